@@ -1,0 +1,27 @@
+// The one exception that Vernier throws.
+#pragma once
+
+#include <vernier/abi.h>
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+namespace vernier {
+
+// The text says what is wrong, where, and what to do, in one line. The kind decides the exit status of `vernier`.
+class VERNIER_API Error : public std::runtime_error {
+ public:
+  enum class Kind { configuration = 2, plugin = 3, training = 4 };
+  explicit Error(const std::string& what, Kind kind = Kind::training);
+  ~Error() override;
+  Kind kind() const { return kind_; }
+
+ private:
+  Kind kind_;
+};
+
+// The message of any exception in one line, without LibTorch's C++ backtrace.
+VERNIER_API std::string message(const std::exception& exception);
+
+}  // namespace vernier

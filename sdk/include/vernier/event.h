@@ -1,0 +1,65 @@
+// The moments of a run, and who is told of them.
+#pragma once
+
+#include <vernier/run.h>
+
+#include <array>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace vernier {
+
+// RunBegin
+//   EpochBegin                        each time the task's data start anew
+//     StepBegin
+//       BatchReady                    for each piece of the batch: it is on the device
+//       LossReady                     for each piece: forward is done, backward is not
+//     GradientsReady                  unscaled, of the whole batch: clip, measure, veto
+//     StepEnd                         the update is applied or skipped
+//     Validated                       after the steps that [run] validate_every names, and after the last
+//   EpochEnd
+// RunEnd                              after the last checkpoint; RunFailed instead where an error ends the run
+enum class Event { RunBegin, EpochBegin, StepBegin, BatchReady, LossReady, GradientsReady, StepEnd, Validated, EpochEnd,
+                   RunEnd, RunFailed };
+inline constexpr int event_count = 11;
+VERNIER_API const char* name_of(Event event);
+
+class Plugin;
+
+// Tells listeners in the order in which their plugins stand in the TOML: roles, callbacks, monitors. Main thread only.
+class VERNIER_API Bus {
+ public:
+  // Called in Plugin::attach. A monitor's listener must take `const Run&`. An exception in a listener ends the run with
+  // plugin, event and step named; one in a monitor's is reported and detaches the monitor.
+  template <class Listener>
+  void on(Event event, Listener listener) {
+    add(event, std::move(listener), std::is_invocable_v<Listener&, const Run&>);
+  }
+
+  // For the trainer. Without a listener it costs a comparison.
+  void emit(Event event, Run& run) {
+    if (!listeners_[static_cast<std::size_t>(event)].empty()) tell(event, run);
+  }
+  // For the host: lets the plugin listen. A monitor is told after all others and can be detached.
+  void attach(Plugin& plugin, bool monitor);
+
+ private:
+  struct Listener {
+    std::function<void(Run&)> call;
+    Plugin* plugin;
+    bool monitor;
+  };
+  void add(Event event, std::function<void(Run&)> call, bool only_looks);
+  void tell(Event event, Run& run);
+  void detach(Plugin& plugin);
+
+  std::array<std::vector<Listener>, event_count> listeners_;
+  Plugin* attaching_ = nullptr;
+  bool attaching_monitor_ = false;
+  std::vector<Notice> detached_;  // told with the next event
+};
+
+}  // namespace vernier

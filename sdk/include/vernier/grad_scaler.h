@@ -1,0 +1,79 @@
+// PyTorch's torch.amp.GradScaler for C++: same names, same law (aten _amp_update_scale_).
+//
+//   vernier::GradScaler scaler(torch::kCUDA);
+//   scaler.scale(loss).backward();
+//   scaler.unscale_(optimizer);     // only where gradients are clipped or looked at
+//   scaler.step(optimizer);
+//   scaler.update();
+#pragma once
+
+#include <torch/types.h>
+#include <vernier/abi.h>
+#include <vernier/optim.h>
+#include <vernier/state.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace vernier {
+
+struct GradScalerOptions {
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;     // after growth_interval steps in a row without inf or nan
+  double backoff_factor = 0.5;    // after a step with one
+  std::int64_t growth_interval = 2000;
+  bool enabled = true;            // false: every function does nothing or only calls the optimizer
+};
+
+// One thread. Unlike PyTorch's, takes float16 gradients too.
+class VERNIER_API GradScaler {
+ public:
+  explicit GradScaler(torch::Device device, GradScalerOptions options = {});
+
+  torch::Tensor scale(const torch::Tensor& loss);
+
+  // Divides the gradients by the scale, in place, and checks them. At most once an optimizer between two updates.
+  void unscale_(const FusedOptimizer& optimizer);
+  void unscale_(const torch::optim::Optimizer& optimizer);
+  // The same for a plain list; returns found_inf: float32 0-dim on the device, 1 where an element is inf or nan.
+  torch::Tensor unscale_(const std::vector<torch::Tensor>& gradients);
+
+  // Unscales where that was not done, then steps, unless there was an inf or nan. Fused optimizers skip in their kernel;
+  // LibTorch's own cost a host sync.
+  void step(FusedOptimizer& optimizer);
+  void step(torch::optim::Optimizer& optimizer);
+
+  // The scale for the next step; or sets it.
+  void update(std::optional<double> new_scale = std::nullopt);
+
+  double get_scale() const;                     // host sync
+  std::int64_t get_growth_tracker() const;      // host sync
+  const torch::Tensor& scale_tensor() const { return scale_; }
+  const GradScalerOptions& options() const { return options_; }
+  bool is_enabled() const { return options_.enabled; }
+
+  // Scale, factors, interval and tracker, as PyTorch's state_dict.
+  State state_dict() const;
+  void load_state_dict(const State& state);
+
+ private:
+  enum class Stage { ready, unscaled, stepped };
+  struct PerOptimizer {
+    Stage stage = Stage::ready;
+    torch::Tensor found_inf;
+  };
+  PerOptimizer& unscale_once(const void* optimizer, const std::vector<torch::Tensor>& gradients);
+
+  GradScalerOptions options_;
+  torch::Tensor scale_, growth_tracker_;
+  std::map<const void*, PerOptimizer> optimizers_;
+  std::vector<torch::Tensor> found_;  // of plain lists since the last update
+};
+
+}  // namespace vernier

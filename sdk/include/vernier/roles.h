@@ -1,0 +1,101 @@
+// The roles: what the training step calls by name. One plugin fills each; callbacks and monitors there may be many.
+// Every function is called by the trainer, on the main thread, in the order of the step (framework/trainer.cpp).
+#pragma once
+
+#include <vernier/plugin.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// Model, data, loss, evaluation. prepare() sets run.model, on the CPU, initialised from run.seed.
+class VERNIER_API Task : public Plugin {
+ public:
+  static constexpr const char* role = "task";
+  ~Task() override;
+  virtual Batch next() = 0;                              // the whole batch of the next update, on the CPU
+  virtual std::int64_t batches_per_epoch() const = 0;    // calls of next() until the data start anew, at least 1
+  virtual torch::Tensor loss(const Batch& piece) = 0;    // 0-dim: the mean over the piece's samples, differentiable
+  // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
+  // mode and inside Precision::forward. More numbers go into run.metrics. Must leave the global random state alone.
+  virtual torch::Tensor validate(Run& run);
+};
+
+// In which dtypes forward and backward run, and where the optimizer's weights live.
+class VERNIER_API Precision : public Plugin {
+ public:
+  static constexpr const char* role = "precision";
+  ~Precision() override;
+  virtual bool needs_scaler() const;  // true: gradients leave the range of their dtype without a loss scaler
+  virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
+  virtual void collect(Run& run);     // gradients of `model` into those of `owned`, where they differ
+  virtual void commit(Run& run);      // `owned` into `model`, where they differ
+};
+
+// Keeps small gradients above the underflow of 16-bit floats.
+class VERNIER_API Scaler : public Plugin {
+ public:
+  static constexpr const char* role = "scaler";
+  ~Scaler() override;
+  virtual bool scales() const;                            // false: the loss is left as it is
+  virtual torch::Tensor scale(const torch::Tensor& loss); // before backward
+  virtual void unscale(Run& run);                         // gradients of `owned`; sets run.found_inf, on the device
+  virtual void update(Run& run);                          // the scale for the next step
+};
+
+// In how many pieces a batch is trained. The pieces are in order and add up to the batch.
+class VERNIER_API Accumulation : public Plugin {
+ public:
+  static constexpr const char* role = "accumulation";
+  ~Accumulation() override;
+  virtual std::vector<Batch> split(const Batch& batch) = 0;
+};
+
+// Changes the parameters' `owned` tensors; must change nothing where run.found_inf is not 0.
+// The learning rate is the option's times run.learning_rate_factor.
+class VERNIER_API Optimizer : public Plugin {
+ public:
+  static constexpr const char* role = "optimizer";
+  ~Optimizer() override;
+  virtual void step(Run& run) = 0;
+};
+
+// Keeps the run on disk.
+class VERNIER_API Checkpoint : public Plugin {
+ public:
+  static constexpr const char* role = "checkpoint";
+  ~Checkpoint() override;
+  virtual bool due(const Run& run) = 0;                        // asked after each step
+  virtual void write(const State& snapshot, Run& run) = 0;     // whole or not at all; may keep no reference to the tensors
+  // The newest snapshot in the run's folder, or that at a path; nothing where the run has none. Throws where `from` is
+  // given and is none.
+  virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
+};
+
+// Several processes that train one model.
+class VERNIER_API Distributed : public Plugin {
+ public:
+  static constexpr const char* role = "distributed";
+  ~Distributed() override;
+  virtual void reduce(Run& run);  // gradients of `model` become their mean over all ranks
+};
+
+// May change the run: clipping, schedules, averages, recovery.
+class VERNIER_API Callback : public Plugin {
+ public:
+  static constexpr const char* role = "callback";
+  ~Callback() override;
+};
+
+// May only look: its listeners take `const Run&`. One that throws is detached, and the training goes on.
+class VERNIER_API Monitor : public Plugin {
+ public:
+  static constexpr const char* role = "monitor";
+  ~Monitor() override;
+};
+
+}  // namespace vernier

@@ -1,0 +1,65 @@
+// What every plugin can see of a training run. Owned by the runner, changed on the main thread only.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <vernier/batch.h>
+#include <vernier/metrics.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// One trainable tensor. Gradients are on `model` after backward, on `owned` from GradientsReady on.
+struct Parameter {
+  std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
+  torch::Tensor model;  // what forward reads
+  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 master
+};
+
+struct VERNIER_API Run {
+  // Valid from Plugin::prepare on.
+  std::string name;
+  std::string output;  // folder of this run's files, exists
+  torch::Device device{torch::kCPU};
+  std::uint64_t seed = 1;
+  std::int64_t steps = 0;                    // updates planned
+  std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
+  std::vector<Parameter> parameters;         // `owned` is final after Precision::prepare
+
+  // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
+  std::int64_t step = 0;
+  std::int64_t updates = 0;  // of them applied, not skipped; on a GPU known one step late
+  std::int64_t epoch = 0;    // 0 in the first
+  std::int64_t samples = 0, tokens = 0;
+
+  // This step.
+  Batch batch;              // from BatchReady: the whole batch of the update, on the host
+  Batch piece;              // from BatchReady: the part in work, on the device
+  torch::Tensor loss;       // from LossReady: mean over the pieces so far, on the device, float32
+  torch::Tensor found_inf;  // from GradientsReady: float32 0-dim, not 0 where the update is skipped; undefined: not checked
+  double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady
+  Metrics metrics;                    // of this step; validation's are valid at Validated
+  std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
+
+  // Runs the pieces of this batch once more and leaves new gradients; returns the loss. For optimizers that ask for more
+  // than one gradient an update. Valid inside Optimizer::step.
+  std::function<torch::Tensor()> recompute;
+
+  void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
+
+  // The gradients that the optimizer will use, in the order of `parameters`; those without one are left out.
+  std::vector<torch::Tensor> gradients() const;
+
+  // For the trainer.
+  double share() const;                                   // of this piece in the batch, by samples
+  void take(const Batch& next);                           // makes it the piece in work, on the device
+  void add_loss(const torch::Tensor& loss);               // adds its share to `loss`
+  torch::Tensor weigh(const torch::Tensor& loss) const;  // times share(), to be differentiated
+};
+
+}  // namespace vernier

@@ -1,0 +1,11 @@
+// All that a plugin may include. Needs LibTorch and the standard library, nothing else.
+#pragma once
+
+#include <vernier/autocast.h>
+#include <vernier/error.h>
+#include <vernier/grad_norm.h>
+#include <vernier/grad_scaler.h>
+#include <vernier/optim.h>
+#include <vernier/roles.h>
+#include <vernier/safetensors.h>
+#include <vernier/sampler.h>

@@ -1,0 +1,65 @@
+#include <vernier/error.h>
+#include <vernier/state.h>
+
+#include <cstring>
+
+namespace vernier {
+
+void State::put(const std::string& name, torch::Tensor value) { tensors[name] = std::move(value); }
+
+void State::put(const std::string& name, std::int64_t value) { tensors[name] = torch::scalar_tensor(value, torch::kInt64); }
+
+void State::put(const std::string& name, double value) { tensors[name] = torch::scalar_tensor(value, torch::kFloat64); }
+
+void State::put(const std::string& name, const std::string& value) {
+  auto bytes = torch::empty({static_cast<std::int64_t>(value.size())}, torch::kUInt8);
+  if (!value.empty()) std::memcpy(bytes.data_ptr(), value.data(), value.size());
+  tensors[name] = bytes;
+}
+
+void State::put(const std::string& prefix, const State& part) {
+  for (const auto& [name, tensor] : part.tensors) tensors[prefix + "/" + name] = tensor;
+}
+
+torch::Tensor State::tensor(const std::string& name) const {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) {
+    throw Error("the saved state has no '" + name + "': it was written by another version or another plugin");
+  }
+  return found->second;
+}
+
+namespace {
+// A number or text of the state; on whatever device it was put, it is read on the host.
+torch::Tensor kept_as(const State& state, const std::string& name, torch::ScalarType dtype, std::int64_t dimensions) {
+  const auto tensor = state.tensor(name);
+  if (tensor.scalar_type() != dtype || tensor.dim() != dimensions) {
+    throw Error("the saved state has '" + name + "' as " + std::string(tensor.toString()) + ", which is not what is read");
+  }
+  return tensor.to(torch::kCPU).contiguous();
+}
+}  // namespace
+
+std::int64_t State::integer(const std::string& name) const {
+  return *kept_as(*this, name, torch::kInt64, 0).const_data_ptr<std::int64_t>();
+}
+
+double State::real(const std::string& name) const {
+  return *kept_as(*this, name, torch::kFloat64, 0).const_data_ptr<double>();
+}
+
+std::string State::text(const std::string& name) const {
+  const auto bytes = kept_as(*this, name, torch::kUInt8, 1);
+  return {reinterpret_cast<const char*>(bytes.const_data_ptr<std::uint8_t>()), static_cast<std::size_t>(bytes.numel())};
+}
+
+State State::part(const std::string& prefix) const {
+  State part;
+  const std::string start = prefix + "/";
+  for (auto entry = tensors.lower_bound(start); entry != tensors.end() && entry->first.starts_with(start); ++entry) {
+    part.tensors[entry->first.substr(start.size())] = entry->second;
+  }
+  return part;
+}
+
+}  // namespace vernier
