@@ -69,7 +69,7 @@ void check_same(const Tensors& left, const Tensors& right) {
     CAPTURE(name);
     REQUIRE(right.count(name) == 1);
     const auto& other = right.at(name);
-    CHECK(tensor.scalar_type() == other.scalar_type());
+    CHECK(tensor.dtype().name() == other.dtype().name());
     CHECK(tensor.sizes() == other.sizes());
     CHECK(bytes_of(tensor) == bytes_of(other));
   }
@@ -99,13 +99,11 @@ class Random {
  private:
   torch::Tensor strided(const torch::Tensor& tensor) {
     if (tensor.dim() == 0) return tensor;
-    switch (below(4)) {
+    switch (below(3)) {
       case 0:
         return tensor.transpose(0, tensor.dim() - 1);
       case 1:
         return tensor.slice(0, 0, std::nullopt, 2);
-      case 2:
-        return tensor.unsqueeze(0).expand({3, -1}).size(0) == 3 && tensor.dim() == 1 ? tensor.expand({3, -1}) : tensor;
       default:
         return tensor;
     }
@@ -147,20 +145,19 @@ TEST_CASE("every dtype comes back, without elements too") {
 TEST_CASE("views are written as what they show") {
   const TemporaryFolder folder;
   const auto base = torch::arange(24, torch::kFloat32).view({2, 3, 4}).requires_grad_();
-  const auto imaginary = torch::view_as_complex(torch::arange(4, torch::kFloat32).view({2, 2}));
-  const Tensors tensors = {{"negative", imaginary.conj().imag() + 0},
-                           {"conjugated", imaginary.conj()},
-                           {"flipped", base.permute({2, 0, 1})},
-                           {"offset", base.select(0, 1)}};
+  const auto conjugated = torch::view_as_complex(torch::arange(4, torch::kFloat32).view({2, 2})).conj();
+  const Tensors tensors = {{"conjugated", conjugated},
+                           {"negative", torch::imag(conjugated)},
+                           {"turned", base.permute({2, 0, 1})},
+                           {"every other", base.slice(2, 0, 4, 2)},
+                           {"repeated", base.unsqueeze(0).expand({3, 2, 3, 4})}};
   REQUIRE(tensors.at("conjugated").is_conj());
-  vernier::save_safetensors(folder / "file", {{"negative", imaginary.conj().imag()},
-                                              {"conjugated", imaginary.conj()},
-                                              {"flipped", base.permute({2, 0, 1})},
-                                              {"offset", base.select(0, 1)}});
+  REQUIRE(tensors.at("negative").is_neg());
+  vernier::save_safetensors(folder / "file", tensors);
   const auto read = vernier::load_safetensors(folder / "file");
   for (const auto& [name, tensor] : tensors) {
     CAPTURE(name);
-    CHECK(torch::equal(read.at(name), tensor.resolve_conj()));
+    CHECK(torch::equal(read.at(name), tensor.resolve_conj().resolve_neg()));
     CHECK(read.at(name).is_contiguous());
     CHECK_FALSE(read.at(name).requires_grad());
   }
@@ -373,7 +370,6 @@ TEST_CASE("signals and short writes are not seen") {
   interrupted = 0;
   interrupt.sa_handler = [](int) { interrupted = interrupted + 1; };  // without SA_RESTART
   ::sigaction(SIGALRM, &interrupt, &before);
-  std::thread([] {}).join();
   const itimerval often = {{0, 100}, {0, 100}}, never = {};
   const int writer = ::open(pipe.c_str(), O_WRONLY);  // so that opening is not what is interrupted
   ::setitimer(ITIMER_REAL, &often, nullptr);
