@@ -1,0 +1,397 @@
+// The format: 8 bytes little-endian length of the header, the header (JSON, padded with spaces to a multiple of 8),
+// then the tensors' bytes without a gap. The header has, by name, {"dtype", "shape", "data_offsets": [begin, end)},
+// offsets counted from the end of the header, and may have "__metadata__", texts by name.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vernier/error.h>
+#include <vernier/safetensors.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace vernier {
+namespace {
+
+using Json = nlohmann::json;
+static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
+
+constexpr std::uint64_t longest_header = 100'000'000;  // the format's own limit
+constexpr int deepest_header = 8;                      // the format needs 3
+constexpr const char* metadata_key = "__metadata__";
+constexpr std::int64_t device_piece = 64 << 20;  // bytes that are copied from a device at a time
+
+struct Dtype {
+  const char* name;
+  torch::ScalarType type;
+};
+// In the order in which the format's own library lays tensors out: the most strictly aligned first.
+constexpr Dtype dtypes[] = {
+    {"U64", torch::kUInt64},
+    {"I64", torch::kInt64},
+    {"F64", torch::kFloat64},
+    {"C64", torch::kComplexFloat},
+    {"F32", torch::kFloat32},
+    {"U32", torch::kUInt32},
+    {"I32", torch::kInt32},
+    {"BF16", torch::kBFloat16},
+    {"F16", torch::kFloat16},
+    {"U16", torch::kUInt16},
+    {"I16", torch::kInt16},
+    {"F8_E5M2FNUZ", torch::kFloat8_e5m2fnuz},
+    {"F8_E4M3FNUZ", torch::kFloat8_e4m3fnuz},
+    {"F8_E8M0", torch::kFloat8_e8m0fnu},
+    {"F8_E4M3", torch::kFloat8_e4m3fn},
+    {"F8_E5M2", torch::kFloat8_e5m2},
+    {"I8", torch::kInt8},
+    {"U8", torch::kUInt8},
+    {"BOOL", torch::kBool},
+};
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw Error(path + ": " + what);
+}
+
+[[noreturn]] void fail_with_errno(const std::string& path, const std::string& doing) {
+  fail(path, doing + ": " + std::generic_category().message(errno));
+}
+
+[[noreturn]] void fail(const std::string& path, const std::string& tensor, const std::string& what) {
+  fail(path, "tensor '" + tensor + "': " + what);
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags) : path_(path), descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    if (descriptor_ < 0) fail_with_errno(path, "cannot be opened");
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  const std::string& path() const { return path_; }
+
+  std::uint64_t size() const {
+    struct stat status = {};
+    if (::fstat(descriptor_, &status) != 0) fail_with_errno(path_, "cannot be read");
+    if (S_ISDIR(status.st_mode)) fail(path_, "is a directory, not a safetensors file");
+    if (!S_ISREG(status.st_mode)) fail(path_, "is not a regular file");
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+
+  void read(void* to, std::uint64_t count, std::uint64_t offset) const {
+    auto* bytes = static_cast<char*>(to);
+    while (count > 0) {
+      const ssize_t done = ::pread(descriptor_, bytes, count, static_cast<off_t>(offset));
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail_with_errno(path_, "cannot be read");
+      if (done == 0) fail(path_, "became shorter while it was read");
+      bytes += done;
+      offset += static_cast<std::uint64_t>(done);
+      count -= static_cast<std::uint64_t>(done);
+    }
+  }
+
+  void write(const void* from, std::uint64_t count) {
+    const auto* bytes = static_cast<const char*>(from);
+    while (count > 0) {
+      const ssize_t done = ::write(descriptor_, bytes, count);
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail_with_errno(path_, "cannot be written");
+      bytes += done;
+      count -= static_cast<std::uint64_t>(done);
+    }
+  }
+
+  // A failed fsync is final: the kernel may have dropped the pages, and a second call would report success.
+  void finish() {
+    int result = 0;
+    do {
+      result = ::fsync(descriptor_);
+    } while (result != 0 && errno == EINTR);
+    const bool device = result != 0 && errno == EINVAL;  // a pipe or /dev/null has nothing to bring to a disk
+    if (result != 0 && !device) fail_with_errno(path_, "cannot be brought to the disk");
+    if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_with_errno(path_, "cannot be closed");
+  }
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+struct Entry {
+  std::string name;
+  torch::ScalarType type = torch::kUInt8;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0, end = 0;
+};
+
+// Reading.
+
+std::string read_header(const File& file, std::uint64_t size) {
+  if (size < 8) fail(file.path(), "is not a safetensors file: it has " + std::to_string(size) + " bytes");
+  std::uint64_t length = 0;
+  file.read(&length, 8, 0);
+  if (length > longest_header) {
+    fail(file.path(), "is not a safetensors file: its header would have " + std::to_string(length) + " bytes");
+  }
+  if (length > size - 8) {
+    fail(file.path(),
+         "is cut short: the header has " + std::to_string(length) + " bytes, the file " + std::to_string(size));
+  }
+  std::string header(length, '\0');
+  file.read(header.data(), length, 8);
+  return header;
+}
+
+// JSON whose objects name nothing twice: which of the two is meant, readers do not agree on.
+Json parse_json(const std::string& path, const std::string& text) {
+  // The parser takes a NUL for the end of the text and skips a byte-order mark.
+  if (text.find('\0') != std::string::npos) fail(path, "the header is not JSON: it has a NUL");
+  if (text.starts_with("\xEF\xBB\xBF")) fail(path, "the header is not JSON: it starts with a byte-order mark");
+  std::vector<std::set<std::string>> keys;
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > deepest_header) fail(path, "the header is nested too deeply");
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+      fail(path, "the header has the key '" + parsed.get<std::string>() + "' twice");
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::exception& error) {
+    fail(path, std::string("the header is not JSON: ") + error.what());
+  }
+}
+
+Metadata parse_metadata(const std::string& path, const Json& json) {
+  if (json.is_null()) return {};
+  if (!json.is_object()) fail(path, "the metadata is not an object");
+  Metadata metadata;
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) fail(path, "the metadata's '" + key + "' is not a text");
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+torch::ScalarType parse_dtype(const std::string& path, const std::string& name, const Json& json) {
+  if (!json.is_string()) fail(path, name, "its dtype is not a text");
+  const auto text = json.get<std::string>();
+  const auto* dtype = std::ranges::find_if(dtypes, [&](const Dtype& known) { return text == known.name; });
+  if (dtype == std::end(dtypes)) fail(path, name, "its dtype '" + text + "' is unknown");
+  return dtype->type;
+}
+
+std::vector<std::int64_t> parse_numbers(const std::string& path, const std::string& name, const char* what,
+                                        const Json& json) {
+  if (!json.is_array()) fail(path, name, std::string("its ") + what + " is not an array");
+  std::vector<std::int64_t> numbers;
+  numbers.reserve(json.size());
+  for (const Json& number : json) {
+    const bool natural = number.is_number_unsigned();
+    if (!natural || number.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+      fail(path, name, std::string("its ") + what + " has " + number.dump() + ", which is not a size");
+    }
+    numbers.push_back(number.get<std::int64_t>());
+  }
+  return numbers;
+}
+
+// Bytes of a tensor. An empty one must have strides that can be computed, too, so a size of 0 counts as 1 for the
+// overflow.
+std::uint64_t bytes_of(const std::string& path, const Entry& entry) {
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(entry.type));
+  bool empty = false;
+  for (const std::int64_t size : entry.shape) {
+    empty |= size == 0;
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
+      fail(path, entry.name, "its shape is too large");
+    }
+  }
+  return empty ? 0 : static_cast<std::uint64_t>(bytes);
+}
+
+Entry parse_entry(const std::string& path, const std::string& name, const Json& json) {
+  if (!json.is_object()) fail(path, name, "its entry in the header is not an object");
+  for (const char* key : {"dtype", "shape", "data_offsets"}) {
+    if (!json.contains(key)) fail(path, name, std::string("its entry in the header has no '") + key + "'");
+  }
+  Entry entry;
+  entry.name = name;
+  entry.type = parse_dtype(path, name, json["dtype"]);
+  entry.shape = parse_numbers(path, name, "shape", json["shape"]);
+  const auto offsets = parse_numbers(path, name, "data_offsets", json["data_offsets"]);
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(path, name, "its data_offsets are not a begin and an end");
+  entry.begin = static_cast<std::uint64_t>(offsets[0]);
+  entry.end = static_cast<std::uint64_t>(offsets[1]);
+  const std::uint64_t bytes = bytes_of(path, entry);
+  if (bytes != entry.end - entry.begin) {
+    fail(path, name,
+         "its dtype and shape need " + std::to_string(bytes) + " bytes, its data_offsets are " +
+             std::to_string(entry.end - entry.begin) + " apart");
+  }
+  return entry;
+}
+
+// Every byte after the header belongs to exactly one tensor.
+void check_layout(const std::string& path, const std::vector<Entry>& entries, std::uint64_t data_size) {
+  std::uint64_t next = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin < next) fail(path, entry.name, "its bytes overlap those of another tensor");
+    if (entry.begin > next) fail(path, entry.name, "there is a hole before its bytes");
+    next = entry.end;
+  }
+  if (next > data_size) {
+    fail(path,
+         "is cut short: its tensors need " + std::to_string(next) + " bytes, there are " + std::to_string(data_size));
+  }
+  if (next < data_size) fail(path, "has " + std::to_string(data_size - next) + " bytes too many after its tensors");
+}
+
+// In the order of their bytes.
+std::vector<Entry> parse_header(const std::string& path, const std::string& text, std::uint64_t data_size,
+                                Metadata& metadata) {
+  const Json header = parse_json(path, text);
+  if (!header.is_object()) fail(path, "the header is not a JSON object");
+  std::vector<Entry> entries;
+  for (const auto& [name, json] : header.items()) {
+    if (name == metadata_key) {
+      metadata = parse_metadata(path, json);
+    } else {
+      entries.push_back(parse_entry(path, name, json));
+    }
+  }
+  std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
+  check_layout(path, entries, data_size);
+  return entries;
+}
+
+torch::Tensor read_tensor(const File& file, const Entry& entry, std::uint64_t data_start) {
+  auto tensor = torch::empty(entry.shape, entry.type);
+  file.read(tensor.mutable_data_ptr(), entry.end - entry.begin, data_start + entry.begin);
+  // Any other byte in a C++ bool is undefined behaviour for whoever computes with it.
+  if (entry.type == torch::kBool && tensor.numel() > 0 && tensor.view(torch::kUInt8).max().item<std::uint8_t>() > 1) {
+    fail(file.path(), entry.name, "a BOOL of it is neither 0 nor 1");
+  }
+  return tensor;
+}
+
+// Writing.
+
+std::size_t rank_of(const std::string& path, const std::string& name, const torch::Tensor& tensor) {
+  if (!tensor.defined()) fail(path, name, "it is undefined and cannot be saved");
+  if (tensor.layout() != torch::kStrided || tensor.is_meta()) fail(path, name, "only dense tensors can be saved");
+  const auto* dtype =
+      std::ranges::find_if(dtypes, [&](const Dtype& known) { return tensor.scalar_type() == known.type; });
+  if (dtype == std::end(dtypes)) {
+    fail(path, name, std::string("its dtype ") + c10::toString(tensor.scalar_type()) + " has no name in safetensors");
+  }
+  return static_cast<std::size_t>(dtype - std::begin(dtypes));
+}
+
+// A tensor to be written, by the place of its dtype in `dtypes`.
+struct Item {
+  std::size_t rank;
+  const std::string* name;
+  const torch::Tensor* tensor;
+};
+
+std::vector<Item> lay_out(const std::string& path, const Tensors& tensors) {
+  std::vector<Item> items;
+  for (const auto& [name, tensor] : tensors) {
+    if (name == metadata_key) fail(path, name, "the name is reserved");
+    items.push_back({rank_of(path, name, tensor), &name, &tensor});
+  }
+  std::ranges::stable_sort(items, {}, &Item::rank);  // the names are in order already
+  return items;
+}
+
+std::string quoted(const std::string& path, const std::string& text) {
+  try {
+    return Json(text).dump();
+  } catch (const Json::exception&) {
+    fail(path, "a name or text in the header is not UTF-8");
+  }
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string joined;
+  for (const std::string& part : parts) joined += (joined.empty() ? "" : ",") + part;
+  return joined;
+}
+
+std::string make_header(const std::string& path, const std::vector<Item>& items, const Metadata& metadata) {
+  std::vector<std::string> entries;
+  if (!metadata.empty()) {
+    std::vector<std::string> texts;
+    for (const auto& [key, value] : metadata) texts.push_back(quoted(path, key) + ":" + quoted(path, value));
+    entries.push_back('"' + std::string(metadata_key) + "\":{" + join(texts) + "}");
+  }
+  std::size_t offset = 0;
+  for (const auto& [rank, name, tensor] : items) {
+    std::vector<std::string> sizes;
+    for (const std::int64_t size : tensor->sizes()) sizes.push_back(std::to_string(size));
+    const std::size_t end = offset + tensor->nbytes();
+    entries.push_back(quoted(path, *name) + R"(:{"dtype":")" + dtypes[rank].name + R"(","shape":[)" + join(sizes) +
+                      R"(],"data_offsets":[)" + std::to_string(offset) + "," + std::to_string(end) + "]}");
+    offset = end;
+  }
+  std::string header = "{" + join(entries) + "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  if (header.size() > longest_header) fail(path, "the names and shapes need a header of more than 100 MB");
+  return header;
+}
+
+void write_tensor(File& file, const torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  const auto flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1);
+  if (flat.is_cpu()) return file.write(flat.const_data_ptr(), flat.nbytes());
+  const auto step = device_piece / static_cast<std::int64_t>(flat.element_size());
+  for (std::int64_t first = 0; first < flat.numel(); first += step) {
+    const auto piece = flat.narrow(0, first, std::min(step, flat.numel() - first)).to(torch::kCPU);
+    file.write(piece.const_data_ptr(), piece.nbytes());
+  }
+}
+
+}  // namespace
+
+Safetensors read_safetensors(const std::string& path) {
+  const File file(path, O_RDONLY | O_NONBLOCK);  // opening a pipe must not wait for its writer
+  const std::uint64_t size = file.size();
+  const std::string header = read_header(file, size);
+  const std::uint64_t data_start = 8 + header.size();
+  Safetensors result;
+  for (const Entry& entry : parse_header(path, header, size - data_start, result.metadata)) {
+    result.tensors[entry.name] = read_tensor(file, entry, data_start);
+  }
+  return result;
+}
+
+Tensors load_safetensors(const std::string& path) {
+  return read_safetensors(path).tensors;
+}
+
+void save_safetensors(const std::string& path, const Tensors& tensors, const Metadata& metadata) {
+  const auto items = lay_out(path, tensors);
+  const std::string header = make_header(path, items, metadata);
+  const std::uint64_t length = header.size();
+  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  file.write(&length, sizeof length);
+  file.write(header.data(), header.size());
+  for (const Item& item : items) write_tensor(file, *item.tensor);
+  file.finish();
+}
+
+}  // namespace vernier
