@@ -1,9 +1,3 @@
-// The program `vernier`.
-#include <vernier/abi.h>
+#include "cli.h"
 
-#include <iostream>
-
-int main() {
-  std::cout << "vernier, " << VERNIER_BUILD << '\n';
-  return 0;
-}
+int main(int argc, char** argv) { return vernier::run_command_line(argc, argv); }

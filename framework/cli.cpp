@@ -1,0 +1,303 @@
+#include "cli.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/utils.h>
+#include <vernier/error.h>
+
+#include <atomic>
+#include <boost/dll/runtime_symbol_info.hpp>
+#include <boost/program_options.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "config.h"
+#include "device.h"
+#include "log.h"
+#include "output.h"
+#include "snapshot.h"
+#include "summary.h"
+#include "trainer.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+namespace {
+
+constexpr const char* usage = R"(usage: vernier VERB …
+
+  train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
+  check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device
+  plugins [ROLE/NAME]                                lists the plugins, or the options of one
+
+options
+  --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
+  --resume[=PATH]        goes on from the run's newest checkpoint, or from the run or checkpoint at PATH
+  --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
+  --quiet                warnings and errors only
+  --help, --version
+)";
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+
+std::atomic<int> stop_signal = 0;
+
+// The first signal ends the run after the step in work, with a checkpoint; the second ends the process at once.
+extern "C" void remember_signal(int signal) {
+  stop_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+void listen_for_signals() {
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, remember_signal);
+}
+
+// A LibTorch that is not the one of the headers (a stray LD_LIBRARY_PATH) would fail in ways nobody understands.
+void refuse_another_libtorch() {
+  if (aoti_torch_abi_version() == TORCH_ABI_VERSION) return;
+  throw Error(std::string("the LibTorch that was loaded is not the ") + TORCH_VERSION +
+                  " that Vernier was built with; unset LD_LIBRARY_PATH, or rebuild",
+              Error::Kind::plugin);
+}
+
+Host make_host(const po::variables_map& given) {
+  std::vector<fs::path> folders;
+  if (given.count("plugin-path") != 0) {
+    for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) folders.emplace_back(folder);
+  }
+  if (const char* path = std::getenv("VERNIER_PLUGIN_PATH"); path != nullptr) {
+    std::stringstream parts(path);
+    for (std::string folder; std::getline(parts, folder, ':');) {
+      if (!folder.empty()) folders.emplace_back(folder);
+    }
+  }
+  // In the build tree the plugins stand beside the program, installed in its lib folder.
+  const fs::path program = boost::dll::program_location().parent_path().string();
+  folders.push_back(program / "plugins");
+  folders.push_back(program.parent_path() / "lib" / "vernier" / "plugins");
+  return Host(std::move(folders));
+}
+
+// A run that is wired and prepared, but has not begun.
+struct Prepared {
+  Table config;
+  Options run_table;
+  RunOptions options;
+  std::unique_ptr<Wiring> wiring;
+  Run run;
+  Trainer trainer;
+};
+
+Options run_options_table(const Table& config) {
+  const auto found = config.find("run");
+  if (found == config.end()) return {"run", {}, ""};
+  const auto* table = std::get_if<Table>(&found->second.data);
+  if (table == nullptr) refuse(found->second.where + ": [run] must be a table");
+  return {"run", *table, found->second.where};
+}
+
+std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
+  if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
+  const auto& files = given["argument"].as<std::vector<std::string>>();
+  const auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  auto config = load_config(files, sets);
+  auto run_table = run_options_table(config);
+  RunOptions options(run_table, fs::path(files.front()).stem().string());
+  const auto device = open_device(options.device);  // before anything asks about CUDA
+  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
+  torch::manual_seed(options.seed);
+  auto wiring = wire(config, make_host(given));
+  auto& wired = *wiring;
+  const auto validate_every = options.validate_every;
+  auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
+                                                         std::move(wiring), Run{}, Trainer(wired, validate_every, stop_signal)});
+  Run& run = prepared->run;
+  run.name = prepared->options.name;
+  run.output = prepared->options.output;
+  if (const auto place = run.output.find("{name}"); place != std::string::npos) run.output.replace(place, 6, run.name);
+  run.device = device;
+  run.seed = prepared->options.seed;
+  run.steps = prepared->options.steps;
+  prepared->trainer.prepare(run, prepared->options.epochs);
+  return prepared;
+}
+
+std::int64_t count_parameters(const Run& run) {
+  std::int64_t count = 0;
+  for (const auto& parameter : run.parameters) count += parameter.model.numel();
+  return count;
+}
+
+void print_wiring(const Prepared& prepared) {
+  const Run& run = prepared.run;
+  std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
+            << " threads, " << count_parameters(run) << " parameters\n"
+            << prepared.wiring->table();
+}
+
+int check(const po::variables_map& given) {
+  const auto prepared = prepare(given);
+  print_wiring(*prepared);
+  std::cout << "ready: nothing was trained or written\n";
+  return 0;
+}
+
+void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& files) {
+  const Run& run = prepared.run;
+  const std::string command = "vernier train " + files;
+  std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, " << run.step - run.updates
+            << " skipped; everything is in " << run.output << '\n';
+  if (outcome.signal != 0) {
+    std::cout << "go on with:  " << command << " --resume\n";
+    return;
+  }
+  const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
+  std::cout << "try next:\n"
+            << "  another precision  " << command << " --set precision.use=" << other << '\n'
+            << "  train on           " << command << " --resume --set run.steps=" << 2 * run.steps << '\n'
+            << "  other strategies   vernier plugins\n";
+}
+
+int train(const po::variables_map& given) {
+  const bool resumes = given.count("resume") != 0;
+  const bool quiet = given.count("quiet") != 0;
+  listen_for_signals();
+  const auto prepared = prepare(given);
+  Run& run = prepared->run;
+  const std::string from = resumes ? given["resume"].as<std::string>() : "";
+  const auto folder = resumes ? OutputFolder::open_existing(run.output, from) : OutputFolder::open_new(run.output);
+  run.output = folder.path().string();
+  log_to_file(run.output + "/log.txt");
+  std::ofstream(run.output + "/config.toml") << to_toml(prepared->config);
+  if (!quiet) print_wiring(*prepared);
+  if (resumes) {
+    const auto snapshot = prepared->wiring->checkpoint->read(run, from);
+    if (!snapshot) refuse("there is no checkpoint to resume from in " + run.output + "; leave --resume out to start a new run");
+    prepared->trainer.resume(run, *snapshot);
+    if (!quiet) std::cout << "resumed after step " << run.step << '\n';
+  }
+  const Outcome outcome = prepared->trainer.train(run);
+  write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
+  std::string files;
+  for (const auto& file : given["argument"].as<std::vector<std::string>>()) files += (files.empty() ? "" : " ") + file;
+  if (!quiet) print_end(*prepared, outcome, files);
+  return outcome.signal == 0 ? 0 : 128 + outcome.signal;
+}
+
+// Makes the plugin with no table at all, just to see what it reads.
+template <class Role>
+bool describe_as(const Host& host, const std::string& role, const std::string& name, Options& options) {
+  if (role != Role::role) return false;
+  host.make<Role>(name, options);
+  return true;
+}
+
+void print_options(const std::string& id, const Options& options) {
+  std::cout << id << (options.declared().empty() ? ": no options\n" : "\n");
+  for (const auto& option : options.declared()) {
+    std::cout << "  " << option.key << " = " << option.fallback << "   (" << option.type
+              << (option.range.empty() ? "" : ": " + option.range) << ")\n      " << option.meaning << '\n';
+  }
+}
+
+int describe_plugin(const Host& host, const std::string& id) {
+  const auto slash = id.find('/');
+  if (id == "run") {
+    Options options("run", Table{{"steps", {std::int64_t{0}, ""}}}, "");
+    try {
+      RunOptions(options, "name of the first file");
+    } catch (const Error&) {  // no length of training is given here
+    }
+    print_options(id, options);
+    return 0;
+  }
+  if (slash == std::string::npos) refuse("`vernier plugins " + id + "`: write role/name, as in scaler/dynamic, or run");
+  const std::string role = id.substr(0, slash), name = id.substr(slash + 1);
+  Options options(id, {}, "");
+  options.only_describe();
+  const bool known = describe_as<Task>(host, role, name, options) || describe_as<Precision>(host, role, name, options) ||
+                     describe_as<Scaler>(host, role, name, options) || describe_as<Accumulation>(host, role, name, options) ||
+                     describe_as<Optimizer>(host, role, name, options) || describe_as<Checkpoint>(host, role, name, options) ||
+                     describe_as<Distributed>(host, role, name, options) || describe_as<Callback>(host, role, name, options) ||
+                     describe_as<Monitor>(host, role, name, options);
+  if (!known) refuse("there is no role \"" + role + "\"; `vernier plugins` lists all");
+  print_options(id, options);
+  return 0;
+}
+
+int plugins(const po::variables_map& given) {
+  const Host host = make_host(given);
+  if (given.count("argument") != 0) return describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
+  std::string role;
+  for (const auto& plugin : host.list()) {
+    if (plugin.role != role) std::cout << (role = plugin.role) << '\n';
+    std::cout << "  " << plugin.name << ' ' << plugin.version << (plugin.trouble.empty() ? "" : "  refused: " + plugin.trouble)
+              << '\n';
+  }
+  std::cout << "`vernier plugins role/name` lists the options of one, `vernier plugins run` those of [run]\n";
+  return 0;
+}
+
+po::variables_map parse(int argc, char** argv) {
+  po::options_description known;
+  known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
+      "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>()->implicit_value(""))(
+      "plugin-path", po::value<std::vector<std::string>>())("quiet", "")("help", "")("version", "");
+  po::positional_options_description places;
+  places.add("verb", 1).add("argument", -1);
+  po::variables_map given;
+  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
+  return given;
+}
+
+int run_verb(int argc, char** argv) {
+  const auto given = parse(argc, argv);
+  if (given.count("version") != 0) {
+    std::cout << "vernier " << VERNIER_VERSION << ", plugin ABI " << VERNIER_ABI << ", " << VERNIER_BUILD << '\n';
+    return 0;
+  }
+  if (given.count("help") != 0) {
+    std::cout << usage;
+    return 0;
+  }
+  if (given.count("verb") == 0) {
+    std::cerr << usage;
+    return 2;
+  }
+  if (given.count("quiet") != 0) set_log_level(static_cast<int>(Level::warning));
+  const auto& verb = given["verb"].as<std::string>();
+  if (verb == "train") return train(given);
+  if (verb == "check") return check(given);
+  if (verb == "plugins") return plugins(given);
+  const auto near = nearest(verb, {"train", "check", "plugins"});
+  refuse("there is no verb \"" + verb + "\"" + (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  set_log_sink([](Level level, const std::string& who, const std::string& text) {
+    write_log(static_cast<int>(level), who, text);
+  });
+  try {
+    refuse_another_libtorch();
+    return run_verb(argc, argv);
+  } catch (const Error& error) {
+    std::cerr << "vernier: " << message(error) << '\n';
+    return static_cast<int>(error.kind());
+  } catch (const po::error& error) {
+    std::cerr << "vernier: " << error.what() << "; see vernier --help\n";
+    return 2;
+  } catch (const std::exception& exception) {
+    std::cerr << "vernier: " << message(exception) << '\n';
+    return static_cast<int>(Error::Kind::training);
+  }
+}
+
+}  // namespace vernier

@@ -1,0 +1,33 @@
+// The device of a run. CUDA arrives as a library that is opened here, so that a CPU machine needs none of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace vernier {
+
+// wanted: "auto" (cuda where there is one, else cpu), "cpu", "cuda" or "cuda:1". Must be called before anything asks
+// LibTorch about CUDA. Throws Error::Kind::configuration saying why a device cannot be had.
+c10::Device open_device(const std::string& wanted);
+
+// The most bytes that this process has held: of its memory on a CPU, of LibTorch's allocator on a GPU.
+std::int64_t peak_memory(c10::Device device);
+
+// Brings a flag from a device to the host one step late, so that the host never waits for the device.
+class LateFlag {
+ public:
+  void send(const at::Tensor& flag);   // float32 0-dim on a device: starts the copy
+  std::optional<bool> receive();       // what was sent last and not yet received; waits for that copy alone
+  void put(bool flag) { known_ = flag; }  // as if it had been sent: for a resumed run
+
+ private:
+  std::optional<bool> known_;
+  at::Tensor host_;
+  std::optional<c10::Event> copied_;
+};
+
+}  // namespace vernier

@@ -1,0 +1,179 @@
+#include "host.h"
+
+#include <elf.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <boost/dll/shared_library.hpp>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::plugin); }
+
+// The bytes of a file; every read from it is checked, since the file may be anything.
+class Bytes {
+ public:
+  explicit Bytes(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    bytes_.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  template <class T>
+  bool read(std::uint64_t offset, T& to) const {
+    if (offset > bytes_.size() || sizeof(T) > bytes_.size() - offset) return false;
+    std::memcpy(&to, bytes_.data() + offset, sizeof(T));
+    return true;
+  }
+  bool says(std::uint64_t offset, const char* text) const {
+    const std::size_t length = std::strlen(text) + 1;
+    return offset <= bytes_.size() && length <= bytes_.size() - offset &&
+           std::memcmp(bytes_.data() + offset, text, length) == 0;
+  }
+
+ private:
+  std::vector<char> bytes_;
+};
+
+// The place in the file of the bytes that are loaded at an address.
+bool file_offset(const Bytes& bytes, const Elf64_Ehdr& header, std::uint64_t address, std::uint64_t& offset) {
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!bytes.read(header.e_phoff + i * sizeof segment, segment)) return false;
+    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz) {
+      offset = segment.p_offset + (address - segment.p_vaddr);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Finds the exported symbol `vernier_plugin` in the table of dynamic symbols.
+bool find_descriptor(const Bytes& bytes, std::uint64_t& offset) {
+  Elf64_Ehdr header;
+  if (!bytes.read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return false;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_DYN) return false;
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr symbols, names;
+    if (!bytes.read(header.e_shoff + i * sizeof symbols, symbols)) return false;
+    if (symbols.sh_type != SHT_DYNSYM) continue;
+    if (!bytes.read(header.e_shoff + symbols.sh_link * sizeof names, names)) return false;
+    for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= symbols.sh_size; at += sizeof(Elf64_Sym)) {
+      Elf64_Sym symbol;
+      if (!bytes.read(symbols.sh_offset + at, symbol)) return false;
+      if (symbol.st_shndx != SHN_UNDEF && bytes.says(names.sh_offset + symbol.st_name, "vernier_plugin")) {
+        return file_offset(bytes, header, symbol.st_value, offset);
+      }
+    }
+  }
+  return false;
+}
+
+bool is_text(const char* begin, std::size_t room) { return std::find(begin, begin + room, '\0') != begin + room; }
+
+}  // namespace
+
+Descriptor read_descriptor(const fs::path& file) {
+  const std::string name = file.string();
+  if (!fs::is_regular_file(file)) refuse(name + ": there is no such file");
+  const Bytes bytes(file);
+  std::uint64_t offset = 0;
+  Descriptor plugin;
+  if (!find_descriptor(bytes, offset)) {
+    refuse(name + ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
+  }
+  // A descriptor of another ABI may be shorter than ours, but its first two fields stand where ours do.
+  if (!bytes.read(offset, plugin.abi)) refuse(name + ": the file is cut short");
+  if (plugin.abi != VERNIER_ABI) {
+    refuse(name + ": built for plugin ABI " + std::to_string(plugin.abi) + ", this Vernier has " +
+           std::to_string(VERNIER_ABI) + "; rebuild the plugin");
+  }
+  if (!bytes.read(offset, plugin)) refuse(name + ": the file is cut short");
+  if (!is_text(plugin.build, sizeof plugin.build) || !is_text(plugin.role, sizeof plugin.role) ||
+      !is_text(plugin.name, sizeof plugin.name) || !is_text(plugin.version, sizeof plugin.version)) {
+    refuse(name + ": its descriptor is damaged; rebuild the plugin");
+  }
+  if (std::strcmp(plugin.build, VERNIER_BUILD) != 0) {
+    refuse(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD + "; rebuild the plugin");
+  }
+  return plugin;
+}
+
+fs::path Host::find(const std::string& role, const std::string& name) const {
+  if (name.find('/') != std::string::npos) return name;
+  for (const auto& folder : folders_) {
+    if (auto file = folder / role / (name + ".so"); fs::exists(file)) return file;
+  }
+  std::vector<std::string> names;
+  std::string all;
+  for (const auto& plugin : list()) {
+    if (plugin.role != role) continue;
+    names.push_back(plugin.name);
+    all += (all.empty() ? "" : ", ") + plugin.name;
+  }
+  const std::string near = nearest(name, names);
+  std::string remedy = near.empty() ? "" : "; did you mean \"" + near + "\"?";
+  if (all.empty()) {
+    for (const auto& folder : folders_) all += (all.empty() ? "" : ", ") + folder.string();
+    remedy += " (none of this role in " + all + ")";
+  } else {
+    remedy += " (there are: " + all + ")";
+  }
+  refuse("no " + role + " is called \"" + name + "\"" + remedy);
+}
+
+std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& name, Options& options) const {
+  const fs::path file = find(role, name);
+  const Descriptor found = read_descriptor(file);
+  if (role != found.role) {
+    refuse(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), and stands in the place of a " + role);
+  }
+  // Open for good: objects that a plugin made may live anywhere. Boost.DLL closes a library whose handle dies.
+  auto* library = new boost::dll::shared_library();
+  boost::dll::fs::error_code trouble;
+  library->load(boost::dll::fs::path(fs::absolute(file).string()), trouble,
+                boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+  if (trouble) refuse(file.string() + ": cannot be opened: " + trouble.message());
+  const auto& plugin = library->get<const Descriptor>("vernier_plugin");
+  const std::string id = role + "/" + plugin.name;
+  std::unique_ptr<Plugin> made;
+  try {
+    made.reset(plugin.create(options));
+  } catch (const Error&) {
+    throw;  // says it all already
+  } catch (const std::exception& exception) {
+    std::throw_with_nested(Error(id + " failed in its constructor: " + message(exception), Error::Kind::plugin));
+  }
+  if (made == nullptr) refuse(file.string() + ": its create function made nothing");
+  options.refuse_unread();
+  made->set_id(id);
+  return made;
+}
+
+std::vector<Host::Listed> Host::list() const {
+  std::vector<Listed> all;
+  for (const auto& folder : folders_) {
+    std::error_code ignored;
+    for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
+      if (entry.path().extension() != ".so") continue;
+      Listed plugin{entry.path().parent_path().filename().string(), entry.path().stem().string(), "", "", entry.path()};
+      try {
+        plugin.version = read_descriptor(entry.path()).version;
+      } catch (const Error& error) {
+        plugin.trouble = error.what();
+      }
+      all.push_back(std::move(plugin));
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.role, a.name) < std::tie(b.role, b.name);
+  });
+  return all;
+}
+
+}  // namespace vernier

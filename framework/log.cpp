@@ -1,0 +1,51 @@
+#include "log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <memory>
+
+namespace vernier {
+
+namespace {
+
+// A progress bar may stand in the terminal's last line: each log line first clears it.
+const char* pattern() { return isatty(STDERR_FILENO) != 0 ? "\r\x1b[K%^%v%$" : "%v"; }
+
+spdlog::logger& logger() {
+  static const auto instance = [] {
+    auto terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    terminal->set_pattern(pattern());
+    auto made = std::make_shared<spdlog::logger>("vernier", terminal);
+    made->set_level(spdlog::level::debug);
+    terminal->set_level(spdlog::level::info);
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+void write_log(int level, const std::string& who, const std::string& text) {
+  constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                                  spdlog::level::err};
+  logger().log(levels[level], "{}: {}", who, text);
+}
+
+void set_log_level(int level) {
+  constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                                  spdlog::level::err};
+  logger().sinks().front()->set_level(levels[level]);
+}
+
+void log_to_file(const std::string& path) {
+  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
+  file->set_level(spdlog::level::info);
+  logger().sinks().push_back(file);
+  logger().flush_on(spdlog::level::info);
+}
+
+}  // namespace vernier

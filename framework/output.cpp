@@ -1,0 +1,87 @@
+#include "output.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* lock_name = ".lock";
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+
+fs::path numbered(const fs::path& wanted, int number) {
+  return number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
+}
+
+bool holds_a_run(const fs::path& folder) {
+  const fs::directory_iterator entries(folder);
+  return std::any_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().filename() != lock_name; });
+}
+
+bool has_checkpoints(const fs::path& folder) { return fs::is_directory(folder / "checkpoints"); }
+
+}  // namespace
+
+std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
+  const auto file = path / lock_name;
+  const int lock = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock < 0) refuse("cannot write to the run's folder: " + file.string() + ": " + std::strerror(errno));
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    close(lock);
+    return std::nullopt;
+  }
+  // For the message to whoever finds it locked; the lock itself does not depend on it.
+  const auto pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(lock, 0) == 0) (void)!write(lock, pid.data(), pid.size());
+  return OutputFolder(path, lock);
+}
+
+OutputFolder OutputFolder::open_new(const fs::path& wanted) {
+  for (int number = 1;; ++number) {
+    const auto path = numbered(wanted, number);
+    std::error_code trouble;
+    fs::create_directories(path, trouble);
+    if (trouble) refuse("cannot make the run's folder " + path.string() + ": " + trouble.message());
+    if (holds_a_run(path)) continue;
+    // Two processes that start at once: whoever locks it has it, the other takes the next number.
+    if (auto folder = try_to_lock(path); folder && !holds_a_run(path)) return std::move(*folder);
+  }
+}
+
+OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::string& from) {
+  fs::path path;
+  if (from.empty()) {
+    for (int number = 1; fs::exists(numbered(wanted, number)); ++number) {
+      if (has_checkpoints(numbered(wanted, number))) path = numbered(wanted, number);
+    }
+    if (path.empty()) {
+      refuse("there is no checkpoint to resume from in " + wanted.string() + "; leave --resume out to start a new run");
+    }
+  } else {
+    const fs::path given = fs::weakly_canonical(from);
+    if (!fs::exists(given)) refuse("--resume=" + from + ": there is no such file or folder");
+    path = has_checkpoints(given) ? given : given.parent_path().parent_path();
+    if (!has_checkpoints(path)) return open_new(wanted);  // a checkpoint that was moved elsewhere
+  }
+  if (auto folder = try_to_lock(path)) return std::move(*folder);
+  std::string holder;
+  std::ifstream(path / lock_name) >> holder;
+  refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
+}
+
+OutputFolder::~OutputFolder() {
+  if (lock_ >= 0) close(lock_);
+}
+
+}  // namespace vernier

@@ -1,0 +1,83 @@
+#include "summary.h"
+
+#include <ATen/Parallel.h>
+#include <vernier/error.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "device.h"
+#include "snapshot.h"
+
+namespace vernier {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// Infinities and NaN have no number in JSON; a word loses less than null.
+Json number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+
+Json options_read(const Options& options) {
+  Json read = Json::object();
+  for (const auto& option : options.declared()) {
+    const auto parsed = Json::parse(option.value, nullptr, /*allow_exceptions=*/false);
+    read[option.key] = parsed.is_discarded() ? Json(option.value) : parsed;
+  }
+  return read;
+}
+
+Json configuration(const Options& run_table, const Wiring& wiring) {
+  Json all = {{"run", options_read(run_table)}};
+  const auto plugins = wiring.plugins();
+  for (std::size_t i = 0; i < plugins.size(); ++i) {
+    const auto& id = plugins[i]->id();
+    const auto role = id.substr(0, id.find('/'));
+    Json table = {{"use", id.substr(id.find('/') + 1)}};
+    table.update(options_read(wiring.options[i]));
+    if (role == Callback::role || role == Monitor::role) {
+      all[role].push_back(std::move(table));
+    } else {
+      all[role] = std::move(table);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
+                   const Wiring& wiring, const Outcome& outcome) {
+  const auto rate = [&](std::int64_t count) {
+    return number(outcome.seconds > 0 ? static_cast<double>(count) / outcome.seconds : 0.0);
+  };
+  Json summary;
+  summary["name"] = run.name;
+  summary["ended_by"] = outcome.signal == 0 ? Json("done") : Json("signal " + std::to_string(outcome.signal));
+  summary["steps"] = run.step;
+  summary["updates_applied"] = run.updates;
+  summary["updates_skipped"] = run.step - run.updates;
+  summary["samples"] = run.samples;
+  summary["tokens"] = run.tokens;
+  summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};
+  summary["validation_loss"] = {{"final", number(outcome.validation_loss)}, {"best", number(outcome.best_validation_loss)}};
+  summary["this_process"] = {{"steps", outcome.steps}, {"seconds", number(outcome.seconds)},
+                             {"steps_per_second", rate(outcome.steps)}, {"samples_per_second", rate(outcome.samples)},
+                             {"tokens_per_second", rate(outcome.tokens)}, {"peak_memory_bytes", peak_memory(run.device)}};
+  summary["digest"] = "xxh3-128:" + digest(*run.model);
+  summary["device"] = run.device.str();
+  summary["threads"] = at::get_num_threads();
+  summary["seed"] = options.seed;
+  summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
+  summary["configuration"] = configuration(run_table, wiring);
+  std::ofstream out(path);
+  out << summary.dump(2) << '\n';
+  if (!out.flush()) throw Error(path + ": cannot be written; the checkpoint of the run is whole");
+}
+
+}  // namespace vernier

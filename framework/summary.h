@@ -1,0 +1,14 @@
+// What a run leaves for people and programs to read: summary.json.
+#pragma once
+
+#include <string>
+
+#include "trainer.h"
+
+namespace vernier {
+
+// Written at the end of a run, also of one that a signal ended. The format is described in docs/config.md.
+void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
+                   const Wiring& wiring, const Outcome& outcome);
+
+}  // namespace vernier

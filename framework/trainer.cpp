@@ -1,0 +1,200 @@
+#include "trainer.h"
+
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+#include <chrono>
+
+#include "snapshot.h"
+
+namespace vernier {
+
+Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
+    : wiring_(wiring),
+      bus_(wiring.bus),
+      task_(*wiring.task, called_),
+      precision_(*wiring.precision, called_),
+      scaler_(*wiring.scaler, called_),
+      accumulation_(*wiring.accumulation, called_),
+      optimizer_(*wiring.optimizer, called_),
+      checkpoint_(*wiring.checkpoint, called_),
+      distributed_(*wiring.distributed, called_),
+      validate_every_(validate_every),
+      stop_(stop) {}
+
+// One update: roles are called, listeners are told (the comment over Event).
+void Trainer::step(Run& run) {
+  run.metrics.clear();
+  run.learning_rate_factor = 1.0;
+  bus_.emit(Event::StepBegin, run);
+  run.batch = task_->next();
+  compute_gradients(run);
+  bus_.emit(Event::GradientsReady, run);
+  optimizer_->step(run);
+  precision_->commit(run);
+  scaler_->update(run);
+  settle(run);
+  bus_.emit(Event::StepEnd, run);
+}
+
+// However many pieces the batch is split into, their gradients add up to the whole batch's mean.
+void Trainer::compute_gradients(Run& run) {
+  for (auto& parameter : run.parameters) {
+    parameter.model.mutable_grad().reset();
+    parameter.owned.mutable_grad().reset();
+  }
+  run.loss.reset();
+  for (const Batch& piece : accumulation_->split(run.batch)) {
+    run.take(piece);
+    bus_.emit(Event::BatchReady, run);
+    const auto loss = precision_->forward([&] { return task_->loss(run.piece); });
+    run.add_loss(loss);
+    bus_.emit(Event::LossReady, run);
+    scaler_->scale(run.weigh(loss)).backward();
+  }
+  distributed_->reduce(run);
+  precision_->collect(run);
+  scaler_->unscale(run);
+}
+
+// Counts the step, and learns whether it was applied: at once on the CPU, one step late on a GPU. The rule is fixed, so
+// runs stay reproducible.
+void Trainer::settle(Run& run) {
+  const auto count = [&run](bool skipped, std::int64_t step) {
+    run.updates += skipped ? 0 : 1;
+    if (skipped) run.notice("step_skipped", {{"step", step}, {"reason", std::string("gradients not finite")}});
+  };
+  run.samples += run.batch.samples;
+  run.tokens += run.batch.tokens;
+  best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
+  if (run.device.is_cpu() || !run.found_inf.defined()) {
+    count(run.found_inf.defined() && *run.found_inf.const_data_ptr<float>() != 0.0F, run.step + 1);
+    return;
+  }
+  if (const auto skipped = skipped_.receive()) count(*skipped, run.step);
+  skipped_.send(run.found_inf);
+}
+
+void Trainer::prepare(Run& run, std::int64_t epochs) {
+  attributed(run, [&] {
+    const auto all = wiring_.plugins();
+    for (auto* plugin : all) {
+      called_ = plugin;
+      plugin->prepare(run);
+      if (plugin != wiring_.task.get()) continue;
+      if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
+      run.model->to(run.device);
+      run.model->train();
+      for (const auto& entry : run.model->named_parameters()) {
+        if (entry.value().requires_grad()) run.parameters.push_back({entry.key(), entry.value(), entry.value()});
+      }
+      if (epochs > 0) run.steps = epochs * task_->batches_per_epoch();
+    }
+  });
+  run.recompute = [this, &run] {
+    const auto loss = run.loss;
+    compute_gradients(run);
+    return std::exchange(run.loss, loss);
+  };
+}
+
+void Trainer::resume(Run& run, const State& snapshot) {
+  restore_snapshot(snapshot, run, wiring_.plugins());
+  const auto own = snapshot.part("trainer");
+  if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
+  if (own.has("best_loss")) best_loss_ = own.tensor("best_loss").to(run.device);
+  if (own.has("best_validation_loss")) outcome_.best_validation_loss = own.real("best_validation_loss");
+  saved_step_ = run.step;
+}
+
+Outcome Trainer::train(Run& run) {
+  const std::int64_t samples = run.samples, tokens = run.tokens, steps = run.step;
+  try {
+    attributed(run, [&] { loop(run); });
+  } catch (...) {
+    const auto failure = std::current_exception();
+    try {
+      bus_.emit(Event::RunFailed, run);
+    } catch (const std::exception& exception) {
+      log(Level::error, "RunFailed", message(exception));
+    }
+    std::rethrow_exception(failure);
+  }
+  outcome_.steps = run.step - steps;
+  outcome_.samples = run.samples - samples;
+  outcome_.tokens = run.tokens - tokens;
+  if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
+  if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
+  return outcome_;
+}
+
+void Trainer::loop(Run& run) {
+  using Clock = std::chrono::steady_clock;
+  const std::int64_t batches = task_->batches_per_epoch();
+  bus_.emit(Event::RunBegin, run);
+  while (run.step < run.steps && stop_ == 0) {
+    if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
+    const auto start = Clock::now();
+    step(run);
+    outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    run.notices.clear();  // every listener has seen them
+    run.step += 1;
+    const bool last = run.step == run.steps;
+    if (last || (validate_every_ > 0 && run.step % validate_every_ == 0)) validate(run);
+    if (run.step % batches == 0) {
+      bus_.emit(Event::EpochEnd, run);
+      run.epoch += 1;
+    }
+    if (checkpoint_->due(run)) save(run);
+  }
+  outcome_.signal = stop_;
+  if (saved_step_ != run.step) save(run);
+  bus_.emit(Event::RunEnd, run);
+}
+
+void Trainer::validate(Run& run) {
+  run.model->eval();
+  torch::Tensor loss;
+  {
+    const torch::NoGradGuard no_grad;
+    loss = precision_->forward([&] { return task_->validate(run); });
+  }
+  run.model->train();
+  if (!loss.defined()) return;
+  const double value = loss.item<double>();
+  run.metrics.set("validation_loss", value);
+  outcome_.validation_loss = value;
+  outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
+  bus_.emit(Event::Validated, run);
+}
+
+void Trainer::save(Run& run) {
+  auto snapshot = take_snapshot(run, wiring_.plugins());
+  // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
+  if (const auto skipped = skipped_.receive()) {
+    snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
+    skipped_.put(*skipped);
+  }
+  if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
+  if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
+  checkpoint_->write(snapshot, run);
+  saved_step_ = run.step;
+}
+
+template <class Body>
+void Trainer::attributed(const Run& run, const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& exception) {
+    const auto* error = dynamic_cast<const Error*>(&exception);
+    const std::string who = called_ != nullptr ? called_->id() : "trainer";
+    // What the bus or the options threw names its plugin already.
+    const bool is_named = error != nullptr && (dynamic_cast<const std::nested_exception*>(error) != nullptr ||
+                                               std::string_view(error->what()).find(who) != std::string_view::npos);
+    if (is_named) throw;
+    const std::string where = run.recompute ? " in step " + std::to_string(run.step + 1) : "";
+    std::throw_with_nested(Error(who + where + ": " + message(exception), error ? error->kind() : Error::Kind::training));
+  }
+}
+
+}  // namespace vernier

@@ -1,0 +1,86 @@
+// The training loop. Trainer::step is the one to read first.
+#pragma once
+
+#include <vernier/roles.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "device.h"
+#include "wiring.h"
+
+namespace vernier {
+
+// A role and its name: whoever was called last is named when something throws.
+template <class Plugin>
+class Role {
+ public:
+  Role(Plugin& plugin, const vernier::Plugin*& called) : plugin_(plugin), called_(called) {}
+  Plugin* operator->() const {
+    called_ = &plugin_;
+    return &plugin_;
+  }
+
+ private:
+  Plugin& plugin_;
+  const vernier::Plugin*& called_;
+};
+
+// How a run went, for summary.json.
+struct Outcome {
+  double seconds = 0;      // of the steps, without validation and checkpoints
+  std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
+  std::int64_t samples = 0, tokens = 0;
+  std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
+  std::optional<double> validation_loss, best_validation_loss;  // last and lowest
+  int signal = 0;            // that ended the run early, or 0
+};
+
+// Main thread only.
+class Trainer {
+ public:
+  // validate_every: 0 only after the last step. stop: a signal's number ends the run after the step in work.
+  Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
+
+  // Builds model, data and states: everything but training. Sets run.steps from `epochs` where that is given.
+  void prepare(Run& run, std::int64_t epochs);
+
+  // Goes on where a snapshot was taken; after prepare.
+  void resume(Run& run, const State& snapshot);
+
+  // Trains from run.step to run.steps, with a checkpoint at the end or at a signal. What throws is told as RunFailed and
+  // rethrown with plugin and step.
+  Outcome train(Run& run);
+
+  void step(Run& run);
+
+ private:
+  void compute_gradients(Run& run);
+  void settle(Run& run);
+  void validate(Run& run);
+  void save(Run& run);
+  void loop(Run& run);
+  template <class Body>
+  void attributed(const Run& run, const Body& body);
+
+  Wiring& wiring_;
+  Bus& bus_;
+  const vernier::Plugin* called_ = nullptr;
+  Role<Task> task_;
+  Role<Precision> precision_;
+  Role<Scaler> scaler_;
+  Role<Accumulation> accumulation_;
+  Role<Optimizer> optimizer_;
+  Role<Checkpoint> checkpoint_;
+  Role<Distributed> distributed_;
+
+  std::int64_t validate_every_;
+  const std::atomic<int>& stop_;
+  std::int64_t saved_step_ = -1;
+  torch::Tensor best_loss_;
+  LateFlag skipped_;
+  Outcome outcome_;
+};
+
+}  // namespace vernier

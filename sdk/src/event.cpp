@@ -1,0 +1,70 @@
+#include <vernier/error.h>
+#include <vernier/event.h>
+#include <vernier/plugin.h>
+
+#include <algorithm>
+
+namespace vernier {
+
+const char* name_of(Event event) {
+  constexpr std::array<const char*, event_count> names = {
+      "RunBegin",   "EpochBegin", "StepBegin", "BatchReady", "LossReady", "GradientsReady",
+      "StepEnd",    "Validated",  "EpochEnd",  "RunEnd",     "RunFailed"};
+  return names[static_cast<std::size_t>(event)];
+}
+
+void Bus::attach(Plugin& plugin, bool monitor) {
+  attaching_ = &plugin;
+  attaching_monitor_ = monitor;
+  plugin.attach(*this);
+  attaching_ = nullptr;
+}
+
+void Bus::add(Event event, std::function<void(Run&)> call, bool only_looks) {
+  if (attaching_ == nullptr) throw Error("Bus::on is called in Plugin::attach only", Error::Kind::plugin);
+  if (attaching_monitor_ && !only_looks) {
+    throw Error(attaching_->id() + " is a monitor, and may only look: its listener for " + name_of(event) +
+                    " must take `const Run&`; make it a callback if it changes the run",
+                Error::Kind::plugin);
+  }
+  auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  // Monitors stand behind all others, whenever they were attached.
+  auto place = listeners.end();
+  if (!attaching_monitor_) {
+    place = std::find_if(listeners.begin(), listeners.end(), [](const Listener& other) { return other.monitor; });
+  }
+  listeners.insert(place, {std::move(call), attaching_, attaching_monitor_});
+}
+
+void Bus::tell(Event event, Run& run) {
+  for (auto& notice : detached_) run.notices.push_back(std::move(notice));
+  detached_.clear();
+  auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  std::size_t i = 0;
+  while (i < listeners.size()) {
+    try {
+      for (; i < listeners.size(); ++i) listeners[i].call(run);
+    } catch (const std::exception& exception) {
+      Plugin& plugin = *listeners[i].plugin;
+      const std::string where = plugin.id() + " at " + name_of(event) + " of step " + std::to_string(run.step + 1);
+      if (!listeners[i].monitor) {
+        const auto* error = dynamic_cast<const Error*>(&exception);
+        std::throw_with_nested(Error(where + ": " + message(exception), error ? error->kind() : Error::Kind::training));
+      }
+      log(Level::warning, where, message(exception) + " (the monitor is detached, the run goes on)");
+      detached_.push_back({"plugin_detached", run.step, {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}}});
+      // Those before it were told already; the next to be told moves up to where its first listener stood.
+      i = static_cast<std::size_t>(std::count_if(listeners.begin(), listeners.begin() + static_cast<std::ptrdiff_t>(i),
+                                                 [&](const Listener& other) { return other.plugin != &plugin; }));
+      detach(plugin);
+    }
+  }
+}
+
+void Bus::detach(Plugin& plugin) {
+  for (auto& listeners : listeners_) {
+    std::erase_if(listeners, [&](const Listener& listener) { return listener.plugin == &plugin; });
+  }
+}
+
+}  // namespace vernier

@@ -1,0 +1,51 @@
+#include <vernier/metrics.h>
+
+#include <sstream>
+
+namespace vernier {
+
+double Metrics::Entry::value() const {
+  if (const auto* tensor = std::get_if<torch::Tensor>(&number)) return tensor->item<double>();
+  return std::get<double>(number);
+}
+
+Metrics::Entry& Metrics::entry(const char* name) {
+  for (auto& entry : entries_) {
+    if (entry.name == name) return entry;
+  }
+  return entries_.emplace_back(Entry{name, {}});
+}
+
+void Metrics::set(const char* name, double value) { entry(name).number = value; }
+void Metrics::set(const char* name, torch::Tensor value) { entry(name).number = value.detach(); }
+
+std::optional<double> Metrics::value(const char* name) const {
+  for (const auto* entry : set_now()) {
+    if (entry->name == name) return entry->value();
+  }
+  return std::nullopt;
+}
+
+std::vector<const Metrics::Entry*> Metrics::set_now() const {
+  std::vector<const Entry*> set;
+  for (const auto& entry : entries_) {
+    if (entry.number.index() != 0) set.push_back(&entry);
+  }
+  return set;
+}
+
+void Metrics::clear() {
+  for (auto& entry : entries_) entry.number = std::monostate{};
+}
+
+std::string Notice::text() const {
+  std::ostringstream out;
+  out << name;
+  for (const auto& [key, detail] : details) {
+    out << ' ' << key << '=';
+    std::visit([&out](const auto& value) { out << value; }, detail);
+  }
+  return out.str();
+}
+
+}  // namespace vernier

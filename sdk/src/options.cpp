@@ -1,0 +1,214 @@
+#include <vernier/error.h>
+#include <vernier/options.h>
+
+#include <algorithm>
+#include <charconv>
+#include <type_traits>
+
+namespace vernier {
+
+namespace {
+
+template <class T>
+const char* type_name() {
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, std::int64_t>) return "an integer";
+  if constexpr (std::is_same_v<T, double>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "a string";
+  if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "a list of integers";
+  if constexpr (std::is_same_v<T, std::vector<double>>) return "a list of numbers";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of strings";
+}
+
+const char* type_name(const Value& value) {
+  constexpr const char* names[] = {"true or false", "an integer", "a number", "a string", "a list", "a table"};
+  return names[value.data.index()];
+}
+
+std::string show(bool value) { return value ? "true" : "false"; }
+std::string show(std::int64_t value) { return std::to_string(value); }
+std::string show(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;  // the shortest that reads back the same
+  return {text, end};
+}
+std::string show(const std::string& value) { return '"' + value + '"'; }
+template <class T>
+std::string show(const std::vector<T>& values) {
+  std::string text = "[";
+  for (const auto& value : values) text += (text.size() > 1 ? ", " : "") + show(value);
+  return text + "]";
+}
+
+std::string show(const Range& range) {
+  const bool low = range.min > -std::numeric_limits<double>::infinity();
+  const bool high = range.max < std::numeric_limits<double>::infinity();
+  if (low && high) return show(range.min) + (range.above ? " < x <= " : " to ") + show(range.max);
+  if (low) return (range.above ? "above " : "at least ") + show(range.min);
+  return high ? "at most " + show(range.max) : "";
+}
+
+// NaN is in no range.
+bool within(double value, const Range& range) {
+  return (range.above ? value > range.min : value >= range.min) && value <= range.max;
+}
+
+bool convert(const Value& value, bool& to) {
+  const auto* from = std::get_if<bool>(&value.data);
+  if (from != nullptr) to = *from;
+  return from != nullptr;
+}
+bool convert(const Value& value, std::int64_t& to) {
+  const auto* from = std::get_if<std::int64_t>(&value.data);
+  if (from != nullptr) to = *from;
+  return from != nullptr;
+}
+bool convert(const Value& value, double& to) {
+  if (std::int64_t integer = 0; convert(value, integer)) {
+    to = static_cast<double>(integer);
+    return true;
+  }
+  const auto* from = std::get_if<double>(&value.data);
+  if (from != nullptr) to = *from;
+  return from != nullptr;
+}
+bool convert(const Value& value, std::string& to) {
+  const auto* from = std::get_if<std::string>(&value.data);
+  if (from != nullptr) to = *from;
+  return from != nullptr;
+}
+template <class T>
+bool convert(const Value& value, std::vector<T>& to) {
+  const auto* from = std::get_if<Array>(&value.data);
+  if (from == nullptr) return false;
+  to.clear();
+  for (const auto& element : *from) {
+    T converted{};
+    if (!convert(element, converted)) return false;
+    to.push_back(std::move(converted));
+  }
+  return true;
+}
+
+bool all_within(double value, const Range& range) { return within(value, range); }
+bool all_within(std::int64_t value, const Range& range) { return within(static_cast<double>(value), range); }
+bool all_within(const std::string&, const Range&) { return true; }
+template <class T>
+bool all_within(const std::vector<T>& values, const Range& range) {
+  return std::all_of(values.begin(), values.end(), [&](const T& value) { return all_within(value, range); });
+}
+
+Error configuration_error(const std::string& text) { return Error(text, Error::Kind::configuration); }
+
+}  // namespace
+
+Options::Options(std::string owner, Table table, std::string where)
+    : owner_(std::move(owner)), table_(std::move(table)), where_(std::move(where)) {}
+
+void Options::refuse(const char* key, const std::string& reason) const {
+  const auto found = table_.find(key);
+  const std::string& where = found == table_.end() ? where_ : found->second.where;
+  throw configuration_error((where.empty() ? "" : where + ": ") + owner_ + ": `" + key + "` " + reason);
+}
+
+template <class T>
+T Options::read(const char* key, const T& fallback, const char* meaning, Range range, const char* words) {
+  T value = fallback;
+  const auto found = table_.find(key);
+  const bool is_right_type = found == table_.end() || convert(found->second, value);
+  declared_.push_back({key, type_name<T>(), show(fallback), show(value), *words != '\0' ? words : show(range), meaning});
+  if (!is_right_type) {
+    refuse(key, std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + " (" + meaning + ")");
+  }
+  if constexpr (!std::is_same_v<T, bool>) {
+    if (!all_within(value, range)) refuse(key, "must be " + show(range) + ", and is " + show(value) + " (" + meaning + ")");
+  }
+  return value;
+}
+
+bool Options::get(const char* key, bool fallback, const char* meaning) { return read(key, fallback, meaning, {}); }
+
+std::string Options::get(const char* key, const char* fallback, const char* meaning) {
+  return read(key, std::string(fallback), meaning, {});
+}
+
+std::string Options::get(const char* key, const std::string& fallback, const char* meaning) {
+  return read(key, fallback, meaning, {});
+}
+
+std::vector<std::int64_t> Options::get(const char* key, std::vector<std::int64_t> fallback, const char* meaning,
+                                       Range range) {
+  return read(key, fallback, meaning, range);
+}
+
+std::vector<double> Options::get(const char* key, std::vector<double> fallback, const char* meaning, Range range) {
+  return read(key, fallback, meaning, range);
+}
+
+std::vector<std::string> Options::get(const char* key, std::vector<std::string> fallback, const char* meaning) {
+  return read(key, fallback, meaning, {});
+}
+
+std::int64_t Options::integer(const char* key, std::int64_t fallback, const char* meaning, Range range) {
+  return read(key, fallback, meaning, range);
+}
+
+double Options::real(const char* key, double fallback, const char* meaning, Range range) {
+  return read(key, fallback, meaning, range);
+}
+
+std::string Options::choose(const char* key, const char* fallback, std::initializer_list<const char*> words,
+                            const char* meaning) {
+  std::string all;
+  for (const char* word : words) all += (all.empty() ? "" : " | ") + std::string(word);
+  std::string chosen = read(key, std::string(fallback), meaning, {}, all.c_str());
+  if (std::find(words.begin(), words.end(), chosen) == words.end()) {
+    const std::string near = nearest(chosen, {words.begin(), words.end()});
+    refuse(key, "is \"" + chosen + "\"" + (near.empty() ? "" : "; did you mean \"" + near + "\"?") + " It takes " + all);
+  }
+  return chosen;
+}
+
+std::vector<std::string> Options::require(const char* key, const char* meaning) {
+  auto value = read(key, std::vector<std::string>{}, meaning, {});
+  declared_.back().fallback = "required";
+  if (value.empty() && !describing_) refuse(key, std::string("is needed: ") + meaning);
+  return value;
+}
+
+void Options::refuse_unread() const {
+  for (const auto& [key, value] : table_) {
+    const bool read = std::any_of(declared_.begin(), declared_.end(), [&](const auto& known) { return known.key == key; });
+    if (read) continue;
+    std::vector<std::string> keys;
+    for (const auto& known : declared_) keys.push_back(known.key);
+    const std::string near = nearest(key, keys);
+    refuse(key.c_str(), "is not an option here" + (near.empty() ? "; `vernier plugins " + owner_ + "` lists them"
+                                                                : "; did you mean `" + near + "`?"));
+  }
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& words) {
+  std::string best;
+  std::size_t best_distance = word.size() / 3 + 1;
+  for (const auto& other : words) {
+    // Optimal string alignment: insertions, deletions, substitutions, swaps of neighbours.
+    std::vector<std::vector<std::size_t>> d(word.size() + 1, std::vector<std::size_t>(other.size() + 1));
+    for (std::size_t i = 0; i <= word.size(); ++i) d[i][0] = i;
+    for (std::size_t j = 0; j <= other.size(); ++j) d[0][j] = j;
+    for (std::size_t i = 1; i <= word.size(); ++i) {
+      for (std::size_t j = 1; j <= other.size(); ++j) {
+        d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (word[i - 1] != other[j - 1])});
+        const bool swapped = i > 1 && j > 1 && word[i - 1] == other[j - 2] && word[i - 2] == other[j - 1];
+        if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+    if (d[word.size()][other.size()] <= best_distance && (best.empty() || d[word.size()][other.size()] < best_distance)) {
+      best = other;
+      best_distance = d[word.size()][other.size()];
+    }
+  }
+  return best;
+}
+
+}  // namespace vernier

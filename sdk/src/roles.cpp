@@ -1,0 +1,30 @@
+#include <vernier/roles.h>
+
+namespace vernier {
+
+// Destructors stand here so that this library holds the key function, and so the type information, of every role.
+Task::~Task() = default;
+Precision::~Precision() = default;
+Scaler::~Scaler() = default;
+Accumulation::~Accumulation() = default;
+Optimizer::~Optimizer() = default;
+Checkpoint::~Checkpoint() = default;
+Distributed::~Distributed() = default;
+Callback::~Callback() = default;
+Monitor::~Monitor() = default;
+
+torch::Tensor Task::validate(Run&) { return {}; }
+
+bool Precision::needs_scaler() const { return false; }
+torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) { return body(); }
+void Precision::collect(Run&) {}
+void Precision::commit(Run&) {}
+
+bool Scaler::scales() const { return true; }
+torch::Tensor Scaler::scale(const torch::Tensor& loss) { return loss; }
+void Scaler::unscale(Run&) {}
+void Scaler::update(Run&) {}
+
+void Distributed::reduce(Run&) {}
+
+}  // namespace vernier

@@ -1,0 +1,31 @@
+#include <vernier/run.h>
+
+namespace vernier {
+
+void Run::notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details) {
+  notices.push_back({name, step, std::move(details)});
+}
+
+std::vector<torch::Tensor> Run::gradients() const {
+  std::vector<torch::Tensor> gradients;
+  gradients.reserve(parameters.size());
+  for (const auto& parameter : parameters) {
+    if (const auto& gradient = parameter.owned.grad(); gradient.defined()) gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+double Run::share() const { return static_cast<double>(piece.samples) / static_cast<double>(batch.samples); }
+
+void Run::take(const Batch& next) { piece = next.to(device); }
+
+void Run::add_loss(const torch::Tensor& value) {
+  const auto mean = weigh(value.detach().to(torch::kFloat32));
+  loss = loss.defined() ? loss + mean : mean;
+}
+
+torch::Tensor Run::weigh(const torch::Tensor& value) const {
+  return piece.samples == batch.samples ? value : value * share();
+}
+
+}  // namespace vernier
