@@ -7,7 +7,7 @@
 // dropout = 0.0         after embeddings, attention and both halves of a block
 // order = "shuffled"    of the windows in an epoch, or "sequential"
 // validation = 0.1      share of the windows held out; 0: none
-// validation_batches = 20  looked at in a validation, spread over all that are held out; 0: all
+// validation_batches = 20  of at most 32 windows in a validation, spread over all that are held out; 0: all
 // sample_bytes = 200    written into the log by each validation; 0: none
 // sample_prompt = "The "  what the sample continues
 // temperature = 0.8     of the sample; 0: always the likeliest byte
@@ -102,12 +102,24 @@ class Gpt final : public vernier::Task {
     return mean;
   }
 
-  vernier::State save() const override { return sampler_->save(); }
-  void load(const vernier::State& state) override { sampler_->load(state); }
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("sampler", sampler_->save());
+    state.put("text", fingerprint_);
+    return state;
+  }
+
+  void load(const vernier::State& state) override {
+    sampler_->load(state.part("sampler"));
+    if (state.integer("text") == fingerprint_) return;
+    throw vernier::Error("data has changed since this run was saved; give the same files, or start a new run",
+                         vernier::Error::Kind::configuration);
+  }
 
  private:
   void read_data() {
     const auto text = gpt::read_text(paths_);
+    fingerprint_ = text.fingerprint;
     windows_ = gpt::Windows(text.bytes, shape_.context);
     std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
     check_size(text.bytes.numel());
@@ -166,6 +178,7 @@ class Gpt final : public vernier::Task {
   std::int64_t validation_batches_;
   gpt::Sampling sampling_;
 
+  std::int64_t fingerprint_ = 0;
   gpt::Windows windows_;
   torch::Tensor training_, held_out_, looked_at_;  // numbers of windows
   std::optional<vernier::Sampler> sampler_;

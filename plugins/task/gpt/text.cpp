@@ -3,10 +3,12 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 
 namespace gpt {
@@ -82,6 +84,7 @@ Text read_text(const std::vector<std::string>& paths) {
                                          : "does not exist; paths are relative to the working folder");
     }
   }
+  result.fingerprint = static_cast<std::int64_t>(std::hash<std::string>()(text));
   result.bytes = as_tensor(std::move(text));
   return result;
 }

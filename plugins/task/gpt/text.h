@@ -12,7 +12,8 @@
 namespace gpt {
 
 struct Text {
-  torch::Tensor bytes;  // uint8, one after the other in the order of the files
+  torch::Tensor bytes;           // uint8, one after the other in the order of the files
+  std::int64_t fingerprint = 0;  // of the bytes, to know them again when a run is resumed
   std::int64_t files = 0;
   std::int64_t skipped = 0;  // in folders, for a NUL byte
 };

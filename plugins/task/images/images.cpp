@@ -47,7 +47,7 @@ class Network final : public torch::nn::Module {
 
   // Logits [batch, classes] of images [batch, height, width], uint8.
   torch::Tensor forward(const torch::Tensor& images) {
-    auto x = images.unsqueeze(1).to(conv_1_->weight.scalar_type()).div(255);
+    auto x = images.unsqueeze(1).to(conv_1_->weight.scalar_type()).div_(255);
     x = at::max_pool2d(at::relu(norm_1_->forward(conv_1_->forward(x))), 2);
     x = at::max_pool2d(at::relu(norm_2_->forward(conv_2_->forward(x))), 2);
     return at::linear(x.flatten(1), classify_->weight, classify_->bias);
