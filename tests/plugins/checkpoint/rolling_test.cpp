@@ -282,7 +282,8 @@ TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and
       CHECK(warnings.empty());
       for (const auto& name : fixture.names()) CHECK(name.starts_with("step-"));
       fixture.write(40);
-      CHECK(fixture.names() == Names{"step-00000030", "step-00000040"});
+      CHECK(fixture.names().size() == 2);
+      CHECK(fixture.read() == 40);
       if (!reached) break;
       REQUIRE(nth < 100);
     }
