@@ -62,5 +62,5 @@ consteval Descriptor describe(const char* role, const char* name, const char* ve
 // Makes Class, a subclass of one role, the plugin of this library. Once a library, at namespace scope.
 //   VERNIER_PLUGIN(WarmBf16, "warm_bf16", "1.0.0")
 #define VERNIER_PLUGIN(Class, name, version)                                                                \
-  extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin = vernier::describe(     \
+  extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin = vernier::describe(            \
       Class::role, name, version, [](vernier::Options& options) -> vernier::Plugin* { return new Class(options); });

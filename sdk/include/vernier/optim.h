@@ -11,32 +11,90 @@
 #include <vernier/abi.h>
 #include <vernier/state.h>
 
-#include <cstdint>
 #include <vector>
 
 namespace vernier {
 
-struct AdamOptions {
+struct VERNIER_API AdamOptions {
   double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.0;  // L2: added to the gradient
   bool amsgrad = false, maximize = false;
 };
 
-struct AdamWOptions {
+struct VERNIER_API AdamWOptions {
   double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.01;  // decoupled: taken off the weight
   bool amsgrad = false, maximize = false;
 };
 
-struct SGDOptions {
+struct VERNIER_API SGDOptions {
   double lr = 1e-3;
-  double momentum = 0.0, dampening = 0.0;
+  double momentum = 0.0;
+  double dampening = 0.0;  // other than 0 costs a host sync a step on a GPU
   double weight_decay = 0.0;
   bool nesterov = false, maximize = false;
 };
+
+// Parameters with options of their own, e.g. biases without weight decay. May be empty.
+template <class Options>
+struct VERNIER_API ParameterGroup {
+  std::vector<torch::Tensor> parameters;
+  Options options;
+};
+
+// What the three optimizers share. Parameters are leaves: dense, float64, float32, bfloat16 or float16, on any devices.
+// A constructor throws Error where one is not, is given twice, or an option is out of range. One thread at a time.
+class VERNIER_API FusedOptimizer {
+ public:
+  virtual ~FusedOptimizer();
+  FusedOptimizer(const FusedOptimizer&) = delete;
+  FusedOptimizer& operator=(const FusedOptimizer&) = delete;
+
+  // One update, after backward; parameters without a gradient are passed over. Where found_inf is not 0 nothing changes,
+  // step counts included; gradients are divided by grad_scale (both float32, 0-dim, or undefined). No host sync on a GPU.
+  // Throws Error, before any change, where a gradient is sparse or of another dtype, device or shape than its parameter.
+  void step(const torch::Tensor& found_inf = {}, const torch::Tensor& grad_scale = {});
+
+  void zero_grad(bool set_to_none = true);  // drops the gradients, or fills them with 0
+
+  // The learning rate from the next step on, of all groups or of one, counted from 0 as the constructor got them.
+  void set_lr(double lr);
+  void set_lr(double lr, std::size_t group) { lr_.at(group) = lr; }
+  double lr(std::size_t group = 0) const { return lr_.at(group); }
+
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  std::vector<torch::Tensor> gradients() const;  // those that are defined, in the order of the parameters
+
+  // "0/exp_avg", "0/step" and so on: PyTorch's names below the parameter's number; none for one that was never updated.
+  // Options and learning rates are not in it. load() copies; it throws Error, before any change, where number, names,
+  // shapes or dtypes are not this optimizer's.
+  State state() const;
+  void load(const State& state);
+
+ protected:
+  explicit FusedOptimizer(const std::vector<struct FusedGroup>& groups);
+
+ private:
+  std::vector<torch::Tensor> parameters_;
+  std::vector<double> lr_;
+  std::vector<struct FusedBucket> buckets_;
+};
+
+// AdamW, Adam and SGD, from parameters with the same options or from groups.
+template <class Options>
+class VERNIER_API Fused final : public FusedOptimizer {
+ public:
+  using Group = ParameterGroup<Options>;
+  explicit Fused(std::vector<torch::Tensor> parameters, Options options = {});
+  explicit Fused(const std::vector<Group>& groups);
+};
+extern template class Fused<AdamWOptions>;
+extern template class Fused<AdamOptions>;
+extern template class Fused<SGDOptions>;
+using AdamW = Fused<AdamWOptions>;
+using Adam = Fused<AdamOptions>;
+using SGD = Fused<SGDOptions>;
 
 }  // namespace vernier

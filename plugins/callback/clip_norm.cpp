@@ -1,0 +1,23 @@
+// clip_norm: scales all gradients down where their common norm is over a limit, after unscaling (Pascanu et al., ICML
+// 2013; torch.nn.utils.clip_grad_norm_). The norm before, "grad_norm", stays on the device.
+//   max_norm = 1.0
+//   norm_type = 2.0   the order p of the norm; inf for the largest element
+#include <vernier/sdk.h>
+
+class ClipNorm final : public vernier::Callback {
+ public:
+  explicit ClipNorm(vernier::Options& options)
+      : max_norm_(options.get("max_norm", 1.0, "norm of all gradients together that is let through", vernier::above(0))),
+        norm_type_(options.get("norm_type", 2.0, "order of the norm; inf for the largest element", vernier::above(0))) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) {
+      run.metrics.set("grad_norm", vernier::clip_grad_norm_(run.gradients(), max_norm_, norm_type_));
+    });
+  }
+
+ private:
+  double max_norm_, norm_type_;
+};
+
+VERNIER_PLUGIN(ClipNorm, "clip_norm", "1.0.0")

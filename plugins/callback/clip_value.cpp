@@ -1,0 +1,25 @@
+// clip_value: cuts every element of the gradients to an interval around 0, after unscaling
+// (torch.nn.utils.clip_grad_value_).
+//   max_value = 1.0
+#include <vernier/sdk.h>
+
+class ClipValue final : public vernier::Callback {
+ public:
+  explicit ClipValue(vernier::Options& options)
+      : max_value_(options.get("max_value", 1.0, "largest size of an element", vernier::above(0))) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) {
+      const torch::NoGradGuard no_grad;
+      const auto gradients = run.gradients();
+      if (gradients.empty()) return;
+      at::_foreach_clamp_min_(gradients, -max_value_);
+      at::_foreach_clamp_max_(gradients, max_value_);
+    });
+  }
+
+ private:
+  double max_value_;
+};
+
+VERNIER_PLUGIN(ClipValue, "clip_value", "1.0.0")

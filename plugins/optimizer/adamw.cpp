@@ -1,0 +1,63 @@
+// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019), one
+// fused pass, the numbers of torch.optim.AdamW(fused=True).
+//   learning_rate = 0.001
+//   beta1 = 0.9, beta2 = 0.999, eps = 1e-8
+//   weight_decay = 0.01
+//   no_decay = []      names of parameters without weight decay, * for any text: ["*.bias", "*.ln_*"]
+//   amsgrad = false
+#include <fnmatch.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+
+class AdamWPlugin final : public vernier::Optimizer {
+ public:
+  explicit AdamWPlugin(vernier::Options& options)
+      : options_{.lr = options.get("learning_rate", 1e-3, "step size, before schedules", vernier::at_least(0)),
+                 .beta1 = options.get("beta1", 0.9, "decay of the mean of gradients", vernier::between(0, 0.9999999)),
+                 .beta2 = options.get("beta2", 0.999, "decay of the mean of squares", vernier::between(0, 0.9999999)),
+                 .eps = options.get("eps", 1e-8, "added to the root of the mean of squares", vernier::at_least(0)),
+                 .weight_decay = options.get("weight_decay", 0.01, "share taken off a weight", vernier::at_least(0)),
+                 .amsgrad = options.get("amsgrad", false, "use the largest mean of squares so far")},
+        no_decay_(options.get("no_decay", std::vector<std::string>{}, "names without weight decay, * for any text")) {}
+
+  void prepare(vernier::Run& run) override {
+    for (const auto& pattern : no_decay_) refuse_unmatched(pattern, run);
+    vernier::AdamW::Group decayed{{}, options_}, plain{{}, options_};
+    plain.options.weight_decay = 0;
+    for (const auto& parameter : run.parameters) {
+      (is_plain(parameter.name) ? plain : decayed).parameters.push_back(parameter.owned);
+    }
+    optimizer_ = std::make_unique<vernier::AdamW>(std::vector{decayed, plain});
+  }
+
+  void step(vernier::Run& run) override {
+    const double rate = options_.lr * run.learning_rate_factor;
+    optimizer_->set_lr(rate);
+    run.metrics.set("learning_rate", rate);
+    optimizer_->step(run.found_inf);
+  }
+
+  vernier::State save() const override { return optimizer_->state(); }
+  void load(const vernier::State& state) override { optimizer_->load(state); }
+
+ private:
+  static bool matches(const std::string& pattern, const std::string& name) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  }
+  bool is_plain(const std::string& name) const {
+    return std::ranges::any_of(no_decay_, [&](const auto& pattern) { return matches(pattern, name); });
+  }
+  static void refuse_unmatched(const std::string& pattern, const vernier::Run& run) {
+    if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); })) return;
+    throw vernier::Error("optimizer/adamw: `no_decay` has \"" + pattern + "\", which is the name of no parameter, such as " +
+                             run.parameters.front().name,
+                         vernier::Error::Kind::configuration);
+  }
+
+  vernier::AdamWOptions options_;
+  std::vector<std::string> no_decay_;
+  std::unique_ptr<vernier::AdamW> optimizer_;
+};
+
+VERNIER_PLUGIN(AdamWPlugin, "adamw", "1.0.0")

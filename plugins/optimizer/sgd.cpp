@@ -1,0 +1,43 @@
+// sgd: stochastic gradient descent with momentum (Sutskever et al., ICML 2013), one fused pass, the numbers of
+// torch.optim.SGD(fused=True).
+//   learning_rate = 0.01
+//   momentum = 0, dampening = 0, nesterov = false
+//   weight_decay = 0    added to the gradient
+#include <vernier/sdk.h>
+
+class SgdPlugin final : public vernier::Optimizer {
+ public:
+  explicit SgdPlugin(vernier::Options& options)
+      : options_{.lr = options.get("learning_rate", 1e-2, "step size, before schedules", vernier::at_least(0)),
+                 .momentum = options.get("momentum", 0.0, "share of the last step that is kept", vernier::at_least(0)),
+                 .dampening = options.get("dampening", 0.0, "share of the gradient that momentum leaves out"),
+                 .weight_decay = options.get("weight_decay", 0.0, "times the weight, added to the gradient",
+                                             vernier::at_least(0)),
+                 .nesterov = options.get("nesterov", false, "look ahead along the momentum")} {
+    if (options_.nesterov && (options_.momentum == 0 || options_.dampening != 0)) {
+      options.refuse("nesterov", "needs a momentum and no dampening");
+    }
+  }
+
+  void prepare(vernier::Run& run) override {
+    std::vector<torch::Tensor> parameters;
+    for (const auto& parameter : run.parameters) parameters.push_back(parameter.owned);
+    optimizer_ = std::make_unique<vernier::SGD>(std::move(parameters), options_);
+  }
+
+  void step(vernier::Run& run) override {
+    const double rate = options_.lr * run.learning_rate_factor;
+    optimizer_->set_lr(rate);
+    run.metrics.set("learning_rate", rate);
+    optimizer_->step(run.found_inf);
+  }
+
+  vernier::State save() const override { return optimizer_->state(); }
+  void load(const vernier::State& state) override { optimizer_->load(state); }
+
+ private:
+  vernier::SGDOptions options_;
+  std::unique_ptr<vernier::SGD> optimizer_;
+};
+
+VERNIER_PLUGIN(SgdPlugin, "sgd", "1.0.0")

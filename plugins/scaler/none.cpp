@@ -1,0 +1,10 @@
+// none: the loss is not scaled and gradients are not checked. No options.
+#include <vernier/sdk.h>
+
+class NoScaler final : public vernier::Scaler {
+ public:
+  explicit NoScaler(vernier::Options&) {}
+  bool scales() const override { return false; }
+};
+
+VERNIER_PLUGIN(NoScaler, "none", "1.0.0")

@@ -1,0 +1,190 @@
+// gpt: GPT-2's network trained on any files, a byte a token, validated in bits per byte and by what it writes.
+//
+// data                  required: files and folders; from folders hidden and binary files are left out (text.h)
+// batch_size = 8        windows of an update
+// context = 256         bytes of a window
+// layers = 4, heads = 4, width = 256
+// dropout = 0.0         after embeddings, attention and both halves of a block
+// order = "shuffled"    of the windows in an epoch, or "sequential"
+// validation = 0.1      share of the windows held out; 0: none
+// validation_batches = 20  of at most 32 windows in a validation, spread over all that are held out; 0: all
+// sample_bytes = 200    written into the log by each validation; 0: none
+// sample_prompt = "The "  what the sample continues
+// temperature = 0.8     of the sample; 0: always the likeliest byte
+// top_k = 0             draw among the k likeliest bytes; 0: among all
+//
+// Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", without its tokenizer.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <numbers>
+#include <optional>
+
+#include "model.h"
+#include "sample.h"
+#include "text.h"
+
+namespace {
+
+using vernier::Batch;
+using vernier::Options;
+using vernier::Run;
+using Order = vernier::Sampler::Order;
+
+gpt::Shape read_shape(Options& options) {
+  using vernier::at_least;
+  gpt::Shape shape;
+  shape.layers = options.get("layers", shape.layers, "transformer blocks", at_least(1));
+  shape.heads = options.get("heads", shape.heads, "attention heads of a block", at_least(1));
+  shape.width = options.get("width", shape.width, "width of the residual stream", at_least(1));
+  shape.context = options.get("context", shape.context, "bytes of a window", at_least(1));
+  shape.dropout = options.get("dropout", shape.dropout, "share of activations dropped", vernier::between(0.0, 0.99));
+  if (shape.width % shape.heads != 0) {
+    options.refuse("heads", c10::str(shape.heads, " heads do not divide a width of ", shape.width));
+  }
+  return shape;
+}
+
+gpt::Sampling read_sampling(Options& options) {
+  using vernier::at_least;
+  gpt::Sampling sampling;
+  sampling.bytes =
+      options.get("sample_bytes", sampling.bytes, "bytes written by each validation; 0: none", at_least(0));
+  sampling.prompt = options.get("sample_prompt", sampling.prompt, "what the sample continues");
+  sampling.temperature =
+      options.get("temperature", sampling.temperature, "of the sample; 0: always the likeliest byte", at_least(0));
+  sampling.top_k = options.get("top_k", sampling.top_k, "draw among the k likeliest bytes; 0: among all",
+                               vernier::between(0, gpt::vocabulary));
+  if (sampling.prompt.empty())
+    options.refuse("sample_prompt", "an empty text has nothing to continue; give a byte at least");
+  return sampling;
+}
+
+class Gpt final : public vernier::Task {
+ public:
+  explicit Gpt(Options& options)
+      : paths_(options.require("data", "files and folders of text")),
+        batch_size_(options.get("batch_size", 8, "windows of an update", vernier::at_least(1))),
+        shape_(read_shape(options)),
+        order_(options.choose("order", "shuffled", {"shuffled", "sequential"}, "of the windows in an epoch") ==
+                       "shuffled"
+                   ? Order::shuffled
+                   : Order::sequential),
+        validation_(
+            options.get("validation", 0.1, "share of the windows held out; 0: none", vernier::between(0.0, 0.9))),
+        validation_batches_(
+            options.get("validation_batches", 20, "looked at in a validation; 0: all of them", vernier::at_least(0))),
+        sampling_(read_sampling(options)) {}
+
+  void prepare(Run& run) override {
+    read_data();
+    sampler_.emplace(training_.numel(), run.seed, order_);
+    network_ = std::make_shared<gpt::Network>(shape_, run.seed);
+    run.model = network_;
+  }
+
+  Batch next() override { return windows_.gather(training_.index_select(0, sampler_->next(batch_size_))); }
+
+  std::int64_t batches_per_epoch() const override { return (training_.numel() + batch_size_ - 1) / batch_size_; }
+
+  torch::Tensor loss(const Batch& piece) override {
+    const auto logits = network_->forward(piece.tensors[0]);
+    return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), piece.tensors[1].view(-1));
+  }
+
+  torch::Tensor validate(Run& run) override {
+    if (sampling_.bytes > 0) log_sample(run);
+    if (looked_at_.numel() == 0) return {};
+    auto mean = validation_loss(run.device);
+    run.metrics.set("bits_per_byte", mean / std::numbers::ln2);
+    return mean;
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("sampler", sampler_->save());
+    state.put("text", fingerprint_);
+    return state;
+  }
+
+  void load(const vernier::State& state) override {
+    sampler_->load(state.part("sampler"));
+    if (state.integer("text") == fingerprint_) return;
+    throw vernier::Error("data has changed since this run was saved; give the same files, or start a new run",
+                         vernier::Error::Kind::configuration);
+  }
+
+ private:
+  void read_data() {
+    const auto text = gpt::read_text(paths_);
+    fingerprint_ = text.fingerprint;
+    windows_ = gpt::Windows(text.bytes, shape_.context);
+    std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
+    check_size(text.bytes.numel());
+    choose_looked_at();
+    info(text.bytes.numel(), " bytes of ", text.files, " files (", text.skipped,
+         " binary ones left out): ", training_.numel(), " windows to train on, ", held_out_.numel(), " held out");
+  }
+
+  void check_size(std::int64_t bytes) const {
+    const auto refuse = [bytes](const std::string& reason) {
+      throw vernier::Error(c10::str("data has ", bytes, " bytes; ", reason), vernier::Error::Kind::configuration);
+    };
+    if (training_.numel() < batch_size_) {
+      refuse(c10::str("one batch needs ", batch_size_, " windows of ", shape_.context, " bytes, and one byte more",
+                      validation_ > 0 ? ", beside those held out for validation" : "",
+                      ". Give more text, or a smaller batch_size or context"));
+    }
+    if (validation_ > 0 && held_out_.numel() == 0) {
+      refuse(c10::str("validation = ", validation_, " of ", windows_.count(),
+                      " windows is not one. Give more text, a smaller context, or validation = 0"));
+    }
+  }
+
+  // Every k-th of the windows held out, the same in each validation.
+  void choose_looked_at() {
+    const auto cap = validation_batches_ == 0 ? held_out_.numel() : validation_batches_ * validation_batch();
+    const auto count = std::min(cap, held_out_.numel());
+    if (count > 0)
+      looked_at_ = held_out_.index_select(0, (torch::arange(count) * held_out_.numel()).floor_divide(count));
+  }
+
+  // A batch may be larger than what fits the memory in one piece.
+  std::int64_t validation_batch() const { return std::min<std::int64_t>(batch_size_, 32); }
+
+  torch::Tensor validation_loss(torch::Device device) {
+    auto sum = torch::zeros({}, torch::TensorOptions(device).dtype(torch::kFloat32));
+    for (const auto& numbers : looked_at_.split(validation_batch())) {
+      const auto batch = windows_.gather(numbers).to(device);
+      sum += loss(batch).to(torch::kFloat32) * batch.samples;
+    }
+    return sum / looked_at_.numel();
+  }
+
+  void log_sample(const Run& run) const {
+    // A generator of its own: the same run writes the same sample, and its other random numbers stay as they are.
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed + static_cast<std::uint64_t>(run.step));
+    const auto text = gpt::continuation(*network_, sampling_, shape_.context, run.device, generator);
+    info("sample after step ", run.step, ":\n", gpt::printable(sampling_.prompt + text));
+  }
+
+  std::vector<std::string> paths_;
+  std::int64_t batch_size_;
+  gpt::Shape shape_;
+  Order order_;
+  double validation_;
+  std::int64_t validation_batches_;
+  gpt::Sampling sampling_;
+
+  std::int64_t fingerprint_ = 0;
+  gpt::Windows windows_;
+  torch::Tensor training_, held_out_, looked_at_;  // numbers of windows
+  std::optional<vernier::Sampler> sampler_;
+  std::shared_ptr<gpt::Network> network_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Gpt, "gpt", "1.0.0")

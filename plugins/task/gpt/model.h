@@ -1,0 +1,45 @@
+// GPT-2's network over bytes (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"): pre-norm
+// blocks, tanh gelu, learned positions, head tied to the token embedding. Parameters have the names and shapes of
+// GPT-2's published safetensors: "h.0.attn.c_attn.weight" is [inputs, outputs].
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace gpt {
+
+inline constexpr std::int64_t vocabulary = 256;
+
+struct Shape {
+  std::int64_t layers = 4, heads = 4, width = 256, context = 256;
+  double dropout = 0.0;
+};
+
+class Block;
+class LayerNorm;
+
+class Network final : public torch::nn::Module {
+ public:
+  // On the CPU, in float32, with GPT-2's initialisation drawn from the seed alone.
+  Network(const Shape& shape, std::uint64_t seed);
+
+  // Logits [batch, time, vocabulary] of tokens [batch, time], time <= context.
+  torch::Tensor forward(const torch::Tensor& tokens);
+  // Logits [batch, vocabulary] of the token that follows the last one.
+  torch::Tensor next_token(const torch::Tensor& tokens);
+
+ private:
+  torch::Tensor features(const torch::Tensor& tokens);
+  void initialise(std::int64_t layers, std::uint64_t seed);
+
+  double dropout_;
+  torch::Tensor token_embedding_, position_embedding_;
+  std::vector<std::shared_ptr<Block>> blocks_;
+  std::shared_ptr<LayerNorm> last_norm_;
+};
+
+}  // namespace gpt

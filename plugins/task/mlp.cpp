@@ -1,0 +1,149 @@
+// mlp: a small classifier of points around random centres, for tests and for measuring what a step itself costs.
+//
+// inputs = 32, hidden = [32], classes = 10  widths of the layers, with relu between them
+// samples = 1024      points, drawn from [run] seed
+// batch_size = 8
+// noise = 1.0         deviation of the points around their centre; that of the centres is 1
+// order = "shuffled"  of the points in an epoch, or "sequential"
+// validation = 0.1    share of the points held out; 0: none
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/relu.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <vernier/sdk.h>
+
+#include <cmath>
+#include <optional>
+
+namespace {
+
+using vernier::at_least;
+using vernier::Batch;
+using vernier::Options;
+using vernier::Run;
+using Order = vernier::Sampler::Order;
+
+// As nn::Linear, initialisation included, but from a generator of its own.
+class Linear final : public torch::nn::Module {
+ public:
+  Linear(std::int64_t inputs, std::int64_t outputs, const at::Generator& generator) {
+    const double bound = 1.0 / std::sqrt(static_cast<double>(inputs));
+    weight = register_parameter("weight", torch::empty({outputs, inputs}).uniform_(-bound, bound, generator));
+    bias = register_parameter("bias", torch::empty({outputs}).uniform_(-bound, bound, generator));
+  }
+  torch::Tensor weight, bias;
+};
+
+class Network final : public torch::nn::Module {
+ public:
+  Network(const std::vector<std::int64_t>& widths, const at::Generator& generator) {
+    torch::nn::ModuleList list;
+    for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+      layers_.push_back(std::make_shared<Linear>(widths[i], widths[i + 1], generator));
+      list->push_back(layers_.back());
+    }
+    register_module("layers", list);
+  }
+
+  torch::Tensor forward(torch::Tensor x) const {
+    // The data are float32, the weights may be in 16 bits.
+    if (x.scalar_type() != layers_[0]->weight.scalar_type()) x = x.to(layers_[0]->weight.scalar_type());
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      if (i > 0) x = at::relu(x);
+      x = at::linear(x, layers_[i]->weight, layers_[i]->bias);
+    }
+    return x;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Linear>> layers_;
+};
+
+class Mlp final : public vernier::Task {
+ public:
+  explicit Mlp(Options& options)
+      : inputs_(options.get("inputs", 32, "numbers of a point", at_least(1))),
+        hidden_(options.get("hidden", std::vector<std::int64_t>{32}, "widths of the hidden layers", at_least(1))),
+        classes_(options.get("classes", 10, "centres of the points", at_least(2))),
+        samples_(options.get("samples", 1024, "points, those held out included", at_least(1))),
+        batch_size_(options.get("batch_size", 8, "points of an update", at_least(1))),
+        noise_(options.get("noise", 1.0, "deviation of the points around their centre", at_least(0))),
+        order_(options.choose("order", "shuffled", {"shuffled", "sequential"}, "of the points in an epoch") ==
+                       "shuffled"
+                   ? Order::shuffled
+                   : Order::sequential) {
+    const double share =
+        options.get("validation", 0.1, "share of the points held out; 0: none", vernier::between(0, 0.9));
+    held_out_ = static_cast<std::int64_t>(std::ceil(static_cast<double>(samples_) * share));
+    if (training() < batch_size_) {
+      options.refuse("samples",
+                     c10::str("leaves ", training(), " to train on, less than a batch_size of ", batch_size_));
+    }
+  }
+
+  void prepare(Run& run) override {
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed);
+    std::vector<std::int64_t> widths = hidden_;
+    widths.insert(widths.begin(), inputs_);
+    widths.push_back(classes_);
+    run.model = network_ = std::make_shared<Network>(widths, generator);
+    draw_points(generator);
+    sampler_.emplace(training(), run.seed, order_);
+  }
+
+  // As cheap as a hand-written loop: this task measures what the framework adds.
+  Batch next() override {
+    const auto numbers = sampler_->next(batch_size_);
+    Batch batch;
+    batch.samples = numbers.numel();
+    batch.tensors.reserve(2);
+    batch.tensors.push_back(points_.index_select(0, numbers));
+    batch.tensors.push_back(labels_.index_select(0, numbers));
+    return batch;
+  }
+
+  std::int64_t batches_per_epoch() const override { return (training() + batch_size_ - 1) / batch_size_; }
+
+  torch::Tensor loss(const Batch& piece) override {
+    return at::cross_entropy_loss(network_->forward(piece.tensors[0]), piece.tensors[1]);
+  }
+
+  torch::Tensor validate(Run& run) override {
+    if (held_out_ == 0) return {};
+    const auto labels = labels_.narrow(0, training(), held_out_).to(run.device);
+    const auto logits = network_->forward(points_.narrow(0, training(), held_out_).to(run.device));
+    run.metrics.set("accuracy", (logits.argmax(1) == labels).to(torch::kFloat32).mean());
+    return at::cross_entropy_loss(logits, labels);
+  }
+
+  vernier::State save() const override { return sampler_->save(); }
+  void load(const vernier::State& state) override { sampler_->load(state); }
+
+ private:
+  std::int64_t training() const { return samples_ - held_out_; }
+
+  void draw_points(const at::Generator& generator) {
+    const auto centres = torch::empty({classes_, inputs_}).normal_(0.0, 1.0, generator);
+    labels_ = torch::empty({samples_}, torch::kInt64).random_(0, classes_, generator);
+    points_ = torch::empty({samples_, inputs_})
+                  .normal_(0.0, 1.0, generator)
+                  .mul_(noise_)
+                  .add_(centres.index_select(0, labels_));
+  }
+
+  std::int64_t inputs_;
+  std::vector<std::int64_t> hidden_;
+  std::int64_t classes_, samples_, batch_size_;
+  double noise_;
+  Order order_;
+  std::int64_t held_out_ = 0;
+
+  torch::Tensor points_, labels_;  // the held-out ones are last
+  std::optional<vernier::Sampler> sampler_;
+  std::shared_ptr<Network> network_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Mlp, "mlp", "1.0.0")

@@ -1,0 +1,58 @@
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+#include <vernier/grad_norm.h>
+
+#include "tensor_lists.h"
+
+namespace vernier {
+
+namespace {
+
+// By kind, without empty tensors: they add nothing and have no maximum.
+std::vector<TensorVector> sort(const TensorVector& gradients) {
+  TensorVector kept;
+  kept.reserve(gradients.size());
+  for (const auto& gradient : gradients) {
+    if (gradient.layout() != torch::kStrided) throw Error("the norm of a sparse gradient is not supported");
+    if (gradient.numel() != 0) kept.push_back(gradient);
+  }
+  return by_device_and_dtype(kept);
+}
+
+// One 0-dim norm a tensor, in float32 or wider: in float16 the squares of a large gradient overflow.
+TensorVector norms(const TensorVector& tensors, double p) {
+  const auto dtype = tensors.front().scalar_type();
+  if (dtype == torch::kHalf || dtype == torch::kBFloat16) return at::_foreach_norm(tensors, p, torch::kFloat32);
+  return at::_foreach_norm(tensors, p);
+}
+
+torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
+  if (!(p > 0)) throw Error(c10::str("the order of a norm must be positive, not ", p), Error::Kind::configuration);
+  if (kinds.empty()) return torch::zeros({}, torch::kFloat32);
+  auto all = norms(kinds.front(), p);
+  for (std::size_t i = 1; i < kinds.size(); ++i) {
+    for (const auto& norm : norms(kinds[i], p)) all.push_back(norm.to(all.front().device(), /*non_blocking=*/true));
+  }
+  return at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
+}
+
+}  // namespace
+
+torch::Tensor grad_norm(const TensorVector& gradients, double p) {
+  const torch::NoGradGuard no_grad;
+  return total_norm(sort(gradients), p);
+}
+
+torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, double p) {
+  const torch::NoGradGuard no_grad;
+  const auto kinds = sort(gradients);
+  auto norm = total_norm(kinds, p);
+  const auto factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
+  // On the host the factor costs nothing to read, and most steps clip nothing.
+  if (factor.is_cpu() && factor.item<double>() == 1.0) return norm;
+  for (const auto& kind : kinds) at::_foreach_mul_(kind, factor.to(kind.front().device(), /*non_blocking=*/true));
+  return norm;
+}
+
+}  // namespace vernier
