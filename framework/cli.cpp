@@ -42,6 +42,11 @@ options
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
   --quiet                warnings and errors only
   --help, --version
+
+In the source tree ./vernier builds what is missing and knows three verbs more:
+  build                  builds the program and its plugins
+  test [CTEST OPTIONS]   builds and runs the tests
+  bench [NAME…]          builds and runs the benchmarks
 )";
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
@@ -137,7 +142,7 @@ std::int64_t count_parameters(const Run& run) {
 void print_wiring(const Prepared& prepared) {
   const Run& run = prepared.run;
   std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
-            << " threads, " << count_parameters(run) << " parameters\n"
+            << (at::get_num_threads() == 1 ? " thread, " : " threads, ") << count_parameters(run) << " parameters\n"
             << prepared.wiring->table();
 }
 
@@ -148,9 +153,15 @@ int check(const po::variables_map& given) {
   return 0;
 }
 
+// How this program was called, for lines to copy: the wrapper at the root of the source tree says its own name.
+std::string called_as() {
+  const char* name = std::getenv("VERNIER_CALLED_AS");
+  return name != nullptr ? name : "vernier";
+}
+
 void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& files) {
   const Run& run = prepared.run;
-  const std::string command = "vernier train " + files;
+  const std::string command = called_as() + " train " + files;
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, " << run.step - run.updates
             << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
@@ -161,7 +172,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const std::stri
   std::cout << "try next:\n"
             << "  another precision  " << command << " --set precision.use=" << other << '\n'
             << "  train on           " << command << " --resume --set run.steps=" << 2 * run.steps << '\n'
-            << "  other strategies   vernier plugins\n";
+            << "  other strategies   " << called_as() << " plugins\n";
 }
 
 int train(const po::variables_map& given) {

@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 namespace vernier {
@@ -95,6 +96,10 @@ void merge(Value& into, Value from) {
 }
 
 Value parse_file(const std::string& file) {
+  if (!std::filesystem::exists(file)) refuse(file + ": there is no such file; name the TOML file of a run");
+  if (std::filesystem::is_directory(file)) {
+    refuse(file + ": is a folder, not a TOML file; to go on with a run, add --resume=" + file + " to its own files");
+  }
   try {
     return convert(toml::parse_file(file), file, "");
   } catch (const toml::parse_error& error) {

@@ -13,18 +13,18 @@
 namespace vernier {
 
 // A role and its name: whoever was called last is named when something throws.
-template <class Plugin>
+template <class T>
 class Role {
  public:
-  Role(Plugin& plugin, const vernier::Plugin*& called) : plugin_(plugin), called_(called) {}
-  Plugin* operator->() const {
+  Role(T& plugin, const Plugin*& called) : plugin_(plugin), called_(called) {}
+  T* operator->() const {
     called_ = &plugin_;
     return &plugin_;
   }
 
  private:
-  Plugin& plugin_;
-  const vernier::Plugin*& called_;
+  T& plugin_;
+  const Plugin*& called_;
 };
 
 // How a run went, for summary.json.
@@ -66,7 +66,7 @@ class Trainer {
 
   Wiring& wiring_;
   Bus& bus_;
-  const vernier::Plugin* called_ = nullptr;
+  const Plugin* called_ = nullptr;
   Role<Task> task_;
   Role<Precision> precision_;
   Role<Scaler> scaler_;

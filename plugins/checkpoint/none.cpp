@@ -1,7 +1,8 @@
 // Saves nothing: for runs that are short enough to be done again.
 //
 // It has no options.
-#include <vernier/sdk.h>
+#include <vernier/error.h>
+#include <vernier/roles.h>
 
 namespace {
 

@@ -11,7 +11,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <vernier/sdk.h>
+#include <vernier/error.h>
+#include <vernier/roles.h>
+#include <vernier/safetensors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -66,8 +68,12 @@ std::int64_t step_of(const fs::path& folder) {
 // The newest first.
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> found;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none)) {
+  std::error_code trouble;
+  const fs::directory_iterator entries(folder, trouble);
+  if (trouble && trouble != std::errc::no_such_file_or_directory && trouble != std::errc::not_a_directory) {
+    throw Error(folder.string() + ": cannot be read: " + trouble.message());
+  }
+  for (const auto& entry : entries) {
     if (step_of(entry.path()) >= 0) found.push_back(entry.path());
   }
   std::ranges::sort(found, std::ranges::greater(), step_of);
@@ -121,8 +127,8 @@ class Rolling final : public vernier::Checkpoint {
 
   std::optional<State> read(const Run& run, const std::string& from) override {
     if (from.empty()) return read_newest(fs::path(run.output) / "checkpoints");
-    if (std::error_code none; fs::exists(fs::path(from) / file_name, none))
-      return read_file(fs::path(from) / file_name);
+    const fs::path file = fs::path(from) / file_name;
+    if (std::error_code none; fs::exists(file, none)) return read_file(file);
     if (auto state = read_newest(fs::path(from) / "checkpoints")) return state;
     throw Error(from + ": is neither a checkpoint (it has no " + file_name + ") nor the folder of a run with one",
                 Error::Kind::configuration);
@@ -190,7 +196,7 @@ class Rolling final : public vernier::Checkpoint {
   }
 
   void remove_old(const fs::path& folder) const {
-    auto checkpoints = checkpoints_in(folder);
+    const auto checkpoints = checkpoints_in(folder);
     for (std::size_t i = static_cast<std::size_t>(keep_); i < checkpoints.size(); ++i) {
       // Renamed first, so that a process that is killed here leaves no half of a checkpoint behind.
       const fs::path aside = folder / (temporary_prefix + checkpoints[i].filename().string());

@@ -32,7 +32,12 @@ class DynamicScaler final : public vernier::Scaler {
 
   vernier::State save() const override { return scaler_->state_dict(); }
   void load(const vernier::State& state) override {
-    scaler_->load_state_dict(state);
+    // Scale and tracker go on; the factors are the TOML's, which may have been changed for the rest of the run.
+    vernier::State merged = state;
+    merged.put("growth_factor", options_.growth_factor);
+    merged.put("backoff_factor", options_.backoff_factor);
+    merged.put("growth_interval", options_.growth_interval);
+    scaler_->load_state_dict(merged);
     told_ = scaler_->get_scale();
   }
 

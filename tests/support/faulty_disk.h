@@ -13,39 +13,36 @@
 
 namespace faulty_disk {
 
-inline bool watching = false;
-inline int fail_at = 0;  // 0: never
+inline std::string folder;  // calls that concern other files are let through; "": nothing is watched
+inline int fail_at = 0;     // 0: never
 inline int reason = 0;
 inline std::vector<std::string> calls;  // "fsync state.safetensors"
 
 class Watch {
  public:
-  explicit Watch(int the_nth = 0, int with = ENOSPC) {
+  explicit Watch(const std::filesystem::path& below, int the_nth = 0, int with = ENOSPC) {
     calls.clear();
     fail_at = the_nth;
     reason = with;
-    watching = true;
+    folder = below.string();
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
-  ~Watch() { watching = false; }
+  ~Watch() { folder.clear(); }
 };
 
-inline bool fails(const std::string& call) {
-  if (!watching) return false;
-  calls.push_back(call);
+inline bool fails(const char* call, const std::filesystem::path& path) {
+  if (folder.empty() || !path.string().starts_with(folder)) return false;
+  calls.push_back(std::string(call) + " " + path.filename().string());
   if (static_cast<int>(calls.size()) != fail_at) return false;
   errno = reason;
   return true;
 }
 
-inline std::string file_of(int descriptor) {
+inline bool fails(const char* call, int descriptor) {
+  if (folder.empty()) return false;
   std::error_code none;
-  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), none).filename().string();
-}
-
-inline std::string file_of(const char* path) {
-  return std::filesystem::path(path).filename().string();
+  return fails(call, std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), none));
 }
 
 template <class Function>
@@ -59,38 +56,37 @@ Function* real(const char* name) {
 
 FAULTY_DISK_API ssize_t write(int descriptor, const void* bytes, size_t count) {
   static auto* const next = faulty_disk::real<decltype(write)>("write");
-  if (faulty_disk::watching && faulty_disk::fails("write " + faulty_disk::file_of(descriptor))) return -1;
+  if (faulty_disk::fails("write", descriptor)) return -1;
   return next(descriptor, bytes, count);
 }
 
 FAULTY_DISK_API int fsync(int descriptor) {
   static auto* const next = faulty_disk::real<decltype(fsync)>("fsync");
-  if (faulty_disk::watching && faulty_disk::fails("fsync " + faulty_disk::file_of(descriptor))) return -1;
+  if (faulty_disk::fails("fsync", descriptor)) return -1;
   return next(descriptor);
 }
 
 FAULTY_DISK_API int rename(const char* from, const char* to) noexcept {
   static auto* const next = faulty_disk::real<decltype(rename)>("rename");
-  if (faulty_disk::watching && faulty_disk::fails("rename " + faulty_disk::file_of(to))) return -1;
+  if (faulty_disk::fails("rename", to)) return -1;
   return next(from, to);
 }
 
 FAULTY_DISK_API int mkdir(const char* path, mode_t mode) noexcept {
   static auto* const next = faulty_disk::real<decltype(mkdir)>("mkdir");
-  if (faulty_disk::watching && faulty_disk::fails("mkdir " + faulty_disk::file_of(path))) return -1;
+  if (faulty_disk::fails("mkdir", path)) return -1;
   return next(path, mode);
 }
 
 FAULTY_DISK_API char* mkdtemp(char* pattern) noexcept {
   static auto* const next = faulty_disk::real<decltype(mkdtemp)>("mkdtemp");
-  if (faulty_disk::watching && faulty_disk::fails("mkdtemp")) return nullptr;
+  if (faulty_disk::fails("mkdtemp", pattern)) return nullptr;
   return next(pattern);
 }
 
 FAULTY_DISK_API int close(int descriptor) {
   static auto* const next = faulty_disk::real<decltype(close)>("close");
-  if (!faulty_disk::watching || !faulty_disk::fails("close " + faulty_disk::file_of(descriptor)))
-    return next(descriptor);
+  if (!faulty_disk::fails("close", descriptor)) return next(descriptor);
   next(descriptor);
   errno = faulty_disk::reason;
   return -1;

@@ -241,7 +241,7 @@ TEST_CASE("rolling: bytes are on the disk before names") {
   fixture.write(10);
   std::vector<std::string> order;
   {
-    const faulty_disk::Watch watch;
+    const faulty_disk::Watch watch(fixture.folder.path());
     fixture.write(20);
     for (const auto& call : faulty_disk::calls) {
       if (!call.starts_with("write") && !call.starts_with("close")) order.push_back(call);
@@ -249,7 +249,7 @@ TEST_CASE("rolling: bytes are on the disk before names") {
   }
   REQUIRE(order.size() == 6);
   CHECK(order[0].starts_with("mkdir"));
-  CHECK(order[1] == "mkdtemp");
+  CHECK(order[1].starts_with("mkdtemp .tmp-"));
   CHECK(order[2] == "fsync state.safetensors");
   CHECK(order[3].starts_with("fsync .tmp-"));
   CHECK(order[4] == "rename step-00000020");
@@ -266,7 +266,7 @@ TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and
       std::string message;
       bool reached = false;
       {
-        const faulty_disk::Watch watch(nth, reason);
+        const faulty_disk::Watch watch(fixture.folder.path(), nth, reason);
         try {
           fixture.write(30);
         } catch (const Error& error) {
@@ -282,7 +282,8 @@ TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and
       CHECK(warnings.empty());
       for (const auto& name : fixture.names()) CHECK(name.starts_with("step-"));
       fixture.write(40);
-      CHECK(fixture.names() == Names{"step-00000030", "step-00000040"});
+      CHECK(fixture.names().size() == 2);
+      CHECK(fixture.read() == 40);
       if (!reached) break;
       REQUIRE(nth < 100);
     }
@@ -292,7 +293,7 @@ TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and
 TEST_CASE("rolling: the first checkpoint of a run needs its folder") {
   for (int nth = 1; nth <= 2; ++nth) {
     Fixture fixture;
-    const faulty_disk::Watch watch(nth, EACCES);
+    const faulty_disk::Watch watch(fixture.folder.path(), nth, EACCES);
     CHECK_THROWS_AS(fixture.write(10), Error);
   }
 }

@@ -1,0 +1,60 @@
+// What Vernier adds to a step where only overhead counts: a 32-32-10 network, batches of 8, float32, one thread.
+// Bar: the whole step with the default plugins within 10 microseconds of the plain LibTorch loop.
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/relu.h>
+#include <torch/utils.h>
+
+#include "compare.h"
+#include "plain_loop.h"
+#include "vernier_loop.h"
+
+namespace {
+
+// The same work as task/mlp: a shuffled batch by two index_selects, two linear maps, cross-entropy.
+PlainLoop plain_loop() {
+  const auto weight1 = torch::randn({32, 32}).mul_(0.1).requires_grad_(), bias1 = torch::zeros({32}).requires_grad_();
+  const auto weight2 = torch::randn({10, 32}).mul_(0.1).requires_grad_(), bias2 = torch::zeros({10}).requires_grad_();
+  const auto points = torch::randn({1024, 32});
+  const auto labels = torch::randint(10, {1024}, torch::kInt64);
+  auto order = std::make_shared<torch::Tensor>(torch::randperm(1024));
+  auto position = std::make_shared<std::int64_t>(0);
+  return PlainLoop({weight1, bias1, weight2, bias2}, [=] {
+    if (*position == 1024) {
+      *order = torch::randperm(1024);
+      *position = 0;
+    }
+    const auto numbers = order->narrow(0, *position, 8);
+    *position += 8;
+    const auto input = points.index_select(0, numbers), target = labels.index_select(0, numbers);
+    return at::cross_entropy_loss(at::linear(at::relu(at::linear(input, weight1, bias1)), weight2, bias2), target);
+  });
+}
+
+const std::vector<std::string> mlp = {"task.use=mlp", "task.samples=1024", "task.validation=0.0", "optimizer.use=adamw"};
+
+std::vector<std::string> with(std::vector<std::string> sets, const std::vector<std::string>& more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  auto plain = plain_loop();
+  VernierLoop bare(mlp);
+  VernierLoop usual(with(mlp, {"monitor.progress.every=1000000000"}));
+  VernierLoop clipped(with(mlp, {"callback.clip_norm.max_norm=1.0", "callback.schedule.kind=cosine",
+                                 "monitor.progress.every=1000000000"}));
+  VernierLoop scaled(with(mlp, {"precision.use=fp16", "scaler.use=dynamic"}));
+  compare("32-32-10 network, batch 8, float32, one thread",
+          {{"plain LibTorch loop, _fused_adamw_", [&] { plain.step(); }},
+           {"Vernier, default roles", [&] { bare.step(); }},
+           {"Vernier, default roles, monitor/progress", [&] { usual.step(); }},
+           {"Vernier, clip_norm and schedule too", [&] { clipped.step(); }},
+           {"Vernier, fp16 and scaler/dynamic", [&] { scaled.step(); }}},
+          /*rounds=*/60, /*steps_a_round=*/500);
+}

@@ -1,0 +1,35 @@
+// Vernier's side of a benchmark: the real plugins from their shared libraries, wired by the real host.
+#pragma once
+
+#include <vernier/sdk.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config.h"
+#include "trainer.h"
+
+class VernierLoop {
+ public:
+  explicit VernierLoop(const std::vector<std::string>& sets)
+      : wiring_(vernier::wire(vernier::load_config({}, sets), vernier::Host({VERNIER_BINARY_DIR "/plugins"}))),
+        trainer_(*wiring_, /*validate_every=*/0, stop_) {
+    run_.steps = 1'000'000'000;
+    trainer_.prepare(run_, /*epochs=*/0);
+  }
+
+  void step() {
+    trainer_.step(run_);
+    run_.notices.clear();
+    run_.step += 1;
+  }
+  vernier::Run& run() { return run_; }
+
+ private:
+  std::atomic<int> stop_ = 0;
+  std::unique_ptr<vernier::Wiring> wiring_;
+  vernier::Run run_;
+  vernier::Trainer trainer_;
+};
