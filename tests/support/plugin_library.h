@@ -5,13 +5,14 @@
 #include <vernier/options.h>
 #include <vernier/plugin.h>
 
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
 // role_name: "checkpoint/rolling".
 inline const vernier::Descriptor& descriptor_of(const std::string& role_name) {
-  const std::string path = std::string(VERNIER_BINARY_DIR) + "/plugins/" + role_name + ".so";
+  const auto path = std::filesystem::path(VERNIER_BINARY_DIR) / "plugins" / (role_name + ".so");
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(::dlerror());
   return *static_cast<const vernier::Descriptor*>(::dlsym(library, "vernier_plugin"));

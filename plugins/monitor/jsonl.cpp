@@ -1,0 +1,237 @@
+// jsonl: what the run measures, a line of JSON a step, for plots and for comparing runs:
+//   {"step":200,"loss":2.25,"learning_rate":3e-04,"updates":199,"notices":[{"name":"step_skipped","step":200}]}
+//   {"step":200,"validation_loss":2.5}
+// Each metric that was set in the step has its key; "updates" counts those applied, "notices" stands where there are
+// any. Numbers read back exactly; those that JSON lacks are "nan", "inf" and "-inf". A resumed run goes on in the same
+// file, which becomes that of a run that was never stopped: there is nothing in it about time or checkpoints.
+//   file = "losses.jsonl"   in the run's output folder
+//   every = 1               steps between lines; a step with notices and the last one always have theirs
+// On a GPU each line waits for the device.
+#include <fcntl.h>
+#include <unistd.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+
+namespace {
+
+namespace fs = std::filesystem;
+using vernier::Error;
+using vernier::Event;
+using vernier::Notice;
+using vernier::Run;
+
+// One JSON object in the making.
+class Object {
+ public:
+  void add(std::string_view key, double value) {
+    start(key);
+    if (std::isfinite(value)) return append_number(value);
+    text_ += std::isnan(value) ? "\"nan\"" : value > 0 ? "\"inf\"" : "\"-inf\"";
+  }
+  void add(std::string_view key, std::int64_t value) {
+    start(key);
+    append_number(value);
+  }
+  void add(std::string_view key, std::string_view value) {
+    start(key);
+    append_string(value);
+  }
+  void add(std::string_view key, const std::vector<Object>& values) {
+    start(key);
+    text_ += '[';
+    for (const auto& value : values) text_ += (&value == values.data() ? "" : ",") + value.text();
+    text_ += ']';
+  }
+  std::string text() const { return text_ + '}'; }
+
+ private:
+  void start(std::string_view key) {
+    if (text_.size() > 1) text_ += ',';
+    append_string(key);
+    text_ += ':';
+  }
+
+  // The shortest text that reads back as the same number.
+  template <class Number>
+  void append_number(Number value) {
+    char digits[32];
+    text_.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  }
+
+  void append_string(std::string_view value) {
+    constexpr char digits[] = "0123456789abcdef";
+    text_ += '"';
+    for (const char c : value) {
+      const auto code = static_cast<unsigned char>(c);
+      if (code < 0x20) {
+        text_ += {'\\', 'u', '0', '0', digits[code >> 4], digits[code & 15]};
+      } else {
+        if (c == '"' || c == '\\') text_ += '\\';
+        text_ += c;
+      }
+    }
+    text_ += '"';
+  }
+
+  std::string text_ = "{";
+};
+
+// The step of a line that append() below wrote, -1 where it is none.
+std::int64_t step_of(std::string_view line) {
+  constexpr std::string_view head = "{\"step\":";
+  std::int64_t step = -1;
+  if (line.starts_with(head)) std::from_chars(line.data() + head.size(), line.data() + line.size(), step);
+  return step;
+}
+
+// Takes off what a process wrote after the checkpoint that the run now goes on from, and half a line of one killed.
+void cut(const fs::path& path, std::int64_t last_step) {
+  if (!fs::is_regular_file(path)) return;  // /dev/stdout
+  std::uintmax_t whole = 0;
+  std::ifstream in(path, std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof() && step_of(line) <= last_step;) whole += line.size() + 1;
+  in.close();
+  if (whole != fs::file_size(path)) fs::resize_file(path, whole);
+}
+
+// Appends lines to a file, at the latest a second after they were given.
+class File {
+ public:
+  explicit File(fs::path path) : path_(std::move(path)) {
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) fail("cannot be opened");
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() { ::close(descriptor_); }
+
+  void append(const Object& line) {
+    waiting_ += line.text() + '\n';
+    if (std::chrono::steady_clock::now() - flushed_ >= std::chrono::seconds(1)) flush();
+  }
+
+  // What could not be written goes on waiting, so that a later call leaves no gap.
+  void flush() {
+    flushed_ = std::chrono::steady_clock::now();
+    while (!waiting_.empty()) {
+      const auto written = ::write(descriptor_, waiting_.data(), waiting_.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("cannot be written");
+      waiting_.erase(0, static_cast<std::size_t>(written));
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) const {
+    throw Error(path_.string() + ": " + what + ": " + std::generic_category().message(errno));
+  }
+
+  fs::path path_;
+  int descriptor_ = -1;
+  std::string waiting_;
+  std::chrono::steady_clock::time_point flushed_;
+};
+
+class Jsonl final : public vernier::Monitor {
+ public:
+  explicit Jsonl(vernier::Options& options)
+      : name_(options.get("file", "losses.jsonl", "name in the run's output folder")),
+        every_(options.get("every", 1, "steps between lines", vernier::at_least(1))) {
+    if (name_.empty()) options.refuse("file", "must be the name of a file");
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](const Run& run) { open(run); });
+    bus.on(Event::StepEnd, [this](const Run& run) { write_step(run); });
+    bus.on(Event::Validated, [this](const Run& run) { write_validation(run); });
+    bus.on(Event::RunEnd, [this](const Run& run) { close(run, run.step); });
+    bus.on(Event::RunFailed, [this](const Run& run) { close(run, run.step + 1); });
+  }
+
+  // Called for each checkpoint: the lines up to it must not be lost when the process is killed after it.
+  vernier::State save() const override {
+    try {
+      if (file_) file_->flush();
+    } catch (const Error&) {  // the lines wait; the next event tells
+    }
+    return {};
+  }
+
+ private:
+  void open(const Run& run) {
+    const auto path = fs::path(run.output) / name_;
+    file_ = std::make_unique<File>(path);
+    cut(path, run.step);
+  }
+
+  void write_step(const Run& run) {
+    const auto metrics = run.metrics.set_now();
+    of_step_.clear();
+    for (const auto* metric : metrics) of_step_.push_back(metric->name);
+    const auto notices = to_tell(run);
+    const std::int64_t step = run.step + 1;
+    if (step % every_ != 0 && step != run.steps && notices.empty()) return;
+    Object line;
+    line.add("step", step);
+    if (run.loss.defined()) line.add("loss", run.loss.item<double>());
+    for (const auto* metric : metrics) line.add(metric->name, metric->value());
+    line.add("updates", run.updates);
+    if (!notices.empty()) line.add("notices", notices);
+    file_->append(line);
+  }
+
+  void write_validation(const Run& run) {
+    Object line;
+    line.add("step", run.step);
+    const std::string loss = "validation_loss";
+    if (const auto value = run.metrics.value(loss.c_str())) line.add(loss, *value);
+    for (const auto* metric : run.metrics.set_now()) {
+      const bool is_of_step = std::ranges::find(of_step_, metric->name) != of_step_.end();
+      if (!is_of_step && metric->name != loss) line.add(metric->name, metric->value());
+    }
+    file_->append(line);
+    file_->flush();
+  }
+
+  void close(const Run& run, std::int64_t step) {
+    if (!file_) return;  // it failed before it began
+    if (const auto notices = to_tell(run); !notices.empty()) {
+      Object line;
+      line.add("step", step);
+      line.add("notices", notices);
+      file_->append(line);
+    }
+    file_->flush();
+  }
+
+  static std::vector<Object> to_tell(const Run& run) {
+    std::vector<Object> told;
+    for (const auto& notice : run.notices) {
+      if (notice.name == "checkpoint_saved") continue;  // of this process, not of the training
+      auto& object = told.emplace_back();
+      object.add("name", std::string_view(notice.name));
+      for (const auto& [key, detail] : notice.details) {
+        std::visit([&object, &key = key](const auto& value) { object.add(key, value); }, detail);
+      }
+    }
+    return told;
+  }
+
+  std::string name_;
+  std::int64_t every_;
+  std::unique_ptr<File> file_;
+  std::vector<std::string> of_step_;  // metrics of the last step, to tell validation's from them
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Jsonl, "jsonl", "1.0.0")

@@ -1,0 +1,219 @@
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/roles.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "plugin_library.h"
+#include "temporary_folder.h"
+
+using vernier::Event;
+using vernier::Monitor;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+vernier::Table table(const std::string& file, std::int64_t every) {
+  return {{"file", {file, "test.toml:2"}}, {"every", {every, "test.toml:3"}}};
+}
+
+// What the trainer does, with losses that are given.
+struct Fixture {
+  explicit Fixture(const TemporaryFolder& folder, vernier::Table options = {}, std::int64_t first_step = 0)
+      : path(folder / "losses.jsonl"), plugin(make_plugin<Monitor>("monitor/jsonl", std::move(options))) {
+    bus.attach(*plugin, true);
+    run.output = folder.path().string();
+    run.steps = 1000;
+    run.step = run.updates = first_step;
+    bus.emit(Event::RunBegin, run);
+  }
+
+  void step(double loss = 0.5) {
+    run.loss = torch::full({}, loss, torch::kFloat32);
+    run.updates += 1;
+    bus.emit(Event::StepEnd, run);
+    run.notices.clear();
+    run.step += 1;
+  }
+
+  void validate(double loss) {
+    run.metrics.set("validation_loss", loss);
+    bus.emit(Event::Validated, run);
+    run.metrics.clear();
+  }
+
+  std::string text() const {
+    std::stringstream all;
+    all << std::ifstream(path).rdbuf();
+    return all.str();
+  }
+
+  std::vector<Json> lines() const {
+    std::vector<Json> lines;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+
+  std::string path;
+  vernier::Run run;
+  std::unique_ptr<Monitor> plugin;
+  vernier::Bus bus;
+};
+
+}  // namespace
+
+TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  fixture.run.metrics.set("learning_rate", 3e-4);
+  fixture.run.metrics.set("scale", torch::full({}, 65536.0));
+  fixture.step(0.25);
+  fixture.run.metrics.set("bits_per_byte", 0.5);
+  fixture.validate(1.5);
+  fixture.step(0.125);
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  CHECK(fixture.text() ==
+        "{\"step\":1,\"loss\":0.25,\"learning_rate\":3e-04,\"scale\":65536,\"updates\":1}\n"
+        "{\"step\":1,\"validation_loss\":1.5,\"bits_per_byte\":0.5}\n"
+        "{\"step\":2,\"loss\":0.125,\"updates\":2}\n");
+}
+
+TEST_CASE("jsonl: numbers read back exactly, and what JSON lacks is a word") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  const double third = 1.0 / 3, tiny = std::numeric_limits<double>::denorm_min();
+  fixture.run.metrics.set("third", third);
+  fixture.run.metrics.set("tiny", tiny);
+  fixture.run.metrics.set("large", 1e300);
+  fixture.run.metrics.set("minus", -std::numeric_limits<double>::infinity());
+  fixture.step(std::nan(""));
+  fixture.run.metrics.clear();
+  fixture.step(std::numeric_limits<double>::infinity());
+  fixture.step(0.1);
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  const auto lines = fixture.lines();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0]["loss"] == "nan");
+  CHECK(lines[0]["third"] == third);
+  CHECK(lines[0]["tiny"] == tiny);
+  CHECK(lines[0]["large"] == 1e300);
+  CHECK(lines[0]["minus"] == "-inf");
+  CHECK(lines[1]["loss"] == "inf");
+  CHECK(static_cast<float>(lines[2]["loss"].get<double>()) == 0.1F);
+}
+
+TEST_CASE("jsonl: notices stand with their step, checkpoints are left out") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  fixture.run.notice("checkpoint_saved", {{"path", std::string("somewhere")}});
+  fixture.step();
+  fixture.run.notice("scale_changed", {{"from", 65536.0}, {"to", std::int64_t{32768}}});
+  fixture.run.notice("recovered", {{"what", std::string("\"a\\b\"\n\x01ü")}});
+  fixture.step();
+  fixture.run.notice("throttled");
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  const auto lines = fixture.lines();
+  REQUIRE(lines.size() == 3);
+  CHECK_FALSE(lines[0].contains("notices"));
+  CHECK(lines[1]["notices"][0] == Json{{"name", "scale_changed"}, {"from", 65536}, {"to", 32768}});
+  CHECK(lines[1]["notices"][1]["what"] == "\"a\\b\"\n\x01ü");
+  CHECK(lines[2].dump() == R"({"step":2,"notices":[{"name":"throttled"}]})");
+}
+
+TEST_CASE("jsonl: every leaves steps out, but none with notices and not the last") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder, table("losses.jsonl", 4));
+  fixture.run.steps = 10;
+  for (int i = 1; i <= 10; ++i) {
+    if (i == 6) fixture.run.notice("step_skipped");
+    fixture.step();
+  }
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  std::vector<int> steps;
+  for (const auto& line : fixture.lines()) steps.push_back(line["step"]);
+  CHECK(steps == std::vector<int>{4, 6, 8, 10});
+}
+
+TEST_CASE("jsonl: a resumed run's file is that of a run that was never stopped, byte for byte") {
+  const auto train = [](Fixture& fixture, std::int64_t to) {
+    while (fixture.run.step < to) {
+      const auto step = fixture.run.step;
+      fixture.run.metrics.set("learning_rate", 1.0 / static_cast<double>(step + 1));
+      if (step % 7 == 3) fixture.run.notice("step_skipped", {{"step", step + 1}});
+      fixture.step(std::sin(static_cast<double>(step)));
+      if (fixture.run.step % 10 == 0) fixture.validate(std::cos(static_cast<double>(step)));
+      fixture.run.metrics.clear();
+      if (fixture.run.step % 15 == 0) {
+        fixture.plugin->save();
+        fixture.run.notice("checkpoint_saved", {{"path", std::string("x")}});
+      }
+    }
+  };
+  const TemporaryFolder whole_folder;
+  Fixture whole(whole_folder);
+  train(whole, 50);
+  whole.bus.emit(Event::RunEnd, whole.run);
+
+  for (const std::int64_t killed_at : {30, 31, 44}) {
+    for (const std::string tail : {"", "{\"step\":45,\"lo", "{\"step\":31}\n{\"step\":32}\n"}) {
+      CAPTURE(killed_at);
+      CAPTURE(tail);
+      const TemporaryFolder folder;
+      {
+        Fixture killed(folder);
+        train(killed, killed_at);  // no RunEnd: lines since the last checkpoint may be lost
+        CHECK(killed.text().find("{\"step\":30,\"validation_loss\"") != std::string::npos);
+      }
+      std::ofstream(folder / "losses.jsonl", std::ios::app) << tail;
+      Fixture resumed(folder, {}, 30);
+      train(resumed, 50);
+      resumed.bus.emit(Event::RunEnd, resumed.run);
+      CHECK(resumed.text() == whole.text());
+    }
+  }
+}
+
+TEST_CASE("jsonl: lines are on the disk when a checkpoint is written, and when the run fails") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  fixture.step();
+  fixture.step();
+  fixture.plugin->save();
+  CHECK(fixture.lines().size() == 2);
+  fixture.step();
+  fixture.run.notice("out_of_memory");
+  fixture.bus.emit(Event::RunFailed, fixture.run);
+  const auto lines = fixture.lines();
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[3]["step"] == 4);
+}
+
+TEST_CASE("jsonl: a full disk detaches it, and the run goes on") {
+  static std::string warning;
+  vernier::set_log_sink(
+      [](vernier::Level, const std::string& who, const std::string& text) { warning = who + ": " + text; });
+  const TemporaryFolder folder;
+  Fixture fixture(folder, table("/dev/full", 1));
+  fixture.step();
+  fixture.plugin->save();  // must not throw: it would end the run
+  CHECK(warning.find("monitor/jsonl at StepEnd of step 1") == 0);
+  CHECK(warning.find("/dev/full: cannot be written: No space left on device") != std::string::npos);
+  fixture.step();
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("jsonl: a file that cannot be made is told with its path") {
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const TemporaryFolder folder;
+  Fixture fixture(folder, table("no/such/folder.jsonl", 1));
+  fixture.step();
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::set_log_sink(nullptr);
+  CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("", 1)), vernier::Error);
+  CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("x", 0)), vernier::Error);
+}

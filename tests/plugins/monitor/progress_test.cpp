@@ -1,0 +1,313 @@
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/roles.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <regex>
+#include <thread>
+
+#include "plugin_library.h"
+#include "pseudo_terminal.h"
+
+using vernier::Event;
+using vernier::Monitor;
+using vernier::Run;
+
+namespace {
+
+template <class T>
+vernier::Table option(const char* key, T value) {
+  return {{key, {value, "test.toml:2"}}};
+}
+vernier::Table every_step() {
+  return option("interval", 0.0);
+}
+
+// What the trainer does, around the monitor alone.
+struct Fixture {
+  explicit Fixture(int columns, vernier::Table options = {})
+      : screen(columns), plugin(make_plugin<Monitor>("monitor/progress", std::move(options))) {
+    bus.attach(*plugin, true);
+    run.steps = 100;
+  }
+  void begin() { bus.emit(Event::RunBegin, run); }
+  void step(double loss = 1.25) {
+    run.metrics.set("learning_rate", 3e-4);
+    run.loss = torch::full({}, loss, torch::kFloat32);
+    run.samples += 8;
+    bus.emit(Event::StepEnd, run);
+    run.notices.clear();
+    run.step += 1;
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) step();
+  }
+  void validate() {
+    run.metrics.set("bits_per_byte", 2.786);
+    run.metrics.set("validation_loss", 1.9312);
+    bus.emit(Event::Validated, run);
+    run.metrics.clear();
+  }
+  void end() { bus.emit(Event::RunEnd, run); }
+
+  const std::vector<std::string>& seen() {
+    screen.read();
+    return screen.drawing.lines();
+  }
+
+  StandardError screen;
+  Run run;
+  std::unique_ptr<Monitor> plugin;
+  vernier::Bus bus;
+};
+
+bool matches(const std::string& text, const char* pattern) {
+  return std::regex_match(text, std::regex(pattern));
+}
+
+}  // namespace
+
+TEST_CASE("progress: plain lines where stderr is no terminal") {
+  Fixture fixture(0, option("every", std::int64_t{40}));
+  fixture.begin();
+  fixture.steps(100);
+  fixture.end();
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 4);
+  const char* pattern = R"(step \d+/100  loss 1\.2500  lr 0\.0003  [0-9.]+[kM]? steps/s  [0-9.]+[MG]B  ETA 0:00)";
+  for (int i = 0; i < 3; ++i) CHECK_MESSAGE(matches(lines[static_cast<std::size_t>(i)], pattern), lines[0]);
+  CHECK(lines[0].starts_with("step 40/100  "));
+  CHECK(lines[1].starts_with("step 80/100  "));
+  CHECK(lines[2].starts_with("step 100/100  "));
+  CHECK(lines[3].empty());
+}
+
+TEST_CASE("progress: a bar in one line of a terminal, with the cursor below it at the end") {
+  Fixture fixture(120, every_step());
+  fixture.begin();
+  fixture.steps(50);
+  REQUIRE(fixture.seen().size() == 1);
+  CHECK(fixture.seen()[0].starts_with("▕████████████            ▏  50/100  loss 1.2500  lr 0.0003  "));
+  fixture.steps(50);
+  fixture.end();
+  REQUIRE(fixture.seen().size() == 2);
+  CHECK(fixture.seen()[0].starts_with("▕████████████████████████▏  100/100  loss 1.2500"));
+  CHECK(fixture.seen()[0].ends_with("took 0:00"));
+  CHECK(fixture.seen()[1].empty());
+  CHECK(fixture.screen.drawing.column() == 0);
+}
+
+TEST_CASE("progress: each drawing is one write over the last, never the last column") {
+  Fixture fixture(80, every_step());
+  fixture.begin();
+  fixture.step();
+  const auto bytes = fixture.screen.read();
+  CHECK(bytes.starts_with("\r▕"));
+  CHECK(bytes.ends_with("\x1b[K"));
+  CHECK(std::ranges::count(bytes, '\n') == 0);
+  for (int columns = 1; columns < 140; ++columns) {
+    CAPTURE(columns);
+    Fixture narrow(columns, every_step());
+    narrow.run.metrics.set("scale", 65536.0);
+    narrow.run.steps = 100000;
+    narrow.begin();
+    narrow.steps(3);
+    narrow.seen();
+    CHECK(narrow.screen.drawing.widest() <= static_cast<std::size_t>(std::max(columns - 1, 0)));
+  }
+}
+
+TEST_CASE("progress: a narrow terminal keeps what matters most") {
+  const auto at = [](int columns) {
+    Fixture fixture(columns, every_step());
+    fixture.run.metrics.set("scale", 65536.0);
+    fixture.begin();
+    fixture.steps(3);
+    return fixture.seen()[0];
+  };
+  CHECK(at(120).find("scale 65536") != std::string::npos);
+  CHECK(at(60).find("scale") == std::string::npos);
+  CHECK(at(60).find("ETA") != std::string::npos);
+  CHECK(at(60).find("▕") == 0);
+  CHECK(at(24) == "3/100  loss 1.2500");
+  CHECK(at(8) == "3/100");
+}
+
+TEST_CASE("progress: the terminal's width is asked at each drawing") {
+  Fixture fixture(120, every_step());
+  fixture.begin();
+  fixture.step();
+  fixture.screen.resize(24);
+  fixture.step();
+  CHECK(fixture.seen()[0] == "2/100  loss 1.2500");
+}
+
+TEST_CASE("progress: the bar is drawn ten times a second at most, and at the last step") {
+  Fixture fixture(80);
+  fixture.begin();
+  const auto start = std::chrono::steady_clock::now();
+  fixture.steps(99);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const auto drawings = std::ranges::count(fixture.screen.read(), '\r');
+  CHECK(drawings >= 1);
+  CHECK(static_cast<double>(drawings) <= 1 + seconds.count() / 0.1);
+  fixture.step();
+  CHECK(fixture.seen()[0].find("  100/100  ") != std::string::npos);
+}
+
+TEST_CASE("progress: validations and notices are lines above the bar") {
+  Fixture fixture(120, every_step());
+  fixture.begin();
+  fixture.steps(11);
+  fixture.run.notice("scale_changed", {{"from", 65536.0}, {"to", 32768.0}});
+  fixture.step();
+  fixture.validate();
+  fixture.run.notice("checkpoint_saved",
+                     {{"path", std::string("runs/a/checkpoints/step-00000012")}, {"bytes", std::int64_t{1}}});
+  fixture.step();
+  fixture.end();
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 5);
+  CHECK(lines[0] == "step 12  scale_changed from=65536 to=32768");
+  CHECK(lines[1] == "step 12  validation loss 1.9312, 2.786 bits per byte");
+  CHECK(lines[2] == "checkpoint runs/a/checkpoints/step-00000012");
+  CHECK(lines[3].find("  13/100  ") != std::string::npos);
+  CHECK(lines[4].empty());
+}
+
+TEST_CASE("progress: a line of the log takes the bar's place, which comes back below") {
+  Fixture fixture(80, every_step());
+  fixture.begin();
+  fixture.step();
+  const std::string line = "\r\x1b[Ktask/gpt: a sample\n";  // as framework/log.cpp has it on a terminal
+  REQUIRE(::write(STDERR_FILENO, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+  fixture.step();
+  REQUIRE(fixture.seen().size() == 2);
+  CHECK(fixture.seen()[0] == "task/gpt: a sample");
+  CHECK(fixture.seen()[1].find("  2/100  ") != std::string::npos);
+}
+
+TEST_CASE("progress: a storm of notices is thinned out") {
+  Fixture fixture(0);
+  fixture.run.steps = 100000;
+  fixture.begin();
+  for (int i = 0; i < 40; ++i) {
+    fixture.run.notice("step_skipped");
+    fixture.step();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1050));
+  fixture.run.notice("step_skipped");
+  fixture.step();
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() >= 12);
+  CHECK(lines.size() <= 14);
+  CHECK(lines[9] == "step 10  step_skipped");
+  CHECK(std::ranges::find(lines, "step 41  step_skipped  (and 30 more before)") != lines.end());
+}
+
+TEST_CASE("progress: the rate is that of this process, without validations") {
+  Fixture fixture(0, {{"every", {std::int64_t{10}, ""}}, {"rate", {std::string("samples"), ""}}});
+  fixture.run.step = 1000000;
+  fixture.run.steps = 1000020;
+  fixture.run.samples = 8000000;
+  fixture.begin();
+  const auto slow_steps = [&fixture] {
+    for (int i = 0; i < 10; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      fixture.step();
+    }
+  };
+  slow_steps();
+  fixture.validate();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  slow_steps();
+  const auto& lines = fixture.seen();
+  for (const std::size_t i : {0, 2}) {
+    std::smatch found;
+    REQUIRE(std::regex_search(lines[i], found, std::regex(R"(([0-9.]+)(k?) samples/s)")));
+    const double rate = std::stod(found[1]) * (found[2] == "k" ? 1000 : 1);
+    CHECK(rate <= 1600.0);
+    CHECK(rate > 300.0);  // the pause of the validation would make it 150
+  }
+}
+
+TEST_CASE("progress: odd runs") {
+  SUBCASE("no step at all") {
+    Fixture fixture(80);
+    fixture.run.steps = 0;
+    fixture.begin();
+    fixture.end();
+    CHECK(fixture.screen.read().empty());
+  }
+  SUBCASE("a loss that is no number") {
+    Fixture fixture(80, every_step());
+    fixture.begin();
+    fixture.step(std::nan(""));
+    CHECK(fixture.seen()[0].find("loss nan") != std::string::npos);
+  }
+  SUBCASE("more steps than planned") {
+    Fixture fixture(80, every_step());
+    fixture.run.step = 200;
+    fixture.begin();
+    fixture.step();
+    CHECK(fixture.seen()[0].find("  201/100  ") != std::string::npos);
+  }
+  SUBCASE("a failure ends the line") {
+    Fixture fixture(80, every_step());
+    fixture.begin();
+    fixture.step();
+    fixture.bus.emit(Event::RunFailed, fixture.run);
+    fixture.seen();
+    CHECK(fixture.screen.drawing.column() == 0);
+    CHECK(fixture.seen().size() == 2);
+  }
+  SUBCASE("so does the end of the process") {
+    Fixture fixture(80, every_step());
+    fixture.begin();
+    fixture.step();
+    fixture.plugin.reset();
+    CHECK(fixture.seen().size() == 2);
+  }
+  SUBCASE("a failure before it began") {
+    Fixture fixture(80);
+    fixture.bus.emit(Event::RunFailed, fixture.run);
+    CHECK(fixture.screen.read().empty());
+  }
+  SUBCASE("a terminal that cannot move its cursor") {
+    Fixture fixture(80, option("every", std::int64_t{1}));
+    ::setenv("TERM", "dumb", 1);
+    fixture.begin();
+    fixture.step();
+    CHECK(fixture.seen()[0].starts_with("step 1/100  "));
+  }
+}
+
+TEST_CASE("progress: another encoding gets ASCII") {
+  ::setenv("LC_ALL", "de_DE.ISO-8859-1", 1);
+  Fixture fixture(120, every_step());
+  fixture.begin();
+  fixture.steps(50);
+  CHECK(fixture.seen()[0].starts_with("[############............]  50/100  "));
+  ::unsetenv("LC_ALL");
+}
+
+TEST_CASE("progress: a step that is not drawn costs next to nothing") {
+  Fixture fixture(80, option("interval", 1000.0));
+  fixture.run.steps = 1 << 30;
+  fixture.begin();
+  fixture.step();
+  constexpr int count = 100000;
+  double best = 1;
+  for (int repetition = 0; repetition < 5; ++repetition) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < count; ++i) {
+      fixture.bus.emit(Event::StepEnd, fixture.run);
+      fixture.run.step += 1;
+    }
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / count);
+  }
+  MESSAGE("nanoseconds a step: ", best * 1e9);
+  CHECK(best < 0.3e-6 * (VERNIER_SANITIZER[0] == '\0' ? 1 : 20));
+}
