@@ -54,7 +54,8 @@ TEST_CASE("options: what is written is read, what is not has its default") {
   CHECK(options.get("words", Words{}, "m") == Words{"a", "b"});
   CHECK(options.get("empty", Integers{3}, "m").empty());
   CHECK(options.choose("word", "red", {"red", "blue"}, "m") == "blue");
-  CHECK(options.require("words", "m") == Words{"a", "b"});
+  CHECK(options.require<Words>("words", "m") == Words{"a", "b"});
+  CHECK(options.require<std::string>("word", "m") == "blue");
 
   CHECK_FALSE(options.get("no_flag", false, "m"));
   CHECK(options.get("no_count", 3, "m") == 3);
@@ -112,8 +113,12 @@ TEST_CASE("options: each refusal names place, plugin, key, and what it takes") {
          o.choose("word", "red", {"red", "green"}, "m");
        },
        "4: scaler/toy: `word` is \"blue\"; it takes red | green"},
-      {[](Options& o) { o.require("data", "files to read"); }, "0: scaler/toy: `data` is needed: files to read"},
-      {[](Options& o) { o.require("empty", "files to read"); }, "8: scaler/toy: `empty` is needed: files to read"},
+      {[](Options& o) { o.require<Words>("data", "files to read"); }, "0: scaler/toy: `data` is needed: files to read"},
+      {[](Options& o) { o.require<Words>("empty", "files to read"); },
+       "8: scaler/toy: `empty` is needed: files to read"},
+      {[](Options& o) { o.require<std::string>("words", "a file"); },
+       "9: scaler/toy: `words` must be a string, and is a list (a file)"},
+      {[](Options& o) { o.require<std::string>("data", "a file"); }, "0: scaler/toy: `data` is needed: a file"},
       {[](Options& o) { o.refuse("rate", "fits no size"); }, "3: scaler/toy: `rate` fits no size"},
       {[](Options& o) { o.refuse("absent", "is missing"); }, "0: scaler/toy: `absent` is missing"},
   };
@@ -144,7 +149,7 @@ TEST_CASE("options: what is read is declared, for people and for summary.json") 
   options.choose("colour", "red", {"red", "blue"}, "of the lamp");
   options.get("names", Words{"a"}, "in order");
   options.only_describe();
-  CHECK(options.require("data", "files").empty());
+  CHECK(options.require<Words>("data", "files").empty());
   const auto& all = options.declared();
   REQUIRE(all.size() == 4);
   const auto is = [](const Options::Declared& d, const Words& expected) {
