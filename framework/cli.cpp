@@ -40,7 +40,7 @@ options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
   --resume[=PATH]        goes on from the run's newest checkpoint, or from the run or checkpoint at PATH
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
-  --quiet                warnings and errors only
+  --quiet                warnings and errors only, besides what the monitors print
   --help, --version
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
