@@ -3,6 +3,8 @@
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 
+#include <algorithm>
+
 #include "tensor_lists.h"
 
 namespace vernier {
@@ -37,6 +39,12 @@ torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
   return at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
 }
 
+// What the operators of the other branch below compute, on the host, in the dtype of the norm; nan stays nan.
+template <class Real>
+double clip_factor(Real norm, double max_norm) {
+  return std::min(Real(1) / (norm + Real(1e-6)) * static_cast<Real>(max_norm), Real(1));
+}
+
 }  // namespace
 
 torch::Tensor grad_norm(const TensorVector& gradients, double p) {
@@ -48,10 +56,15 @@ torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, do
   const torch::NoGradGuard no_grad;
   const auto kinds = sort(gradients);
   auto norm = total_norm(kinds, p);
-  const auto factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-  // On the host the factor costs nothing to read, and most steps clip nothing.
-  if (factor.is_cpu() && factor.item<double>() == 1.0) return norm;
-  for (const auto& kind : kinds) at::_foreach_mul_(kind, factor.to(kind.front().device(), /*non_blocking=*/true));
+  if (norm.is_cpu()) {
+    const double factor = norm.scalar_type() == torch::kFloat64 ? clip_factor(norm.item<double>(), max_norm)
+                                                                : clip_factor(norm.item<float>(), max_norm);
+    if (factor == 1) return norm;  // as most often
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
+  } else {
+    const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // as Python divides
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor.to(kind.front().device(), /*non_blocking=*/true));
+  }
   return norm;
 }
 

@@ -9,10 +9,11 @@ namespace vernier {
 
 namespace {
 
-// PyTorch's way to 1 / scale: in float64, rounded once.
+// PyTorch divides in float64 and rounds. Correctly rounded float32 division, a host's, gives the same bits always; a GPU's
+// may have been compiled to be less exact.
 torch::Tensor inverse_of(const torch::Tensor& scale) {
   if (!scale.is_cpu()) return scale.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
-  return torch::scalar_tensor(1.0 / static_cast<double>(*scale.const_data_ptr<float>()), torch::kFloat32);
+  return torch::scalar_tensor(1.0F / *scale.const_data_ptr<float>(), torch::kFloat32);
 }
 
 // Multiplies the gradients by a factor and returns 1, on the factor's device, where one was not finite before.

@@ -67,7 +67,7 @@ class VERNIER_API FusedOptimizer {
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   std::vector<torch::Tensor> gradients() const;  // those that are defined, in the order of the parameters
 
-  // "0/exp_avg", "0/step" and so on: PyTorch's names below the parameter's number; none for one that was never updated.
+  // "0/exp_avg", "0/step" and so on: PyTorch's names below the parameter's number; none for one without a gradient so far.
   // Options and learning rates are not in it. load() copies; it throws Error, before any change, where number, names,
   // shapes or dtypes are not this optimizer's.
   State state() const;

@@ -1,0 +1,19 @@
+#!/bin/sh
+# links.sh ROOT: every relative link in the documents leads to a file that is there, and to a heading that it has.
+set -eu
+cd "$1"
+for document in README.md docs/*.md examples/*/README.md sdk/template/README.md; do
+  awk '/^ *```/ {code = !code} !code' "$document" | grep -oE '\]\([^)]+\)' | sed 's/^](//; s/)$//' | grep -vE '^https?:' | while read -r link; do
+    target=${link%%#*}
+    file=$document
+    [ -z "$target" ] || file=$(dirname "$document")/$target
+    [ -e "$file" ] || { echo "$document: $link leads nowhere"; exit 1; }
+    case $link in
+      *#*)
+        # As hosts make anchors: lower case, no punctuation, spaces to hyphens.
+        grep -E '^#+ ' "$file" | sed -E 's/^#+ //' | tr '[:upper:] ' '[:lower:]-' | tr -cd 'a-z0-9_\n-' | grep -qx "${link#*#}" ||
+          { echo "$document: $link: no such heading"; exit 1; }
+        ;;
+    esac
+  done
+done

@@ -1,0 +1,318 @@
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <vernier/error.h>
+#include <vernier/grad_scaler.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "oracle.h"
+
+using vernier::Error;
+using vernier::GradScaler;
+using vernier::GradScalerOptions;
+using vernier::SGD;
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+torch::Tensor parameter(double gradient = 0) {
+  auto tensor = torch::ones({4}).requires_grad_();
+  tensor.mutable_grad() = torch::full({4}, gradient);
+  return tensor;
+}
+
+// PyTorch's law, written down once more. Factors multiply in float64 and round once.
+struct Law {
+  float scale;
+  int tracker = 0;
+
+  void update(bool found_inf, const GradScalerOptions& options) {
+    if (found_inf) {
+      scale = static_cast<float>(scale * options.backoff_factor);
+      tracker = 0;
+    } else if (++tracker == options.growth_interval) {
+      const auto grown = static_cast<float>(scale * options.growth_factor);
+      if (std::isfinite(grown)) scale = grown;
+      tracker = 0;
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("grad_scaler: 24 patterns of inf and nan, step for step and bit for bit as PyTorch") {
+  const Oracle oracle("grad_scaler");
+  for (std::int64_t c = 0; c < 24; ++c) {
+    CAPTURE(c);
+    GradScaler scaler(torch::kCPU, {.init_scale = oracle["rule.init_scale"][c].item<double>(),
+                                    .growth_factor = oracle["rule.growth_factor"][c].item<double>(),
+                                    .backoff_factor = oracle["rule.backoff_factor"][c].item<double>(),
+                                    .growth_interval = oracle["rule.growth_interval"][c].item<std::int64_t>()});
+    const auto weight = torch::ones({}).requires_grad_();
+    SGD optimizer({weight}, {.lr = 0.5});
+    for (std::int64_t k = 0; k < 200; ++k) {
+      auto gradient = scaler.scale(torch::scalar_tensor((k * 37 % 101 - 50) / 1024.0, torch::kFloat));
+      const int pattern = oracle["rule.pattern"][c][k].item<int>();
+      if (pattern == 1) gradient.fill_(k % 2 == 0 ? infinity : -infinity);
+      if (pattern == 2) gradient.fill_(NAN);
+      weight.mutable_grad() = gradient;
+      scaler.unscale_(optimizer);
+      scaler.step(optimizer);
+      scaler.update();
+      REQUIRE(same_bits(scaler.scale_tensor(), oracle["rule.scale"][c][k]));
+      REQUIRE(scaler.get_growth_tracker() == oracle["rule.growth_tracker"][c][k].item<int>());
+      REQUIRE(same_bits(weight.detach(), oracle["rule.weight"][c][k]));
+    }
+  }
+}
+
+TEST_CASE("grad_scaler: unscaled gradients and found_inf have PyTorch's bits in float32, bfloat16 and float16") {
+  const Oracle oracle("grad_scaler");
+  for (const std::string type : {"f32", "bf16", "f16"}) {
+    for (std::int64_t r = 0; r < 24; ++r) {
+      CAPTURE(type);
+      CAPTURE(r);
+      const auto gradient = oracle["unscale." + type + ".before"][r].clone();
+      const auto found_inf = vernier::unscale_gradients_({gradient}, oracle["unscale.scale"][r]);
+      CHECK(same_bits(gradient, oracle["unscale." + type + ".after"][r]));
+      CHECK(same_bits(found_inf, oracle["unscale." + type + ".found_inf"][r]));
+    }
+  }
+}
+
+TEST_CASE("grad_scaler: with AdamW and SGD the weights are where Python's fused ones are") {
+  const Oracle oracle("optimizers");
+  const float overflow[] = {infinity, NAN, -infinity, NAN, infinity, infinity, NAN, infinity};
+  const int overflow_step[] = {4, 5, 17, 40, 41, 42, 77, 99};
+  for (const std::string name : {"adamw_unscaled", "adamw_scaled", "sgd_unscaled"}) {
+    CAPTURE(name);
+    std::vector<torch::Tensor> parameters, targets;
+    const std::int64_t sizes[] = {1, 1, 7, 15, 24, 561};
+    const auto starts = oracle["start"].split_with_sizes(sizes), goals = oracle["target"].split_with_sizes(sizes);
+    for (std::size_t i = 0; i < 6; ++i) {
+      parameters.push_back(starts[i].clone().requires_grad_());
+      targets.push_back(goals[i]);
+    }
+    vernier::AdamW adamw(parameters, {.lr = 0.01});
+    SGD sgd(parameters, {.lr = 0.01, .momentum = 0.9});
+    vernier::FusedOptimizer& optimizer = name == "sgd_unscaled" ? static_cast<vernier::FusedOptimizer&>(sgd) : adamw;
+    GradScaler scaler(torch::kCPU, {.init_scale = 1000, .growth_interval = 10});
+    int overflows = 0;
+    for (int step = 1; step <= 100; ++step) {
+      for (std::size_t i = 0; i < 6; ++i) {
+        const auto gradient = (parameters[i].detach() - targets[i]) * (1 + 0.25 * ((step - 1) % 5));
+        parameters[i].mutable_grad() = gradient * scaler.scale_tensor();
+      }
+      if (overflows < 8 && overflow_step[overflows] == step) {
+        parameters[static_cast<std::size_t>(step % 6)].mutable_grad()[0].fill_(overflow[overflows++]);
+      }
+      if (name != "adamw_scaled") scaler.unscale_(optimizer);
+      scaler.step(optimizer);
+      scaler.update();
+      CHECK(scaler.get_scale() == oracle[name + ".scales"][step - 1].item<double>());
+      const auto recorded = name + "." + std::to_string(step) + ".parameters";
+      if (!oracle.has(recorded)) continue;
+      CHECK((torch::cat(parameters) - oracle[recorded]).abs().max().item<double>() <= 5e-6);
+    }
+  }
+}
+
+TEST_CASE("grad_scaler: the law holds for any factors, intervals and patterns") {
+  std::mt19937 random(5);
+  const auto uniform = [&](double low, double high) { return std::uniform_real_distribution(low, high)(random); };
+  for (int run = 0; run < 40; ++run) {
+    const GradScalerOptions options{.init_scale = std::exp2(uniform(-20, 40)),
+                                    .growth_factor = uniform(1.0001, 4),
+                                    .backoff_factor = uniform(0.01, 0.999),
+                                    .growth_interval = 1 + static_cast<int>(random() % 5)};
+    GradScaler scaler(torch::kCPU, options);
+    Law law{static_cast<float>(options.init_scale)};
+    for (int step = 0; step < 300; ++step) {
+      const bool overflow = random() % 4 == 0;
+      const auto gradient = torch::full({3}, scaler.get_scale());
+      if (overflow) gradient[2].fill_(infinity);
+      const auto inverse = static_cast<float>(1.0 / static_cast<double>(law.scale));
+      const auto found_inf = scaler.unscale_({gradient});
+      REQUIRE(found_inf.item<float>() == (overflow ? 1 : 0));
+      REQUIRE(same_bits(gradient[0], torch::full({}, law.scale * inverse)));  // nan at the scale 0
+      scaler.update();
+      law.update(overflow, options);
+      REQUIRE(scaler.get_scale() == law.scale);
+      REQUIRE(scaler.get_growth_tracker() == law.tracker);
+    }
+  }
+}
+
+TEST_CASE("grad_scaler: a list may mix dtypes; one found_inf is for all") {
+  for (std::size_t bad = 0; bad < 5; ++bad) {
+    std::vector<torch::Tensor> gradients;
+    for (const auto dtype : {torch::kHalf, torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+      gradients.push_back(torch::full({70}, 8.0, dtype));
+    }
+    if (bad < 4) gradients[bad][69].fill_(NAN);
+    GradScaler scaler(torch::kCPU, {.init_scale = 4});
+    const auto found_inf = scaler.unscale_(gradients);
+    CHECK((found_inf.scalar_type() == torch::kFloat));
+    CHECK(found_inf.dim() == 0);
+    CHECK(found_inf.item<float>() == (bad < 4 ? 1 : 0));
+    for (const auto& gradient : gradients) CHECK(gradient[0].item<float>() == 2);
+  }
+}
+
+TEST_CASE("grad_scaler: the gradient of a scaled loss is unscaled to that of the loss") {
+  const auto weight = torch::full({3}, 2.0).requires_grad_();
+  SGD optimizer({weight}, {.lr = 1});
+  GradScaler scaler(torch::kCPU);
+  scaler.scale(weight.square().sum()).backward();
+  CHECK(weight.grad()[0].item<float>() == 4 * 65536);
+  scaler.step(optimizer);
+  scaler.update();
+  CHECK(weight[0].item<float>() == -2);
+  CHECK(scaler.get_growth_tracker() == 1);
+}
+
+TEST_CASE("grad_scaler: LibTorch's optimizers are stepped or skipped") {
+  const auto weight = parameter(65536 * 0.5);
+  torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(1.0));
+  GradScaler scaler(torch::kCPU);
+  scaler.step(optimizer);
+  scaler.update();
+  CHECK(weight[0].item<float>() == 0.5);
+  CHECK(scaler.get_scale() == 65536);
+  weight.mutable_grad()[3].fill_(infinity);
+  scaler.unscale_(optimizer);
+  scaler.step(optimizer);
+  scaler.update();
+  CHECK(weight[0].item<float>() == 0.5);
+  CHECK(scaler.get_scale() == 32768);
+}
+
+TEST_CASE("grad_scaler: of two optimizers one is skipped, and the scale goes back") {
+  const auto good = parameter(65536), bad = parameter(infinity);
+  SGD one({good}, {.lr = 1}), two({bad}, {.lr = 1});
+  GradScaler scaler(torch::kCPU);
+  scaler.step(one);
+  scaler.step(two);
+  scaler.update();
+  CHECK(good[0].item<float>() == 0);
+  CHECK(bad[0].item<float>() == 1);
+  CHECK(scaler.get_scale() == 32768);
+}
+
+TEST_CASE("grad_scaler: a sparse gradient is unscaled") {
+  const auto indices = torch::tensor({{0, 2, 2}}, torch::kLong);
+  const auto weight = torch::zeros({4}, torch::kHalf).requires_grad_();
+  torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(1.0));
+  GradScaler scaler(torch::kCPU, {.init_scale = 2});
+  weight.mutable_grad() =
+      torch::sparse_coo_tensor(indices, torch::tensor({2.f, 4.f, 6.f}).to(torch::kHalf), weight.sizes());
+  scaler.unscale_(optimizer);
+  CHECK(torch::equal(weight.grad().to_dense(), torch::tensor({1.f, 0.f, 5.f, 0.f}).to(torch::kHalf)));
+  scaler.update();
+  CHECK(scaler.get_scale() == 2);
+  // Each is finite, their sum is not.
+  weight.mutable_grad() =
+      torch::sparse_coo_tensor(indices, torch::tensor({2.f, 6e4f, 6e4f}).to(torch::kHalf), weight.sizes());
+  scaler.unscale_(optimizer);
+  scaler.update();
+  CHECK(scaler.get_scale() == 1);
+}
+
+TEST_CASE("grad_scaler: calls in the wrong order are refused as PyTorch refuses them") {
+  const auto refused = [](const auto& call, const char* why) {
+    CHECK_THROWS_WITH_AS(call(), doctest::Contains(why), Error);
+  };
+  const auto weight = parameter(1);
+  SGD fused({weight});
+  torch::optim::SGD plain({weight}, torch::optim::SGDOptions(1.0));
+  GradScaler scaler(torch::kCPU);
+  refused([&] { scaler.update(); }, "No inf checks were recorded prior to update");
+  for (const bool is_fused : {true, false}) {
+    const auto unscale = [&] { is_fused ? scaler.unscale_(fused) : scaler.unscale_(plain); };
+    const auto step = [&] { is_fused ? scaler.step(fused) : scaler.step(plain); };
+    unscale();
+    refused(unscale, "unscale_() has already been called on this optimizer since the last update()");
+    step();
+    refused(step, "step() has already been called since the last update()");
+    refused(unscale, "unscale_() is being called after step()");
+    scaler.update();
+    step();
+    refused(step, "step() has already been called since the last update()");
+    scaler.update();
+    weight.mutable_grad().reset();
+    refused(step, "No inf checks were recorded for this optimizer");
+    refused([&] { scaler.update(); }, "No inf checks were recorded prior to update");
+    weight.mutable_grad() = torch::ones({4});
+    scaler.update(8.0);
+  }
+  refused([] { GradScaler(torch::kCPU, {.growth_factor = 1}); }, "The growth factor must be > 1.0");
+  refused([] { GradScaler(torch::kCPU, {.backoff_factor = 1}); }, "The backoff factor must be < 1.0");
+}
+
+TEST_CASE("grad_scaler: update() with a scale sets it and leaves the tracker") {
+  const auto weight = parameter(1);
+  SGD optimizer({weight});
+  GradScaler scaler(torch::kCPU);
+  scaler.step(optimizer);
+  scaler.update();
+  scaler.update(123.5);
+  CHECK(scaler.get_scale() == 123.5);
+  CHECK(scaler.get_growth_tracker() == 1);
+}
+
+TEST_CASE("grad_scaler: not enabled it only calls the optimizer") {
+  const auto weight = parameter(0.25);
+  SGD fused({weight}, {.lr = 1});
+  torch::optim::SGD plain({weight}, torch::optim::SGDOptions(1.0));
+  GradScaler scaler(torch::kCPU, {.enabled = false});
+  const auto loss = torch::ones({});
+  CHECK(scaler.scale(loss).is_same(loss));
+  scaler.unscale_(fused);
+  CHECK_FALSE(scaler.unscale_({weight.grad()}).defined());
+  scaler.step(fused);
+  scaler.step(plain);
+  scaler.step(plain);
+  scaler.update();
+  CHECK(weight[0].item<float>() == 0.25);
+  CHECK(scaler.get_scale() == 1);
+  CHECK(scaler.get_growth_tracker() == 0);
+  CHECK(scaler.state_dict().tensors.empty());
+  scaler.load_state_dict({});
+  CHECK_FALSE(scaler.is_enabled());
+}
+
+TEST_CASE("grad_scaler: a state goes into a fresh scaler, or is refused before any change") {
+  const auto weight = parameter(1);
+  SGD optimizer({weight});
+  GradScaler scaler(torch::kCPU, {.init_scale = 96, .growth_factor = 3, .backoff_factor = 0.25, .growth_interval = 4});
+  for (int i = 0; i < 6; ++i) {
+    scaler.step(optimizer);
+    scaler.update();
+  }
+  const auto state = scaler.state_dict();
+  CHECK(state.real("scale") == 288);
+  CHECK(state.integer("_growth_tracker") == 2);
+
+  GradScaler fresh(torch::kCPU);
+  auto damaged = state;
+  damaged.tensors.erase("growth_interval");
+  CHECK_THROWS_WITH_AS(fresh.load_state_dict(damaged), doctest::Contains("growth_interval"), Error);
+  CHECK_THROWS_WITH_AS(fresh.load_state_dict({}), doctest::Contains("empty"), Error);
+  CHECK(fresh.get_scale() == 65536);
+  CHECK(fresh.options().growth_factor == 2);
+
+  fresh.load_state_dict(state);
+  for (int i = 0; i < 10; ++i) {
+    weight.mutable_grad().fill_(i == 4 ? infinity : 1);
+    for (auto* each : {&scaler, &fresh}) {
+      each->unscale_({weight.grad()});
+      each->update();
+    }
+    CHECK(fresh.get_scale() == scaler.get_scale());
+    CHECK(fresh.get_growth_tracker() == scaler.get_growth_tracker());
+  }
+}

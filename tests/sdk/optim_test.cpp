@@ -1,0 +1,507 @@
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <vernier/error.h>
+#include <vernier/optim.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "oracle.h"
+
+using vernier::Adam;
+using vernier::AdamW;
+using vernier::Error;
+using vernier::FusedOptimizer;
+using vernier::SGD;
+using Parameters = std::vector<torch::Tensor>;
+
+namespace {
+
+using ::same_bits;
+
+Parameters make_parameters(at::ScalarType dtype = at::kFloat) {
+  torch::manual_seed(3);
+  Parameters parameters;
+  for (const auto& shape : {std::vector<std::int64_t>{5, 7}, {7}, {}, {2, 3, 4}}) {
+    parameters.push_back(torch::randn(shape, dtype).requires_grad_());
+  }
+  return parameters;
+}
+
+// The same for the same step, whoever asks. One in `missing` is left out.
+void set_gradients(const Parameters& parameters, int step, int missing = 0) {
+  torch::manual_seed(100 + step);
+  std::minstd_rand random(static_cast<unsigned>(100 + step));
+  for (const auto& parameter : parameters) {
+    const auto gradient = torch::randn(parameter.sizes(), at::kDouble).to(parameter.scalar_type());
+    const bool leave_out = missing != 0 && random() % static_cast<unsigned>(missing) == 0;
+    parameter.mutable_grad() = leave_out ? torch::Tensor() : gradient;
+  }
+}
+
+Parameters copies(const Parameters& parameters) {
+  Parameters all;
+  for (const auto& parameter : parameters) all.push_back(parameter.detach().clone());
+  return all;
+}
+
+bool same_bits(const Parameters& a, const Parameters& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!same_bits(a[i].detach(), b[i].detach())) return false;
+  }
+  return true;
+}
+
+double largest_difference(const Parameters& a, const Parameters& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
+  return largest;
+}
+
+using MakeOurs = std::function<std::unique_ptr<FusedOptimizer>(Parameters)>;
+using MakeTheirs = std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)>;
+
+template <class Optimizer, class Options>
+MakeOurs ours(Options options) {
+  return [options](Parameters parameters) { return std::make_unique<Optimizer>(std::move(parameters), options); };
+}
+
+template <class Optimizer, class Options>
+MakeTheirs theirs(Options options) {
+  return [options](Parameters parameters) { return std::make_unique<Optimizer>(std::move(parameters), options); };
+}
+
+// 100 steps of both, some parameters without a gradient at times; the largest difference of a weight at the end.
+double drift(const MakeOurs& make_ours, const MakeTheirs& make_theirs, at::ScalarType dtype) {
+  const auto a = make_parameters(dtype), b = make_parameters(dtype);
+  const auto optimizer = make_ours(a);
+  const auto reference = make_theirs(b);
+  for (int step = 0; step < 100; ++step) {
+    const int missing = step % 3 == 0 ? 4 : 0;
+    set_gradients(a, step, missing);
+    set_gradients(b, step, missing);
+    optimizer->step();
+    reference->step();
+  }
+  return largest_difference(a, b);
+}
+
+void follow(const MakeOurs& make_ours, const MakeTheirs& make_theirs) {
+  CHECK(drift(make_ours, make_theirs, at::kDouble) <= 1e-12);
+  CHECK(drift(make_ours, make_theirs, at::kFloat) <= 1e-5);
+}
+
+}  // namespace
+
+TEST_CASE("optim: AdamW follows torch::optim::AdamW") {
+  using Reference = torch::optim::AdamWOptions;
+  follow(ours<AdamW>(vernier::AdamWOptions{.lr = 0.01}), theirs<torch::optim::AdamW>(Reference(0.01)));
+  follow(ours<AdamW>(vernier::AdamWOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}),
+         theirs<torch::optim::AdamW>(Reference(0.02).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)));
+  follow(ours<AdamW>(vernier::AdamWOptions{.lr = 0.01, .amsgrad = true}),
+         theirs<torch::optim::AdamW>(Reference(0.01).amsgrad(true)));
+}
+
+TEST_CASE("optim: Adam follows torch::optim::Adam") {
+  using Reference = torch::optim::AdamOptions;
+  follow(ours<Adam>(vernier::AdamOptions{.lr = 0.01}), theirs<torch::optim::Adam>(Reference(0.01)));
+  follow(ours<Adam>(vernier::AdamOptions{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true}),
+         theirs<torch::optim::Adam>(Reference(0.01).weight_decay(0.1).amsgrad(true)));
+}
+
+TEST_CASE("optim: SGD follows torch::optim::SGD") {
+  using Reference = torch::optim::SGDOptions;
+  follow(ours<SGD>(vernier::SGDOptions{.lr = 0.1}), theirs<torch::optim::SGD>(Reference(0.1)));
+  follow(ours<SGD>(vernier::SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}),
+         theirs<torch::optim::SGD>(Reference(0.05).momentum(0.9).weight_decay(0.01)));
+  follow(ours<SGD>(vernier::SGDOptions{.lr = 0.05, .momentum = 0.9, .dampening = 0.5}),
+         theirs<torch::optim::SGD>(Reference(0.05).momentum(0.9).dampening(0.5)));
+  follow(ours<SGD>(vernier::SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}),
+         theirs<torch::optim::SGD>(Reference(0.05).momentum(0.9).weight_decay(0.01).nesterov(true)));
+}
+
+TEST_CASE("optim: maximize is to minimize the negative") {
+  const auto run = [](bool maximize, const MakeOurs& make) {
+    const auto parameters = make_parameters();
+    const auto optimizer = make(parameters);
+    for (int step = 0; step < 10; ++step) {
+      set_gradients(parameters, step);
+      if (!maximize) {
+        for (const auto& parameter : parameters) parameter.mutable_grad().neg_();
+      }
+      optimizer->step();
+    }
+    return copies(parameters);
+  };
+  CHECK(same_bits(run(true, ours<AdamW>(vernier::AdamWOptions{.maximize = true})),
+                  run(false, ours<AdamW>(vernier::AdamWOptions{}))));
+  CHECK(same_bits(run(true, ours<SGD>(vernier::SGDOptions{.momentum = 0.5, .maximize = true})),
+                  run(false, ours<SGD>(vernier::SGDOptions{.momentum = 0.5}))));
+}
+
+namespace {
+
+// Every kind of rule and state.
+std::vector<MakeOurs> all_kinds() {
+  return {ours<AdamW>(vernier::AdamWOptions{.lr = 0.01, .amsgrad = true}),
+          ours<Adam>(vernier::AdamOptions{.lr = 0.01, .weight_decay = 0.1}), ours<SGD>(vernier::SGDOptions{.lr = 0.1}),
+          ours<SGD>(vernier::SGDOptions{.lr = 0.1, .momentum = 0.9}),
+          ours<SGD>(vernier::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5})};
+}
+
+vernier::Tensors copies(const vernier::Tensors& tensors) {
+  vernier::Tensors all;
+  for (const auto& [name, tensor] : tensors) all[name] = tensor.clone();
+  return all;
+}
+
+bool same_bits(const vernier::Tensors& a, const vernier::Tensors& b) {
+  if (a.size() != b.size()) return false;
+  for (const auto& [name, tensor] : a) {
+    if (!b.count(name) || !same_bits(tensor, b.at(name))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("optim: a step with found_inf changes nothing, step counts included") {
+  for (const auto& make : all_kinds()) {
+    for (const float found : {1.f, 2.f, 0.5f, NAN}) {
+      const auto parameters = make_parameters(), reference_parameters = make_parameters();
+      const auto optimizer = make(parameters), reference = make(reference_parameters);
+      for (int step = 0; step < 6; ++step) {
+        const bool skipped = step == 0 || step == 3;  // the very first too
+        set_gradients(parameters, step);
+        if (skipped) parameters[1].mutable_grad().fill_(INFINITY);
+        const auto weights = copies(parameters);
+        const auto state = copies(optimizer->state().tensors);
+        optimizer->step(torch::full({}, skipped ? found : 0.f));
+        if (skipped) {
+          CHECK(same_bits(weights, parameters));
+          if (step != 0) CHECK(same_bits(state, optimizer->state().tensors));
+          continue;
+        }
+        set_gradients(reference_parameters, step);
+        reference->step();
+        CHECK(same_bits(parameters, reference_parameters));
+      }
+      CHECK(same_bits(optimizer->state().tensors, reference->state().tensors));
+    }
+  }
+}
+
+TEST_CASE("optim: gradients are divided by grad_scale") {
+  for (const auto& make : all_kinds()) {
+    const auto parameters = make_parameters(), reference_parameters = make_parameters();
+    const auto optimizer = make(parameters), reference = make(reference_parameters);
+    for (int step = 0; step < 4; ++step) {
+      set_gradients(parameters, step);
+      set_gradients(reference_parameters, step);
+      for (const auto& parameter : parameters) parameter.mutable_grad().mul_(1024);
+      optimizer->step(torch::zeros({}), torch::full({}, 1024.f));
+      reference->step();
+    }
+    CHECK(same_bits(parameters, reference_parameters));
+  }
+}
+
+TEST_CASE("optim: a parameter without a gradient is passed over and its step stays") {
+  const auto parameters = make_parameters();
+  AdamW optimizer(parameters);
+  for (int step = 0; step < 5; ++step) {
+    set_gradients(parameters, step);
+    if (step % 2 == 0) parameters[1].mutable_grad().reset();
+    parameters[2].mutable_grad().reset();
+    optimizer.step();
+  }
+  const auto state = optimizer.state();
+  CHECK(state.tensor("0/step").item<float>() == 5);
+  CHECK(state.tensor("1/step").item<float>() == 2);
+  CHECK_FALSE(state.has("2/exp_avg"));
+  CHECK(state.tensor("3/step").item<float>() == 5);
+  CHECK(torch::equal(parameters[2], make_parameters()[2]));
+  optimizer.zero_grad();
+  const auto before = copies(parameters);
+  optimizer.step();
+  CHECK(same_bits(before, parameters));
+}
+
+TEST_CASE("optim: groups have options and learning rates of their own") {
+  const auto parameters = make_parameters(), weights = make_parameters(), biases = make_parameters();
+  std::vector<AdamW::Group> groups{{{parameters[0], parameters[1]}, {.lr = 0.01, .weight_decay = 0.5}},
+                                   {{parameters[2], parameters[3]}, {.lr = 0.02, .weight_decay = 0}},
+                                   {}};
+  AdamW optimizer(groups);
+  AdamW one({weights[0], weights[1]}, {.lr = 0.01, .weight_decay = 0.5});
+  AdamW two({biases[2], biases[3]}, {.lr = 0.02, .weight_decay = 0});
+  const auto step_all = [&](int step) {
+    for (const auto& some : {parameters, weights, biases}) set_gradients(some, step);
+    optimizer.step();
+    one.step();
+    two.step();
+    CHECK(same_bits(parameters, {weights[0], weights[1], biases[2], biases[3]}));
+  };
+  CHECK(optimizer.lr() == 0.01);
+  CHECK(optimizer.lr(1) == 0.02);
+  step_all(0);
+  optimizer.set_lr(0.5, 1);
+  two.set_lr(0.5);
+  CHECK(optimizer.lr(0) == 0.01);
+  step_all(1);
+  optimizer.set_lr(0.25);
+  one.set_lr(0.25);
+  two.set_lr(0.25);
+  CHECK(optimizer.lr(1) == 0.25);
+  step_all(2);
+  CHECK(optimizer.state().has("3/exp_avg"));
+  CHECK(optimizer.parameters().size() == 4);
+}
+
+TEST_CASE("optim: dtypes may differ between parameters") {
+  Parameters parameters;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble, at::kHalf, at::kFloat}) {
+    parameters.push_back(torch::ones({9}, dtype).requires_grad_());
+    parameters.back().mutable_grad() = torch::full({9}, 0.5, dtype);
+  }
+  AdamW optimizer(parameters, {.lr = 0.1, .weight_decay = 0});
+  optimizer.step();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto name = std::to_string(i) + "/exp_avg";
+    CHECK((optimizer.state().tensor(name).scalar_type() == parameters[i].scalar_type()));
+    CHECK(parameters[i][8].item<double>() == doctest::Approx(0.9).epsilon(1e-2));
+  }
+}
+
+TEST_CASE("optim: gradients() are those defined, zero_grad() drops or zeroes them") {
+  const auto parameters = make_parameters();
+  SGD optimizer(parameters);
+  CHECK(optimizer.gradients().empty());
+  set_gradients(parameters, 0);
+  parameters[2].mutable_grad().reset();
+  REQUIRE(optimizer.gradients().size() == 3);
+  CHECK(optimizer.gradients()[2].is_same(parameters[3].grad()));
+  const auto gradient = parameters[0].grad();
+  optimizer.zero_grad(false);
+  CHECK(parameters[0].grad().is_same(gradient));
+  CHECK(gradient.eq(0).all().item<bool>());
+  optimizer.zero_grad();
+  CHECK(optimizer.gradients().empty());
+}
+
+TEST_CASE("optim: no gradient is held beyond a step") {
+  const auto parameters = make_parameters();
+  AdamW optimizer(parameters);
+  set_gradients(parameters, 0);
+  const auto gradient = parameters[0].grad();
+  optimizer.step();
+  optimizer.zero_grad();
+  CHECK(gradient.use_count() == 1);
+}
+
+TEST_CASE("optim: a gradient in another memory layout counts the same") {
+  for (const bool channels_last : {false, true}) {
+    const auto format = channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+    auto a = torch::arange(120.f).view({2, 3, 4, 5}).contiguous(format).requires_grad_();
+    auto b = a.detach().clone().requires_grad_();
+    const auto gradient = torch::randn({2, 3, 4, 5});
+    a.mutable_grad() =
+        gradient.contiguous(channels_last ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast);
+    b.mutable_grad() = gradient.contiguous(format);
+    for (const auto& parameter : {a, b}) AdamW(Parameters{parameter}, {.lr = 0.1}).step();
+    CHECK(torch::equal(a, b));
+  }
+}
+
+TEST_CASE("optim: backward through weights from before the step is refused") {
+  const auto parameters = make_parameters();
+  SGD optimizer(parameters);
+  set_gradients(parameters, 0);
+  const auto loss = (parameters[0] * parameters[0]).sum();
+  optimizer.step();
+  CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("modified by an inplace operation"), c10::Error);
+}
+
+TEST_CASE("optim: gradients that the kernels cannot take are refused before any change") {
+  const auto refused = [](const torch::Tensor& gradient, const std::string& why) {
+    const auto parameters = make_parameters();
+    AdamW optimizer(parameters);
+    set_gradients(parameters, 0);
+    optimizer.step();
+    const auto weights = copies(parameters);
+    const auto state = copies(optimizer.state().tensors);
+    set_gradients(parameters, 1);
+    parameters[1].mutable_grad() = gradient;
+    CHECK_THROWS_WITH_AS(optimizer.step(), doctest::Contains(why.c_str()), Error);
+    CHECK(same_bits(weights, parameters));
+    CHECK(same_bits(state, optimizer.state().tensors));
+    set_gradients(parameters, 1);
+    optimizer.step();  // and it goes on
+  };
+  refused(torch::ones({7}, at::kBFloat16), "the gradient of parameter 1 is CPUBFloat16Type [7] on cpu");
+  refused(torch::ones({8}), "the gradient of parameter 1 is CPUFloatType [8]");
+  refused(torch::ones({7}).to_sparse(), "the gradient of parameter 1 is sparse");
+  refused(torch::ones({7}, at::kComplexFloat), "ComplexFloat");
+}
+
+TEST_CASE("optim: parameters and options that make no sense are refused") {
+  const auto good = torch::ones({3}).requires_grad_();
+  const auto refused = [](const auto& make, const char* why) {
+    CHECK_THROWS_WITH_AS(make(), doctest::Contains(why), Error);
+  };
+  refused([&] { AdamW(Parameters{}); }, "given no parameters");
+  refused([&] { AdamW(Parameters{good, good}); }, "parameter 1 is given to the optimizer twice");
+  refused([&] { AdamW(Parameters{good, good * 2}); }, "parameter 1 cannot be optimized: it is not a leaf");
+  refused([&] { AdamW(Parameters{torch::Tensor()}); }, "parameter 0 cannot be optimized: it is undefined");
+  refused([&] { AdamW(Parameters{torch::ones({3}, at::kComplexFloat)}); }, "of dtype ComplexFloat");
+  refused([&] { AdamW(Parameters{torch::ones({3}, at::kLong)}); }, "of dtype Long");
+  refused([&] { AdamW(Parameters{torch::ones({3}).to_sparse()}); }, "sparse");
+  refused([&] { AdamW(Parameters{torch::ones({4, 4}).slice(1, 0, 2)}); }, "a view with gaps");
+  refused([&] { AdamW(Parameters{good}, {.lr = -1}); }, "lr = -1 is out of range: it must be at least 0");
+  refused([&] { AdamW(Parameters{good}, {.beta1 = 1}); }, "beta1 = 1");
+  refused([&] { Adam(Parameters{good}, {.beta2 = -0.1}); }, "beta2");
+  refused([&] { Adam(Parameters{good}, {.eps = -1}); }, "eps");
+  refused([&] { Adam(Parameters{good}, {.weight_decay = NAN}); }, "weight_decay");
+  refused([&] { SGD(Parameters{good}, {.momentum = -1}); }, "momentum");
+  refused([&] { SGD(Parameters{good}, {.nesterov = true}); }, "Nesterov momentum needs");
+}
+
+TEST_CASE("optim: after load() the next steps are the same, bit for bit") {
+  for (const auto& make : all_kinds()) {
+    const auto parameters = make_parameters();
+    const auto optimizer = make(parameters);
+    for (int step = 0; step < 5; ++step) {
+      set_gradients(parameters, step, 4);
+      optimizer->step();
+    }
+    vernier::State state;
+    state.tensors = copies(optimizer->state().tensors);
+
+    Parameters resumed = copies(parameters);
+    for (auto& parameter : resumed) parameter.requires_grad_();
+    const auto other = make(resumed);
+    set_gradients(resumed, 77);  // a state from before, to be replaced
+    other->step(torch::ones({}));
+    other->load(state);
+    CHECK(same_bits(other->state().tensors, state.tensors));
+    for (int step = 5; step < 15; ++step) {
+      set_gradients(parameters, step, 4);
+      set_gradients(resumed, step, 4);
+      optimizer->step();
+      other->step();
+    }
+    CHECK(same_bits(parameters, resumed));
+  }
+}
+
+TEST_CASE("optim: a state of another optimizer is refused before any change") {
+  const auto parameters = make_parameters();
+  AdamW optimizer(parameters);
+  set_gradients(parameters, 0);
+  optimizer.step();
+  vernier::State own;
+  own.tensors = copies(optimizer.state().tensors);
+  const auto refused = [&](const vernier::State& state, const char* why) {
+    CHECK_THROWS_WITH_AS(optimizer.load(state), doctest::Contains(why), Error);
+    CHECK(same_bits(own.tensors, optimizer.state().tensors));
+  };
+  refused({}, "has no 'parameters'");
+  auto other = own;
+  other.put("parameters", std::int64_t{5});
+  refused(other, "is of 5 parameters, the optimizer has 4");
+  other = own;
+  other.tensors["3/exp_avg"] = torch::zeros({4, 3, 2});
+  refused(other, "'3/exp_avg' as CPUFloatType [4, 3, 2] on cpu, the optimizer as CPUFloatType [2, 3, 4] on cpu");
+  other = own;
+  other.tensors["1/step"] = other.tensors["1/step"].to(at::kDouble);
+  refused(other, "'1/step' as CPUDoubleType");
+  other = own;
+  other.tensors.erase("2/exp_avg_sq");
+  refused(other, "has no '2/exp_avg_sq'");
+  other = own;
+  other.tensors["0/momentum_buffer"] = torch::zeros({5, 7});
+  refused(other, "has '0/momentum_buffer', which this optimizer does not keep");
+}
+
+namespace {
+
+struct OracleCase {
+  const char* name;
+  MakeOurs make;
+  bool schedule = false;
+};
+
+Parameters like(const torch::Tensor& flat) {
+  Parameters parameters;
+  std::int64_t at = 0;
+  for (const auto& shape : {std::vector<std::int64_t>{}, {1}, {7}, {3, 5}, {2, 3, 4}, {17, 33}}) {
+    const auto size = c10::multiply_integers(shape);
+    parameters.push_back(flat.slice(0, at, at + size).view(shape).clone());
+    at += size;
+  }
+  return parameters;
+}
+
+torch::Tensor flat(const Parameters& tensors) {
+  Parameters parts;
+  for (const auto& tensor : tensors) parts.push_back(tensor.detach().flatten());
+  return torch::cat(parts);
+}
+
+void check_recorded(const Oracle& oracle, const std::string& recorded, const FusedOptimizer& optimizer) {
+  CHECK((flat(optimizer.parameters()) - oracle[recorded + "parameters"]).abs().max().item<double>() <= 5e-6);
+  const auto state = optimizer.state();
+  for (const char* name : {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step"}) {
+    if (!oracle.has(recorded + name)) continue;
+    Parameters parts;
+    for (std::size_t i = 0; i < 6; ++i) parts.push_back(state.tensor(std::to_string(i) + "/" + name));
+    CHECK((flat(parts) - oracle[recorded + name]).abs().max().item<double>() <= 5e-6);
+  }
+}
+
+void repeat(const Oracle& oracle, const OracleCase& c) {
+  CAPTURE(c.name);
+  auto parameters = like(oracle["start"]);
+  for (auto& parameter : parameters) parameter.requires_grad_();
+  const auto target = like(oracle["target"]);
+  const auto optimizer = c.make(parameters);
+  for (int step = 1; step <= 100; ++step) {
+    if (c.schedule) optimizer->set_lr(0.01 / (1.0 + 0.1 * (step - 1)));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].mutable_grad() = (parameters[i].detach() - target[i]) * (1 + 0.25 * ((step - 1) % 5));
+    }
+    optimizer->step();
+    if (step == 1 || step == 10 || step == 100) {
+      check_recorded(oracle, std::string(c.name) + "." + std::to_string(step) + ".", *optimizer);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("optim: 100 steps end where Python's do") {
+  using WOptions = vernier::AdamWOptions;
+  using Options = vernier::SGDOptions;
+  const Oracle oracle("optimizers");
+  for (const OracleCase& c : std::vector<OracleCase>{
+           {"adamw", ours<AdamW>(WOptions{})},
+           {"adamw_decay", ours<AdamW>(WOptions{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1})},
+           {"adamw_amsgrad", ours<AdamW>(WOptions{.lr = 0.01, .amsgrad = true})},
+           {"adamw_maximize", ours<AdamW>(WOptions{.lr = 0.01, .maximize = true})},
+           {"adamw_schedule", ours<AdamW>(WOptions{.weight_decay = 0.1}), true},
+           {"adam", ours<Adam>(vernier::AdamOptions{})},
+           {"adam_l2", ours<Adam>(vernier::AdamOptions{.lr = 0.01, .weight_decay = 0.1})},
+           {"sgd", ours<SGD>(Options{.lr = 0.01})},
+           {"sgd_l2", ours<SGD>(Options{.lr = 0.01, .weight_decay = 0.1})},
+           {"sgd_momentum", ours<SGD>(Options{.lr = 0.01, .momentum = 0.9})},
+           {"sgd_dampening", ours<SGD>(Options{.lr = 0.01, .momentum = 0.9, .dampening = 0.3})},
+           {"sgd_nesterov", ours<SGD>(Options{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true})},
+           {"sgd_schedule", ours<SGD>(Options{.momentum = 0.9}), true}}) {
+    repeat(oracle, c);
+  }
+}
