@@ -138,6 +138,16 @@ TEST_CASE("scaler: dynamic goes on after a save as if there had been none") {
   }
 }
 
+TEST_CASE("scaler: dynamic goes on with the scale that was saved and the factors of now") {
+  Fixture fixture("dynamic", small_law());
+  fixture.step(infinity);
+  fixture.step(1);
+  Fixture loaded("dynamic", {{"growth_interval", {std::int64_t{2}, ""}}, {"growth_factor", {8.0, ""}}});
+  loaded.plugin->load(fixture.plugin->save());
+  CHECK(loaded.step(1) == 32);
+  CHECK(loaded.step(1) == 256);
+}
+
 TEST_CASE("scaler: options out of range are refused") {
   const auto refused = [](const std::string& name, const char* key, double value) {
     CHECK_THROWS_AS(make_plugin<Scaler>("scaler/" + name, {{key, {value, "test.toml:2"}}}), vernier::Error);
