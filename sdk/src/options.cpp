@@ -169,12 +169,16 @@ std::string Options::choose(const char* key, const char* fallback, std::initiali
   return chosen;
 }
 
-std::vector<std::string> Options::require(const char* key, const char* meaning) {
-  auto value = read(key, std::vector<std::string>{}, meaning, {});
+template <class T>
+T Options::require(const char* key, const char* meaning) {
+  T value = read(key, T{}, meaning, {});
   declared_.back().fallback = "required";
   if (value.empty() && !describing_) refuse(key, std::string("is needed: ") + meaning);
   return value;
 }
+
+template VERNIER_API std::string Options::require<std::string>(const char*, const char*);
+template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
 
 void Options::refuse_unread() const {
   for (const auto& [key, value] : table_) {

@@ -65,7 +65,7 @@ gpt::Sampling read_sampling(Options& options) {
 class Gpt final : public vernier::Task {
  public:
   explicit Gpt(Options& options)
-      : paths_(options.require("data", "files and folders of text")),
+      : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
         batch_size_(options.get("batch_size", 8, "windows of an update", vernier::at_least(1))),
         shape_(read_shape(options)),
         order_(options.choose("order", "shuffled", {"shuffled", "sequential"}, "of the windows in an epoch") ==

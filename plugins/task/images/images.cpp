@@ -89,8 +89,8 @@ struct Data {
 class Images final : public vernier::Task {
  public:
   explicit Images(Options& options)
-      : images_(options.get("images", "", "IDX file of images to train on; required")),
-        labels_(options.get("labels", "", "IDX file of their labels; required")),
+      : images_(options.require<std::string>("images", "IDX file of images to train on")),
+        labels_(options.require<std::string>("labels", "IDX file of their labels")),
         held_out_images_(options.get("validation_images", "", "IDX file of images held out; none: no validation")),
         held_out_labels_(options.get("validation_labels", "", "IDX file of their labels")),
         classes_(options.get("classes", 10, "labels are 0 to classes - 1", vernier::between(2, 256))),

@@ -63,8 +63,9 @@ class VERNIER_API Options {
   }
   // One word of a list; another is refused with the nearest right one.
   std::string choose(const char* key, const char* fallback, std::initializer_list<const char*> words, const char* meaning);
-  // A list that must be given and not be empty.
-  std::vector<std::string> require(const char* key, const char* meaning);
+  // What must be given and not be empty. T: std::string or std::vector<std::string>.
+  template <class T>
+  T require(const char* key, const char* meaning);
 
   // Refuses the value of a key for a reason that no Range can say.
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
@@ -90,6 +91,9 @@ class VERNIER_API Options {
   std::vector<Declared> declared_;
   bool describing_ = false;
 };
+
+extern template std::string Options::require<std::string>(const char*, const char*);
+extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
 
 // The word nearest to a misspelt one, or "" where none is near (Damerau-Levenshtein distance over a third of its length).
 VERNIER_API std::string nearest(const std::string& word, const std::vector<std::string>& words);

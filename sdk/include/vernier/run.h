@@ -24,7 +24,7 @@ struct Parameter {
 struct VERNIER_API Run {
   // Valid from Plugin::prepare on.
   std::string name;
-  std::string output;  // folder of this run's files, exists
+  std::string output;  // folder of this run's files; final, and there, from RunBegin on
   torch::Device device{torch::kCPU};
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned
