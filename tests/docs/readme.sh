@@ -7,8 +7,8 @@ vernier=$1 readme=$2 example=$3
 shown=$(mktemp)
 trap 'rm -f "$shown"' EXIT
 # The block of C++ that makes a plugin.
-awk '/^```cpp$/ {block = ""; inside = 1; next} /^```$/ {if (block ~ /VERNIER_PLUGIN/) printf "%s", block; inside = 0; next}
-  inside {block = block $0 "\n"}' "$readme" >"$shown"
+awk '/^```/ {if (block ~ /VERNIER_PLUGIN/) printf "%s", block; cpp = /^```cpp$/; block = ""; next}
+  cpp {block = block $0 "\n"}' "$readme" >"$shown"
 diff -u "$shown" "$example" || { echo "$readme shows something else than $example"; exit 1; }
 
 "$vernier" plugins | awk '/^  / {print role, $1; next} !/^`/ {role = $1}' | while read -r role name; do

@@ -36,7 +36,7 @@ std::string numbered(std::int64_t windows) {
   for (std::int64_t i = 0; i < windows; ++i) {
     text += {static_cast<char>(i >> 8), static_cast<char>(i & 255), 'x', 'y'};
   }
-  return text + '\0';
+  return text + static_cast<char>(windows >> 8);
 }
 
 std::int64_t number_of(const torch::Tensor& window) {
