@@ -139,7 +139,7 @@ bool is_set(const torch::Tensor& flag) {
   return flag.item<double>() != 0;
 }
 
-// LibTorch's CPU kernels wake all threads for eight elements, which takes ten times as long as the work. Unlike
+// LibTorch's CPU kernels wake all threads for a few elements, which takes longer than the work. Unlike
 // at::set_num_threads(), OpenMP's own setting holds for this thread only and costs nothing.
 class OneThread {
  public:
