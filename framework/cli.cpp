@@ -6,6 +6,7 @@
 #include <torch/utils.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/program_options.hpp>
@@ -107,6 +108,20 @@ Options run_options_table(const Table& config) {
   return {"run", *table, found->second.where};
 }
 
+c10::Device device_of(const RunOptions& options, const Options& run_table) {
+  try {
+    return open_device(options.device);
+  } catch (const Error& error) {
+    run_table.refuse("device", error.what());
+  }
+}
+
+void write_config(const std::string& path, const Table& config) {
+  std::ofstream out(path);
+  out << to_toml(config);
+  if (!out.flush()) throw Error(path + ": cannot be written; is the disk full?");
+}
+
 std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
   const auto& files = given["argument"].as<std::vector<std::string>>();
@@ -114,7 +129,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   auto config = load_config(files, sets);
   auto run_table = run_options_table(config);
   RunOptions options(run_table, fs::path(files.front()).stem().string());
-  const auto device = open_device(options.device);  // before anything asks about CUDA
+  const auto device = device_of(options, run_table);  // before anything asks about CUDA
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
   torch::manual_seed(options.seed);
   auto wiring = wire(config, make_host(given));
@@ -175,24 +190,29 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const std::stri
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
+void resume(Prepared& prepared, const std::string& from) {
+  const auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
+  if (!snapshot) {
+    refuse("there is no checkpoint to resume from in " + prepared.run.output + "; leave --resume out to start a new run");
+  }
+  prepared.trainer.resume(prepared.run, *snapshot);
+}
+
 int train(const po::variables_map& given) {
-  const bool resumes = given.count("resume") != 0;
+  const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
+  const bool resumes = !from.empty() || given.count("resume-newest") != 0;
   const bool quiet = given.count("quiet") != 0;
   listen_for_signals();
   const auto prepared = prepare(given);
   Run& run = prepared->run;
-  const std::string from = resumes ? given["resume"].as<std::string>() : "";
+  if (!from.empty()) resume(*prepared, from);  // before a folder is made
   const auto folder = resumes ? OutputFolder::open_existing(run.output, from) : OutputFolder::open_new(run.output);
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
-  std::ofstream(run.output + "/config.toml") << to_toml(prepared->config);
+  if (resumes && from.empty()) resume(*prepared, from);
+  write_config(run.output + "/config.toml", prepared->config);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
-  if (resumes) {
-    const auto snapshot = prepared->wiring->checkpoint->read(run, from);
-    if (!snapshot) refuse("there is no checkpoint to resume from in " + run.output + "; leave --resume out to start a new run");
-    prepared->trainer.resume(run, *snapshot);
-    if (!quiet) std::cout << "resumed after step " << run.step << '\n';
-  }
+  if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
   const Outcome outcome = prepared->trainer.train(run);
   write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
   std::string files;
@@ -256,14 +276,17 @@ int plugins(const po::variables_map& given) {
 }
 
 po::variables_map parse(int argc, char** argv) {
+  // Program_options would take the word behind a bare --resume, a TOML file, for its path.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
   po::options_description known;
   known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
-      "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>()->implicit_value(""))(
+      "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
       "plugin-path", po::value<std::vector<std::string>>())("quiet", "")("help", "")("version", "");
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);
   po::variables_map given;
-  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
+  po::store(po::command_line_parser(words).options(known).positional(places).run(), given);
   return given;
 }
 

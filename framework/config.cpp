@@ -96,8 +96,9 @@ void merge(Value& into, Value from) {
 }
 
 Value parse_file(const std::string& file) {
-  if (!std::filesystem::exists(file)) refuse(file + ": there is no such file; name the TOML file of a run");
-  if (std::filesystem::is_directory(file)) {
+  std::error_code none;
+  if (!std::filesystem::exists(file, none)) refuse(file + ": there is no such file; name the TOML file of a run");
+  if (std::filesystem::is_directory(file, none)) {
     refuse(file + ": is a folder, not a TOML file; to go on with a run, add --resume=" + file + " to its own files");
   }
   try {
@@ -111,8 +112,11 @@ Value parse_file(const std::string& file) {
 
 Value parse_set(const std::string& set) {
   const auto equals = set.find('=');
-  if (equals == std::string::npos || equals == 0) refuse("--set " + set + ": write --set key=value, as --set run.steps=100");
-  const std::string key = set.substr(0, equals);
+  const std::string key = set.substr(0, set.find_last_not_of(' ', equals == 0 ? 0 : equals - 1) + 1);
+  const bool has_empty_part = key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
+  if (equals == std::string::npos || equals == 0 || has_empty_part) {
+    refuse("--set " + set + ": write --set key=value, as --set run.steps=100");
+  }
   const std::string text = set.substr(equals + 1);
   Value value;
   try {

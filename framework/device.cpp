@@ -16,9 +16,7 @@ namespace vernier {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) {
-  throw Error("[run] `device`: " + text, Error::Kind::configuration);
-}
+[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
 
 bool has_nvidia_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
@@ -38,24 +36,24 @@ std::string open_cuda_library() {
 c10::Device open_device(const std::string& wanted) {
   if (wanted == "cpu" || (wanted == "auto" && !has_nvidia_driver())) return c10::kCPU;
   const bool is_cuda = wanted == "auto" || wanted == "cuda" || wanted.starts_with("cuda:");
-  if (!is_cuda) refuse("\"" + wanted + "\" is not a device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
+  if (!is_cuda) refuse("is \"" + wanted + "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
   c10::Device device(c10::kCUDA, 0);
   if (wanted.starts_with("cuda:")) {
     try {
       device = c10::Device(wanted);
     } catch (const std::exception&) {
-      refuse("\"" + wanted + "\" is not a device; the second GPU is cuda:1");
+      refuse("is \"" + wanted + "\", which is no device; the second GPU is cuda:1");
     }
   }
-  if (!has_nvidia_driver()) refuse("there is no NVIDIA GPU or driver on this machine; use device = \"cpu\" or \"auto\"");
+  if (!has_nvidia_driver()) refuse("is \"" + wanted + "\", and there is no NVIDIA GPU or driver on this machine; use \"cpu\" or \"auto\"");
   if (const auto trouble = open_cuda_library(); !trouble.empty()) {
-    const std::string why = "LibTorch's CUDA library cannot be opened (" + trouble + "); VERNIER_CUDA=1 ./vernier gets it whole";
+    const std::string why = "is \"" + wanted + "\", and LibTorch's CUDA library cannot be opened (" + trouble + "); VERNIER_CUDA=1 ./vernier gets it whole";
     if (wanted != "auto") refuse(why);
     return c10::kCPU;
   }
   if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() <= device.index()) {
     if (wanted == "auto") return c10::kCPU;
-    refuse("this machine has " + std::to_string(at::accelerator::deviceCount()) + " usable GPUs, none is " + wanted);
+    refuse("is \"" + wanted + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) + " usable GPUs");
   }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);

@@ -11,7 +11,7 @@
 namespace vernier {
 
 // wanted: "auto" (cuda where there is one, else cpu), "cpu", "cuda" or "cuda:1". Must be called before anything asks
-// LibTorch about CUDA. Throws Error::Kind::configuration saying why a device cannot be had.
+// LibTorch about CUDA. Throws Error::Kind::configuration whose text goes on from "`device` ": why it cannot be had.
 c10::Device open_device(const std::string& wanted);
 
 // The most bytes that this process has held: of its memory on a CPU, of LibTorch's allocator on a GPU.

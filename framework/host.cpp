@@ -1,5 +1,6 @@
 #include "host.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <vernier/error.h>
 
@@ -24,16 +25,18 @@ class Bytes {
     std::ifstream in(file, std::ios::binary);
     bytes_.assign(std::istreambuf_iterator<char>(in), {});
   }
+  bool has(std::uint64_t offset, std::uint64_t count) const {
+    return offset <= bytes_.size() && count <= bytes_.size() - offset;
+  }
   template <class T>
   bool read(std::uint64_t offset, T& to) const {
-    if (offset > bytes_.size() || sizeof(T) > bytes_.size() - offset) return false;
+    if (!has(offset, sizeof(T))) return false;
     std::memcpy(&to, bytes_.data() + offset, sizeof(T));
     return true;
   }
   bool says(std::uint64_t offset, const char* text) const {
     const std::size_t length = std::strlen(text) + 1;
-    return offset <= bytes_.size() && length <= bytes_.size() - offset &&
-           std::memcmp(bytes_.data() + offset, text, length) == 0;
+    return has(offset, length) && std::memcmp(bytes_.data() + offset, text, length) == 0;
   }
 
  private:
@@ -51,6 +54,18 @@ bool file_offset(const Bytes& bytes, const Elf64_Ehdr& header, std::uint64_t add
     }
   }
   return false;
+}
+
+// Whether all that is loaded is in the file; the first touch of what is not would end the process.
+bool is_whole(const Bytes& bytes) {
+  Elf64_Ehdr header;
+  if (!bytes.read(0, header)) return false;
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!bytes.read(header.e_phoff + i * sizeof segment, segment)) return false;
+    if (segment.p_type == PT_LOAD && !bytes.has(segment.p_offset, segment.p_filesz)) return false;
+  }
+  return true;
 }
 
 // Finds the exported symbol `vernier_plugin` in the table of dynamic symbols.
@@ -80,7 +95,8 @@ bool is_text(const char* begin, std::size_t room) { return std::find(begin, begi
 
 Descriptor read_descriptor(const fs::path& file) {
   const std::string name = file.string();
-  if (!fs::is_regular_file(file)) refuse(name + ": there is no such file");
+  std::error_code none;
+  if (!fs::is_regular_file(file, none)) refuse(name + ": there is no such file");
   const Bytes bytes(file);
   std::uint64_t offset = 0;
   Descriptor plugin;
@@ -88,12 +104,12 @@ Descriptor read_descriptor(const fs::path& file) {
     refuse(name + ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
   }
   // A descriptor of another ABI may be shorter than ours, but its first two fields stand where ours do.
-  if (!bytes.read(offset, plugin.abi)) refuse(name + ": the file is cut short");
+  if (!bytes.read(offset, plugin.abi)) refuse(name + ": the file is cut short; build or copy it again");
   if (plugin.abi != VERNIER_ABI) {
     refuse(name + ": built for plugin ABI " + std::to_string(plugin.abi) + ", this Vernier has " +
            std::to_string(VERNIER_ABI) + "; rebuild the plugin");
   }
-  if (!bytes.read(offset, plugin)) refuse(name + ": the file is cut short");
+  if (!bytes.read(offset, plugin) || !is_whole(bytes)) refuse(name + ": the file is cut short; build or copy it again");
   if (!is_text(plugin.build, sizeof plugin.build) || !is_text(plugin.role, sizeof plugin.role) ||
       !is_text(plugin.name, sizeof plugin.name) || !is_text(plugin.version, sizeof plugin.version)) {
     refuse(name + ": its descriptor is damaged; rebuild the plugin");
@@ -105,9 +121,13 @@ Descriptor read_descriptor(const fs::path& file) {
 }
 
 fs::path Host::find(const std::string& role, const std::string& name) const {
-  if (name.find('/') != std::string::npos) return name;
+  std::error_code none;
+  if (name.find('/') != std::string::npos) {
+    if (fs::exists(name, none)) return name;
+    refuse(name + ": there is no such file; without a slash, `use` is the name of a " + role + " in the plugin path");
+  }
   for (const auto& folder : folders_) {
-    if (auto file = folder / role / (name + ".so"); fs::exists(file)) return file;
+    if (auto file = folder / role / (name + ".so"); fs::exists(file, none)) return file;
   }
   std::vector<std::string> names;
   std::string all;
@@ -138,16 +158,22 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   boost::dll::fs::error_code trouble;
   library->load(boost::dll::fs::path(fs::absolute(file).string()), trouble,
                 boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-  if (trouble) refuse(file.string() + ": cannot be opened: " + trouble.message());
+  if (trouble) {
+    const char* reason = dlerror();  // says more: which symbol, which library
+    refuse(file.string() + ": cannot be opened: " + (reason != nullptr ? reason : trouble.message()));
+  }
   const auto& plugin = library->get<const Descriptor>("vernier_plugin");
   const std::string id = role + "/" + plugin.name;
   std::unique_ptr<Plugin> made;
   try {
     made.reset(plugin.create(options));
-  } catch (const Error&) {
-    throw;  // says it all already
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(id) != std::string_view::npos) throw;  // as those of Options do
+    std::throw_with_nested(Error(id + ": " + error.what(), error.kind()));
   } catch (const std::exception& exception) {
     std::throw_with_nested(Error(id + " failed in its constructor: " + message(exception), Error::Kind::plugin));
+  } catch (...) {
+    std::throw_with_nested(Error(id + " failed in its constructor: it threw no std::exception", Error::Kind::plugin));
   }
   if (made == nullptr) refuse(file.string() + ": its create function made nothing");
   options.refuse_unread();

@@ -31,6 +31,12 @@ bool holds_a_run(const fs::path& folder) {
 
 bool has_checkpoints(const fs::path& folder) { return fs::is_directory(folder / "checkpoints"); }
 
+// The run that a path is in: <run>/checkpoints/step-00000010, or any part of it.
+fs::path run_of(fs::path path) {
+  for (int up = 0; up < 3 && !has_checkpoints(path); ++up) path = path.parent_path();
+  return path;
+}
+
 }  // namespace
 
 std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
@@ -52,7 +58,11 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted) {
     const auto path = numbered(wanted, number);
     std::error_code trouble;
     fs::create_directories(path, trouble);
-    if (trouble) refuse("cannot make the run's folder " + path.string() + ": " + trouble.message());
+    if (!trouble && !fs::is_directory(path, trouble)) trouble = std::make_error_code(std::errc::not_a_directory);
+    if (trouble) {
+      refuse("cannot make the run's folder " + path.string() + ": " + trouble.message() +
+             "; set [run] output to a folder that can be written to");
+    }
     if (holds_a_run(path)) continue;
     // Two processes that start at once: whoever locks it has it, the other takes the next number.
     if (auto folder = try_to_lock(path); folder && !holds_a_run(path)) return std::move(*folder);
@@ -69,9 +79,9 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
       refuse("there is no checkpoint to resume from in " + wanted.string() + "; leave --resume out to start a new run");
     }
   } else {
-    const fs::path given = fs::weakly_canonical(from);
-    if (!fs::exists(given)) refuse("--resume=" + from + ": there is no such file or folder");
-    path = has_checkpoints(given) ? given : given.parent_path().parent_path();
+    std::error_code none;
+    if (!fs::exists(from, none)) refuse("--resume=" + from + ": there is no such file or folder");
+    path = run_of(fs::canonical(from));
     if (!has_checkpoints(path)) return open_new(wanted);  // a checkpoint that was moved elsewhere
   }
   if (auto folder = try_to_lock(path)) return std::move(*folder);

@@ -57,6 +57,18 @@ void refuse_other_plugins(const std::string& saved, const std::string& live) {
          "; resume with the same plugins, or start a new run");
 }
 
+// A monitor that the saved run did not have starts anew.
+void load(Plugin& plugin, const State& state) {
+  if (state.tensors.empty() && plugin.id().starts_with("monitor/")) return;
+  try {
+    plugin.load(state);
+  } catch (const std::exception& exception) {
+    const auto* error = dynamic_cast<const Error*>(&exception);
+    if (error != nullptr && std::string_view(error->what()).find(plugin.id()) != std::string_view::npos) throw;
+    std::throw_with_nested(Error(plugin.id() + ": " + message(exception), error ? error->kind() : Error::Kind::training));
+  }
+}
+
 }  // namespace
 
 State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins) {
@@ -90,7 +102,7 @@ void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*
   }
   const torch::NoGradGuard no_grad;
   for (auto& [name, tensor] : live) tensor.copy_(saved.at(name));
-  for (auto* plugin : plugins) plugin->load(snapshot.part("plugin/" + plugin->id()));
+  for (auto* plugin : plugins) load(*plugin, snapshot.part("plugin/" + plugin->id()));
   run.step = snapshot.integer("run/step");
   run.updates = snapshot.integer("run/updates");
   run.epoch = snapshot.integer("run/epoch");

@@ -37,6 +37,16 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::StepEnd, run);
 }
 
+std::vector<Batch> Trainer::split(const Batch& batch) {
+  auto pieces = accumulation_->split(batch);
+  std::int64_t samples = 0;
+  for (const auto& piece : pieces) samples += piece.samples;
+  if (pieces.empty() || samples != batch.samples) {
+    throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+  }
+  return pieces;
+}
+
 // However many pieces the batch is split into, their gradients add up to the whole batch's mean.
 void Trainer::compute_gradients(Run& run) {
   for (auto& parameter : run.parameters) {
@@ -44,10 +54,11 @@ void Trainer::compute_gradients(Run& run) {
     parameter.owned.mutable_grad().reset();
   }
   run.loss.reset();
-  for (const Batch& piece : accumulation_->split(run.batch)) {
+  for (const Batch& piece : split(run.batch)) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
     const auto loss = precision_->forward([&] { return task_->loss(run.piece); });
+    if (!loss.requires_grad()) throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
     scaler_->scale(run.weigh(loss)).backward();
@@ -88,7 +99,11 @@ void Trainer::prepare(Run& run, std::int64_t epochs) {
       for (const auto& entry : run.model->named_parameters()) {
         if (entry.value().requires_grad()) run.parameters.push_back({entry.key(), entry.value(), entry.value()});
       }
-      if (epochs > 0) run.steps = epochs * task_->batches_per_epoch();
+      const auto batches = task_->batches_per_epoch();
+      if (batches < 1) {
+        throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
+      }
+      if (epochs > 0) run.steps = epochs * batches;
     }
   });
   run.recompute = [this, &run] {
@@ -135,7 +150,9 @@ void Trainer::loop(Run& run) {
   while (run.step < run.steps && stop_ == 0) {
     if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
+    in_step_ = true;
     step(run);
+    in_step_ = false;
     outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     run.notices.clear();  // every listener has seen them
     run.step += 1;
@@ -192,8 +209,14 @@ void Trainer::attributed(const Run& run, const Body& body) {
     const bool is_named = error != nullptr && (dynamic_cast<const std::nested_exception*>(error) != nullptr ||
                                                std::string_view(error->what()).find(who) != std::string_view::npos);
     if (is_named) throw;
-    const std::string where = run.recompute ? " in step " + std::to_string(run.step + 1) : "";
-    std::throw_with_nested(Error(who + where + ": " + message(exception), error ? error->kind() : Error::Kind::training));
+    const std::string when = in_step_       ? " in step " + std::to_string(run.step + 1)
+                             : run.step > 0 ? " after step " + std::to_string(run.step)
+                                            : "";
+    const auto kind = error != nullptr ? error->kind() : Error::Kind::training;
+    // What a person wrote is to be changed: say where.
+    std::string place = kind == Error::Kind::configuration && called_ != nullptr ? wiring_.place_of(*called_) : "";
+    if (!place.empty()) place += ": ";
+    std::throw_with_nested(Error(place + who + when + ": " + message(exception), kind));
   }
 }
 

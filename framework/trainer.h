@@ -56,6 +56,7 @@ class Trainer {
   void step(Run& run);
 
  private:
+  std::vector<Batch> split(const Batch& batch);
   void compute_gradients(Run& run);
   void settle(Run& run);
   void validate(Run& run);
@@ -78,6 +79,7 @@ class Trainer {
   std::int64_t validate_every_;
   const std::atomic<int>& stop_;
   std::int64_t saved_step_ = -1;
+  bool in_step_ = false;
   torch::Tensor best_loss_;
   LateFlag skipped_;
   Outcome outcome_;

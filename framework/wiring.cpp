@@ -42,6 +42,7 @@ std::unique_ptr<Role> make(const Host& host, const Value& value, Wiring& wiring)
   if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
   Table rest = *table;
   rest.erase("use");
+  wiring.places.push_back(value.where);
   Options& options = wiring.options.emplace_back(role + "/" + *name, std::move(rest), value.where);
   try {
     return host.make<Role>(*name, options);
@@ -83,8 +84,9 @@ void number_the_namesakes(const std::vector<Plugin*>& plugins) {
 
 void refuse_contradictions(const Wiring& wiring) {
   if (wiring.precision->needs_scaler() && !wiring.scaler->scales()) {
-    refuse(wiring.precision->id() + " with " + wiring.scaler->id() +
-           ": small gradients vanish in this precision without a loss scaler; add [scaler] use = \"dynamic\"");
+    const auto& precision = wiring.options[1];  // second in the order of plugins()
+    precision.refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + wiring.scaler->id() +
+                                "; add [scaler] use = \"dynamic\"");
   }
 }
 
@@ -96,12 +98,14 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       device(options.get("device", "auto", "auto (cuda where there is one), cpu, cuda, cuda:1")),
       steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
       epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
-      threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", at_least(0))),
+      threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
       validate_every(options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
       seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))) {
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
   if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");
-  if (name.empty() || name.find('/') != std::string::npos) options.refuse("name", "must be a file name");
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    options.refuse("name", "must be a file name, and is \"" + name + "\"");
+  }
   options.refuse_unread();
 }
 
@@ -132,6 +136,12 @@ std::vector<Plugin*> Wiring::plugins() const {
   for (const auto& callback : callbacks) all.push_back(callback.get());
   for (const auto& monitor : monitors) all.push_back(monitor.get());
   return all;
+}
+
+std::string Wiring::place_of(const Plugin& plugin) const {
+  const auto all = plugins();
+  const auto index = static_cast<std::size_t>(std::find(all.begin(), all.end(), &plugin) - all.begin());
+  return index < places.size() ? places[index] : "";
 }
 
 std::string Wiring::table() const {

@@ -32,9 +32,11 @@ struct Wiring {
   std::vector<std::unique_ptr<Callback>> callbacks;
   std::vector<std::unique_ptr<Monitor>> monitors;
   std::vector<Options> options;  // of each plugin, in the order of plugins()
+  std::vector<std::string> places;  // of their tables: "run.toml:12", or "" where there is none
   Bus bus;
 
   std::vector<Plugin*> plugins() const;  // in the order in which they are attached and prepared
+  std::string place_of(const Plugin& plugin) const;
   std::string table() const;             // what stands where, with the options that are not at their default
 };
 

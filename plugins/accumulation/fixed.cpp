@@ -11,7 +11,7 @@ class FixedAccumulation final : public vernier::Accumulation {
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     if (batch.samples >= pieces_) had_enough_ = true;
     if (!had_enough_) {
-      throw vernier::Error(c10::str("accumulation/fixed: pieces = ", pieces_, " is more than a batch has samples (",
+      throw vernier::Error(c10::str("pieces = ", pieces_, " is more than a batch has samples (",
                                     batch.samples, "); lower `pieces` or raise the task's batch_size"),
                            vernier::Error::Kind::configuration);
     }

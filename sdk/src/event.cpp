@@ -13,10 +13,26 @@ const char* name_of(Event event) {
   return names[static_cast<std::size_t>(event)];
 }
 
+namespace {
+// The step that an event is of: `run.step` counts those finished, and some events come after theirs is.
+std::int64_t step_of(Event event, const Run& run) {
+  const bool is_after = event == Event::Validated || event == Event::EpochEnd || event == Event::RunEnd;
+  return run.step + (is_after ? 0 : 1);
+}
+}  // namespace
+
 void Bus::attach(Plugin& plugin, bool monitor) {
   attaching_ = &plugin;
   attaching_monitor_ = monitor;
-  plugin.attach(*this);
+  try {
+    plugin.attach(*this);
+  } catch (const std::exception& exception) {
+    attaching_ = nullptr;
+    const auto* error = dynamic_cast<const Error*>(&exception);
+    if (error != nullptr && std::string_view(error->what()).starts_with(plugin.id())) throw;
+    std::throw_with_nested(Error(plugin.id() + " failed to attach: " + message(exception),
+                                 error ? error->kind() : Error::Kind::plugin));
+  }
   attaching_ = nullptr;
 }
 
@@ -46,7 +62,7 @@ void Bus::tell(Event event, Run& run) {
       for (; i < listeners.size(); ++i) listeners[i].call(run);
     } catch (const std::exception& exception) {
       Plugin& plugin = *listeners[i].plugin;
-      const std::string where = plugin.id() + " at " + name_of(event) + " of step " + std::to_string(run.step + 1);
+      const std::string where = plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
       if (!listeners[i].monitor) {
         const auto* error = dynamic_cast<const Error*>(&exception);
         std::throw_with_nested(Error(where + ": " + message(exception), error ? error->kind() : Error::Kind::training));

@@ -121,7 +121,10 @@ T Options::read(const char* key, const T& fallback, const char* meaning, Range r
     refuse(key, std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + " (" + meaning + ")");
   }
   if constexpr (!std::is_same_v<T, bool>) {
-    if (!all_within(value, range)) refuse(key, "must be " + show(range) + ", and is " + show(value) + " (" + meaning + ")");
+    if (!all_within(value, range)) {
+      const std::string wanted = show(range);  // empty where NaN is all that is refused
+      refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + show(value) + " (" + meaning + ")");
+    }
   }
   return value;
 }
@@ -164,7 +167,7 @@ std::string Options::choose(const char* key, const char* fallback, std::initiali
   std::string chosen = read(key, std::string(fallback), meaning, {}, all.c_str());
   if (std::find(words.begin(), words.end(), chosen) == words.end()) {
     const std::string near = nearest(chosen, {words.begin(), words.end()});
-    refuse(key, "is \"" + chosen + "\"" + (near.empty() ? "" : "; did you mean \"" + near + "\"?") + " It takes " + all);
+    refuse(key, "is \"" + chosen + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") + " takes " + all);
   }
   return chosen;
 }

@@ -1,0 +1,473 @@
+// The program from end to end: what a person types, what they read, and what is left on the disk.
+#include <doctest/doctest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "program.h"
+#include "thrown.h"
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+namespace {
+
+// A run of a fraction of a second. Its lines: [run] 1 to 5, [task] 6 to 8, [optimizer] 9, 10, [checkpoint] 11 to 13.
+constexpr const char* base = R"([run]
+steps = 20
+device = "cpu"
+threads = 1
+output = "out"
+[task]
+use = "mlp"
+samples = 64
+[optimizer]
+use = "sgd"
+[checkpoint]
+use = "rolling"
+every = 5
+)";
+
+// A folder with run.toml in it, in which the program is called.
+struct Place {
+  explicit Place(const std::string& more = "", const fs::path& parent = fs::temp_directory_path()) : folder(parent) {
+    folder.write("run.toml", base + more);
+  }
+
+  int call(const Arguments& arguments) {
+    Program program(arguments, folder.path());
+    const int status = program.wait();
+    out = program.out();
+    err = program.err();
+    return status;
+  }
+  int train(const Arguments& more = {}) {
+    Arguments all = {"train", "run.toml"};
+    all.insert(all.end(), more.begin(), more.end());
+    return call(all);
+  }
+  nlohmann::json summary(const std::string& run = "out") const {
+    return nlohmann::json::parse(read_text(folder.path() / run / "summary.json"));
+  }
+  fs::path at(const std::string& name) const { return folder.path() / name; }
+
+  TemporaryFolder folder;
+  std::string out, err;
+};
+
+bool is_one_line(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
+}
+
+struct Bad {
+  std::string what;     // is wrong
+  std::string more;     // lines of the configuration from 14 on
+  Arguments arguments;  // after `train run.toml`
+  int status;
+  Arguments says;
+};
+
+void is_refused(const Bad& bad, bool has_output = false) {
+  CAPTURE(bad.what);
+  Place place(bad.more);
+  CHECK(place.train(bad.arguments) == bad.status);
+  CAPTURE(place.err);
+  CHECK(is_one_line(place.err));
+  CHECK(place.err.starts_with("vernier: "));
+  for (const auto& part : bad.says) CHECK_MESSAGE(says(place.err, part), part);
+  CHECK(fs::exists(place.at("out")) == has_output);
+}
+
+std::string set(const std::string& text) {
+  return "--set=" + text;
+}
+
+bool has_gpu() {
+  return fs::exists("/dev/nvidiactl");
+}
+
+}  // namespace
+
+TEST_CASE("cli: bad configurations end in one line with the place and the remedy") {
+  const std::vector<Bad> all = {
+      {"unknown key",
+       "[scaler]\nuse = 'dynamic'\ngrowth = 2\n",
+       {},
+       2,
+       {"run.toml:16: scaler/dynamic: `growth` is not an option here", "vernier plugins scaler/dynamic"}},
+      {"misspelt key",
+       "",
+       {set("task.batchsize=8")},
+       2,
+       {"--set task.batchsize: task/mlp: `batchsize` is not an option here; did you mean `batch_size`?"}},
+      {"wrong type",
+       "[scaler]\nuse = 'dynamic'\ninit_scale = 'big'\n",
+       {},
+       2,
+       {"run.toml:16: scaler/dynamic: `init_scale` must be a number, and is a string"}},
+      {"out of range",
+       "[accumulation]\nuse = 'fixed'\npieces = 0\n",
+       {},
+       2,
+       {"run.toml:16: accumulation/fixed: `pieces` must be at least 1, and is 0"}},
+      {"unknown table",
+       "[precission]\nuse = 'bf16'\n",
+       {},
+       2,
+       {"run.toml:14: `precission` is no table of a run; did you mean [precision]?"}},
+      {"[callback]", "[callback]\nuse = 'clip_norm'\n", {}, 2, {"run.toml:14: ", "write [[callback]], not [callback]"}},
+      {"two [scaler]", "[scaler]\nuse = 'none'\n[scaler]\nuse = 'static'\n", {}, 2, {"run.toml:16: ", "scaler"}},
+      {"broken TOML", "[scaler\n", {}, 2, {"run.toml:14: "}},
+      {"unknown plugin",
+       "[precision]\nuse = 'fp61'\n",
+       {},
+       3,
+       {"run.toml:15: no precision is called \"fp61\"; did you mean \"fp16\"?"}},
+      {"fp16 without a scaler",
+       "[precision]\nuse = 'fp16'\n",
+       {},
+       2,
+       {"run.toml:14: precision/fp16: `use` needs a loss scaler", "add [scaler] use = \"dynamic\""}},
+      {"a plugin of another role",
+       "[[callback]]\nuse = 'wrong_role'\n",
+       {"--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"},
+       3,
+       {"run.toml:15: ", "is a monitor"}},
+      {"a plugin of another torch",
+       "[[callback]]\nuse = 'wrong_torch'\n",
+       {"--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"},
+       3,
+       {"run.toml:15: ", "built with", "rebuild the plugin"}},
+      {"steps and epochs", "", {set("run.epochs=1")}, 2, {"--set run.epochs: run: `epochs` and `steps` both"}},
+      {"neither", "", {set("run.steps=0")}, 2, {"--set run.steps: run: `steps` or `epochs` must say how long"}},
+      {"negative steps", "", {set("run.steps=-1")}, 2, {"`steps` must be at least 0, and is -1"}},
+      {"too many threads", "", {set("run.threads=100000")}, 2, {"`threads` must be 0 to 1024"}},
+      {"name with a slash", "", {set("run.name=a/b")}, 2, {"`name` must be a file name, and is \"a/b\""}},
+      {"name of a parent", "", {set("run.name=..")}, 2, {"`name` must be a file name"}},
+      {"no device",
+       "",
+       {set("run.device=gpu")},
+       2,
+       {"--set run.device: run: `device` is \"gpu\", which is no device; it takes auto, cpu, cuda"}},
+      {"misspelt key of [run]",
+       "",
+       {set("run.step=5")},
+       2,
+       {"run: `step` is not an option here; did you mean `steps`?"}},
+      {"more pieces than samples",
+       "[accumulation]\nuse = 'fixed'\npieces = 9\n",
+       {"--quiet"},
+       2,
+       {"run.toml:14: accumulation/fixed in step 1: pieces = 9 is more than a batch has samples (8)",
+        "lower `pieces`"}},
+      {"no checkpoint to resume",
+       "",
+       {"--resume"},
+       2,
+       {"there is no checkpoint to resume from in out; leave --resume out to start a new run"}},
+      {"a checkpoint that is not there", "", {"--resume=none"}, 2, {"none"}},
+      {"a checkpoint that is none", "", {"--resume=run.toml"}, 2, {"run.toml: is neither a checkpoint"}},
+  };
+  for (const auto& bad : all) is_refused(bad, bad.what == "more pieces than samples");
+}
+
+TEST_CASE("cli: cuda where there is none is refused with its line") {
+  if (has_gpu()) {
+    MESSAGE("this machine has a GPU");
+    return;
+  }
+  Place place;
+  place.folder.write("run.toml", std::string(base).replace(std::string(base).find("\"cpu\""), 5, "\"cuda\""));
+  CHECK(place.train() == 2);
+  CHECK(place.err ==
+        "vernier: run.toml:3: run: `device` is \"cuda\", and there is no NVIDIA GPU or driver on this machine; use "
+        "\"cpu\" or "
+        "\"auto\"\n");
+}
+
+TEST_CASE("cli: bad calls end in one line") {
+  struct Call {
+    Arguments arguments;
+    std::string says;
+  };
+  const std::vector<Call> calls = {
+      {{"trian", "run.toml"}, "there is no verb \"trian\"; did you mean train?"},
+      {{"fly"}, "there is no verb \"fly\"; see vernier --help"},
+      {{"train"}, "name a TOML file, as in `vernier train configs/quickstart.toml`"},
+      {{"train", "none.toml"}, "none.toml: there is no such file"},
+      {{"train", "."}, ".: is a folder"},
+      {{"train", "run.toml", "--fast"}, "unrecognised option '--fast'; see vernier --help"},
+      {{"train", "run.toml", "--set"}, "see vernier --help"},
+      {{"train", "run.toml", "--set", "run.steps"}, "--set run.steps: write --set key=value"},
+      {{"train", "empty.toml"}, "`steps` or `epochs` must say how long to train"},
+      {{"train", "empty.toml", "--set", "run.steps=1"}, "the configuration has no [task]; add one"},
+      {{"plugins", "dynamic"}, "write role/name, as in scaler/dynamic"},
+      {{"plugins", "scalar/dynamic"}, "there is no role \"scalar\""},
+  };
+  Place place;
+  place.folder.write("empty.toml", "");
+  for (const auto& call : calls) {
+    CAPTURE(call.says);
+    CHECK(place.call(call.arguments) == 2);
+    CAPTURE(place.err);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, call.says));
+    CHECK(place.out.empty());
+  }
+  CHECK(place.call({"plugins", "scaler/dynamc"}) == 3);
+  CHECK(says(place.err, "did you mean \"dynamic\"?"));
+  CHECK(place.call({}) == 2);
+  CHECK(place.err.starts_with("usage: vernier VERB"));
+}
+
+TEST_CASE("cli: data that are missing, empty or too short are refused") {
+  const auto gpt = [](const std::string& data) {
+    Place place;
+    place.folder.write("gpt.toml", "[run]\nsteps = 1\ndevice = 'cpu'\noutput = 'out'\n[task]\nuse = 'gpt'\n" + data +
+                                       "\n[optimizer]\nuse = 'sgd'\n");
+    place.folder.write("empty.txt", "");
+    place.folder.write("short.txt", "abc");
+    const int status = place.call({"train", "gpt.toml"});
+    CHECK(status == 2);
+    CHECK(is_one_line(place.err));
+    CHECK_FALSE(fs::exists(place.at("out")));
+    return place.err;
+  };
+  CHECK(says(gpt("data = ['none.txt']"), "none.txt"));
+  CHECK(says(gpt("data = ['empty.txt']"), "gpt.toml:5: task/gpt: data has"));
+  CHECK(says(gpt("data = ['short.txt']"), "gpt.toml:5: task/gpt: data has"));
+  CHECK(says(gpt(""), "gpt.toml:5: task/gpt: `data` is needed"));
+}
+
+TEST_CASE("cli: an output that cannot be written is refused") {
+  for (const std::string output : {"run.toml/out", "/proc/out", "run.toml"}) {
+    Place place;
+    CHECK(place.train({set("run.output=" + output)}) == 2);
+    CAPTURE(place.err);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, "cannot make the run's folder " + output + ": "));
+    CHECK(says(place.err, "set [run] output to a folder that can be written to"));
+  }
+}
+
+TEST_CASE("cli: a full disk ends in one line, and what was saved before can be resumed") {
+  Place place;
+  fs::create_directories(place.at("disk"));
+  if (::mount("none", place.at("disk").c_str(), "tmpfs", 0, "size=160k") != 0) {
+    MESSAGE("no tmpfs can be mounted here: a disk that fills up is not tried");
+    return;
+  }
+  const Arguments onto_disk = {set("run.output=disk/out"), set("task.hidden=[256]"), set("checkpoint.keep=9"),
+                               "--quiet"};
+  CHECK(place.train(onto_disk) == 4);
+  const std::string err = place.err;
+  fs::create_directories(place.at("elsewhere"));
+  fs::copy(place.at("disk/out"), place.at("elsewhere/out"), fs::copy_options::recursive);
+  ::umount(place.at("disk").c_str());
+  CAPTURE(err);
+  CHECK(is_one_line(err));
+  CHECK(says(err, "checkpoint/rolling after step"));
+  CHECK(says(err, "No space left on device"));
+  CHECK(place.train(
+            {set("run.output=elsewhere/out"), set("task.hidden=[256]"), set("checkpoint.keep=9"), "--resume"}) == 0);
+  CHECK(says(place.out, "resumed after step "));
+  CHECK(place.summary("elsewhere/out")["steps"] == 20);
+}
+
+TEST_CASE("cli: a run leaves its summary, its configuration, and checkpoints") {
+  Place place;
+  REQUIRE(place.train() == 0);
+  CHECK(place.err.empty());
+  CHECK(says(place.out, "done after 20 steps, 0 skipped; everything is in out\n"));
+  const auto summary = place.summary();
+  CHECK(summary["steps"] == 20);
+  CHECK(summary["ended_by"] == "done");
+  CHECK(summary["updates_applied"] == 20);
+  CHECK(summary["samples"] > 100);
+  CHECK(summary["digest"].get<std::string>().starts_with("xxh3-128:"));
+  CHECK(summary["configuration"]["task"]["use"] == "mlp");
+  CHECK(fs::exists(place.at("out/checkpoints/step-00000020/state.safetensors")));
+
+  Place again;
+  fs::copy_file(place.at("out/config.toml"), again.at("run.toml"), fs::copy_options::overwrite_existing);
+  REQUIRE(again.train({"--quiet"}) == 0);
+  CHECK(again.out.empty());
+  CHECK(again.summary()["digest"] == summary["digest"]);
+  CHECK(again.train({set("run.seed=2")}) == 0);
+  CHECK(again.summary("out-2")["digest"] != summary["digest"]);
+  CHECK(again.summary("out")["digest"] == summary["digest"]);
+}
+
+TEST_CASE("cli: check trains nothing and writes nothing") {
+  Place place;
+  CHECK(place.call({"check", "run.toml"}) == 0);
+  CHECK(says(place.out, "ready: nothing was trained or written\n"));
+  CHECK(says(place.out, "  task          mlp          samples=64\n"));
+  CHECK_FALSE(fs::exists(place.at("out")));
+}
+
+TEST_CASE("cli: plugins are listed with what they take") {
+  Place place;
+  CHECK(place.call({"plugins", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"}) == 0);
+  CHECK(says(place.out, "\nscaler\n  dynamic 1.0.0\n"));
+  CHECK(says(place.out, "  wrong_abi   refused: "));
+  CHECK(place.call({"plugins", "scaler/dynamic"}) == 0);
+  CHECK(says(place.out,
+             "  growth_interval = 2000   (an integer: at least 1)\n      steps without one until the scale grows\n"));
+  CHECK(place.call({"plugins", "run"}) == 0);
+  CHECK(says(place.out, "  seed = 1   (an integer: at least 0)\n"));
+  CHECK(place.call({"--version"}) == 0);
+  CHECK(says(place.out, "plugin ABI "));
+}
+
+TEST_CASE("cli: a checkpoint of another model is refused, and the run is as it was") {
+  Place place;
+  REQUIRE(place.train({"--quiet"}) == 0);
+  const auto config = read_text(place.at("out/config.toml"));
+  const auto state = read_text(place.at("out/checkpoints/step-00000020/state.safetensors"));
+  for (const std::string& from :
+       {std::string("--resume"), std::string("--resume=out"), std::string("--resume=out/checkpoints/step-00000010")}) {
+    CHECK(place.train({set("task.hidden=[7]"), from}) == 2);
+    CAPTURE(place.err);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, "it is a checkpoint of another model; resume with the configuration that wrote it"));
+  }
+  CHECK(place.train({set("optimizer.use=adamw"), "--resume"}) == 2);
+  CHECK(says(place.err, "resume with the same plugins, or start a new run"));
+  CHECK(read_text(place.at("out/config.toml")) == config);
+  CHECK(read_text(place.at("out/checkpoints/step-00000020/state.safetensors")) == state);
+  CHECK_FALSE(fs::exists(place.at("out-2")));
+}
+
+TEST_CASE("cli: --resume stands anywhere, and more steps may be trained") {
+  Place place;
+  REQUIRE(place.train({"--quiet"}) == 0);
+  CHECK(place.call({"train", "--resume", "run.toml", "--set", "run.steps=30"}) == 0);
+  CAPTURE(place.err);
+  CHECK(says(place.out, "resumed after step 20\n"));
+  CHECK(place.summary()["steps"] == 30);
+  Place whole;
+  REQUIRE(whole.train({set("run.steps=30")}) == 0);
+  CHECK(whole.summary()["digest"] == place.summary()["digest"]);
+}
+
+TEST_CASE("cli: a plugin that throws ends the run in one line, a monitor does not") {
+  const auto with = [](const std::string& role) {
+    return Bad{role,
+               "[[" + role + "]]\nuse = 'throws_at'\nevent = 'GradientsReady'\nstep = 3\n",
+               {"--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"},
+               4,
+               {}};
+  };
+  Place callback(with("callback").more);
+  CHECK(callback.train(with("callback").arguments) == 4);
+  CHECK(callback.err == "vernier: callback/throws_at at GradientsReady of step 3: boom\n");
+  Place monitor(with("monitor").more);
+  CHECK(monitor.train(with("monitor").arguments) == 0);
+  CHECK(monitor.err ==
+        "monitor/throws_at at GradientsReady of step 3: boom (the monitor is detached, the run goes on)\n");
+  CHECK(monitor.summary()["steps"] == 20);
+}
+
+namespace {
+
+const Arguments endless = {"train", "run.toml", "--set=run.steps=100000000"};
+
+}  // namespace
+
+TEST_CASE("cli: a signal ends the run with a checkpoint, and the run can be resumed") {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    CAPTURE(signal);
+    Place place;
+    {
+      Program program(endless, place.folder.path());
+      REQUIRE(program.wait_for(place.at("out/checkpoints")));
+      program.send(signal);
+      CHECK(program.wait() == 128 + signal);
+      CHECK(says(program.out(), "go on with:  vernier train run.toml"));
+    }
+    const auto stopped = place.summary();
+    const std::int64_t steps = stopped["steps"];
+    CHECK(stopped["ended_by"] == "signal " + std::to_string(signal));
+    REQUIRE(steps > 0);
+    CHECK(place.train({set("run.steps=" + std::to_string(steps + 5)), "--resume"}) == 0);
+    CHECK(says(place.out, "resumed after step " + std::to_string(steps) + "\n"));
+    CHECK(place.summary()["steps"] == steps + 5);
+  }
+}
+
+TEST_CASE("cli: two runs at once get a folder each, and a run in work cannot be resumed") {
+  Place place;
+  Program first(endless, place.folder.path());
+  Program second(endless, place.folder.path());
+  REQUIRE(first.wait_for(place.at("out/checkpoints")));
+  REQUIRE(second.wait_for(place.at("out-2/checkpoints")));
+  CHECK(place.train({"--resume=out"}) == 2);
+  CAPTURE(place.err);
+  CHECK(is_one_line(place.err));
+  const bool is_first = says(place.err, "process " + std::to_string(first.pid()) + ")");
+  CHECK((is_first || says(place.err, "process " + std::to_string(second.pid()) + ")")));
+  CHECK(says(place.err, "out is in use by another run"));
+  for (auto* program : {&first, &second}) {
+    program->send(SIGTERM);
+    CHECK(program->wait() == 128 + SIGTERM);
+  }
+}
+
+namespace {
+
+// A folder in memory where there is one: these tests are about processes that end, not about disks.
+fs::path in_memory() {
+  return fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
+}
+
+std::string newest_checkpoint(const Place& place) {
+  std::string newest;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(place.at("out/checkpoints"), none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-")) newest = std::max(newest, name);
+  }
+  return newest;
+}
+
+}  // namespace
+
+TEST_CASE("cli: killed at random moments and resumed, a run ends in the same bits") {
+  std::mt19937 random(7);
+  int kills = 0;
+  for (const char* precision :
+       {"[precision]\nuse = 'fp32'\n", "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 1e9\n"}) {
+    for (const char* threads : {"run.threads=1", "run.threads=2"}) {
+      CAPTURE(precision);
+      CAPTURE(threads);
+      Place place(precision, in_memory());
+      Arguments arguments = {"train",      "run.toml",           "--quiet",
+                             set(threads), set("run.steps=400"), set("run.validate_every=7")};
+      Arguments whole = arguments;
+      whole.push_back(set("run.output=whole"));
+      REQUIRE(place.call(whole) == 0);
+      for (int nth = 0; nth < 2; ++nth) {
+        const std::string before = newest_checkpoint(place);
+        Program program(arguments, place.folder.path());
+        REQUIRE(program.wait_until([&] { return newest_checkpoint(place) > before; }));
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 50000));
+        program.send(SIGKILL);
+        kills += program.wait() == -SIGKILL ? 1 : 0;
+        if (nth == 0) arguments.emplace_back("--resume");
+        if (newest_checkpoint(place) == "step-00000400") break;
+      }
+      REQUIRE(place.call(arguments) == 0);
+      const auto resumed = place.summary(), uninterrupted = place.summary("whole");
+      CHECK(resumed["digest"] == uninterrupted["digest"]);
+      for (const char* key : {"steps", "updates_skipped", "samples", "loss", "validation_loss"}) {
+        CHECK(resumed[key] == uninterrupted[key]);
+      }
+      CHECK((uninterrupted["updates_skipped"] > 0) == says(precision, "fp16"));
+    }
+  }
+  CHECK(kills > 2);
+}

@@ -1,0 +1,414 @@
+#include "trainer.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "snapshot.h"
+#include "thrown.h"
+#include "toy_run.h"
+
+using toy::Toy;
+using vernier::Error;
+using vernier::Event;
+using vernier::Options;
+using vernier::Run;
+using vernier::Table;
+using Sizes = std::vector<std::int64_t>;
+
+namespace {
+
+// The same training, written by hand.
+std::vector<torch::Tensor> plain_loop(int steps) {
+  toy::Task task;
+  Run run;
+  task.prepare(run);
+  for (int step = 0; step < steps; ++step) {
+    task.loss(task.next()).backward();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : run.model->parameters()) {
+      parameter.sub_(parameter.grad(), 0.1);
+      parameter.mutable_grad().reset();
+    }
+  }
+  std::vector<torch::Tensor> weights;
+  for (const auto& parameter : run.model->parameters()) weights.push_back(parameter.detach().clone());
+  return weights;
+}
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.equal(y); });
+}
+
+Table with(const char* key, vernier::Value value) {
+  return {{key, std::move(value)}};
+}
+
+vernier::Value integer(std::int64_t value) {
+  return {value, ""};
+}
+
+// Notices as monitors see them at each StepEnd.
+std::vector<std::string>& notices_of(Toy& toy) {
+  static std::vector<std::string> texts;
+  texts.clear();
+  toy.look(Event::StepEnd, [](const Run& run) {
+    for (const auto& notice : run.notices) texts.push_back(notice.text());
+  });
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("trainer: a batch in one piece trains bit for bit as a plain loop") {
+  Toy toy;
+  toy.prepare().train(toy.run);
+  CHECK(toy.run.step == 6);
+  CHECK(toy.run.updates == 6);
+  CHECK(toy.run.samples == 36);
+  CHECK(toy.run.tokens == 360);
+  CHECK(equal(toy.weights(), plain_loop(6)));
+}
+
+TEST_CASE("trainer: a batch in any pieces has the gradient of the whole") {
+  const auto expected = plain_loop(6);
+  for (const Sizes& sizes : {Sizes{3, 3}, Sizes{5, 1}, Sizes{1, 2, 3}, Sizes{1, 1, 1, 3}, Sizes{2, 1, 1, 1, 1}}) {
+    Toy toy;
+    toy.wiring.accumulation = std::make_unique<toy::Pieces>(sizes);
+    toy.prepare().train(toy.run);
+    const auto weights = toy.weights();
+    REQUIRE(weights.size() == expected.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) CHECK(weights[i].allclose(expected[i], 1e-6, 1e-6));
+  }
+}
+
+TEST_CASE("trainer: the loss is the mean of the batch, whatever the pieces") {
+  Toy whole, split;
+  split.wiring.accumulation = std::make_unique<toy::Pieces>(Sizes{1, 5});
+  for (auto* toy : {&whole, &split}) {
+    toy->run.steps = 1;
+    toy->prepare().train(toy->run);
+  }
+  CHECK(split.run.loss.item<double>() == doctest::Approx(whole.run.loss.item<double>()).epsilon(1e-6));
+}
+
+TEST_CASE("trainer: the learning rate's factor is 1 in each step and callbacks multiply theirs in") {
+  Toy half;
+  std::vector<double> before;
+  half.on(Event::StepBegin, [&](Run& run) {
+    before.push_back(run.learning_rate_factor);
+    run.learning_rate_factor *= 0.5;
+  });
+  half.on(Event::GradientsReady, [](Run& run) { run.learning_rate_factor *= 0.0; });
+  auto& trainer = half.prepare();
+  const auto start = half.weights();
+  trainer.train(half.run);
+  CHECK(before == std::vector<double>(6, 1.0));
+  CHECK(equal(half.weights(), start));
+  CHECK(half.run.learning_rate_factor == 0.0);
+}
+
+TEST_CASE("trainer: an update that is not finite is skipped, counted and told") {
+  Toy toy;
+  toy.task().overflows_in = 3;
+  toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+  const auto& notices = notices_of(toy);
+  std::vector<std::vector<torch::Tensor>> weights;
+  toy.on(Event::StepEnd, [&](Run&) { weights.push_back(toy.weights()); });
+  toy.prepare().train(toy.run);
+  CHECK(toy.run.step == 6);
+  CHECK(toy.run.updates == 5);
+  REQUIRE(weights.size() == 6);
+  CHECK(equal(weights[2], weights[1]));
+  CHECK_FALSE(equal(weights[3], weights[2]));
+  CHECK(notices == std::vector<std::string>{"step_skipped step=3 reason=gradients not finite",
+                                            "scale_changed from=65536 to=32768"});
+}
+
+TEST_CASE("trainer: notices are those of one step") {
+  Toy toy;
+  const auto& notices = notices_of(toy);
+  toy.on(Event::StepBegin, [](Run& run) { run.notice("throttled", {{"step", run.step}}); });
+  toy.run.steps = 3;
+  toy.prepare().train(toy.run);
+  CHECK(notices == std::vector<std::string>{"throttled step=0", "throttled step=1", "throttled step=2"});
+}
+
+TEST_CASE("trainer: recompute gives the same gradients and loss again") {
+  struct Twice final : toy::Descent {
+    void step(Run& run) override {
+      std::vector<torch::Tensor> first;
+      for (const auto& gradient : run.gradients()) first.push_back(gradient.clone());
+      const auto loss = run.recompute();
+      same =
+          same && equal(run.gradients(), first) && loss.equal(run.loss) && run.gradients()[0].ne(0).any().item<bool>();
+      Descent::step(run);
+    }
+    bool same = true;
+  };
+  for (const char* scaler : {"none", "static", "dynamic"}) {
+    CAPTURE(scaler);
+    Toy toy;
+    auto optimizer = std::make_unique<Twice>();
+    const auto& twice = *optimizer;
+    toy.wiring.optimizer = std::move(optimizer);
+    toy.wiring.scaler = make_plugin<vernier::Scaler>(std::string("scaler/") + scaler);
+    toy.wiring.accumulation = std::make_unique<toy::Pieces>(Sizes{4, 2});
+    CHECK(thrown_by([&] { toy.prepare().train(toy.run); }) == Thrown{});
+    CHECK(twice.same);
+    CHECK(toy.run.updates == 6);
+  }
+}
+
+TEST_CASE("trainer: epochs say how many steps") {
+  Toy toy;
+  toy.run.steps = 0;
+  std::vector<std::int64_t> epochs;
+  toy.on(Event::EpochBegin, [&](Run& run) { epochs.push_back(run.epoch); });
+  toy.prepare(0, 2).train(toy.run);
+  CHECK(toy.run.steps == 6);
+  CHECK(toy.run.step == 6);
+  CHECK(toy.run.epoch == 2);
+  CHECK(epochs == std::vector<std::int64_t>{0, 1});
+}
+
+TEST_CASE("trainer: validation is in evaluation mode, without gradient, and its best is kept") {
+  struct Validates final : toy::Task {
+    torch::Tensor validate(Run& run) override {
+      was_right = was_right && !model->is_training() && !torch::GradMode::is_enabled();
+      return torch::tensor(static_cast<float>(run.step == 2 ? 1.0 : run.step));
+    }
+    bool was_right = true;
+  };
+  Toy toy;
+  toy.wiring.task = std::make_unique<Validates>();
+  std::vector<std::pair<std::int64_t, double>> told;
+  toy.look(Event::Validated,
+           [&](const Run& run) { told.emplace_back(run.step, *run.metrics.value("validation_loss")); });
+  toy.run.steps = 5;
+  const auto outcome = toy.prepare(2).train(toy.run);
+  CHECK(told == std::vector<std::pair<std::int64_t, double>>{{2, 1.0}, {4, 4.0}, {5, 5.0}});
+  CHECK(outcome.validation_loss == 5.0);
+  CHECK(outcome.best_validation_loss == 1.0);
+  CHECK(static_cast<Validates&>(*toy.wiring.task).was_right);
+  CHECK(toy.task().model->is_training());
+}
+
+TEST_CASE("trainer: checkpoints are written when due and at the end, once each") {
+  Toy toy;
+  toy.memory().every = 2;
+  toy.prepare().train(toy.run);
+  CHECK(toy.memory().steps == std::vector<std::int64_t>{2, 4, 6});
+  Toy rarely;
+  rarely.memory().every = 4;
+  rarely.prepare().train(rarely.run);
+  CHECK(rarely.memory().steps == std::vector<std::int64_t>{4, 6});
+}
+
+TEST_CASE("trainer: a signal ends the run after the step in work, with a checkpoint") {
+  Toy toy;
+  toy.on(Event::LossReady, [&](Run& run) {
+    if (run.step == 2) toy.stop = SIGTERM;
+  });
+  std::string end;
+  toy.look(Event::RunEnd, [&](const Run&) { end = "RunEnd"; });
+  const auto outcome = toy.prepare().train(toy.run);
+  CHECK(outcome.signal == SIGTERM);
+  CHECK(toy.run.step == 3);
+  CHECK(toy.memory().steps == std::vector<std::int64_t>{3});
+  CHECK(end == "RunEnd");
+}
+
+TEST_CASE("trainer: stopped at any step and resumed, the run ends in the same bits") {
+  Toy whole;
+  whole.task().overflows_in = 3;
+  whole.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+  const auto uninterrupted = whole.prepare(2).train(whole.run);
+  for (std::int64_t stop_at = 1; stop_at < 6; ++stop_at) {
+    CAPTURE(stop_at);
+    Toy first, second;
+    for (auto* toy : {&first, &second}) {
+      toy->task().overflows_in = 3;
+      toy->wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+    }
+    first.on(Event::StepEnd, [&](Run& run) {
+      if (run.step + 1 == stop_at) first.stop = SIGINT;
+    });
+    first.prepare(2).train(first.run);
+    REQUIRE(first.run.step == stop_at);
+    second.on(Event::StepEnd, [](Run&) {});  // the same set of plugins
+    auto& trainer = second.prepare(2);
+    trainer.resume(second.run, *first.memory().last);
+    const auto outcome = trainer.train(second.run);
+    CHECK(equal(second.weights(), whole.weights()));
+    CHECK(second.run.updates == 5);
+    CHECK(second.run.samples == 36);
+    CHECK(second.run.epoch == 2);
+    CHECK(outcome.steps == 6 - stop_at);
+    CHECK(outcome.best_loss == uninterrupted.best_loss);
+    CHECK(outcome.best_validation_loss == uninterrupted.best_validation_loss);
+  }
+}
+
+namespace {
+
+// Throws in the call that the test names, in its second step.
+std::string faulty_call;
+int calls_left = 0;
+
+void call(const char* name) {
+  if (faulty_call == name && calls_left-- == 0) throw std::runtime_error("boom");
+}
+
+struct FaultyTask final : toy::Task {
+  void prepare(Run& run) override { call("task.prepare"), toy::Task::prepare(run); }
+  vernier::Batch next() override { return call("task.next"), toy::Task::next(); }
+  torch::Tensor loss(const vernier::Batch& piece) override { return call("task.loss"), toy::Task::loss(piece); }
+  torch::Tensor validate(Run& run) override { return call("task.validate"), torch::Tensor(); }
+  void load(const vernier::State& state) override { call("task.load"), toy::Task::load(state); }
+};
+struct FaultyPrecision final : vernier::Precision {
+  torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
+    return call("precision.forward"), body();
+  }
+  void collect(Run&) override { call("precision.collect"); }
+  void commit(Run&) override { call("precision.commit"); }
+};
+struct FaultyScaler final : vernier::Scaler {
+  torch::Tensor scale(const torch::Tensor& loss) override { return call("scaler.scale"), loss; }
+  void unscale(Run&) override { call("scaler.unscale"); }
+  void update(Run&) override { call("scaler.update"); }
+};
+struct FaultyAccumulation final : vernier::Accumulation {
+  std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
+    return call("accumulation.split"), std::vector{batch};
+  }
+};
+struct FaultyOptimizer final : toy::Descent {
+  void step(Run& run) override { call("optimizer.step"), Descent::step(run); }
+};
+struct FaultyCheckpoint final : vernier::Checkpoint {
+  bool due(const Run&) override { return call("checkpoint.due"), true; }
+  void write(const vernier::State&, Run&) override { call("checkpoint.write"); }
+  std::optional<vernier::State> read(const Run&, const std::string&) override { return std::nullopt; }
+};
+struct FaultyDistributed final : vernier::Distributed {
+  void reduce(Run&) override { call("distributed.reduce"); }
+};
+
+template <class Role>
+std::unique_ptr<Role> named(const char* id) {
+  auto role = std::make_unique<Role>();
+  role->set_id(id);
+  return role;
+}
+
+struct FaultyToy : Toy {
+  FaultyToy() {
+    wiring.task = named<FaultyTask>("task/faulty");
+    wiring.precision = named<FaultyPrecision>("precision/faulty");
+    wiring.scaler = named<FaultyScaler>("scaler/faulty");
+    wiring.accumulation = named<FaultyAccumulation>("accumulation/faulty");
+    wiring.optimizer = named<FaultyOptimizer>("optimizer/faulty");
+    wiring.checkpoint = named<FaultyCheckpoint>("checkpoint/faulty");
+    wiring.distributed = named<FaultyDistributed>("distributed/faulty");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("trainer: what a role throws is named with the role and the step, and told as RunFailed") {
+  for (const std::string name :
+       {"task.next", "task.loss", "precision.forward", "precision.collect", "precision.commit", "scaler.scale",
+        "scaler.unscale", "scaler.update", "accumulation.split", "optimizer.step", "distributed.reduce",
+        "task.validate", "checkpoint.due", "checkpoint.write"}) {
+    CAPTURE(name);
+    faulty_call = name;
+    calls_left = 1;
+    FaultyToy toy;
+    bool was_told = false;
+    toy.look(Event::RunFailed, [&](const Run&) { was_told = true; });
+    auto& trainer = toy.prepare(name == "task.validate" ? 1 : 0);
+    const bool is_after = name == "task.validate" || name.starts_with("checkpoint");
+    CHECK(thrown_by([&] { trainer.train(toy.run); }) ==
+          failed(name.substr(0, name.find('.')) + "/faulty " + (is_after ? "after" : "in") + " step 2: boom"));
+    CHECK(was_told);
+  }
+}
+
+TEST_CASE("trainer: what prepare and load throw is named") {
+  FaultyToy toy;
+  faulty_call = "task.prepare";
+  calls_left = 0;
+  CHECK(thrown_by([&] { toy.prepare(); }) == failed("task/faulty: boom"));
+
+  FaultyToy resumed;
+  faulty_call = "task.load";
+  calls_left = 0;
+  auto& trainer = resumed.prepare();
+  const auto snapshot = vernier::take_snapshot(resumed.run, resumed.wiring.plugins());
+  CHECK(thrown_by([&] { trainer.resume(resumed.run, snapshot); }) == failed("task/faulty: boom"));
+}
+
+TEST_CASE("trainer: an error's kind is kept, and what names its plugin is not named twice") {
+  const auto failure = [](const Error& error) {
+    struct Throws final : toy::Task {
+      explicit Throws(Error error) : error_(std::move(error)) {}
+      vernier::Batch next() override { throw error_; }
+      Error error_;
+    };
+    Toy toy;
+    toy.wiring.task = std::make_unique<Throws>(error);
+    auto& trainer = toy.prepare();
+    return thrown_by([&] { trainer.train(toy.run); });
+  };
+  CHECK(failure(Error("no data", Error::Kind::configuration)) == configuration("task/toy in step 1: no data"));
+  CHECK(failure(Error("run.toml:3: task/toy: `data` is empty", Error::Kind::configuration)) ==
+        configuration("run.toml:3: task/toy: `data` is empty"));
+}
+
+TEST_CASE("trainer: a listener to RunFailed that throws hides nothing") {
+  Toy toy;
+  toy.on(Event::StepEnd, [](Run&) { throw std::runtime_error("the cause"); });
+  toy.on(Event::RunFailed, [](Run&) { throw std::runtime_error("another"); });
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  auto& trainer = toy.prepare();
+  CHECK(thrown_by([&] { trainer.train(toy.run); }) == failed("callback/told at StepEnd of step 1: the cause"));
+  vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("trainer: a task that breaks its promises is refused") {
+  struct NoModel final : toy::Task {
+    void prepare(Run&) override {}
+  };
+  struct NoBatches final : toy::Task {
+    std::int64_t batches_per_epoch() const override { return 0; }
+  };
+  struct Constant final : toy::Task {
+    torch::Tensor loss(const vernier::Batch&) override { return torch::tensor(1.0F); }
+  };
+  const auto refusal = [](std::unique_ptr<vernier::Task> task) {
+    Toy toy;
+    toy.wiring.task = std::move(task);
+    return thrown_by([&] { toy.prepare().train(toy.run); });
+  };
+  CHECK(refusal(std::make_unique<NoModel>()) == refused("task/toy: its prepare set no run.model"));
+  CHECK(refusal(std::make_unique<NoBatches>()) ==
+        refused("task/toy: its batches_per_epoch is 0, and must be at least 1"));
+  CHECK(refusal(std::make_unique<Constant>()) ==
+        failed("task/toy in step 1: its loss has no gradient: it does not depend on run.model's parameters"));
+  Toy toy;
+  toy.wiring.accumulation = std::make_unique<toy::Pieces>(Sizes{});
+  CHECK(thrown_by([&] { toy.prepare().train(toy.run); }) ==
+        failed("accumulation/pieces in step 1: it split a batch of 6 samples into 0"));
+}
+
+TEST_CASE("trainer: accumulation/fixed splits as evenly as can be") {
+  Toy whole, split;
+  split.wiring.accumulation = make_plugin<vernier::Accumulation>("accumulation/fixed", with("pieces", integer(4)));
+  std::vector<std::int64_t> sizes;
+  split.on(Event::BatchReady, [&](Run& run) { sizes.push_back(run.piece.samples); });
+  split.run.steps = 1;
+  split.prepare().train(split.run);
+  CHECK(sizes == Sizes{1, 2, 1, 2});
+}

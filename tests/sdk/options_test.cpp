@@ -1,0 +1,175 @@
+#include <doctest/doctest.h>
+#include <vernier/options.h>
+
+#include <functional>
+
+#include "thrown.h"
+
+using vernier::Array;
+using vernier::Options;
+using vernier::Table;
+using vernier::Value;
+using Integers = std::vector<std::int64_t>;
+using Reals = std::vector<double>;
+using Words = std::vector<std::string>;
+
+namespace {
+
+Value written(int line, decltype(Value::data) data) {
+  return {std::move(data), "run.toml:" + std::to_string(line)};
+}
+
+// Every type once; the n-th is written in line n.
+Options sample() {
+  return {"scaler/toy",
+          {{"flag", written(1, true)},
+           {"count", written(2, std::int64_t{7})},
+           {"rate", written(3, 0.25)},
+           {"word", written(4, std::string("blue"))},
+           {"list", written(5, Array{written(5, std::int64_t{1}), written(5, std::int64_t{2})})},
+           {"table", written(6, Table{})},
+           {"mixed", written(7, Array{written(7, std::int64_t{1}), written(7, std::string("a"))})},
+           {"empty", written(8, Array{})},
+           {"words", written(9, Array{written(9, std::string("a")), written(9, std::string("b"))})},
+           {"nan", written(10, std::nan(""))}},
+          "run.toml:0"};
+}
+
+struct Refusal {
+  std::function<void(Options&)> read;
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("options: what is written is read, what is not has its default") {
+  Options options = sample();
+  CHECK(options.get("flag", false, "m"));
+  CHECK(options.get("count", 1, "m") == 7);
+  CHECK(options.get("rate", 1.0, "m") == 0.25);
+  CHECK(options.get("count", 1.0, "an integer serves as a number") == 7.0);
+  CHECK(options.get("word", "red", "m") == "blue");
+  CHECK(options.get("list", Integers{}, "m") == Integers{1, 2});
+  CHECK(options.get("list", Reals{}, "m") == Reals{1, 2});
+  CHECK(options.get("words", Words{}, "m") == Words{"a", "b"});
+  CHECK(options.get("empty", Integers{3}, "m").empty());
+  CHECK(options.choose("word", "red", {"red", "blue"}, "m") == "blue");
+  CHECK(options.require("words", "m") == Words{"a", "b"});
+
+  CHECK_FALSE(options.get("no_flag", false, "m"));
+  CHECK(options.get("no_count", 3, "m") == 3);
+  CHECK(options.get("no_rate", 0.1F, "m") == static_cast<double>(0.1F));
+  CHECK(options.get("no_word", std::string("red"), "m") == "red");
+  CHECK(options.get("no_list", Reals{0.5}, "m") == Reals{0.5});
+  CHECK(options.choose("no_choice", "red", {"red", "blue"}, "m") == "red");
+  CHECK(options.given("flag"));
+  CHECK_FALSE(options.given("no_flag"));
+  CHECK(options.owner() == "scaler/toy");
+}
+
+TEST_CASE("options: integers are exact up to 64 bits") {
+  const std::int64_t large = 9007199254740993;  // 2^53 + 1, which no double is
+  Options options("o", {{"seed", written(1, large)}}, "");
+  CHECK(options.get("seed", 0, "m", vernier::at_least(0)) == large);
+}
+
+TEST_CASE("options: each refusal names place, plugin, key, and what it takes") {
+  using vernier::above;
+  using vernier::at_least;
+  using vernier::between;
+  const std::vector<Refusal> refusals = {
+      {[](Options& o) { o.get("count", false, "m"); },
+       "2: scaler/toy: `count` must be true or false, and is an integer (m)"},
+      {[](Options& o) { o.get("rate", 1, "m"); }, "3: scaler/toy: `rate` must be an integer, and is a number (m)"},
+      {[](Options& o) { o.get("word", 1.0, "m"); }, "4: scaler/toy: `word` must be a number, and is a string (m)"},
+      {[](Options& o) { o.get("flag", "", "m"); }, "1: scaler/toy: `flag` must be a string, and is true or false (m)"},
+      {[](Options& o) { o.get("table", 1, "m"); }, "6: scaler/toy: `table` must be an integer, and is a table (m)"},
+      {[](Options& o) { o.get("count", Integers{}, "m"); },
+       "2: scaler/toy: `count` must be a list of integers, and is an integer (m)"},
+      {[](Options& o) { o.get("words", Reals{}, "m"); },
+       "9: scaler/toy: `words` must be a list of numbers, and is a list (m)"},
+      {[](Options& o) { o.get("mixed", Words{}, "m"); },
+       "7: scaler/toy: `mixed` must be a list of strings, and is a list (m)"},
+      {[](Options& o) { o.get("count", 1, "m", at_least(8)); },
+       "2: scaler/toy: `count` must be at least 8, and is 7 (m)"},
+      {[](Options& o) { o.get("count", 1, "m", above(7)); }, "2: scaler/toy: `count` must be above 7, and is 7 (m)"},
+      {[](Options& o) { o.get("rate", 1.0, "m", between(0.5, 1)); },
+       "3: scaler/toy: `rate` must be 0.5 to 1, and is 0.25 (m)"},
+      {[](Options& o) { o.get("rate", 0.0, "m", {.max = 0.125}); },
+       "3: scaler/toy: `rate` must be at most 0.125, and is 0.25 (m)"},
+      {[](Options& o) { o.get("rate", 1.0, "m", {.min = 0.25, .max = 1, .above = true}); },
+       "3: scaler/toy: `rate` must be 0.25 < x <= 1, and is 0.25 (m)"},
+      {[](Options& o) { o.get("list", Integers{2}, "m", at_least(2)); },
+       "5: scaler/toy: `list` must be at least 2, and is [1, 2] (m)"},
+      {[](Options& o) { o.get("nan", 1.0, "m", at_least(0)); },
+       "10: scaler/toy: `nan` must be at least 0, and is nan (m)"},
+      {[](Options& o) { o.get("nan", 1.0, "m"); }, "10: scaler/toy: `nan` must be a number, and is nan (m)"},
+      {[](Options& o) {
+         o.choose("word", "red", {"red", "bleu"}, "m");
+       },
+       "4: scaler/toy: `word` is \"blue\"; did you mean \"bleu\"? It takes red | bleu"},
+      {[](Options& o) {
+         o.choose("word", "red", {"red", "green"}, "m");
+       },
+       "4: scaler/toy: `word` is \"blue\"; it takes red | green"},
+      {[](Options& o) { o.require("data", "files to read"); }, "0: scaler/toy: `data` is needed: files to read"},
+      {[](Options& o) { o.require("empty", "files to read"); }, "8: scaler/toy: `empty` is needed: files to read"},
+      {[](Options& o) { o.refuse("rate", "fits no size"); }, "3: scaler/toy: `rate` fits no size"},
+      {[](Options& o) { o.refuse("absent", "is missing"); }, "0: scaler/toy: `absent` is missing"},
+  };
+  for (const auto& refusal : refusals) {
+    Options options = sample();
+    CHECK(thrown_by([&] { refusal.read(options); }) == configuration("run.toml:" + refusal.text));
+  }
+}
+
+TEST_CASE("options: a key that nobody read is refused, with the nearest that is read") {
+  const auto refusal_of = [](const char* key) {
+    Options options("optimizer/toy", {{key, written(3, std::int64_t{1})}}, "run.toml:1");
+    options.get("learning_rate", 1.0, "m");
+    options.get("momentum", 0.0, "m");
+    return thrown_by([&] { options.refuse_unread(); });
+  };
+  CHECK(refusal_of("momentum") == Thrown{});
+  CHECK(
+      refusal_of("learning_rat") ==
+      configuration("run.toml:3: optimizer/toy: `learning_rat` is not an option here; did you mean `learning_rate`?"));
+  CHECK(refusal_of("epsilon") == configuration("run.toml:3: optimizer/toy: `epsilon` is not an option here; `vernier "
+                                               "plugins optimizer/toy` lists them"));
+}
+
+TEST_CASE("options: what is read is declared, for people and for summary.json") {
+  Options options = sample();
+  options.get("rate", 1e-3, "step size", vernier::between(0, 1));
+  options.choose("colour", "red", {"red", "blue"}, "of the lamp");
+  options.get("names", Words{"a"}, "in order");
+  options.only_describe();
+  CHECK(options.require("data", "files").empty());
+  const auto& all = options.declared();
+  REQUIRE(all.size() == 4);
+  const auto is = [](const Options::Declared& d, const Words& expected) {
+    return Words{d.key, d.type, d.fallback, d.value, d.range, d.meaning} == expected;
+  };
+  CHECK(is(all[0], {"rate", "a number", "0.001", "0.25", "0 to 1", "step size"}));
+  CHECK(is(all[1], {"colour", "a string", "\"red\"", "\"red\"", "red | blue", "of the lamp"}));
+  CHECK(is(all[2], {"names", "a list of strings", "[\"a\"]", "[\"a\"]", "", "in order"}));
+  CHECK(is(all[3], {"data", "a list of strings", "required", "[]", "", "files"}));
+}
+
+TEST_CASE("options: nearest counts insertions, deletions, substitutions and swaps of neighbours") {
+  const Words words = {"fp32", "fp16", "bf16", "dynamic"};
+  const std::vector<std::pair<std::string, std::string>> nearest = {{"fp32", "fp32"},
+                                                                    {"pf16", "fp16"},
+                                                                    {"bf1", "bf16"},
+                                                                    {"dynmaic", "dynamic"},
+                                                                    {"dinamyc", "dynamic"},
+                                                                    {"fp332", "fp32"},
+                                                                    {"float8", ""},
+                                                                    {"", ""},
+                                                                    {"xyz", ""}};
+  for (const auto& [word, right] : nearest) {
+    CAPTURE(word);
+    CHECK(vernier::nearest(word, words) == right);
+  }
+  CHECK(vernier::nearest("a", {}).empty());
+}

@@ -1,0 +1,88 @@
+// The built `vernier`, run as a process of its own.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "temporary_folder.h"
+
+inline std::string read_text(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class Program {
+ public:
+  // Starts it in `folder`. on: what the child does before it becomes the program.
+  Program(std::vector<std::string> arguments, const std::filesystem::path& folder, void (*on)() = nullptr) {
+    arguments.insert(arguments.begin(), VERNIER_BINARY_DIR "/vernier");
+    std::vector<char*> argv;
+    for (auto& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const std::string out = output_ / "out", err = output_ / "err";
+    pid_ = ::fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      const int files[] = {::open("/dev/null", O_RDONLY), ::open(out.c_str(), O_WRONLY | O_CREAT, 0600),
+                           ::open(err.c_str(), O_WRONLY | O_CREAT, 0600)};
+      for (int i = 0; i < 3; ++i) ::dup2(files[i], i);
+      if (on != nullptr) on();
+      if (::chdir(folder.c_str()) == 0) ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+
+  // The exit status, or -n where signal n ended it.
+  int wait() {
+    if (pid_ > 0) {
+      int status = 0;
+      ::waitpid(std::exchange(pid_, 0), &status, 0);
+      status_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    }
+    return status_;
+  }
+  void send(int signal) const { ::kill(pid_, signal); }
+  pid_t pid() const { return pid_; }
+  std::string out() const { return read_text(output_ / "out"); }
+  std::string err() const { return read_text(output_ / "err"); }
+
+  // Until the condition holds; false where the program ended first or half a minute passed.
+  template <class Condition>
+  bool wait_until(const Condition& condition) const {
+    for (int i = 0; i < 15000 && !condition(); ++i) {
+      siginfo_t info{};
+      if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return condition();
+  }
+  bool wait_for(const std::filesystem::path& file) const {
+    return wait_until([&] { return std::filesystem::exists(file); });
+  }
+
+ private:
+  TemporaryFolder output_;
+  pid_t pid_ = 0;
+  int status_ = 0;
+};
