@@ -1,5 +1,5 @@
-// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019), one
-// fused pass, the numbers of torch.optim.AdamW(fused=True).
+// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019),
+// one fused pass, the numbers of torch.optim.AdamW(fused=True).
 //   learning_rate = 0.001
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-8
 //   weight_decay = 0.01
@@ -71,10 +71,12 @@ class AdamWPlugin final : public vernier::Optimizer {
     return std::ranges::any_of(no_decay_, [&](const auto& pattern) { return matches(pattern, name); });
   }
   static void refuse_unmatched(const std::string& pattern, const vernier::Run& run) {
-    if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); })) return;
+    if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); }))
+      return;
     const auto example = run.parameters.empty() ? "" : ", such as " + run.parameters.front().name;
-    throw vernier::Error("optimizer/adamw: `no_decay` has \"" + pattern + "\", which is the name of no parameter" + example,
-                         vernier::Error::Kind::configuration);
+    throw vernier::Error(
+        "optimizer/adamw: `no_decay` has \"" + pattern + "\", which is the name of no parameter" + example,
+        vernier::Error::Kind::configuration);
   }
 
   vernier::AdamWOptions options_;
