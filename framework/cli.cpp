@@ -41,7 +41,7 @@ options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
   --resume[=PATH]        goes on from the run's newest checkpoint, or from the run or checkpoint at PATH
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
-  --quiet                warnings and errors only
+  --quiet                warnings and errors only, besides what the monitors print
   --help, --version
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
@@ -50,7 +50,9 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
   bench [NAME…]          builds and runs the benchmarks
 )";
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::configuration);
+}
 
 std::atomic<int> stop_signal = 0;
 
@@ -135,8 +137,9 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   auto wiring = wire(config, make_host(given));
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
-  auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
-                                                         std::move(wiring), Run{}, Trainer(wired, validate_every, stop_signal)});
+  auto prepared =
+      std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
+                                             std::move(wiring), Run{}, Trainer(wired, validate_every, stop_signal)});
   Run& run = prepared->run;
   run.name = prepared->options.name;
   run.output = prepared->options.output;
@@ -174,26 +177,45 @@ std::string called_as() {
   return name != nullptr ? name : "vernier";
 }
 
-void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& files) {
+std::string quoted(const std::string& word) {
+  return word.find_first_of(" '\"[]*$&;|<>(){}?\\") == std::string::npos ? word : "'" + word + "'";
+}
+
+// The command again, without --resume.
+std::string command_of(const po::variables_map& given) {
+  std::string command = called_as() + " train";
+  for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
+  for (const char* option : {"set", "plugin-path"}) {
+    if (given.count(option) == 0) continue;
+    for (const auto& value : given[option].as<std::vector<std::string>>()) {
+      command += std::string(" --") + option + " " + quoted(value);
+    }
+  }
+  return command;
+}
+
+void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& command) {
   const Run& run = prepared.run;
-  const std::string command = called_as() + " train " + files;
-  std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, " << run.step - run.updates
-            << " skipped; everything is in " << run.output << '\n';
+  std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
+            << run.step - run.updates << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
     std::cout << "go on with:  " << command << " --resume\n";
     return;
   }
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
+  const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
             << "  another precision  " << command << " --set precision.use=" << other << '\n'
-            << "  train on           " << command << " --resume --set run.steps=" << 2 * run.steps << '\n'
+            << "  train on           " << command << " --resume --set run." << (by_epochs ? "epochs=" : "steps=")
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
 void resume(Prepared& prepared, const std::string& from) {
   const auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
   if (!snapshot) {
-    refuse("there is no checkpoint to resume from in " + prepared.run.output + "; leave --resume out to start a new run");
+    refuse("there is no checkpoint to resume from in " + prepared.run.output +
+           "; leave --resume out to start a new run");
   }
   prepared.trainer.resume(prepared.run, *snapshot);
 }
@@ -213,11 +235,10 @@ int train(const po::variables_map& given) {
   write_config(run.output + "/config.toml", prepared->config);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
+  std::cout.flush();  // before the monitors write to stderr
   const Outcome outcome = prepared->trainer.train(run);
   write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
-  std::string files;
-  for (const auto& file : given["argument"].as<std::vector<std::string>>()) files += (files.empty() ? "" : " ") + file;
-  if (!quiet) print_end(*prepared, outcome, files);
+  if (!quiet) print_end(*prepared, outcome, command_of(given));
   return outcome.signal == 0 ? 0 : 128 + outcome.signal;
 }
 
@@ -252,11 +273,12 @@ int describe_plugin(const Host& host, const std::string& id) {
   const std::string role = id.substr(0, slash), name = id.substr(slash + 1);
   Options options(id, {}, "");
   options.only_describe();
-  const bool known = describe_as<Task>(host, role, name, options) || describe_as<Precision>(host, role, name, options) ||
-                     describe_as<Scaler>(host, role, name, options) || describe_as<Accumulation>(host, role, name, options) ||
-                     describe_as<Optimizer>(host, role, name, options) || describe_as<Checkpoint>(host, role, name, options) ||
-                     describe_as<Distributed>(host, role, name, options) || describe_as<Callback>(host, role, name, options) ||
-                     describe_as<Monitor>(host, role, name, options);
+  const bool known =
+      describe_as<Task>(host, role, name, options) || describe_as<Precision>(host, role, name, options) ||
+      describe_as<Scaler>(host, role, name, options) || describe_as<Accumulation>(host, role, name, options) ||
+      describe_as<Optimizer>(host, role, name, options) || describe_as<Checkpoint>(host, role, name, options) ||
+      describe_as<Distributed>(host, role, name, options) || describe_as<Callback>(host, role, name, options) ||
+      describe_as<Monitor>(host, role, name, options);
   if (!known) refuse("there is no role \"" + role + "\"; `vernier plugins` lists all");
   print_options(id, options);
   return 0;
@@ -264,12 +286,13 @@ int describe_plugin(const Host& host, const std::string& id) {
 
 int plugins(const po::variables_map& given) {
   const Host host = make_host(given);
-  if (given.count("argument") != 0) return describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
+  if (given.count("argument") != 0)
+    return describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
   std::string role;
   for (const auto& plugin : host.list()) {
     if (plugin.role != role) std::cout << (role = plugin.role) << '\n';
-    std::cout << "  " << plugin.name << ' ' << plugin.version << (plugin.trouble.empty() ? "" : "  refused: " + plugin.trouble)
-              << '\n';
+    std::cout << "  " << plugin.name << ' ' << plugin.version
+              << (plugin.trouble.empty() ? "" : "  refused: " + plugin.trouble) << '\n';
   }
   std::cout << "`vernier plugins role/name` lists the options of one, `vernier plugins run` those of [run]\n";
   return 0;
@@ -310,7 +333,8 @@ int run_verb(int argc, char** argv) {
   if (verb == "check") return check(given);
   if (verb == "plugins") return plugins(given);
   const auto near = nearest(verb, {"train", "check", "plugins"});
-  refuse("there is no verb \"" + verb + "\"" + (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
+  refuse("there is no verb \"" + verb + "\"" +
+         (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
 }
 
 }  // namespace

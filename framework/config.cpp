@@ -11,7 +11,9 @@ namespace vernier {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::configuration);
+}
 
 std::string line_of(const std::string& file, const toml::node& node) {
   return file + ":" + std::to_string(node.source().begin.line);
@@ -57,8 +59,9 @@ std::string use_of(const Value& value) {
 
 bool is_array_of_tables(const Value& value) {
   const auto* array = std::get_if<Array>(&value.data);
-  return array != nullptr && !array->empty() &&
-         std::all_of(array->begin(), array->end(), [](const Value& each) { return std::holds_alternative<Table>(each.data); });
+  return array != nullptr && !array->empty() && std::all_of(array->begin(), array->end(), [](const Value& each) {
+           return std::holds_alternative<Table>(each.data);
+         });
 }
 
 void merge(Value& into, Value from);
@@ -67,7 +70,8 @@ void merge_entries(Array& into, Array from) {
   const auto written_before = static_cast<std::ptrdiff_t>(into.size());
   for (auto& entry : from) {
     const auto end = into.begin() + written_before;
-    const auto same = std::find_if(into.begin(), end, [&](const Value& other) { return use_of(other) == use_of(entry); });
+    const auto same =
+        std::find_if(into.begin(), end, [&](const Value& other) { return use_of(other) == use_of(entry); });
     if (same != end) {
       merge(*same, std::move(entry));
     } else {
@@ -113,7 +117,8 @@ Value parse_file(const std::string& file) {
 Value parse_set(const std::string& set) {
   const auto equals = set.find('=');
   const std::string key = set.substr(0, set.find_last_not_of(' ', equals == 0 ? 0 : equals - 1) + 1);
-  const bool has_empty_part = key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
+  const bool has_empty_part =
+      key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
   if (equals == std::string::npos || equals == 0 || has_empty_part) {
     refuse("--set " + set + ": write --set key=value, as --set run.steps=100");
   }

@@ -8,9 +8,9 @@
 
 namespace vernier {
 
-// Files are merged left to right, then --set. Later values win. A role's table whose `use` changes is replaced, since the
-// options of one strategy mean nothing to another; [[callback]] and [[monitor]] entries are matched by `use`, new ones
-// are appended. Throws Error::Kind::configuration with file:line.
+// Files are merged left to right, then --set. Later values win. A role's table whose `use` changes is replaced, since
+// the options of one strategy mean nothing to another; [[callback]] and [[monitor]] entries are matched by `use`, new
+// ones are appended. Throws Error::Kind::configuration with file:line.
 //   sets: "run.steps=100", 'task.data=["a", "b"]', "callback.clip_norm.max_norm=0.5"; what is no TOML is a string.
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
 

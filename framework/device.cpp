@@ -16,9 +16,13 @@ namespace vernier {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::configuration);
+}
 
-bool has_nvidia_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
+bool has_nvidia_driver() {
+  return std::filesystem::exists("/dev/nvidiactl");
+}
 
 // Opens libtorch_cuda beside libtorch_cpu; "" or why it cannot be opened. Its kernels register themselves on opening.
 std::string open_cuda_library() {
@@ -36,7 +40,8 @@ std::string open_cuda_library() {
 c10::Device open_device(const std::string& wanted) {
   if (wanted == "cpu" || (wanted == "auto" && !has_nvidia_driver())) return c10::kCPU;
   const bool is_cuda = wanted == "auto" || wanted == "cuda" || wanted.starts_with("cuda:");
-  if (!is_cuda) refuse("is \"" + wanted + "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
+  if (!is_cuda)
+    refuse("is \"" + wanted + "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
   c10::Device device(c10::kCUDA, 0);
   if (wanted.starts_with("cuda:")) {
     try {
@@ -45,15 +50,18 @@ c10::Device open_device(const std::string& wanted) {
       refuse("is \"" + wanted + "\", which is no device; the second GPU is cuda:1");
     }
   }
-  if (!has_nvidia_driver()) refuse("is \"" + wanted + "\", and there is no NVIDIA GPU or driver on this machine; use \"cpu\" or \"auto\"");
+  if (!has_nvidia_driver())
+    refuse("is \"" + wanted + "\", and there is no NVIDIA GPU or driver on this machine; use \"cpu\" or \"auto\"");
   if (const auto trouble = open_cuda_library(); !trouble.empty()) {
-    const std::string why = "is \"" + wanted + "\", and LibTorch's CUDA library cannot be opened (" + trouble + "); VERNIER_CUDA=1 ./vernier gets it whole";
+    const std::string why = "is \"" + wanted + "\", and LibTorch's CUDA library cannot be opened (" + trouble +
+                            "); VERNIER_CUDA=1 ./vernier gets it whole";
     if (wanted != "auto") refuse(why);
     return c10::kCPU;
   }
   if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() <= device.index()) {
     if (wanted == "auto") return c10::kCPU;
-    refuse("is \"" + wanted + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) + " usable GPUs");
+    refuse("is \"" + wanted + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) +
+           " usable GPUs");
   }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);

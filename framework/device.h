@@ -20,8 +20,8 @@ std::int64_t peak_memory(c10::Device device);
 // Brings a flag from a device to the host one step late, so that the host never waits for the device.
 class LateFlag {
  public:
-  void send(const at::Tensor& flag);   // float32 0-dim on a device: starts the copy
-  std::optional<bool> receive();       // what was sent last and not yet received; waits for that copy alone
+  void send(const at::Tensor& flag);      // float32 0-dim on a device: starts the copy
+  std::optional<bool> receive();          // what was sent last and not yet received; waits for that copy alone
   void put(bool flag) { known_ = flag; }  // as if it had been sent: for a resumed run
 
  private:

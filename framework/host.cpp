@@ -16,7 +16,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::plugin); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::plugin);
+}
 
 // The bytes of a file; every read from it is checked, since the file may be anything.
 class Bytes {
@@ -89,7 +91,9 @@ bool find_descriptor(const Bytes& bytes, std::uint64_t& offset) {
   return false;
 }
 
-bool is_text(const char* begin, std::size_t room) { return std::find(begin, begin + room, '\0') != begin + room; }
+bool is_text(const char* begin, std::size_t room) {
+  return std::find(begin, begin + room, '\0') != begin + room;
+}
 
 }  // namespace
 
@@ -101,7 +105,8 @@ Descriptor read_descriptor(const fs::path& file) {
   std::uint64_t offset = 0;
   Descriptor plugin;
   if (!find_descriptor(bytes, offset)) {
-    refuse(name + ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
+    refuse(name +
+           ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
   }
   // A descriptor of another ABI may be shorter than ours, but its first two fields stand where ours do.
   if (!bytes.read(offset, plugin.abi)) refuse(name + ": the file is cut short; build or copy it again");
@@ -167,13 +172,8 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   std::unique_ptr<Plugin> made;
   try {
     made.reset(plugin.create(options));
-  } catch (const Error& error) {
-    if (std::string_view(error.what()).find(id) != std::string_view::npos) throw;  // as those of Options do
-    std::throw_with_nested(Error(id + ": " + error.what(), error.kind()));
-  } catch (const std::exception& exception) {
-    std::throw_with_nested(Error(id + " failed in its constructor: " + message(exception), Error::Kind::plugin));
   } catch (...) {
-    std::throw_with_nested(Error(id + " failed in its constructor: it threw no std::exception", Error::Kind::plugin));
+    rethrow_naming(id, " failed in its constructor", Error::Kind::plugin);
   }
   if (made == nullptr) refuse(file.string() + ": its create function made nothing");
   options.refuse_unread();
@@ -196,9 +196,8 @@ std::vector<Host::Listed> Host::list() const {
       all.push_back(std::move(plugin));
     }
   }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.role, a.name) < std::tie(b.role, b.name);
-  });
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.role, a.name) < std::tie(b.role, b.name); });
   return all;
 }
 

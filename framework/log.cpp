@@ -12,7 +12,9 @@ namespace vernier {
 namespace {
 
 // A progress bar may stand in the terminal's last line: each log line first clears it.
-const char* pattern() { return isatty(STDERR_FILENO) != 0 ? "\r\x1b[K%^%v%$" : "%v"; }
+const char* pattern() {
+  return isatty(STDERR_FILENO) != 0 ? "\r\x1b[K%^%v%$" : "%v";
+}
 
 spdlog::logger& logger() {
   static const auto instance = [] {

@@ -1,3 +1,5 @@
 #include "cli.h"
 
-int main(int argc, char** argv) { return vernier::run_command_line(argc, argv); }
+int main(int argc, char** argv) {
+  return vernier::run_command_line(argc, argv);
+}

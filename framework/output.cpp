@@ -18,7 +18,9 @@ namespace {
 
 constexpr const char* lock_name = ".lock";
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::configuration);
+}
 
 fs::path numbered(const fs::path& wanted, int number) {
   return number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
@@ -26,10 +28,13 @@ fs::path numbered(const fs::path& wanted, int number) {
 
 bool holds_a_run(const fs::path& folder) {
   const fs::directory_iterator entries(folder);
-  return std::any_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().filename() != lock_name; });
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return entry.path().filename() != lock_name; });
 }
 
-bool has_checkpoints(const fs::path& folder) { return fs::is_directory(folder / "checkpoints"); }
+bool has_checkpoints(const fs::path& folder) {
+  return fs::is_directory(folder / "checkpoints");
+}
 
 // The run that a path is in: <run>/checkpoints/step-00000010, or any part of it.
 fs::path run_of(fs::path path) {

@@ -10,8 +10,8 @@ namespace vernier {
 // Holds the lock of a run's folder until it is destroyed.
 class OutputFolder {
  public:
-  // A folder for a new run: `wanted` where it does not exist or holds no run, else wanted-2, wanted-3, …, so that no run
-  // is ever written over. Throws Error::Kind::configuration where it cannot be made.
+  // A folder for a new run: `wanted` where it does not exist or holds no run, else wanted-2, wanted-3, …, so that no
+  // run is ever written over. Throws Error::Kind::configuration where it cannot be made.
   static OutputFolder open_new(const std::filesystem::path& wanted);
 
   // The folder of an earlier run. from: empty for the newest run that has checkpoints among wanted, wanted-2, …; else a

@@ -12,7 +12,9 @@ namespace vernier {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::configuration);
+}
 
 Tensors model_tensors(const torch::nn::Module& model) {
   Tensors tensors;
@@ -30,7 +32,9 @@ std::string ids_of(const std::vector<Plugin*>& plugins) {
   return ids;
 }
 
-at::Generator generator(c10::Device device) { return at::globalContext().defaultGenerator(device); }
+at::Generator generator(c10::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
 
 std::string shape_of(const torch::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), " ", tensor.sizes());
@@ -57,15 +61,14 @@ void refuse_other_plugins(const std::string& saved, const std::string& live) {
          "; resume with the same plugins, or start a new run");
 }
 
-// A monitor that the saved run did not have starts anew.
-void load(Plugin& plugin, const State& state) {
-  if (state.tensors.empty() && plugin.id().starts_with("monitor/")) return;
+// A monitor only looks, so one that cannot save or load is reported, and the run goes on.
+template <class Body>
+void named(const Plugin& plugin, const char* doing, const Body& body) {
   try {
-    plugin.load(state);
+    body();
   } catch (const std::exception& exception) {
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    if (error != nullptr && std::string_view(error->what()).find(plugin.id()) != std::string_view::npos) throw;
-    std::throw_with_nested(Error(plugin.id() + ": " + message(exception), error ? error->kind() : Error::Kind::training));
+    if (!plugin.id().starts_with("monitor/")) rethrow_naming(plugin.id(), doing, Error::Kind::training);
+    log(Level::warning, plugin.id() + doing, message(exception) + " (the run goes on)");
   }
 }
 
@@ -74,7 +77,9 @@ void load(Plugin& plugin, const State& state) {
 State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins) {
   State state;
   for (const auto& [name, tensor] : model_tensors(*run.model)) state.put("model/" + name, tensor.detach());
-  for (const auto* plugin : plugins) state.put("plugin/" + plugin->id(), plugin->save());
+  for (const auto* plugin : plugins) {
+    named(*plugin, " while it was saved", [&] { state.put("plugin/" + plugin->id(), plugin->save()); });
+  }
   state.put("run/plugins", ids_of(plugins));
   state.put("run/step", run.step);
   state.put("run/updates", run.updates);
@@ -96,13 +101,17 @@ void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*
   const std::string device = c10::DeviceTypeName(run.device.type(), true);
   if (snapshot.text("run/device") != device || snapshot.integer("run/threads") != at::get_num_threads()) {
     log(Level::warning, "resume",
-        c10::str("the checkpoint was written on ", snapshot.text("run/device"), " with ", snapshot.integer("run/threads"),
-                 " threads, this is ", device, " with ", at::get_num_threads(),
+        c10::str("the checkpoint was written on ", snapshot.text("run/device"), " with ",
+                 snapshot.integer("run/threads"), " threads, this is ", device, " with ", at::get_num_threads(),
                  ": sums are taken in another order, the run goes on but not bit for bit"));
   }
   const torch::NoGradGuard no_grad;
   for (auto& [name, tensor] : live) tensor.copy_(saved.at(name));
-  for (auto* plugin : plugins) load(*plugin, snapshot.part("plugin/" + plugin->id()));
+  for (auto* plugin : plugins) {
+    const auto saved_by_it = snapshot.part("plugin/" + plugin->id());
+    const bool is_new = saved_by_it.tensors.empty() && plugin->id().starts_with("monitor/");
+    if (!is_new) named(*plugin, " while it was resumed", [&] { plugin->load(saved_by_it); });
+  }
   run.step = snapshot.integer("run/step");
   run.updates = snapshot.integer("run/updates");
   run.epoch = snapshot.integer("run/epoch");

@@ -21,7 +21,9 @@ Json number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+Json number(const std::optional<double>& value) {
+  return value ? number(*value) : Json(nullptr);
+}
 
 Json options_read(const Options& options) {
   Json read = Json::object();
@@ -65,10 +67,14 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["samples"] = run.samples;
   summary["tokens"] = run.tokens;
   summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};
-  summary["validation_loss"] = {{"final", number(outcome.validation_loss)}, {"best", number(outcome.best_validation_loss)}};
-  summary["this_process"] = {{"steps", outcome.steps}, {"seconds", number(outcome.seconds)},
-                             {"steps_per_second", rate(outcome.steps)}, {"samples_per_second", rate(outcome.samples)},
-                             {"tokens_per_second", rate(outcome.tokens)}, {"peak_memory_bytes", peak_memory(run.device)}};
+  summary["validation_loss"] = {{"final", number(outcome.validation_loss)},
+                                {"best", number(outcome.best_validation_loss)}};
+  summary["this_process"] = {{"steps", outcome.steps},
+                             {"seconds", number(outcome.seconds)},
+                             {"steps_per_second", rate(outcome.steps)},
+                             {"samples_per_second", rate(outcome.samples)},
+                             {"tokens_per_second", rate(outcome.tokens)},
+                             {"peak_memory_bytes", peak_memory(run.device)}};
   summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();

@@ -203,20 +203,14 @@ void Trainer::attributed(const Run& run, const Body& body) {
   try {
     body();
   } catch (const std::exception& exception) {
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    const std::string who = called_ != nullptr ? called_->id() : "trainer";
-    // What the bus or the options threw names its plugin already.
-    const bool is_named = error != nullptr && (dynamic_cast<const std::nested_exception*>(error) != nullptr ||
-                                               std::string_view(error->what()).find(who) != std::string_view::npos);
-    if (is_named) throw;
     const std::string when = in_step_       ? " in step " + std::to_string(run.step + 1)
                              : run.step > 0 ? " after step " + std::to_string(run.step)
                                             : "";
-    const auto kind = error != nullptr ? error->kind() : Error::Kind::training;
+    const std::string who = called_ != nullptr ? called_->id() : "trainer";
     // What a person wrote is to be changed: say where.
-    std::string place = kind == Error::Kind::configuration && called_ != nullptr ? wiring_.place_of(*called_) : "";
-    if (!place.empty()) place += ": ";
-    std::throw_with_nested(Error(place + who + when + ": " + message(exception), kind));
+    const auto* error = dynamic_cast<const Error*>(&exception);
+    const bool is_configured = error != nullptr && error->kind() == Error::Kind::configuration && called_ != nullptr;
+    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.place_of(*called_) : "");
   }
 }
 

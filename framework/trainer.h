@@ -34,7 +34,7 @@ struct Outcome {
   std::int64_t samples = 0, tokens = 0;
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
-  int signal = 0;            // that ended the run early, or 0
+  int signal = 0;                                               // that ended the run early, or 0
 };
 
 // Main thread only.
@@ -49,8 +49,8 @@ class Trainer {
   // Goes on where a snapshot was taken; after prepare.
   void resume(Run& run, const State& snapshot);
 
-  // Trains from run.step to run.steps, with a checkpoint at the end or at a signal. What throws is told as RunFailed and
-  // rethrown with plugin and step.
+  // Trains from run.step to run.steps, with a checkpoint at the end or at a signal. What throws is told as RunFailed
+  // and rethrown with plugin and step.
   Outcome train(Run& run);
 
   void step(Run& run);

@@ -9,13 +9,15 @@ namespace vernier {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(text, Error::Kind::configuration); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(text, Error::Kind::configuration);
+}
 
 // What fills a role whose table is not given. Nothing here for task and optimizer: those are the user's choice.
 const std::vector<std::pair<std::string, std::string>>& roles_and_defaults() {
   static const std::vector<std::pair<std::string, std::string>> roles = {
-      {Task::role, ""},          {Precision::role, "fp32"}, {Scaler::role, "none"},       {Accumulation::role, "fixed"},
-      {Optimizer::role, ""},     {Checkpoint::role, "rolling"}, {Distributed::role, "none"}};
+      {Task::role, ""},      {Precision::role, "fp32"},     {Scaler::role, "none"},     {Accumulation::role, "fixed"},
+      {Optimizer::role, ""}, {Checkpoint::role, "rolling"}, {Distributed::role, "none"}};
   return roles;
 }
 
@@ -25,7 +27,8 @@ void refuse_unknown_tables(const Table& config) {
   for (const auto& [key, value] : config) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const auto near = nearest(key, known);
-    refuse(value.where + ": `" + key + "` is no table of a run" + (near.empty() ? "" : "; did you mean [" + near + "]?"));
+    refuse(value.where + ": `" + key + "` is no table of a run" +
+           (near.empty() ? "" : "; did you mean [" + near + "]?"));
   }
 }
 
@@ -34,10 +37,12 @@ template <class Role>
 std::unique_ptr<Role> make(const Host& host, const Value& value, Wiring& wiring) {
   const std::string role = Role::role;
   const auto* table = std::get_if<Table>(&value.data);
-  const std::string brackets = std::is_same_v<Role, Callback> || std::is_same_v<Role, Monitor> ? "[[" + role + "]]" : "[" + role + "]";
+  const std::string brackets =
+      std::is_same_v<Role, Callback> || std::is_same_v<Role, Monitor> ? "[[" + role + "]]" : "[" + role + "]";
   if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
   const auto use = table->find("use");
-  if (use == table->end()) refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
+  if (use == table->end())
+    refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
   const auto* name = std::get_if<std::string>(&use->second.data);
   if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
   Table rest = *table;
@@ -69,7 +74,8 @@ std::vector<std::unique_ptr<Role>> make_many(const Table& config, const Host& ho
   const auto found = config.find(role);
   if (found == config.end()) return made;
   const auto* entries = std::get_if<Array>(&found->second.data);
-  if (entries == nullptr) refuse(found->second.where + ": there may be several of these: write [[" + role + "]], not [" + role + "]");
+  if (entries == nullptr)
+    refuse(found->second.where + ": there may be several of these: write [[" + role + "]], not [" + role + "]");
   for (const auto& entry : *entries) made.push_back(make<Role>(host, entry, wiring));
   return made;
 }
@@ -99,7 +105,8 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
       epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
       threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
-      validate_every(options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
+      validate_every(
+          options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
       seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))) {
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
   if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");

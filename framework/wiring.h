@@ -31,17 +31,17 @@ struct Wiring {
   std::unique_ptr<Distributed> distributed;
   std::vector<std::unique_ptr<Callback>> callbacks;
   std::vector<std::unique_ptr<Monitor>> monitors;
-  std::vector<Options> options;  // of each plugin, in the order of plugins()
+  std::vector<Options> options;     // of each plugin, in the order of plugins()
   std::vector<std::string> places;  // of their tables: "run.toml:12", or "" where there is none
   Bus bus;
 
   std::vector<Plugin*> plugins() const;  // in the order in which they are attached and prepared
   std::string place_of(const Plugin& plugin) const;
-  std::string table() const;             // what stands where, with the options that are not at their default
+  std::string table() const;  // what stands where, with the options that are not at their default
 };
 
-// Makes the plugins that the tables name and lets them listen. Throws Error where a table is unknown, a role is missing,
-// or two plugins contradict each other.
+// Makes the plugins that the tables name and lets them listen. Throws Error where a table is unknown, a role is
+// missing, or two plugins contradict each other.
 std::unique_ptr<Wiring> wire(const Table& config, const Host& host);
 
 }  // namespace vernier

@@ -1,5 +1,5 @@
-// fixed: each batch in the same number of pieces, of sizes that differ by one sample at most. Memory falls with the size
-// of a piece; the gradient stays that of the whole batch.
+// fixed: each batch in the same number of pieces, of sizes that differ by one sample at most. Memory falls with the
+// size of a piece; the gradient stays that of the whole batch.
 //   pieces = 1   a batch of fewer samples (the tail of an epoch) is split into single samples
 #include <vernier/sdk.h>
 
@@ -11,8 +11,8 @@ class FixedAccumulation final : public vernier::Accumulation {
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     if (batch.samples >= pieces_) had_enough_ = true;
     if (!had_enough_) {
-      throw vernier::Error(c10::str("pieces = ", pieces_, " is more than a batch has samples (",
-                                    batch.samples, "); lower `pieces` or raise the task's batch_size"),
+      throw vernier::Error(c10::str("pieces = ", pieces_, " is more than a batch has samples (", batch.samples,
+                                    "); lower `pieces` or raise the task's batch_size"),
                            vernier::Error::Kind::configuration);
     }
     const auto count = std::min(pieces_, batch.samples);

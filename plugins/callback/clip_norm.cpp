@@ -7,8 +7,10 @@
 class ClipNorm final : public vernier::Callback {
  public:
   explicit ClipNorm(vernier::Options& options)
-      : max_norm_(options.get("max_norm", 1.0, "norm of all gradients together that is let through", vernier::above(0))),
-        norm_type_(options.get("norm_type", 2.0, "order of the norm; inf for the largest element", vernier::above(0))) {}
+      : max_norm_(
+            options.get("max_norm", 1.0, "norm of all gradients together that is let through", vernier::above(0))),
+        norm_type_(options.get("norm_type", 2.0, "order of the norm; inf for the largest element", vernier::above(0))) {
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) {

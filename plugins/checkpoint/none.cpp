@@ -1,6 +1,4 @@
-// Saves nothing: for runs that are short enough to be done again.
-//
-// It has no options.
+// none: saves nothing, for runs that are short enough to be done again. No options.
 #include <vernier/error.h>
 #include <vernier/roles.h>
 

@@ -1,4 +1,5 @@
-// Saves the run to <run.output>/checkpoints/step-00000100/state.safetensors at regular steps and keeps the newest few.
+// rolling: saves the run at regular steps, to <run.output>/checkpoints/step-00000100/state.safetensors, and keeps the
+// newest few.
 //
 //   every = 500   steps from one checkpoint to the next; 0: only where the run ends or is stopped
 //   keep  = 3     checkpoints that stay; older ones are removed once a newer one is whole

@@ -1,5 +1,5 @@
-// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019), one
-// fused pass, the numbers of torch.optim.AdamW(fused=True).
+// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019),
+// one fused pass, the numbers of torch.optim.AdamW(fused=True).
 //   learning_rate = 0.001
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-8
 //   weight_decay = 0.01
@@ -25,9 +25,14 @@ class AdamWPlugin final : public vernier::Optimizer {
     for (const auto& pattern : no_decay_) refuse_unmatched(pattern, run);
     vernier::AdamW::Group decayed{{}, options_}, plain{{}, options_};
     plain.options.weight_decay = 0;
+    std::vector<std::string> plain_names;
     for (const auto& parameter : run.parameters) {
-      (is_plain(parameter.name) ? plain : decayed).parameters.push_back(parameter.owned);
+      auto& group = is_plain(parameter.name) ? plain : decayed;
+      auto& names = is_plain(parameter.name) ? plain_names : names_;
+      group.parameters.push_back(parameter.owned);
+      names.push_back(parameter.name);
     }
+    names_.insert(names_.end(), plain_names.begin(), plain_names.end());
     optimizer_ = std::make_unique<vernier::AdamW>(std::vector{decayed, plain});
   }
 
@@ -38,10 +43,27 @@ class AdamWPlugin final : public vernier::Optimizer {
     optimizer_->step(run.found_inf);
   }
 
-  vernier::State save() const override { return optimizer_->state(); }
-  void load(const vernier::State& state) override { optimizer_->load(state); }
+  // Under the parameters' names: their numbers depend on no_decay, which may be another where a run goes on.
+  vernier::State save() const override {
+    return renamed(optimizer_->state(), [this](const std::string& number) { return names_[std::stoul(number)]; });
+  }
+  void load(const vernier::State& state) override {
+    optimizer_->load(renamed(state, [this](const std::string& name) {
+      return std::to_string(std::ranges::find(names_, name) - names_.begin());
+    }));
+  }
 
  private:
+  // Puts another text before the slash of each entry that has one.
+  template <class Function>
+  static vernier::State renamed(const vernier::State& state, const Function& other) {
+    vernier::State result;
+    for (const auto& [key, tensor] : state.tensors) {
+      const auto slash = key.rfind('/');
+      result.put(slash == std::string::npos ? key : other(key.substr(0, slash)) + key.substr(slash), tensor);
+    }
+    return result;
+  }
   static bool matches(const std::string& pattern, const std::string& name) {
     return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
   }
@@ -49,14 +71,17 @@ class AdamWPlugin final : public vernier::Optimizer {
     return std::ranges::any_of(no_decay_, [&](const auto& pattern) { return matches(pattern, name); });
   }
   static void refuse_unmatched(const std::string& pattern, const vernier::Run& run) {
-    if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); })) return;
-    throw vernier::Error("optimizer/adamw: `no_decay` has \"" + pattern + "\", which is the name of no parameter, such as " +
-                             run.parameters.front().name,
-                         vernier::Error::Kind::configuration);
+    if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); }))
+      return;
+    const auto example = run.parameters.empty() ? "" : ", such as " + run.parameters.front().name;
+    throw vernier::Error(
+        "optimizer/adamw: `no_decay` has \"" + pattern + "\", which is the name of no parameter" + example,
+        vernier::Error::Kind::configuration);
   }
 
   vernier::AdamWOptions options_;
   std::vector<std::string> no_decay_;
+  std::vector<std::string> names_;  // in the optimizer's order
   std::unique_ptr<vernier::AdamW> optimizer_;
 };
 

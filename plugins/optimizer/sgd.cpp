@@ -11,8 +11,8 @@ class SgdPlugin final : public vernier::Optimizer {
       : options_{.lr = options.get("learning_rate", 1e-2, "step size, before schedules", vernier::at_least(0)),
                  .momentum = options.get("momentum", 0.0, "share of the last step that is kept", vernier::at_least(0)),
                  .dampening = options.get("dampening", 0.0, "share of the gradient that momentum leaves out"),
-                 .weight_decay = options.get("weight_decay", 0.0, "times the weight, added to the gradient",
-                                             vernier::at_least(0)),
+                 .weight_decay =
+                     options.get("weight_decay", 0.0, "times the weight, added to the gradient", vernier::at_least(0)),
                  .nesterov = options.get("nesterov", false, "look ahead along the momentum")} {
     if (options_.nesterov && (options_.momentum == 0 || options_.dampening != 0)) {
       options.refuse("nesterov", "needs a momentum and no dampening");

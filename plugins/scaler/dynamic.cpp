@@ -10,11 +10,12 @@
 class DynamicScaler final : public vernier::Scaler {
  public:
   explicit DynamicScaler(vernier::Options& options)
-      : options_{.init_scale = options.get("init_scale", 65536.0, "scale of the first step", vernier::above(0)),
-                 .growth_factor = options.get("growth_factor", 2.0, "for growing", vernier::above(1)),
-                 .backoff_factor = options.get("backoff_factor", 0.5, "for an inf or nan", vernier::between(1e-6, 0.999999)),
-                 .growth_interval = options.get("growth_interval", 2000, "steps without one until the scale grows",
-                                                vernier::at_least(1))} {}
+      : options_{
+            .init_scale = options.get("init_scale", 65536.0, "scale of the first step", vernier::above(0)),
+            .growth_factor = options.get("growth_factor", 2.0, "for growing", vernier::above(1)),
+            .backoff_factor = options.get("backoff_factor", 0.5, "for an inf or nan", vernier::between(1e-6, 0.999999)),
+            .growth_interval = options.get("growth_interval", 2000, "steps without one until the scale grows",
+                                           vernier::at_least(1))} {}
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { tell_change(run); });

@@ -18,4 +18,19 @@ std::string message(const std::exception& exception) {
   return line;
 }
 
+void rethrow_naming(const std::string& who, const std::string& when, Error::Kind otherwise, const std::string& place) {
+  const std::string first = (place.empty() ? "" : place + ": ") + who + when + ": ";
+  try {
+    throw;
+  } catch (const Error& error) {
+    const bool has_cause = dynamic_cast<const std::nested_exception*>(&error) != nullptr;
+    if (has_cause || std::string_view(error.what()).find(who) != std::string_view::npos) throw;
+    std::throw_with_nested(Error(first + message(error), error.kind()));
+  } catch (const std::exception& exception) {
+    std::throw_with_nested(Error(first + message(exception), otherwise));
+  } catch (...) {
+    std::throw_with_nested(Error(first + "it threw no std::exception", otherwise));
+  }
+}
+
 }  // namespace vernier

@@ -7,9 +7,9 @@
 namespace vernier {
 
 const char* name_of(Event event) {
-  constexpr std::array<const char*, event_count> names = {
-      "RunBegin",   "EpochBegin", "StepBegin", "BatchReady", "LossReady", "GradientsReady",
-      "StepEnd",    "Validated",  "EpochEnd",  "RunEnd",     "RunFailed"};
+  constexpr std::array<const char*, event_count> names = {"RunBegin",  "EpochBegin",     "StepBegin", "BatchReady",
+                                                          "LossReady", "GradientsReady", "StepEnd",   "Validated",
+                                                          "EpochEnd",  "RunEnd",         "RunFailed"};
   return names[static_cast<std::size_t>(event)];
 }
 
@@ -30,8 +30,8 @@ void Bus::attach(Plugin& plugin, bool monitor) {
     attaching_ = nullptr;
     const auto* error = dynamic_cast<const Error*>(&exception);
     if (error != nullptr && std::string_view(error->what()).starts_with(plugin.id())) throw;
-    std::throw_with_nested(Error(plugin.id() + " failed to attach: " + message(exception),
-                                 error ? error->kind() : Error::Kind::plugin));
+    std::throw_with_nested(
+        Error(plugin.id() + " failed to attach: " + message(exception), error ? error->kind() : Error::Kind::plugin));
   }
   attaching_ = nullptr;
 }
@@ -62,13 +62,15 @@ void Bus::tell(Event event, Run& run) {
       for (; i < listeners.size(); ++i) listeners[i].call(run);
     } catch (const std::exception& exception) {
       Plugin& plugin = *listeners[i].plugin;
-      const std::string where = plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
+      const std::string where =
+          plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
       if (!listeners[i].monitor) {
         const auto* error = dynamic_cast<const Error*>(&exception);
         std::throw_with_nested(Error(where + ": " + message(exception), error ? error->kind() : Error::Kind::training));
       }
       log(Level::warning, where, message(exception) + " (the monitor is detached, the run goes on)");
-      detached_.push_back({"plugin_detached", run.step, {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}}});
+      detached_.push_back(
+          {"plugin_detached", run.step, {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}}});
       // Those before it were told already; the next to be told moves up to where its first listener stood.
       i = static_cast<std::size_t>(std::count_if(listeners.begin(), listeners.begin() + static_cast<std::ptrdiff_t>(i),
                                                  [&](const Listener& other) { return other.plugin != &plugin; }));

@@ -9,8 +9,8 @@ namespace vernier {
 
 namespace {
 
-// PyTorch divides in float64 and rounds. Correctly rounded float32 division, a host's, gives the same bits always; a GPU's
-// may have been compiled to be less exact.
+// PyTorch divides in float64 and rounds. Correctly rounded float32 division, a host's, gives the same bits always; a
+// GPU's may have been compiled to be less exact.
 torch::Tensor inverse_of(const torch::Tensor& scale) {
   if (!scale.is_cpu()) return scale.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
   return torch::scalar_tensor(1.0F / *scale.const_data_ptr<float>(), torch::kFloat32);

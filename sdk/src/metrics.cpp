@@ -16,8 +16,12 @@ Metrics::Entry& Metrics::entry(const char* name) {
   return entries_.emplace_back(Entry{name, {}});
 }
 
-void Metrics::set(const char* name, double value) { entry(name).number = value; }
-void Metrics::set(const char* name, torch::Tensor value) { entry(name).number = value.detach(); }
+void Metrics::set(const char* name, double value) {
+  entry(name).number = value;
+}
+void Metrics::set(const char* name, torch::Tensor value) {
+  entry(name).number = value.detach();
+}
 
 std::optional<double> Metrics::value(const char* name) const {
   for (const auto* entry : set_now()) {

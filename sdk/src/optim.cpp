@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/optim.h>
@@ -9,6 +10,9 @@
 #include <set>
 #include <string>
 #include <utility>
+
+// Of the OpenMP that LibTorch brings; weak, so that one without it only loses the guard below.
+extern "C" __attribute__((weak)) void omp_set_num_threads(int threads);
 
 namespace vernier {
 
@@ -135,6 +139,28 @@ bool is_set(const torch::Tensor& flag) {
   return flag.item<double>() != 0;
 }
 
+// LibTorch's CPU kernels wake all threads for a few elements, which takes longer than the work. Unlike
+// at::set_num_threads(), OpenMP's own setting holds for this thread only and costs nothing.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted) : before_(wanted && omp_set_num_threads != nullptr ? at::get_num_threads() : 1) {
+    if (before_ > 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ > 1) omp_set_num_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+// From about 8000 elements on a second thread pays.
+bool is_small(const torch::Tensor& parameter) {
+  return parameter.is_cpu() && parameter.numel() <= 8192;
+}
+
 // A float32 scalar where a kernel reads it.
 MaybeTensor on_device(const torch::Tensor& scalar, const torch::Device& device) {
   if (!scalar.defined()) return std::nullopt;
@@ -150,10 +176,19 @@ struct FusedGroup {
   Rule rule;
 };
 
-// The parameters of one group that share a device and a dtype: one call of a kernel.
+// The parameters of one group that share a device, a dtype and a way to run: one call of a kernel.
 struct FusedBucket {
   FusedBucket(std::size_t group, Rule rule, const torch::Tensor& first)
-      : group(group), rule(std::move(rule)), device(first.device()), dtype(first.scalar_type()) {}
+      : group(group),
+        rule(std::move(rule)),
+        device(first.device()),
+        dtype(first.scalar_type()),
+        one_thread(is_small(first)) {}
+
+  bool takes(std::size_t of_group, const torch::Tensor& parameter) const {
+    return group == of_group && device == parameter.device() && dtype == parameter.scalar_type() &&
+           one_thread == is_small(parameter);
+  }
 
   void add(std::size_t index, const torch::Tensor& parameter);
   void close();     // after the last add
@@ -170,6 +205,7 @@ struct FusedBucket {
   Rule rule;
   torch::Device device;
   torch::ScalarType dtype;
+  bool one_thread;
   List parameters;
   std::vector<std::size_t> indices;  // of the parameters, in the whole optimizer
   std::vector<List> slots;           // undefined until a parameter's first gradient
@@ -259,6 +295,7 @@ void FusedBucket::step(double lr, const torch::Tensor& found_inf, const torch::T
   }
   if (rule.counts_steps) advance(skipped);
   const at::AutoDispatchBelowAutograd direct;  // the kernels have no derivative: saves a fifth of a small step
+  const OneThread guard(one_thread);
   rule.apply(lists, lr, on_device(grad_scale, device), skipped);
   // The kernels leave the version counters alone, so a backward through the old weights would go unnoticed.
   for (const auto& parameter : lists.parameters) parameter.unsafeGetTensorImpl()->bump_version();
@@ -291,6 +328,7 @@ namespace {
 template <class Options>
 std::vector<FusedGroup> fused(const std::vector<ParameterGroup<Options>>& groups) {
   std::vector<FusedGroup> all;
+  all.reserve(groups.size());
   for (const auto& group : groups) all.push_back({group.parameters, group.options.lr, rule_of(group.options)});
   return all;
 }
@@ -298,9 +336,7 @@ std::vector<FusedGroup> fused(const std::vector<ParameterGroup<Options>>& groups
 FusedBucket& bucket_for(std::vector<FusedBucket>& buckets, std::size_t group, const Rule& rule,
                         const torch::Tensor& parameter) {
   for (auto& bucket : buckets) {
-    if (bucket.group == group && bucket.device == parameter.device() && bucket.dtype == parameter.scalar_type()) {
-      return bucket;
-    }
+    if (bucket.takes(group, parameter)) return bucket;
   }
   return buckets.emplace_back(group, rule, parameter);
 }

@@ -25,14 +25,20 @@ const char* type_name(const Value& value) {
   return names[value.data.index()];
 }
 
-std::string show(bool value) { return value ? "true" : "false"; }
-std::string show(std::int64_t value) { return std::to_string(value); }
+std::string show(bool value) {
+  return value ? "true" : "false";
+}
+std::string show(std::int64_t value) {
+  return std::to_string(value);
+}
 std::string show(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;  // the shortest that reads back the same
   return {text, end};
 }
-std::string show(const std::string& value) { return '"' + value + '"'; }
+std::string show(const std::string& value) {
+  return '"' + value + '"';
+}
 template <class T>
 std::string show(const std::vector<T>& values) {
   std::string text = "[";
@@ -90,15 +96,23 @@ bool convert(const Value& value, std::vector<T>& to) {
   return true;
 }
 
-bool all_within(double value, const Range& range) { return within(value, range); }
-bool all_within(std::int64_t value, const Range& range) { return within(static_cast<double>(value), range); }
-bool all_within(const std::string&, const Range&) { return true; }
+bool all_within(double value, const Range& range) {
+  return within(value, range);
+}
+bool all_within(std::int64_t value, const Range& range) {
+  return within(static_cast<double>(value), range);
+}
+bool all_within(const std::string&, const Range&) {
+  return true;
+}
 template <class T>
 bool all_within(const std::vector<T>& values, const Range& range) {
   return std::all_of(values.begin(), values.end(), [&](const T& value) { return all_within(value, range); });
 }
 
-Error configuration_error(const std::string& text) { return Error(text, Error::Kind::configuration); }
+Error configuration_error(const std::string& text) {
+  return Error(text, Error::Kind::configuration);
+}
 
 }  // namespace
 
@@ -116,20 +130,25 @@ T Options::read(const char* key, const T& fallback, const char* meaning, Range r
   T value = fallback;
   const auto found = table_.find(key);
   const bool is_right_type = found == table_.end() || convert(found->second, value);
-  declared_.push_back({key, type_name<T>(), show(fallback), show(value), *words != '\0' ? words : show(range), meaning});
+  declared_.push_back(
+      {key, type_name<T>(), show(fallback), show(value), *words != '\0' ? words : show(range), meaning});
   if (!is_right_type) {
-    refuse(key, std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + " (" + meaning + ")");
+    refuse(key,
+           std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + " (" + meaning + ")");
   }
   if constexpr (!std::is_same_v<T, bool>) {
     if (!all_within(value, range)) {
       const std::string wanted = show(range);  // empty where NaN is all that is refused
-      refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + show(value) + " (" + meaning + ")");
+      refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + show(value) + " (" + meaning +
+                      ")");
     }
   }
   return value;
 }
 
-bool Options::get(const char* key, bool fallback, const char* meaning) { return read(key, fallback, meaning, {}); }
+bool Options::get(const char* key, bool fallback, const char* meaning) {
+  return read(key, fallback, meaning, {});
+}
 
 std::string Options::get(const char* key, const char* fallback, const char* meaning) {
   return read(key, std::string(fallback), meaning, {});
@@ -167,7 +186,8 @@ std::string Options::choose(const char* key, const char* fallback, std::initiali
   std::string chosen = read(key, std::string(fallback), meaning, {}, all.c_str());
   if (std::find(words.begin(), words.end(), chosen) == words.end()) {
     const std::string near = nearest(chosen, {words.begin(), words.end()});
-    refuse(key, "is \"" + chosen + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") + " takes " + all);
+    refuse(key,
+           "is \"" + chosen + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") + " takes " + all);
   }
   return chosen;
 }
@@ -185,7 +205,8 @@ template VERNIER_API std::vector<std::string> Options::require<std::vector<std::
 
 void Options::refuse_unread() const {
   for (const auto& [key, value] : table_) {
-    const bool read = std::any_of(declared_.begin(), declared_.end(), [&](const auto& known) { return known.key == key; });
+    const bool read =
+        std::any_of(declared_.begin(), declared_.end(), [&](const auto& known) { return known.key == key; });
     if (read) continue;
     std::vector<std::string> keys;
     for (const auto& known : declared_) keys.push_back(known.key);
@@ -210,7 +231,8 @@ std::string nearest(const std::string& word, const std::vector<std::string>& wor
         if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
       }
     }
-    if (d[word.size()][other.size()] <= best_distance && (best.empty() || d[word.size()][other.size()] < best_distance)) {
+    if (d[word.size()][other.size()] <= best_distance &&
+        (best.empty() || d[word.size()][other.size()] < best_distance)) {
       best = other;
       best_distance = d[word.size()][other.size()];
     }

@@ -16,14 +16,20 @@ void to_stderr(Level level, const std::string& who, const std::string& text) {
 std::atomic<LogSink> sink = to_stderr;
 }  // namespace
 
-void set_log_sink(LogSink new_sink) { sink = new_sink != nullptr ? new_sink : to_stderr; }
+void set_log_sink(LogSink new_sink) {
+  sink = new_sink != nullptr ? new_sink : to_stderr;
+}
 
-void log(Level level, const std::string& who, const std::string& text) { sink.load()(level, who, text); }
+void log(Level level, const std::string& who, const std::string& text) {
+  sink.load()(level, who, text);
+}
 
 Plugin::~Plugin() = default;
 void Plugin::attach(Bus&) {}
 void Plugin::prepare(Run&) {}
-State Plugin::save() const { return {}; }
+State Plugin::save() const {
+  return {};
+}
 void Plugin::load(const State&) {}
 
 }  // namespace vernier

@@ -13,15 +13,25 @@ Distributed::~Distributed() = default;
 Callback::~Callback() = default;
 Monitor::~Monitor() = default;
 
-torch::Tensor Task::validate(Run&) { return {}; }
+torch::Tensor Task::validate(Run&) {
+  return {};
+}
 
-bool Precision::needs_scaler() const { return false; }
-torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) { return body(); }
+bool Precision::needs_scaler() const {
+  return false;
+}
+torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) {
+  return body();
+}
 void Precision::collect(Run&) {}
 void Precision::commit(Run&) {}
 
-bool Scaler::scales() const { return true; }
-torch::Tensor Scaler::scale(const torch::Tensor& loss) { return loss; }
+bool Scaler::scales() const {
+  return true;
+}
+torch::Tensor Scaler::scale(const torch::Tensor& loss) {
+  return loss;
+}
 void Scaler::unscale(Run&) {}
 void Scaler::update(Run&) {}
 

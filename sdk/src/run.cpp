@@ -15,9 +15,13 @@ std::vector<torch::Tensor> Run::gradients() const {
   return gradients;
 }
 
-double Run::share() const { return static_cast<double>(piece.samples) / static_cast<double>(batch.samples); }
+double Run::share() const {
+  return static_cast<double>(piece.samples) / static_cast<double>(batch.samples);
+}
 
-void Run::take(const Batch& next) { piece = next.to(device); }
+void Run::take(const Batch& next) {
+  piece = next.to(device);
+}
 
 void Run::add_loss(const torch::Tensor& value) {
   const auto mean = weigh(value.detach().to(torch::kFloat32));

@@ -5,11 +5,17 @@
 
 namespace vernier {
 
-void State::put(const std::string& name, torch::Tensor value) { tensors[name] = std::move(value); }
+void State::put(const std::string& name, torch::Tensor value) {
+  tensors[name] = std::move(value);
+}
 
-void State::put(const std::string& name, std::int64_t value) { tensors[name] = torch::scalar_tensor(value, torch::kInt64); }
+void State::put(const std::string& name, std::int64_t value) {
+  tensors[name] = torch::scalar_tensor(value, torch::kInt64);
+}
 
-void State::put(const std::string& name, double value) { tensors[name] = torch::scalar_tensor(value, torch::kFloat64); }
+void State::put(const std::string& name, double value) {
+  tensors[name] = torch::scalar_tensor(value, torch::kFloat64);
+}
 
 void State::put(const std::string& name, const std::string& value) {
   auto bytes = torch::empty({static_cast<std::int64_t>(value.size())}, torch::kUInt8);
@@ -34,7 +40,8 @@ namespace {
 torch::Tensor kept_as(const State& state, const std::string& name, torch::ScalarType dtype, std::int64_t dimensions) {
   const auto tensor = state.tensor(name);
   if (tensor.scalar_type() != dtype || tensor.dim() != dimensions) {
-    throw Error("the saved state has '" + name + "' as " + std::string(tensor.toString()) + ", which is not what is read");
+    throw Error("the saved state has '" + name + "' as " + std::string(tensor.toString()) +
+                ", which is not what is read");
   }
   return tensor.to(torch::kCPU).contiguous();
 }

@@ -34,7 +34,7 @@ inline void compare(const char* title, std::vector<Rival> rivals, int rounds, in
   std::printf("%s (microseconds: median and least of %d rounds of %d)\n", title, rounds, steps_a_round);
   const double median = rivals.front().median(), least = rivals.front().least();
   for (auto& rival : rivals) {
-    std::printf("  %-44s %10.2f %10.2f   x%.3f   %+.2f\n", rival.name.c_str(), rival.median() * 1e6, rival.least() * 1e6,
-                rival.median() / median, (rival.least() - least) * 1e6);
+    std::printf("  %-44s %10.2f %10.2f   x%.3f   %+.2f\n", rival.name.c_str(), rival.median() * 1e6,
+                rival.least() * 1e6, rival.median() / median, (rival.least() - least) * 1e6);
   }
 }

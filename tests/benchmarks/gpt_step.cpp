@@ -29,11 +29,16 @@ PlainLoop plain_loop(bool bf16) {
   });
 }
 
-
 std::vector<std::string> configuration(const std::string& precision) {
-  return {"task.use=gpt", "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
-          "task.layers=4", "task.heads=4", "task.width=128", "task.context=128", "task.batch_size=8",
-          "optimizer.use=adamw", "precision.use=" + precision};
+  return {"task.use=gpt",
+          "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
+          "task.layers=4",
+          "task.heads=4",
+          "task.width=128",
+          "task.context=128",
+          "task.batch_size=8",
+          "optimizer.use=adamw",
+          "precision.use=" + precision};
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ class PlainLoop {
     gradients.reserve(parameters_.size());
     for (const auto& parameter : parameters_) gradients.push_back(parameter.grad());
     at::_foreach_add_(steps_, 1);
-    at::_fused_adamw_(parameters_, gradients, mean_, square_, {}, steps_, /*lr=*/1e-3, 0.9, 0.999, /*weight_decay=*/0.01,
-                      1e-8, /*amsgrad=*/false, /*maximize=*/false);
+    at::_fused_adamw_(parameters_, gradients, mean_, square_, {}, steps_, /*lr=*/1e-3, 0.9, 0.999,
+                      /*weight_decay=*/0.01, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
     return loss;
   }
 

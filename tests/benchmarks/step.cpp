@@ -31,7 +31,8 @@ PlainLoop plain_loop() {
   });
 }
 
-const std::vector<std::string> mlp = {"task.use=mlp", "task.samples=1024", "task.validation=0.0", "optimizer.use=adamw"};
+const std::vector<std::string> mlp = {"task.use=mlp", "task.samples=1024", "task.validation=0.0",
+                                      "optimizer.use=adamw"};
 
 std::vector<std::string> with(std::vector<std::string> sets, const std::vector<std::string>& more) {
   sets.insert(sets.end(), more.begin(), more.end());
@@ -47,8 +48,8 @@ int main() {
   auto plain = plain_loop();
   VernierLoop bare(mlp);
   VernierLoop usual(with(mlp, {"monitor.progress.every=1000000000"}));
-  VernierLoop clipped(with(mlp, {"callback.clip_norm.max_norm=1.0", "callback.schedule.kind=cosine",
-                                 "monitor.progress.every=1000000000"}));
+  VernierLoop clipped(with(
+      mlp, {"callback.clip_norm.max_norm=1.0", "callback.schedule.kind=cosine", "monitor.progress.every=1000000000"}));
   VernierLoop scaled(with(mlp, {"precision.use=fp16", "scaler.use=dynamic"}));
   compare("32-32-10 network, batch 8, float32, one thread",
           {{"plain LibTorch loop, _fused_adamw_", [&] { plain.step(); }},

@@ -147,7 +147,7 @@ TEST_CASE("grad_scaler: the law holds for any factors, intervals and patterns") 
   }
 }
 
-TEST_CASE("grad_scaler: a list may mix dtypes; one found_inf is for all") {
+TEST_CASE("grad_scaler: a list may mix dtypes and has one found_inf") {
   for (std::size_t bad = 0; bad < 5; ++bad) {
     std::vector<torch::Tensor> gradients;
     for (const auto dtype : {torch::kHalf, torch::kFloat, torch::kBFloat16, torch::kHalf}) {

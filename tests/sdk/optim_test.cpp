@@ -278,6 +278,30 @@ TEST_CASE("optim: dtypes may differ between parameters") {
   }
 }
 
+TEST_CASE("optim: small and large tensors train together, and the number of threads stays") {
+  Parameters parameters, apart;
+  for (const std::int64_t size : {3, 20000, 8192, 8193, 1}) {
+    parameters.push_back(torch::linspace(-1, 1, size).requires_grad_());
+    apart.push_back(parameters.back().detach().clone().requires_grad_());
+  }
+  AdamW optimizer(parameters, {.lr = 0.1});
+  std::vector<std::unique_ptr<AdamW>> each;
+  for (const auto& parameter : apart) {
+    each.push_back(std::make_unique<AdamW>(Parameters{parameter}, vernier::AdamWOptions{.lr = 0.1}));
+  }
+  const int threads = at::get_num_threads();
+  for (int step = 0; step < 5; ++step) {
+    set_gradients(parameters, step);
+    set_gradients(apart, step);
+    optimizer.step();
+    for (const auto& one : each) one->step();
+  }
+  CHECK(at::get_num_threads() == threads);
+  CHECK(same_bits(parameters, apart));
+  for (std::size_t i = 0; i < 5; ++i) CHECK(optimizer.parameters()[i].is_same(parameters[i]));
+  CHECK(optimizer.state().tensor("1/exp_avg").numel() == 20000);
+}
+
 TEST_CASE("optim: gradients() are those defined, zero_grad() drops or zeroes them") {
   const auto parameters = make_parameters();
   SGD optimizer(parameters);

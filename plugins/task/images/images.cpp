@@ -2,7 +2,7 @@
 // such as MNIST and its many relatives.
 //
 // images, labels        required: IDX files, packed by gzip or not; sizes are taken from them
-// validation_images, validation_labels  the held-out ones; none: no validation
+// validation_images = "", validation_labels = ""  the held-out ones; "": no validation
 // classes = 10          labels are 0 … classes - 1
 // batch_size = 64
 // channels = 16         of the first convolution; the second has twice as many

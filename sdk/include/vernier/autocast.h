@@ -14,8 +14,9 @@
 
 namespace vernier {
 
-// Thread-local: a guard holds for the thread that made it, and guards nest. The cache keeps the 16-bit copies of weights
-// until the outermost guard ends. With enabled = false the region runs in the tensors' own dtypes. Exceptions are safe.
+// Thread-local: a guard holds for the thread that made it, and guards nest. The cache keeps the 16-bit copies of
+// weights until the outermost guard ends. With enabled = false the region runs in the tensors' own dtypes. Exceptions
+// are safe.
 class VERNIER_API Autocast {
  public:
   Autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled = true, bool cache = true);

@@ -25,13 +25,14 @@ namespace vernier {
 
 struct GradScalerOptions {
   double init_scale = 65536.0;
-  double growth_factor = 2.0;     // after growth_interval steps in a row without inf or nan
-  double backoff_factor = 0.5;    // after a step with one
+  double growth_factor = 2.0;   // after growth_interval steps in a row without inf or nan
+  double backoff_factor = 0.5;  // after a step with one
   std::int64_t growth_interval = 2000;
-  bool enabled = true;            // false: every function does nothing or only calls the optimizer
+  bool enabled = true;  // false: every function does nothing or only calls the optimizer
 };
 
-// One thread. Unlike PyTorch's, takes float16 gradients too. Wrong order of calls throws Error, as PyTorch's RuntimeError.
+// One thread. Unlike PyTorch's, takes float16 gradients too. Wrong order of calls throws Error, as PyTorch's
+// RuntimeError.
 class VERNIER_API GradScaler {
  public:
   // Throws Error where growth does not grow or backoff does not shrink.
@@ -45,12 +46,12 @@ class VERNIER_API GradScaler {
   // Divides the gradients by the scale, in place, and checks them. At most once an optimizer between two updates.
   void unscale_(const FusedOptimizer& optimizer);
   void unscale_(const torch::optim::Optimizer& optimizer);
-  // The same for a plain list, as often as there are lists. Returns found_inf for the optimizer's step: float32 0-dim on
-  // the device, 1 where an element is inf or nan, else 0; undefined where the scaler is not enabled.
+  // The same for a plain list, as often as there are lists. Returns found_inf for the optimizer's step: float32 0-dim
+  // on the device, 1 where an element is inf or nan, else 0; undefined where the scaler is not enabled.
   torch::Tensor unscale_(const std::vector<torch::Tensor>& gradients);
 
-  // One step, unless there was an inf or nan; unscales where that was not done. Fused optimizers do both in their kernel;
-  // LibTorch's own cost a host sync.
+  // One step, unless there was an inf or nan; unscales where that was not done. Fused optimizers do both in their
+  // kernel; LibTorch's own cost a host sync.
   void step(FusedOptimizer& optimizer);
   void step(torch::optim::Optimizer& optimizer);
 
@@ -82,8 +83,8 @@ class VERNIER_API GradScaler {
   std::vector<torch::Tensor> found_;  // of plain lists since the last update
 };
 
-// For scalers with a law of their own: divides gradients of any dtypes, in place, by a scale (float32 0-dim) and returns
-// found_inf as GradScaler::unscale_ does. The bits are PyTorch's: the check is before the division, that is a
+// For scalers with a law of their own: divides gradients of any dtypes, in place, by a scale (float32 0-dim) and
+// returns found_inf as GradScaler::unscale_ does. The bits are PyTorch's: the check is before the division, that is a
 // multiplication by the reciprocal. No host sync on a GPU.
 VERNIER_API torch::Tensor unscale_gradients_(const std::vector<torch::Tensor>& gradients, const torch::Tensor& scale);
 

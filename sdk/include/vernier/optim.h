@@ -52,9 +52,9 @@ class VERNIER_API FusedOptimizer {
   FusedOptimizer(const FusedOptimizer&) = delete;
   FusedOptimizer& operator=(const FusedOptimizer&) = delete;
 
-  // One update, after backward; parameters without a gradient are passed over. Where found_inf is not 0 nothing changes,
-  // step counts included; gradients are divided by grad_scale (both float32, 0-dim, or undefined). No host sync on a GPU.
-  // Throws Error, before any change, where a gradient is sparse or of another dtype, device or shape than its parameter.
+  // One update, after backward; parameters without a gradient are passed over. Gradients are divided by grad_scale;
+  // where found_inf is not 0 nothing changes, step counts included (both float32 0-dim or undefined). No host sync on a
+  // GPU. Throws Error, before any change, where a gradient is sparse or not of its parameter's dtype, device and shape.
   void step(const torch::Tensor& found_inf = {}, const torch::Tensor& grad_scale = {});
 
   void zero_grad(bool set_to_none = true);  // drops the gradients, or fills them with 0
@@ -67,9 +67,9 @@ class VERNIER_API FusedOptimizer {
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   std::vector<torch::Tensor> gradients() const;  // those that are defined, in the order of the parameters
 
-  // "0/exp_avg", "0/step" and so on: PyTorch's names below the parameter's number; none for one without a gradient so far.
-  // Options and learning rates are not in it. load() copies; it throws Error, before any change, where number, names,
-  // shapes or dtypes are not this optimizer's.
+  // "0/exp_avg", "0/step" and so on: PyTorch's names below the parameter's number; none for one without a gradient so
+  // far. Options and learning rates are not in it. load() copies; it throws Error, before any change, where number,
+  // names, shapes or dtypes are not this optimizer's.
   State state() const;
   void load(const State& state);
 

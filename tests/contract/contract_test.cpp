@@ -1,0 +1,346 @@
+// What every plugin keeps to, whichever there are: the suite runs over all that were built.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+#include <vernier/error.h>
+
+#include <array>
+#include <cstdio>
+#include <regex>
+#include <sstream>
+
+#include "small_run.h"
+
+using vernier::Error;
+using vernier::Host;
+using vernier::Options;
+using vernier::Table;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string id_of(const Host::Listed& plugin) {
+  return plugin.role + "/" + plugin.name;
+}
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string read_file(const fs::path& path) {
+  std::stringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::string output_of(const std::string& command, int& status) {
+  std::string output;
+  std::array<char, 4096> bytes;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  while (const auto count = std::fread(bytes.data(), 1, bytes.size(), pipe)) output.append(bytes.data(), count);
+  status = ::pclose(pipe);
+  return output;
+}
+
+template <class... Roles>
+std::unique_ptr<vernier::Plugin> make_one_of(const Host::Listed& plugin, Options& options) {
+  std::unique_ptr<vernier::Plugin> made;
+  const bool known =
+      ((plugin.role == Roles::role && (made = built_plugins().make<Roles>(plugin.name, options), true)) || ...);
+  REQUIRE_MESSAGE(known, plugin.role);
+  return made;
+}
+
+// As `vernier plugins role/name` does: options that must be given need not be.
+std::vector<Options::Declared> describe(const Host::Listed& plugin, Table table = {}) {
+  using namespace vernier;
+  Options options(id_of(plugin), std::move(table), "test.toml:1");
+  options.only_describe();
+  const auto made =
+      make_one_of<Task, Precision, Scaler, Accumulation, Optimizer, Checkpoint, Distributed, Callback, Monitor>(
+          plugin, options);
+  CHECK(made->id() == id_of(plugin));
+  return options.declared();
+}
+
+std::string refusal(const Host::Listed& plugin, const std::string& key, vernier::Value value) {
+  try {
+    describe(plugin, {{key, std::move(value)}});
+  } catch (const Error& error) {
+    CHECK(error.kind() == Error::Kind::configuration);
+    return error.what();
+  }
+  return "";
+}
+
+// The comment that a plugin's source opens with.
+std::string head_of(const Host::Listed& plugin) {
+  const auto folder = fs::path(VERNIER_SOURCE_DIR) / "plugins" / plugin.role;
+  auto path = folder / (plugin.name + ".cpp");
+  if (!fs::exists(path)) path = folder / plugin.name / (plugin.name + ".cpp");
+  std::ifstream in(path);
+  REQUIRE_MESSAGE(in, path.string());
+  std::string head;
+  for (std::string line; std::getline(in, line) && line.starts_with("//");) head += line.substr(2) + '\n';
+  return head;
+}
+
+// What stands behind "key =" in a text: a string, a list, or all up to a space or comma.
+std::string default_in(const std::string& text, const std::string& key) {
+  const std::regex pattern("(?:^|[\\s,])" + key + R"(\s*=\s*("[^"]*"|\[[^\]]*\]|[^\s,]+))");
+  std::smatch found;
+  return std::regex_search(text, found, pattern) ? found[1].str() : "";
+}
+
+bool is_same_value(const std::string& a, const std::string& b) {
+  std::istringstream first(a), second(b);
+  double x = 0, y = 0;
+  if (first >> x && first.eof() && second >> y && second.eof()) return x == y;
+  return a == b;
+}
+
+// A train set of 64 little images in the format of MNIST.
+std::string write_images(const TemporaryFolder& folder) {
+  std::string images("\0\0\x08\x03\0\0\0\x40\0\0\0\x08\0\0\0\x08", 16), labels("\0\0\x08\x01\0\0\0\x40", 8);
+  for (int i = 0; i < 64; ++i) {
+    labels += static_cast<char>(i % 10);
+    for (int pixel = 0; pixel < 64; ++pixel) images += static_cast<char>((i % 10) * 20 + pixel);
+  }
+  return "images='" + folder.write("images", images) + "'\nlabels='" + folder.write("labels", labels) + "'\n";
+}
+
+// What a task must be given; small, so that its steps are quick.
+std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folder) {
+  if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) != "task/gpt") return "";
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i * i) + '\n';
+  return "data = [\"" + folder.write("text", text) +
+         "\"]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\ndropout = 0.1\n";
+}
+
+// A run in which the plugin fills its role, with neighbours whose state shows in the numbers.
+Table run_with(const Host::Listed& plugin, const TemporaryFolder& folder) {
+  const std::string base = R"(
+[run]
+steps = 20
+validate_every = 5
+[task]
+use = "mlp"
+samples = 64
+[scaler]
+use = "dynamic"
+growth_interval = 3
+[optimizer]
+use = "adamw"
+[[monitor]]
+use = "jsonl"
+)";
+  const bool many = plugin.role == vernier::Callback::role || plugin.role == vernier::Monitor::role;
+  const std::string header = many ? "[[" + plugin.role + "]]" : "[" + plugin.role + "]";
+  return from_toml({base, header + "\nuse = \"" + plugin.name + "\"\n" + options_for(plugin, folder)});
+}
+
+struct Trained {
+  std::string digest, losses;
+  bool operator==(const Trained&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Trained& trained) {
+  return out << trained.digest << '\n' << trained.losses;
+}
+
+Trained result_of(const SmallRun& run) {
+  return {run.digest(), read_file(run.run.output + "/losses.jsonl")};
+}
+
+Trained train(const Table& config) {
+  const TemporaryFolder output;
+  SmallRun run(config, output.path().string());
+  run.train();
+  return result_of(run);
+}
+
+// Stopped after ten steps, then gone on with in plugins that are made anew.
+Trained train_in_two_parts(const Table& config) {
+  const TemporaryFolder output;
+  {
+    SmallRun first(config, output.path().string());
+    first.stop_after(10);
+    CHECK(first.train().signal == SIGINT);
+  }
+  SmallRun second(config, output.path().string());
+  REQUIRE(second.resume());
+  CHECK(second.run.step == 10);
+  second.train();
+  return result_of(second);
+}
+
+template <class Body>
+void for_each_plugin(const Body& body) {
+  const auto all = built_plugins().list();
+  REQUIRE(all.size() >= 18);
+  for (const auto& plugin : all) {
+    const std::string id = id_of(plugin);
+    CAPTURE(id);
+    body(plugin);
+  }
+}
+
+// Progress would be drawn among the test's own lines.
+struct Quiet {
+  Quiet() : saved(::dup(STDERR_FILENO)) {
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+    const int nothing = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    ::dup2(nothing, STDERR_FILENO);
+    ::close(nothing);
+  }
+  ~Quiet() {
+    vernier::set_log_sink(nullptr);
+    ::dup2(saved, STDERR_FILENO);
+    ::close(saved);
+  }
+  int saved;
+};
+
+}  // namespace
+
+TEST_CASE("every plugin fits this build and says a version") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    CHECK(plugin.trouble == "");
+    CHECK(std::regex_match(plugin.version, std::regex(R"(\d+\.\d+\.\d+)")));
+    CHECK(std::string(vernier::read_descriptor(plugin.file).role) == plugin.role);
+    CHECK(std::string(vernier::read_descriptor(plugin.file).name) == plugin.name);
+  });
+}
+
+TEST_CASE("every plugin exports its descriptor alone") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    int status = 0;
+    const auto symbols = output_of("nm -D --defined-only --format=posix '" + plugin.file.string() + "'", status);
+    CHECK(status == 0);
+    CHECK(std::regex_match(symbols, std::regex("vernier_plugin [A-Z] \\w+ \\w+\\s*")));
+  });
+}
+
+TEST_CASE("every plugin describes its options") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    for (const auto& option : describe(plugin)) {
+      CAPTURE(option.key);
+      CHECK(std::regex_match(option.key, std::regex("[a-z][a-z0-9_]*")));
+      CHECK(option.type != "");
+      CHECK(option.fallback != "");
+      CHECK(option.meaning.size() >= 8);
+    }
+  });
+}
+
+TEST_CASE("every plugin refuses keys that it does not know") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    const auto text = refusal(plugin, "no_such_option", {std::int64_t{1}, "run.toml:7"});
+    CHECK(contains(text, "run.toml:7: " + id_of(plugin) + ": `no_such_option` is not an option here"));
+    for (const auto& option : describe(plugin)) {
+      const auto near = refusal(plugin, option.key + "x", {std::int64_t{1}, "run.toml:7"});
+      CHECK_MESSAGE(contains(near, "did you mean `" + option.key + "`?"), near);
+    }
+  });
+}
+
+TEST_CASE("every plugin refuses values of another type") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    for (const auto& option : describe(plugin)) {
+      const auto text = refusal(plugin, option.key, {Table{}, "run.toml:7"});
+      CHECK_MESSAGE(contains(text, "run.toml:7: " + id_of(plugin) + ": `" + option.key + "` must be " + option.type),
+                    text);
+    }
+  });
+}
+
+TEST_CASE("every plugin's source opens with its name, and with its options and their defaults") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    const auto head = head_of(plugin);
+    CHECK_MESSAGE(head.starts_with(" " + plugin.name + ": "), head);
+    for (const auto& option : describe(plugin)) {
+      CAPTURE(option.key);
+      const bool is_required = std::regex_search(head, std::regex("\\b" + option.key + "\\b[ \\w,]*required"));
+      if (option.fallback == "required" || (option.fallback == "\"\"" && is_required)) {
+        CHECK(is_required);
+      } else {
+        const auto written = default_in(head, option.key);
+        CHECK_MESSAGE(is_same_value(written, option.fallback), written, " is written, ", option.fallback, " is meant");
+      }
+    }
+  });
+}
+
+TEST_CASE("with every plugin a run can be repeated") {
+  const Quiet quiet;
+  for_each_plugin([](const Host::Listed& plugin) {
+    const TemporaryFolder folder;
+    const auto config = run_with(plugin, folder);
+    const auto first = train(config);
+    CHECK(!first.losses.empty());
+    CHECK(first == train(config));
+  });
+}
+
+TEST_CASE("with every plugin a run that was stopped and resumed is the run that was not, bit for bit") {
+  const Quiet quiet;
+  for_each_plugin([](const Host::Listed& plugin) {
+    if (id_of(plugin) == "checkpoint/none") return;  // keeps nothing to go on from
+    const TemporaryFolder folder;
+    const auto config = run_with(plugin, folder);
+    CHECK(train_in_two_parts(config) == train(config));
+  });
+}
+
+TEST_CASE("every monitor only looks") {
+  const Quiet quiet;
+  std::string without;
+  for_each_plugin([&without](const Host::Listed& plugin) {
+    if (plugin.role != vernier::Monitor::role) return;
+    const TemporaryFolder folder;
+    const auto digest = train(run_with(plugin, folder)).digest;
+    if (without.empty()) without = digest;
+    CHECK(digest == without);
+  });
+}
+
+// Configurations: each base run, and each overlay on a base run, is wired and prepared by the program itself.
+namespace {
+
+const fs::path configs = fs::path(VERNIER_SOURCE_DIR) / "configs";
+
+void check(const std::string& arguments) {
+  int status = 0;
+  const auto text =
+      output_of("cd '" VERNIER_SOURCE_DIR "' && '" VERNIER_BINARY_DIR "/vernier' check " + arguments, status);
+  CHECK_MESSAGE(status == 0, arguments, ": ", text);
+  CHECK(contains(text, "ready: nothing was trained or written"));
+}
+
+}  // namespace
+
+TEST_CASE("every base run in configs is ready to train") {
+  const TemporaryFolder folder;
+  for (const auto& entry : fs::directory_iterator(configs)) {
+    if (entry.path().extension() != ".toml") continue;
+    CHECK(read_file(entry.path()).starts_with("# "));
+    std::string sets;
+    std::istringstream lines(entry.path().stem() == "images" ? write_images(folder) : "");
+    for (std::string line; std::getline(lines, line);) sets += " --set \"task." + line + '"';
+    if (!sets.empty()) sets += " --set task.validation_images= --set task.validation_labels=";
+    check(entry.path().string() + sets);
+  }
+}
+
+TEST_CASE("every strategy has an overlay in configs that is ready to train") {
+  for_each_plugin([](const Host::Listed& plugin) {
+    if (plugin.role == vernier::Task::role) return;  // base runs
+    const auto overlay = configs / plugin.role / (plugin.name + ".toml");
+    REQUIRE(fs::exists(overlay));
+    const auto text = read_file(overlay);
+    CHECK(text.starts_with("# "));
+    CHECK(contains(text, "use = \"" + plugin.name + "\""));
+    check((configs / "mlp.toml").string() + " " + overlay.string());
+  });
+}

@@ -1,0 +1,239 @@
+// adamw and sgd.
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/roles.h>
+#include <vernier/safetensors.h>
+
+#include <cmath>
+
+#include "plugin_library.h"
+#include "temporary_folder.h"
+
+using vernier::Optimizer;
+using vernier::Table;
+using vernier::Value;
+
+namespace {
+
+Value number(double value) {
+  return {value, "test.toml:2"};
+}
+Value patterns(const std::vector<std::string>& texts) {
+  vernier::Array array;
+  for (const auto& text : texts) array.push_back({text, "test.toml:3"});
+  return {array, "test.toml:3"};
+}
+
+// An optimizer over named parameters, with gradients that are a fixed function of the step.
+struct Fixture {
+  explicit Fixture(const std::string& name, Table options = {}, bool prepares = true)
+      : plugin(make_plugin<Optimizer>("optimizer/" + name, std::move(options))) {
+    torch::manual_seed(7);
+    for (const char* parameter : {"h.0.attn.weight", "h.0.attn.bias", "h.0.ln_1.weight", "head.weight"}) {
+      const auto tensor = torch::randn({2, 3}).requires_grad_();
+      run.parameters.push_back({parameter, tensor, tensor});
+    }
+    if (prepares) plugin->prepare(run);
+  }
+
+  torch::Tensor gradient(std::size_t i) const {
+    const double phase = static_cast<double>(run.step) + static_cast<double>(i);
+    return torch::full({2, 3}, std::sin(phase) + 0.5);
+  }
+  void step() {
+    for (std::size_t i = 0; i < run.parameters.size(); ++i) run.parameters[i].owned.mutable_grad() = gradient(i);
+    plugin->step(run);
+    run.step += 1;
+  }
+  void step_with_zero_gradients() {
+    for (auto& parameter : run.parameters) parameter.owned.mutable_grad() = torch::zeros({2, 3});
+    plugin->step(run);
+    run.step += 1;
+  }
+  std::vector<torch::Tensor> weights() const {
+    std::vector<torch::Tensor> copies;
+    for (const auto& parameter : run.parameters) copies.push_back(parameter.owned.detach().clone());
+    return copies;
+  }
+
+  std::unique_ptr<Optimizer> plugin;
+  vernier::Run run;
+};
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!torch::equal(a[i], b[i])) return false;
+  }
+  return a.size() == b.size();
+}
+
+void check_close(const torch::Tensor& weight, const torch::Tensor& expected) {
+  CHECK(torch::allclose(weight.to(torch::kFloat64), expected, 1e-5, 1e-6));
+}
+
+}  // namespace
+
+TEST_CASE("optimizer: adamw follows its paper, with the rate of the schedule") {
+  const double lr = 0.02, beta1 = 0.8, beta2 = 0.95, eps = 1e-6, decay = 0.1;
+  Fixture fixture("adamw", {{"learning_rate", number(lr)},
+                            {"beta1", number(beta1)},
+                            {"beta2", number(beta2)},
+                            {"eps", number(eps)},
+                            {"weight_decay", number(decay)}});
+  auto expected = fixture.weights();
+  for (auto& weight : expected) weight = weight.to(torch::kFloat64);
+  std::vector<torch::Tensor> mean(4, torch::zeros({2, 3}, torch::kFloat64)), square = mean;
+  for (int t = 1; t <= 20; ++t) {
+    fixture.run.learning_rate_factor = 1.0 / t;
+    const double rate = lr / t;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto gradient = fixture.gradient(i).to(torch::kFloat64);
+      mean[i] = beta1 * mean[i] + (1 - beta1) * gradient;
+      square[i] = beta2 * square[i] + (1 - beta2) * gradient * gradient;
+      const auto direction = mean[i] / (1 - std::pow(beta1, t)) / ((square[i] / (1 - std::pow(beta2, t))).sqrt() + eps);
+      expected[i] = expected[i] * (1 - rate * decay) - rate * direction;
+    }
+    fixture.step();
+    CHECK(fixture.run.metrics.value("learning_rate").value() == doctest::Approx(rate).epsilon(1e-12));
+  }
+  for (std::size_t i = 0; i < 4; ++i) check_close(fixture.run.parameters[i].owned, expected[i]);
+}
+
+TEST_CASE("optimizer: sgd follows its law") {
+  for (const bool nesterov : {false, true}) {
+    const double lr = 0.05, momentum = 0.9, decay = 0.01;
+    Fixture fixture("sgd", {{"learning_rate", number(lr)},
+                            {"momentum", number(momentum)},
+                            {"weight_decay", number(decay)},
+                            {"nesterov", {nesterov, "test.toml:2"}}});
+    auto expected = fixture.weights();
+    for (auto& weight : expected) weight = weight.to(torch::kFloat64);
+    std::vector<torch::Tensor> velocity(4);
+    for (int t = 1; t <= 20; ++t) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        const auto gradient = fixture.gradient(i).to(torch::kFloat64) + decay * expected[i];
+        velocity[i] = t == 1 ? gradient : momentum * velocity[i] + gradient;
+        expected[i] = expected[i] - lr * (nesterov ? gradient + momentum * velocity[i] : velocity[i]);
+      }
+      fixture.step();
+    }
+    for (std::size_t i = 0; i < 4; ++i) check_close(fixture.run.parameters[i].owned, expected[i]);
+  }
+}
+
+TEST_CASE("optimizer: no_decay names parameters, * for any text") {
+  const auto decayed = [](const std::vector<std::string>& names) {
+    Fixture fixture("adamw",
+                    {{"learning_rate", number(0.1)}, {"weight_decay", number(0.5)}, {"no_decay", patterns(names)}});
+    const auto before = fixture.weights();
+    fixture.step_with_zero_gradients();
+    std::string which;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto& now = fixture.run.parameters[i].owned;
+      const bool shrank = torch::allclose(now, before[i] * 0.95);
+      CHECK((shrank || torch::equal(now, before[i])));
+      which += shrank ? 'x' : '-';
+    }
+    return which;
+  };
+  CHECK(decayed({}) == "xxxx");
+  CHECK(decayed({"*.bias", "*ln_*"}) == "x--x");
+  CHECK(decayed({"head.weight"}) == "xxx-");
+  CHECK(decayed({"h.0.*"}) == "---x");
+  CHECK(decayed({"*"}) == "----");
+}
+
+TEST_CASE("optimizer: a no_decay that names nothing is refused with a name that is there") {
+  Fixture fixture("adamw", {{"no_decay", patterns({"*.bias", "*.biases"})}}, false);
+  CHECK_THROWS_WITH_AS(fixture.plugin->prepare(fixture.run),
+                       "optimizer/adamw: `no_decay` has \"*.biases\", which is the name of no parameter, such as "
+                       "h.0.attn.weight",
+                       vernier::Error);
+  fixture.run.parameters.clear();
+  CHECK_THROWS_AS(fixture.plugin->prepare(fixture.run), vernier::Error);
+}
+
+TEST_CASE("optimizer: a skipped update changes nothing, not even what it remembers") {
+  for (const std::string name : {"adamw", "sgd"}) {
+    CAPTURE(name);
+    const Table options = name == "sgd" ? Table{{"momentum", number(0.9)}} : Table{};
+    Fixture skips(name, options), plain(name, options);
+    for (int t = 0; t < 6; ++t) {
+      skips.run.found_inf = torch::ones({});
+      const auto before = skips.weights();
+      skips.step();
+      skips.run.step -= 1;
+      CHECK(equal(skips.weights(), before));
+      skips.run.found_inf = torch::zeros({});
+      skips.step();
+      plain.step();
+      CHECK(equal(skips.weights(), plain.weights()));
+    }
+  }
+}
+
+TEST_CASE("optimizer: a parameter without a gradient stays") {
+  for (const std::string name : {"adamw", "sgd"}) {
+    Fixture fixture(name);
+    const auto before = fixture.weights();
+    fixture.run.parameters[1].owned.mutable_grad() = torch::ones({2, 3});
+    fixture.plugin->step(fixture.run);
+    for (std::size_t i = 0; i < 4; ++i) {
+      CHECK(torch::equal(fixture.run.parameters[i].owned, before[i]) == (i != 1));
+    }
+  }
+}
+
+TEST_CASE("optimizer: what is saved goes through a file, and the next ten steps are the same bits") {
+  const std::vector<std::pair<std::string, Table>> kinds = {
+      {"adamw", {{"no_decay", patterns({"*.bias"})}}},
+      {"adamw", {{"amsgrad", {true, "test.toml:2"}}}},
+      {"sgd", {{"momentum", number(0.9)}, {"nesterov", {true, "test.toml:2"}}}},
+      {"sgd", {}}};
+  for (const auto& [name, options] : kinds) {
+    CAPTURE(name);
+    Fixture fixture(name, options), loaded(name, options);
+    for (int t = 0; t < 7; ++t) fixture.step();
+    const TemporaryFolder folder;
+    vernier::save_safetensors(folder / "state", fixture.plugin->save().tensors);
+    vernier::State state;
+    state.tensors = vernier::load_safetensors(folder / "state");
+    loaded.plugin->load(state);
+    {
+      const torch::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < 4; ++i) loaded.run.parameters[i].owned.copy_(fixture.run.parameters[i].owned);
+    }
+    loaded.run.step = fixture.run.step;
+    for (int t = 0; t < 10; ++t) {
+      fixture.step();
+      loaded.step();
+      CHECK(equal(fixture.weights(), loaded.weights()));
+    }
+  }
+}
+
+TEST_CASE("optimizer: adamw's memory belongs to names, whatever their order") {
+  Fixture fixture("adamw", {{"no_decay", patterns({"*.bias"})}});
+  for (int t = 0; t < 3; ++t) fixture.step();
+  const auto state = fixture.plugin->save();
+  CHECK(state.has("h.0.attn.weight/exp_avg"));
+  CHECK(state.has("head.weight/step"));
+  Fixture loaded("adamw");  // decays all, and so keeps them in another order
+  loaded.plugin->load(state);
+  for (const auto& [name, tensor] : loaded.plugin->save().tensors) CHECK(torch::equal(tensor, state.tensor(name)));
+  Fixture other("adamw", {}, false);
+  other.run.parameters[0].name = "h.0.attn.kernel";
+  other.plugin->prepare(other.run);
+  CHECK_THROWS_AS(other.plugin->load(state), vernier::Error);
+}
+
+TEST_CASE("optimizer: options out of range are refused") {
+  const auto refused = [](const std::string& name, Table table) {
+    CHECK_THROWS_AS(make_plugin<Optimizer>("optimizer/" + name, std::move(table)), vernier::Error);
+  };
+  for (const std::string name : {"adamw", "sgd"}) refused(name, {{"learning_rate", number(-1)}});
+  refused("adamw", {{"beta1", number(1)}});
+  refused("adamw", {{"eps", number(-1e-8)}});
+  refused("sgd", {{"nesterov", {true, "test.toml:2"}}});
+  refused("sgd", {{"momentum", number(0.9)}, {"dampening", number(0.1)}, {"nesterov", {true, "test.toml:2"}}});
+}

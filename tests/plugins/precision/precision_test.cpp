@@ -1,0 +1,125 @@
+// fp32, bf16 and fp16.
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/linear.h>
+#include <doctest/doctest.h>
+#include <vernier/roles.h>
+
+#include "plugin_library.h"
+#include "small_run.h"
+
+using vernier::Precision;
+
+namespace {
+
+struct Forward {
+  explicit Forward(const std::string& name) : plugin(make_plugin<Precision>("precision/" + name)) {
+    torch::manual_seed(3);
+    input = torch::randn({4, 8});
+    weight = torch::randn({5, 8}).requires_grad_();
+    vernier::Run run;
+    plugin->prepare(run);
+  }
+  torch::Tensor linear() {
+    return plugin->forward([this] { return at::linear(input, weight); });
+  }
+  std::unique_ptr<Precision> plugin;
+  torch::Tensor input, weight;
+};
+
+// Steps, losses and skips of a small classifier.
+struct Trained {
+  double first_loss = 0, last_loss = 0;
+  std::int64_t updates = 0;
+};
+
+Trained train(const std::string& overlay) {
+  const TemporaryFolder output;
+  SmallRun run(from_toml({"[run]\nsteps = 300\n[task]\nuse = \"mlp\"\nbatch_size = 32\n[optimizer]\nuse = \"adamw\"\n"
+                          "learning_rate = 0.01\n[checkpoint]\nuse = \"none\"\n",
+                          overlay}),
+               output.path().string());
+  Trained trained;
+  run.on(vernier::Event::StepEnd, [&trained](vernier::Run& now) {
+    if (now.step == 0) trained.first_loss = now.loss.item<double>();
+  });
+  const auto outcome = run.train();
+  trained.last_loss = outcome.validation_loss.value();
+  trained.updates = run.run.updates;
+  return trained;
+}
+
+}  // namespace
+
+TEST_CASE("precision: fp32 leaves everything as it is") {
+  Forward forward("fp32");
+  CHECK_FALSE(forward.plugin->needs_scaler());
+  CHECK(torch::equal(forward.linear(), at::linear(forward.input, forward.weight)));
+}
+
+TEST_CASE("precision: bf16 and fp16 round what goes into a matrix product, and nothing else") {
+  for (const auto& [name, dtype] : {std::pair("bf16", torch::kBFloat16), std::pair("fp16", torch::kFloat16)}) {
+    CAPTURE(name);
+    Forward forward(name);
+    CHECK(forward.plugin->needs_scaler() == (dtype == torch::kFloat16));
+    const auto output = forward.linear();
+    CHECK((output.scalar_type() == dtype));
+    CHECK(torch::equal(output, at::linear(forward.input.to(dtype), forward.weight.to(dtype))));
+    output.sum().backward();
+    CHECK((forward.weight.scalar_type() == torch::kFloat32));
+    CHECK((forward.weight.grad().scalar_type() == torch::kFloat32));
+    CHECK_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+    CHECK((at::linear(forward.input, forward.weight).scalar_type() == torch::kFloat32));
+  }
+}
+
+TEST_CASE("precision: autocast ends where a forward throws") {
+  for (const std::string name : {"bf16", "fp16"}) {
+    Forward forward(name);
+    CHECK_THROWS(forward.plugin->forward([]() -> torch::Tensor { throw std::runtime_error("in the middle"); }));
+    CHECK_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  }
+}
+
+TEST_CASE("precision: a small training ends where it does in float32, also when its first updates are skipped") {
+  const auto fp32 = train("");
+  CHECK(fp32.updates == 300);
+  CHECK(fp32.last_loss < fp32.first_loss / 2);
+  const auto bf16 = train("[precision]\nuse = \"bf16\"\n");
+  CHECK(bf16.updates == 300);
+  CHECK(bf16.last_loss == doctest::Approx(fp32.last_loss).epsilon(0.15));
+  const auto fp16 = train("[precision]\nuse = \"fp16\"\n[scaler]\nuse = \"dynamic\"\ninit_scale = 1073741824.0\n");
+  CHECK(fp16.updates < 300);  // 2^30 times a gradient is over what float16 holds
+  CHECK(fp16.updates > 270);
+  CHECK(fp16.last_loss == doctest::Approx(fp32.last_loss).epsilon(0.15));
+}
+
+TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale and is told") {
+  const TemporaryFolder output;
+  SmallRun run(from_toml({"[run]\nsteps = 30\n[task]\nuse = \"mlp\"\n[precision]\nuse = \"fp16\"\n[scaler]\nuse = "
+                          "\"dynamic\"\ninit_scale = 1073741824.0\n[optimizer]\nuse = \"adamw\"\n[checkpoint]\nuse = "
+                          "\"none\"\n"}),
+               output.path().string());
+  std::string digest = run.digest();
+  double scale = 1073741824.0;
+  std::int64_t skipped = 0;
+  run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+    CHECK(now.metrics.value("scale") == scale);
+    const auto before = std::exchange(digest, run.digest());
+    std::vector<std::string> notices;
+    for (const auto& notice : now.notices) notices.push_back(notice.name);
+    if (now.found_inf.item<float>() == 0) {
+      CHECK(before != digest);
+      CHECK(notices.empty());
+      return;
+    }
+    CHECK(before == digest);
+    CHECK(std::ranges::count(notices, "step_skipped") == 1);
+    CHECK(std::ranges::count(notices, "scale_changed") == 1);
+    scale /= 2;
+    skipped += 1;
+  });
+  run.train();
+  CHECK(skipped > 0);
+  CHECK(skipped < 30);
+  CHECK(run.run.updates == 30 - skipped);
+}
