@@ -114,7 +114,7 @@ TEST_CASE("host: what goes wrong while it is made names the plugin and keeps the
   CHECK(refusal_with("std") == refused(id + " failed in its constructor: boom"));
   CHECK(refusal_with("c10") == refused(id + " failed in its constructor: boom of LibTorch"));
   CHECK(refusal_with("int") == refused(id + " failed in its constructor: it threw no std::exception"));
-  CHECK(refusal_with("unnamed") == configuration(id + ": boom"));
+  CHECK(refusal_with("unnamed") == configuration(id + " failed in its constructor: boom"));
   CHECK(refusal_with("refused") == configuration("run.toml:4: " + id + ": `what` fits nothing"));
   CHECK(refusal("makes_nothing") == refused(fixture("makes_nothing") + ": its create function made nothing"));
   CHECK(refusal("fits", with("strenght", "1")) ==

@@ -114,6 +114,29 @@ TEST_CASE("snapshot: a run may be resumed with other monitors") {
   CHECK(saved.restore(fresh->snapshot()) == Thrown{});
 }
 
+TEST_CASE("snapshot: what save throws names the plugin, and a monitor's is only reported") {
+  struct BrokenTask final : toy::Task {
+    State save() const override { throw std::runtime_error("boom"); }
+  };
+  struct BrokenMonitor final : vernier::Monitor {
+    State save() const override { throw std::runtime_error("boom"); }
+  };
+  Prepared broken;
+  broken.wiring.task = std::make_unique<BrokenTask>();
+  CHECK(thrown_by([&] { broken.snapshot(); }) == failed("task/toy while it was saved: boom"));
+
+  static std::vector<std::string> warnings;
+  warnings.clear();
+  vernier::set_log_sink(
+      [](vernier::Level, const std::string& who, const std::string& text) { warnings.push_back(who + ": " + text); });
+  Prepared watched, fresh;
+  watched.wiring.monitors.push_back(std::make_unique<BrokenMonitor>());
+  watched.wiring.monitors.back()->set_id("monitor/broken");
+  CHECK(fresh.restore(watched.snapshot()) == Thrown{});
+  vernier::set_log_sink(nullptr);
+  CHECK(warnings == std::vector<std::string>{"monitor/broken while it was saved: boom (the run goes on)"});
+}
+
 TEST_CASE("snapshot: another number of threads is told, since the bits may differ") {
   static std::vector<std::string> warnings;
   warnings.clear();

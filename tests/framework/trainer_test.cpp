@@ -347,7 +347,7 @@ TEST_CASE("trainer: what prepare and load throw is named") {
   calls_left = 0;
   auto& trainer = resumed.prepare();
   const auto snapshot = vernier::take_snapshot(resumed.run, resumed.wiring.plugins());
-  CHECK(thrown_by([&] { trainer.resume(resumed.run, snapshot); }) == failed("task/faulty: boom"));
+  CHECK(thrown_by([&] { trainer.resume(resumed.run, snapshot); }) == failed("task/faulty while it was resumed: boom"));
 }
 
 TEST_CASE("trainer: an error's kind is kept, and what names its plugin is not named twice") {

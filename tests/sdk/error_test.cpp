@@ -27,3 +27,29 @@ TEST_CASE("error: LibTorch's messages come without its backtrace") {
     CHECK(vernier::message(exception) == "mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)");
   }
 }
+
+TEST_CASE("error: an exception is rethrown with its plugin, once, and the cause nested") {
+  const auto renamed = [](const auto& exception, const std::string& place = "") {
+    return thrown_by([&] {
+      try {
+        throw exception;
+      } catch (...) {
+        vernier::rethrow_naming("task/toy", " in step 3", Error::Kind::training, place);
+      }
+    });
+  };
+  CHECK(renamed(std::runtime_error("boom\n")) == failed("task/toy in step 3: boom"));
+  CHECK(renamed(Error("boom", Error::Kind::plugin), "run.toml:5") == refused("run.toml:5: task/toy in step 3: boom"));
+  CHECK(renamed(Error("run.toml:6: task/toy: `data` is empty", Error::Kind::configuration)) ==
+        configuration("run.toml:6: task/toy: `data` is empty"));
+  CHECK(renamed(42) == failed("task/toy in step 3: it threw no std::exception"));
+  try {
+    try {
+      throw std::out_of_range("the cause");
+    } catch (...) {
+      vernier::rethrow_naming("task/toy", "", Error::Kind::training);
+    }
+  } catch (const Error& error) {
+    CHECK_THROWS_AS(std::rethrow_if_nested(error), std::out_of_range);
+  }
+}
