@@ -34,7 +34,7 @@ TEST_CASE("mlp: an epoch holds each point once") {
   CHECK(seen.size() == 80);
 }
 
-TEST_CASE("mlp: a seed gives one data set, one start and one order; save and load go on in it") {
+TEST_CASE("mlp: a seed gives one data set, one start and one order, save and load go on in it") {
   const LoadedTask first("mlp", {}, 3), second("mlp", {}, 3), other("mlp", {}, 4);
   CHECK(torch::equal(first.parameter("layers.0.weight"), second.parameter("layers.0.weight")));
   CHECK_FALSE(torch::equal(first.parameter("layers.0.weight"), other.parameter("layers.0.weight")));
