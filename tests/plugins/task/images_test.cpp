@@ -192,7 +192,7 @@ TEST_CASE("images: refuses labels and options that do not fit") {
     return refusal([&] { const LoadedTask task("images", small(folder, std::move(more))); });
   };
   CHECK(refused({}).empty());
-  CHECK(contains(refused({{"images", value("")}}), "`images` and `labels` are needed"));
+  CHECK(contains(refused({{"images", value("")}}), "`images` is needed: IDX file"));
   CHECK(contains(refused({{"images", value("no/such/file")}}), "'no/such/file' cannot be opened"));
   CHECK(contains(refused({{"images", value(folder.path().string())}}), "cannot be read"));
   CHECK(contains(refused({{"labels", value(folder.write("l", idx({20}, std::string(19, '\1') + '\12')))}}),
