@@ -56,7 +56,7 @@ TEST_CASE("fixed: a tail of an epoch may have fewer samples than there are piece
   const auto plugin = in_pieces(4);
   CHECK_THROWS_WITH_AS(
       plugin->split(batch_of(3)),
-      "accumulation/fixed: pieces = 4 is more than a batch has samples (3); lower `pieces` or raise the "
+      "pieces = 4 is more than a batch has samples (3); lower `pieces` or raise the "
       "task's batch_size",
       vernier::Error);
   CHECK(plugin->split(batch_of(4)).size() == 4);
