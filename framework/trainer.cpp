@@ -117,7 +117,9 @@ void Trainer::resume(Run& run, const State& snapshot) {
   restore_snapshot(snapshot, run, wiring_.plugins());
   const auto own = snapshot.part("trainer");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
+  if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
   if (own.has("best_loss")) best_loss_ = own.tensor("best_loss").to(run.device);
+  if (own.has("validation_loss")) outcome_.validation_loss = own.real("validation_loss");
   if (own.has("best_validation_loss")) outcome_.best_validation_loss = own.real("best_validation_loss");
   saved_step_ = run.step;
 }
@@ -192,7 +194,9 @@ void Trainer::save(Run& run) {
     snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
     skipped_.put(*skipped);
   }
+  if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
+  if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
   checkpoint_->write(snapshot, run);
   saved_step_ = run.step;

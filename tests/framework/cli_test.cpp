@@ -446,7 +446,7 @@ TEST_CASE("cli: killed at random moments and resumed, a run ends in the same bit
       CAPTURE(threads);
       Place place(precision, in_memory());
       Arguments arguments = {"train",      "run.toml",           "--quiet",
-                             set(threads), set("run.steps=400"), set("run.validate_every=7")};
+                             set(threads), set("run.steps=600"), set("run.validate_every=7")};
       Arguments whole = arguments;
       whole.push_back(set("run.output=whole"));
       REQUIRE(place.call(whole) == 0);
@@ -458,7 +458,7 @@ TEST_CASE("cli: killed at random moments and resumed, a run ends in the same bit
         program.send(SIGKILL);
         kills += program.wait() == -SIGKILL ? 1 : 0;
         if (nth == 0) arguments.emplace_back("--resume");
-        if (newest_checkpoint(place) == "step-00000400") break;
+        if (newest_checkpoint(place) == "step-00000600") break;
       }
       REQUIRE(place.call(arguments) == 0);
       const auto resumed = place.summary(), uninterrupted = place.summary("whole");

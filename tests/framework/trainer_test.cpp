@@ -224,7 +224,7 @@ TEST_CASE("trainer: stopped at any step and resumed, the run ends in the same bi
   whole.task().overflows_in = 3;
   whole.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
   const auto uninterrupted = whole.prepare(2).train(whole.run);
-  for (std::int64_t stop_at = 1; stop_at < 6; ++stop_at) {
+  for (std::int64_t stop_at = 1; stop_at <= 6; ++stop_at) {  // 6: killed after the last checkpoint
     CAPTURE(stop_at);
     Toy first, second;
     for (auto* toy : {&first, &second}) {
@@ -245,7 +245,9 @@ TEST_CASE("trainer: stopped at any step and resumed, the run ends in the same bi
     CHECK(second.run.samples == 36);
     CHECK(second.run.epoch == 2);
     CHECK(outcome.steps == 6 - stop_at);
+    CHECK(outcome.loss == uninterrupted.loss);
     CHECK(outcome.best_loss == uninterrupted.best_loss);
+    CHECK(outcome.validation_loss == uninterrupted.validation_loss);
     CHECK(outcome.best_validation_loss == uninterrupted.best_validation_loss);
   }
 }
