@@ -9,6 +9,18 @@
 
 namespace vernier {
 
+namespace {
+
+// A strategy that loses samples would train on something else than the user's batch, in silence.
+void refuse_half_a_batch(const std::vector<Batch>& pieces, const Batch& batch) {
+  std::int64_t samples = 0;
+  for (const auto& piece : pieces) samples += piece.samples;
+  if (samples == batch.samples && !pieces.empty()) return;
+  throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+}
+
+}  // namespace
+
 Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
     : wiring_(wiring),
       bus_(wiring.bus),
@@ -37,16 +49,6 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::StepEnd, run);
 }
 
-std::vector<Batch> Trainer::split(const Batch& batch) {
-  auto pieces = accumulation_->split(batch);
-  std::int64_t samples = 0;
-  for (const auto& piece : pieces) samples += piece.samples;
-  if (pieces.empty() || samples != batch.samples) {
-    throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
-  }
-  return pieces;
-}
-
 // However many pieces the batch is split into, their gradients add up to the whole batch's mean.
 void Trainer::compute_gradients(Run& run) {
   for (auto& parameter : run.parameters) {
@@ -54,7 +56,10 @@ void Trainer::compute_gradients(Run& run) {
     parameter.owned.mutable_grad().reset();
   }
   run.loss.reset();
-  for (const Batch& piece : split(run.batch)) {
+  run.found_inf.reset();
+  const auto pieces = accumulation_->split(run.batch);
+  refuse_half_a_batch(pieces, run.batch);
+  for (const Batch& piece : pieces) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
     const auto loss = precision_->forward([&] { return task_->loss(run.piece); });
@@ -107,8 +112,10 @@ void Trainer::prepare(Run& run, std::int64_t epochs) {
     }
   });
   run.recompute = [this, &run] {
-    const auto loss = run.loss;
+    const auto loss = run.loss, found_inf = run.found_inf;
     compute_gradients(run);
+    // An inf of any of the passes makes the whole update void.
+    if (found_inf.defined() && run.found_inf.defined()) run.found_inf = torch::maximum(found_inf, run.found_inf);
     return std::exchange(run.loss, loss);
   };
 }

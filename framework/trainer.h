@@ -56,7 +56,6 @@ class Trainer {
   void step(Run& run);
 
  private:
-  std::vector<Batch> split(const Batch& batch);
   void compute_gradients(Run& run);
   void settle(Run& run);
   void validate(Run& run);

@@ -160,6 +160,23 @@ TEST_CASE("trainer: recompute gives the same gradients and loss again") {
   }
 }
 
+TEST_CASE("trainer: an inf in the first of two passes skips the update, though the second is finite") {
+  struct Twice final : toy::Descent {
+    void step(Run& run) override {
+      run.found_inf.fill_(1);  // as the scaler leaves it after a bad pass
+      run.recompute();
+      CHECK(run.found_inf.item<float>() == 1);
+      Descent::step(run);
+    }
+  };
+  Toy toy;
+  toy.wiring.optimizer = std::make_unique<Twice>();
+  toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/static");
+  CHECK(thrown_by([&] { toy.prepare().train(toy.run); }) == Thrown{});
+  CHECK(toy.run.step == 6);
+  CHECK(toy.run.updates == 0);
+}
+
 TEST_CASE("trainer: epochs say how many steps") {
   Toy toy;
   toy.run.steps = 0;
