@@ -18,11 +18,12 @@
 
 namespace {
 
-using vernier::at_least;
 using vernier::Batch;
+using vernier::between;
 using vernier::Options;
 using vernier::Run;
-using Order = vernier::Sampler::Order;
+
+constexpr double widest = 1e6;
 
 // As nn::Linear, initialisation included, but from a generator of its own.
 class Linear final : public torch::nn::Module {
@@ -63,18 +64,15 @@ class Network final : public torch::nn::Module {
 class Mlp final : public vernier::Task {
  public:
   explicit Mlp(Options& options)
-      : inputs_(options.get("inputs", 32, "numbers of a point", at_least(1))),
-        hidden_(options.get("hidden", std::vector<std::int64_t>{32}, "widths of the hidden layers", at_least(1))),
-        classes_(options.get("classes", 10, "centres of the points", at_least(2))),
-        samples_(options.get("samples", 1024, "points, those held out included", at_least(1))),
-        batch_size_(options.get("batch_size", 8, "points of an update", at_least(1))),
-        noise_(options.get("noise", 1.0, "deviation of the points around their centre", at_least(0))),
-        order_(options.choose("order", "shuffled", {"shuffled", "sequential"}, "of the points in an epoch") ==
-                       "shuffled"
-                   ? Order::shuffled
-                   : Order::sequential) {
-    const double share =
-        options.get("validation", 0.1, "share of the points held out; 0: none", vernier::between(0, 0.9));
+      : inputs_(options.get("inputs", 32, "numbers of a point", between(1, widest))),
+        hidden_(
+            options.get("hidden", std::vector<std::int64_t>{32}, "widths of the hidden layers", between(1, widest))),
+        classes_(options.get("classes", 10, "centres of the points", between(2, widest))),
+        samples_(options.get("samples", 1024, "points, those held out included", between(1, 1e9))),
+        batch_size_(options.get("batch_size", 8, "points of an update", between(1, 1e9))),
+        noise_(options.get("noise", 1.0, "deviation of the points around their centre", between(0, 1e6))),
+        order_(vernier::read_order(options, "of the points in an epoch")) {
+    const double share = options.get("validation", 0.1, "share of the points held out; 0: none", between(0, 0.9));
     held_out_ = static_cast<std::int64_t>(std::ceil(static_cast<double>(samples_) * share));
     if (training() < batch_size_) {
       options.refuse("samples",
@@ -136,7 +134,7 @@ class Mlp final : public vernier::Task {
   std::vector<std::int64_t> hidden_;
   std::int64_t classes_, samples_, batch_size_;
   double noise_;
-  Order order_;
+  vernier::Sampler::Order order_;
   std::int64_t held_out_ = 0;
 
   torch::Tensor points_, labels_;  // the held-out ones are last

@@ -29,18 +29,17 @@
 namespace {
 
 using vernier::Batch;
+using vernier::between;
 using vernier::Options;
 using vernier::Run;
-using Order = vernier::Sampler::Order;
 
 gpt::Shape read_shape(Options& options) {
-  using vernier::at_least;
   gpt::Shape shape;
-  shape.layers = options.get("layers", shape.layers, "transformer blocks", at_least(1));
-  shape.heads = options.get("heads", shape.heads, "attention heads of a block", at_least(1));
-  shape.width = options.get("width", shape.width, "width of the residual stream", at_least(1));
-  shape.context = options.get("context", shape.context, "bytes of a window", at_least(1));
-  shape.dropout = options.get("dropout", shape.dropout, "share of activations dropped", vernier::between(0.0, 0.99));
+  shape.layers = options.get("layers", shape.layers, "transformer blocks", between(1, 10000));
+  shape.heads = options.get("heads", shape.heads, "attention heads of a block", between(1, 65536));
+  shape.width = options.get("width", shape.width, "width of the residual stream", between(1, 65536));
+  shape.context = options.get("context", shape.context, "bytes of a window", between(1, 1e7));
+  shape.dropout = options.get("dropout", shape.dropout, "share of activations dropped", between(0, 0.99));
   if (shape.width % shape.heads != 0) {
     options.refuse("heads", c10::str(shape.heads, " heads do not divide a width of ", shape.width));
   }
@@ -48,15 +47,14 @@ gpt::Shape read_shape(Options& options) {
 }
 
 gpt::Sampling read_sampling(Options& options) {
-  using vernier::at_least;
   gpt::Sampling sampling;
   sampling.bytes =
-      options.get("sample_bytes", sampling.bytes, "bytes written by each validation; 0: none", at_least(0));
+      options.get("sample_bytes", sampling.bytes, "bytes written by each validation; 0: none", between(0, 1e6));
   sampling.prompt = options.get("sample_prompt", sampling.prompt, "what the sample continues");
   sampling.temperature =
-      options.get("temperature", sampling.temperature, "of the sample; 0: always the likeliest byte", at_least(0));
+      options.get("temperature", sampling.temperature, "of the sample; 0: always the likeliest byte", between(0, 1000));
   sampling.top_k = options.get("top_k", sampling.top_k, "draw among the k likeliest bytes; 0: among all",
-                               vernier::between(0, gpt::vocabulary));
+                               between(0, gpt::vocabulary));
   if (sampling.prompt.empty())
     options.refuse("sample_prompt", "an empty text has nothing to continue; give a byte at least");
   return sampling;
@@ -66,16 +64,12 @@ class Gpt final : public vernier::Task {
  public:
   explicit Gpt(Options& options)
       : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
-        batch_size_(options.get("batch_size", 8, "windows of an update", vernier::at_least(1))),
+        batch_size_(options.get("batch_size", 8, "windows of an update", between(1, 1e9))),
         shape_(read_shape(options)),
-        order_(options.choose("order", "shuffled", {"shuffled", "sequential"}, "of the windows in an epoch") ==
-                       "shuffled"
-                   ? Order::shuffled
-                   : Order::sequential),
-        validation_(
-            options.get("validation", 0.1, "share of the windows held out; 0: none", vernier::between(0.0, 0.9))),
+        order_(vernier::read_order(options, "of the windows in an epoch")),
+        validation_(options.get("validation", 0.1, "share of the windows held out; 0: none", between(0, 0.9))),
         validation_batches_(
-            options.get("validation_batches", 20, "looked at in a validation; 0: all of them", vernier::at_least(0))),
+            options.get("validation_batches", 20, "looked at in a validation; 0: all of them", between(0, 1e9))),
         sampling_(read_sampling(options)) {}
 
   void prepare(Run& run) override {
@@ -173,7 +167,7 @@ class Gpt final : public vernier::Task {
   std::vector<std::string> paths_;
   std::int64_t batch_size_;
   gpt::Shape shape_;
-  Order order_;
+  vernier::Sampler::Order order_;
   double validation_;
   std::int64_t validation_batches_;
   gpt::Sampling sampling_;

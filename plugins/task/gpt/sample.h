@@ -17,7 +17,8 @@ struct Sampling {
   std::int64_t top_k = 0;    // draws among the k likeliest bytes; 0: among all
 };
 
-// The continuation of the prompt, at most `context` bytes at a time in view. Draws from the generator (CPU) alone.
+// The continuation of the prompt, at most `context` bytes at a time in view. Draws from the generator (CPU) alone. Ends
+// early, and says so in the text, where the network's logits are not finite.
 std::string continuation(Network& network, const Sampling& sampling, std::int64_t context, torch::Device device,
                          at::Generator generator);
 

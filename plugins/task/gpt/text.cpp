@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 
 namespace gpt {
@@ -61,6 +60,13 @@ bool append_if_text(std::string& text, const fs::path& path) {
   return false;
 }
 
+// FNV-1a of 64 bits: the same on every machine and standard library, as std::hash is not.
+std::int64_t fingerprint_of(const std::string& bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
+  return static_cast<std::int64_t>(hash);
+}
+
 torch::Tensor as_tensor(std::string text) {
   auto owner = std::make_shared<std::string>(std::move(text));
   return torch::from_blob(
@@ -84,7 +90,7 @@ Text read_text(const std::vector<std::string>& paths) {
                                          : "does not exist; paths are relative to the working folder");
     }
   }
-  result.fingerprint = static_cast<std::int64_t>(std::hash<std::string>()(text));
+  result.fingerprint = fingerprint_of(text);
   result.bytes = as_tensor(std::move(text));
   return result;
 }

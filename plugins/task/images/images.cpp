@@ -27,11 +27,10 @@
 
 namespace {
 
-using vernier::at_least;
 using vernier::Batch;
+using vernier::between;
 using vernier::Options;
 using vernier::Run;
-using Order = vernier::Sampler::Order;
 
 class Network final : public torch::nn::Module {
  public:
@@ -93,13 +92,11 @@ class Images final : public vernier::Task {
         labels_(options.require<std::string>("labels", "IDX file of their labels")),
         held_out_images_(options.get("validation_images", "", "IDX file of images held out; none: no validation")),
         held_out_labels_(options.get("validation_labels", "", "IDX file of their labels")),
-        classes_(options.get("classes", 10, "labels are 0 to classes - 1", vernier::between(2, 256))),
-        batch_size_(options.get("batch_size", 64, "images of an update", at_least(1))),
-        channels_(options.get("channels", 16, "of the first convolution; the second has twice as many", at_least(1))),
-        order_(options.choose("order", "shuffled", {"shuffled", "sequential"}, "of the images in an epoch") ==
-                       "shuffled"
-                   ? Order::shuffled
-                   : Order::sequential) {
+        classes_(options.get("classes", 10, "labels are 0 to classes - 1", between(2, 256))),
+        batch_size_(options.get("batch_size", 64, "images of an update", between(1, 1e9))),
+        channels_(
+            options.get("channels", 16, "of the first convolution; the second has twice as many", between(1, 65536))),
+        order_(vernier::read_order(options, "of the images in an epoch")) {
     if (held_out_images_.empty() != held_out_labels_.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");
     }
@@ -172,7 +169,7 @@ class Images final : public vernier::Task {
 
   std::string images_, labels_, held_out_images_, held_out_labels_;
   std::int64_t classes_, batch_size_, channels_;
-  Order order_;
+  vernier::Sampler::Order order_;
 
   Data training_, held_out_;
   std::optional<vernier::Sampler> sampler_;

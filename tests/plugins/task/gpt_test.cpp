@@ -281,6 +281,10 @@ TEST_CASE("gpt: refuses what cannot be trained, and says why") {
   CHECK(contains(refused(small(folder.write("b", numbered(4)), {{"validation", value(0.01)}})),
                  "validation = 0.01 of 4 windows"));
   CHECK(contains(refused(small(text, {{"heads", value(3)}})), "test.toml:2: task/gpt: `heads` 3 heads do not divide"));
+  for (const char* key : {"layers", "heads", "width", "context", "batch_size", "validation_batches", "sample_bytes"}) {
+    CHECK(contains(refused(small(text, {{key, value(std::int64_t{9000000000000000000})}})),
+                   "test.toml:2: task/gpt: `" + std::string(key) + "` must be "));
+  }
   CHECK(contains(refused(small(text, {{"sample_prompt", value("")}})), "`sample_prompt`"));
   CHECK(contains(refused(small(text, {{"order", value("shufled")}})), "did you mean \"shuffled\""));
   CHECK(contains(refused(small(text, {{"layer", value(2)}})), "did you mean `layers`"));
@@ -309,6 +313,44 @@ TEST_CASE("gpt: writes a sample that is safe to print and disturbs no random num
   gpt.run.step = 1;
   gpt.validate();
   CHECK(CaughtLog::text != sample);
+}
+
+TEST_CASE("gpt: a diverged network ends its sample, not the run") {
+  const TemporaryFolder folder;
+  for (const double temperature : {0.0, 0.8}) {
+    for (const double broken : {std::nan(""), HUGE_VAL}) {
+      LoadedTask gpt("gpt", small(folder.write("a.txt", lorem(100)), {{"sample_bytes", value(20)},
+                                                                      {"validation", value(0.5)},
+                                                                      {"batch_size", value(1)},
+                                                                      {"temperature", value(temperature)}}));
+      {
+        const torch::NoGradGuard no_grad;
+        gpt.parameter("ln_f.weight").fill_(broken);
+      }
+      CaughtLog log;
+      CHECK_FALSE(std::isfinite(gpt.validate()));
+      CHECK(contains(CaughtLog::text, "sample after step 0:\nThe … (the model gives no finite probabilities)\n"));
+    }
+  }
+}
+
+TEST_CASE("gpt: a temperature close to 0 writes the likeliest byte") {
+  const TemporaryFolder folder;
+  std::string samples[2];
+  for (const double temperature : {0.0, 1e-300}) {
+    LoadedTask gpt("gpt", small(folder.write("a.txt", lorem(100)),
+                                {{"sample_bytes", value(40)}, {"temperature", value(temperature)}}));
+    CaughtLog log;
+    gpt.validate();
+    samples[temperature > 0] = CaughtLog::text;
+  }
+  CHECK(samples[0] == samples[1]);
+}
+
+TEST_CASE("gpt: the data is known again by a hash that has a definition") {
+  const TemporaryFolder folder;
+  const LoadedTask gpt("gpt", small(folder.write("a", "foobar"), {{"context", value(1)}, {"batch_size", value(1)}}));
+  CHECK(static_cast<std::uint64_t>(gpt->save().integer("text")) == 0x85944171f73967e8);  // FNV-1a's own test vector
 }
 
 TEST_CASE("gpt: the likeliest byte is written at temperature 0 and with top_k = 1") {

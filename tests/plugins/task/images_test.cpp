@@ -197,6 +197,10 @@ TEST_CASE("images: refuses labels and options that do not fit") {
   CHECK(contains(refused({{"images", value(folder.path().string())}}), "cannot be read"));
   CHECK(contains(refused({{"labels", value(folder.write("l", idx({20}, std::string(19, '\1') + '\12')))}}),
                  "has a label 10"));
+  for (const char* key : {"classes", "batch_size", "channels"}) {
+    CHECK(contains(refused({{key, value(std::int64_t{9000000000000000000})}}),
+                   "test.toml:2: task/images: `" + std::string(key) + "` must be "));
+  }
   CHECK(contains(refused({{"validation_images", value("x")}}), "are given both or not at all"));
   const auto labels = folder.write("vl", idx({2}, alternating(2)));
   const auto other = folder.write("vi", idx({2, 8, 8}, pictures(2, 8, 8)));

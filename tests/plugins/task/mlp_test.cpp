@@ -71,3 +71,17 @@ TEST_CASE("mlp: refuses a batch that the points do not fill") {
   const auto reason = refusal([] { const LoadedTask mlp("mlp", {{"samples", value(10)}, {"batch_size", value(10)}}); });
   CHECK(contains(reason, "test.toml:2: task/mlp: `samples` leaves 9 to train on, less than a batch_size of 10"));
 }
+
+TEST_CASE("mlp: refuses sizes that no memory holds, at their place in the file") {
+  for (const char* key : {"inputs", "classes", "samples", "batch_size"}) {
+    const auto reason = refusal([&] {
+      const LoadedTask mlp("mlp", {{key, value(std::int64_t{9000000000000000000})}});
+    });
+    CHECK(contains(reason, "test.toml:2: task/mlp: `" + std::string(key) + "` must be "));
+  }
+  const auto hidden = [](std::int64_t width) {
+    return refusal([&] { const LoadedTask mlp("mlp", {{"hidden", list<std::int64_t>({8, width})}}); });
+  };
+  CHECK(hidden(8).empty());
+  CHECK(contains(hidden(std::int64_t{1} << 40), "test.toml:2: task/mlp: `hidden` must be "));
+}
