@@ -60,6 +60,8 @@ TEST_CASE("grad_scaler: 24 patterns of inf and nan, step for step and bit for bi
       if (pattern == 1) gradient.fill_(k % 2 == 0 ? infinity : -infinity);
       if (pattern == 2) gradient.fill_(NAN);
       weight.mutable_grad() = gradient;
+      const auto found_inf = vernier::unscale_gradients_({gradient.clone()}, scaler.scale_tensor());
+      REQUIRE(same_bits(found_inf, oracle["rule.found_inf"][c][k]));
       scaler.unscale_(optimizer);
       scaler.step(optimizer);
       scaler.update();
@@ -81,6 +83,12 @@ TEST_CASE("grad_scaler: unscaled gradients and found_inf have PyTorch's bits in 
       CHECK(same_bits(gradient, oracle["unscale." + type + ".after"][r]));
       CHECK(same_bits(found_inf, oracle["unscale." + type + ".found_inf"][r]));
     }
+  }
+  for (std::int64_t r = 0; r < 24; ++r) {
+    CAPTURE(r);
+    const auto one = torch::ones({});
+    vernier::unscale_gradients_({one}, oracle["unscale.scale"][r]);
+    CHECK(same_bits(one, oracle["unscale.inv_scale"][r]));
   }
 }
 
@@ -117,6 +125,17 @@ TEST_CASE("grad_scaler: with AdamW and SGD the weights are where Python's fused 
       const auto recorded = name + "." + std::to_string(step) + ".parameters";
       if (!oracle.has(recorded)) continue;
       CHECK((torch::cat(parameters) - oracle[recorded]).abs().max().item<double>() <= 5e-6);
+      const auto& plain = oracle[name + ".plain." + std::to_string(step) + ".parameters"];
+      CHECK((torch::cat(parameters) - plain).abs().max().item<double>() <= 5e-6);
+      const auto state = optimizer.state();
+      for (const std::string part : {"exp_avg", "exp_avg_sq", "momentum_buffer", "step"}) {
+        const auto state_name = name + "." + std::to_string(step) + "." + part;
+        if (!oracle.has(state_name)) continue;
+        CAPTURE(state_name);
+        std::vector<torch::Tensor> all;
+        for (int i = 0; i < 6; ++i) all.push_back(state.tensor(std::to_string(i) + "/" + part).flatten());
+        CHECK((torch::cat(all) - oracle[state_name]).abs().max().item<double>() <= 5e-6);
+      }
     }
   }
 }

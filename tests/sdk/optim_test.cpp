@@ -501,7 +501,10 @@ void repeat(const Oracle& oracle, const OracleCase& c) {
     }
     optimizer->step();
     if (step == 1 || step == 10 || step == 100) {
-      check_recorded(oracle, std::string(c.name) + "." + std::to_string(step) + ".", *optimizer);
+      const auto when = "." + std::to_string(step) + ".";
+      check_recorded(oracle, c.name + when, *optimizer);
+      const auto& plain = oracle[c.name + (".plain" + when) + "parameters"];  // a second opinion
+      CHECK((flat(parameters) - plain).abs().max().item<double>() <= 5e-6);
     }
   }
 }

@@ -177,6 +177,24 @@ TEST_CASE("files are those of the format's own library, byte for byte") {
   }
 }
 
+TEST_CASE("metadata that is there and empty reads as none, and is not written") {
+  const TemporaryFolder folder;
+  const fs::path theirs =
+      fs::path(VERNIER_SOURCE_DIR) / "tests/oracles/safetensors_layout" / "empty_metadata.safetensors";
+  const auto read = vernier::read_safetensors(theirs.string());
+  CHECK(read.metadata.empty());
+  REQUIRE(read.tensors.size() == 1);
+  vernier::save_safetensors(folder / "ours", read.tensors, read.metadata);
+  // Theirs without the key; the header's length and its padding follow.
+  const std::string bytes = bytes_of(theirs), key = R"("__metadata__":{},)";
+  std::string header = bytes.substr(8, bytes.rfind('}') - 7);
+  REQUIRE(header.find(key) == 1);
+  header.erase(1, key.size());
+  header.append((8 - header.size() % 8) % 8, ' ');
+  const std::string data = bytes_of(read.tensors.begin()->second);
+  CHECK(bytes_of(fs::path(folder / "ours")) == with_length(header, data));
+}
+
 TEST_CASE("a file that is cut anywhere is refused") {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
