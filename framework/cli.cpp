@@ -56,14 +56,17 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 
 std::atomic<int> stop_signal = 0;
 
+constexpr int stopping_signals[] = {SIGINT, SIGTERM};
+
 // The first signal ends the run after the step in work, with a checkpoint; the second ends the process at once.
 extern "C" void remember_signal(int signal) {
   stop_signal = signal;
-  std::signal(signal, SIG_DFL);
+  for (const int each : stopping_signals) std::signal(each, SIG_DFL);
 }
 
 void listen_for_signals() {
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, remember_signal);
+  for (const int signal : stopping_signals) std::signal(signal, remember_signal);
+  std::signal(SIGPIPE, SIG_IGN);  // `vernier train … | head` loses the lines, not the run
 }
 
 // A LibTorch that is not the one of the headers (a stray LD_LIBRARY_PATH) would fail in ways nobody understands.
@@ -118,10 +121,12 @@ c10::Device device_of(const RunOptions& options, const Options& run_table) {
   }
 }
 
-void write_config(const std::string& path, const Table& config) {
-  std::ofstream out(path);
-  out << to_toml(config);
-  if (!out.flush()) throw Error(path + ": cannot be written; is the disk full?");
+// The merged configuration; with the run's name in it, since that came from the name of another file.
+void write_config(const Prepared& prepared) {
+  Table config = prepared.config;
+  auto& run = config.try_emplace("run", Value{Table{}, ""}).first->second;
+  std::get<Table>(run.data)["name"] = {prepared.run.name, ""};
+  write_file(prepared.run.output + "/config.toml", to_toml(config));
 }
 
 std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
@@ -144,6 +149,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   run.name = prepared->options.name;
   run.output = prepared->options.output;
   if (const auto place = run.output.find("{name}"); place != std::string::npos) run.output.replace(place, 6, run.name);
+  while (run.output.size() > 1 && run.output.back() == '/') run.output.pop_back();  // a number may be put behind it
   run.device = device;
   run.seed = prepared->options.seed;
   run.steps = prepared->options.steps;
@@ -177,8 +183,13 @@ std::string called_as() {
   return name != nullptr ? name : "vernier";
 }
 
+// For a POSIX shell.
 std::string quoted(const std::string& word) {
-  return word.find_first_of(" '\"[]*$&;|<>(){}?\\") == std::string::npos ? word : "'" + word + "'";
+  constexpr const char* safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(safe) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
 }
 
 // The command again, without --resume.
@@ -197,27 +208,29 @@ std::string command_of(const po::variables_map& given) {
 void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& command) {
   const Run& run = prepared.run;
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
-            << run.step - run.updates << " skipped; everything is in " << run.output << '\n';
+            << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
-    std::cout << "go on with:  " << command << " --resume\n";
+    std::cout << "go on with:  " << command << " --resume=" << quoted(run.output) << '\n';
     return;
   }
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
             << "  another precision  " << command << " --set precision.use=" << other << '\n'
-            << "  train on           " << command << " --resume --set run." << (by_epochs ? "epochs=" : "steps=")
-            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << "  train on           " << command << " --resume=" << quoted(run.output) << " --set run."
+            << (by_epochs ? "epochs=" : "steps=") << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
-void resume(Prepared& prepared, const std::string& from) {
+void resume(Prepared& prepared, const std::string& from) try {
   const auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
   if (!snapshot) {
     refuse("there is no checkpoint to resume from in " + prepared.run.output +
            "; leave --resume out to start a new run");
   }
   prepared.trainer.resume(prepared.run, *snapshot);
+} catch (...) {
+  rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
 }
 
 int train(const po::variables_map& given) {
@@ -232,7 +245,7 @@ int train(const po::variables_map& given) {
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
   if (resumes && from.empty()) resume(*prepared, from);
-  write_config(run.output + "/config.toml", prepared->config);  // of the run that goes on, so not before it does
+  write_config(*prepared);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
@@ -352,8 +365,8 @@ int run_command_line(int argc, char** argv) {
   } catch (const po::error& error) {
     std::cerr << "vernier: " << error.what() << "; see vernier --help\n";
     return 2;
-  } catch (const std::exception& exception) {
-    std::cerr << "vernier: " << message(exception) << '\n';
+  } catch (...) {
+    std::cerr << "vernier: " << caught().message << '\n';
     return static_cast<int>(Error::Kind::training);
   }
 }

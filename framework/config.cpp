@@ -85,7 +85,8 @@ void merge(Value& into, Value from) {
   auto* other = std::get_if<Table>(&from.data);
   if (is_array_of_tables(into) && is_array_of_tables(from)) {
     merge_entries(std::get<Array>(into.data), std::move(std::get<Array>(from.data)));
-  } else if (table == nullptr || other == nullptr || (!use_of(from).empty() && use_of(from) != use_of(into))) {
+  } else if (table == nullptr || other == nullptr ||
+             (!use_of(from).empty() && !use_of(into).empty() && use_of(from) != use_of(into))) {
     into = std::move(from);
   } else {
     for (auto& [key, value] : *other) {
@@ -184,7 +185,13 @@ toml::array to_toml_array(const Array& array) {
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
   Value config{Table{}, ""};
   for (const auto& file : files) merge(config, parse_file(file));
-  for (const auto& set : sets) merge(config, parse_set(set));
+  // Strategies first: their options may stand before them on the command line.
+  auto in_order = sets;
+  std::ranges::stable_partition(in_order, [](const std::string& set) {
+    const auto key = set.substr(0, set.find('='));
+    return key.ends_with(".use") || key.ends_with(".use ");
+  });
+  for (const auto& set : in_order) merge(config, parse_set(set));
   return std::get<Table>(std::move(config.data));
 }
 

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 #include <vernier/error.h>
+#include <vernier/plugin.h>
 
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/dll/shared_library.hpp>
@@ -20,8 +21,10 @@ namespace {
   throw Error(text, Error::Kind::configuration);
 }
 
+// The traces of a driver that the wrapper looks for too.
 bool has_nvidia_driver() {
-  return std::filesystem::exists("/dev/nvidiactl");
+  return std::filesystem::exists("/dev/nvidiactl") || std::filesystem::exists("/proc/driver/nvidia/version") ||
+         std::filesystem::exists("/usr/lib/wsl/lib/libcuda.so.1");
 }
 
 // Opens libtorch_cuda beside libtorch_cpu; "" or why it cannot be opened. Its kernels register themselves on opening.
@@ -56,6 +59,7 @@ c10::Device open_device(const std::string& wanted) {
     const std::string why = "is \"" + wanted + "\", and LibTorch's CUDA library cannot be opened (" + trouble +
                             "); VERNIER_CUDA=1 ./vernier gets it whole";
     if (wanted != "auto") refuse(why);
+    log(Level::warning, "device", "there is an NVIDIA driver, but `device` " + why + "; training on the CPU");
     return c10::kCPU;
   }
   if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() <= device.index()) {
@@ -63,6 +67,7 @@ c10::Device open_device(const std::string& wanted) {
     refuse("is \"" + wanted + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) +
            " usable GPUs");
   }
+  at::accelerator::setDeviceIndex(device.index());
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   return device;
@@ -78,6 +83,19 @@ std::int64_t peak_memory(c10::Device device) {
   return usage.ru_maxrss * 1024;
 }
 
+bool is_set(const at::Tensor& flag) {
+  return *flag.const_data_ptr<float>() != 0.0F;
+}
+
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
+std::optional<bool> LateFlag::peek() {
+  known_ = receive();
+  return known_;
+}
+
 void LateFlag::send(const at::Tensor& flag) {
   const c10::Device device = flag.device();
   // A new buffer each time: the allocator of pinned memory gives the last one back when its copy is done.
@@ -90,7 +108,7 @@ void LateFlag::send(const at::Tensor& flag) {
 std::optional<bool> LateFlag::receive() {
   if (copied_.has_value()) {
     copied_->synchronize();
-    known_ = *host_.const_data_ptr<float>() != 0.0F;
+    known_ = is_set(host_);
     copied_.reset();
   }
   return std::exchange(known_, std::nullopt);

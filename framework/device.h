@@ -17,11 +17,18 @@ c10::Device open_device(const std::string& wanted);
 // The most bytes that this process has held: of its memory on a CPU, of LibTorch's allocator on a GPU.
 std::int64_t peak_memory(c10::Device device);
 
+// Whether a flag (float32 0-dim) on the CPU is not 0.
+bool is_set(const at::Tensor& flag);
+
+// Waits until the device has done what it was given; nothing on a CPU.
+void synchronize(c10::Device device);
+
 // Brings a flag from a device to the host one step late, so that the host never waits for the device.
 class LateFlag {
  public:
   void send(const at::Tensor& flag);      // float32 0-dim on a device: starts the copy
   std::optional<bool> receive();          // what was sent last and not yet received; waits for that copy alone
+  std::optional<bool> peek();             // the same, which receive() still gives
   void put(bool flag) { known_ = flag; }  // as if it had been sent: for a resumed run
 
  private:

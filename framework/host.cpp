@@ -159,7 +159,8 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
     refuse(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), and stands in the place of a " + role);
   }
   // Open for good: objects that a plugin made may live anywhere. Boost.DLL closes a library whose handle dies.
-  auto* library = new boost::dll::shared_library();
+  static auto* libraries = new std::vector<boost::dll::shared_library>();
+  auto* library = &libraries->emplace_back();
   boost::dll::fs::error_code trouble;
   library->load(boost::dll::fs::path(fs::absolute(file).string()), trouble,
                 boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
@@ -183,17 +184,24 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
 
 std::vector<Host::Listed> Host::list() const {
   std::vector<Listed> all;
-  for (const auto& folder : folders_) {
-    std::error_code ignored;
-    for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
-      if (entry.path().extension() != ".so") continue;
-      Listed plugin{entry.path().parent_path().filename().string(), entry.path().stem().string(), "", "", entry.path()};
+  const auto list_role = [&all](const fs::path& folder) {
+    std::error_code trouble;
+    for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+      const auto& file = entry->path();
+      if (file.extension() != ".so") continue;
+      Listed plugin{folder.filename().string(), file.stem().string(), "", "", file};
       try {
-        plugin.version = read_descriptor(entry.path()).version;
+        plugin.version = read_descriptor(file).version;
       } catch (const Error& error) {
         plugin.trouble = error.what();
       }
       all.push_back(std::move(plugin));
+    }
+  };
+  for (const auto& folder : folders_) {
+    std::error_code trouble;
+    for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+      list_role(entry->path());  // one that is no folder lists nothing
     }
   }
   std::sort(all.begin(), all.end(),

@@ -42,6 +42,27 @@ fs::path run_of(fs::path path) {
   return path;
 }
 
+// wanted, wanted-2, wanted-3, …: of those that have checkpoints, the one that was written to last. Some may be gone.
+fs::path newest_run(const fs::path& wanted) {
+  fs::path newest;
+  fs::file_time_type newest_time;
+  const fs::path parent = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
+  std::error_code trouble;
+  for (fs::directory_iterator entry(parent, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    const auto name = entry->path().filename().string();
+    const auto first = wanted.filename().string();
+    const bool is_numbered = name.starts_with(first + "-") && name.size() > first.size() + 1 &&
+                             name.find_first_not_of("0123456789", first.size() + 1) == std::string::npos;
+    if ((name != first && !is_numbered) || !has_checkpoints(entry->path())) continue;
+    const auto time = fs::last_write_time(entry->path() / "checkpoints");
+    if (newest.empty() || time > newest_time) {
+      newest = wanted.parent_path() / name;
+      newest_time = time;
+    }
+  }
+  return newest;
+}
+
 }  // namespace
 
 std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
@@ -77,9 +98,7 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted) {
 OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::string& from) {
   fs::path path;
   if (from.empty()) {
-    for (int number = 1; fs::exists(numbered(wanted, number)); ++number) {
-      if (has_checkpoints(numbered(wanted, number))) path = numbered(wanted, number);
-    }
+    path = newest_run(wanted);
     if (path.empty()) {
       refuse("there is no checkpoint to resume from in " + wanted.string() + "; leave --resume out to start a new run");
     }
@@ -93,6 +112,19 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
   std::string holder;
   std::ifstream(path / lock_name) >> holder;
   refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".tmp";
+  std::ofstream out(temporary);
+  out << text;
+  const bool written = static_cast<bool>(out.flush());
+  out.close();
+  std::error_code trouble;
+  if (written) fs::rename(temporary, path, trouble);
+  if (written && !trouble) return;
+  fs::remove(temporary, trouble);
+  throw Error(path.string() + ": cannot be written; is the disk full?");
 }
 
 OutputFolder::~OutputFolder() {

@@ -14,8 +14,8 @@ class OutputFolder {
   // run is ever written over. Throws Error::Kind::configuration where it cannot be made.
   static OutputFolder open_new(const std::filesystem::path& wanted);
 
-  // The folder of an earlier run. from: empty for the newest run that has checkpoints among wanted, wanted-2, …; else a
-  // run's folder or one of its checkpoints. Throws where there is none, or another process is writing to it.
+  // The folder of an earlier run. from: empty for the run among wanted, wanted-2, … that saved a checkpoint last; else
+  // a run's folder or one of its checkpoints. Throws where there is none, or another process is writing to it.
   static OutputFolder open_existing(const std::filesystem::path& wanted, const std::string& from);
 
   OutputFolder(OutputFolder&& other) noexcept : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
@@ -29,5 +29,8 @@ class OutputFolder {
   std::filesystem::path path_;
   int lock_;
 };
+
+// Replaces a file as a whole, or throws and leaves it as it was.
+void write_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace vernier

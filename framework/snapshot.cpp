@@ -66,9 +66,9 @@ template <class Body>
 void named(const Plugin& plugin, const char* doing, const Body& body) {
   try {
     body();
-  } catch (const std::exception& exception) {
+  } catch (...) {
     if (!plugin.id().starts_with("monitor/")) rethrow_naming(plugin.id(), doing, Error::Kind::training);
-    log(Level::warning, plugin.id() + doing, message(exception) + " (the run goes on)");
+    log(Level::warning, plugin.id() + doing, caught().message + " (the run goes on)");
   }
 }
 

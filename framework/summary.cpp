@@ -4,10 +4,10 @@
 #include <vernier/error.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "device.h"
+#include "output.h"
 #include "snapshot.h"
 
 namespace vernier {
@@ -40,7 +40,8 @@ Json configuration(const Options& run_table, const Wiring& wiring) {
   for (std::size_t i = 0; i < plugins.size(); ++i) {
     const auto& id = plugins[i]->id();
     const auto role = id.substr(0, id.find('/'));
-    Json table = {{"use", id.substr(id.find('/') + 1)}};
+    const auto& owner = wiring.options[i].owner();  // as the TOML names it, a path too
+    Json table = {{"use", owner.substr(owner.find('/') + 1)}};
     table.update(options_read(wiring.options[i]));
     if (role == Callback::role || role == Monitor::role) {
       all[role].push_back(std::move(table));
@@ -62,8 +63,8 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["name"] = run.name;
   summary["ended_by"] = outcome.signal == 0 ? Json("done") : Json("signal " + std::to_string(outcome.signal));
   summary["steps"] = run.step;
-  summary["updates_applied"] = run.updates;
-  summary["updates_skipped"] = run.step - run.updates;
+  summary["updates_applied"] = outcome.updates;
+  summary["updates_skipped"] = run.step - outcome.updates;
   summary["samples"] = run.samples;
   summary["tokens"] = run.tokens;
   summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};
@@ -81,9 +82,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["seed"] = options.seed;
   summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
   summary["configuration"] = configuration(run_table, wiring);
-  std::ofstream out(path);
-  out << summary.dump(2) << '\n';
-  if (!out.flush()) throw Error(path + ": cannot be written; the checkpoint of the run is whole");
+  write_file(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace vernier

@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 
 #include <chrono>
+#include <set>
 
 #include "snapshot.h"
 
@@ -66,11 +67,17 @@ void Trainer::compute_gradients(Run& run) {
     if (!loss.requires_grad()) throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
-    scaler_->scale(run.weigh(loss)).backward();
+    backward(scaler_->scale(run.weigh(loss)));
   }
   distributed_->reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
+}
+
+// The graph is the task's: what fails in its backward pass is told as the task's.
+void Trainer::backward(const torch::Tensor& loss) {
+  called_ = wiring_.task.get();
+  loss.backward();
 }
 
 // Counts the step, and learns whether it was applied: at once on the CPU, one step late on a GPU. The rule is fixed, so
@@ -83,12 +90,14 @@ void Trainer::settle(Run& run) {
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
-  if (run.device.is_cpu() || !run.found_inf.defined()) {
-    count(run.found_inf.defined() && *run.found_inf.const_data_ptr<float>() != 0.0F, run.step + 1);
-    return;
+  if (const auto late = skipped_.receive()) count(*late, run.step);
+  if (!run.found_inf.defined()) {
+    count(false, run.step + 1);
+  } else if (run.device.is_cpu()) {
+    count(is_set(run.found_inf), run.step + 1);
+  } else {
+    skipped_.send(run.found_inf);
   }
-  if (const auto skipped = skipped_.receive()) count(*skipped, run.step);
-  skipped_.send(run.found_inf);
 }
 
 void Trainer::prepare(Run& run, std::int64_t epochs) {
@@ -101,23 +110,36 @@ void Trainer::prepare(Run& run, std::int64_t epochs) {
       if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
       run.model->to(run.device);
       run.model->train();
-      for (const auto& entry : run.model->named_parameters()) {
-        if (entry.value().requires_grad()) run.parameters.push_back({entry.key(), entry.value(), entry.value()});
-      }
+      name_parameters(run);
       const auto batches = task_->batches_per_epoch();
       if (batches < 1) {
         throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
       }
-      if (epochs > 0) run.steps = epochs * batches;
+      if (epochs > 0 && __builtin_mul_overflow(epochs, batches, &run.steps)) {
+        throw Error(c10::str(epochs, " epochs of ", batches, " steps are more than can be counted; lower [run] epochs"),
+                    Error::Kind::configuration);
+      }
     }
   });
   run.recompute = [this, &run] {
     const auto loss = run.loss, found_inf = run.found_inf;
+    const auto* caller = called_;
     compute_gradients(run);
+    called_ = caller;
     // An inf of any of the passes makes the whole update void.
     if (found_inf.defined() && run.found_inf.defined()) run.found_inf = torch::maximum(found_inf, run.found_inf);
     return std::exchange(run.loss, loss);
   };
+}
+
+// A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.
+void Trainer::name_parameters(Run& run) {
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& entry : run.model->named_parameters()) {
+    const auto& tensor = entry.value();
+    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    run.parameters.push_back({entry.key(), tensor, tensor});
+  }
 }
 
 void Trainer::resume(Run& run, const State& snapshot) {
@@ -139,14 +161,15 @@ Outcome Trainer::train(Run& run) {
     const auto failure = std::current_exception();
     try {
       bus_.emit(Event::RunFailed, run);
-    } catch (const std::exception& exception) {
-      log(Level::error, "RunFailed", message(exception));
+    } catch (...) {
+      log(Level::error, "RunFailed", caught().message);
     }
     std::rethrow_exception(failure);
   }
   outcome_.steps = run.step - steps;
   outcome_.samples = run.samples - samples;
   outcome_.tokens = run.tokens - tokens;
+  outcome_.updates = run.updates + (skipped_.peek() == false ? 1 : 0);  // on a GPU the last one is known only now
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
   return outcome_;
@@ -162,30 +185,35 @@ void Trainer::loop(Run& run) {
     in_step_ = true;
     step(run);
     in_step_ = false;
+    const bool last = run.step + 1 == run.steps;
+    const bool validates = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
+    if (validates) synchronize(run.device);  // or the time that the device still takes would be nobody's
     outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     run.notices.clear();  // every listener has seen them
     run.step += 1;
-    const bool last = run.step == run.steps;
-    if (last || (validate_every_ > 0 && run.step % validate_every_ == 0)) validate(run);
+    if (validates) validate(run);
     if (run.step % batches == 0) {
       bus_.emit(Event::EpochEnd, run);
       run.epoch += 1;
     }
     if (checkpoint_->due(run)) save(run);
   }
-  outcome_.signal = stop_;
+  outcome_.signal = run.step < run.steps ? stop_.load() : 0;
   if (saved_step_ != run.step) save(run);
   bus_.emit(Event::RunEnd, run);
 }
 
 void Trainer::validate(Run& run) {
+  // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
+  for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
   run.model->eval();
   torch::Tensor loss;
   {
     const torch::NoGradGuard no_grad;
     loss = precision_->forward([&] { return task_->validate(run); });
   }
-  run.model->train();
+  for (auto& [module, training] : modes) module->train(training);
   if (!loss.defined()) return;
   const double value = loss.item<double>();
   run.metrics.set("validation_loss", value);
@@ -197,10 +225,7 @@ void Trainer::validate(Run& run) {
 void Trainer::save(Run& run) {
   auto snapshot = take_snapshot(run, wiring_.plugins());
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
-  if (const auto skipped = skipped_.receive()) {
-    snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
-    skipped_.put(*skipped);
-  }
+  if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
@@ -213,14 +238,13 @@ template <class Body>
 void Trainer::attributed(const Run& run, const Body& body) {
   try {
     body();
-  } catch (const std::exception& exception) {
+  } catch (...) {
     const std::string when = in_step_       ? " in step " + std::to_string(run.step + 1)
                              : run.step > 0 ? " after step " + std::to_string(run.step)
                                             : "";
     const std::string who = called_ != nullptr ? called_->id() : "trainer";
     // What a person wrote is to be changed: say where.
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    const bool is_configured = error != nullptr && error->kind() == Error::Kind::configuration && called_ != nullptr;
+    const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
     rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.place_of(*called_) : "");
   }
 }

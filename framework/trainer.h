@@ -32,6 +32,7 @@ struct Outcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
   std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
   std::int64_t samples = 0, tokens = 0;
+  std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
   int signal = 0;                                               // that ended the run early, or 0
@@ -57,6 +58,8 @@ class Trainer {
 
  private:
   void compute_gradients(Run& run);
+  void backward(const torch::Tensor& loss);
+  static void name_parameters(Run& run);
   void settle(Run& run);
   void validate(Run& run);
   void save(Run& run);

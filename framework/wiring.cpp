@@ -3,6 +3,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace vernier {
@@ -96,6 +97,15 @@ void refuse_contradictions(const Wiring& wiring) {
   }
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    (void)nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 RunOptions::RunOptions(Options& options, const std::string& default_name)
@@ -113,6 +123,8 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
     options.refuse("name", "must be a file name, and is \"" + name + "\"");
   }
+  if (!is_utf8(name))
+    options.refuse("name", "must be UTF-8, for it stands in checkpoints; give one, or rename the file");
   options.refuse_unread();
 }
 

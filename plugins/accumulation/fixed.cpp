@@ -25,6 +25,13 @@ class FixedAccumulation final : public vernier::Accumulation {
     return pieces;
   }
 
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("had_enough", static_cast<std::int64_t>(had_enough_));
+    return state;
+  }
+  void load(const vernier::State& state) override { had_enough_ = state.integer("had_enough") != 0; }
+
  private:
   std::int64_t pieces_;
   bool had_enough_ = false;  // a batch had as many samples as there are pieces, so a smaller one is a tail

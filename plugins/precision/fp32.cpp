@@ -1,4 +1,5 @@
-// fp32: every tensor in the dtype that the model has, float32 unless the task says otherwise. No options.
+// fp32: every tensor in the dtype that the model has, float32 unless the task says otherwise. On a GPU
+// LibTorch lets convolutions use TF32, as PyTorch does. No options.
 #include <vernier/sdk.h>
 
 class Fp32 final : public vernier::Precision {

@@ -18,19 +18,28 @@ std::string message(const std::exception& exception) {
   return line;
 }
 
+Caught caught(Error::Kind otherwise) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {message(error), error.kind()};
+  } catch (const std::exception& exception) {
+    return {message(exception), otherwise};
+  } catch (...) {
+    return {"it threw no std::exception", otherwise};
+  }
+}
+
 void rethrow_naming(const std::string& who, const std::string& when, Error::Kind otherwise, const std::string& place) {
-  const std::string first = (place.empty() ? "" : place + ": ") + who + when + ": ";
   try {
     throw;
   } catch (const Error& error) {
     const bool has_cause = dynamic_cast<const std::nested_exception*>(&error) != nullptr;
     if (has_cause || std::string_view(error.what()).find(who) != std::string_view::npos) throw;
-    std::throw_with_nested(Error(first + message(error), error.kind()));
-  } catch (const std::exception& exception) {
-    std::throw_with_nested(Error(first + message(exception), otherwise));
-  } catch (...) {
-    std::throw_with_nested(Error(first + "it threw no std::exception", otherwise));
+  } catch (...) {  // goes on below, where it is still in flight
   }
+  const auto [text, kind] = caught(otherwise);
+  std::throw_with_nested(Error((place.empty() ? "" : place + ": ") + who + when + ": " + text, kind));
 }
 
 }  // namespace vernier

@@ -26,12 +26,9 @@ void Bus::attach(Plugin& plugin, bool monitor) {
   attaching_monitor_ = monitor;
   try {
     plugin.attach(*this);
-  } catch (const std::exception& exception) {
+  } catch (...) {
     attaching_ = nullptr;
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    if (error != nullptr && std::string_view(error->what()).starts_with(plugin.id())) throw;
-    std::throw_with_nested(
-        Error(plugin.id() + " failed to attach: " + message(exception), error ? error->kind() : Error::Kind::plugin));
+    rethrow_naming(plugin.id(), " failed to attach", Error::Kind::plugin);
   }
   attaching_ = nullptr;
 }
@@ -60,15 +57,13 @@ void Bus::tell(Event event, Run& run) {
   while (i < listeners.size()) {
     try {
       for (; i < listeners.size(); ++i) listeners[i].call(run);
-    } catch (const std::exception& exception) {
+    } catch (...) {
+      const auto [text, kind] = caught();
       Plugin& plugin = *listeners[i].plugin;
       const std::string where =
           plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
-      if (!listeners[i].monitor) {
-        const auto* error = dynamic_cast<const Error*>(&exception);
-        std::throw_with_nested(Error(where + ": " + message(exception), error ? error->kind() : Error::Kind::training));
-      }
-      log(Level::warning, where, message(exception) + " (the monitor is detached, the run goes on)");
+      if (!listeners[i].monitor) std::throw_with_nested(Error(where + ": " + text, kind));
+      log(Level::warning, where, text + " (the monitor is detached, the run goes on)");
       detached_.push_back(
           {"plugin_detached", run.step, {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}}});
       // Those before it were told already; the next to be told moves up to where its first listener stood.

@@ -34,7 +34,7 @@ torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
   if (kinds.empty()) return torch::zeros({}, torch::kFloat32);
   auto all = norms(kinds.front(), p);
   for (std::size_t i = 1; i < kinds.size(); ++i) {
-    for (const auto& norm : norms(kinds[i], p)) all.push_back(norm.to(all.front().device(), /*non_blocking=*/true));
+    for (const auto& norm : norms(kinds[i], p)) all.push_back(moved(norm, all.front().device()));
   }
   return at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
 }
@@ -63,7 +63,7 @@ torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, do
     for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
   } else {
     const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // as Python divides
-    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor.to(kind.front().device(), /*non_blocking=*/true));
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));
   }
   return norm;
 }

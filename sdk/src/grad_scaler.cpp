@@ -25,8 +25,8 @@ torch::Tensor multiply_and_check(const TensorVector& gradients, const torch::Ten
       at::_amp_foreach_non_finite_check_and_unscale_(kind, found_inf, factor);
     } else {
       auto there = torch::zeros({}, factor.options().device(device));
-      at::_amp_foreach_non_finite_check_and_unscale_(kind, there, factor.to(device, /*non_blocking=*/true));
-      found_inf = at::maximum(found_inf, there.to(factor.device(), /*non_blocking=*/true));
+      at::_amp_foreach_non_finite_check_and_unscale_(kind, there, moved(factor, device));
+      found_inf = at::maximum(found_inf, moved(there, factor.device()));
     }
   }
   return found_inf;
@@ -84,7 +84,7 @@ GradScaler::GradScaler(torch::Device device, GradScalerOptions options) : option
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) const {
   if (!options_.enabled) return loss;
-  return loss * scale_.to(loss.device(), /*non_blocking=*/true);
+  return loss * moved(scale_, loss.device());
 }
 
 void GradScaler::unscale_once(const void* optimizer, const TensorVector& gradients) {

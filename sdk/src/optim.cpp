@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "tensor_lists.h"
+
 // Of the OpenMP that LibTorch brings; weak, so that one without it only loses the guard below.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int threads);
 
@@ -165,7 +167,7 @@ bool is_small(const torch::Tensor& parameter) {
 MaybeTensor on_device(const torch::Tensor& scalar, const torch::Device& device) {
   if (!scalar.defined()) return std::nullopt;
   if (scalar.device() == device && scalar.scalar_type() == torch::kFloat32) return scalar;
-  return scalar.to(device, torch::kFloat32, /*non_blocking=*/true);
+  return moved(scalar, device).to(torch::kFloat32);
 }
 
 }  // namespace

@@ -36,8 +36,24 @@ std::string show(double value) {
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;  // the shortest that reads back the same
   return {text, end};
 }
+// As TOML and JSON write it.
 std::string show(const std::string& value) {
-  return '"' + value + '"';
+  std::string text = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') {
+      text += {'\\', c};
+    } else if (c == '\n') {
+      text += "\\n";
+    } else if (c == '\t') {
+      text += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      constexpr char digits[] = "0123456789abcdef";
+      text += std::string("\\u00") + digits[(c >> 4) & 15] + digits[c & 15];
+    } else {
+      text += c;
+    }
+  }
+  return text + '"';
 }
 template <class T>
 std::string show(const std::vector<T>& values) {

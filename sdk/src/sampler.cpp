@@ -1,5 +1,6 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
+#include <vernier/options.h>
 #include <vernier/sampler.h>
 
 #include <algorithm>
@@ -85,6 +86,11 @@ void Sampler::load(const State& state) {
   epoch_ = epoch;
   position_ = position;
   indices_.reset();
+}
+
+Sampler::Order read_order(Options& options, const char* meaning) {
+  const auto order = options.choose("order", "shuffled", {"shuffled", "sequential"}, meaning);
+  return order == "shuffled" ? Sampler::Order::shuffled : Sampler::Order::sequential;
 }
 
 }  // namespace vernier

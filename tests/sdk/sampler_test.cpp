@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/options.h>
 #include <vernier/sampler.h>
 
 #include <algorithm>
@@ -137,4 +138,20 @@ TEST_CASE("another size, seed or order is refused and changes nothing") {
 TEST_CASE("no samples and empty batches are refused") {
   CHECK_THROWS_WITH_AS(Sampler(0, 1), "there are no samples to train on", Error);
   CHECK_THROWS_WITH_AS(Sampler(3, 1).next(0), "a batch cannot have 0 samples", Error);
+}
+
+TEST_CASE("the order is read from an option of its own") {
+  const auto read = [](vernier::Table table) {
+    vernier::Options options("task/toy", std::move(table), "run.toml:1");
+    const auto order = vernier::read_order(options, "of the points");
+    REQUIRE(options.declared().size() == 1);
+    CHECK(options.declared()[0].meaning == "of the points");
+    options.refuse_unread();
+    return order;
+  };
+  const auto order = [](const char* word) { return vernier::Table{{"order", {std::string(word), "run.toml:2"}}}; };
+  CHECK(read({}) == Sampler::Order::shuffled);
+  CHECK(read(order("shuffled")) == Sampler::Order::shuffled);
+  CHECK(read(order("sequential")) == Sampler::Order::sequential);
+  CHECK_THROWS_AS(read(order("random")), Error);
 }

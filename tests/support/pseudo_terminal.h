@@ -1,6 +1,7 @@
 // A terminal in place of stderr, and what a person would see on it.
 #pragma once
 
+#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -57,6 +59,20 @@ class Drawing {
   mutable std::vector<std::string> text_;
   std::size_t column_ = 0, widest_ = 0;
 };
+
+// Whether this machine has terminals to give: a container may lack /dev/pts. Tests that need one are skipped, and say so.
+inline bool has_pseudo_terminals() {
+  std::array<int, 2> ends = {};
+  const bool has = ::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) == 0;
+  if (has) {
+    ::close(ends[0]);
+    ::close(ends[1]);
+  } else {
+    std::fputs("skipped where a terminal is needed: this machine has no pseudo-terminals\n", stderr);
+  }
+  return has;
+}
+inline const doctest::skip needs_terminal(!has_pseudo_terminals());
 
 // Until it is destroyed, stderr is a terminal of so many columns; with 0 it is a pipe.
 class StandardError {

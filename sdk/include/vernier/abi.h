@@ -11,19 +11,30 @@
 
 #define VERNIER_API __attribute__((visibility("default")))
 
-// Counts the changes of the headers that cross the door; tests/sdk/abi_test.cpp fails when they change and this does not.
+// Counts the changes of the SDK's headers; tests/sdk/abi_test.cpp fails when they change and this does not.
 #define VERNIER_ABI 1
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef __has_feature  // clang
+#define VERNIER_HAS_FEATURE(x) __has_feature(x)
+#else
+#define VERNIER_HAS_FEATURE(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || VERNIER_HAS_FEATURE(address_sanitizer)
 #define VERNIER_SANITIZER " asan"
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(__SANITIZE_THREAD__) || VERNIER_HAS_FEATURE(thread_sanitizer)
 #define VERNIER_SANITIZER " tsan"
 #else
 #define VERNIER_SANITIZER ""
 #endif
+#ifdef _GLIBCXX_DEBUG  // containers of another size
+#define VERNIER_CONTAINERS " debug"
+#else
+#define VERNIER_CONTAINERS ""
+#endif
 #define VERNIER_TEXT_(x) #x
 #define VERNIER_TEXT(x) VERNIER_TEXT_(x)
-#define VERNIER_BUILD "torch " TORCH_VERSION " cxx11abi=" VERNIER_TEXT(_GLIBCXX_USE_CXX11_ABI) VERNIER_SANITIZER
+#define VERNIER_BUILD \
+  "torch " TORCH_VERSION " cxx11abi=" VERNIER_TEXT(_GLIBCXX_USE_CXX11_ABI) VERNIER_CONTAINERS VERNIER_SANITIZER
 
 namespace vernier {
 
@@ -61,6 +72,6 @@ consteval Descriptor describe(const char* role, const char* name, const char* ve
 
 // Makes Class, a subclass of one role, the plugin of this library. Once a library, at namespace scope.
 //   VERNIER_PLUGIN(WarmBf16, "warm_bf16", "1.0.0")
-#define VERNIER_PLUGIN(Class, name, version)                                                                \
-  extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin = vernier::describe(            \
+#define VERNIER_PLUGIN(Class, name, version)                                                     \
+  extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin = vernier::describe( \
       Class::role, name, version, [](vernier::Options& options) -> vernier::Plugin* { return new Class(options); });

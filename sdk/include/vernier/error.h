@@ -24,8 +24,15 @@ class VERNIER_API Error : public std::runtime_error {
 // The message of any exception in one line, without LibTorch's C++ backtrace.
 VERNIER_API std::string message(const std::exception& exception);
 
-// In a catch block: rethrows what was caught as an Error that says place, who and when first, the cause nested in it. An
-// Error that names `who` or has a cause already passes as it is. An Error keeps its kind, others become `otherwise`.
+// In a catch (...) block: what was caught, whatever its type. An Error keeps its kind, others get `otherwise`.
+struct Caught {
+  std::string message;
+  Error::Kind kind;
+};
+VERNIER_API Caught caught(Error::Kind otherwise = Error::Kind::training);
+
+// In a catch (...) block: rethrows what was caught as an Error that says place, who and when first, the cause nested in it. An
+// Error that names `who` or has a cause already passes as it is.
 [[noreturn]] VERNIER_API void rethrow_naming(const std::string& who, const std::string& when, Error::Kind otherwise,
                                              const std::string& place = "");
 

@@ -95,7 +95,7 @@ class VERNIER_API Options {
 extern template std::string Options::require<std::string>(const char*, const char*);
 extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
 
-// The word nearest to a misspelt one, or "" where none is near (Damerau-Levenshtein distance over a third of its length).
+// The word nearest to a misspelt one, or "" where none is near (more than a third of its letters would have to change).
 VERNIER_API std::string nearest(const std::string& word, const std::vector<std::string>& words);
 
 }  // namespace vernier

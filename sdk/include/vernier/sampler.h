@@ -45,4 +45,7 @@ class VERNIER_API Sampler {
   torch::Tensor indices_;  // of epoch_; undefined until they are asked for
 };
 
+// The option `order`, "shuffled" unless it is given or "sequential". meaning: "of the windows in an epoch".
+VERNIER_API Sampler::Order read_order(Options& options, const char* meaning);
+
 }  // namespace vernier

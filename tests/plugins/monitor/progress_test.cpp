@@ -84,7 +84,7 @@ TEST_CASE("progress: plain lines where stderr is no terminal") {
   CHECK(lines[3].empty());
 }
 
-TEST_CASE("progress: a bar in one line of a terminal, with the cursor below it at the end") {
+TEST_CASE("progress: a bar in one line of a terminal, with the cursor below it at the end" * needs_terminal) {
   Fixture fixture(120, every_step());
   fixture.begin();
   fixture.steps(50);
@@ -99,7 +99,7 @@ TEST_CASE("progress: a bar in one line of a terminal, with the cursor below it a
   CHECK(fixture.screen.drawing.column() == 0);
 }
 
-TEST_CASE("progress: each drawing is one write over the last, never the last column") {
+TEST_CASE("progress: each drawing is one write over the last, never the last column" * needs_terminal) {
   Fixture fixture(80, every_step());
   fixture.begin();
   fixture.step();
@@ -119,7 +119,7 @@ TEST_CASE("progress: each drawing is one write over the last, never the last col
   }
 }
 
-TEST_CASE("progress: a narrow terminal keeps what matters most") {
+TEST_CASE("progress: a narrow terminal keeps what matters most" * needs_terminal) {
   const auto at = [](int columns) {
     Fixture fixture(columns, every_step());
     fixture.run.metrics.set("scale", 65536.0);
@@ -135,7 +135,7 @@ TEST_CASE("progress: a narrow terminal keeps what matters most") {
   CHECK(at(8) == "3/100");
 }
 
-TEST_CASE("progress: the terminal's width is asked at each drawing") {
+TEST_CASE("progress: the terminal's width is asked at each drawing" * needs_terminal) {
   Fixture fixture(120, every_step());
   fixture.begin();
   fixture.step();
@@ -144,7 +144,7 @@ TEST_CASE("progress: the terminal's width is asked at each drawing") {
   CHECK(fixture.seen()[0] == "2/100  loss 1.2500");
 }
 
-TEST_CASE("progress: the bar is drawn ten times a second at most, and at the last step") {
+TEST_CASE("progress: the bar is drawn ten times a second at most, and at the last step" * needs_terminal) {
   Fixture fixture(80);
   fixture.begin();
   const auto start = std::chrono::steady_clock::now();
@@ -157,7 +157,7 @@ TEST_CASE("progress: the bar is drawn ten times a second at most, and at the las
   CHECK(fixture.seen()[0].find("  100/100  ") != std::string::npos);
 }
 
-TEST_CASE("progress: validations and notices are lines above the bar") {
+TEST_CASE("progress: validations and notices are lines above the bar" * needs_terminal) {
   Fixture fixture(120, every_step());
   fixture.begin();
   fixture.steps(11);
@@ -177,7 +177,7 @@ TEST_CASE("progress: validations and notices are lines above the bar") {
   CHECK(lines[4].empty());
 }
 
-TEST_CASE("progress: a line of the log takes the bar's place, which comes back below") {
+TEST_CASE("progress: a line of the log takes the bar's place, which comes back below" * needs_terminal) {
   Fixture fixture(80, every_step());
   fixture.begin();
   fixture.step();
@@ -233,7 +233,7 @@ TEST_CASE("progress: the rate is that of this process, without validations") {
   }
 }
 
-TEST_CASE("progress: odd runs") {
+TEST_CASE("progress: odd runs" * needs_terminal) {
   SUBCASE("no step at all") {
     Fixture fixture(80);
     fixture.run.steps = 0;
@@ -284,30 +284,11 @@ TEST_CASE("progress: odd runs") {
   }
 }
 
-TEST_CASE("progress: another encoding gets ASCII") {
+TEST_CASE("progress: another encoding gets ASCII" * needs_terminal) {
   ::setenv("LC_ALL", "de_DE.ISO-8859-1", 1);
   Fixture fixture(120, every_step());
   fixture.begin();
   fixture.steps(50);
   CHECK(fixture.seen()[0].starts_with("[############............]  50/100  "));
   ::unsetenv("LC_ALL");
-}
-
-TEST_CASE("progress: a step that is not drawn costs next to nothing") {
-  Fixture fixture(80, option("interval", 1000.0));
-  fixture.run.steps = 1 << 30;
-  fixture.begin();
-  fixture.step();
-  constexpr int count = 100000;
-  double best = 1;
-  for (int repetition = 0; repetition < 5; ++repetition) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < count; ++i) {
-      fixture.bus.emit(Event::StepEnd, fixture.run);
-      fixture.run.step += 1;
-    }
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / count);
-  }
-  MESSAGE("nanoseconds a step: ", best * 1e9);
-  CHECK(best < 0.3e-6 * (VERNIER_SANITIZER[0] == '\0' ? 1 : 20));
 }
