@@ -354,22 +354,23 @@ TEST_CASE("cli: --resume stands anywhere, and more steps may be trained") {
   CHECK(whole.summary()["digest"] == place.summary()["digest"]);
 }
 
-TEST_CASE("cli: a plugin that throws ends the run in one line, a monitor does not") {
-  const auto with = [](const std::string& role) {
-    return Bad{role,
-               "[[" + role + "]]\nuse = 'throws_at'\nevent = 'GradientsReady'\nstep = 3\n",
-               {"--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"},
-               4,
-               {}};
-  };
-  Place callback(with("callback").more);
-  CHECK(callback.train(with("callback").arguments) == 4);
-  CHECK(callback.err == "vernier: callback/throws_at at GradientsReady of step 3: boom\n");
-  Place monitor(with("monitor").more);
-  CHECK(monitor.train(with("monitor").arguments) == 0);
-  CHECK(monitor.err ==
-        "monitor/throws_at at GradientsReady of step 3: boom (the monitor is detached, the run goes on)\n");
-  CHECK(monitor.summary()["steps"] == 20);
+TEST_CASE("cli: a plugin that throws anything ends the run in one line, a monitor does not") {
+  for (const std::string kind : {"std", "int"}) {
+    CAPTURE(kind);
+    const auto with = [&](const std::string& role) {
+      return "[[" + role + "]]\nuse = 'throws_at'\nevent = 'GradientsReady'\nstep = 3\nkind = '" + kind + "'\n";
+    };
+    const Arguments arguments = {"--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"};
+    const std::string what =
+        " at GradientsReady of step 3: " + std::string(kind == "int" ? "it threw no std::exception" : "boom");
+    Place callback(with("callback"));
+    CHECK(callback.train(arguments) == 4);
+    CHECK(callback.err == "vernier: callback/throws_at" + what + "\n");
+    Place monitor(with("monitor"));
+    CHECK(monitor.train(arguments) == 0);
+    CHECK(monitor.err == "monitor/throws_at" + what + " (the monitor is detached, the run goes on)\n");
+    CHECK(monitor.summary()["steps"] == 20);
+  }
 }
 
 namespace {

@@ -1,6 +1,9 @@
 #include "device.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <doctest/doctest.h>
+
+#include <cmath>
 
 #include "thrown.h"
 
@@ -20,13 +23,19 @@ TEST_CASE("device: a late flag is received once, and what was put last") {
   CHECK(flag.receive() == std::nullopt);
 }
 
-TEST_CASE("device: what was received can be put back, as a checkpoint does") {
+TEST_CASE("device: a late flag that was looked at is still received") {
   LateFlag flag;
+  CHECK(flag.peek() == std::nullopt);
   flag.put(true);
-  const auto seen = flag.receive();
-  REQUIRE(seen.has_value());
-  flag.put(*seen);
+  CHECK(flag.peek() == true);
+  CHECK(flag.peek() == true);
   CHECK(flag.receive() == true);
+  CHECK(flag.peek() == std::nullopt);
+}
+
+TEST_CASE("device: any number but 0 sets a flag") {
+  for (const float number : {1.0F, -1.0F, HUGE_VALF}) CHECK(vernier::is_set(at::scalar_tensor(number)));
+  for (const float number : {0.0F, -0.0F}) CHECK_FALSE(vernier::is_set(at::scalar_tensor(number)));
 }
 
 TEST_CASE("device: the processor has a peak of memory") {

@@ -48,6 +48,7 @@ struct Short : vernier::Monitor {
     };
     bus.on(Event::StepEnd, collect);
     bus.on(Event::RunEnd, collect);
+    bus.on(Event::RunFailed, [this](const Run&) { was_told_of_failure = true; });
   }
   Thrown train() {
     return thrown_by([&] {
@@ -57,6 +58,7 @@ struct Short : vernier::Monitor {
     });
   }
   std::string* notices = nullptr;
+  bool was_told_of_failure = false;
   std::atomic<int> stop = 0;
   Run run;
   std::unique_ptr<Wiring> wiring;
@@ -115,6 +117,7 @@ TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
   CHECK(says(wrong_role.text, "wrong_role.so: is a monitor"));
 }
 
+// All but RunFailed, which is told only where another has failed.
 constexpr const char* events[] = {"RunBegin",       "EpochBegin", "StepBegin", "BatchReady", "LossReady",
                                   "GradientsReady", "StepEnd",    "Validated", "EpochEnd",   "RunEnd"};
 
@@ -126,6 +129,8 @@ TEST_CASE("wiring: a callback that throws at any event ends the run with plugin,
     CHECK(toy.train() == failed(place + ": boom"));
     Short kept("[[callback]]\nuse = 'throws_at'\nkind = 'configuration'\nevent = '" + event + "'\n");
     CHECK(kept.train() == configuration(place + ": boom"));
+    Short number("[[callback]]\nuse = 'throws_at'\nkind = 'int'\nevent = '" + event + "'\n");
+    CHECK(number.train() == failed(place + ": it threw no std::exception"));
   }
 }
 
@@ -140,9 +145,36 @@ TEST_CASE("wiring: a monitor that throws at any event is detached, and the run g
   };
   const auto alone = digest_of("", nullptr);
   for (const std::string event : events) {
-    CAPTURE(event);
-    std::string notices;
-    CHECK(digest_of("[[monitor]]\nuse = 'throws_at'\nevent = '" + event + "'\n", &notices) == alone);
-    CHECK(notices == (event == "RunEnd" ? "" : "plugin_detached plugin=monitor/throws_at event=" + event + "\n"));
+    for (const std::string kind : {"std", "configuration", "int"}) {
+      CAPTURE(event);
+      CAPTURE(kind);
+      std::string notices;
+      const auto monitor = "[[monitor]]\nuse = 'throws_at'\nkind = '" + kind + "'\nevent = '" + event + "'\n";
+      CHECK(digest_of(monitor, &notices) == alone);
+      CHECK(notices == (event == "RunEnd" ? "" : "plugin_detached plugin=monitor/throws_at event=" + event + "\n"));
+    }
+  }
+}
+
+TEST_CASE("wiring: what throws at RunFailed hides neither the failure nor the event from the others") {
+  static std::string logged;
+  const auto train = [](const std::string& role, const std::string& kind) {
+    Short toy("[[callback]]\nuse = 'throws_at'\nevent = 'GradientsReady'\nstep = 2\n[[" + role +
+              "]]\nuse = 'throws_at'\nevent = 'RunFailed'\nkind = '" + kind + "'\n");
+    toy.wiring->bus.attach(toy, true);
+    logged.clear();
+    vernier::set_log_sink(
+        [](vernier::Level, const std::string& who, const std::string& text) { logged += who + ": " + text + "\n"; });
+    CHECK(toy.train() == failed("callback/throws_at at GradientsReady of step 2: boom"));
+    return toy.was_told_of_failure;
+  };
+  for (const std::string kind : {"std", "configuration", "int"}) {
+    CAPTURE(kind);
+    const std::string text = kind == "int" ? "it threw no std::exception" : "boom";
+    train("callback", kind);
+    CHECK(says(logged, "RunFailed: callback/throws_at#2 at RunFailed of step 2: " + text + "\n"));
+    CHECK(train("monitor", kind));
+    CHECK(says(logged,
+               "monitor/throws_at at RunFailed of step 2: " + text + " (the monitor is detached, the run goes on)\n"));
   }
 }
