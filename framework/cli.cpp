@@ -10,6 +10,7 @@
 #include <atomic>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/program_options.hpp>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -56,7 +57,7 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 
 std::atomic<int> stop_signal = 0;
 
-constexpr int stopping_signals[] = {SIGINT, SIGTERM};
+constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP};
 
 // The first signal ends the run after the step in work, with a checkpoint; the second ends the process at once.
 extern "C" void remember_signal(int signal) {
@@ -170,7 +171,12 @@ void print_wiring(const Prepared& prepared) {
             << prepared.wiring->table();
 }
 
+bool wants_to_resume(const po::variables_map& given) {
+  return given.count("resume") != 0 || given.count("resume-newest") != 0;
+}
+
 int check(const po::variables_map& given) {
+  if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
   const auto prepared = prepare(given);
   print_wiring(*prepared);
   std::cout << "ready: nothing was trained or written\n";
@@ -233,9 +239,35 @@ void resume(Prepared& prepared, const std::string& from) try {
   rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
 }
 
+// The run goes on with the new configuration, which may be what is wanted, but not in silence.
+void warn_of_changes(const Prepared& prepared) {
+  const auto file = prepared.run.output + "/config.toml";
+  if (!fs::exists(file)) return;
+  const auto before = load_config({file}, {});
+  std::string changed;
+  for (const auto& [role, table] : prepared.config) {
+    const auto old = before.find(role);
+    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
+    if (!is_same && role != "run") changed += (changed.empty() ? "[" : ", [") + role + "]";
+  }
+  if (changed.empty()) return;
+  log(Level::warning, "resume",
+      "the configuration is not the one in " + file + ": " + changed +
+          " changed; the run goes on with the new one, and is not what it was");
+}
+
+void warn_of_divergence(const Run& run, const Outcome& outcome) {
+  if (outcome.loss && !std::isfinite(*outcome.loss)) {
+    log(Level::warning, "run", "the last loss is not a finite number: the training has diverged");
+  }
+  if (run.step > 0 && outcome.updates == 0) {
+    log(Level::warning, "run", "every update was skipped: the model is as it was at the start");
+  }
+}
+
 int train(const po::variables_map& given) {
   const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
-  const bool resumes = !from.empty() || given.count("resume-newest") != 0;
+  const bool resumes = wants_to_resume(given);
   const bool quiet = given.count("quiet") != 0;
   listen_for_signals();
   const auto prepared = prepare(given);
@@ -245,12 +277,18 @@ int train(const po::variables_map& given) {
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
   if (resumes && from.empty()) resume(*prepared, from);
+  if (resumes && run.step >= run.steps) {
+    std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
+    return 0;
+  }
+  if (resumes) warn_of_changes(*prepared);
   write_config(*prepared);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
   const Outcome outcome = prepared->trainer.train(run);
   write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
+  warn_of_divergence(run, outcome);
   if (!quiet) print_end(*prepared, outcome, command_of(given));
   return outcome.signal == 0 ? 0 : 128 + outcome.signal;
 }
@@ -359,15 +397,13 @@ int run_command_line(int argc, char** argv) {
   try {
     refuse_another_libtorch();
     return run_verb(argc, argv);
-  } catch (const Error& error) {
-    std::cerr << "vernier: " << message(error) << '\n';
-    return static_cast<int>(error.kind());
   } catch (const po::error& error) {
     std::cerr << "vernier: " << error.what() << "; see vernier --help\n";
     return 2;
   } catch (...) {
-    std::cerr << "vernier: " << caught().message << '\n';
-    return static_cast<int>(Error::Kind::training);
+    const auto [text, kind] = caught();
+    write_log(static_cast<int>(Level::error), "vernier", text);  // into the run's log too, where there is one
+    return static_cast<int>(kind);
   }
 }
 

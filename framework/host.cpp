@@ -191,7 +191,9 @@ std::vector<Host::Listed> Host::list() const {
       if (file.extension() != ".so") continue;
       Listed plugin{folder.filename().string(), file.stem().string(), "", "", file};
       try {
-        plugin.version = read_descriptor(file).version;
+        const auto descriptor = read_descriptor(file);
+        plugin.version = descriptor.version;
+        if (plugin.role != descriptor.role) plugin.trouble = std::string("it is a plugin of role ") + descriptor.role;
       } catch (const Error& error) {
         plugin.trouble = error.what();
       }

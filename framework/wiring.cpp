@@ -61,10 +61,15 @@ std::unique_ptr<Role> make(const Host& host, const Value& value, Wiring& wiring)
 template <class Role>
 std::unique_ptr<Role> make_one(const Table& config, const Host& host, Wiring& wiring) {
   const std::string role = Role::role;
-  if (const auto table = config.find(role); table != config.end()) return make<Role>(host, table->second, wiring);
+  const auto found = config.find(role);
+  Value value = found != config.end() ? found->second : Value{Table{}, ""};
   for (const auto& [known, fallback] : roles_and_defaults()) {
-    if (known == role && !fallback.empty()) return make<Role>(host, {Table{{"use", {fallback, ""}}}, ""}, wiring);
+    if (known != role || fallback.empty()) continue;
+    // The default serves too where its options are given and its name is not.
+    if (auto* table = std::get_if<Table>(&value.data)) table->try_emplace("use", Value{fallback, ""});
+    return make<Role>(host, value, wiring);
   }
+  if (found != config.end()) return make<Role>(host, value, wiring);
   refuse("the configuration has no [" + role + "]; add one with use = \"…\"; `vernier plugins` lists what there is");
 }
 
@@ -118,6 +123,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       validate_every(
           options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
       seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))) {
+  options.refuse_unread();
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
   if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
@@ -125,7 +131,6 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
   }
   if (!is_utf8(name))
     options.refuse("name", "must be UTF-8, for it stands in checkpoints; give one, or rename the file");
-  options.refuse_unread();
 }
 
 std::unique_ptr<Wiring> wire(const Table& config, const Host& host) {

@@ -9,8 +9,8 @@ class FixedAccumulation final : public vernier::Accumulation {
       : pieces_(options.get("pieces", 1, "in how many pieces a batch is trained", vernier::at_least(1))) {}
 
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
-    if (batch.samples >= pieces_) had_enough_ = true;
-    if (!had_enough_) {
+    largest_ = std::max(largest_, batch.samples);
+    if (largest_ < pieces_) {
       throw vernier::Error(c10::str("pieces = ", pieces_, " is more than a batch has samples (", batch.samples,
                                     "); lower `pieces` or raise the task's batch_size"),
                            vernier::Error::Kind::configuration);
@@ -27,14 +27,14 @@ class FixedAccumulation final : public vernier::Accumulation {
 
   vernier::State save() const override {
     vernier::State state;
-    state.put("had_enough", static_cast<std::int64_t>(had_enough_));
+    state.put("largest_batch", largest_);
     return state;
   }
-  void load(const vernier::State& state) override { had_enough_ = state.integer("had_enough") != 0; }
+  void load(const vernier::State& state) override { largest_ = state.integer("largest_batch"); }
 
  private:
   std::int64_t pieces_;
-  bool had_enough_ = false;  // a batch had as many samples as there are pieces, so a smaller one is a tail
+  std::int64_t largest_ = 0;  // batch so far: a smaller one is the tail of an epoch
 };
 
 VERNIER_PLUGIN(FixedAccumulation, "fixed", "1.0.0")

@@ -15,7 +15,7 @@ Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
 Batch Batch::to(torch::Device device) const {
   Batch moved = *this;
   for (auto& tensor : moved.tensors) {
-    if (tensor.device() != device) tensor = tensor.to(device, /*non_blocking=*/true);
+    if (tensor.device() != device) tensor = tensor.to(device, /*non_blocking=*/!device.is_cpu());
   }
   return moved;
 }

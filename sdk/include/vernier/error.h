@@ -31,8 +31,8 @@ struct Caught {
 };
 VERNIER_API Caught caught(Error::Kind otherwise = Error::Kind::training);
 
-// In a catch (...) block: rethrows what was caught as an Error that says place, who and when first, the cause nested in it. An
-// Error that names `who` or has a cause already passes as it is.
+// In a catch (...) block: rethrows what was caught as an Error that says place, who and when first, the cause nested in
+// it. An Error that names `who` or has a cause already passes as it is.
 [[noreturn]] VERNIER_API void rethrow_naming(const std::string& who, const std::string& when, Error::Kind otherwise,
                                              const std::string& place = "");
 
