@@ -94,8 +94,11 @@ TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
   CHECK(refusal("[optimizer]\nuse = 'sgd'") ==
         configuration(
             "the configuration has no [task]; add one with use = \"…\"; `vernier plugins` lists what there is"));
-  CHECK(after_base("[scaler]\nscale = 2") ==
-        configuration("run.toml:7: [scaler] needs use = \"…\"; `vernier plugins` lists what there is"));
+  CHECK(after_base("[[callback]]\nmax_norm = 2") ==
+        configuration("run.toml:7: [[callback]] needs use = \"…\"; `vernier plugins` lists what there is"));
+  CHECK(after_base("[accumulation]\npieces = 4") == Thrown{});  // the default takes its options
+  CHECK(after_base("[accumulation]\npiece = 4") ==
+        configuration("run.toml:8: accumulation/fixed: `piece` is not an option here; did you mean `pieces`?"));
   CHECK(after_base("[scaler]\nuse = 2") == configuration("run.toml:8: `use` must be a string, the name of a scaler"));
   CHECK(refusal("task = 'mlp'\n[optimizer]\nuse = 'sgd'") ==
         configuration("run.toml:1: write [task] and below it use = \"…\""));
