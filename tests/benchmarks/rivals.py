@@ -123,5 +123,5 @@ def main():
 if __name__ == "__main__":
     import logging
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)  # Lightning tells of itself at each fit
     main()
