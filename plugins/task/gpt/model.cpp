@@ -1,3 +1,4 @@
+// The network of task/gpt; model.h says what it is.
 #include "model.h"
 
 #include <ATen/CPUGeneratorImpl.h>

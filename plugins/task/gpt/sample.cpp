@@ -1,3 +1,4 @@
+// Drawing one byte after the other; sample.h says how.
 #include "sample.h"
 
 #include <algorithm>

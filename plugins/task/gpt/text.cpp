@@ -1,3 +1,4 @@
+// Reading files into bytes and windows; text.h says which.
 #include "text.h"
 
 #include <vernier/error.h>

@@ -1,3 +1,4 @@
+// The reader of IDX files; idx.h says what it refuses.
 #include "idx.h"
 
 #include <c10/util/StringUtil.h>

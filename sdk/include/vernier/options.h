@@ -91,7 +91,6 @@ class VERNIER_API Options {
   std::vector<Declared> declared_;
   bool describing_ = false;
 };
-
 extern template std::string Options::require<std::string>(const char*, const char*);
 extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
 

@@ -97,5 +97,4 @@ class VERNIER_API Monitor : public Plugin {
   static constexpr const char* role = "monitor";
   ~Monitor() override;
 };
-
 }  // namespace vernier
