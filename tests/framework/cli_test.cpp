@@ -354,6 +354,35 @@ TEST_CASE("cli: --resume stands anywhere, and more steps may be trained") {
   CHECK(whole.summary()["digest"] == place.summary()["digest"]);
 }
 
+TEST_CASE("cli: a finished run is left as it is, and changes are told where a run goes on") {
+  Place place;
+  REQUIRE(place.train() == 0);
+  const auto summary = read_text(place.at("out/summary.json")), config = read_text(place.at("out/config.toml"));
+  CHECK(place.train({"--resume", set("optimizer.learning_rate=9")}) == 0);
+  CHECK(says(place.out, "out has all its 20 steps; to train on, raise run.steps or run.epochs"));
+  CHECK(read_text(place.at("out/summary.json")) == summary);
+  CHECK(read_text(place.at("out/config.toml")) == config);
+  CHECK(place.train({"--resume", set("run.steps=30")}) == 0);
+  CHECK_FALSE(says(place.err, "changed"));
+  CHECK(place.train({"--resume", set("run.steps=40"), set("optimizer.learning_rate=0.02")}) == 0);
+  CHECK(says(place.err, "[optimizer] changed; the run goes on with the new one"));
+  CHECK(place.summary()["steps"] == 40);
+  CHECK(place.call({"check", "run.toml", "--resume"}) == 2);
+  CHECK(says(place.err, "check looks at a new run only"));
+}
+
+TEST_CASE("cli: a run that diverges says so at its end") {
+  Place place;
+  CHECK(place.train({set("optimizer.learning_rate=1e30")}) == 0);
+  CHECK(says(place.err, "the training has diverged"));
+}
+
+TEST_CASE("cli: the command to go on with can be pasted") {
+  Place place;
+  CHECK(place.train({set("run.output=it's out")}) == 0);
+  CHECK(says(place.out, "--set 'run.output=it'\\''s out' --resume='it'\\''s out' --set run.steps=40"));
+}
+
 TEST_CASE("cli: a plugin that throws anything ends the run in one line, a monitor does not") {
   for (const std::string kind : {"std", "int"}) {
     CAPTURE(kind);

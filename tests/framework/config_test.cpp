@@ -114,6 +114,13 @@ TEST_CASE("config: --set takes TOML, and what is no TOML as a string") {
         configuration("--set callback.clip_norm: name the option too, as --set callback.clip_norm.max_norm=1.0"));
 }
 
+TEST_CASE("config: --set names strategy and options in any order, and loses none") {
+  CHECK(merged({""}, {"scaler.growth_interval=5", "scaler.use=dynamic"}) ==
+        "{scaler={growth_interval=5 use=\"dynamic\"}}");
+  CHECK(merged({"[optimizer]\nuse = 'adamw'\neps = 1\n"}, {"optimizer.momentum=1", "optimizer.use=sgd"}) ==
+        "{optimizer={momentum=1 use=\"sgd\"}}");
+}
+
 TEST_CASE("config: every value knows where it was written") {
   Files files;
   const std::string first = files.add("# a comment\n[run]\nsteps = 1\n\nseed =  2\n[[callback]]\nuse = 'a'\n");

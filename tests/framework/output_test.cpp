@@ -111,6 +111,20 @@ TEST_CASE("output: a resumed run is the newest with checkpoints, or the one that
         configuration("--resume=" + (folder / "none") + ": there is no such file or folder"));
 }
 
+TEST_CASE("output: of several runs the one that saved last is resumed, though others are gone") {
+  const TemporaryFolder folder;
+  const fs::path wanted = folder.path() / "toy";
+  add_run(wanted.string() + "-3", true);
+  CHECK(resumed(wanted) == "toy-3");
+  add_run(wanted, true);
+  fs::last_write_time(wanted / "checkpoints", fs::file_time_type::clock::now() + std::chrono::seconds(9));
+  CHECK(resumed(wanted) == "toy");
+  add_run(wanted.string() + "-old", true);  // no number: another run's
+  fs::last_write_time(wanted.string() + "-old/checkpoints",
+                      fs::file_time_type::clock::now() + std::chrono::seconds(99));
+  CHECK(resumed(wanted) == "toy");
+}
+
 TEST_CASE("output: a checkpoint that was moved away resumes into a new folder") {
   const TemporaryFolder folder;
   const fs::path wanted = folder.path() / "toy";

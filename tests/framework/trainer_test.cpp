@@ -177,6 +177,23 @@ TEST_CASE("trainer: an inf in the first of two passes skips the update, though t
   CHECK(toy.run.updates == 0);
 }
 
+TEST_CASE("trainer: a weight that two names share is one parameter") {
+  struct Tied final : toy::Task {
+    void prepare(Run& run) override {
+      toy::Task::prepare(run);
+      names = run.model->named_parameters().size();
+      run.model->register_parameter("once_more", run.model->parameters().front());
+    }
+    std::size_t names = 0;
+  };
+  Toy toy;
+  auto task = std::make_unique<Tied>();
+  const auto& tied = *task;
+  toy.wiring.task = std::move(task);
+  CHECK(thrown_by([&] { toy.prepare().train(toy.run); }) == Thrown{});
+  CHECK(toy.run.parameters.size() == tied.names);
+}
+
 TEST_CASE("trainer: epochs say how many steps") {
   Toy toy;
   toy.run.steps = 0;
