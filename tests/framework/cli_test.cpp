@@ -409,7 +409,7 @@ const Arguments endless = {"train", "run.toml", "--set=run.steps=100000000"};
 }  // namespace
 
 TEST_CASE("cli: a signal ends the run with a checkpoint, and the run can be resumed") {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal);
     Place place;
     {
