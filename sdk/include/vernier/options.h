@@ -63,7 +63,7 @@ class VERNIER_API Options {
   }
   // One word of a list; another is refused with the nearest right one.
   std::string choose(const char* key, const char* fallback, std::initializer_list<const char*> words, const char* meaning);
-  // What must be given and not be empty. T: std::string or std::vector<std::string>.
+  // What must be given and not be empty. T: std::string, std::vector<std::string>, or Table for one as it is written.
   template <class T>
   T require(const char* key, const char* meaning);
 
@@ -93,6 +93,7 @@ class VERNIER_API Options {
 };
 extern template std::string Options::require<std::string>(const char*, const char*);
 extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
+extern template Table Options::require<Table>(const char*, const char*);
 
 // The word nearest to a misspelt one, or "" where none is near (more than a third of its letters would have to change).
 VERNIER_API std::string nearest(const std::string& word, const std::vector<std::string>& words);

@@ -34,6 +34,10 @@ class VERNIER_API Precision : public Plugin {
   virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
   virtual void collect(Run& run);     // gradients of `model` into those of `owned`, where they differ
   virtual void commit(Run& run);      // `owned` into `model`, where they differ
+  // Another takes over, between two steps: the model's tensors get the dtypes of the task and the best values there are,
+  // by set_data(), and `owned` is `model` again. The runner does it where `owned` has these values. This policy stays as
+  // it is, for it goes on where the other is refused.
+  virtual void release(Run& run) const;
 };
 
 // Keeps small gradients above the underflow of 16-bit floats.
