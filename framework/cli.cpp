@@ -213,6 +213,7 @@ std::string command_of(const po::variables_map& given) {
 
 void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& command) {
   const Run& run = prepared.run;
+  if (!prepared.wiring->exchanged.empty()) std::cout << "at its end\n" << prepared.wiring->table();
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
             << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
@@ -248,7 +249,11 @@ void warn_of_changes(const Prepared& prepared) {
   for (const auto& [role, table] : prepared.config) {
     const auto old = before.find(role);
     const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
-    if (!is_same && role != "run") changed += (changed.empty() ? "[" : ", [") + role + "]";
+    const bool was_exchanged =
+        std::ranges::any_of(prepared.wiring->exchanged, [&](const auto& each) { return each.role == role; });
+    if (!is_same && was_exchanged) {
+      log(Level::warning, "resume", "[" + role + "] is not read: its plugin was exchanged while the run ran");
+    } else if (!is_same && role != "run") changed += (changed.empty() ? "[" : ", [") + role + "]";
   }
   if (changed.empty()) return;
   log(Level::warning, "resume",

@@ -162,9 +162,8 @@ void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& ro
   }
 }
 
-void tell_exchanged(const Wiring& wiring, Run& run, std::size_t first) {
-  for (std::size_t i = first; i < wiring.exchanged.size(); ++i) {
-    const auto& [step, role, from, to] = wiring.exchanged[i];
+void tell_exchanged(const Wiring& wiring, Run& run) {
+  for (const auto& [step, role, from, to] : wiring.exchanged) {
     if (step == run.step) run.notice("policy_changed", {{"role", role}, {"from", from}, {"to", to}});
   }
 }

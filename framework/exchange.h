@@ -23,8 +23,8 @@ void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& ro
 // Throws what the tables alone show to be wrong.
 void try_exchange(const Wiring& wiring, const Table& roles);
 
-// Writes what was exchanged at this step into the run's notices, from one of wiring.exchanged on.
-void tell_exchanged(const Wiring& wiring, Run& run, std::size_t first = 0);
+// Notices of what is used in this step for the first time.
+void tell_exchanged(const Wiring& wiring, Run& run);
 
 // What a snapshot keeps: the tables of the roles that were exchanged, and when, as TOML; "" where none was.
 std::string exchanges_of(const Wiring& wiring);

@@ -148,7 +148,6 @@ void Trainer::name_parameters(Run& run) {
 }
 
 void Trainer::exchange(Run& run, const Table& roles) {
-  const auto told = wiring_.exchanged.size();
   called_ = nullptr;  // who was called last may be gone then
   try {
     vernier::exchange(wiring_, run, built_, roles);
@@ -156,7 +155,7 @@ void Trainer::exchange(Run& run, const Table& roles) {
     const auto [text, kind] = caught();
     std::throw_with_nested(Error(c10::str(text, "; nothing was exchanged after step ", run.step), kind));
   }
-  tell_exchanged(wiring_, run, told);
+  run.metrics = {};  // those of others may come, in another order
 }
 
 void Trainer::exchange_what_is_asked(Run& run) {
@@ -168,7 +167,6 @@ void Trainer::resume(Run& run, const State& snapshot) {
   if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
   called_ = nullptr;
   restore_snapshot(snapshot, run, wiring_.plugins());
-  tell_exchanged(wiring_, run);  // as the step that comes would have
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
   if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
   if (own.has("best_loss")) best_loss_ = own.tensor("best_loss").to(run.device);
@@ -205,6 +203,7 @@ void Trainer::loop(Run& run) {
   bus_.emit(Event::RunBegin, run);
   exchange_what_is_asked(run);
   while (run.step < run.steps && stop_ == 0) {
+    tell_exchanged(wiring_, run);
     if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;

@@ -220,6 +220,9 @@ std::string Wiring::table() const {
     }
     text << '\n';
   }
+  for (const auto& [step, role, from, to] : exchanged) {
+    text << "  " << from << " became " << to << " after step " << step << '\n';
+  }
   return text.str();
 }
 

@@ -32,7 +32,7 @@ Made make(const Host& host, const std::string& role, const Value& table);
 
 // What took the place of a role's plugin while the run ran.
 struct Exchanged {
-  std::int64_t step = 0;  // the first that it was used in
+  std::int64_t step = 0;  // updates finished before
   std::string role, from, to;
 };
 
@@ -55,7 +55,7 @@ struct Wiring {
 
   std::vector<Plugin*> plugins() const;  // in the order in which they are attached and prepared
   const Value& table_of(const Plugin& plugin) const;  // what it was made from; an empty one where it was not
-  std::string table() const;  // what stands where, with the options that are not at their default
+  std::string table() const;  // what stands where, options that are not at their default, exchanges
 
   // Puts a plugin into the place of a role's, and what stood there into `made`. Roles other than the task's.
   void exchange(const std::string& role, Made& made);

@@ -112,6 +112,7 @@ std::string write_images(const TemporaryFolder& folder) {
 // What a task must be given; small, so that its steps are quick.
 std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folder) {
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i * i) + '\n';
@@ -335,6 +336,8 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
     "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",
+    "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
+    "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep = 1\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 0\n",

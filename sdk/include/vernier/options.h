@@ -70,7 +70,6 @@ class VERNIER_API Options {
   void tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one);
   // Refuses the value of a key for a reason that no Range can say.
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
-
   bool given(const char* key) const { return table_.count(key) != 0; }
   const std::string& owner() const { return owner_; }
   // For the host: what was read, and the check that nothing else was written.

@@ -52,9 +52,9 @@ struct VERNIER_API Run {
   std::function<torch::Tensor()> recompute;
 
   // Asks for other plugins in some roles, from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it.
-  // What is asked for in one step is exchanged together, before the checkpoint of that step and told as policy_changed;
-  // what is refused ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong,
-  // for Plugin::prepare. Valid from there on. A role's plugin is destroyed by it; the task, callbacks and monitors stay.
+  // What is asked for in one step is exchanged together, before a checkpoint, and told by policy_changed in the next. A
+  // refusal ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
+  // Plugin::prepare. Valid from there on. Not for the task, callbacks and monitors. The plugins before are destroyed.
   std::function<void(const Table& roles, bool only_try)> exchange;
 
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
