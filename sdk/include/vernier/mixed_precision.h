@@ -30,6 +30,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void prepare(Run& run) override;
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override;
   void commit(Run& run) override;
+  std::string describe() const override;
 
   // Sees the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;

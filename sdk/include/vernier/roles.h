@@ -36,6 +36,7 @@ class VERNIER_API Precision : public Plugin {
   // Before another takes over, between steps, where `owned` has not the best values: these into `model` in the task's
   // dtypes, by set_data(), and `model` into `owned`. Changes no more: it goes on where the other is refused.
   virtual void release(Run& run) const;
+  virtual std::string describe() const;  // what it does and what to expect, after prepare: "bfloat16 autocast, …"
 };
 
 // Keeps small gradients above the underflow of 16-bit floats.
@@ -84,8 +85,7 @@ class VERNIER_API Distributed : public Plugin {  // several processes that train
   virtual void reduce(Run& run);  // gradients of `model` become their mean over all ranks
 };
 
-// May change the run: clipping, schedules, averages, recovery.
-class VERNIER_API Callback : public Plugin {
+class VERNIER_API Callback : public Plugin {  // may change the run: clipping, schedules, averages, recovery
  public:
   static constexpr const char* role = "callback";
   ~Callback() override;
