@@ -244,9 +244,11 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
-            << "  another precision  " << command_of(given, {"mixed_precision", "amp_opt_level"}) << " --set precision.use=" << other << '\n'
-            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output) << " --set run."
-            << (by_epochs ? "epochs=" : "steps=") << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << "  another precision  " << command_of(given, {"mixed_precision", "amp_opt_level"})
+            << " --set precision.use=" << other << '\n'
+            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
+            << " --set run." << (by_epochs ? "epochs=" : "steps=")
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
@@ -274,7 +276,8 @@ void warn_of_changes(const Prepared& prepared) {
         std::ranges::any_of(prepared.wiring->exchanged, [&](const auto& each) { return each.role == role; });
     if (!is_same && was_exchanged) {
       log(Level::warning, "resume", "[" + role + "] is not read: its plugin was exchanged while the run ran");
-    } else if (!is_same && role != "run") changed += (changed.empty() ? "[" : ", [") + role + "]";
+    } else if (!is_same && role != "run")
+      changed += (changed.empty() ? "[" : ", [") + role + "]";
   }
   if (changed.empty()) return;
   log(Level::warning, "resume",

@@ -73,8 +73,8 @@ void drop_gradients(Run& run) {
   }
 }
 
-// A plugin takes over what its own save() has too, by name, shape and dtype. An optimizer of the same name takes all, for
-// it makes its memory in its first step only.
+// A plugin takes over what its own save() has too, by name, shape and dtype. An optimizer of the same name takes all,
+// for it makes its memory in its first step only.
 void hand_over(const State& saved, Plugin& to, bool all) {
   State state = to.save();
   bool is_any = false;
@@ -177,7 +177,8 @@ std::string exchanges_of(const Wiring& wiring) {
   }
   for (const auto* plugin : wiring.plugins()) {
     const auto role = plugin->id().substr(0, plugin->id().find('/'));
-    const bool was_exchanged = std::ranges::any_of(wiring.exchanged, [&](const auto& each) { return each.role == role; });
+    const bool was_exchanged =
+        std::ranges::any_of(wiring.exchanged, [&](const auto& each) { return each.role == role; });
     if (was_exchanged) tables[role] = wiring.table_of(*plugin);
   }
   return to_toml({{"tables", {std::move(tables), ""}}, {"history", {std::move(history), ""}}});

@@ -67,7 +67,9 @@ void add_shorthands(po::options_description& known) {
 std::vector<std::string> sets_of_shorthands(const po::variables_map& given, const std::vector<std::string>& sets,
                                             bool has_scaler) {
   if (given.count("grad_ckpt") != 0) {
-    refuse("--grad_ckpt: activation checkpointing is not there yet; leave it out, and raise --grad_accum_steps to save memory");
+    refuse(
+        "--grad_ckpt: activation checkpointing is not there yet; leave it out, and raise --grad_accum_steps to save "
+        "memory");
   }
   std::vector<std::string> added;
   const auto add = [&](const Shorthand& shorthand, const std::string& key, const std::string& value) {

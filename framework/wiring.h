@@ -53,7 +53,7 @@ struct Wiring {
   Host host{{}};  // that made them
   Bus bus;
 
-  std::vector<Plugin*> plugins() const;  // in the order in which they are attached and prepared
+  std::vector<Plugin*> plugins() const;               // in the order in which they are attached and prepared
   const Value& table_of(const Plugin& plugin) const;  // what it was made from; an empty one where it was not
   std::string table() const;  // what stands where, options that are not at their default, exchanges
 

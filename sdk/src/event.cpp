@@ -28,7 +28,8 @@ void Bus::attach(Plugin& plugin, bool monitor) {
 
 void Bus::replace(Plugin& plugin, Plugin& next) {
   const auto place = std::find(attached_.begin(), attached_.end(), &plugin);
-  if (place == attached_.end()) throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
+  if (place == attached_.end())
+    throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
   *place = &next;
   detach(plugin);
   let_listen(next, false, static_cast<std::size_t>(place - attached_.begin()));

@@ -36,7 +36,8 @@ use = "jsonl"
 
 constexpr const char* fp32 = "[precision]\nuse = 'fp32'\n";
 constexpr const char* bf16 = "[precision]\nuse = 'bf16'\n";
-constexpr const char* fp16 = "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 1e6\ngrowth_interval = 3\n";
+constexpr const char* fp16 =
+    "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 1e6\ngrowth_interval = 3\n";
 constexpr const char* masters = "[precision]\nuse = 'low_weights'\n";
 constexpr const char* plain = "[precision]\nuse = 'low_weights'\nmasters = false\n";
 
@@ -67,7 +68,8 @@ std::string read(const std::filesystem::path& file) {
 std::string losses_of(const std::string& lines) {
   std::istringstream in(lines);
   std::string losses;
-  for (std::string line; std::getline(in, line);) losses += line.substr(0, std::min(line.find(",\"notices\""), line.size() - 1)) + '\n';
+  for (std::string line; std::getline(in, line);)
+    losses += line.substr(0, std::min(line.find(",\"notices\""), line.size() - 1)) + '\n';
   return losses;
 }
 
@@ -238,9 +240,8 @@ struct Stopped : TemporaryFolder, Small {
 };
 
 bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
-    return x.scalar_type() == y.scalar_type() && x.equal(y);
-  });
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return x.scalar_type() == y.scalar_type() && x.equal(y); });
 }
 
 }  // namespace
@@ -307,7 +308,8 @@ TEST_CASE("exchange: a plugin takes over what it knows by name, shape and dtype"
 
 TEST_CASE("exchange: the listeners of the plugin before are told nothing more, those of the new one in its place") {
   const TemporaryFolder output;
-  Small run(std::string(masters) + after(5, to_fp32) + after(9, to_masters) + after(12, to_masters), output.path().string());
+  Small run(std::string(masters) + after(5, to_fp32) + after(9, to_masters) + after(12, to_masters),
+            output.path().string());
   std::vector<std::int64_t> told;
   run.on(Event::StepEnd, [&](Run& now) {
     if (now.metrics.value("low_weights")) told.push_back(now.step + 1);
@@ -317,7 +319,6 @@ TEST_CASE("exchange: the listeners of the plugin before are told nothing more, t
 }
 
 TEST_CASE("exchange: what is refused leaves the run as it was, and says where the table stands") {
-
   struct Bad {
     const char* to;
     int kind;
@@ -340,7 +341,9 @@ TEST_CASE("exchange: what is refused leaves the run as it was, and says where th
       {"\noptimizer = {use = 'adamw', no_decay = ['none']}",
        2,
        {"0.toml:2: optimizer/adamw: `no_decay` has \"none\", which is the name of no parameter"}},
-      {"\noptimizer = {use = 'adamw', amsgrad = true}", 4, {"0.toml:2: optimizer/adamw as it took over", "max_exp_avg_sq"}},
+      {"\noptimizer = {use = 'adamw', amsgrad = true}",
+       4,
+       {"0.toml:2: optimizer/adamw as it took over", "max_exp_avg_sq"}},
       {"precision = {use = 'fp32'}\noptimizer = {use = 'adamw', amsgrad = true}", 4, {"0.toml:2: optimizer/adamw"}},
   };
   for (const char* start : {fp32, masters, plain}) {
@@ -365,8 +368,9 @@ TEST_CASE("exchange: what is refused leaves the run as it was, and says where th
 }
 
 TEST_CASE("exchange: what is asked for in one step is exchanged together, and a refusal ends the run") {
-  CHECK(train(fp32 + after(5, "precision = {use = 'fp16'}") + after(5, "scaler = {use = 'dynamic', init_scale = 1e6}")) ==
-        train(fp32 + after(5, to_fp16) + after(1000, to_bf16)));
+  CHECK(
+      train(fp32 + after(5, "precision = {use = 'fp16'}") + after(5, "scaler = {use = 'dynamic', init_scale = 1e6}")) ==
+      train(fp32 + after(5, to_fp16) + after(1000, to_bf16)));
   const TemporaryFolder output;
   Small run(fp32 + after(5, "precision = {use = 'fp16'}"), output.path().string());
   const auto thrown = thrown_by([&] { run.train(); });
