@@ -73,8 +73,12 @@ void drop_gradients(Run& run) {
   }
 }
 
-// A plugin takes over what its own save() has too, by name, shape and dtype. An optimizer of the same name takes all,
-// for it makes its memory in its first step only.
+bool is_same_table(const Value& a, const Value& b) {
+  return to_toml({{"table", a}}) == to_toml({{"table", b}});
+}
+
+// A plugin takes over what its own save() has too, by name, shape and dtype. One of the same table takes all, as where
+// a run is resumed, and so does an optimizer of the same name, for it makes its memory in its first step only.
 void hand_over(const State& saved, Plugin& to, bool all) {
   State state = to.save();
   bool is_any = false;
@@ -101,13 +105,15 @@ void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover
   try {
     wiring.bus.replace(old, *takeover.next);
     const State saved = old.save();
-    if (auto* precision = dynamic_cast<Precision*>(&old)) {
-      precision->release(run);
+    if (takeover.role == Precision::role) {
+      static_cast<const Precision&>(old).release(run);
       put_back(run, built);
     }
     takeover.next->prepare(run);
-    const bool is_same_optimizer = takeover.role == Optimizer::role && old.id() == takeover.next->id();
-    hand_over(saved, *takeover.next, is_same_optimizer);
+    const bool takes_all = takeover.role == Optimizer::role
+                               ? old.id() == takeover.next->id()
+                               : is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
+    hand_over(saved, *takeover.next, takes_all);
   } catch (...) {
     const auto& [id, place] = std::pair(takeover.next->id(), takeover.place);
     auto [text, kind] = caught();

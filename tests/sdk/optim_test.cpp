@@ -462,7 +462,7 @@ TEST_CASE("optim: a state is loaded into the dtypes of the parameters, counts as
   half.load(full.state());
   const auto before = full.state(), after = half.state();
   for (const char* slot : {"0/exp_avg", "0/exp_avg_sq"}) {
-    CHECK(after.tensor(slot).scalar_type() == at::kBFloat16);
+    CHECK((after.tensor(slot).scalar_type() == at::kBFloat16));
     CHECK(after.tensor(slot).equal(before.tensor(slot).to(at::kBFloat16)));
   }
   CHECK(after.tensor("0/step").equal(before.tensor("0/step")));
