@@ -12,16 +12,19 @@ using vernier::Precision;
 namespace {
 
 struct Forward {
-  explicit Forward(const std::string& name) : plugin(make_plugin<Precision>("precision/" + name)) {
+  explicit Forward(const std::string& name, vernier::Table options = {})
+      : plugin(make_plugin<Precision>("precision/" + name, std::move(options))) {
     torch::manual_seed(3);
     input = torch::randn({4, 8});
-    weight = torch::randn({5, 8}).requires_grad_();
-    vernier::Run run;
+    run.model = std::make_shared<torch::nn::Module>();
+    auto layer = run.model->register_module("head", std::make_shared<torch::nn::Module>());
+    weight = layer->register_parameter("weight", torch::randn({5, 8}));
     plugin->prepare(run);
   }
   torch::Tensor linear() {
     return plugin->forward([this] { return at::linear(input, weight); });
   }
+  vernier::Run run;
   std::unique_ptr<Precision> plugin;
   torch::Tensor input, weight;
 };
