@@ -89,7 +89,8 @@ void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)
   if (update_ != Update::nearest) {
     for (auto& parameter : run.parameters) {
       if (!wants(parameter.name, parameter.model)) continue;
-      weights_.push_back({parameter.name, parameter.model, parameter.model.to(torch::kFloat32, false, /*copy=*/true), {}});
+      weights_.push_back(
+          {parameter.name, parameter.model, parameter.model.to(torch::kFloat32, false, /*copy=*/true), {}});
       parameter.owned = weights_.back().owned.requires_grad_();
       cast(parameter.model);
     }

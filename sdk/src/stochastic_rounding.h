@@ -1,7 +1,7 @@
 // float32 to bfloat16, up or down by chance: a number that lies a share p of the way up to its neighbour becomes that
-// one with probability p, so that the mean is exact, and one that bfloat16 holds stays. The 16 low bits of a float32 are
-// that share: 16 random bits are added to it and the sum is cut off. nan stays nan.
-// Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015.
+// one with probability p, so that the mean is exact, and one that bfloat16 holds stays. The 16 low bits of a float32
+// are that share: 16 random bits are added to it and the sum is cut off. nan stays nan. Gupta et al., Deep Learning
+// with Limited Numerical Precision, ICML 2015.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,8 +26,8 @@ inline std::uint16_t rounded(float value, std::uint32_t noise) {
   return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + (noise & 0xffff)) >> 16);
 }
 
-// On the host. Philox counts: sequence `first + k` for chunk k, and in it a stretch of its own for each draw. So nothing
-// but three numbers decides what an element becomes.
+// On the host. Philox counts: sequence `first + k` for chunk k, and in it a stretch of its own for each draw. So
+// nothing but three numbers decides what an element becomes.
 inline void round_on_host(const float* from, c10::BFloat16* to, std::int64_t count, std::uint64_t seed,
                           std::uint64_t first, std::uint64_t draw) {
   at::parallel_for(0, rounding_chunks(count), 1, [&](std::int64_t begin, std::int64_t end) {

@@ -38,7 +38,8 @@ class Bag final : public torch::nn::Module {
 };
 
 void name_parameters(Run& run) {
-  for (const auto& entry : run.model->named_parameters()) run.parameters.push_back({entry.key(), entry.value(), entry.value()});
+  for (const auto& entry : run.model->named_parameters())
+    run.parameters.push_back({entry.key(), entry.value(), entry.value()});
 }
 
 // One weight tensor, and steps that an optimizer would do by hand.
@@ -168,7 +169,8 @@ TEST_CASE("half_weights: what is cast and what stays, with the tensors that modu
     const auto layer_norm = bag->register_module("layer_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({3})));
     const auto norm = bag->register_module("norm", torch::nn::BatchNorm2d(3));
     const auto instance = bag->register_module(
-        "instance", torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
+        "instance",
+        torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
     const auto wide = bag->add("wide", torch::ones({2}, torch::kFloat64));
     const auto kept = bag->add("kept", torch::ones({2}));
     auto frozen = bag->add("frozen", torch::full({2}, 1.0F / 3));
@@ -227,7 +229,8 @@ TEST_CASE("half_weights: normalisations take 16-bit input with the weights that 
     auto bag = std::make_shared<Bag>();
     const auto norm = bag->register_module("norm", torch::nn::BatchNorm1d(3));
     const auto instance = bag->register_module(
-        "instance", torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
+        "instance",
+        torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
     const auto layer_norm = bag->register_module("layer_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({5})));
     const auto group_norm = bag->register_module("group_norm", torch::nn::GroupNorm(3, 3));
     Run run;
@@ -288,7 +291,8 @@ TEST_CASE("half_weights: Kahan holds twice the bits of the weight") {
   CHECK(((one.weight - value) / value).abs().max().item<double>() <= std::ldexp(1, -17));
 }
 
-TEST_CASE("half_weights: a skipped update changes no bit of weights and compensation, also half way between two weights") {
+TEST_CASE(
+    "half_weights: a skipped update changes no bit of weights and compensation, also half way between two weights") {
   const auto start = torch::tensor({1.0F, 1.0F + std::ldexp(1.0F, -8), 1.0078125F, -3.0F});
   for (const auto update : {Update::masters, Update::stochastic, Update::kahan}) {
     CAPTURE(static_cast<int>(update));
@@ -345,12 +349,14 @@ TEST_CASE("half_weights: stochastic rounding takes one of the two neighbours, in
       // Neighbouring elements, and those whose noise is of one word, are independent.
       const auto up = to.eq(high).to(torch::kFloat64).view({-1, 2});
       const double both = up.prod(1).mean().item<double>();
-      CHECK(std::abs(both - share * share) <= 4 * std::sqrt(share * share * (1 - share * share) / (draws / 2.0)) + 1e-12);
+      CHECK(std::abs(both - share * share) <=
+            4 * std::sqrt(share * share * (1 - share * share) / (draws / 2.0)) + 1e-12);
     }
   }
 }
 
-TEST_CASE("half_weights: stochastic rounding is the same for any number of threads, and another for each seed and draw") {
+TEST_CASE(
+    "half_weights: stochastic rounding is the same for any number of threads, and another for each seed and draw") {
   torch::manual_seed(2);
   const auto from = torch::randn({100003});
   at::set_num_threads(1);

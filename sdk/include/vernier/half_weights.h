@@ -32,14 +32,14 @@ class VERNIER_API HalfWeights {
   };
   // Stochastic and Kahan give the optimizer a float32 copy of the weights that has memory from collect to commit only.
 
-  // dtype: bfloat16 or float16. Throws Error on another, and on float16 with stochastic or kahan: both live on what lies
-  // below a weight's last place. In bfloat16 that is the lower half of the float32; in float16 it underflows where the
-  // weight is under 2^-2.
+  // dtype: bfloat16 or float16. Throws Error on another, and on float16 with stochastic or kahan: both live on what
+  // lies below a weight's last place. In bfloat16 that is the lower half of the float32; in float16 it underflows where
+  // the weight is under 2^-2.
   HalfWeights(c10::ScalarType dtype, Update update);
 
   // Casts run.model's parameters and buffers in place: the tensors that the modules hold stay, with other memory. Sets
-  // `owned` of run.parameters. What stays as it is: LibTorch's BatchNorm and InstanceNorm, weights and statistics, as in
-  // apex, for the statistics would stand still in 16 bits and the kernels take 16-bit input with float32 weights;
+  // `owned` of run.parameters. What stays as it is: LibTorch's BatchNorm and InstanceNorm, weights and statistics, as
+  // in apex, for the statistics would stand still in 16 bits and the kernels take 16-bit input with float32 weights;
   // float64, which autocast leaves alone too; integers; and what `keeps` says by its dotted name. run.seed is that of
   // stochastic rounding. Throws Error where it holds a model already.
   void prepare(Run& run, const std::function<bool(const std::string& name)>& keeps = {});
