@@ -63,7 +63,7 @@ void Trainer::compute_gradients(Run& run) {
   for (const Batch& piece : pieces) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
-    const auto loss = precision_->forward([&] { return task_->loss(run.piece); });
+    const auto loss = forward([&] { return task_->loss(run.piece); });
     if (!loss.requires_grad()) throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
@@ -72,6 +72,15 @@ void Trainer::compute_gradients(Run& run) {
   distributed_->reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
+}
+
+// What fails after the task has answered is the precision policy's.
+torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
+  return precision_->forward([&] {
+    auto loss = body();
+    called_ = wiring_.precision.get();
+    return loss;
+  });
 }
 
 // The graph is the task's: what fails in its backward pass is told as the task's.
@@ -211,7 +220,7 @@ void Trainer::validate(Run& run) {
   torch::Tensor loss;
   {
     const torch::NoGradGuard no_grad;
-    loss = precision_->forward([&] { return task_->validate(run); });
+    loss = forward([&] { return task_->validate(run); });
   }
   for (auto& [module, training] : modes) module->train(training);
   if (!loss.defined()) return;

@@ -58,6 +58,7 @@ class Trainer {
 
  private:
   void compute_gradients(Run& run);
+  torch::Tensor forward(const std::function<torch::Tensor()>& body);
   void backward(const torch::Tensor& loss);
   static void name_parameters(Run& run);
   void settle(Run& run);

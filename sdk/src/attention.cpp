@@ -24,7 +24,7 @@ torch::Tensor attention_by_matmul(const torch::Tensor& query, const torch::Tenso
   }
   if (mask.defined()) {
     scores = scores + (mask.scalar_type() == torch::kBool ? at::zeros({}, scores.options()).where(mask, nothing)
-                                                         : mask.to(scores.scalar_type()));
+                                                          : mask.to(scores.scalar_type()));
   }
   // A mask may leave a row nothing to look at, which is then 0, as in PyTorch.
   auto weights = mask.defined() ? at::_safe_softmax(scores, -1) : at::softmax(scores, -1);

@@ -9,8 +9,8 @@ namespace vernier {
 
 namespace {
 
-// A key that nothing else uses and that stands above Autocast and Autograd, so that a kernel under it sees what the model
-// called, and what it calls in turn is cast and differentiated as always.
+// A key that nothing else uses and that stands above Autocast and Autograd, so that a kernel under it sees what the
+// model called, and what it calls in turn is cast and differentiated as always.
 constexpr auto key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 struct Link {
@@ -24,18 +24,18 @@ thread_local std::vector<Link> chain;
 const std::vector<std::string>& operators() {
   static const std::vector<std::string> names = {
       // products and convolutions
-      "linear", "matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "einsum", "bilinear", "conv1d", "conv2d",
-      "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution",
+      "linear", "matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "einsum", "bilinear", "conv1d",
+      "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "_convolution",
       "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "embedding",
       "embedding_bag",
       // norms
       "layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm",
       // activations
-      "softmax", "log_softmax", "gelu", "silu", "relu", "leaky_relu", "elu", "prelu", "tanh", "sigmoid", "softplus", "mish",
-      "hardswish", "glu", "dropout",
+      "softmax", "log_softmax", "gelu", "silu", "relu", "leaky_relu", "elu", "prelu", "tanh", "sigmoid", "softplus",
+      "mish", "hardswish", "glu", "dropout",
       // pointwise and sums
-      "add", "sub", "mul", "div", "exp", "log", "pow", "sqrt", "rsqrt", "sum", "mean", "prod", "cumsum", "logsumexp", "norm",
-      "linalg_vector_norm", "cat", "stack", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d",
+      "add", "sub", "mul", "div", "exp", "log", "pow", "sqrt", "rsqrt", "sum", "mean", "prod", "cumsum", "logsumexp",
+      "norm", "linalg_vector_norm", "cat", "stack", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d",
       // losses
       "cross_entropy_loss", "nll_loss", "nll_loss_nd", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
       "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity", "cdist"};
@@ -111,9 +111,8 @@ void register_kernels() {
       const auto handle = dispatcher.findSchema(name);
       if (id == ids.end() || !handle || handle->schema().is_mutable()) continue;
       const auto overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-      aten.impl(overload.c_str(),
-                torch::CppFunction::makeFromBoxedFunctor(
-                    std::make_unique<Kernel>(operators()[static_cast<std::size_t>(id->second)], id->second)));
+      aten.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(
+                                      operators()[static_cast<std::size_t>(id->second)], id->second)));
     }
     return true;
   }();

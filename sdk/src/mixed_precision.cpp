@@ -117,7 +117,8 @@ void MixedPrecision::prepare(Run& run) {
 }
 
 bool MixedPrecision::intercepts() const {
-  const bool by_matmul = attention_ == "matmul" || (attention_ == "auto" && has_matrix_unit_ && dtype_ != torch::kFloat32);
+  const bool by_matmul =
+      attention_ == "matmul" || (attention_ == "auto" && has_matrix_unit_ && dtype_ != torch::kFloat32);
   const bool has_attention = attends_ || !has_run_;
   return !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
 }
@@ -178,7 +179,8 @@ Values MixedPrecision::call(const Operation& operation, Values arguments) {
     results = run(rule, operation, std::move(arguments));
   }
   if (rule != nullptr && rule->cast_outputs) {
-    change_tensors(results, [](const auto& tensor) { return is_castable(tensor) ? tensor.to(torch::kFloat32) : tensor; });
+    change_tensors(results,
+                   [](const auto& tensor) { return is_castable(tensor) ? tensor.to(torch::kFloat32) : tensor; });
   }
   return results;
 }
@@ -192,8 +194,8 @@ Values MixedPrecision::run(const PrecisionRule* rule, const Operation& operation
   attends_ = true;
   auto query = arguments[0].toTensor(), key = arguments[1].toTensor(), value = arguments[2].toTensor();
   const auto kernel = rule != nullptr ? rule->kernel : PrecisionRule::Kernel::policy;
-  const bool by_matmul = kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key)
-                                                                 : kernel == PrecisionRule::Kernel::matmul;
+  const bool by_matmul =
+      kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key) : kernel == PrecisionRule::Kernel::matmul;
   if (!by_matmul) return operation.proceed(std::move(arguments));
   if (arguments[7].toBool() && query.size(-3) != key.size(-3)) {  // grouped queries
     const auto share = query.size(-3) / key.size(-3);
@@ -225,7 +227,8 @@ void MixedPrecision::cast_all(const Operation& operation, Values& arguments, tor
 }
 
 void MixedPrecision::cast_weights(Values& arguments) {
-  change_tensors(arguments, [&](const auto& tensor) { return layers_.find(tensor) >= 0 ? cast(tensor, dtype_) : tensor; });
+  change_tensors(arguments,
+                 [&](const auto& tensor) { return layers_.find(tensor) >= 0 ? cast(tensor, dtype_) : tensor; });
 }
 
 }  // namespace vernier

@@ -36,7 +36,8 @@ PrecisionRule read_rule(Options& options) {
   rule.cast_outputs = options.get("cast_outputs", false, "results go on in float32");
   const auto kernel = options.choose("kernel", "policy", {"policy", "fused", "matmul"},
                                      "of scaled_dot_product_attention: LibTorch's, or two products and a softmax");
-  if (kernel != "policy") rule.kernel = kernel == "fused" ? PrecisionRule::Kernel::fused : PrecisionRule::Kernel::matmul;
+  if (kernel != "policy")
+    rule.kernel = kernel == "fused" ? PrecisionRule::Kernel::fused : PrecisionRule::Kernel::matmul;
   rule.options = options;
   return rule;
 }
@@ -45,8 +46,9 @@ void refuse_contradictions(const PrecisionRule& rule, const Options& options) {
   const auto& names = operators();
   if (!rule.op.empty() && std::find(names.begin(), names.end(), rule.op) == names.end()) {
     const auto near = nearest(rule.op, names);
-    options.refuse("op", "is \"" + rule.op + "\", and no operator of that name can be seen" +
-                             (near.empty() ? "; take a name of torch.ops.aten, as linear" : "; did you mean \"" + near + "\"?"));
+    options.refuse(
+        "op", "is \"" + rule.op + "\", and no operator of that name can be seen" +
+                  (near.empty() ? "; take a name of torch.ops.aten, as linear" : "; did you mean \"" + near + "\"?"));
   }
   if (rule.kernel != PrecisionRule::Kernel::policy && rule.op != attention) {
     options.refuse("kernel", std::string("is for attention only; add op = \"") + attention + "\"");
@@ -97,9 +99,8 @@ void PrecisionRules::prepare(const Layers& layers) {
   layers_ = layers.names();
   decisions_.assign(operators().size() * (layers_.size() + 1), {});
   for (const auto& rule : rules_) {
-    const bool is_met = matches_all(rule) || std::any_of(layers_.begin(), layers_.end(), [&](const auto& layer) {
-                          return matches(rule.match, layer);
-                        });
+    const bool is_met = matches_all(rule) || std::any_of(layers_.begin(), layers_.end(),
+                                                         [&](const auto& layer) { return matches(rule.match, layer); });
     if (is_met) continue;
     const auto near = nearest_layer(rule.match, layers_);
     const std::string reason = "is \"" + rule.match + "\", and no layer of this model has such a name; " +
@@ -146,10 +147,11 @@ void PrecisionRules::refuse_unmatched() const {
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     if (matched_[i] || !rules_[i].options) continue;
     const auto& rule = rules_[i];
-    const std::string what = rule.op.empty()      ? "no operation used a weight of these layers"
+    const std::string what = rule.op.empty()     ? "no operation used a weight of these layers"
                              : matches_all(rule) ? "the model does not call " + rule.op
-                                                  : "no " + rule.op + " used a weight of these layers";
-    rule.options->refuse(rule.op.empty() ? "match" : "op", "matches nothing: " + what + "; it calls " + some_of(called));
+                                                 : "no " + rule.op + " used a weight of these layers";
+    rule.options->refuse(rule.op.empty() ? "match" : "op",
+                         "matches nothing: " + what + "; it calls " + some_of(called));
   }
 }
 

@@ -1,5 +1,5 @@
-// What a precision policy costs and gains on a small GPT, one thread. Bars: on a CPU with AMX bf16 takes at most 1/1.5 of
-// fp32's time where PyTorch's autocast (attention = "fused") gains nothing; a rule that matches costs at most 1 %.
+// What a precision policy costs and gains on a small GPT, one thread. Bars: on a CPU with AMX bf16 takes at most 1/1.5
+// of fp32's time where PyTorch's autocast (attention = "fused") gains nothing; a rule that matches costs at most 1 %.
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
@@ -9,14 +9,11 @@
 namespace {
 
 std::vector<std::string> configuration(std::vector<std::string> more) {
-  std::vector<std::string> all = {"task.use=gpt",
-                                  "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
-                                  "task.layers=2",
-                                  "task.heads=4",
-                                  "task.width=128",
-                                  "task.context=128",
-                                  "task.batch_size=16",
-                                  "optimizer.use=adamw"};
+  std::vector<std::string> all = {
+      "task.use=gpt",       "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
+      "task.layers=2",      "task.heads=4",
+      "task.width=128",     "task.context=128",
+      "task.batch_size=16", "optimizer.use=adamw"};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -42,8 +39,8 @@ int main() {
 
   std::vector<std::unique_ptr<VernierLoop>> pieces;
   for (const char* casts : {"none", "forward", "update"}) {
-    pieces.push_back(std::make_unique<VernierLoop>(
-        configuration({"precision.use=bf16", std::string("precision.weight_casts=") + casts, "accumulation.pieces=8"})));
+    pieces.push_back(std::make_unique<VernierLoop>(configuration(
+        {"precision.use=bf16", std::string("precision.weight_casts=") + casts, "accumulation.pieces=8"})));
   }
   compare("bf16 in 8 pieces, casts of weights",
           {{"none kept", [&] { pieces[0]->step(); }},
