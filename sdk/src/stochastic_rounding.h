@@ -8,8 +8,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 namespace vernier {
@@ -21,23 +22,57 @@ inline std::int64_t rounding_chunks(std::int64_t count) {
   return (count + rounding_chunk - 1) / rounding_chunk;
 }
 
-inline std::uint16_t rounded(float value, std::uint32_t noise) {
-  if (std::isnan(value)) return 0x7fc0;
-  return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + (noise & 0xffff)) >> 16);
+// Random words, two 16-bit numbers in each: sixteen generators xoshiro128++ (Blackman and Vigna, ACM Transactions on
+// Mathematical Software 2021) side by side, which compilers turn into vector instructions: a fifth of Philox's time.
+// Philox seeds them, and counts: sequence `chunk`, and in it a stretch of its own for each draw.
+inline void fill_with_noise(std::uint32_t* __restrict noise, std::uint64_t seed, std::uint64_t chunk,
+                            std::uint64_t draw) {
+  constexpr std::int64_t lanes = 16;
+  std::uint32_t a[lanes], b[lanes], c[lanes], d[lanes];
+  at::Philox4_32 random(seed, chunk, draw * lanes);
+  for (std::int64_t k = 0; k < lanes; ++k) {
+    a[k] = random();
+    b[k] = random();
+    c[k] = random();
+    d[k] = random();
+  }
+  for (std::int64_t i = 0; i < rounding_chunk; i += 2 * lanes) {
+    for (std::int64_t k = 0; k < lanes; ++k) {
+      const std::uint32_t word = std::rotl(a[k] + d[k], 7) + a[k], shifted = b[k] << 9;
+      c[k] ^= a[k];
+      d[k] ^= b[k];
+      b[k] ^= c[k];
+      a[k] ^= d[k];
+      c[k] ^= shifted;
+      d[k] = std::rotl(d[k], 11);
+      noise[i + k] = word & 0xffff;
+      noise[i + lanes + k] = word >> 16;
+    }
+  }
 }
 
-// On the host. Philox counts: sequence `first + k` for chunk k, and in it a stretch of its own for each draw. So
-// nothing but three numbers decides what an element becomes.
+// On the host. Nothing but seed, draw and the element's place, in chunks from `first` on, decides what it becomes.
+inline void round_chunk(const float* __restrict from, c10::BFloat16* __restrict to,
+                        const std::uint32_t* __restrict noise, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+    to[i].x = static_cast<std::uint16_t>((is_nan ? 0x7fc00000 : bits + noise[i]) >> 16);
+  }
+}
+
 inline void round_on_host(const float* from, c10::BFloat16* to, std::int64_t count, std::uint64_t seed,
                           std::uint64_t first, std::uint64_t draw) {
-  at::parallel_for(0, rounding_chunks(count), 1, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(0, rounding_chunks(count), 4, [&](std::int64_t begin, std::int64_t end) {
+    std::array<std::uint32_t, rounding_chunk> noise;
     for (auto chunk = begin; chunk < end; ++chunk) {
-      at::Philox4_32 random(seed, first + static_cast<std::uint64_t>(chunk), draw * (rounding_chunk / 8));
-      const auto last = std::min(count, (chunk + 1) * rounding_chunk);
-      for (auto i = chunk * rounding_chunk; i < last; i += 2) {
-        const std::uint32_t noise = random();
-        to[i].x = rounded(from[i], noise);
-        if (i + 1 < last) to[i + 1].x = rounded(from[i + 1], noise >> 16);
+      fill_with_noise(noise.data(), seed, first + static_cast<std::uint64_t>(chunk), draw);
+      const auto start = chunk * rounding_chunk, left = count - start;
+      // A size that is known is one that compilers turn into vector instructions.
+      if (left >= rounding_chunk) {
+        round_chunk(from + start, to + start, noise.data(), rounding_chunk);
+      } else {
+        round_chunk(from + start, to + start, noise.data(), left);
       }
     }
   });
