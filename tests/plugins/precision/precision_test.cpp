@@ -155,6 +155,32 @@ TEST_CASE("precision: where the weights are in 16 bits, and what a rule keeps") 
   CHECK(kept["layers.1.bias"] == "Float of Float");
 }
 
+TEST_CASE("precision: an optimizer that asks again gets the gradient where it has gone") {
+  for (const std::string level : {"level = 'O1'", "level = 'O2'", "level = 'O3'",
+                                  "level = 'O3'\nrounding = 'stochastic'", "level = 'O3'\nrounding = 'kahan'"}) {
+    CAPTURE(level);
+    const TemporaryFolder output;
+    SmallRun run(from_toml({"[run]\nsteps = 3\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = "
+                            "'none'\n[precision]\nuse = 'bf16'\n" +
+                            level}),
+                 output.path().string());
+    run.on(vernier::Event::GradientsReady, [](vernier::Run& now) {
+      auto& parameter = now.parameters[0];
+      const auto before = parameter.owned.detach().clone();
+      const double loss = now.loss.item<double>();
+      {
+        const torch::NoGradGuard no_grad;
+        parameter.owned.neg_();
+      }
+      CHECK(now.recompute().item<double>() != loss);
+      CHECK(torch::equal(parameter.model, -before.to(parameter.model.scalar_type())));
+      CHECK(torch::allclose(parameter.owned, -before, 1e-4));
+      CHECK(parameter.owned.grad().defined());
+    });
+    run.train();
+  }
+}
+
 TEST_CASE("precision: a level that makes no sense is refused") {
   const auto refused = [](const std::string& name, const std::string& key, const std::string& options) {
     const auto config = from_toml({"[precision]\n" + options});
