@@ -17,7 +17,7 @@ class CastCache;
 
 // Reads the options
 //   level = "O1"               O0: float32, with everything else in place; O1: autocast; O2: weights in 16 bits with
-//                              float32 masters; O3: weights in 16 bits. A layer with a rule use = "fp32" keeps float32
+//                              float32 masters; O3: weights in 16 bits. Layers that a rule gives fp32 keep theirs
 //   rounding = "nearest"       of O3's updates: nearest | stochastic | kahan, the last two for bfloat16 (HalfWeights)
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
 //   cast_inputs = false        the batch's floating-point tensors are cast before the task sees them
