@@ -15,11 +15,11 @@ namespace {
 constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the square
 
 // The losses are those of the curves in tests/oracles, beside float32's.
-std::string expectation(torch::ScalarType dtype, const Hardware& hardware) {
+std::string expectation(torch::ScalarType dtype, const std::string& weights, const Hardware& hardware) {
   if (dtype == torch::kFloat32) return "mixed precision is off, every operation in the model's dtype";
   const bool is_bf16 = dtype == torch::kBFloat16;
   const std::string name = is_bf16 ? "bfloat16" : "float16";
-  return name + " autocast, weights in the model's dtype; expect less memory for activations, a loss within " +
+  return name + " autocast" + weights + "; expect less memory for activations, a loss within " +
          (is_bf16 ? "1 %" : "0.5 %") + " of float32's, and " +
          ((is_bf16 ? hardware.bf16 : hardware.fp16) ? "speed" : "no speed: this machine has no instructions for it");
 }
@@ -54,6 +54,30 @@ bool is_lowered_by_autocast(std::string_view op) {
   return op == "linear" || op == "matmul" || op == "mm" || op == "addmm" || op.starts_with("conv");
 }
 
+HalfWeights::Update update_of(const std::string& level, const std::string& rounding) {
+  using Update = HalfWeights::Update;
+  if (level == "O2") return Update::masters;
+  return rounding == "kahan" ? Update::kahan : rounding == "stochastic" ? Update::stochastic : Update::nearest;
+}
+
+// `level` and `rounding`. At O0 the dtype becomes float32.
+std::optional<HalfWeights> read_weights(Options& options, torch::ScalarType& dtype) {
+  const auto level =
+      options.choose("level", "O1", {"O0", "O1", "O2", "O3"},
+                     "O0: float32; O1: autocast; O2: 16-bit weights, float32 masters; O3: 16-bit weights");
+  const auto rounding = options.choose("rounding", "nearest", {"nearest", "stochastic", "kahan"},
+                                       "how an update gets into O3's weights; the last two for bfloat16");
+  if (level != "O3" && rounding != "nearest") options.refuse("rounding", "is for level O3, and this is " + level);
+  if (level == "O0") dtype = torch::kFloat32;
+  if (level == "O0" || level == "O1") return std::nullopt;
+  if (dtype == torch::kFloat32) options.refuse("level", level + " is for bf16 and fp16: it keeps weights in 16 bits");
+  try {
+    return HalfWeights(dtype, update_of(level, rounding));
+  } catch (const Error& error) {
+    options.refuse("rounding", error.what());
+  }
+}
+
 template <class Change>
 void change_tensors(Values& values, const Change& change) {
   for (auto& value : values) {
@@ -71,6 +95,7 @@ void change_tensors(Values& values, const Change& change) {
 
 MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype)
     : dtype_(dtype),
+      weights_(read_weights(options, dtype_)),
       weight_casts_(options.choose("weight_casts", "forward", {"forward", "update", "none"},
                                    "how long the copy of a weight in another dtype is kept")),
       attention_(options.choose("attention", "auto", {"auto", "fused", "matmul"},
@@ -99,6 +124,7 @@ void MixedPrecision::prepare(Run& run) {
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
   rules_.prepare(layers_);
+  if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
 }
 
 bool MixedPrecision::intercepts() const {
@@ -127,12 +153,32 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
   return result;
 }
 
-void MixedPrecision::commit(Run&) {
+void MixedPrecision::collect(Run&) {
+  if (weights_) weights_->collect();
+}
+
+void MixedPrecision::commit(Run& run) {
   casts_->clear();  // the weights are about to change, or have
+  if (weights_) weights_->commit(run);
+}
+
+// By a copy, for this policy goes on where the one that takes over is refused.
+void MixedPrecision::release(Run& run) const {
+  casts_->clear();
+  if (auto weights = weights_) weights->release(run);
+}
+
+State MixedPrecision::save() const {
+  return weights_ ? weights_->save() : State{};
+}
+
+void MixedPrecision::load(const State& state) {
+  if (weights_) weights_->load(state);
 }
 
 std::string MixedPrecision::describe() const {
-  return expectation(dtype_, hardware_of(device_)) + (rules_.empty() ? "" : "; layers by rules of their own");
+  const std::string weights = weights_ ? " over weights in 16 bits" : " (O1) over the model's weights";
+  return expectation(dtype_, weights, hardware_of(device_)) + (rules_.empty() ? "" : "; layers by rules of their own");
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {
