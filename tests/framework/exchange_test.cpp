@@ -148,6 +148,12 @@ TEST_CASE("exchange: for the same plugin nothing changes, in no bit") {
       {masters, to_masters},
       {masters, "precision = {use = 'low_weights'}\noptimizer = {use = 'adamw'}"},
       {plain, to_plain},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O2'\n", "precision = {use = 'bf16', level = 'O2'}"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O3'\n", "precision = {use = 'bf16', level = 'O3'}"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n",
+       "precision = {use = 'bf16', level = 'O3', rounding = 'stochastic'}"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n",
+       "precision = {use = 'bf16', level = 'O3', rounding = 'kahan'}"},
   };
   for (const auto& [start, to] : cases) {
     CAPTURE(start);
@@ -162,6 +168,10 @@ TEST_CASE("exchange: a run that was stopped and resumed around one is the run th
       fp32 + after(4, to_bf16),
       fp32 + after(4, to_fp16) + after(9, to_fp32) + after(12, to_bf16),
       fp32 + after(4, to_masters) + after(9, to_fp32),
+      fp32 + after(4, "precision = {use = 'bf16', level = 'O2'}") +
+          after(9, "precision = {use = 'bf16', level = 'O3', rounding = 'kahan'}") + after(12, to_fp32),
+      bf16 + after(4, "precision = {use = 'bf16', level = 'O3', rounding = 'stochastic'}") +
+          after(9, "precision = {use = 'bf16', level = 'O3'}"),
       masters + after(4, to_plain) + after(9, to_masters),
       fp32 + after(4, "optimizer = {use = 'adamw', learning_rate = 0.1}\naccumulation = {use = 'fixed', pieces = 3}"),
       fp32 + after(4, "optimizer = {use = 'sgd', momentum = 0.5}\ncheckpoint = {use = 'rolling', keep = 1}"),
@@ -346,7 +356,8 @@ TEST_CASE("exchange: what is refused leaves the run as it was, and says where th
        {"0.toml:2: optimizer/adamw as it took over", "max_exp_avg_sq"}},
       {"precision = {use = 'fp32'}\noptimizer = {use = 'adamw', amsgrad = true}", 4, {"0.toml:2: optimizer/adamw"}},
   };
-  for (const char* start : {fp32, masters, plain}) {
+  constexpr const char* kahan = "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n";
+  for (const char* start : {fp32, masters, plain, kahan}) {
     CAPTURE(start);
     const auto whole = train(start);
     for (const auto& bad : all) {
