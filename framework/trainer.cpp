@@ -64,7 +64,10 @@ void Trainer::compute_gradients(Run& run) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
     const auto loss = forward([&] { return task_->loss(run.piece); });
-    if (!loss.requires_grad()) throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+    if (!loss.requires_grad()) {
+      called_ = wiring_.task.get();
+      throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+    }
     run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
     backward(scaler_->scale(run.weigh(loss)));
