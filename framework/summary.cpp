@@ -84,6 +84,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                              {"samples_per_second", rate(outcome.samples)},
                              {"tokens_per_second", rate(outcome.tokens)},
                              {"peak_memory_bytes", peak_memory(run.device)}};
+  if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
   summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();

@@ -31,6 +31,7 @@ struct VERNIER_API Run {
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
   std::vector<Parameter> parameters;         // `owned` is final after Precision::prepare, until another takes over
+  std::string emulated;  // after Precision::prepare: what this machine only imitates ("fp8"); stands where speeds are shown
 
   // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
   std::int64_t step = 0;
