@@ -260,7 +260,7 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
     MESSAGE("no tmpfs can be mounted here: a disk that fills up is not tried");
     return;
   }
-  const Arguments onto_disk = {set("run.output=disk/out"), set("task.hidden=[256]"), set("checkpoint.keep=9"),
+  const Arguments onto_disk = {set("run.output=disk/out"), set("task.hidden=[256]"), set("checkpoint.keep_last=9"),
                                "--quiet"};
   CHECK(place.train(onto_disk) == 4);
   const std::string err = place.err;
@@ -272,7 +272,7 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
   CHECK(says(err, "checkpoint/rolling after step"));
   CHECK(says(err, "No space left on device"));
   CHECK(place.train(
-            {set("run.output=elsewhere/out"), set("task.hidden=[256]"), set("checkpoint.keep=9"), "--resume"}) == 0);
+            {set("run.output=elsewhere/out"), set("task.hidden=[256]"), set("checkpoint.keep_last=9"), "--resume"}) == 0);
   CHECK(says(place.out, "resumed after step "));
   CHECK(place.summary("elsewhere/out")["steps"] == 20);
 }
