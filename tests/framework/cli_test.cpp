@@ -360,7 +360,7 @@ TEST_CASE("cli: a finished run is left as it is, and changes are told where a ru
   Place place;
   REQUIRE(place.train() == 0);
   const auto summary = read_text(place.at("out/summary.json")), config = read_text(place.at("out/config.toml"));
-  CHECK(place.train({"--resume", set("optimizer.learning_rate=9")}) == 0);
+  CHECK(place.train({"--resume", set("run.validate_every=3")}) == 0);
   CHECK(says(place.out, "out has all its 20 steps; to train on, raise run.steps or run.epochs"));
   CHECK(read_text(place.at("out/summary.json")) == summary);
   CHECK(read_text(place.at("out/config.toml")) == config);
@@ -447,7 +447,7 @@ TEST_CASE("cli: while a run starts, a signal ends it before anything is written"
   Place place;
   // It listens first, and then makes so many points that a signal comes before the first step.
   Program program({"train", "run.toml", "--set=task.samples=3000000"}, place.folder.path());
-  REQUIRE(program.wait_until([&] { return listens_for(program.pid(), SIGTERM); }));
+  REQUIRE(program.wait_until([&] { return listens_for(program.pid(), SIGUSR1); }));
   program.send(SIGTERM);
   CHECK(program.wait() == 128 + SIGTERM);
   CHECK(says(program.out(), "stopped before the first step; nothing was trained or written\n"));

@@ -244,8 +244,8 @@ class Rolling final : public vernier::Checkpoint {
     }
   }
 
-  void stop_at_failure() const {
-    if (!failure_.empty() && !goes_on_) throw Error(failure_);
+  void stop_at_failure() {
+    if (!failure_.empty() && !goes_on_) throw Error(std::exchange(failure_, ""));
   }
 
   void tell_progress(Run& run) const {
@@ -278,7 +278,7 @@ class Rolling final : public vernier::Checkpoint {
   bool wanted_ = false, skipped_ = false;
   Clock::time_point last_ = Clock::now();
   rolling::Scores scores_;  // of the checkpoints that are there, and of those since
-  std::string failure_;     // of the last save
+  std::string failure_;     // of the last save, until it is told
   Copies copies_;
   double stalled_ = 0;
   std::uint64_t total_ = 0;
