@@ -138,6 +138,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
   run.recompute = [this, &run] {
     const auto loss = run.loss, found_inf = run.found_inf;
     const auto* caller = called_;
+    precision_->commit(run);  // the optimizer may have moved `owned`, and forward reads `model`
     compute_gradients(run);
     called_ = caller;
     // An inf of any of the passes makes the whole update void.

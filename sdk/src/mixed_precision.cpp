@@ -43,6 +43,30 @@ bool is_lowered_by_autocast(std::string_view op) {
   return op == "linear" || op == "matmul" || op == "mm" || op == "addmm" || op.starts_with("conv");
 }
 
+HalfWeights::Update update_of(const std::string& level, const std::string& rounding) {
+  using Update = HalfWeights::Update;
+  if (level == "O2") return Update::masters;
+  return rounding == "kahan" ? Update::kahan : rounding == "stochastic" ? Update::stochastic : Update::nearest;
+}
+
+// `level` and `rounding`. At O0 the dtype becomes float32.
+std::optional<HalfWeights> read_weights(Options& options, torch::ScalarType& dtype) {
+  const auto level =
+      options.choose("level", "O1", {"O0", "O1", "O2", "O3"},
+                     "O0: float32; O1: autocast; O2: 16-bit weights, float32 masters; O3: 16-bit weights");
+  const auto rounding = options.choose("rounding", "nearest", {"nearest", "stochastic", "kahan"},
+                                       "how an update gets into O3's weights; the last two for bfloat16");
+  if (level != "O3" && rounding != "nearest") options.refuse("rounding", "is for level O3, and this is " + level);
+  if (level == "O0") dtype = torch::kFloat32;
+  if (level == "O0" || level == "O1") return std::nullopt;
+  if (dtype == torch::kFloat32) options.refuse("level", level + " is for bf16 and fp16: it keeps weights in 16 bits");
+  try {
+    return HalfWeights(dtype, update_of(level, rounding));
+  } catch (const Error& error) {
+    options.refuse("rounding", error.what());
+  }
+}
+
 template <class Change>
 void change_tensors(Values& values, const Change& change) {
   for (auto& value : values) {
@@ -60,6 +84,7 @@ void change_tensors(Values& values, const Change& change) {
 
 MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype)
     : dtype_(dtype),
+      weights_(read_weights(options, dtype_)),
       weight_casts_(options.choose("weight_casts", "forward", {"forward", "update", "none"},
                                    "how long the copy of a weight in another dtype is kept")),
       attention_(options.choose("attention", "auto", {"auto", "fused", "matmul"},
@@ -88,6 +113,7 @@ void MixedPrecision::prepare(Run& run) {
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
   rules_.prepare(layers_);
+  if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
 }
 
 bool MixedPrecision::intercepts() const {
@@ -99,10 +125,10 @@ bool MixedPrecision::intercepts() const {
 
 torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
   // With rules, what they leave alone has to be brought to one dtype, be it float32.
-  const bool casts = dtype_ != torch::kFloat32 || !rules_.empty();
-  const Autocast autocast(device_, dtype_, casts, weight_casts_ != "none");
+  const bool is_seen = intercepts();
+  const Autocast autocast(device_, dtype_, is_seen || dtype_ != torch::kFloat32, weight_casts_ != "none");
   torch::Tensor result;
-  if (intercepts()) {
+  if (is_seen) {
     const Intercept intercept(layers_, *this);
     result = body();
   } else {
@@ -116,25 +142,47 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
   return result;
 }
 
-void MixedPrecision::commit(Run&) {
+void MixedPrecision::collect(Run&) {
+  if (weights_) weights_->collect();
+}
+
+void MixedPrecision::commit(Run& run) {
   casts_->clear();  // the weights are about to change, or have
+  if (weights_) weights_->commit(run);
+}
+
+void MixedPrecision::release(Run& run) {
+  casts_->clear();
+  if (weights_) weights_->release(run);
+}
+
+State MixedPrecision::save() const {
+  return weights_ ? weights_->save() : State{};
+}
+
+void MixedPrecision::load(const State& state) {
+  if (weights_) weights_->load(state);
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {
+  static const PrecisionRule none;
   const auto* rule = rules_.find(operation);
-  const auto use = rule != nullptr ? rule->use : PrecisionRule::Use::policy;
+  return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
+}
+
+Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operation, Values arguments) {
   Values results;
-  if (use == PrecisionRule::Use::fp8) {
+  if (rule.use == PrecisionRule::Use::fp8) {
     results = call_in_fp8(operation, std::move(arguments));
-  } else if (use == PrecisionRule::Use::policy) {
+  } else if (rule.use == PrecisionRule::Use::policy) {
     if (weight_casts_ == "update" && is_lowered_by_autocast(operation.name())) cast_weights(arguments);
     results = run(rule, operation, std::move(arguments));
   } else {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    cast_all(operation, arguments, dtype_of(use));
+    cast_all(operation, arguments, dtype_of(rule.use));
     results = run(rule, operation, std::move(arguments));
   }
-  if (rule != nullptr && rule->cast_outputs) {
+  if (rule.cast_outputs) {
     change_tensors(results,
                    [](const auto& tensor) { return is_castable(tensor) ? tensor.to(torch::kFloat32) : tensor; });
   }
@@ -145,13 +193,12 @@ Values MixedPrecision::call_in_fp8(const Operation& operation, Values) {
   throw Error("this policy has no fp8", Error::Kind::configuration);
 }
 
-Values MixedPrecision::run(const PrecisionRule* rule, const Operation& operation, Values arguments) {
+Values MixedPrecision::run(const PrecisionRule& rule, const Operation& operation, Values arguments) {
   if (operation.name() != "scaled_dot_product_attention") return operation.proceed(std::move(arguments));
   attends_ = true;
   auto query = arguments[0].toTensor(), key = arguments[1].toTensor(), value = arguments[2].toTensor();
-  const auto kernel = rule != nullptr ? rule->kernel : PrecisionRule::Kernel::policy;
-  const bool by_matmul =
-      kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key) : kernel == PrecisionRule::Kernel::matmul;
+  const bool by_matmul = rule.kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key)
+                                                                      : rule.kernel == PrecisionRule::Kernel::matmul;
   if (!by_matmul) return operation.proceed(std::move(arguments));
   if (arguments[7].toBool() && query.size(-3) != key.size(-3)) {  // grouped queries
     const auto share = query.size(-3) / key.size(-3);

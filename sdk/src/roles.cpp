@@ -25,6 +25,7 @@ torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) {
 }
 void Precision::collect(Run&) {}
 void Precision::commit(Run&) {}
+void Precision::release(Run&) {}
 
 bool Scaler::scales() const {
   return true;

@@ -2,11 +2,13 @@
 // policy of one's own may build on it.
 #pragma once
 
+#include <vernier/half_weights.h>
 #include <vernier/precision_rules.h>
 #include <vernier/roles.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace vernier {
@@ -14,11 +16,14 @@ namespace vernier {
 class CastCache;
 
 // Reads the options
+//   level = "O1"               O0: float32, with everything else in place; O1: autocast; O2: weights in 16 bits with
+//                              float32 masters; O3: weights in 16 bits. Layers that a rule gives fp32 keep theirs
+//   rounding = "nearest"       of O3's updates: nearest | stochastic | kahan, the last two for bfloat16 (HalfWeights)
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
 //   cast_inputs = false        the batch's floating-point tensors are cast before the task sees them
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as PyTorch has it, or attention_by_matmul();
 //                              auto: by matmul on a CPU with AMX, up to a length of 512
-//   [[precision.rule]]         PrecisionRules
+//   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h
 class VERNIER_API MixedPrecision : public Precision, public Interceptor {
  public:
   // dtype: Half, BFloat16, or Float for no autocast; then only the rules lower anything.
@@ -29,7 +34,11 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void attach(Bus& bus) override;
   void prepare(Run& run) override;
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override;
+  void collect(Run& run) override;
   void commit(Run& run) override;
+  void release(Run& run) override;
+  State save() const override;
+  void load(const State& state) override;
 
   // Sees the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
@@ -38,14 +47,16 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   // For a rule with use = "fp8". The arguments are as the model gave them, autocast is on as in the rest of the model.
   virtual Values call_in_fp8(const Operation& operation, Values arguments);
 
+  virtual bool intercepts() const;  // whether forward() has to see the operations; false costs nothing
+  // Runs an operation as a rule says; call() does it with the first that matches.
+  Values apply(const PrecisionRule& rule, const Operation& operation, Values arguments);
   PrecisionRules& rules() { return rules_; }
   Layers& layers() { return layers_; }  // of run.model, from prepare on
   torch::ScalarType dtype() const { return dtype_; }
   torch::DeviceType device() const { return device_; }
 
  private:
-  bool intercepts() const;
-  Values run(const PrecisionRule* rule, const Operation& operation, Values arguments);
+  Values run(const PrecisionRule& rule, const Operation& operation, Values arguments);
   bool attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const;
   torch::Tensor cast(const torch::Tensor& tensor, torch::ScalarType dtype);
   void cast_all(const Operation& operation, Values& arguments, torch::ScalarType dtype);
@@ -53,6 +64,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
 
   torch::ScalarType dtype_;
   torch::DeviceType device_ = torch::kCPU;
+  std::optional<HalfWeights> weights_;  // O2 and O3
   std::string weight_casts_, attention_;
   bool cast_inputs_;
   PrecisionRules rules_;

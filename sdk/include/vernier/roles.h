@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace vernier {
@@ -34,6 +33,7 @@ class VERNIER_API Precision : public Plugin {
   virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
   virtual void collect(Run& run);     // gradients of `model` into those of `owned`, where they differ
   virtual void commit(Run& run);      // `owned` into `model`, where they differ
+  virtual void release(Run& run);     // before another takes over, between steps: the model in the dtypes of the task
 };
 
 // Keeps small gradients above the underflow of 16-bit floats.

@@ -19,7 +19,7 @@ namespace vernier {
 struct Parameter {
   std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
   torch::Tensor model;  // what forward reads
-  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 master
+  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 one; may be empty between steps
 };
 
 struct VERNIER_API Run {

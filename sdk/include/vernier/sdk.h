@@ -6,6 +6,7 @@
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
+#include <vernier/half_weights.h>
 #include <vernier/optim.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
