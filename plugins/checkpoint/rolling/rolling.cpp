@@ -9,7 +9,8 @@
 //   keep_best = 0        the best ones that stay; a validation that is among them is saved at once
 //   monitor = "validation_loss"   the metric of a validation that says how good
 //   mode = "min"         the best is the lowest; or "max"
-//   async = true         the state is copied after the step, and written while the training goes on
+//   async = true         the state is copied after the step, which takes its size in memory, and written while the
+//                        training goes on
 //   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails ends the run at the next step; or "go_on": the next save tries again
 //
