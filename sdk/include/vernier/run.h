@@ -7,6 +7,7 @@
 #include <vernier/metrics.h>
 #include <vernier/options.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +58,9 @@ struct VERNIER_API Run {
   // refusal ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
   // Plugin::prepare. Valid from there on. Not for the task, callbacks and monitors. The plugins before are destroyed.
   std::function<void(const Table& roles, bool only_try)> exchange;
+  // True once a signal asks the run to end. What takes longer than a step (Task::validate) looks at it now and then, and
+  // returns early: the validation is done again where the run goes on.
+  bool is_stopping() const { return stop != nullptr && *stop != 0; }
 
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
 
@@ -64,6 +68,7 @@ struct VERNIER_API Run {
   std::vector<torch::Tensor> gradients() const;
 
   // For the trainer.
+  const std::atomic<int>* stop = nullptr;
   double share() const;                                   // of this piece in the batch, by samples
   void take(const Batch& next);                           // makes it the piece in work, on the device
   void add_loss(const torch::Tensor& loss);               // adds its share to `loss`
