@@ -56,6 +56,9 @@ class Trainer {
 
   void step(Run& run);
 
+  // The first half of a step, for `vernier check`: the gradients of the next batch, and nothing that uses them.
+  void rehearse(Run& run);
+
  private:
   void compute_gradients(Run& run);
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
