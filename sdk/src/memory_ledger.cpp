@@ -212,24 +212,31 @@ MemoryLedger::~MemoryLedger() = default;
 void MemoryLedger::hold(const std::string& part, const std::vector<torch::Tensor>& tensors) {
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += count_once(tensor, counted_);
+  hold(part, bytes);
+}
+
+void MemoryLedger::hold(const std::string& part, std::int64_t bytes) {
   if (bytes > 0) use_.parts.push_back({part, bytes});
 }
 
-void MemoryLedger::begin_forward() {
-  if (followed_ == nullptr) {
-    if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) {
-      throw Error("memory cannot be followed: a profiler or another ledger does so already; take them one after another");
-    }
-    layers_.refresh();
-    const auto parameters = model_.parameters();
-    Storages counted;
-    for (const auto& parameter : parameters) gradients_before_ += count_once(parameter.grad(), counted);
-    for (const auto& master : masters_) gradients_before_ += count_once(master.grad(), counted);
-    followed_ = std::make_shared<Followed>(layers_, parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].device());
-    guards_ = std::make_unique<Guards>(followed_);
-  } else if (followed_->phase() == Phase::backward) {
-    end_backward();
+void MemoryLedger::follow() {
+  if (followed_ != nullptr) return;
+  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) {
+    throw Error("memory cannot be followed: a profiler or another ledger does so already; take them one after another");
   }
+  layers_.refresh();
+  const auto parameters = model_.parameters();
+  Storages counted;
+  gradients_before_ = 0;
+  for (const auto& parameter : parameters) gradients_before_ += count_once(parameter.grad(), counted);
+  for (const auto& master : masters_) gradients_before_ += count_once(master.grad(), counted);
+  followed_ = std::make_shared<Followed>(layers_, parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].device());
+  guards_ = std::make_unique<Guards>(followed_);
+}
+
+void MemoryLedger::begin_forward() {
+  follow();
+  if (followed_->phase() == Phase::backward) end_backward();
   followed_->begin(Phase::forward);
 }
 
@@ -238,7 +245,7 @@ void MemoryLedger::begin_backward() {
 }
 
 void MemoryLedger::begin_update() {
-  if (followed_ == nullptr) return;
+  follow();
   if (followed_->phase() == Phase::backward) end_backward();
   followed_->begin(Phase::update);
 }

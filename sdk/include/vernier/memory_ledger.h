@@ -57,18 +57,20 @@ class VERNIER_API MemoryLedger {
 
   // Counts tensors that are there already, under a name: the batch, the state of an optimizer. Before begin_forward().
   void hold(const std::string& part, const std::vector<torch::Tensor>& tensors);
+  void hold(const std::string& part, std::int64_t bytes);
 
   // Where a batch is trained in pieces, these two come once for each; the piece with most activations is told. Throws
   // Error where a profiler or another ledger is following.
   void begin_forward();
   void begin_backward();
-  // May be left out, as the whole step may: stop() after begin_backward() and backward tells no optimizer.
+  // May be left out, where nothing is updated, and may come alone, to learn what an optimizer's first step allocates.
   void begin_update();
   MemoryUse stop();
 
  private:
   class Followed;
   struct Guards;
+  void follow();
   void end_backward();
 
   const torch::nn::Module& model_;
