@@ -1,6 +1,7 @@
 // bf16: forward under bfloat16 autocast, weights and gradients in float32 (torch.autocast with dtype=torch.bfloat16).
-// bfloat16 has float32's range, so it needs no loss scaler. With attention = "fused" equal to PyTorch bit for bit.
-// Options: those of vernier/mixed_precision.h.
+// bfloat16 has float32's range, so it needs no loss scaler. With LibTorch's own attention
+// (attention, below) it equals PyTorch bit for bit.
+// Options: those of vernier/mixed_precision.h and vernier/precision_rules.h.
 #include <vernier/mixed_precision.h>
 
 class Bf16 final : public vernier::MixedPrecision {

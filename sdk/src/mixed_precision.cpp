@@ -126,10 +126,10 @@ bool MixedPrecision::intercepts() const {
 
 torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
   // With rules, what they leave alone has to be brought to one dtype, be it float32.
-  const bool casts = dtype_ != torch::kFloat32 || !rules_.empty();
-  const Autocast autocast(device_, dtype_, casts, weight_casts_ != "none");
+  const bool is_seen = intercepts();
+  const Autocast autocast(device_, dtype_, is_seen || dtype_ != torch::kFloat32, weight_casts_ != "none");
   torch::Tensor result;
-  if (intercepts()) {
+  if (is_seen) {
     const Intercept intercept(layers_, *this);
     result = body();
   } else {
@@ -148,20 +148,24 @@ void MixedPrecision::commit(Run&) {
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {
+  static const PrecisionRule none;
   const auto* rule = rules_.find(operation);
-  const auto use = rule != nullptr ? rule->use : PrecisionRule::Use::policy;
+  return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
+}
+
+Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operation, Values arguments) {
   Values results;
-  if (use == PrecisionRule::Use::fp8) {
+  if (rule.use == PrecisionRule::Use::fp8) {
     results = call_in_fp8(operation, std::move(arguments));
-  } else if (use == PrecisionRule::Use::policy) {
+  } else if (rule.use == PrecisionRule::Use::policy) {
     if (weight_casts_ == "update" && is_lowered_by_autocast(operation.name())) cast_weights(arguments);
     results = run(rule, operation, std::move(arguments));
   } else {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    cast_all(operation, arguments, dtype_of(use));
+    cast_all(operation, arguments, dtype_of(rule.use));
     results = run(rule, operation, std::move(arguments));
   }
-  if (rule != nullptr && rule->cast_outputs) {
+  if (rule.cast_outputs) {
     change_tensors(results,
                    [](const auto& tensor) { return is_castable(tensor) ? tensor.to(torch::kFloat32) : tensor; });
   }
@@ -172,13 +176,12 @@ Values MixedPrecision::call_in_fp8(const Operation& operation, Values) {
   throw Error("this policy has no fp8", Error::Kind::configuration);
 }
 
-Values MixedPrecision::run(const PrecisionRule* rule, const Operation& operation, Values arguments) {
+Values MixedPrecision::run(const PrecisionRule& rule, const Operation& operation, Values arguments) {
   if (operation.name() != "scaled_dot_product_attention") return operation.proceed(std::move(arguments));
   attends_ = true;
   auto query = arguments[0].toTensor(), key = arguments[1].toTensor(), value = arguments[2].toTensor();
-  const auto kernel = rule != nullptr ? rule->kernel : PrecisionRule::Kernel::policy;
-  const bool by_matmul =
-      kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key) : kernel == PrecisionRule::Kernel::matmul;
+  const bool by_matmul = rule.kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key)
+                                                                      : rule.kernel == PrecisionRule::Kernel::matmul;
   if (!by_matmul) return operation.proceed(std::move(arguments));
   if (arguments[7].toBool() && query.size(-3) != key.size(-3)) {  // grouped queries
     const auto share = query.size(-3) / key.size(-3);

@@ -234,7 +234,7 @@ void Options::tables(const char* key, const char* meaning, const std::function<v
   const auto* entries = found == table_.end() ? nullptr : std::get_if<Array>(&found->second.data);
   const auto slash = owner_.find('/');
   const std::string header = "[[" + owner_.substr(0, slash) + "." + key + "]]";
-  const std::string wrong = std::string("is a list of tables: write ") + header + " (" + meaning + ")";
+  const std::string wrong = std::string("must be a list of tables: write ") + header + " (" + meaning + ")";
   if (found != table_.end() && entries == nullptr) refuse(key, wrong);
   declared_.push_back({key, "a list of tables", "[]", entries == nullptr ? "[]" : show(*entries), "", meaning});
   const auto declare = [&](const Options& one) {

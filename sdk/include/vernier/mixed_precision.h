@@ -18,7 +18,7 @@ class CastCache;
 //   cast_inputs = false        the batch's floating-point tensors are cast before the task sees them
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as PyTorch has it, or attention_by_matmul();
 //                              auto: by matmul on a CPU with AMX, up to a length of 512
-//   [[precision.rule]]         PrecisionRules
+//   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h
 class VERNIER_API MixedPrecision : public Precision, public Interceptor {
  public:
   // dtype: Half, BFloat16, or Float for no autocast; then only the rules lower anything.
@@ -38,14 +38,16 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   // For a rule with use = "fp8". The arguments are as the model gave them, autocast is on as in the rest of the model.
   virtual Values call_in_fp8(const Operation& operation, Values arguments);
 
+  virtual bool intercepts() const;  // whether forward() has to see the operations; false costs nothing
+  // Runs an operation as a rule says; call() does it with the first that matches.
+  Values apply(const PrecisionRule& rule, const Operation& operation, Values arguments);
   PrecisionRules& rules() { return rules_; }
   Layers& layers() { return layers_; }  // of run.model, from prepare on
   torch::ScalarType dtype() const { return dtype_; }
   torch::DeviceType device() const { return device_; }
 
  private:
-  bool intercepts() const;
-  Values run(const PrecisionRule* rule, const Operation& operation, Values arguments);
+  Values run(const PrecisionRule& rule, const Operation& operation, Values arguments);
   bool attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const;
   torch::Tensor cast(const torch::Tensor& tensor, torch::ScalarType dtype);
   void cast_all(const Operation& operation, Values& arguments, torch::ScalarType dtype);

@@ -27,12 +27,12 @@ struct VERNIER_API PrecisionRule {
 class VERNIER_API PrecisionRules {
  public:
   PrecisionRules() = default;
-  // Reads `rule`, a list of tables:
-  //   match = "*"            "h.*.mlp.*"
-  //   op = ""                "softmax"
-  //   use = "policy"         policy | fp32 | bf16 | fp16 | fp8
-  //   cast_outputs = false   results go on in float32
-  //   kernel = "policy"      policy | fused | matmul, for scaled_dot_product_attention
+  // Reads the tables of `rule`:
+  //   rule.match = "*"             "h.*.mlp.*"
+  //   rule.op = ""                 "softmax"
+  //   rule.use = "policy"          policy | fp32 | bf16 | fp16 | fp8
+  //   rule.cast_outputs = false
+  //   rule.kernel = "policy"       policy | fused | matmul, for scaled_dot_product_attention
   explicit PrecisionRules(Options& options);
 
   void add(PrecisionRule rule);  // behind the others

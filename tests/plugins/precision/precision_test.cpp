@@ -243,7 +243,7 @@ TEST_CASE("precision rules: what matches nothing is refused, naming what is near
     CHECK(trouble.ends_with(message));
   }
   CHECK(trouble_of("use = \"bf16\"\nrule = 3")
-            .ends_with("`rule` is a list of tables: write [[precision.rule]] (dtypes by layer "
+            .ends_with("`rule` must be a list of tables: write [[precision.rule]] (dtypes by layer "
                        "and operator; the first that matches an operation holds)"));
 }
 
