@@ -180,7 +180,9 @@ void advise_on_batch_norm(const Rehearsed& rehearsed, Lines& lines) {
                              " values a channel is noise; use larger pieces, or group norm"));
   }
   if (!in_16_bits.empty()) {
-    lines.push_back(in_16_bits.text() + ": batch normalisation whose averages are in 16 bits stands still after a while; keep it in float32");
+    lines.push_back(
+        in_16_bits.text() +
+        ": batch normalisation whose averages are in 16 bits stands still after a while; keep it in float32");
   }
 }
 
@@ -188,7 +190,10 @@ void advise_on_wide_softmax(const Rehearsed& rehearsed, Lines& lines) {
   constexpr std::int64_t wide = 8192;
   for (const auto& seen : rehearsed.operations) {
     const bool is_softmax = seen.op == "softmax" || seen.op == "log_softmax" || seen.op == "cross_entropy_loss";
-    const std::int64_t width = seen.sizes.empty() ? 0 : seen.sizes[seen.op == "cross_entropy_loss" && seen.sizes.size() > 1 ? 1 : seen.sizes.size() - 1];
+    const std::int64_t width =
+        seen.sizes.empty()
+            ? 0
+            : seen.sizes[seen.op == "cross_entropy_loss" && seen.sizes.size() > 1 ? 1 : seen.sizes.size() - 1];
     if (!is_softmax || width < wide || !is_16_bit(seen.input)) continue;
     const auto layer = seen.after.empty() ? "" : " out of " + seen.after;
     lines.push_back(c10::str(seen.op, layer, ": ", width, " logits in ", name_of_dtype(seen.input),
@@ -202,9 +207,11 @@ void advise_on_range(const Rehearsed& rehearsed, Lines& lines) {
   constexpr double end = 65504, near = end / 8;
   for (const auto& seen : rehearsed.operations) {
     if (seen.largest < near) continue;  // NaN is not
-    const auto where = seen.layer.empty() ? seen.op + (seen.after.empty() ? "" : " after " + seen.after) : seen.layer + " (" + seen.op + ")";
+    const auto where = seen.layer.empty() ? seen.op + (seen.after.empty() ? "" : " after " + seen.after)
+                                          : seen.layer + " (" + seen.op + ")";
     const auto match = seen.layer.empty() ? "op = \"" + seen.op + "\"" : "match = \"" + seen.layer + "\"";
-    lines.push_back(c10::str(where, std::isfinite(seen.largest) ? c10::str(": reaches ", seen.largest) : ": is not finite",
+    lines.push_back(c10::str(where,
+                             std::isfinite(seen.largest) ? c10::str(": reaches ", seen.largest) : ": is not finite",
                              " in float16, which ends at 65504; ", rule(match, "bf16")));
   }
 }
@@ -233,8 +240,9 @@ void advise_on_embeddings(const Rehearsed& rehearsed, Lines& lines) {
     if (std::find(low.begin(), low.end(), seen.layer + ".weight") != low.end()) tables.add(seen.layer);
   }
   if (tables.empty()) return;
-  lines.push_back(tables.text() + ": an embedding's 16-bit weights without float32 masters; rows that are rare get steps too "
-                                  "small to move them; keep masters (level O2), or round stochastically");
+  lines.push_back(tables.text() +
+                  ": an embedding's 16-bit weights without float32 masters; rows that are rare get steps too "
+                  "small to move them; keep masters (level O2), or round stochastically");
 }
 
 std::string shape_of(const Seen& seen) {
@@ -259,7 +267,8 @@ void advise_on_shapes(const Rehearsed& rehearsed, Lines& lines) {
     }
   }
   if (!slow.empty()) {
-    lines.push_back(slow.text() + ": tensor cores want sides that are multiples of 8, and " + slow_shape + " is not; pad it");
+    lines.push_back(slow.text() + ": tensor cores want sides that are multiples of 8, and " + slow_shape +
+                    " is not; pad it");
   }
   if (!not_for_fp8.empty()) {
     lines.push_back(not_for_fp8.text() + ": fp8 takes sides that are multiples of 16, and " + fp8_shape +
@@ -282,7 +291,8 @@ void advise_on_gradients(const Rehearsed& rehearsed, const Rehearsed& in_float32
     layers.add(name);
   }
   if (layers.empty()) return;
-  lines.push_back(c10::str(layers.text(), ": gradients of this batch are up to ", std::round(worst * 100), " % off those in float32"));
+  lines.push_back(c10::str(layers.text(), ": gradients of this batch are up to ", std::round(worst * 100),
+                           " % off those in float32"));
 }
 
 }  // namespace
@@ -300,8 +310,9 @@ std::vector<std::string> advise(const Rehearsed& rehearsed, const std::optional<
   Lines lines;
   if (!std::isfinite(rehearsed.loss)) lines.push_back("the loss of the first batch is not a finite number");
   if (rehearsed.overflowed) {
-    lines.push_back("gradients of the first batch are not finite: the first updates are skipped until the scale is small "
-                    "enough; a smaller init_scale saves them");
+    lines.push_back(
+        "gradients of the first batch are not finite: the first updates are skipped until the scale is small "
+        "enough; a smaller init_scale saves them");
   }
   advise_on_batch_norm(rehearsed, lines);
   advise_on_wide_softmax(rehearsed, lines);

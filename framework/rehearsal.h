@@ -16,13 +16,13 @@ namespace vernier {
 // What an operator of the model was given and gave, all its calls for one layer together.
 struct Seen {
   std::string op;
-  std::string layer;      // whose weight it used; "" for none
-  std::string after;      // the layer seen last before it, or its own
+  std::string layer;  // whose weight it used; "" for none
+  std::string after;  // the layer seen last before it, or its own
   // Undefined where it had none; the input as the model gave it, before autocast.
   torch::ScalarType input = torch::ScalarType::Undefined, output = input, weight = input;
-  std::vector<std::int64_t> sizes;          // of the input, in the first call
-  std::vector<std::int64_t> weight_sizes;   // [outputs, inputs] of a linear layer
-  double largest = 0;                       // magnitude in an output that is float16
+  std::vector<std::int64_t> sizes;         // of the input, in the first call
+  std::vector<std::int64_t> weight_sizes;  // [outputs, inputs] of a linear layer
+  double largest = 0;                      // magnitude in an output that is float16
 };
 
 struct Rehearsed {
@@ -33,7 +33,7 @@ struct Rehearsed {
   bool is_low = false;                          // something was not computed in float32
   bool on_gpu = false;
   MemoryUse memory;
-  std::vector<Seen> operations;                  // of the first piece, in the order of the first calls
+  std::vector<Seen> operations;                    // of the first piece, in the order of the first calls
   std::vector<std::string> without_masters;        // parameters that the optimizer changes in 16 bits
   std::map<std::string, torch::Tensor> gradients;  // float32 on the CPU, by the parameters' names
 };

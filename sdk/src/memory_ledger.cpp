@@ -170,8 +170,10 @@ struct OfWeights final : at::ObserverContext {};
 struct MemoryLedger::Guards {
   explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(c10::DebugInfoKind::PROFILER_STATE, followed) {
     observed = followed.get();
-    callback = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&enter, &leave).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+    callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&enter, &leave)
+                                              .needsInputs(true)
+                                              .needsOutputs(true)
+                                              .scopes({at::RecordScope::FUNCTION}));
   }
   ~Guards() {
     at::removeCallback(callback);
@@ -359,7 +361,8 @@ std::vector<Row> rows_of_layers(const std::vector<std::pair<std::string, MemoryU
 std::string line(std::string name, const std::vector<std::string>& cells) {
   constexpr std::size_t width_of_names = 34, width_of_cells = 12;
   name.resize(std::max(name.size(), width_of_names), ' ');
-  for (const auto& cell : cells) name += std::string(cell.size() < width_of_cells ? width_of_cells - cell.size() : 1, ' ') + cell;
+  for (const auto& cell : cells)
+    name += std::string(cell.size() < width_of_cells ? width_of_cells - cell.size() : 1, ' ') + cell;
   return name + '\n';
 }
 
@@ -381,7 +384,8 @@ std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& c
   Table parts(columns.size());
   std::vector<std::string> titles, peaks, moments;
   // In one order, whatever the columns have; the activations come last, their layers below them.
-  for (const char* first : {"weights", "buffers", "masters", "weight copies", "gradients", "optimizer"}) parts.row(first);
+  for (const char* first : {"weights", "buffers", "masters", "weight copies", "gradients", "optimizer"})
+    parts.row(first);
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const auto& [title, use] = columns[i];
     titles.push_back(title);

@@ -75,9 +75,8 @@ TEST_CASE("memory ledger: what stands between two layers belongs to the first") 
     CHECK(layers_of(use) == "first=120 ");
   }
   SUBCASE("dropout saves its mask beside its result, in the dtype of the input") {
-    const auto use = measure(model, [&] {
-      return at::linear(at::dropout(at::linear(input, first), 0.5, true), second).sum();
-    });
+    const auto use =
+        measure(model, [&] { return at::linear(at::dropout(at::linear(input, first), 0.5, true), second).sum(); });
     CHECK(layers_of(use) == "first=" + std::to_string(120 + 120) + " ");
   }
   SUBCASE("softmax saves its result; before the first layer it is nobody's") {
@@ -86,7 +85,8 @@ TEST_CASE("memory ledger: what stands between two layers belongs to the first") 
     CHECK(layers_of(use) == "=80 ");
   }
   SUBCASE("attention: three projections, the weights of the keys, what the output projection reads") {
-    const auto square = torch::randn({4, 4}), key = torch::randn({4, 4}), value = torch::randn({4, 4}), out = torch::randn({4, 4});
+    const auto square = torch::randn({4, 4}), key = torch::randn({4, 4}), value = torch::randn({4, 4}),
+               out = torch::randn({4, 4});
     const Weights attention({{"q", square}, {"k", key}, {"v", value}, {"o", out}});
     const auto use = measure(attention, [&] {
       const auto q = at::linear(input, square), k = at::linear(input, key), v = at::linear(input, value);
@@ -126,7 +126,8 @@ TEST_CASE("memory ledger: storage that tensors share counts once, whatever its v
   ledger.hold("batch", {input, input.narrow(0, 0, 2), weight});
   ledger.begin_forward();
   const auto hidden = at::linear(input, weight);
-  const auto loss = (hidden.narrow(0, 0, 2) * hidden.narrow(0, 2, 2)).sum() + at::linear(hidden.t().contiguous().t(), weight).sum();
+  const auto loss =
+      (hidden.narrow(0, 0, 2) * hidden.narrow(0, 2, 2)).sum() + at::linear(hidden.t().contiguous().t(), weight).sum();
   ledger.begin_backward();
   loss.backward();
   const auto use = ledger.stop();
@@ -225,9 +226,10 @@ TEST_CASE("memory ledger: two at once are refused, and one that is gone leaves n
     ledger.begin_forward();
     CHECK(profiled());
     CHECK(at::hasThreadLocalCallbacks());
-    CHECK_THROWS_WITH_AS(another.begin_forward(),
-                         "memory cannot be followed: a profiler or another ledger does so already; take them one after another",
-                         vernier::Error);
+    CHECK_THROWS_WITH_AS(
+        another.begin_forward(),
+        "memory cannot be followed: a profiler or another ledger does so already; take them one after another",
+        vernier::Error);
   }
   CHECK_FALSE(profiled());
   CHECK_FALSE(at::hasThreadLocalCallbacks());

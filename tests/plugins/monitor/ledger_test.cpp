@@ -33,7 +33,8 @@ using Bytes = std::map<std::string, std::int64_t>;
 Bytes read(const std::filesystem::path& path) {
   Bytes bytes;
   std::ifstream in(path);
-  for (std::string name, number; std::getline(in, name, '\t') && std::getline(in, number);) bytes[name] = std::stoll(number);
+  for (std::string name, number; std::getline(in, name, '\t') && std::getline(in, number);)
+    bytes[name] = std::stoll(number);
   return bytes;
 }
 
@@ -72,7 +73,8 @@ TEST_CASE("ledger: a policy's copies of the weights, whether it keeps them for a
     // Of the first layer nobody needs the weight again, for the data want no gradient; an update keeps it all the same.
     const bool all = std::string(kept) == "update";
     CHECK(bytes.at("weight copies") == (all ? weights / 2 : 8 * 16 * 2));
-    CHECK(bytes.at("activations/0") == 5 * 32 * 2 + 5 * 16 * 2);  // a piece has 5 samples; its copy is the first layer's
+    CHECK(bytes.at("activations/0") ==
+          5 * 32 * 2 + 5 * 16 * 2);  // a piece has 5 samples; its copy is the first layer's
   }
 }
 
