@@ -40,7 +40,7 @@ Bytes read(const std::filesystem::path& path) {
 
 Bytes measured(const std::string& more, const std::string& monitor = "[[monitor]]\nuse = \"ledger\"\n") {
   const TemporaryFolder folder;
-  SmallRun run(from_toml({std::string(base) + monitor, more}), folder.path().string());
+  SmallRun run(from_toml({base, monitor, more}), folder.path().string());
   run.train();
   CHECK_FALSE(c10::memoryProfilingEnabled());
   CHECK_FALSE(at::hasThreadLocalCallbacks());
@@ -89,14 +89,16 @@ TEST_CASE("ledger: the first step has it all too, but its peak comes before the 
 TEST_CASE("ledger: the training is the same with it, and a step that fails leaves nothing behind") {
   const TemporaryFolder folder;
   const auto trained = [&](const std::string& more) {
-    SmallRun run(from_toml({base + more}), folder.path().string());
+    SmallRun run(from_toml({base, more}), folder.path().string());
     run.train();
     return run.digest();
   };
   const auto plain = trained("");
   CHECK(trained("[[monitor]]\nuse = \"ledger\"\n") == plain);
 
-  SmallRun run(from_toml({std::string(base) + "[[monitor]]\nuse = \"ledger\"\n"}), folder.path().string());
+  SmallRun run(from_toml({base, "[[monitor]]
+use = \"ledger\"
+"}), folder.path().string());
   run.on(Event::LossReady, [](vernier::Run& now) {
     if (now.step == 1) throw vernier::Error("no");
   });
