@@ -5,6 +5,7 @@
 #include <vernier/attention.h>
 #include <vernier/autocast.h>
 #include <vernier/error.h>
+#include <vernier/hardware.h>
 #include <vernier/mixed_precision.h>
 
 #include "cast_cache.h"
@@ -14,6 +15,16 @@ namespace vernier {
 namespace {
 
 constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the square
+
+// The losses are those of the curves in tests/oracles, beside float32's.
+std::string expectation(torch::ScalarType dtype, const std::string& weights, const Hardware& hardware) {
+  if (dtype == torch::kFloat32) return "mixed precision is off, every operation in the model's dtype";
+  const bool is_bf16 = dtype == torch::kBFloat16;
+  const std::string name = is_bf16 ? "bfloat16" : "float16";
+  return name + " autocast" + weights + "; expect less memory for activations, a loss within " +
+         (is_bf16 ? "1 %" : "0.5 %") + " of float32's, and " +
+         ((is_bf16 ? hardware.bf16 : hardware.fp16) ? "speed" : "no speed: this machine has no instructions for it");
+}
 
 // Tile instructions for 16-bit products.
 bool has_matrix_unit(torch::DeviceType device) {
@@ -69,6 +80,30 @@ void refuse_lstm_in_float16(const torch::nn::Module& model) {
   }
 }
 
+HalfWeights::Update update_of(const std::string& level, const std::string& rounding) {
+  using Update = HalfWeights::Update;
+  if (level == "O2") return Update::masters;
+  return rounding == "kahan" ? Update::kahan : rounding == "stochastic" ? Update::stochastic : Update::nearest;
+}
+
+// `level` and `rounding`. At O0 the dtype becomes float32.
+std::optional<HalfWeights> read_weights(Options& options, torch::ScalarType& dtype) {
+  const auto level =
+      options.choose("level", "O1", {"O0", "O1", "O2", "O3"},
+                     "O0: float32; O1: autocast; O2: 16-bit weights, float32 masters; O3: 16-bit weights");
+  const auto rounding = options.choose("rounding", "nearest", {"nearest", "stochastic", "kahan"},
+                                       "how an update gets into O3's weights; the last two for bfloat16");
+  if (level != "O3" && rounding != "nearest") options.refuse("rounding", "is for level O3, and this is " + level);
+  if (level == "O0") dtype = torch::kFloat32;
+  if (level == "O0" || level == "O1") return std::nullopt;
+  if (dtype == torch::kFloat32) options.refuse("level", level + " is for bf16 and fp16: it keeps weights in 16 bits");
+  try {
+    return HalfWeights(dtype, update_of(level, rounding));
+  } catch (const Error& error) {
+    options.refuse("rounding", error.what());
+  }
+}
+
 template <class Change>
 void change_tensors(Values& values, const Change& change) {
   for (auto& value : values) {
@@ -86,6 +121,7 @@ void change_tensors(Values& values, const Change& change) {
 
 MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype)
     : dtype_(dtype),
+      weights_(read_weights(options, dtype_)),
       weight_casts_(options.choose("weight_casts", "forward", {"forward", "update", "none"},
                                    "how long the copy of a weight in another dtype is kept")),
       attention_(options.choose("attention", "auto", {"auto", "fused", "matmul"},
@@ -113,8 +149,10 @@ void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
-  if (device_ == torch::kCPU && dtype_ == torch::kFloat16 && rules_.empty()) refuse_lstm_in_float16(*run.model);
+  const bool casts_weights = dtype_ == torch::kFloat16 && !weights_ && rules_.empty();
+  if (casts_weights && device_ == torch::kCPU) refuse_lstm_in_float16(*run.model);
   rules_.prepare(layers_);
+  if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
 }
 
 bool MixedPrecision::intercepts() const {
@@ -143,8 +181,32 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
   return result;
 }
 
-void MixedPrecision::commit(Run&) {
+void MixedPrecision::collect(Run&) {
+  if (weights_) weights_->collect();
+}
+
+void MixedPrecision::commit(Run& run) {
   casts_->clear();  // the weights are about to change, or have
+  if (weights_) weights_->commit(run);
+}
+
+// By a copy, for this policy goes on where the one that takes over is refused.
+void MixedPrecision::release(Run& run) const {
+  casts_->clear();
+  if (auto weights = weights_) weights->release(run);
+}
+
+State MixedPrecision::save() const {
+  return weights_ ? weights_->save() : State{};
+}
+
+void MixedPrecision::load(const State& state) {
+  if (weights_) weights_->load(state);
+}
+
+std::string MixedPrecision::describe() const {
+  const std::string weights = weights_ ? " over weights in 16 bits" : " (O1) over the model's weights";
+  return expectation(dtype_, weights, hardware_of(device_)) + (rules_.empty() ? "" : "; layers by rules of their own");
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {

@@ -110,6 +110,15 @@ void PrecisionRules::prepare(const Layers& layers) {
   }
 }
 
+bool PrecisionRules::keep_float32(const std::string& parameter) const {
+  const auto dot = parameter.rfind('.');
+  const auto layer = dot == std::string::npos ? "" : parameter.substr(0, dot);
+  const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const auto& one) {
+    return one.op.empty() && (matches_all(one) || matches(one.match, layer));
+  });
+  return rule != rules_.end() && rule->use == PrecisionRule::Use::fp32;
+}
+
 const PrecisionRule* PrecisionRules::find(const Operation& operation) {
   const auto index = static_cast<std::size_t>(operation.id()) * (layers_.size() + 1) +
                      static_cast<std::size_t>(operation.layer_index() + 1);

@@ -139,6 +139,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            "'linear', use = 'fp32'}]\n";
   }
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i * i) + '\n';
@@ -222,6 +223,18 @@ void for_each_plugin(const Body& body) {
     const std::string id = id_of(plugin);
     CAPTURE(id);
     body(plugin);
+  }
+}
+
+const fs::path configs = fs::path(VERNIER_SOURCE_DIR) / "configs";
+
+// The strategies', and those that show a strategy's options.
+template <class Function>
+void for_each_overlay(const Function& function) {
+  for (const auto& entry : fs::recursive_directory_iterator(configs)) {
+    if (!entry.is_regular_file() || entry.path().parent_path() == configs) continue;
+    CAPTURE(entry.path().string());
+    function(entry.path());
   }
 }
 
@@ -364,6 +377,8 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
     "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",
+    "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
+    "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep = 1\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 0\n",
@@ -373,6 +388,13 @@ constexpr const char* remembering[] = {
     "[optimizer]\nuse = 'adamw'\nno_decay = ['*.bias']\nweight_decay = 0.1\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\ndampening = 0.3\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.1\n",
+    "[precision]\nuse = 'fp16'\nlevel = 'O0'\n",
+    "[precision]\nuse = 'fp16'\nlevel = 'O2'\n",
+    "[precision]\nuse = 'fp16'\nlevel = 'O3'\n[optimizer]\nuse = 'adamw'\neps = 1e-4\n",
+    "[precision]\nuse = 'bf16'\nlevel = 'O2'\n[[precision.rule]]\nmatch = 'layers.1'\nuse = 'fp32'\n",
+    "[precision]\nuse = 'bf16'\nlevel = 'O3'\n",
+    "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n",
+    "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n",
     "[scaler]\nuse = 'dynamic'\ninit_scale = 1e6\ngrowth_factor = 3\nbackoff_factor = 0.25\ngrowth_interval = 2\n",
     "[scaler]\nuse = 'static'\nscale = 64\n",
     "[task]\nuse = 'mlp'\nsamples = 37\norder = 'sequential'\nbatch_size = 10\nvalidation = 0\n",
@@ -398,13 +420,11 @@ TEST_CASE("with options that make it remember more, a stopped and resumed run is
 
 TEST_CASE("with every overlay in configs, a stopped and resumed run is the run that was not") {
   const Quiet quiet;
-  for_each_plugin([](const Host::Listed& plugin) {
-    if (plugin.role == vernier::Task::role || id_of(plugin) == "checkpoint/none") return;
-    const auto overlay = read_file(fs::path(VERNIER_SOURCE_DIR) / "configs" / plugin.role / (plugin.name + ".toml"));
-    REQUIRE(!overlay.empty());
+  for_each_overlay([](const fs::path& path) {
+    if (path.parent_path().filename() == "checkpoint" && path.stem() == "none") return;
     // fp16 needs the scaler that some overlays replace.
-    const bool is_scaler_none = id_of(plugin) == "scaler/none";
-    check_going_on(from_toml({crowded, is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", overlay}));
+    const bool is_scaler_none = path.parent_path().filename() == "scaler" && path.stem() == "none";
+    check_going_on(from_toml({crowded, is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_file(path)}));
   });
 }
 
@@ -417,6 +437,7 @@ TEST_CASE("with dropout and pieces, a stopped and resumed run is the run that wa
                            "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\ndropout = 0.2\nvalidation = 0.1\n" +
                            "sample_bytes = 20\nbatch_size = 8\n[accumulation]\nuse = 'fixed'\npieces = 4\n";
   check_going_on(from_toml({crowded, task}));
+  check_going_on(from_toml({crowded, task, "[precision]\nlevel = 'O2'\n"}));
 }
 
 TEST_CASE("every monitor only looks") {
@@ -433,8 +454,6 @@ TEST_CASE("every monitor only looks") {
 
 // Configurations: each base run, and each overlay on a base run, is wired and prepared by the program itself.
 namespace {
-
-const fs::path configs = fs::path(VERNIER_SOURCE_DIR) / "configs";
 
 void check(const std::string& arguments) {
   int status = 0;
@@ -467,6 +486,6 @@ TEST_CASE("every strategy has an overlay in configs that is ready to train") {
     const auto text = read_file(overlay);
     CHECK(text.starts_with("# "));
     CHECK(contains(text, "use = \"" + plugin.name + "\""));
-    check((configs / "mlp.toml").string() + " " + overlay.string());
   });
+  for_each_overlay([](const fs::path& path) { check((configs / "mlp.toml").string() + " " + path.string()); });
 }

@@ -2,11 +2,13 @@
 // policy of one's own may build on it.
 #pragma once
 
+#include <vernier/half_weights.h>
 #include <vernier/precision_rules.h>
 #include <vernier/roles.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace vernier {
@@ -14,6 +16,9 @@ namespace vernier {
 class CastCache;
 
 // Reads the options
+//   level = "O1"               O0: float32, with everything else in place; O1: autocast; O2: weights in 16 bits with
+//                              float32 masters; O3: weights in 16 bits. Layers that a rule gives fp32 keep theirs
+//   rounding = "nearest"       of O3's updates: nearest | stochastic | kahan, the last two for bfloat16 (HalfWeights)
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
 //   cast_inputs = false        the batch's floating-point tensors are cast before the task sees them
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as PyTorch has it, or attention_by_matmul();
@@ -29,7 +34,12 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void attach(Bus& bus) override;
   void prepare(Run& run) override;
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override;
+  void collect(Run& run) override;
   void commit(Run& run) override;
+  void release(Run& run) const override;
+  std::string describe() const override;
+  State save() const override;
+  void load(const State& state) override;
 
   // Sees the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
@@ -55,6 +65,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
 
   torch::ScalarType dtype_;
   torch::DeviceType device_ = torch::kCPU;
+  std::optional<HalfWeights> weights_;  // O2 and O3
   std::string weight_casts_, attention_;
   bool cast_inputs_;
   PrecisionRules rules_;

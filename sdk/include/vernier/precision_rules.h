@@ -41,6 +41,8 @@ class VERNIER_API PrecisionRules {
 
   // Learns the layers. Refuses a rule that matches none, naming the nearest.
   void prepare(const Layers& layers);
+  // Whether the first rule that is for all operators of a parameter's layer asks for fp32.
+  bool keep_float32(const std::string& parameter) const;
   // After prepare: the rule for an operation, or nullptr.
   const PrecisionRule* find(const Operation& operation);
   // After the model has run once: refuses a rule whose operator it never called, naming those it calls.
