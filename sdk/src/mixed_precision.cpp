@@ -63,9 +63,9 @@ bool trains_lstm_in_float16() {
   const Autocast autocast(torch::kCPU, torch::kFloat16);
   const auto zeros = [](at::IntArrayRef sizes) { return at::zeros(sizes).requires_grad_(); };
   try {
-    at::lstm(zeros({2, 2, 4}), {zeros({1, 2, 4}), zeros({1, 2, 4})}, {zeros({16, 4}), zeros({16, 4}), zeros({16}), zeros({16})},
-             /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0.0, /*train=*/true, /*bidirectional=*/false,
-             /*batch_first=*/false);
+    at::lstm(zeros({2, 2, 4}), {zeros({1, 2, 4}), zeros({1, 2, 4})},
+             {zeros({16, 4}), zeros({16, 4}), zeros({16}), zeros({16})}, /*has_biases=*/true, /*num_layers=*/1,
+             /*dropout=*/0.0, /*train=*/true, /*bidirectional=*/false, /*batch_first=*/false);
   } catch (const std::exception&) {
     return false;
   }
