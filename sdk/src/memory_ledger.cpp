@@ -1,5 +1,6 @@
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
+#include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <vernier/error.h>
 #include <vernier/memory_ledger.h>
@@ -29,6 +30,7 @@ const void* address_of(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().data() : nullptr;
 }
 
+using Addresses = std::unordered_set<const void*>;
 using Storages = std::unordered_set<const c10::StorageImpl*>;
 
 // The bytes of a tensor's storage, 0 where it was counted before.
@@ -134,15 +136,19 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
     alive_after_forward_.clear();
   }
 
-  // What is alive, but for these addresses, and was made since the last begin_update(), or before.
-  std::pair<std::int64_t, std::int64_t> left(const std::unordered_set<const void*>& gradients) {
+  // What is alive and was made since the ledger began, but for gradients and copies.
+  struct Left {
+    std::int64_t masters = 0, update = 0, others = 0;
+  };
+  Left left(const Addresses& gradients, const Addresses& masters) {
     const std::lock_guard lock(mutex_);
-    std::int64_t of_update = 0, of_others = 0;
+    Left left;
     for (const auto& [address, block] : blocks_) {
       if (gradients.count(address) != 0 || block.of_weights) continue;
-      (phase_ == Phase::update && block.number >= mark_ ? of_update : of_others) += block.bytes;
+      const bool of_update = phase_ == Phase::update && block.number >= mark_;
+      (masters.count(address) != 0 ? left.masters : of_update ? left.update : left.others) += block.bytes;
     }
-    return {of_update, of_others};
+    return left;
   }
 
   Phase phase() const { return phase_; }
@@ -170,6 +176,7 @@ struct OfWeights final : at::ObserverContext {};
 struct MemoryLedger::Guards {
   explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(c10::DebugInfoKind::PROFILER_STATE, followed) {
     observed = followed.get();
+    FLAGS_caffe2_log_level = std::max(log_level, static_cast<int>(c10::GLOG_ERROR));
     callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&enter, &leave)
                                               .needsInputs(true)
                                               .needsOutputs(true)
@@ -177,6 +184,7 @@ struct MemoryLedger::Guards {
   }
   ~Guards() {
     at::removeCallback(callback);
+    FLAGS_caffe2_log_level = log_level;
     observed = nullptr;
   }
 
@@ -191,6 +199,8 @@ struct MemoryLedger::Guards {
   static thread_local Followed* observed;
   c10::DebugInfoGuard allocator;
   at::CallbackHandle callback = 0;
+  // The allocator warns of blocks that are freed and are older than the ledger: they are none of its business.
+  int log_level = FLAGS_caffe2_log_level;
 };
 thread_local MemoryLedger::Followed* MemoryLedger::Guards::observed = nullptr;
 
@@ -273,22 +283,26 @@ MemoryUse MemoryLedger::stop() {
   auto use = use_;
   std::int64_t before = gradients_before_, gradients = 0;
   for (const auto& part : use.parts) before += part.name == "weight copies" ? 0 : part.bytes;
-  std::unordered_set<const void*> addresses;
+  Addresses of_gradients, of_masters;
   Storages counted;
   const auto add_gradient = [&](const torch::Tensor& tensor) {
     gradients += count_once(tensor.grad(), counted);
-    addresses.insert(address_of(tensor.grad()));
+    of_gradients.insert(address_of(tensor.grad()));
   };
   for (const auto& parameter : model_.parameters()) add_gradient(parameter);
   for (const auto& master : masters_) add_gradient(master);
-  const auto [optimizer, other] = followed_->left(addresses);
+  for (const auto& master : masters_) of_masters.insert(address_of(master));
+  const auto left = followed_->left(of_gradients, of_masters);
   const auto add = [&use](const char* name, std::int64_t bytes) {
-    if (bytes > 0) use.parts.push_back({name, bytes});
+    const auto known = std::find_if(use.parts.begin(), use.parts.end(), [&](auto& part) { return part.name == name; });
+    if (known != use.parts.end()) known->bytes += bytes;
+    if (known == use.parts.end() && bytes > 0) use.parts.push_back({name, bytes});
   };
   add("gradients", gradients);
   add("activations", sum_of(use.layers));
-  add("optimizer", optimizer);
-  add("other", other);
+  add(use.bytes("optimizer") > 0 ? "other" : "optimizer", left.update);  // where it is held already, this is not its
+  add("other", left.others);
+  add("masters", left.masters);  // that are made for the update only
   use.peak = before + followed_->peak();
   use.peak_in = followed_->peak_in();
   followed_.reset();

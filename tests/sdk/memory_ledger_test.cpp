@@ -158,21 +158,29 @@ TEST_CASE("memory ledger: the optimizer's state is what its first step leaves be
   const auto second = step();  // a ledger may be used again
   CHECK(second.bytes("optimizer") == 0);
   CHECK(second.bytes("gradients") == 24 * 4);
+  // Somebody who knows the state may say so; what the step leaves behind is then something else.
+  ledger.hold("optimizer", 2 * 24 * 4);
+  CHECK(step().bytes("optimizer") == 2 * 24 * 4);
 }
 
 TEST_CASE("memory ledger: masters and their gradients are counted, those that are the model's are not masters") {
   const auto low = torch::randn({6, 4}).to(torch::kBFloat16), bias = torch::randn({6});
   const Weights model({{"layer", low}, {"norm", bias}});
   const auto master = low.detach().to(torch::kFloat32);
-  MemoryLedger ledger(model, {master, bias});
+  auto other = torch::empty({0});
+  bool late = false;
+  SUBCASE("all there") {}
+  SUBCASE("one that is made on the way") { late = true; }
+  MemoryLedger ledger(model, {master, bias, other});
   ledger.begin_forward();
   const auto loss = at::linear(torch::ones({5, 4}, torch::kBFloat16), low).sum() + bias.sum();
   ledger.begin_backward();
   loss.backward();
   master.mutable_grad() = low.grad().to(torch::kFloat32);
+  if (late) other.set_data(low.detach().to(torch::kFloat32));  // made for an update only
   const auto use = ledger.stop();
   CHECK(use.bytes("weights") == 24 * 2 + 6 * 4);
-  CHECK(use.bytes("masters") == 24 * 4);
+  CHECK(use.bytes("masters") == (late ? 2 : 1) * 24 * 4);
   CHECK(use.bytes("gradients") == 24 * 2 + 6 * 4 + 24 * 4);
 }
 

@@ -31,7 +31,8 @@ struct VERNIER_API MemoryUse {
   // masters        given to the constructor           gradients     of both, at stop()
   // weight copies  made in forward of weights alone (a cast) and alive when it ended
   // activations    the rest that was alive when forward ended and gone when backward ended: saved for backward
-  // optimizer      allocated since begin_update() and alive at stop(): all of its state where this was its first step
+  // optimizer      what hold() was given as such; else allocated since begin_update() and alive at stop(): all of its
+  //                state where this was its first step
   // other          allocated before begin_update() and alive at stop(): the loss, outputs that somebody keeps
   // and what hold() named. Those without a byte are left out.
   std::vector<Part> parts;

@@ -26,6 +26,7 @@ use = "adamw"
 [checkpoint]
 use = "none"
 )";
+constexpr const char* monitor = "[[monitor]]\nuse = \"ledger\"\n";
 constexpr std::int64_t weights = (16 * 32 + 16 + 8 * 16 + 8) * 4;
 
 using Bytes = std::map<std::string, std::int64_t>;
@@ -38,9 +39,9 @@ Bytes read(const std::filesystem::path& path) {
   return bytes;
 }
 
-Bytes measured(const std::string& more, const std::string& monitor = "[[monitor]]\nuse = \"ledger\"\n") {
+Bytes measured(const std::string& more, const std::string& its_table = monitor) {
   const TemporaryFolder folder;
-  SmallRun run(from_toml({base, monitor, more}), folder.path().string());
+  SmallRun run(from_toml({base, its_table, more}), folder.path().string());
   run.train();
   CHECK_FALSE(c10::memoryProfilingEnabled());
   CHECK_FALSE(at::hasThreadLocalCallbacks());
@@ -94,11 +95,9 @@ TEST_CASE("ledger: the training is the same with it, and a step that fails leave
     return run.digest();
   };
   const auto plain = trained("");
-  CHECK(trained("[[monitor]]\nuse = \"ledger\"\n") == plain);
+  CHECK(trained(monitor) == plain);
 
-  SmallRun run(from_toml({base, "[[monitor]]
-use = \"ledger\"
-"}), folder.path().string());
+  SmallRun run(from_toml({base, monitor}), folder.path().string());
   run.on(Event::LossReady, [](vernier::Run& now) {
     if (now.step == 1) throw vernier::Error("no");
   });
