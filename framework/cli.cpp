@@ -16,6 +16,7 @@
 #include <boost/program_options.hpp>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +28,7 @@
 #include "init_weights.h"
 #include "log.h"
 #include "output.h"
+#include "rehearsal.h"
 #include "shorthands.h"
 #include "snapshot.h"
 #include "summary.h"
@@ -42,7 +44,8 @@ namespace {
 constexpr const char* usage = R"(usage: vernier VERB …
 
   train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
-  check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device
+  check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
+                                                     one batch without an update, its memory, advice
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
 
 options
@@ -155,13 +158,20 @@ bool wants_to_resume(const po::variables_map& given) {
   return given.count("resume") != 0 || given.count("resume-newest") != 0;
 }
 
-std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
+// The same run without any low precision, to compare with.
+void put_in_float32(Table& config) {
+  config.insert_or_assign(Precision::role, Value{Table{{"use", {std::string("fp32"), ""}}}, ""});
+  config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float32 = false) {
   if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
   const auto& files = given["argument"].as<std::vector<std::string>>();
   auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
   const auto more = sets_of_shorthands(given, sets, load_config(files, {}).count(Scaler::role) != 0);
   sets.insert(sets.end(), more.begin(), more.end());
   auto config = load_config(files, sets);
+  if (in_float32) put_in_float32(config);
   auto run_table = run_options_table(config);
   RunOptions options(run_table, fs::path(files.front()).stem().string());
   const auto device = device_of(options, run_table);  // before anything asks about CUDA
@@ -210,10 +220,52 @@ void print_wiring(const Prepared& prepared) {
             << hardware_of(run.device.type()).can() << '\n';
 }
 
+// What a policy is compared with; nothing where that cannot be had, for it is no part of the run.
+std::optional<Rehearsed> rehearse_in_float32(const po::variables_map& given) {
+  const auto usual = given.count("quiet") != 0 ? Level::warning : Level::info;
+  set_log_level(static_cast<int>(Level::error));  // all of it was told once
+  std::optional<Rehearsed> rehearsed;
+  std::string trouble;
+  try {
+    const auto prepared = prepare(given, /*in_float32=*/true);
+    rehearsed = rehearse(prepared->trainer, *prepared->wiring, prepared->run);
+  } catch (...) {
+    trouble = caught().message;
+  }
+  set_log_level(static_cast<int>(usual));
+  if (!rehearsed) log(Level::warning, "check", "nothing to compare with, for in float32 it fails: " + trouble);
+  return rehearsed;
+}
+
+std::string print_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
+
+void print_rehearsal(const std::string& policy, const Rehearsed& rehearsed, const std::optional<Rehearsed>& in_float32) {
+  std::cout << "on the first batch: loss " << print_number(rehearsed.loss);
+  std::vector<std::pair<std::string, MemoryUse>> columns;
+  if (in_float32) {
+    std::cout << ", in float32 " << print_number(in_float32->loss);
+    columns.emplace_back("fp32", in_float32->memory);
+  }
+  columns.emplace_back(policy, rehearsed.memory);
+  std::cout << '\n' << memory_table(columns) << "  the optimizer's state comes with its first step: see monitor/ledger\n";
+  for (const auto& line : advise(rehearsed, in_float32)) std::cout << "advice: " << line << '\n';
+}
+
 int check(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
-  const auto prepared = prepare(given);
+  auto prepared = prepare(given);
   print_wiring(*prepared);
+  std::cout.flush();
+  const auto precision = prepared->wiring->precision->id();
+  const auto rehearsed = rehearse(prepared->trainer, *prepared->wiring, prepared->run);
+  prepared.reset();  // two models at once may be too many
+  std::optional<Rehearsed> in_float32;
+  if (rehearsed.is_low) in_float32 = rehearse_in_float32(given);
+  print_rehearsal(precision.substr(precision.find('/') + 1), rehearsed, in_float32);
   std::cout << "ready: nothing was trained or written\n";
   return 0;
 }

@@ -51,6 +51,16 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::StepEnd, run);
 }
 
+void Trainer::rehearse(Run& run) {
+  in_step_ = true;
+  attributed(run, [&] {
+    bus_.emit(Event::StepBegin, run);
+    run.batch = task_->next();
+    compute_gradients(run);
+  });
+  in_step_ = false;
+}
+
 // However many pieces the batch is split into, their gradients add up to the whole batch's mean.
 void Trainer::compute_gradients(Run& run) {
   for (auto& parameter : run.parameters) {

@@ -64,6 +64,9 @@ class Trainer {
 
   void step(Run& run);
 
+  // The first half of a step, for `vernier check`: the gradients of the next batch, and nothing that uses them.
+  void rehearse(Run& run);
+
   // Other plugins for some roles, between two steps; see exchange.h.
   void exchange(Run& run, const Table& roles);
 

@@ -1,4 +1,6 @@
 #include <ATen/cpu/Utils.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <vernier/attention.h>
 #include <vernier/autocast.h>
@@ -60,6 +62,30 @@ bool keeps_its_weights(std::string_view op) {
 // What autocast would lower, so that a weight's copy may be made here instead.
 bool is_lowered_by_autocast(std::string_view op) {
   return op == "linear" || op == "matmul" || op == "mm" || op == "addmm" || op.starts_with("conv");
+}
+
+// LibTorch trains no LSTM in float16 on a CPU, and says so in the words of oneDNN, in the first step. Another release or
+// processor may: it is tried.
+bool trains_lstm_in_float16() {
+  const at::AutoGradMode grad(true);
+  const Autocast autocast(torch::kCPU, torch::kFloat16);
+  const auto zeros = [](at::IntArrayRef sizes) { return at::zeros(sizes).requires_grad_(); };
+  try {
+    at::lstm(zeros({2, 2, 4}), {zeros({1, 2, 4}), zeros({1, 2, 4})},
+             {zeros({16, 4}), zeros({16, 4}), zeros({16}), zeros({16})}, /*has_biases=*/true, /*num_layers=*/1,
+             /*dropout=*/0.0, /*train=*/true, /*bidirectional=*/false, /*batch_first=*/false);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+void refuse_lstm_in_float16(const torch::nn::Module& model) {
+  for (const auto& module : model.named_modules()) {
+    if (module.value()->name() != "torch::nn::LSTMImpl" || trains_lstm_in_float16()) continue;
+    throw Error("`" + module.key() + "` is an LSTM, and LibTorch trains none in float16 on this CPU; use bf16, or add "
+                "[[precision.rule]] op = \"lstm\" use = \"fp32\"", Error::Kind::configuration);
+  }
 }
 
 HalfWeights::Update update_of(const std::string& level, const std::string& rounding) {
@@ -142,6 +168,8 @@ void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
+  const bool casts_weights = dtype_ == torch::kFloat16 && !weights_ && rules_.empty();
+  if (casts_weights && device_ == torch::kCPU) refuse_lstm_in_float16(*run.model);
   rules_.prepare(layers_);
   if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
   run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";

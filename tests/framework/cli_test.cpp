@@ -308,7 +308,23 @@ TEST_CASE("cli: check trains nothing and writes nothing") {
   CHECK(place.call({"check", "run.toml"}) == 0);
   CHECK(says(place.out, "ready: nothing was trained or written\n"));
   CHECK(says(place.out, "  task          mlp          samples=64\n"));
+  CHECK(says(place.out, "on the first batch: loss "));
+  CHECK(says(place.out, "memory                                    fp32\n  weights "));
+  CHECK_FALSE(says(place.out, "in float32"));
   CHECK_FALSE(fs::exists(place.at("out")));
+}
+
+TEST_CASE("cli: check compares a policy with float32, and fails where the first step would") {
+  Place place;
+  CHECK(place.call({"check", "run.toml", set("precision.use=bf16")}) == 0);
+  CHECK(says(place.out, ", in float32 "));
+  CHECK(says(place.out, "memory                                    fp32        bf16\n"));
+  CHECK(says(place.out, "  weight copies                              -"));
+  CHECK_FALSE(fs::exists(place.at("out")));
+  Place unmatched("[[precision.rule]]\nop = 'softmax'\nuse = 'fp32'\n");
+  CHECK(unmatched.call({"check", "run.toml"}) == 2);
+  CHECK(says(unmatched.err, "the model does not call softmax"));
+  CHECK(is_one_line(unmatched.err));
 }
 
 TEST_CASE("cli: plugins are listed with what they take") {
