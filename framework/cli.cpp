@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 #include <vernier/error.h>
+#include <vernier/hardware.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,6 +27,7 @@
 #include "init_weights.h"
 #include "log.h"
 #include "output.h"
+#include "shorthands.h"
 #include "snapshot.h"
 #include "summary.h"
 #include "trainer.h"
@@ -50,6 +52,16 @@ options
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
   --quiet                warnings and errors only, besides what the monitors print
   --help, --version
+
+for people who come from other trainers; each is exactly a --set
+  --mixed_precision no|fp16|bf16|fp8   precision.use; fp16 brings scaler.use=dynamic where the files have no [scaler]
+  --amp_opt_level O0|O1|O2|O3          precision.level
+  --grad_scaler_init SCALE             scaler.init_scale
+  --grad_scaler_growth_interval STEPS  scaler.growth_interval
+  --grad_scaler_backoff FACTOR         scaler.backoff_factor
+  --grad_accum_steps PIECES            accumulation.pieces: each batch in so many, its size stays
+  --batch_size SAMPLES                 task.batch_size
+  --epochs EPOCHS                      run.epochs, in the place of run.steps
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
   build                  builds the program and its plugins
@@ -146,7 +158,9 @@ bool wants_to_resume(const po::variables_map& given) {
 std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
   const auto& files = given["argument"].as<std::vector<std::string>>();
-  const auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  const auto more = sets_of_shorthands(given, sets, load_config(files, {}).count(Scaler::role) != 0);
+  sets.insert(sets.end(), more.begin(), more.end());
   auto config = load_config(files, sets);
   auto run_table = run_options_table(config);
   RunOptions options(run_table, fs::path(files.front()).stem().string());
@@ -173,7 +187,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
     if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
   };
   prepared->trainer.prepare(run, prepared->options.epochs, init);
-  prepared->trainer.describe(resolved_configuration(prepared->run_table, *prepared->wiring));
+  prepared->trainer.describe([&wired, &table = prepared->run_table] { return resolved_configuration(table, wired); });
   return prepared;
 }
 
@@ -188,6 +202,12 @@ void print_wiring(const Prepared& prepared) {
   std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
             << (at::get_num_threads() == 1 ? " thread, " : " threads, ") << count_parameters(run) << " parameters\n"
             << prepared.wiring->table();
+  const auto& precision = *prepared.wiring->precision;
+  const auto& scaler = *prepared.wiring->scaler;
+  const auto what = precision.describe();
+  std::cout << "[AMP] " << precision.id() << (what.empty() ? "" : ": ") << what << "\n[AMP] "
+            << (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") << "; "
+            << hardware_of(run.device.type()).can() << '\n';
 }
 
 int check(const po::variables_map& given) {
@@ -213,8 +233,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// The command again, without --resume.
-std::string command_of(const po::variables_map& given) {
+// The command again, without --resume and the shorthands that are named.
+std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {}) {
   std::string command = called_as() + " train";
   for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
   for (const char* option : {"set", "plugin-path"}) {
@@ -223,23 +243,27 @@ std::string command_of(const po::variables_map& given) {
       command += std::string(" --") + option + " " + quoted(value);
     }
   }
+  for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
   return command;
 }
 
-void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& command) {
+void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
   const Run& run = prepared.run;
+  if (!prepared.wiring->exchanged.empty()) std::cout << "at its end\n" << prepared.wiring->table();
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
             << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
-    std::cout << "go on with:  " << command << " --resume=" << quoted(run.output) << '\n';
+    std::cout << "go on with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
     return;
   }
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
-            << "  another precision  " << command << " --set precision.use=" << other << '\n'
-            << "  train on           " << command << " --resume=" << quoted(run.output) << " --set run."
-            << (by_epochs ? "epochs=" : "steps=") << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << "  another precision  " << command_of(given, {"mixed_precision", "amp_opt_level"})
+            << " --set precision.use=" << other << '\n'
+            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
+            << " --set run." << (by_epochs ? "epochs=" : "steps=")
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
@@ -252,6 +276,21 @@ void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try
   prepared.trainer.resume(prepared.run, *snapshot, allow_inexact);
 } catch (...) {
   rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
+}
+
+// What the TOML says of an exchanged role is not what the run goes on with.
+void warn_of_exchanged(const Prepared& prepared) {
+  const auto file = prepared.run.output + "/config.toml";
+  if (prepared.wiring->exchanged.empty() || !fs::exists(file)) return;
+  const auto before = load_config({file}, {});
+  for (const auto& [role, table] : prepared.config) {
+    const auto old = before.find(role);
+    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
+    const bool was_exchanged =
+        std::ranges::any_of(prepared.wiring->exchanged, [&](const auto& each) { return each.role == role; });
+    if (is_same || !was_exchanged) continue;
+    log(Level::warning, "resume", "[" + role + "] is not read: its plugin was exchanged while the run ran");
+  }
 }
 
 void warn_of_divergence(const Run& run, const Outcome& outcome) {
@@ -308,6 +347,7 @@ int train(const po::variables_map& given) {
     std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
+  if (resumes) warn_of_exchanged(*prepared);
   write_config(*prepared);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
@@ -315,7 +355,7 @@ int train(const po::variables_map& given) {
   const Outcome outcome = prepared->trainer.train(run);
   write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
   warn_of_divergence(run, outcome);
-  if (!quiet) print_end(*prepared, outcome, command_of(given));
+  if (!quiet) print_end(*prepared, outcome, given);
   if (outcome.signal == 0) return 0;
   if (prepared->options.requeue) requeue(outcome.signal);
   return 128 + outcome.signal;
@@ -386,6 +426,7 @@ po::variables_map parse(int argc, char** argv) {
       "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
       "plugin-path", po::value<std::vector<std::string>>())("allow-inexact", "")("quiet", "")("help", "")("version",
                                                                                                           "");
+  add_shorthands(known);
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);
   po::variables_map given;

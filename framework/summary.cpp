@@ -52,6 +52,14 @@ Json configuration(const Options& run_table, const Wiring& wiring) {
   return all;
 }
 
+Json exchanges(const Wiring& wiring) {
+  Json all = Json::array();
+  for (const auto& [step, role, from, to] : wiring.exchanged) {
+    all.push_back({{"after_step", step}, {"role", role}, {"from", from}, {"to", to}});
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
@@ -85,6 +93,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["threads"] = at::get_num_threads();
   summary["seed"] = options.seed;
   summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
+  summary["exchanges"] = exchanges(wiring);
   summary["configuration"] = configuration(run_table, wiring);
   write_file(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -25,13 +25,13 @@ void refuse_half_a_batch(const std::vector<Batch>& pieces, const Batch& batch) {
 Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
     : wiring_(wiring),
       bus_(wiring.bus),
-      task_(*wiring.task, called_),
-      precision_(*wiring.precision, called_),
-      scaler_(*wiring.scaler, called_),
-      accumulation_(*wiring.accumulation, called_),
-      optimizer_(*wiring.optimizer, called_),
-      checkpoint_(*wiring.checkpoint, called_),
-      distributed_(*wiring.distributed, called_),
+      task_(wiring.task, called_),
+      precision_(wiring.precision, called_),
+      scaler_(wiring.scaler, called_),
+      accumulation_(wiring.accumulation, called_),
+      optimizer_(wiring.optimizer, called_),
+      checkpoint_(wiring.checkpoint, called_),
+      distributed_(wiring.distributed, called_),
       validate_every_(validate_every),
       stop_(stop) {}
 
@@ -111,6 +111,10 @@ void Trainer::settle(Run& run) {
 
 void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
   run.stop = &stop_;
+  run.exchange = [this](const Table& roles, bool only_try) {
+    if (only_try) return try_exchange(wiring_, roles);
+    for (const auto& [role, table] : roles) asked_.insert_or_assign(role, table);
+  };
   attributed(run, [&] {
     const auto all = wiring_.plugins();
     for (auto* plugin : all) {
@@ -124,6 +128,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
       called_ = plugin;
       run.model->to(run.device);
       run.model->train();
+      built_ = built_model(*run.model);
       name_parameters(run);
       const auto batches = task_->batches_per_epoch();
       if (batches < 1) {
@@ -157,9 +162,26 @@ void Trainer::name_parameters(Run& run) {
   }
 }
 
+void Trainer::exchange(Run& run, const Table& roles) {
+  called_ = nullptr;  // who was called last may be gone then
+  try {
+    vernier::exchange(wiring_, run, built_, roles);
+  } catch (...) {
+    const auto [text, kind] = caught();
+    std::throw_with_nested(Error(c10::str(text, "; nothing was exchanged after step ", run.step), kind));
+  }
+  run.metrics = {};  // those of others may come, in another order
+}
+
+void Trainer::exchange_what_is_asked(Run& run) {
+  if (!asked_.empty()) exchange(run, std::exchange(asked_, {}));
+}
+
 void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
-  restore_snapshot(snapshot, run, wiring_.plugins(), configuration_, allow_inexact);
   const auto own = snapshot.part("trainer");
+  if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
+  called_ = nullptr;
+  restore_snapshot(snapshot, run, wiring_.plugins(), configuration(), allow_inexact);
   validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
   if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
@@ -196,12 +218,14 @@ void Trainer::loop(Run& run) {
   using Clock = std::chrono::steady_clock;
   const std::int64_t batches = task_->batches_per_epoch();
   bus_.emit(Event::RunBegin, run);
+  exchange_what_is_asked(run);
   if (validation_due_) {
     saved_step_ = -1;  // what is saved there lacks the validation
     conclude(run);
   }
   while (run.step < run.steps && stop_ == 0) {
     is_whole_ = false;
+    tell_exchanged(wiring_, run);
     if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;
@@ -223,13 +247,18 @@ void Trainer::loop(Run& run) {
 // What comes after a step: a validation, the end of an epoch, a checkpoint.
 void Trainer::conclude(Run& run) {
   is_whole_ = true;
-  if (validation_due_ && !validate(run)) return;
+  // What was asked for in this step would be lost with a validation that is cut short.
+  if (!asked_.empty()) run.stop = nullptr;
+  const bool is_validated = !validation_due_ || validate(run);
+  run.stop = &stop_;
+  if (!is_validated) return;
   validation_due_ = false;
   is_whole_ = false;
   if (run.step % task_->batches_per_epoch() == 0) {
     bus_.emit(Event::EpochEnd, run);
     run.epoch += 1;
   }
+  exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
   is_whole_ = true;
   if (checkpoint_->due(run)) save(run);
 }
@@ -259,9 +288,10 @@ bool Trainer::validate(Run& run) {
 }
 
 void Trainer::save(Run& run) {
-  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration_);
+  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
+  if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
@@ -292,7 +322,7 @@ void Trainer::attributed(const Run& run, const Body& body) {
     const std::string who = called_ != nullptr ? called_->id() : "trainer";
     // What a person wrote is to be changed: say where.
     const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
-    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.place_of(*called_) : "");
+    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
   }
 }
 

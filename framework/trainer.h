@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device.h"
+#include "exchange.h"
 #include "wiring.h"
 
 namespace vernier {
@@ -16,14 +17,14 @@ namespace vernier {
 template <class T>
 class Role {
  public:
-  Role(T& plugin, const Plugin*& called) : plugin_(plugin), called_(called) {}
+  Role(const std::unique_ptr<T>& plugin, const Plugin*& called) : plugin_(plugin), called_(called) {}
   T* operator->() const {
-    called_ = &plugin_;
-    return &plugin_;
+    called_ = plugin_.get();
+    return plugin_.get();
   }
 
  private:
-  T& plugin_;
+  const std::unique_ptr<T>& plugin_;  // that the wiring has now: it may be exchanged
   const Plugin*& called_;
 };
 
@@ -48,8 +49,8 @@ class Trainer {
   // what is done to the new model before anything is made from it. Returns early where a signal came.
   void prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init = {});
 
-  // The configuration as resolved, a JSON object: kept in each snapshot, and compared where a run goes on.
-  void describe(std::string configuration) { configuration_ = std::move(configuration); }
+  // Gives the configuration as resolved, a JSON object: kept in each snapshot, and compared where a run goes on.
+  void describe(std::function<std::string()> configuration) { configuration_ = std::move(configuration); }
 
   // Goes on where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
   void resume(Run& run, const State& snapshot, bool allow_inexact = false);
@@ -63,6 +64,9 @@ class Trainer {
 
   void step(Run& run);
 
+  // Other plugins for some roles, between two steps; see exchange.h.
+  void exchange(Run& run, const Table& roles);
+
  private:
   void compute_gradients(Run& run);
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
@@ -73,7 +77,9 @@ class Trainer {
   bool validate(Run& run);
   void save(Run& run);
   void save_what_is_whole(Run& run);
+  std::string configuration() const { return configuration_ ? configuration_() : ""; }
   void loop(Run& run);
+  void exchange_what_is_asked(Run& run);
   template <class Body>
   void attributed(const Run& run, const Body& body);
 
@@ -90,11 +96,13 @@ class Trainer {
 
   std::int64_t validate_every_;
   const std::atomic<int>& stop_;
+  BuiltModel built_;
+  Table asked_;  // by Run::exchange, since the last exchange
   std::int64_t saved_step_ = -1;
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved
   bool validation_due_ = false;  // after the last step, and not done
-  std::string configuration_;
+  std::function<std::string()> configuration_;
   torch::Tensor best_loss_;
   LateFlag skipped_;
   Outcome outcome_;

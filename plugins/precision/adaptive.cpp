@@ -207,6 +207,9 @@ class Adaptive final : public vernier::MixedPrecision {
     sites_.assign(vernier::operators().size() * (names.size() + 1), nullptr);
   }
 
+  std::string describe() const override {
+    return "each layer in the dtype and kernel that measured fastest within the error budget, float32 until then";
+  }
   vernier::State save() const override;
   void load(const vernier::State& state) override;
 

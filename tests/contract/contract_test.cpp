@@ -139,6 +139,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            "'linear', use = 'fp32'}]\n";
   }
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i * i) + '\n';
@@ -183,7 +184,7 @@ Trained result_of(const SmallRun& run) {
 
 Trained train(const Table& config, int threads = 1) {
   const TemporaryFolder output;
-  SmallRun run(config, output.path().string(), threads);
+  SmallRun run(config, output.path().string(), built_plugins(), threads);
   run.train();
   return result_of(run);
 }
@@ -192,11 +193,11 @@ Trained train(const Table& config, int threads = 1) {
 Trained train_in_two_parts(const Table& config, std::int64_t stop, int threads = 1) {
   const TemporaryFolder output;
   {
-    SmallRun first(config, output.path().string(), threads);
+    SmallRun first(config, output.path().string(), built_plugins(), threads);
     first.stop_after(stop);
     CHECK(first.train().signal == SIGINT);
   }
-  SmallRun second(config, output.path().string(), threads);
+  SmallRun second(config, output.path().string(), built_plugins(), threads);
   REQUIRE(second.resume());
   CHECK(second.run.step == stop);
   second.train();
@@ -376,6 +377,8 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
     "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",
+    "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
+    "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep = 1\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 0\n",

@@ -481,6 +481,22 @@ TEST_CASE("optim: a state of another optimizer is refused before any change") {
   refused(other, "has '0/momentum_buffer', which this optimizer does not keep");
 }
 
+// As torch.optim.Optimizer.load_state_dict does.
+TEST_CASE("optim: a state is loaded into the dtypes of the parameters, counts as they are") {
+  auto weights = std::vector{torch::ones({3}).requires_grad_()};
+  AdamW full(weights);
+  weights[0].mutable_grad() = torch::tensor({0.1F, -0.3F, 7.0F});
+  full.step();
+  AdamW half(std::vector{torch::ones({3}, at::kBFloat16).requires_grad_()});
+  half.load(full.state());
+  const auto before = full.state(), after = half.state();
+  for (const char* slot : {"0/exp_avg", "0/exp_avg_sq"}) {
+    CHECK((after.tensor(slot).scalar_type() == at::kBFloat16));
+    CHECK(after.tensor(slot).equal(before.tensor(slot).to(at::kBFloat16)));
+  }
+  CHECK(after.tensor("0/step").equal(before.tensor("0/step")));
+}
+
 namespace {
 
 struct OracleCase {

@@ -36,7 +36,8 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override;
   void collect(Run& run) override;
   void commit(Run& run) override;
-  void release(Run& run) override;
+  void release(Run& run) const override;
+  std::string describe() const override;
   State save() const override;
   void load(const State& state) override;
 

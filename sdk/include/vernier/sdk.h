@@ -7,6 +7,7 @@
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
+#include <vernier/hardware.h>
 #include <vernier/optim.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>

@@ -3,6 +3,7 @@
 #include <ATen/ops/linear.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <vernier/hardware.h>
 #include <vernier/roles.h>
 
 #include "plugin_library.h"
@@ -342,4 +343,22 @@ TEST_CASE("precision rules: a rule in float16 needs a scaler as the policy would
       make_plugin<Precision>("precision/fp32",
                              {{"rule", {vernier::Array{{vernier::Table{{"use", {std::string("fp16"), ""}}}, ""}}, ""}}})
           ->needs_scaler());
+}
+
+TEST_CASE("precision: auto is the policy of the dtype that the machine multiplies fast, and says why") {
+  const auto hardware = vernier::hardware_of(torch::kCPU);
+  const auto dtype = hardware.fastest();
+  const char* name = dtype == torch::kBFloat16 ? "bf16" : dtype == torch::kHalf ? "fp16" : "fp32";
+  CHECK(make_plugin<Precision>("precision/auto")->needs_scaler() == (dtype == torch::kHalf));
+  CHECK(digest_of("auto") == digest_of(name));
+  Forward chosen("auto");
+  CHECK((chosen.linear().scalar_type() == dtype));
+  CHECK(chosen.plugin->describe().ends_with("; chosen for the " + hardware.name));
+}
+
+TEST_CASE("precision: each says what it does and what to expect") {
+  CHECK(says(Forward("fp32").plugin->describe(), "mixed precision is off"));
+  CHECK(says(Forward("bf16").plugin->describe(), "bfloat16 autocast"));
+  CHECK(says(Forward("bf16").plugin->describe(), "within 1 % of float32's"));
+  CHECK(says(Forward("fp16").plugin->describe(), "float16 autocast"));
 }
