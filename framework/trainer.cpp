@@ -263,11 +263,7 @@ void Trainer::loop(Run& run) {
 // What comes after a step: a validation, the end of an epoch, a checkpoint.
 void Trainer::conclude(Run& run) {
   is_whole_ = true;
-  // What was asked for in this step would be lost with a validation that is cut short.
-  if (!asked_.empty()) run.stop = nullptr;
-  const bool is_validated = !validation_due_ || validate(run);
-  run.stop = &stop_;
-  if (!is_validated) return;
+  if (validation_due_ && !validate(run)) return;
   validation_due_ = false;
   is_whole_ = false;
   if (run.step % task_->batches_per_epoch() == 0) {
