@@ -62,6 +62,10 @@ Json exchanges(const Wiring& wiring) {
 
 }  // namespace
 
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
+  return configuration(run_table, wiring).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome) {
   const auto rate = [&](std::int64_t count) {
@@ -84,6 +88,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                              {"samples_per_second", rate(outcome.samples)},
                              {"tokens_per_second", rate(outcome.tokens)},
                              {"peak_memory_bytes", peak_memory(run.device)}};
+  if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
   summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();

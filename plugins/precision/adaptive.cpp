@@ -488,7 +488,7 @@ void Adaptive::write(const Run& run) const {
 }
 
 vernier::State Adaptive::save() const {
-  vernier::State state;
+  auto state = MixedPrecision::save();
   std::ostringstream decided;
   for (const auto& decision : decisions_) {
     decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
@@ -506,6 +506,7 @@ vernier::State Adaptive::save() const {
 }
 
 void Adaptive::load(const vernier::State& state) {
+  MixedPrecision::load(state);
   measurements_ = state.integer("measurements");
   was_skipped_ = state.integer("was_skipped") != 0;
   if (!replays_) decisions_.clear();

@@ -49,7 +49,7 @@ std::string Hardware::can() const {
 
 Hardware hardware_of_gpu(int major, int minor) {
   const int sm = 10 * major + minor;
-  return {c10::str("GPU of compute capability ", major, ".", minor), sm >= 80, sm >= 70, sm >= 89};
+  return {c10::str("GPU of compute capability ", major, ".", minor), sm >= 80, sm >= 70, sm >= 89, sm};
 }
 
 Hardware hardware_of(c10::DeviceType device) {

@@ -8,7 +8,10 @@
 #include <vernier/hardware.h>
 #include <vernier/mixed_precision.h>
 
+#include <utility>
+
 #include "cast_cache.h"
+#include "float8_layers.h"
 
 namespace vernier {
 
@@ -37,6 +40,11 @@ bool has_matrix_unit(torch::DeviceType device) {
 torch::ScalarType dtype_of(PrecisionRule::Use use) {
   if (use == PrecisionRule::Use::fp32) return torch::kFloat32;
   return use == PrecisionRule::Use::bf16 ? torch::kBFloat16 : torch::kFloat16;
+}
+
+const char* name_of(torch::ScalarType dtype) {
+  if (dtype == torch::kFloat32) return "fp32";
+  return dtype == torch::kBFloat16 ? "bf16" : "fp16";
 }
 
 // As autocast sees it: float64 is left alone.
@@ -128,9 +136,20 @@ MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype)
                                 "LibTorch's kernel, or two products and a softmax; auto: the faster one")),
       cast_inputs_(options.get("cast_inputs", false, "floating-point tensors of the batch are cast beforehand")),
       rules_(options),
-      casts_(std::make_unique<CastCache>()) {}
+      casts_(std::make_unique<CastCache>()),
+      float8_(std::make_unique<Float8Layers>(float8_recipe("delayed"), false)) {}
 
 MixedPrecision::~MixedPrecision() = default;
+
+void MixedPrecision::use_float8(Float8Recipe recipe, bool spare_first_and_last) {
+  recipe_ = recipe;
+  float8_ = std::make_unique<Float8Layers>(std::move(recipe), spare_first_and_last);
+  is_float8_ = dtype_ != torch::kFloat32;  // not at O0
+}
+
+bool MixedPrecision::uses_float8() const {
+  return is_float8_ || rules_.uses(PrecisionRule::Use::fp8);
+}
 
 bool MixedPrecision::needs_scaler() const {
   return dtype_ == torch::kFloat16 || rules_.uses(PrecisionRule::Use::fp16);
@@ -153,19 +172,24 @@ void MixedPrecision::prepare(Run& run) {
   if (casts_weights && device_ == torch::kCPU) refuse_lstm_in_float16(*run.model);
   rules_.prepare(layers_);
   if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
+  run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";
+  if (!uses_float8()) return;
+  const auto reason = float8_refusal(recipe_, run.device);
+  if (!reason.empty()) throw Error("precision in fp8 " + reason, Error::Kind::configuration);
 }
 
 bool MixedPrecision::intercepts() const {
   const bool by_matmul =
       attention_ == "matmul" || (attention_ == "auto" && has_matrix_unit_ && dtype_ != torch::kFloat32);
   const bool has_attention = attends_ || !has_run_;
-  return !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
+  return is_float8_ || !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
 }
 
 torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
   // With rules, what they leave alone has to be brought to one dtype, be it float32.
   const bool is_seen = intercepts();
   const Autocast autocast(device_, dtype_, is_seen || dtype_ != torch::kFloat32, weight_casts_ != "none");
+  const bool in_float8 = uses_float8() && torch::GradMode::is_enabled() && float8_->knows_ends();
   torch::Tensor result;
   if (is_seen) {
     const Intercept intercept(layers_, *this);
@@ -178,7 +202,15 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
     has_run_ = true;
     rules_.refuse_unmatched();
   }
+  if (torch::GradMode::is_enabled()) float8_->end_forward();
+  if (in_float8 && !std::exchange(is_told_, true)) tell_float8();
   return result;
+}
+
+void MixedPrecision::tell_float8() const {
+  const auto layers = float8_->summary(name_of(dtype_));
+  if (float8_->empty()) return warn(layers);
+  info(layers, device_ == torch::kCPU ? "; emulated on this CPU: the same numbers, but slower than bf16" : "");
 }
 
 void MixedPrecision::collect(Run&) {
@@ -187,6 +219,7 @@ void MixedPrecision::collect(Run&) {
 
 void MixedPrecision::commit(Run& run) {
   casts_->clear();  // the weights are about to change, or have
+  float8_->update();
   if (weights_) weights_->commit(run);
 }
 
@@ -197,29 +230,37 @@ void MixedPrecision::release(Run& run) const {
 }
 
 State MixedPrecision::save() const {
-  return weights_ ? weights_->save() : State{};
+  auto state = weights_ ? weights_->save() : State{};
+  state.put("float8", float8_->save());
+  return state;
 }
 
 void MixedPrecision::load(const State& state) {
   if (weights_) weights_->load(state);
+  float8_->load(state.part("float8"), dtype_);
 }
 
 std::string MixedPrecision::describe() const {
   const std::string weights = weights_ ? " over weights in 16 bits" : " (O1) over the model's weights";
-  return expectation(dtype_, weights, hardware_of(device_)) + (rules_.empty() ? "" : "; layers by rules of their own");
+  return expectation(dtype_, weights, hardware_of(device_)) + (rules_.empty() ? "" : "; layers by rules of their own") +
+         (is_float8_ ? "; linear layers in fp8 (" + recipe_.name + ")" : "") +
+         (uses_float8() && device_ == torch::kCPU ? ", emulated: slower than bf16" : "");
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {
   static const PrecisionRule none;
   const auto* rule = rules_.find(operation);
+  if (is_float8_ && !float8_->knows_ends() && torch::GradMode::is_enabled() && linear_call(operation, arguments))
+    float8_->meet(std::string(operation.layer()));
   return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
 }
 
 Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operation, Values arguments) {
+  const bool is_policy = rule.use == PrecisionRule::Use::policy || rule.use == PrecisionRule::Use::fp8;
   Values results;
-  if (rule.use == PrecisionRule::Use::fp8) {
-    results = call_in_fp8(operation, std::move(arguments));
-  } else if (rule.use == PrecisionRule::Use::policy) {
+  if (auto in_float8 = is_policy ? run_in_float8(rule, operation, arguments) : std::nullopt) {
+    results = std::move(*in_float8);
+  } else if (is_policy) {
     if (weight_casts_ == "update" && is_lowered_by_autocast(operation.name())) cast_weights(arguments);
     results = run(rule, operation, std::move(arguments));
   } else {
@@ -234,8 +275,16 @@ Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operati
   return results;
 }
 
-Values MixedPrecision::call_in_fp8(const Operation& operation, Values) {
-  throw Error("this policy has no fp8", Error::Kind::configuration);
+// Nothing where the operation is no linear layer, or stays out of fp8: then it is as in a policy without.
+std::optional<Values> MixedPrecision::run_in_float8(const PrecisionRule& rule, const Operation& operation,
+                                                    const Values& arguments) {
+  const bool by_rule = rule.use == PrecisionRule::Use::fp8;
+  if (!by_rule && !is_float8_) return std::nullopt;
+  const auto linear = linear_call(operation, arguments);
+  if (!linear || layers_.find(linear->weight) < 0) return std::nullopt;
+  auto output = float8_->forward(std::string(operation.layer()), *linear, dtype_, by_rule);
+  if (!output) return std::nullopt;
+  return Values{std::move(*output)};
 }
 
 Values MixedPrecision::run(const PrecisionRule& rule, const Operation& operation, Values arguments) {

@@ -50,6 +50,10 @@ void refuse_contradictions(const PrecisionRule& rule, const Options& options) {
         "op", "is \"" + rule.op + "\", and no operator of that name can be seen" +
                   (near.empty() ? "; take a name of torch.ops.aten, as linear" : "; did you mean \"" + near + "\"?"));
   }
+  const bool is_product = rule.op == "linear" || rule.op == "addmm" || rule.op == "mm" || rule.op == "matmul";
+  if (rule.use == PrecisionRule::Use::fp8 && !rule.op.empty() && !is_product) {
+    options.refuse("op", "is \"" + rule.op + "\", and fp8 is for linear layers; take `op` away, or use = \"bf16\"");
+  }
   if (rule.kernel != PrecisionRule::Kernel::policy && rule.op != attention) {
     options.refuse("kernel", std::string("is for attention only; add op = \"") + attention + "\"");
   }

@@ -12,6 +12,7 @@ namespace vernier {
 struct VERNIER_API Hardware {
   std::string name;      // "CPU with AMX-BF16 and AVX512-BF16", "GPU of compute capability 9.0"
   bool bf16, fp16, fp8;  // it multiplies matrices of them in hardware
+  int compute_capability = 0;  // of a GPU: 89 for 8.9
 
   // bfloat16 where there is hardware for it, for it needs no scaler; else float16; else float32.
   torch::ScalarType fastest() const;

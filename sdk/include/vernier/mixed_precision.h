@@ -2,6 +2,7 @@
 // policy of one's own may build on it.
 #pragma once
 
+#include <vernier/float8_linear.h>
 #include <vernier/half_weights.h>
 #include <vernier/precision_rules.h>
 #include <vernier/roles.h>
@@ -14,6 +15,7 @@
 namespace vernier {
 
 class CastCache;
+class Float8Layers;
 
 // Reads the options
 //   level = "O1"               O0: float32, with everything else in place; O1: autocast; O2: weights in 16 bits with
@@ -38,15 +40,17 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void commit(Run& run) override;
   void release(Run& run) const override;
   std::string describe() const override;
-  State save() const override;
+  State save() const override;  // who overrides these calls them
   void load(const State& state) override;
 
   // Sees the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
 
  protected:
-  // For a rule with use = "fp8". The arguments are as the model gave them, autocast is on as in the rest of the model.
-  virtual Values call_in_fp8(const Operation& operation, Values arguments);
+  // In the constructor of a policy that computes linear layers in fp8 wherever no rule says otherwise, but for the first
+  // and the last one that the model calls where these are spared. The first training forward is without fp8 then: it
+  // tells which they are. Rules with use = "fp8" take the recipe too; without this they take float8_recipe("delayed").
+  void use_float8(Float8Recipe recipe, bool spare_first_and_last);
 
   virtual bool intercepts() const;  // whether forward() has to see the operations; false costs nothing
   // Runs an operation as a rule says; call() does it with the first that matches.
@@ -57,7 +61,10 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   torch::DeviceType device() const { return device_; }
 
  private:
+  bool uses_float8() const;
+  void tell_float8() const;
   Values run(const PrecisionRule& rule, const Operation& operation, Values arguments);
+  std::optional<Values> run_in_float8(const PrecisionRule& rule, const Operation& operation, const Values& arguments);
   bool attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const;
   torch::Tensor cast(const torch::Tensor& tensor, torch::ScalarType dtype);
   void cast_all(const Operation& operation, Values& arguments, torch::ScalarType dtype);
@@ -71,6 +78,9 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   PrecisionRules rules_;
   Layers layers_;
   std::unique_ptr<CastCache> casts_;
+  Float8Recipe recipe_ = float8_recipe("delayed");
+  std::unique_ptr<Float8Layers> float8_;
+  bool is_float8_ = false, is_told_ = false;  // the policy itself is fp8; the layers have been named
   bool has_matrix_unit_ = false, has_run_ = false, attends_ = false;  // of the model: it calls attention
 };
 

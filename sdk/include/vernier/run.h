@@ -7,6 +7,7 @@
 #include <vernier/metrics.h>
 #include <vernier/options.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@ struct VERNIER_API Run {
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
   std::vector<Parameter> parameters;         // `owned` is final after Precision::prepare, until another takes over
+  std::string emulated;  // after Precision::prepare: what this machine only imitates ("fp8"); stands where speeds are shown
 
   // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
   std::int64_t step = 0;
@@ -56,6 +58,9 @@ struct VERNIER_API Run {
   // refusal ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
   // Plugin::prepare. Valid from there on. Not for the task, callbacks and monitors. The plugins before are destroyed.
   std::function<void(const Table& roles, bool only_try)> exchange;
+  // True once a signal asks the run to end. What takes longer than a step (Task::validate) looks at it now and then, and
+  // returns early: the validation is done again where the run goes on.
+  bool is_stopping() const { return stop != nullptr && *stop != 0; }
 
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
 
@@ -63,6 +68,7 @@ struct VERNIER_API Run {
   std::vector<torch::Tensor> gradients() const;
 
   // For the trainer.
+  const std::atomic<int>* stop = nullptr;
   double share() const;                                   // of this piece in the batch, by samples
   void take(const Batch& next);                           // makes it the piece in work, on the device
   void add_loss(const torch::Tensor& loss);               // adds its share to `loss`

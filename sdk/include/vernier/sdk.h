@@ -2,7 +2,9 @@
 #pragma once
 
 #include <vernier/autocast.h>
+#include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
+#include <vernier/float8_linear.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
