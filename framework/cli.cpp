@@ -197,7 +197,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float3
     if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
   };
   prepared->trainer.prepare(run, prepared->options.epochs, init);
-  prepared->trainer.describe(resolved_configuration(prepared->run_table, *prepared->wiring));
+  prepared->trainer.describe([&wired, &table = prepared->run_table] { return resolved_configuration(table, wired); });
   return prepared;
 }
 
@@ -330,6 +330,21 @@ void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try
   rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
 }
 
+// What the TOML says of an exchanged role is not what the run goes on with.
+void warn_of_exchanged(const Prepared& prepared) {
+  const auto file = prepared.run.output + "/config.toml";
+  if (prepared.wiring->exchanged.empty() || !fs::exists(file)) return;
+  const auto before = load_config({file}, {});
+  for (const auto& [role, table] : prepared.config) {
+    const auto old = before.find(role);
+    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
+    const bool was_exchanged =
+        std::ranges::any_of(prepared.wiring->exchanged, [&](const auto& each) { return each.role == role; });
+    if (is_same || !was_exchanged) continue;
+    log(Level::warning, "resume", "[" + role + "] is not read: its plugin was exchanged while the run ran");
+  }
+}
+
 void warn_of_divergence(const Run& run, const Outcome& outcome) {
   if (outcome.loss && !std::isfinite(*outcome.loss)) {
     log(Level::warning, "run", "the last loss is not a finite number: the training has diverged");
@@ -384,6 +399,7 @@ int train(const po::variables_map& given) {
     std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
+  if (resumes) warn_of_exchanged(*prepared);
   write_config(*prepared);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';

@@ -195,7 +195,7 @@ void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
   const auto own = snapshot.part("trainer");
   if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
   called_ = nullptr;
-  restore_snapshot(snapshot, run, wiring_.plugins(), configuration_, allow_inexact);
+  restore_snapshot(snapshot, run, wiring_.plugins(), configuration(), allow_inexact);
   if (own.has("asked")) asked_ = parse_toml(own.text("asked"), "the checkpoint");
   validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
@@ -263,15 +263,19 @@ void Trainer::loop(Run& run) {
 // What comes after a step: a validation, the end of an epoch, a checkpoint.
 void Trainer::conclude(Run& run) {
   is_whole_ = true;
-  if (validation_due_ && !validate(run)) return;
+  // What was asked for in this step would be lost with a validation that is cut short.
+  if (!asked_.empty()) run.stop = nullptr;
+  const bool is_validated = !validation_due_ || validate(run);
+  run.stop = &stop_;
+  if (!is_validated) return;
   validation_due_ = false;
   is_whole_ = false;
   if (run.step % task_->batches_per_epoch() == 0) {
     bus_.emit(Event::EpochEnd, run);
     run.epoch += 1;
   }
-  is_whole_ = true;
   exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
+  is_whole_ = true;
   if (checkpoint_->due(run)) save(run);
 }
 
@@ -300,7 +304,7 @@ bool Trainer::validate(Run& run) {
 }
 
 void Trainer::save(Run& run) {
-  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration_);
+  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
   if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);

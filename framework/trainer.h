@@ -49,8 +49,8 @@ class Trainer {
   // what is done to the new model before anything is made from it. Returns early where a signal came.
   void prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init = {});
 
-  // The configuration as resolved, a JSON object: kept in each snapshot, and compared where a run goes on.
-  void describe(std::string configuration) { configuration_ = std::move(configuration); }
+  // Gives the configuration as resolved, a JSON object: kept in each snapshot, and compared where a run goes on.
+  void describe(std::function<std::string()> configuration) { configuration_ = std::move(configuration); }
 
   // Goes on where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
   void resume(Run& run, const State& snapshot, bool allow_inexact = false);
@@ -80,6 +80,7 @@ class Trainer {
   bool validate(Run& run);
   void save(Run& run);
   void save_what_is_whole(Run& run);
+  std::string configuration() const { return configuration_ ? configuration_() : ""; }
   void loop(Run& run);
   void exchange_what_is_asked(Run& run);
   template <class Body>
@@ -104,7 +105,7 @@ class Trainer {
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved
   bool validation_due_ = false;  // after the last step, and not done
-  std::string configuration_;
+  std::function<std::string()> configuration_;
   torch::Tensor best_loss_;
   LateFlag skipped_;
   Outcome outcome_;

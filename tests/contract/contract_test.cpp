@@ -184,7 +184,7 @@ Trained result_of(const SmallRun& run) {
 
 Trained train(const Table& config, int threads = 1) {
   const TemporaryFolder output;
-  SmallRun run(config, output.path().string(), threads);
+  SmallRun run(config, output.path().string(), built_plugins(), threads);
   run.train();
   return result_of(run);
 }
@@ -193,11 +193,11 @@ Trained train(const Table& config, int threads = 1) {
 Trained train_in_two_parts(const Table& config, std::int64_t stop, int threads = 1) {
   const TemporaryFolder output;
   {
-    SmallRun first(config, output.path().string(), threads);
+    SmallRun first(config, output.path().string(), built_plugins(), threads);
     first.stop_after(stop);
     CHECK(first.train().signal == SIGINT);
   }
-  SmallRun second(config, output.path().string(), threads);
+  SmallRun second(config, output.path().string(), built_plugins(), threads);
   REQUIRE(second.resume());
   CHECK(second.run.step == stop);
   second.train();

@@ -75,7 +75,7 @@ std::string losses_of(const std::string& lines) {
 
 struct Small : SmallRun {
   Small(const std::string& text, const std::string& output)
-      : SmallRun(from_toml({base + text}), output, 1, plugins_and_fixtures()) {}
+      : SmallRun(from_toml({base + text}), output, plugins_and_fixtures()) {}
 };
 
 Result result_of(const SmallRun& run) {
