@@ -114,7 +114,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
     if (phase == Phase::backward) {
       alive_after_forward_.clear();
       for (const auto& [address, block] : blocks_) {
-        if (block.number >= mark_) alive_after_forward_.emplace_back(address, block);
+        if (block.number >= mark_ || block.of_weights) alive_after_forward_.emplace_back(address, block);
       }
     } else {
       layer_ = -1;
@@ -122,7 +122,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
     }
   }
 
-  // Those of the last forward that were alive when it ended: what is made of weights, and the rest that is gone now.
+  // What was alive when forward ended: all that is made of weights, and the rest of this forward that is gone now.
   void saved(std::int64_t& copies, std::vector<std::int64_t>& by_layer) {
     const std::lock_guard lock(mutex_);
     copies = 0;

@@ -56,10 +56,10 @@ TEST_CASE("ledger: the bytes of a step, as counted by hand") {
   CHECK(bytes.at("gradients") == weights);
   CHECK(bytes.at("optimizer") == 2 * weights);
   CHECK(bytes.at("batch") == 10 * 32 * 4 + 10 * 8);
-  // relu's result; log_softmax's result and the sum of weights of cross_entropy, and the loss that is gone then.
-  CHECK(bytes.at("activations/0") == 10 * 16 * 4);
-  CHECK(bytes.at("activations/1") == 10 * 8 * 4 + 4 + 4);
-  CHECK(bytes.at("activations") == bytes.at("activations/0") + bytes.at("activations/1"));
+  // relu's result; log_softmax's result and the sum of weights of cross_entropy. The loss stays: it is run.loss.
+  CHECK(bytes.at("activations/layers.0") == 10 * 16 * 4);
+  CHECK(bytes.at("activations/layers.1") == 10 * 8 * 4 + 4);
+  CHECK(bytes.at("activations") == bytes.at("activations/layers.0") + bytes.at("activations/layers.1"));
   CHECK(bytes.count("masters") == 0);
   CHECK(bytes.count("weight copies") == 0);
   CHECK(bytes.at("peak") >= 4 * weights + bytes.at("batch"));
@@ -74,7 +74,7 @@ TEST_CASE("ledger: a policy's copies of the weights, whether it keeps them for a
     // Of the first layer nobody needs the weight again, for the data want no gradient; an update keeps it all the same.
     const bool all = std::string(kept) == "update";
     CHECK(bytes.at("weight copies") == (all ? weights / 2 : 8 * 16 * 2));
-    CHECK(bytes.at("activations/0") ==
+    CHECK(bytes.at("activations/layers.0") ==
           5 * 32 * 2 + 5 * 16 * 2);  // a piece has 5 samples; its copy is the first layer's
   }
 }
