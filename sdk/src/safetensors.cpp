@@ -2,32 +2,28 @@
 // then the tensors' bytes without a gap. The header has, by name, {"dtype", "shape", "data_offsets": [begin, end)},
 // offsets counted from the end of the header, and may have "__metadata__", texts by name.
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <vernier/error.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <set>
-#include <system_error>
 #include <utility>
-#include <vector>
+
+#include "json.h"
+#include "safetensors_file.h"
 
 namespace vernier {
 namespace {
 
-using Json = nlohmann::json;
+using Entry = SafetensorsFile::Entry;
 static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
 
 constexpr std::uint64_t longest_header = 100'000'000;  // the format's own limit
 constexpr int deepest_header = 8;                      // the format needs 3
 constexpr const char* metadata_key = "__metadata__";
-constexpr std::int64_t device_piece = 64 << 20;  // bytes that are copied from a device at a time
+constexpr std::int64_t device_piece = 64 << 20;   // bytes that are copied from a device at a time
+constexpr std::uint64_t checked_piece = 1 << 20;  // small enough to be in the cache still when its checksum is taken
 
 struct Dtype {
   const char* name;
@@ -56,88 +52,14 @@ constexpr Dtype dtypes[] = {
     {"BOOL", torch::kBool},
 };
 
-[[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw Error(path + ": " + what);
+const Dtype& dtype_of(torch::ScalarType type) {
+  return *std::ranges::find_if(dtypes, [&](const Dtype& known) { return type == known.type; });
 }
-
-[[noreturn]] void fail_with_errno(const std::string& path, const std::string& doing) {
-  fail(path, doing + ": " + std::generic_category().message(errno));
-}
-
-[[noreturn]] void fail(const std::string& path, const std::string& tensor, const std::string& what) {
-  fail(path, "tensor '" + tensor + "': " + what);
-}
-
-class File {
- public:
-  File(const std::string& path, int flags) : path_(path), descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) fail_with_errno(path, "cannot be opened");
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  const std::string& path() const { return path_; }
-
-  std::uint64_t size() const {
-    struct stat status = {};
-    if (::fstat(descriptor_, &status) != 0) fail_with_errno(path_, "cannot be read");
-    if (S_ISDIR(status.st_mode)) fail(path_, "is a directory, not a safetensors file");
-    if (!S_ISREG(status.st_mode)) fail(path_, "is not a regular file");
-    return static_cast<std::uint64_t>(status.st_size);
-  }
-
-  void read(void* to, std::uint64_t count, std::uint64_t offset) const {
-    auto* bytes = static_cast<char*>(to);
-    while (count > 0) {
-      const ssize_t done = ::pread(descriptor_, bytes, count, static_cast<off_t>(offset));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail_with_errno(path_, "cannot be read");
-      if (done == 0) fail(path_, "became shorter while it was read");
-      bytes += done;
-      offset += static_cast<std::uint64_t>(done);
-      count -= static_cast<std::uint64_t>(done);
-    }
-  }
-
-  void write(const void* from, std::uint64_t count) {
-    const auto* bytes = static_cast<const char*>(from);
-    while (count > 0) {
-      const ssize_t done = ::write(descriptor_, bytes, count);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail_with_errno(path_, "cannot be written");
-      bytes += done;
-      count -= static_cast<std::uint64_t>(done);
-    }
-  }
-
-  // A failed fsync is final: the kernel may have dropped the pages, and a second call would report success.
-  void finish() {
-    int result = 0;
-    do {
-      result = ::fsync(descriptor_);
-    } while (result != 0 && errno == EINTR);
-    const bool device = result != 0 && errno == EINVAL;  // a pipe or /dev/null has nothing to bring to a disk
-    if (result != 0 && !device) fail_with_errno(path_, "cannot be brought to the disk");
-    if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_with_errno(path_, "cannot be closed");
-  }
-
- private:
-  std::string path_;
-  int descriptor_;
-};
-
-struct Entry {
-  std::string name;
-  torch::ScalarType type = torch::kUInt8;
-  std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0, end = 0;
-};
 
 // Reading.
 
-std::string read_header(const File& file, std::uint64_t size) {
+// With the length before it.
+std::string read_head(const File& file, std::uint64_t size) {
   if (size < 8) fail(file.path(), "is not a safetensors file: it has " + std::to_string(size) + " bytes");
   std::uint64_t length = 0;
   file.read(&length, 8, 0);
@@ -148,31 +70,9 @@ std::string read_header(const File& file, std::uint64_t size) {
     fail(file.path(),
          "is cut short: the header has " + std::to_string(length) + " bytes, the file " + std::to_string(size));
   }
-  std::string header(length, '\0');
-  file.read(header.data(), length, 8);
-  return header;
-}
-
-// JSON whose objects name nothing twice: which of the two is meant, readers do not agree on.
-Json parse_json(const std::string& path, const std::string& text) {
-  // The parser takes a NUL for the end of the text and skips a byte-order mark.
-  if (text.find('\0') != std::string::npos) fail(path, "the header is not JSON: it has a NUL");
-  if (text.starts_with("\xEF\xBB\xBF")) fail(path, "the header is not JSON: it starts with a byte-order mark");
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > deepest_header) fail(path, "the header is nested too deeply");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      fail(path, "the header has the key '" + parsed.get<std::string>() + "' twice");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::exception& error) {
-    fail(path, std::string("the header is not JSON: ") + error.what());
-  }
+  std::string head(8 + length, '\0');
+  file.read(head.data(), head.size(), 0);
+  return head;
 }
 
 Metadata parse_metadata(const std::string& path, const Json& json) {
@@ -254,8 +154,9 @@ void check_layout(const std::string& path, const std::vector<Entry>& entries, st
     next = entry.end;
   }
   if (next > data_size) {
-    fail(path,
-         "is cut short: its tensors need " + std::to_string(next) + " bytes, there are " + std::to_string(data_size));
+    const auto torn = std::ranges::find_if(entries, [&](const Entry& entry) { return entry.end > data_size; });
+    fail(path, "is cut short: its tensors need " + std::to_string(next) + " bytes, there are " +
+                   std::to_string(data_size) + "; '" + torn->name + "' is the first that is not whole");
   }
   if (next < data_size) fail(path, "has " + std::to_string(data_size - next) + " bytes too many after its tensors");
 }
@@ -263,7 +164,7 @@ void check_layout(const std::string& path, const std::vector<Entry>& entries, st
 // In the order of their bytes.
 std::vector<Entry> parse_header(const std::string& path, const std::string& text, std::uint64_t data_size,
                                 Metadata& metadata) {
-  const Json header = parse_json(path, text);
+  const Json header = parse_json(path, "header", text, deepest_header);
   if (!header.is_object()) fail(path, "the header is not a JSON object");
   std::vector<Entry> entries;
   for (const auto& [name, json] : header.items()) {
@@ -276,16 +177,6 @@ std::vector<Entry> parse_header(const std::string& path, const std::string& text
   std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
   check_layout(path, entries, data_size);
   return entries;
-}
-
-torch::Tensor read_tensor(const File& file, const Entry& entry, std::uint64_t data_start) {
-  auto tensor = torch::empty(entry.shape, entry.type);
-  file.read(tensor.mutable_data_ptr(), entry.end - entry.begin, data_start + entry.begin);
-  // Any other byte in a C++ bool is undefined behaviour for whoever computes with it.
-  if (entry.type == torch::kBool && tensor.numel() > 0 && tensor.view(torch::kUInt8).max().item<std::uint8_t>() > 1) {
-    fail(file.path(), entry.name, "a BOOL of it is neither 0 nor 1");
-  }
-  return tensor;
 }
 
 // Writing.
@@ -318,21 +209,14 @@ std::vector<Item> lay_out(const std::string& path, const Tensors& tensors) {
   return items;
 }
 
-std::string quoted(const std::string& path, const std::string& text) {
-  try {
-    return Json(text).dump();
-  } catch (const Json::exception&) {
-    fail(path, "a name or text in the header is not UTF-8");
-  }
-}
-
 std::string join(const std::vector<std::string>& parts) {
   std::string joined;
   for (const std::string& part : parts) joined += (joined.empty() ? "" : ",") + part;
   return joined;
 }
 
-std::string make_header(const std::string& path, const std::vector<Item>& items, const Metadata& metadata) {
+// The length and the header.
+std::string make_head(const std::string& path, const std::vector<Item>& items, const Metadata& metadata) {
   std::vector<std::string> entries;
   if (!metadata.empty()) {
     std::vector<std::string> texts;
@@ -351,31 +235,90 @@ std::string make_header(const std::string& path, const std::vector<Item>& items,
   std::string header = "{" + join(entries) + "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > longest_header) fail(path, "the names and shapes need a header of more than 100 MB");
+  const std::uint64_t length = header.size();
+  header.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
   return header;
 }
 
-void write_tensor(File& file, const torch::Tensor& tensor) {
+using Progress = std::function<void(std::uint64_t)>;
+
+void write_pieces(File& file, const torch::Tensor& flat, Checksum& checksum, const Progress& progress) {
+  const auto* bytes = static_cast<const char*>(flat.const_data_ptr());
+  for (std::uint64_t done = 0; done < flat.nbytes(); done += checked_piece) {
+    const auto count = std::min<std::uint64_t>(checked_piece, flat.nbytes() - done);
+    checksum.add(bytes + done, count);
+    file.write(bytes + done, count);
+    if (progress) progress(count);
+  }
+}
+
+void write_tensor(File& file, const torch::Tensor& tensor, Checksum& checksum, const Progress& progress) {
   const torch::NoGradGuard no_grad;
   const auto flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1);
-  if (flat.is_cpu()) return file.write(flat.const_data_ptr(), flat.nbytes());
+  if (flat.is_cpu()) return write_pieces(file, flat, checksum, progress);
   const auto step = device_piece / static_cast<std::int64_t>(flat.element_size());
   for (std::int64_t first = 0; first < flat.numel(); first += step) {
     const auto piece = flat.narrow(0, first, std::min(step, flat.numel() - first)).to(torch::kCPU);
-    file.write(piece.const_data_ptr(), piece.nbytes());
+    write_pieces(file, piece, checksum, progress);
   }
+}
+
+CheckpointManifest::File write(File& file, const std::vector<Item>& items, const std::string& head,
+                               const Progress& progress) {
+  file.write(head.data(), head.size());
+  CheckpointManifest::File written{head.size(), checksum_of(head), {}};
+  Checksum checksum;
+  for (const auto& [rank, name, tensor] : items) {
+    checksum.restart();
+    write_tensor(file, *tensor, checksum, progress);
+    written.bytes += tensor->nbytes();
+    written.tensors[*name] = {dtypes[rank].name, tensor->sizes().vec(), checksum.digits()};
+  }
+  return written;
 }
 
 }  // namespace
 
-Safetensors read_safetensors(const std::string& path) {
-  const File file(path, O_RDONLY | O_NONBLOCK);  // opening a pipe must not wait for its writer
-  const std::uint64_t size = file.size();
-  const std::string header = read_header(file, size);
-  const std::uint64_t data_start = 8 + header.size();
-  Safetensors result;
-  for (const Entry& entry : parse_header(path, header, size - data_start, result.metadata)) {
-    result.tensors[entry.name] = read_tensor(file, entry, data_start);
+SafetensorsFile::SafetensorsFile(const std::string& path, int flags)
+    : file_(path, O_RDONLY | O_NONBLOCK | flags),  // opening a pipe must not wait for its writer
+      size_(file_.size()),
+      head_(read_head(file_, size_)),
+      entries_(parse_header(path, head_.substr(8), size_ - head_.size(), metadata_)) {}
+
+CheckpointManifest::File SafetensorsFile::description() const {
+  CheckpointManifest::File file{size_, checksum_of(head_), {}};
+  for (const Entry& entry : entries_) file.tensors[entry.name] = {dtype_of(entry.type).name, entry.shape, ""};
+  return file;
+}
+
+torch::Tensor SafetensorsFile::read(const Entry& entry, Checksum* checksum) const {
+  auto tensor = torch::empty(entry.shape, entry.type);
+  auto* bytes = static_cast<char*>(tensor.mutable_data_ptr());
+  const std::uint64_t size = entry.end - entry.begin;
+  const std::uint64_t piece = checksum == nullptr ? size : checked_piece;
+  if (checksum != nullptr) checksum->restart();
+  for (std::uint64_t done = 0; done < size; done += piece) {
+    const auto count = std::min(piece, size - done);
+    file_.read(bytes + done, count, head_.size() + entry.begin + done);
+    if (checksum != nullptr) checksum->add(bytes + done, count);
   }
+  // Any other byte in a C++ bool is undefined behaviour for whoever computes with it.
+  if (entry.type == torch::kBool && tensor.numel() > 0 && tensor.view(torch::kUInt8).max().item<std::uint8_t>() > 1) {
+    fail(path(), entry.name, "a BOOL of it is neither 0 nor 1");
+  }
+  return tensor;
+}
+
+CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,
+                                           const Progress& progress) {
+  const auto items = lay_out(file.path(), tensors);
+  return write(file, items, make_head(file.path(), items, metadata), progress);
+}
+
+Safetensors read_safetensors(const std::string& path) {
+  const SafetensorsFile file(path);
+  Safetensors result{{}, file.metadata()};
+  for (const Entry& entry : file.entries()) result.tensors[entry.name] = file.read(entry);
   return result;
 }
 
@@ -385,12 +328,9 @@ Tensors load_safetensors(const std::string& path) {
 
 void save_safetensors(const std::string& path, const Tensors& tensors, const Metadata& metadata) {
   const auto items = lay_out(path, tensors);
-  const std::string header = make_header(path, items, metadata);
-  const std::uint64_t length = header.size();
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  file.write(&length, sizeof length);
-  file.write(header.data(), header.size());
-  for (const Item& item : items) write_tensor(file, *item.tensor);
+  const auto head = make_head(path, items, metadata);
+  File file(path, O_WRONLY | O_CREAT | O_TRUNC);  // what cannot be saved is refused before the file is touched
+  write(file, items, head, {});
   file.finish();
 }
 

@@ -325,7 +325,7 @@ TEST_CASE("a header of many tensors is read and written") {
 TEST_CASE("what is no file is refused by name") {
   const TemporaryFolder folder;
   CHECK(refusal(folder / "none") == (folder / "none") + ": cannot be opened: No such file or directory");
-  CHECK(refusal(folder.path().string()) == folder.path().string() + ": is a directory, not a safetensors file");
+  CHECK(refusal(folder.path().string()) == folder.path().string() + ": is a directory, not a file");
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK(refusal(folder / "pipe") == (folder / "pipe") + ": is not a regular file");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/autocast.h>
+#include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>

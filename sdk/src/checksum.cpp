@@ -1,0 +1,43 @@
+#include "checksum.h"
+
+#include <xxhash.h>
+
+#include <new>
+
+namespace vernier {
+
+void Checksum::Free::operator()(XXH3_state_s* state) const {
+  XXH3_freeState(state);
+}
+
+Checksum::Checksum() : state_(XXH3_createState()) {
+  if (state_ == nullptr) throw std::bad_alloc();
+  restart();
+}
+
+void Checksum::add(const void* bytes, std::size_t count) {
+  XXH3_128bits_update(state_.get(), bytes, count);
+}
+
+std::string Checksum::digits() const {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
+  std::string text;
+  for (const unsigned char byte : canonical.digest) {
+    constexpr char digits[] = "0123456789abcdef";
+    text += {digits[byte >> 4], digits[byte & 15]};
+  }
+  return text;
+}
+
+void Checksum::restart() {
+  XXH3_128bits_reset(state_.get());
+}
+
+std::string checksum_of(const std::string& bytes) {
+  Checksum checksum;
+  checksum.add(bytes.data(), bytes.size());
+  return checksum.digits();
+}
+
+}  // namespace vernier
