@@ -4,6 +4,7 @@
 // crash-consistent on every file system: files, their folder, the rename, the folder above.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
@@ -16,7 +17,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <optional>
+#include <memory>
 #include <system_error>
 
 #include "checksum.h"
@@ -186,11 +187,6 @@ class TemporaryFolder {
   std::string path_;
 };
 
-bool is_there(const std::string& path) {
-  struct stat status = {};
-  return ::lstat(path.c_str(), &status) == 0;
-}
-
 // The two change places at once, where the file system can; what stood there is then removed with the temporary folder.
 void put_in_place(const TemporaryFolder& temporary, const std::string& path) {
   if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
@@ -259,10 +255,37 @@ void compare(const SafetensorsFile& file, const Manifest::File& said) {
   }
 }
 
-using Take = std::function<void(std::size_t, torch::Tensor)>;  // any thread
+// Memory for the tensors of a file in one piece of large pages: page by page, the system takes longer to give it than
+// to read the file into it.
+class Memory {
+ public:
+  explicit Memory(const SafetensorsFile& file) {
+    std::size_t size = 0;
+    for (const auto& entry : file.entries()) {
+      places_.push_back(size);
+      size += (entry.end - entry.begin + alignment - 1) / alignment * alignment;
+    }
+    void* bytes = ::mmap(nullptr, std::max<std::size_t>(size, 1), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED) fail_with_errno(file.path(), "there is no memory for it");
+    ::madvise(bytes, size, MADV_HUGEPAGE);  // where the system has none, small ones serve
+    bytes_ = std::shared_ptr<char>(static_cast<char*>(bytes), [size](char* all) { ::munmap(all, size); });
+  }
+  torch::Tensor tensor(const SafetensorsFile::Entry& entry, std::size_t i) const {
+    return torch::from_blob(
+        bytes_.get() + places_[i], entry.shape, [keep = bytes_](void*) {}, entry.type);
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  std::vector<std::size_t> places_;
+  std::shared_ptr<char> bytes_;
+};
+
+using Make = std::function<torch::Tensor(std::size_t)>;  // the tensor to read the i-th of the file into; any thread
 
 // Reads every tensor, several at a time, and checks it. The first in the file that is refused is told.
-void read_tensors(const SafetensorsFile& file, const Manifest::File& said, const Take& take) {
+void read_tensors(const SafetensorsFile& file, const Manifest::File& said, const Make& make) {
   const auto& entries = file.entries();
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> trouble(entries.size());
@@ -270,13 +293,12 @@ void read_tensors(const SafetensorsFile& file, const Manifest::File& said, const
     Checksum checksum;
     for (std::size_t i = next++; i < entries.size(); i = next++) {
       try {
-        auto tensor = file.read(entries[i], &checksum);
+        file.read(entries[i], make(i), &checksum);
         const auto& saved = said.tensors.at(entries[i].name).checksum;
         if (const auto is = checksum.digits(); !saved.empty() && is != saved) {
           fail(file.path(), entries[i].name,
                "its bytes were changed: their checksum is " + is + ", and " + saved + " in the manifest");
         }
-        take(i, std::move(tensor));
       } catch (...) {
         trouble[i] = std::current_exception();
       }
@@ -289,10 +311,12 @@ void read_tensors(const SafetensorsFile& file, const Manifest::File& said, const
 }
 
 Tensors read_all(const SafetensorsFile& file, const Manifest::File& said) {
-  std::vector<torch::Tensor> read(file.entries().size());
-  read_tensors(file, said, [&](std::size_t i, torch::Tensor tensor) { read[i] = std::move(tensor); });
+  const auto& entries = file.entries();
+  const Memory memory(file);
+  std::vector<torch::Tensor> read(entries.size());
+  read_tensors(file, said, [&](std::size_t i) { return read[i] = memory.tensor(entries[i], i); });
   Tensors tensors;
-  for (std::size_t i = 0; i < read.size(); ++i) tensors[file.entries()[i].name] = std::move(read[i]);
+  for (std::size_t i = 0; i < read.size(); ++i) tensors[entries[i].name] = std::move(read[i]);
   return tensors;
 }
 
@@ -318,8 +342,9 @@ Manifest manifest_of_version_1(const SafetensorsFile& file) {
   return manifest;
 }
 
-bool has_manifest(const std::string& path) {
-  return is_there(path + "/" + manifest_name);
+bool has(const std::string& path, const char* name) {
+  struct stat status = {};
+  return ::lstat((path + "/" + name).c_str(), &status) == 0;
 }
 
 StoredCheckpoint read_version_1(const std::string& path) {
@@ -342,7 +367,8 @@ class ComparedFile {
   }
   Tensors read() const { return read_all(file_, said_); }
   void verify() const {
-    read_tensors(file_, said_, [](std::size_t, const torch::Tensor&) {});
+    read_tensors(file_, said_,
+                 [this](std::size_t i) { return torch::empty(file_.entries()[i].shape, file_.entries()[i].type); });
   }
 
  private:
@@ -375,12 +401,13 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
 }
 
 Manifest read_manifest(const std::string& path) {
-  if (has_manifest(path)) return parse_manifest(path + "/" + manifest_name, read_text(path + "/" + manifest_name));
+  if (has(path, manifest_name))
+    return parse_manifest(path + "/" + manifest_name, read_text(path + "/" + manifest_name));
   return manifest_of_version_1(SafetensorsFile(path + "/" + state_name, O_NOFOLLOW));
 }
 
 StoredCheckpoint read_checkpoint(const std::string& path) {
-  if (!has_manifest(path)) return read_version_1(path);
+  if (!has(path, manifest_name)) return read_version_1(path);
   StoredCheckpoint stored{read_manifest(path), {}, {}};
   const ComparedFile model(path, stored.manifest, model_name), state(path, stored.manifest, state_name);
   stored.model = model.read();
@@ -389,7 +416,7 @@ StoredCheckpoint read_checkpoint(const std::string& path) {
 }
 
 StoredCheckpoint read_checkpoint_model(const std::string& path) {
-  if (!has_manifest(path)) {
+  if (!has(path, manifest_name)) {
     auto stored = read_version_1(path);
     stored.state.clear();
     return stored;
@@ -406,7 +433,7 @@ Manifest verify_checkpoint(const std::string& path) {
 }
 
 bool is_checkpoint(const std::string& path) {
-  return has_manifest(path) || is_there(path + "/" + state_name);
+  return has(path, manifest_name) || has(path, state_name);
 }
 
 Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors& model, const Tensors& state,
@@ -414,10 +441,9 @@ Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors
   const fs::path target = fs::path(path).lexically_normal();
   const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
   refuse_a_shared_folder(parent);
-  if (is_there(path)) {
-    struct stat status = {};
-    if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
-  }
+  struct stat status = {};
+  const bool is_there = ::lstat(path.c_str(), &status) == 0;
+  if (is_there && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
   std::uint64_t done = 0;
   const auto tell = [&](std::uint64_t count) { progress(done += count); };
   const std::function<void(std::uint64_t)> piece = progress ? tell : std::function<void(std::uint64_t)>();

@@ -291,9 +291,8 @@ CheckpointManifest::File SafetensorsFile::description() const {
   return file;
 }
 
-torch::Tensor SafetensorsFile::read(const Entry& entry, Checksum* checksum) const {
-  auto tensor = torch::empty(entry.shape, entry.type);
-  auto* bytes = static_cast<char*>(tensor.mutable_data_ptr());
+void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const {
+  auto* bytes = static_cast<char*>(into.mutable_data_ptr());
   const std::uint64_t size = entry.end - entry.begin;
   const std::uint64_t piece = checksum == nullptr ? size : checked_piece;
   if (checksum != nullptr) checksum->restart();
@@ -303,10 +302,9 @@ torch::Tensor SafetensorsFile::read(const Entry& entry, Checksum* checksum) cons
     if (checksum != nullptr) checksum->add(bytes + done, count);
   }
   // Any other byte in a C++ bool is undefined behaviour for whoever computes with it.
-  if (entry.type == torch::kBool && tensor.numel() > 0 && tensor.view(torch::kUInt8).max().item<std::uint8_t>() > 1) {
+  if (entry.type == torch::kBool && into.numel() > 0 && into.view(torch::kUInt8).max().item<std::uint8_t>() > 1) {
     fail(path(), entry.name, "a BOOL of it is neither 0 nor 1");
   }
-  return tensor;
 }
 
 CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,
@@ -318,7 +316,9 @@ CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, c
 Safetensors read_safetensors(const std::string& path) {
   const SafetensorsFile file(path);
   Safetensors result{{}, file.metadata()};
-  for (const Entry& entry : file.entries()) result.tensors[entry.name] = file.read(entry);
+  for (const Entry& entry : file.entries()) {
+    file.read(entry, result.tensors[entry.name] = torch::empty(entry.shape, entry.type));
+  }
   return result;
 }
 

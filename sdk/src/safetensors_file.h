@@ -28,8 +28,9 @@ class SafetensorsFile {
   const std::vector<Entry>& entries() const { return entries_; }  // in the order of their bytes
   const Metadata& metadata() const { return metadata_; }
   CheckpointManifest::File description() const;  // without the tensors' checksums
-  // checksum: where given, that of the tensor's bytes is left in it. Any thread.
-  torch::Tensor read(const Entry& entry, Checksum* checksum = nullptr) const;
+  // Into a contiguous tensor of its dtype and shape on the CPU. checksum: where given, that of the tensor's bytes is
+  // left in it. Any thread.
+  void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum = nullptr) const;
 
  private:
   File file_;
