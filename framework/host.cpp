@@ -179,6 +179,7 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   if (made == nullptr) refuse(file.string() + ": its create function made nothing");
   options.refuse_unread();
   made->set_id(id);
+  made->set_version(plugin.version);
   return made;
 }
 

@@ -216,7 +216,7 @@ class Jsonl final : public vernier::Monitor {
   static std::vector<Object> to_tell(const Run& run) {
     std::vector<Object> told;
     for (const auto& notice : run.notices) {
-      if (notice.name == "checkpoint_saved") continue;  // of this process, not of the training
+      if (notice.name.starts_with("checkpoint_")) continue;  // of this process, not of the training
       auto& object = told.emplace_back();
       object.add("name", std::string_view(notice.name));
       for (const auto& [key, detail] : notice.details) {

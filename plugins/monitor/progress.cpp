@@ -220,6 +220,7 @@ class Progress final : public vernier::Monitor {
 
   void end_step(const Run& run) {
     const std::int64_t step = run.step + 1;
+    saving_ = -1;
     if (!run.notices.empty()) tell_notices(run, step);
     if (validated_) count_from_here(run, step);
     if (draws_bar_) {
@@ -262,6 +263,7 @@ class Progress final : public vernier::Monitor {
     if (const auto scale = run.metrics.value("scale")) add(3, "scale " + print("%.6g", *scale));
     if (const auto rate = shown_rate(run); !rate.empty()) add(5, rate);
     add(2, short_number(memory_in_use(run.device)) + "B");
+    if (saving_ >= 0) add(6, "saving " + print("%.0f%%", 100 * saving_));
     if (!time.empty()) add(7, time);
     return fields;
   }
@@ -298,6 +300,10 @@ class Progress final : public vernier::Monitor {
   // Many of one kind would hide all else: after the first ten of a name there is one a second.
   void tell_notices(const Run& run, std::int64_t step) {
     for (const auto& notice : run.notices) {
+      if (notice.name == "checkpoint_progress") {  // a number in the line, not a line
+        saving_ = std::get<double>(notice.details.front().second);
+        continue;
+      }
       auto& told = told_[notice.name];
       const auto now = Clock::now();
       if (told.count >= 10 && seconds_between(told.last, now) < 1) {
@@ -336,6 +342,7 @@ class Progress final : public vernier::Monitor {
   Rate rate_;
   std::array<double, 3> counted_ = {};  // steps, samples, tokens at the last measurement
   bool validated_ = false;              // since the last step
+  double saving_ = -1;                  // share of the checkpoint in work that is written, or -1
   std::vector<std::string> of_step_;    // metrics of the last step drawn, to tell validation's from them
   std::map<std::string, Told> told_;
 };

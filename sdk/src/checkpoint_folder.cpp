@@ -489,6 +489,10 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   return found;
 }
 
+void sync_checkpoint_folder(const std::string& folder) {
+  sync_folder(folder);
+}
+
 void remove_unfinished_checkpoints(const std::string& folder) {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder, none)) {

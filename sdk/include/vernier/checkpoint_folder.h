@@ -93,4 +93,7 @@ VERNIER_API std::vector<std::string> checkpoints_in(const std::string& folder);
 // Removes what writers that were killed left in a folder. For the one writer, before it writes.
 VERNIER_API void remove_unfinished_checkpoints(const std::string& folder);
 
+// Brings a folder's names to the disk (fsync): after a link or a folder of checkpoints was made.
+VERNIER_API void sync_checkpoint_folder(const std::string& folder);
+
 }  // namespace vernier

@@ -36,6 +36,8 @@ class VERNIER_API Plugin {
 
   const std::string& id() const { return id_; }  // "scaler/dynamic"; set by the host after construction
   void set_id(std::string id) { id_ = std::move(id); }
+  const std::string& version() const { return version_; }  // as VERNIER_PLUGIN says it; set by the host
+  void set_version(std::string version) { version_ = std::move(version); }
 
  protected:
   template <class... Parts>
@@ -44,7 +46,7 @@ class VERNIER_API Plugin {
   void warn(const Parts&... parts) const { log(Level::warning, id_, c10::str(parts...)); }
 
  private:
-  std::string id_;
+  std::string id_, version_;
 };
 
 }  // namespace vernier

@@ -6,6 +6,7 @@
 #include <vernier/batch.h>
 #include <vernier/metrics.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,12 +51,17 @@ struct VERNIER_API Run {
   // than one gradient an update. Valid inside Optimizer::step.
   std::function<torch::Tensor()> recompute;
 
+  // True once a signal asks the run to end. What takes longer than a step (Task::validate) looks at it now and then, and
+  // returns early: the validation is done again where the run goes on.
+  bool is_stopping() const { return stop != nullptr && *stop != 0; }
+
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
 
   // The gradients that the optimizer will use, in the order of `parameters`; those without one are left out.
   std::vector<torch::Tensor> gradients() const;
 
   // For the trainer.
+  const std::atomic<int>* stop = nullptr;
   double share() const;                                   // of this piece in the batch, by samples
   void take(const Batch& next);                           // makes it the piece in work, on the device
   void add_loss(const torch::Tensor& loss);               // adds its share to `loss`

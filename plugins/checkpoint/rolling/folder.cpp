@@ -1,0 +1,151 @@
+#include "folder.h"
+
+#include <sys/stat.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+namespace rolling {
+
+namespace fs = std::filesystem;
+using vernier::Error;
+
+namespace {
+
+constexpr const char* abandoned_prefix = "abandoned-";
+constexpr const char* unfinished_prefix = ".tmp-";  // remove_unfinished_checkpoints() takes it away
+
+[[noreturn]] void fail_with_errno(const std::string& path, const char* doing) {
+  throw Error(path + ": " + doing + ": " + std::generic_category().message(errno));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> best_of(const Scores& scores, std::int64_t count, bool highest_is_best) {
+  std::vector<std::pair<double, std::int64_t>> order;
+  for (const auto& [step, score] : scores) order.emplace_back(highest_is_best ? -score : score, step);
+  std::ranges::sort(order);
+  std::vector<std::int64_t> best;
+  for (const auto& [score, step] : order) {
+    if (static_cast<std::int64_t>(best.size()) == count) break;
+    best.push_back(step);
+  }
+  return best;
+}
+
+std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps, const Scores& scores,
+                                          const Retention& retention) {
+  Scores there;
+  for (const auto step : steps) {
+    if (const auto score = scores.find(step); score != scores.end()) there.insert(*score);
+  }
+  const auto best = best_of(there, retention.keep_best, retention.highest_is_best);
+  std::vector<std::int64_t> stay;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const bool is_new = static_cast<std::int64_t>(i) < retention.keep_last;
+    const bool is_regular = retention.keep_every > 0 && steps[i] % retention.keep_every == 0;
+    if (is_new || is_regular || std::ranges::find(best, steps[i]) != best.end()) stay.push_back(steps[i]);
+  }
+  return stay;
+}
+
+Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& progress) const {
+  const auto start = std::chrono::steady_clock::now();
+  make();
+  vernier::remove_unfinished_checkpoints(path_);
+  set_aside_later(what.about.step);
+  Saved saved{path_of(what.about.step), 0, 0, {}};
+  const auto manifest = vernier::write_checkpoint(saved.path, what.about, what.model, what.state, progress);
+  for (const auto& [name, file] : manifest.files) saved.bytes += file.bytes;
+  const auto all = steps();
+  saved.steps = those_that_stay(all, what.scores, retention_);
+  link("latest", all);
+  Scores there;
+  for (const auto step : saved.steps) {
+    if (const auto score = what.scores.find(step); score != what.scores.end()) there.insert(*score);
+  }
+  if (retention_.keep_best > 0) link("best", best_of(there, 1, retention_.highest_is_best));
+  for (const auto step : all) {
+    if (std::ranges::find(saved.steps, step) == saved.steps.end()) remove(step);
+  }
+  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return saved;
+}
+
+void Folder::make() const {
+  if (::mkdir(path_.c_str(), 0700) == 0) {
+    vernier::sync_checkpoint_folder(fs::path(path_).parent_path().string());
+  } else if (errno != EEXIST) {
+    fail_with_errno(path_, "cannot be made");
+  }
+}
+
+// They are of a past that the run left when it was resumed from before them, and would be taken for its newest.
+void Folder::set_aside_later(std::int64_t step) const {
+  for (const auto& checkpoint : vernier::checkpoints_in(path_)) {
+    if (vernier::step_of_checkpoint(checkpoint) <= step) break;
+    const auto aside = fs::path(path_) / (abandoned_prefix + fs::path(checkpoint).filename().string());
+    std::error_code trouble;
+    fs::remove_all(aside, trouble);
+    if (::rename(checkpoint.c_str(), aside.c_str()) != 0) fail_with_errno(checkpoint, "cannot be renamed");
+    warn_("the run went back to before " + checkpoint + ", which is kept as " + aside.filename().string());
+  }
+}
+
+// For people; a run goes on without: some file systems have no links.
+void Folder::link(const char* name, const std::vector<std::int64_t>& candidates) const {
+  if (candidates.empty()) return;
+  const fs::path target = vernier::checkpoint_name(candidates.front()), place = fs::path(path_) / name;
+  std::error_code trouble;
+  if (fs::read_symlink(place, trouble) == target) return;
+  const fs::path made = fs::path(path_) / (unfinished_prefix + std::string(name));
+  fs::remove(made, trouble);
+  fs::create_symlink(target, made, trouble);
+  if (!trouble) fs::rename(made, place, trouble);
+  if (trouble) return warn_(place.string() + ": cannot be made a link to " + target.string() + ": " + trouble.message());
+  vernier::sync_checkpoint_folder(path_);
+}
+
+std::vector<std::int64_t> Folder::steps() const {
+  std::vector<std::int64_t> all;
+  for (const auto& checkpoint : vernier::checkpoints_in(path_)) all.push_back(vernier::step_of_checkpoint(checkpoint));
+  return all;
+}
+
+std::string Folder::path_of(std::int64_t step) const {
+  return (fs::path(path_) / vernier::checkpoint_name(step)).string();
+}
+
+// Renamed first, so that a process that is killed here leaves no half of a checkpoint behind.
+void Folder::remove(std::int64_t step) const {
+  const auto aside = fs::path(path_) / (unfinished_prefix + vernier::checkpoint_name(step));
+  std::error_code trouble;
+  fs::rename(path_of(step), aside, trouble);
+  fs::remove_all(trouble ? fs::path(path_of(step)) : aside, trouble);
+  if (trouble) warn_(path_of(step) + ": cannot be removed: " + trouble.message());
+}
+
+std::optional<vernier::StoredCheckpoint> Folder::read_newest() const {
+  const auto checkpoints = vernier::checkpoints_in(path_);
+  std::string trouble;
+  for (const auto& checkpoint : checkpoints) {
+    try {
+      auto stored = vernier::read_checkpoint(checkpoint);
+      if (!trouble.empty()) warn_("resuming from " + checkpoint + ", the newest that can be read");
+      return stored;
+    } catch (const Error& error) {
+      if (error.kind() == Error::Kind::configuration) throw;  // whole, but not for this version
+      warn_(error.what());
+      if (trouble.empty()) trouble = error.what();
+    }
+  }
+  if (checkpoints.empty()) return std::nullopt;
+  throw Error("no checkpoint in " + path_ + " can be read; the newest: " + trouble);
+}
+
+}  // namespace rolling

@@ -1,0 +1,288 @@
+// rolling: saves the run to <run.output>/checkpoints/step-00000100, in the format of docs/checkpoint-format.md, and
+// keeps the newest few, every so many, and the best.
+//
+//   every = 500          steps from one checkpoint to the next; 0: none by steps
+//   every_minutes = 0    the same by the clock
+//   at_epoch_end = false one where the data start anew
+//   keep_last = 3        the newest ones that stay; an older one goes once a newer one is whole
+//   keep_every = 0       those of steps that this divides stay for good
+//   keep_best = 0        the best ones that stay; a validation that is among them is saved at once
+//   monitor = "validation_loss"   the metric of a validation that says how good
+//   mode = "min"         the best is the lowest; or "max"
+//   async = true         the state is copied after the step, and written while the training goes on
+//   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
+//   on_failure = "stop"  a save that fails ends the run at the next step; or "go_on": the next save tries again
+//
+// A run that ends, is stopped by a signal, or fails between two steps always has a last one; it waits until that is on
+// the disk, and fails where it cannot be. `latest` and `best` are links. Where a run goes on from before its newest
+// checkpoint, the later ones stay, renamed to abandoned-step-00000200.
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <vernier/error.h>
+#include <vernier/roles.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <future>
+#include <sstream>
+#include <utility>
+
+#include "folder.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using rolling::Folder;
+using rolling::Save;
+using rolling::Saved;
+using vernier::Error;
+using vernier::Event;
+using vernier::Run;
+using vernier::State;
+using vernier::Tensors;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* configuration_key = "run/configuration";
+constexpr const char* versions_key = "run/versions";
+const std::string model_prefix = "model/";
+
+// Copies on the host, in memory that the next copy uses again; pinned where they come from a device.
+class Copies {
+ public:
+  Tensors of(const Tensors& live, torch::Device device) {
+    Tensors kept;
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : live) kept[name] = copy(name, tensor);
+    copies_ = kept;
+    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+    return kept;
+  }
+
+ private:
+  torch::Tensor copy(const std::string& name, const torch::Tensor& tensor) {
+    if (!tensor.defined() || tensor.layout() != torch::kStrided) return tensor;  // the writer refuses it by name
+    auto& kept = copies_[name];
+    if (!kept.defined() || kept.scalar_type() != tensor.scalar_type() || kept.sizes() != tensor.sizes()) {
+      const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
+      kept = torch::empty(tensor.sizes(), options);
+    }
+    return kept.copy_(tensor.detach(), /*non_blocking=*/true);
+  }
+
+  Tensors copies_;
+};
+
+class Rolling final : public vernier::Checkpoint {
+ public:
+  explicit Rolling(vernier::Options& options)
+      : every_(options.get("every", 500, "steps from one checkpoint to the next; 0: none by steps",
+                           vernier::at_least(0))),
+        every_minutes_(options.get("every_minutes", 0.0, "minutes from one checkpoint to the next; 0: none by the clock",
+                                   vernier::at_least(0))),
+        at_epoch_end_(options.get("at_epoch_end", false, "one where the data start anew")) {
+    retention_.keep_last = options.get("keep_last", 3, "the newest checkpoints that stay", vernier::at_least(1));
+    retention_.keep_every =
+        options.get("keep_every", 0, "those of steps that this divides stay for good; 0: none", vernier::at_least(0));
+    retention_.keep_best =
+        options.get("keep_best", 0, "the best checkpoints that stay, saved when they are validated", vernier::at_least(0));
+    monitor_ = options.get("monitor", "validation_loss", "metric of a validation that says how good");
+    retention_.highest_is_best = options.choose("mode", "min", {"min", "max"}, "whether the lowest is best") == "max";
+    async_ = options.get("async", true, "write while the training goes on");
+    skips_ = options.choose("in_flight", "wait", {"wait", "skip"}, "where the last one is still being written") == "skip";
+    goes_on_ =
+        options.choose("on_failure", "stop", {"stop", "go_on"}, "what a save that fails does to the run") == "go_on";
+  }
+
+  ~Rolling() override {
+    if (writing_.valid()) writing_.wait();
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
+    bus.on(Event::StepBegin, [this](Run& run) { look(run); });
+    bus.on(Event::StepEnd, [this](Run& run) { tell_progress(run); });
+    bus.on(Event::Validated, [this](Run& run) { judge(run); });
+    bus.on(Event::EpochEnd, [this](Run&) { wanted_ |= at_epoch_end_; });
+    bus.on(Event::RunEnd, [this](Run& run) {
+      wait(run);
+      if (!failure_.empty()) throw Error(failure_);
+    });
+    bus.on(Event::RunFailed, [this](Run& run) { wait(run); });
+  }
+
+  bool due(const Run& run) override {
+    const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_;
+    const bool by_steps = every_ > 0 && run.step % every_ == 0;
+    const bool by_clock = every_minutes_ > 0 && minutes.count() >= every_minutes_;
+    if (!std::exchange(wanted_, false) && !by_steps && !by_clock) return false;
+    skipped_ = skips_ && is_writing();
+    return !skipped_;
+  }
+
+  // Never two at once: half of the memory and of the disk's time for each would help neither.
+  void write(const State& snapshot, Run& run) override {
+    wait(run);
+    stop_at_failure();
+    const auto begin = Clock::now();
+    last_ = begin;
+    const Tensors tensors = async_ ? copies_.of(snapshot.tensors, run.device) : snapshot.tensors;
+    Save what = describe(tensors, run);
+    const Folder folder = folder_of(run.output);
+    total_ = 0;
+    done_ = 0;
+    for (const auto& [name, tensor] : tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
+    stalled_ = std::chrono::duration<double>(Clock::now() - begin).count();
+    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred,
+                          [this, folder, what = std::move(what)] {
+                            return folder.save(what, [this](std::uint64_t bytes) { done_ = bytes; });
+                          });
+    if (async_) return;
+    wait(run);
+    stop_at_failure();
+  }
+
+  std::optional<State> read(const Run& run, const std::string& from) override {
+    if (from.empty()) return state_of(folder_of(run.output).read_newest());
+    if (vernier::is_checkpoint(from)) return state_of(vernier::read_checkpoint(from));
+    if (auto state = state_of(folder_of(from).read_newest())) return state;
+    throw Error(from + ": is neither a checkpoint (it has no manifest.json) nor the folder of a run with one",
+                Error::Kind::configuration);
+  }
+
+  State save() const override {
+    std::vector<std::int64_t> steps;
+    std::vector<double> values;
+    for (const auto& [step, score] : scores_) {
+      steps.push_back(step);
+      values.push_back(score);
+    }
+    State state;
+    state.put("scored_steps", torch::tensor(steps, torch::kInt64));
+    state.put("scores", torch::tensor(values, torch::kFloat64));
+    return state;
+  }
+
+  void load(const State& state) override {
+    if (!state.has("scores")) return;  // saved by another
+    const auto steps = state.tensor("scored_steps"), values = state.tensor("scores");
+    scores_.clear();
+    for (std::int64_t i = 0; i < steps.numel(); ++i) scores_[steps[i].item<std::int64_t>()] = values[i].item<double>();
+  }
+
+ private:
+  Folder folder_of(const std::string& run) const {
+    return {(fs::path(run) / "checkpoints").string(), retention_, [this](const std::string& text) { warn(text); }};
+  }
+
+  // The configuration and the plugins are for the manifest, where people and tools look for them.
+  Save describe(const Tensors& tensors, const Run& run) const {
+    Save what;
+    what.about.step = run.step;
+    what.about.run = run.name;
+    what.scores = scores_;
+    State all;
+    all.tensors = tensors;
+    if (all.has(configuration_key)) what.about.configuration = all.text(configuration_key);
+    std::istringstream lines(all.has(versions_key) ? all.text(versions_key) : "");
+    for (std::string id, version; lines >> id >> version;) what.about.plugins.push_back({id, version});
+    for (const auto& [name, tensor] : tensors) {
+      if (name.starts_with(model_prefix)) {
+        what.model[name.substr(model_prefix.size())] = tensor;
+      } else if (name != configuration_key && name != versions_key) {
+        what.state[name] = tensor;
+      }
+    }
+    return what;
+  }
+
+  static std::optional<State> state_of(std::optional<vernier::StoredCheckpoint> stored) {
+    if (!stored) return std::nullopt;
+    State state;
+    state.tensors = std::move(stored->state);
+    for (auto& [name, tensor] : stored->model) state.tensors[model_prefix + name] = std::move(tensor);
+    if (stored->manifest.version == 1) return state;
+    std::string versions;
+    for (const auto& plugin : stored->manifest.plugins) versions += plugin.id + ' ' + plugin.version + '\n';
+    state.put(versions_key, versions);
+    state.put(configuration_key, stored->manifest.configuration);
+    return state;
+  }
+
+  bool is_writing() const {
+    return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
+  }
+
+  // At a step: what was written in the meantime is told, what failed ends the run.
+  void look(Run& run) {
+    if (std::exchange(skipped_, false)) run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
+    if (writing_.valid() && !is_writing()) wait(run);
+    stop_at_failure();
+  }
+
+  void wait(Run& run) {
+    if (!writing_.valid()) return;
+    try {
+      const Saved saved = writing_.get();
+      failure_.clear();
+      std::erase_if(scores_, [&](const auto& score) {
+        const bool is_there = std::ranges::find(saved.steps, score.first) != saved.steps.end();
+        return !is_there && score.first <= saved.steps.front();
+      });
+      run.notice("checkpoint_saved", {{"path", saved.path},
+                                      {"seconds", saved.seconds},
+                                      {"bytes", static_cast<std::int64_t>(saved.bytes)},
+                                      {"stalled", stalled_}});
+    } catch (...) {
+      failure_ = vernier::caught().message;
+      if (!goes_on_) return;
+      warn(failure_, " (the run goes on without this checkpoint; the next save tries again)");
+      run.notice("checkpoint_failed", {{"reason", failure_}});
+    }
+  }
+
+  void stop_at_failure() const {
+    if (!failure_.empty() && !goes_on_) throw Error(failure_);
+  }
+
+  void tell_progress(Run& run) const {
+    if (!is_writing()) return;
+    const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 0;
+    run.notice("checkpoint_progress", {{"share", std::min(share, 1.0)}});
+  }
+
+  void judge(Run& run) {
+    if (retention_.keep_best == 0) return;
+    const auto value = run.metrics.value(monitor_.c_str());
+    if (!value) {
+      throw Error("monitor = \"" + monitor_ + "\" is not measured by this run's validation; name one that is, such as " +
+                      "validation_loss",
+                  Error::Kind::configuration);
+    }
+    if (!std::isfinite(*value)) return;
+    scores_[run.step] = *value;
+    const auto best = rolling::best_of(scores_, retention_.keep_best, retention_.highest_is_best);
+    wanted_ |= std::ranges::find(best, run.step) != best.end();
+  }
+
+  std::int64_t every_;
+  double every_minutes_;
+  bool at_epoch_end_;
+  rolling::Retention retention_;
+  std::string monitor_;
+  bool async_ = true, skips_ = false, goes_on_ = false;
+
+  bool wanted_ = false, skipped_ = false;
+  Clock::time_point last_ = Clock::now();
+  rolling::Scores scores_;  // of the checkpoints that are there, and of those since
+  std::string failure_;     // of the last save
+  Copies copies_;
+  double stalled_ = 0;
+  std::uint64_t total_ = 0;
+  std::atomic<std::uint64_t> done_ = 0;
+  std::future<Saved> writing_;  // the last member: it uses the others
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Rolling, "rolling", "2.0.0")
