@@ -48,17 +48,21 @@ options
 
 using Words = std::vector<std::string>;
 
-// Text in columns as wide as they need to be. sides: 'l' or 'r' for each, where its text stands.
+// Text in columns as wide as they need to be. sides: 'l' or 'r' for each, where its text stands. What ends a row early is
+// in no column.
 void print_table(const std::vector<Words>& rows, const std::string& sides) {
   std::vector<std::size_t> widths(sides.size());
   for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (i + 1 < row.size() || row.size() == sides.size()) widths[i] = std::max(widths[i], row[i].size());
+    }
   }
   for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string space(widths[i] - row[i].size(), ' ');
-      line += "  " + (sides[i] == 'l' ? row[i] + space : space + row[i]);
+      const std::string space(widths[i] - std::min(widths[i], row[i].size()), ' ');
+      const bool is_left = sides[i] == 'l' || (i + 1 == row.size() && row.size() < sides.size());
+      line += "  " + (is_left ? row[i] + space : space + row[i]);
     }
     std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
   }

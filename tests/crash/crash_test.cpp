@@ -46,7 +46,7 @@ use = "adamw"
 [checkpoint]
 use = "rolling"
 every = 1
-keep = 2
+keep_last = 2
 [[monitor]]
 use = "jsonl"
 )";
