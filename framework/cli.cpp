@@ -2,8 +2,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/utils.h>
+#include <unistd.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -13,6 +16,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -20,6 +24,7 @@
 #include "checkpoint_tools.h"
 #include "config.h"
 #include "device.h"
+#include "init_weights.h"
 #include "log.h"
 #include "output.h"
 #include "snapshot.h"
@@ -43,6 +48,7 @@ constexpr const char* usage = R"(usage: vernier VERB …
 options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
   --resume[=PATH]        goes on from the run's newest checkpoint, or from the run or checkpoint at PATH
+  --allow-inexact        goes on too where the run will not be, bit for bit, the one that was not stopped
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
   --quiet                warnings and errors only, besides what the monitors print
   --help, --version
@@ -59,12 +65,14 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 
 std::atomic<int> stop_signal = 0;
 
-constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-// The first signal ends the run after the step in work, with a checkpoint; the second ends the process at once.
+// The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once;
+// another is no reason to: Slurm sends SIGUSR1, and later SIGTERM.
 extern "C" void remember_signal(int signal) {
-  stop_signal = signal;
-  for (const int each : stopping_signals) std::signal(each, SIG_DFL);
+  int none = 0;
+  stop_signal.compare_exchange_strong(none, signal);
+  std::signal(SIGINT, SIG_DFL);
 }
 
 void listen_for_signals() {
@@ -103,6 +111,7 @@ struct Prepared {
   Table config;
   Options run_table;
   RunOptions options;
+  bool resumes = false;
   std::unique_ptr<Wiring> wiring;
   Run run;
   Trainer trainer;
@@ -132,6 +141,10 @@ void write_config(const Prepared& prepared) {
   write_file(prepared.run.output + "/config.toml", to_toml(config));
 }
 
+bool wants_to_resume(const po::variables_map& given) {
+  return given.count("resume") != 0 || given.count("resume-newest") != 0;
+}
+
 std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
   const auto& files = given["argument"].as<std::vector<std::string>>();
@@ -145,9 +158,9 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   auto wiring = wire(config, make_host(given));
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
-  auto prepared =
-      std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
-                                             std::move(wiring), Run{}, Trainer(wired, validate_every, stop_signal)});
+  auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
+                                                         wants_to_resume(given), std::move(wiring), Run{},
+                                                         Trainer(wired, validate_every, stop_signal)});
   Run& run = prepared->run;
   run.name = prepared->options.name;
   run.output = prepared->options.output;
@@ -156,7 +169,13 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
   run.device = device;
   run.seed = prepared->options.seed;
   run.steps = prepared->options.steps;
-  prepared->trainer.prepare(run, prepared->options.epochs);
+  prepared->resumes |= prepared->options.resume == "auto" && OutputFolder::is_there(run.output);
+  const auto init = [&](torch::nn::Module& model) {
+    const auto& from = prepared->options;
+    if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
+  };
+  prepared->trainer.prepare(run, prepared->options.epochs, init);
+  prepared->trainer.describe(resolved_configuration(prepared->run_table, *prepared->wiring));
   return prepared;
 }
 
@@ -171,10 +190,6 @@ void print_wiring(const Prepared& prepared) {
   std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
             << (at::get_num_threads() == 1 ? " thread, " : " threads, ") << count_parameters(run) << " parameters\n"
             << prepared.wiring->table();
-}
-
-bool wants_to_resume(const po::variables_map& given) {
-  return given.count("resume") != 0 || given.count("resume-newest") != 0;
 }
 
 int check(const po::variables_map& given) {
@@ -230,32 +245,15 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const std::stri
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
-void resume(Prepared& prepared, const std::string& from) try {
+void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
   const auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
   if (!snapshot) {
     refuse("there is no checkpoint to resume from in " + prepared.run.output +
            "; leave --resume out to start a new run");
   }
-  prepared.trainer.resume(prepared.run, *snapshot);
+  prepared.trainer.resume(prepared.run, *snapshot, allow_inexact);
 } catch (...) {
   rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
-}
-
-// The run goes on with the new configuration, which may be what is wanted, but not in silence.
-void warn_of_changes(const Prepared& prepared) {
-  const auto file = prepared.run.output + "/config.toml";
-  if (!fs::exists(file)) return;
-  const auto before = load_config({file}, {});
-  std::string changed;
-  for (const auto& [role, table] : prepared.config) {
-    const auto old = before.find(role);
-    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
-    if (!is_same && role != "run") changed += (changed.empty() ? "[" : ", [") + role + "]";
-  }
-  if (changed.empty()) return;
-  log(Level::warning, "resume",
-      "the configuration is not the one in " + file + ": " + changed +
-          " changed; the run goes on with the new one, and is not what it was");
 }
 
 void warn_of_divergence(const Run& run, const Outcome& outcome) {
@@ -267,23 +265,51 @@ void warn_of_divergence(const Run& run, const Outcome& outcome) {
   }
 }
 
+// Slurm starts the job again, and resume = "auto" goes on. A person's Ctrl-C is no preemption.
+void requeue(int signal) {
+  if (signal != SIGTERM && signal != SIGUSR1) return;
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) return log(Level::warning, "requeue", "this is no job of Slurm: there is no SLURM_JOB_ID");
+  std::vector<std::string> words = {"scontrol", "requeue", job};
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  int status = ::posix_spawnp(&child, "scontrol", nullptr, nullptr, arguments.data(), environ);
+  if (status != 0)
+    return log(Level::warning, "requeue", std::string("scontrol cannot be run: ") + std::strerror(status));
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status == 0) return log(Level::info, "requeue", std::string("job ") + job + " is back in the queue");
+  log(Level::warning, "requeue",
+      "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
+}
+
+// What a signal asks for before there is anything to save.
+int stop_before_the_first_step(const Prepared& prepared) {
+  const int signal = stop_signal;
+  std::cout << "stopped before the first step; nothing was trained or written\n";
+  if (prepared.options.requeue) requeue(signal);
+  return 128 + signal;
+}
+
 int train(const po::variables_map& given) {
   const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
-  const bool resumes = wants_to_resume(given);
-  const bool quiet = given.count("quiet") != 0;
+  const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
   listen_for_signals();
   const auto prepared = prepare(given);
+  if (stop_signal != 0) return stop_before_the_first_step(*prepared);
   Run& run = prepared->run;
-  if (!from.empty()) resume(*prepared, from);  // before a folder is made
+  const bool resumes = prepared->resumes;
+  if (!from.empty()) resume(*prepared, from, inexact);  // before a folder is made
   const auto folder = resumes ? OutputFolder::open_existing(run.output, from) : OutputFolder::open_new(run.output);
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
-  if (resumes && from.empty()) resume(*prepared, from);
-  if (resumes && run.step >= run.steps) {
+  if (resumes && from.empty()) resume(*prepared, from, inexact);
+  if (resumes && prepared->trainer.is_finished(run)) {
     std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
-  if (resumes) warn_of_changes(*prepared);
   write_config(*prepared);  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
@@ -292,7 +318,9 @@ int train(const po::variables_map& given) {
   write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
   warn_of_divergence(run, outcome);
   if (!quiet) print_end(*prepared, outcome, command_of(given));
-  return outcome.signal == 0 ? 0 : 128 + outcome.signal;
+  if (outcome.signal == 0) return 0;
+  if (prepared->options.requeue) requeue(outcome.signal);
+  return 128 + outcome.signal;
 }
 
 // Makes the plugin with no table at all, just to see what it reads.
@@ -358,7 +386,8 @@ po::variables_map parse(int argc, char** argv) {
   po::options_description known;
   known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
       "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
-      "plugin-path", po::value<std::vector<std::string>>())("quiet", "")("help", "")("version", "");
+      "plugin-path", po::value<std::vector<std::string>>())("allow-inexact", "")("quiet", "")("help", "")("version",
+                                                                                                          "");
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);
   po::variables_map given;

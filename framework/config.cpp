@@ -64,7 +64,7 @@ bool is_array_of_tables(const Value& value) {
          });
 }
 
-void merge(Value& into, Value from);
+void merge(Value& into, Value from, int depth);
 
 void merge_entries(Array& into, Array from) {
   const auto written_before = static_cast<std::ptrdiff_t>(into.size());
@@ -73,17 +73,18 @@ void merge_entries(Array& into, Array from) {
     const auto same =
         std::find_if(into.begin(), end, [&](const Value& other) { return use_of(other) == use_of(entry); });
     if (same != end) {
-      merge(*same, std::move(entry));
+      merge(*same, std::move(entry), 2);
     } else {
       into.push_back(std::move(entry));
     }
   }
 }
 
-void merge(Value& into, Value from) {
+// Callbacks and monitors, the lists at depth 1, are merged one by one; any other list is a value, which is replaced.
+void merge(Value& into, Value from, int depth) {
   auto* table = std::get_if<Table>(&into.data);
   auto* other = std::get_if<Table>(&from.data);
-  if (is_array_of_tables(into) && is_array_of_tables(from)) {
+  if (depth == 1 && is_array_of_tables(into) && is_array_of_tables(from)) {
     merge_entries(std::get<Array>(into.data), std::move(std::get<Array>(from.data)));
   } else if (table == nullptr || other == nullptr ||
              (!use_of(from).empty() && !use_of(into).empty() && use_of(from) != use_of(into))) {
@@ -94,7 +95,7 @@ void merge(Value& into, Value from) {
       if (found == table->end()) {
         table->emplace(key, std::move(value));
       } else {
-        merge(found->second, std::move(value));
+        merge(found->second, std::move(value), depth + 1);
       }
     }
   }
@@ -184,14 +185,14 @@ toml::array to_toml_array(const Array& array) {
 
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
   Value config{Table{}, ""};
-  for (const auto& file : files) merge(config, parse_file(file));
+  for (const auto& file : files) merge(config, parse_file(file), 0);
   // Strategies first: their options may stand before them on the command line.
   auto in_order = sets;
   std::ranges::stable_partition(in_order, [](const std::string& set) {
     const auto key = set.substr(0, set.find('='));
     return key.ends_with(".use") || key.ends_with(".use ");
   });
-  for (const auto& set : in_order) merge(config, parse_set(set));
+  for (const auto& set : in_order) merge(config, parse_set(set), 0);
   return std::get<Table>(std::move(config.data));
 }
 

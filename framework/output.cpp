@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -33,7 +35,27 @@ bool holds_a_run(const fs::path& folder) {
 }
 
 bool has_checkpoints(const fs::path& folder) {
-  return fs::is_directory(folder / "checkpoints");
+  return !checkpoints_in((folder / "checkpoints").string()).empty();
+}
+
+// Others could put files of theirs in the place of the run's.
+void refuse_a_shared_folder(const fs::path& path) {
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) != 0)
+    refuse("cannot look at the run's folder " + path.string() + ": " + std::strerror(errno));
+  if (S_ISLNK(status.st_mode)) {
+    refuse("the run's folder " + path.string() + " is a symbolic link; set [run] output to the folder itself");
+  }
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (status.st_mode & S_ISVTX) == 0) {
+    refuse("others may write to the run's folder " + path.string() + "; chmod go-w it, or take another");
+  }
+}
+
+// Nobody but the owner writes to it, whatever the umask.
+void make_folder(const fs::path& path, std::error_code& trouble) {
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), trouble);
+  if (trouble || ::mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) return;
+  trouble = {errno, std::generic_category()};
 }
 
 // The run that a path is in: <run>/checkpoints/step-00000010, or any part of it.
@@ -65,7 +87,12 @@ fs::path newest_run(const fs::path& wanted) {
 
 }  // namespace
 
+bool OutputFolder::is_there(const fs::path& wanted) {
+  return !newest_run(wanted).empty();
+}
+
 std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
+  refuse_a_shared_folder(path);
   const auto file = path / lock_name;
   const int lock = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock < 0) refuse("cannot write to the run's folder: " + file.string() + ": " + std::strerror(errno));
@@ -83,7 +110,7 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted) {
   for (int number = 1;; ++number) {
     const auto path = numbered(wanted, number);
     std::error_code trouble;
-    fs::create_directories(path, trouble);
+    make_folder(path, trouble);
     if (!trouble && !fs::is_directory(path, trouble)) trouble = std::make_error_code(std::errc::not_a_directory);
     if (trouble) {
       refuse("cannot make the run's folder " + path.string() + ": " + trouble.message() +

@@ -11,8 +11,12 @@ namespace vernier {
 class OutputFolder {
  public:
   // A folder for a new run: `wanted` where it does not exist or holds no run, else wanted-2, wanted-3, …, so that no
-  // run is ever written over. Throws Error::Kind::configuration where it cannot be made.
+  // run is ever written over. Throws Error::Kind::configuration where it cannot be made, is a link, or others may
+  // write to it.
   static OutputFolder open_new(const std::filesystem::path& wanted);
+
+  // Whether there is a run to go on with: wanted, wanted-2, … with a checkpoint in it, whole or not.
+  static bool is_there(const std::filesystem::path& wanted);
 
   // The folder of an earlier run. from: empty for the run among wanted, wanted-2, … that saved a checkpoint last; else
   // a run's folder or one of its checkpoints. Throws where there is none, or another process is writing to it.

@@ -2,13 +2,19 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace vernier {
+
+using Json = nlohmann::json;
 
 namespace {
 
@@ -16,19 +22,21 @@ namespace {
   throw Error(text, Error::Kind::configuration);
 }
 
-Tensors model_tensors(const torch::nn::Module& model) {
-  Tensors tensors;
-  for (const auto& entry : model.named_parameters()) tensors[entry.key()] = entry.value();
-  for (const auto& entry : model.named_buffers()) tensors[entry.key()] = entry.value();
-  return tensors;
+// Monitors only look, and a checkpoint only keeps: a run may go on with others.
+bool is_part_of_the_numbers(const std::string& id) {
+  return !id.starts_with("monitor/") && !id.starts_with("checkpoint/");
 }
 
-// Monitors only look, so a run may be resumed with others; everything else is part of the numbers.
+std::string lines_of(const std::vector<Plugin*>& plugins) {
+  std::string lines;
+  for (const auto* plugin : plugins)
+    lines += plugin->id() + ' ' + (plugin->version().empty() ? "?" : plugin->version()) + '\n';
+  return lines;
+}
+
 std::string ids_of(const std::vector<Plugin*>& plugins) {
   std::string ids;
-  for (const auto* plugin : plugins) {
-    if (!plugin->id().starts_with("monitor/")) ids += (ids.empty() ? "" : " ") + plugin->id();
-  }
+  for (const auto* plugin : plugins) ids += (ids.empty() ? "" : " ") + plugin->id();
   return ids;
 }
 
@@ -45,7 +53,7 @@ void refuse_another_model(const Tensors& saved, const Tensors& live) {
   for (const auto& [name, tensor] : live) {
     const auto found = saved.find(name);
     if (found == saved.end()) refuse("the checkpoint has no tensor '" + name + "'" + of_another);
-    if (shape_of(found->second) != shape_of(tensor)) {
+    if (found->second.sizes() != tensor.sizes()) {
       refuse("'" + name + "' is " + shape_of(found->second) + " in the checkpoint and " + shape_of(tensor) +
              " in this model" + of_another);
     }
@@ -55,10 +63,105 @@ void refuse_another_model(const Tensors& saved, const Tensors& live) {
   }
 }
 
-void refuse_other_plugins(const std::string& saved, const std::string& live) {
-  if (saved == live) return;
-  refuse("the checkpoint was written with " + saved + "; this run has " + live +
-         "; resume with the same plugins, or start a new run");
+// What keeps a run from going on bit for bit, each as "threads was 1 and is 2".
+class Differences {
+ public:
+  void compare(const std::string& what, const std::string& before, const std::string& now) {
+    if (before != now) add(what + " was " + before + " and is " + now);
+  }
+  void add(const std::string& difference) { all_ += (all_.empty() ? "" : "; ") + difference; }
+  const std::string& text() const { return all_; }
+
+ private:
+  std::string all_;
+};
+
+void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& differences) {
+  std::string first;
+  std::int64_t more = -1;
+  for (const auto& [name, tensor] : live) {
+    const auto before = saved.at(name).scalar_type();
+    if (before == tensor.scalar_type()) continue;
+    if (++more == 0) first = c10::str("'", name, "' was ", before, " and is ", tensor.scalar_type());
+  }
+  if (more >= 0) differences.add(first + (more > 0 ? c10::str(" (and ", more, " more)") : ""));
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+void compare_plugins(const std::vector<std::string>& before, const std::vector<std::string>& now,
+                     Differences& differences) {
+  std::vector<std::string> saved, live;
+  std::ranges::copy_if(before, std::back_inserter(saved), is_part_of_the_numbers);
+  std::ranges::copy_if(now, std::back_inserter(live), is_part_of_the_numbers);
+  const auto tell_missing = [&](const auto& from, const auto& in, const char* what) {
+    for (const auto& id : from) {
+      if (std::ranges::find(in, id) == in.end()) differences.add(id + what);
+    }
+  };
+  tell_missing(saved, live, " is not in this run");
+  tell_missing(live, saved, " is new in this run");
+  const bool has_same = std::ranges::is_permutation(saved, live);
+  if (has_same && saved != live) differences.add("the callbacks are in another order");
+}
+
+void compare_versions(const std::string& before, const std::string& now, Differences& differences) {
+  std::map<std::string, std::string> versions;
+  const auto saved = words_of(before), live = words_of(now);
+  for (std::size_t i = 0; i + 1 < saved.size(); i += 2) versions[saved[i]] = saved[i + 1];
+  for (std::size_t i = 0; i + 1 < live.size(); i += 2) {
+    const auto found = versions.find(live[i]);
+    if (found == versions.end() || !is_part_of_the_numbers(live[i])) continue;
+    differences.compare("the version of " + live[i], found->second, live[i + 1]);
+  }
+}
+
+void compare_options(const std::string& table, const Json& before, const Json& now, Differences& differences) {
+  if (before.value("use", Json()) != now.value("use", Json())) return;  // another plugin, which is told already
+  for (const auto& [key, value] : now.items()) {
+    differences.compare(table + "." + key, before.contains(key) ? before[key].dump() : "not there", value.dump());
+  }
+}
+
+// The length of a run, its folder and who looks at it may change.
+void compare_configurations(const Json& before, const Json& now, Differences& differences) {
+  const auto seed_of = [](const Json& all) { return all.value("run", Json::object()).value("seed", Json()).dump(); };
+  differences.compare("run.seed", seed_of(before), seed_of(now));
+  for (const auto& [role, table] : now.items()) {
+    if (role == "run" || !is_part_of_the_numbers(role + "/") || !before.contains(role)) continue;
+    const auto& other = before[role];
+    if (table.is_object() && other.is_object()) compare_options(role, other, table, differences);
+    for (std::size_t i = 0; table.is_array() && other.is_array() && i < std::min(table.size(), other.size()); ++i) {
+      compare_options(role + "." + table[i].value("use", ""), other[i], table[i], differences);
+    }
+  }
+}
+
+std::string device_of(const Run& run) {
+  return c10::DeviceTypeName(run.device.type(), true);
+}
+
+// Older snapshots do not have all of it.
+Differences differences(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
+                        const std::string& configuration) {
+  Differences found;
+  compare_plugins(words_of(snapshot.text("run/plugins")), words_of(ids_of(plugins)), found);
+  if (snapshot.has("run/versions")) compare_versions(snapshot.text("run/versions"), lines_of(plugins), found);
+  if (snapshot.has("run/configuration") && !configuration.empty()) {
+    const auto saved = Json::parse(snapshot.text("run/configuration"), nullptr, /*allow_exceptions=*/false);
+    if (saved.is_object() && !saved.empty()) compare_configurations(saved, Json::parse(configuration), found);
+  }
+  found.compare("device", snapshot.text("run/device"), device_of(run));
+  found.compare("threads", std::to_string(snapshot.integer("run/threads")), std::to_string(at::get_num_threads()));
+  if (snapshot.has("run/libtorch")) found.compare("LibTorch", snapshot.text("run/libtorch"), TORCH_VERSION);
+  if (snapshot.has("run/processor"))
+    found.compare("processor", snapshot.text("run/processor"), at::get_cpu_capability());
+  return found;
 }
 
 // A monitor only looks, so one that cannot save or load is reported, and the run goes on.
@@ -74,50 +177,69 @@ void named(const Plugin& plugin, const char* doing, const Body& body) {
 
 }  // namespace
 
-State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins) {
+Tensors model_tensors(const torch::nn::Module& model) {
+  Tensors tensors;
+  for (const auto& entry : model.named_parameters()) tensors[entry.key()] = entry.value();
+  for (const auto& entry : model.named_buffers()) tensors[entry.key()] = entry.value();
+  return tensors;
+}
+
+State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration) {
   State state;
+  if (!configuration.empty()) state.put("run/configuration", configuration);
   for (const auto& [name, tensor] : model_tensors(*run.model)) state.put("model/" + name, tensor.detach());
   for (const auto* plugin : plugins) {
     named(*plugin, " while it was saved", [&] { state.put("plugin/" + plugin->id(), plugin->save()); });
   }
   state.put("run/plugins", ids_of(plugins));
+  state.put("run/versions", lines_of(plugins));
+  state.put("run/libtorch", std::string(TORCH_VERSION));
+  state.put("run/processor", at::get_cpu_capability());
   state.put("run/step", run.step);
   state.put("run/updates", run.updates);
   state.put("run/epoch", run.epoch);
   state.put("run/samples", run.samples);
   state.put("run/tokens", run.tokens);
-  state.put("run/device", std::string(c10::DeviceTypeName(run.device.type(), true)));
+  state.put("run/device", device_of(run));
   state.put("run/threads", static_cast<std::int64_t>(at::get_num_threads()));
   state.put("random/cpu", generator(torch::kCPU).get_state().clone());
   if (!run.device.is_cpu()) state.put("random/device", generator(run.device).get_state().clone());
   return state;
 }
 
-void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins) {
+void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins,
+                      const std::string& configuration, bool allow_inexact) {
   const auto saved = snapshot.part("model").tensors;
   auto live = model_tensors(*run.model);
   refuse_another_model(saved, live);
-  refuse_other_plugins(snapshot.text("run/plugins"), ids_of(plugins));
-  const std::string device = c10::DeviceTypeName(run.device.type(), true);
-  if (snapshot.text("run/device") != device || snapshot.integer("run/threads") != at::get_num_threads()) {
-    log(Level::warning, "resume",
-        c10::str("the checkpoint was written on ", snapshot.text("run/device"), " with ",
-                 snapshot.integer("run/threads"), " threads, this is ", device, " with ", at::get_num_threads(),
-                 ": sums are taken in another order, the run goes on but not bit for bit"));
+  auto found = differences(snapshot, run, plugins, configuration);
+  compare_dtypes(saved, live, found);
+  if (!found.text().empty()) {
+    const std::string text = "the run cannot go on bit for bit: " + found.text();
+    if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to go on all the same");
+    log(Level::warning, "resume", text + "; it goes on all the same");
   }
+  const auto step = snapshot.integer("run/step"), updates = snapshot.integer("run/updates"),
+             epoch = snapshot.integer("run/epoch"), samples = snapshot.integer("run/samples"),
+             tokens = snapshot.integer("run/tokens");
+  const auto random = snapshot.tensor("random/cpu");
+  const auto ids = words_of(snapshot.text("run/plugins"));
+
   const torch::NoGradGuard no_grad;
   for (auto& [name, tensor] : live) tensor.copy_(saved.at(name));
   for (auto* plugin : plugins) {
     const auto saved_by_it = snapshot.part("plugin/" + plugin->id());
-    const bool is_new = saved_by_it.tensors.empty() && plugin->id().starts_with("monitor/");
-    if (!is_new) named(*plugin, " while it was resumed", [&] { plugin->load(saved_by_it); });
+    const bool is_known = std::ranges::find(ids, plugin->id()) != ids.end();
+    if (is_known || !saved_by_it.tensors.empty()) {
+      named(*plugin, " while it was resumed", [&] { plugin->load(saved_by_it); });
+    }
   }
-  run.step = snapshot.integer("run/step");
-  run.updates = snapshot.integer("run/updates");
-  run.epoch = snapshot.integer("run/epoch");
-  run.samples = snapshot.integer("run/samples");
-  run.tokens = snapshot.integer("run/tokens");
-  generator(torch::kCPU).set_state(snapshot.tensor("random/cpu"));
+  run.step = step;
+  run.updates = updates;
+  run.epoch = epoch;
+  run.samples = samples;
+  run.tokens = tokens;
+  generator(torch::kCPU).set_state(random);
   if (!run.device.is_cpu() && snapshot.has("random/device")) {
     generator(run.device).set_state(snapshot.tensor("random/device"));
   }

@@ -8,12 +8,18 @@
 
 namespace vernier {
 
-// Shares the live tensors; whoever keeps it longer than the moment copies.
-State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins);
+// Shares the live tensors; whoever keeps it longer than the moment copies. configuration: as resolved, a JSON object;
+// "" where there is none to keep.
+State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration = "");
 
-// Puts a snapshot into a prepared run. Checks names, shapes and dtypes of the model and the set of plugins first and
-// throws Error::Kind::configuration before anything is changed.
-void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins);
+// Puts a snapshot into a prepared run. All that can be checked is checked before anything is changed, and refused with
+// Error::Kind::configuration: another model always; what else keeps the run from going on bit for bit (plugins, their
+// options and versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which tells it.
+void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins,
+                      const std::string& configuration = "", bool allow_inexact = false);
+
+// Parameters and buffers by their dotted names, a tied one under each of its names.
+Tensors model_tensors(const torch::nn::Module& model);
 
 // XXH3-128 over names, dtypes, shapes and bytes of the model's parameters and buffers, in hexadecimal: equal digests,
 // equal models.

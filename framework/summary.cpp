@@ -54,6 +54,10 @@ Json configuration(const Options& run_table, const Wiring& wiring) {
 
 }  // namespace
 
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
+  return configuration(run_table, wiring).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome) {
   const auto rate = [&](std::int64_t count) {

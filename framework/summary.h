@@ -11,4 +11,7 @@ namespace vernier {
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome);
 
+// Every option of every plugin as it was read, as a JSON object: what a checkpoint keeps.
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring);
+
 }  // namespace vernier

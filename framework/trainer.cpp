@@ -63,7 +63,7 @@ void Trainer::compute_gradients(Run& run) {
   for (const Batch& piece : pieces) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
-    const auto loss = precision_->forward([&] { return task_->loss(run.piece); });
+    const auto loss = forward([&] { return task_->loss(run.piece); });
     if (!loss.requires_grad()) throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
@@ -72,6 +72,15 @@ void Trainer::compute_gradients(Run& run) {
   distributed_->reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
+}
+
+// What fails after the task has answered is the precision policy's.
+torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
+  return precision_->forward([&] {
+    auto loss = body();
+    called_ = wiring_.precision.get();
+    return loss;
+  });
 }
 
 // The graph is the task's: what fails in its backward pass is told as the task's.
@@ -100,14 +109,19 @@ void Trainer::settle(Run& run) {
   }
 }
 
-void Trainer::prepare(Run& run, std::int64_t epochs) {
+void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
+  run.stop = &stop_;
   attributed(run, [&] {
     const auto all = wiring_.plugins();
     for (auto* plugin : all) {
+      if (run.is_stopping()) return;
       called_ = plugin;
       plugin->prepare(run);
       if (plugin != wiring_.task.get()) continue;
       if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
+      called_ = nullptr;
+      if (init) init(*run.model);
+      called_ = plugin;
       run.model->to(run.device);
       run.model->train();
       name_parameters(run);
@@ -142,9 +156,10 @@ void Trainer::name_parameters(Run& run) {
   }
 }
 
-void Trainer::resume(Run& run, const State& snapshot) {
-  restore_snapshot(snapshot, run, wiring_.plugins());
+void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
+  restore_snapshot(snapshot, run, wiring_.plugins(), configuration_, allow_inexact);
   const auto own = snapshot.part("trainer");
+  validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
   if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
   if (own.has("best_loss")) best_loss_ = own.tensor("best_loss").to(run.device);
@@ -159,6 +174,7 @@ Outcome Trainer::train(Run& run) {
     attributed(run, [&] { loop(run); });
   } catch (...) {
     const auto failure = std::current_exception();
+    save_what_is_whole(run);
     try {
       bus_.emit(Event::RunFailed, run);
     } catch (...) {
@@ -179,31 +195,48 @@ void Trainer::loop(Run& run) {
   using Clock = std::chrono::steady_clock;
   const std::int64_t batches = task_->batches_per_epoch();
   bus_.emit(Event::RunBegin, run);
+  if (validation_due_) {
+    saved_step_ = -1;  // what is saved there lacks the validation
+    conclude(run);
+  }
   while (run.step < run.steps && stop_ == 0) {
+    is_whole_ = false;
     if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;
     step(run);
     in_step_ = false;
     const bool last = run.step + 1 == run.steps;
-    const bool validates = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
-    if (validates) synchronize(run.device);  // or the time that the device still takes would be nobody's
+    validation_due_ = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
+    if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
     outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     run.notices.clear();  // every listener has seen them
     run.step += 1;
-    if (validates) validate(run);
-    if (run.step % batches == 0) {
-      bus_.emit(Event::EpochEnd, run);
-      run.epoch += 1;
-    }
-    if (checkpoint_->due(run)) save(run);
+    conclude(run);
   }
-  outcome_.signal = run.step < run.steps ? stop_.load() : 0;
+  outcome_.signal = is_finished(run) ? 0 : stop_.load();
   if (saved_step_ != run.step) save(run);
   bus_.emit(Event::RunEnd, run);
 }
 
-void Trainer::validate(Run& run) {
+// What comes after a step: a validation, the end of an epoch, a checkpoint.
+void Trainer::conclude(Run& run) {
+  is_whole_ = true;
+  if (validation_due_ && !validate(run)) return;
+  validation_due_ = false;
+  is_whole_ = false;
+  if (run.step % task_->batches_per_epoch() == 0) {
+    bus_.emit(Event::EpochEnd, run);
+    run.epoch += 1;
+  }
+  is_whole_ = true;
+  if (checkpoint_->due(run)) save(run);
+}
+
+// False where a signal cut it short: it is done again where the run goes on, which is then the run that was not
+// stopped.
+bool Trainer::validate(Run& run) {
+  if (run.is_stopping()) return false;
   // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
@@ -211,27 +244,40 @@ void Trainer::validate(Run& run) {
   torch::Tensor loss;
   {
     const torch::NoGradGuard no_grad;
-    loss = precision_->forward([&] { return task_->validate(run); });
+    loss = forward([&] { return task_->validate(run); });
   }
   for (auto& [module, training] : modes) module->train(training);
-  if (!loss.defined()) return;
+  if (run.is_stopping()) return false;
+  if (!loss.defined()) return true;
   const double value = loss.item<double>();
   run.metrics.set("validation_loss", value);
   outcome_.validation_loss = value;
   outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
   bus_.emit(Event::Validated, run);
+  return true;
 }
 
 void Trainer::save(Run& run) {
-  auto snapshot = take_snapshot(run, wiring_.plugins());
+  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration_);
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
+  if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
   checkpoint_->write(snapshot, run);
   saved_step_ = run.step;
+}
+
+// Hours of training need not be lost with a step that failed, where what it worked on is whole.
+void Trainer::save_what_is_whole(Run& run) {
+  if (!is_whole_ || saved_step_ == run.step || called_ == wiring_.checkpoint.get()) return;
+  try {
+    save(run);
+  } catch (...) {
+    log(Level::error, "checkpoint after the failure", caught().message);
+  }
 }
 
 template <class Body>

@@ -44,25 +44,35 @@ class Trainer {
   // validate_every: 0 only after the last step. stop: a signal's number ends the run after the step in work.
   Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
-  // Builds model, data and states: everything but training. Sets run.steps from `epochs` where that is given.
-  void prepare(Run& run, std::int64_t epochs);
+  // Builds model, data and states: everything but training. Sets run.steps from `epochs` where that is given. init:
+  // what is done to the new model before anything is made from it. Returns early where a signal came.
+  void prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init = {});
 
-  // Goes on where a snapshot was taken; after prepare.
-  void resume(Run& run, const State& snapshot);
+  // The configuration as resolved, a JSON object: kept in each snapshot, and compared where a run goes on.
+  void describe(std::string configuration) { configuration_ = std::move(configuration); }
 
-  // Trains from run.step to run.steps, with a checkpoint at the end or at a signal. What throws is told as RunFailed
-  // and rethrown with plugin and step.
+  // Goes on where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
+  void resume(Run& run, const State& snapshot, bool allow_inexact = false);
+
+  // Whether nothing is left to be done.
+  bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
+
+  // Trains from run.step to run.steps, with a checkpoint at the end, at a signal, and where something throws between
+  // two steps. What throws is told as RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
 
   void step(Run& run);
 
  private:
   void compute_gradients(Run& run);
+  torch::Tensor forward(const std::function<torch::Tensor()>& body);
   void backward(const torch::Tensor& loss);
   static void name_parameters(Run& run);
   void settle(Run& run);
-  void validate(Run& run);
+  void conclude(Run& run);
+  bool validate(Run& run);
   void save(Run& run);
+  void save_what_is_whole(Run& run);
   void loop(Run& run);
   template <class Body>
   void attributed(const Run& run, const Body& body);
@@ -82,6 +92,9 @@ class Trainer {
   const std::atomic<int>& stop_;
   std::int64_t saved_step_ = -1;
   bool in_step_ = false;
+  bool is_whole_ = false;        // the state is that of finished steps: it may be saved
+  bool validation_due_ = false;  // after the last step, and not done
+  std::string configuration_;
   torch::Tensor best_loss_;
   LateFlag skipped_;
   Outcome outcome_;

@@ -117,6 +117,13 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
     : name(options.get("name", default_name, "name of the run")),
       output(options.get("output", "runs/{name}", "folder for what the run writes; {name} is the run's")),
       device(options.get("device", "auto", "auto (cuda where there is one), cpu, cuda, cuda:1")),
+      resume(options.choose("resume", "never", {"never", "auto"},
+                            "auto: go on with the run in `output` where there is one, else start")),
+      init_from(options.get("init_from", "", "safetensors file or checkpoint that a new run takes its weights from")),
+      init_rename(options.get("init_rename", std::vector<std::string>{},
+                              "\"old -> new\" names of init_from, * for any text; no new name: left out")),
+      init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),
+      requeue(options.get("requeue", false, "Slurm: put the job back into the queue when a signal stops the run")),
       steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
       epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
       threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
@@ -126,6 +133,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
   options.refuse_unread();
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
   if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");
+  if (requeue && resume != "auto") options.refuse("requeue", "needs resume = \"auto\", or the job would start anew");
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
     options.refuse("name", "must be a file name, and is \"" + name + "\"");
   }

@@ -1,19 +1,11 @@
 // bf16: forward under bfloat16 autocast, weights and gradients in float32 (torch.autocast with dtype=torch.bfloat16).
-// bfloat16 has float32's range, so it needs no loss scaler.
-// No options.
-#include <vernier/sdk.h>
+// bfloat16 has float32's range, so it needs no loss scaler. With attention = "fused" equal to PyTorch bit for bit.
+// Options: those of vernier/mixed_precision.h.
+#include <vernier/mixed_precision.h>
 
-class Bf16 final : public vernier::Precision {
+class Bf16 final : public vernier::MixedPrecision {
  public:
-  explicit Bf16(vernier::Options&) {}
-  void prepare(vernier::Run& run) override { device_ = run.device.type(); }
-  torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
-    const vernier::Autocast autocast(device_, torch::kBFloat16);
-    return body();
-  }
-
- private:
-  torch::DeviceType device_ = torch::kCPU;
+  explicit Bf16(vernier::Options& options) : MixedPrecision(options, torch::kBFloat16) {}
 };
 
-VERNIER_PLUGIN(Bf16, "bf16", "1.0.0")
+VERNIER_PLUGIN(Bf16, "bf16", "1.1.0")

@@ -55,11 +55,21 @@ std::string show(const std::string& value) {
   }
   return text + '"';
 }
+std::string show(const Value& value);
 template <class T>
 std::string show(const std::vector<T>& values) {
   std::string text = "[";
   for (const auto& value : values) text += (text.size() > 1 ? ", " : "") + show(value);
   return text + "]";
+}
+
+std::string show(const Table& table) {
+  std::string text = "{";
+  for (const auto& [key, value] : table) text += (text.size() > 1 ? ", " : "") + key + " = " + show(value);
+  return text + "}";
+}
+std::string show(const Value& value) {
+  return std::visit([](const auto& held) { return show(held); }, value.data);
 }
 
 std::string show(const Range& range) {
@@ -219,6 +229,36 @@ T Options::require(const char* key, const char* meaning) {
 template VERNIER_API std::string Options::require<std::string>(const char*, const char*);
 template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
 
+void Options::tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one) {
+  const auto found = table_.find(key);
+  const auto* entries = found == table_.end() ? nullptr : std::get_if<Array>(&found->second.data);
+  const auto slash = owner_.find('/');
+  const std::string header = "[[" + owner_.substr(0, slash) + "." + key + "]]";
+  const std::string wrong = std::string("is a list of tables: write ") + header + " (" + meaning + ")";
+  if (found != table_.end() && entries == nullptr) refuse(key, wrong);
+  declared_.push_back({key, "a list of tables", "[]", entries == nullptr ? "[]" : show(*entries), "", meaning});
+  const auto declare = [&](const Options& one) {
+    for (auto declared : one.declared_) {
+      declared.key = std::string(key) + "." + declared.key;
+      declared.value = declared.fallback;  // each table has its own, which stand with the list
+      declared_.push_back(std::move(declared));
+    }
+  };
+  Options none(owner_, {}, where_);
+  none.only_describe();
+  if (describing_) {
+    read_one(none);
+    declare(none);
+  }
+  for (std::size_t i = 0; entries != nullptr && i < entries->size(); ++i) {
+    const auto* table = std::get_if<Table>(&(*entries)[i].data);
+    if (table == nullptr) refuse(key, wrong);
+    Options one(owner_ + ": " + header + " " + std::to_string(i + 1), *table, (*entries)[i].where);
+    read_one(one);
+    one.refuse_unread();
+  }
+}
+
 void Options::refuse_unread() const {
   for (const auto& [key, value] : table_) {
     const bool read =
@@ -227,7 +267,8 @@ void Options::refuse_unread() const {
     std::vector<std::string> keys;
     for (const auto& known : declared_) keys.push_back(known.key);
     const std::string near = nearest(key, keys);
-    refuse(key.c_str(), "is not an option here" + (near.empty() ? "; `vernier plugins " + owner_ + "` lists them"
+    const std::string plugin = owner_.substr(0, owner_.find(": "));
+    refuse(key.c_str(), "is not an option here" + (near.empty() ? "; `vernier plugins " + plugin + "` lists them"
                                                                 : "; did you mean `" + near + "`?"));
   }
 }

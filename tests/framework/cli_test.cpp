@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <vernier/checkpoint_folder.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -260,7 +262,7 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
     MESSAGE("no tmpfs can be mounted here: a disk that fills up is not tried");
     return;
   }
-  const Arguments onto_disk = {set("run.output=disk/out"), set("task.hidden=[256]"), set("checkpoint.keep=9"),
+  const Arguments onto_disk = {set("run.output=disk/out"), set("task.hidden=[256]"), set("checkpoint.keep_last=9"),
                                "--quiet"};
   CHECK(place.train(onto_disk) == 4);
   const std::string err = place.err;
@@ -269,10 +271,10 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
   ::umount(place.at("disk").c_str());
   CAPTURE(err);
   CHECK(is_one_line(err));
-  CHECK(says(err, "checkpoint/rolling after step"));
+  CHECK(says(err, "checkpoint/rolling "));
   CHECK(says(err, "No space left on device"));
-  CHECK(place.train(
-            {set("run.output=elsewhere/out"), set("task.hidden=[256]"), set("checkpoint.keep=9"), "--resume"}) == 0);
+  CHECK(place.train({set("run.output=elsewhere/out"), set("task.hidden=[256]"), set("checkpoint.keep_last=9"),
+                     "--resume"}) == 0);
   CHECK(says(place.out, "resumed after step "));
   CHECK(place.summary("elsewhere/out")["steps"] == 20);
 }
@@ -336,7 +338,7 @@ TEST_CASE("cli: a checkpoint of another model is refused, and the run is as it w
     CHECK(says(place.err, "it is a checkpoint of another model; resume with the configuration that wrote it"));
   }
   CHECK(place.train({set("optimizer.use=adamw"), "--resume"}) == 2);
-  CHECK(says(place.err, "resume with the same plugins, or start a new run"));
+  CHECK(says(place.err, "optimizer/sgd is not in this run; optimizer/adamw is new in this run; make them the same"));
   CHECK(read_text(place.at("out/config.toml")) == config);
   CHECK(read_text(place.at("out/checkpoints/step-00000020/state.safetensors")) == state);
   CHECK_FALSE(fs::exists(place.at("out-2")));
@@ -364,8 +366,11 @@ TEST_CASE("cli: a finished run is left as it is, and changes are told where a ru
   CHECK(read_text(place.at("out/config.toml")) == config);
   CHECK(place.train({"--resume", set("run.steps=30")}) == 0);
   CHECK_FALSE(says(place.err, "changed"));
-  CHECK(place.train({"--resume", set("run.steps=40"), set("optimizer.learning_rate=0.02")}) == 0);
-  CHECK(says(place.err, "[optimizer] changed; the run goes on with the new one"));
+  CHECK(place.train({"--resume", set("run.steps=40"), set("optimizer.learning_rate=0.02")}) == 2);
+  CHECK(is_one_line(place.err));
+  CHECK(says(place.err, "the run cannot go on bit for bit: optimizer.learning_rate was 0.01 and is 0.02"));
+  CHECK(place.train({"--resume", "--allow-inexact", set("run.steps=40"), set("optimizer.learning_rate=0.02")}) == 0);
+  CHECK(says(place.err, "optimizer.learning_rate was 0.01 and is 0.02; it goes on all the same"));
   CHECK(place.summary()["steps"] == 40);
   CHECK(place.call({"check", "run.toml", "--resume"}) == 2);
   CHECK(says(place.err, "check looks at a new run only"));
@@ -406,15 +411,24 @@ namespace {
 
 const Arguments endless = {"train", "run.toml", "--set=run.steps=100000000"};
 
+// Whether a process has a handler for a signal.
+bool listens_for(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string key, value; status >> key; std::getline(status, value)) {
+    if (key == "SigCgt:" && status >> value) return (std::stoull(value, nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("cli: a signal ends the run with a checkpoint, and the run can be resumed") {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     CAPTURE(signal);
     Place place;
     {
       Program program(endless, place.folder.path());
-      REQUIRE(program.wait_for(place.at("out/checkpoints")));
+      REQUIRE(program.wait_for(place.at("out/checkpoints/latest")));
       program.send(signal);
       CHECK(program.wait() == 128 + signal);
       CHECK(says(program.out(), "go on with:  vernier train run.toml"));
@@ -429,12 +443,119 @@ TEST_CASE("cli: a signal ends the run with a checkpoint, and the run can be resu
   }
 }
 
+TEST_CASE("cli: while a run starts, a signal ends it before anything is written") {
+  Place place;
+  // It listens first, and then makes so many points that a signal comes before the first step.
+  Program program({"train", "run.toml", "--set=task.samples=3000000"}, place.folder.path());
+  REQUIRE(program.wait_until([&] { return listens_for(program.pid(), SIGTERM); }));
+  program.send(SIGTERM);
+  CHECK(program.wait() == 128 + SIGTERM);
+  CHECK(says(program.out(), "stopped before the first step; nothing was trained or written\n"));
+  CHECK_FALSE(fs::exists(place.at("out")));
+}
+
+TEST_CASE("cli: after a signal another SIGTERM is no reason to end at once, a SIGINT is") {
+  Place place;
+  Program program(endless, place.folder.path());
+  REQUIRE(program.wait_for(place.at("out/checkpoints/latest")));
+  for (int i = 0; i < 3; ++i) program.send(SIGTERM);
+  CHECK(program.wait() == 128 + SIGTERM);
+
+  Program stuck(endless, place.folder.path());
+  REQUIRE(stuck.wait_for(place.at("out-2/checkpoints/latest")));
+  ::kill(stuck.pid(), SIGSTOP);  // so that both come before the step is over
+  stuck.send(SIGUSR1);
+  stuck.send(SIGINT);
+  ::kill(stuck.pid(), SIGCONT);
+  const int status = stuck.wait();
+  CHECK((status == -SIGINT || status == 128 + SIGINT || status == 128 + SIGUSR1));
+}
+
+TEST_CASE("cli: resume = auto starts a run, goes on with it, and leaves a finished one") {
+  Place place;
+  const Arguments automatic = {set("run.resume=auto")};
+  REQUIRE(place.train(automatic) == 0);
+  CHECK_FALSE(says(place.out, "resumed"));
+  CHECK(place.train(automatic) == 0);
+  CHECK(says(place.out, "out has all its 20 steps"));
+  CHECK(place.train({set("run.resume=auto"), set("run.steps=30")}) == 0);
+  CHECK(says(place.out, "resumed after step 20\n"));
+  CHECK_FALSE(fs::exists(place.at("out-2")));
+  Place whole;
+  REQUIRE(whole.train({set("run.steps=30")}) == 0);
+  CHECK(whole.summary()["digest"] == place.summary()["digest"]);
+}
+
+TEST_CASE("cli: a preempted job of Slurm is put back into the queue, once its checkpoint is whole") {
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) {
+    CAPTURE(signal);
+    Place place;
+    const auto scontrol =
+        place.folder.write("bin/scontrol", "#!/bin/sh\necho \"$@\" > called\nls out/checkpoints >> called\n");
+    fs::permissions(scontrol, fs::perms::owner_all);
+    const std::string path = place.folder / "bin:" + std::string(std::getenv("PATH"));
+    ::setenv("PATH", path.c_str(), 1);
+    ::setenv("SLURM_JOB_ID", "4711", 1);
+    Arguments arguments = endless;
+    arguments.insert(arguments.end(), {set("run.resume=auto"), set("run.requeue=true")});
+    {
+      Program program(arguments, place.folder.path());
+      REQUIRE(program.wait_for(place.at("out/checkpoints/latest")));
+      program.send(signal);
+      CHECK(program.wait() == 128 + signal);
+    }
+    ::setenv("PATH", path.substr(path.find(':') + 1).c_str(), 1);
+    ::unsetenv("SLURM_JOB_ID");
+    CHECK(fs::exists(place.at("called")) == (signal != SIGINT));
+    if (signal == SIGINT) continue;
+    const auto called = read_text(place.at("called"));
+    CHECK(called.starts_with("requeue 4711\n"));
+    CHECK(says(called, vernier::checkpoint_name(place.summary()["steps"])));
+  }
+  is_refused({"requeue alone", "", {set("run.requeue=true")}, 2, {"`requeue` needs resume = \"auto\""}});
+}
+
+TEST_CASE("cli: a new run takes its weights from a file or a checkpoint, by name") {
+  Place place;
+  REQUIRE(place.train({"--quiet"}) == 0);
+  const auto init = [&](Arguments more) {
+    more.insert(more.end(), {set("run.steps=1"), set("optimizer.learning_rate=0"), set("run.seed=2")});
+    return place.train(more);
+  };
+  CHECK(init({set("run.init_from=out/checkpoints/latest")}) == 0);
+  CHECK(place.summary("out-2")["digest"] == place.summary("out")["digest"]);
+  CHECK(init({set("run.init_from=out/checkpoints/latest/model.safetensors")}) == 0);
+  CHECK(place.summary("out-3")["digest"] == place.summary("out")["digest"]);
+  CHECK(init({set("run.init_from=out/checkpoints/latest"), set("task.hidden=[7]")}) == 2);
+  CAPTURE(place.err);
+  CHECK(is_one_line(place.err));
+  CHECK(says(place.err, " in the model"));
+  CHECK(init({set("run.init_from=none.safetensors")}) == 2);
+  CHECK(says(place.err, "none.safetensors: cannot be opened"));
+}
+
+TEST_CASE("cli: a run's folder that is a link, or that others may write to, is refused") {
+  Place place;
+  fs::create_directory(place.at("real"));
+  fs::create_directory_symlink(place.at("real"), place.at("out"));
+  CHECK(place.train() == 2);
+  CHECK(says(place.err, "the run's folder out is a symbolic link; set [run] output to the folder itself"));
+  fs::remove(place.at("out"));
+  fs::create_directory(place.at("out"));
+  fs::permissions(place.at("out"), fs::perms::all);
+  CHECK(place.train() == 2);
+  CHECK(is_one_line(place.err));
+  CHECK(says(place.err, "others may write to the run's folder out; chmod go-w it, or take another"));
+  fs::permissions(place.at("out"), fs::perms::owner_all);
+  CHECK(place.train() == 0);
+}
+
 TEST_CASE("cli: two runs at once get a folder each, and a run in work cannot be resumed") {
   Place place;
   Program first(endless, place.folder.path());
   Program second(endless, place.folder.path());
-  REQUIRE(first.wait_for(place.at("out/checkpoints")));
-  REQUIRE(second.wait_for(place.at("out-2/checkpoints")));
+  REQUIRE(first.wait_for(place.at("out/checkpoints/latest")));
+  REQUIRE(second.wait_for(place.at("out-2/checkpoints/latest")));
   CHECK(place.train({"--resume=out"}) == 2);
   CAPTURE(place.err);
   CHECK(is_one_line(place.err));

@@ -27,8 +27,8 @@ struct Prepared : Toy {
     prepare();
   }
   State snapshot() { return copy_of(take_snapshot(run, wiring.plugins())); }
-  Thrown restore(const State& state) {
-    return thrown_by([&] { restore_snapshot(state, run, wiring.plugins()); });
+  Thrown restore(const State& state, const std::string& configuration = "", bool allow_inexact = false) {
+    return thrown_by([&] { restore_snapshot(state, run, wiring.plugins(), configuration, allow_inexact); });
   }
   std::string digest() { return vernier::digest(*run.model); }
 };
@@ -77,16 +77,80 @@ TEST_CASE("snapshot: one of another model or other plugins is refused before any
   Prepared same, wider(5);
   CHECK(refusal(wider, [](State&) {}) ==
         configuration("'first' is Float [4, 3] in the checkpoint and Float [5, 3] in this model" + remedy));
-  CHECK(refusal(same, [](State& s) { s.tensors["model/first"] = s.tensors["model/first"].to(torch::kFloat64); }) ==
-        configuration("'first' is Double [4, 3] in the checkpoint and Float [4, 3] in this model" + remedy));
   CHECK(refusal(same, [](State& s) { s.tensors.erase("model/seen"); }) ==
         configuration("the checkpoint has no tensor 'seen'" + remedy));
   CHECK(refusal(same, [](State& s) { s.put("model/third", torch::zeros({1})); }) ==
         configuration("the checkpoint's 'third' is not in this model" + remedy));
-  CHECK(refusal(same, [](State& s) { s.put("run/plugins", std::string("task/toy precision/fp8")); }) ==
-        configuration("the checkpoint was written with task/toy precision/fp8; this run has task/toy precision/fp32 "
-                      "scaler/none accumulation/pieces optimizer/adamw checkpoint/memory distributed/none; resume with "
-                      "the same plugins, or start a new run"));
+  const auto inexact = [](const std::string& what) {
+    return configuration("the run cannot go on bit for bit: " + what +
+                         "; make them the same, or give --allow-inexact to go on all the same");
+  };
+  CHECK(refusal(same, [](State& s) { s.tensors["model/first"] = s.tensors["model/first"].to(torch::kFloat64); }) ==
+        inexact("'first' was Double and is Float"));
+  CHECK(refusal(same, [](State& s) { s.put("run/plugins", s.text("run/plugins") + " callback/ema"); }) ==
+        inexact("callback/ema is not in this run"));
+  CHECK(refusal(same, [](State& s) {
+          s.put("run/plugins", std::string("task/toy precision/fp32 scaler/none accumulation/pieces optimizer/adamw"));
+        }) == inexact("distributed/none is new in this run"));
+  CHECK(refusal(same, [](State& s) { s.put("run/versions", std::string("optimizer/adamw 0.9.0\n")); }) ==
+        inexact("the version of optimizer/adamw was 0.9.0 and is ?"));
+  CHECK(refusal(same, [](State& s) { s.put("run/threads", std::int64_t{7}); }) == inexact("threads was 7 and is 1"));
+  CHECK(refusal(same, [](State& s) { s.put("run/device", std::string("cuda")); }) ==
+        inexact("device was cuda and is cpu"));
+  CHECK(refusal(same, [](State& s) {
+          s.put("run/libtorch", std::string("2.0.0"));
+        }).text.find("LibTorch was 2.0.0 and is ") != std::string::npos);
+  CHECK(refusal(same, [](State& s) {
+          s.put("run/processor", std::string("abacus"));
+        }).text.find("processor was abacus and is ") != std::string::npos);
+}
+
+TEST_CASE("snapshot: options that change the numbers are compared, the rest is not") {
+  const std::string before = R"({"run":{"seed":1,"steps":6},"optimizer":{"use":"adamw","learning_rate":0.1},
+    "callback":[{"use":"clip_norm","max_norm":1.0}],"checkpoint":{"use":"rolling","every":5},
+    "monitor":[{"use":"jsonl"}]})";
+  Prepared saved, fresh;
+  State snapshot = saved.snapshot();
+  snapshot.put("run/configuration", before);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string now = before;
+    now.replace(now.find(from), from.size(), to);
+    return fresh.restore(snapshot, now).text;
+  };
+  CHECK(fresh.restore(snapshot, before) == Thrown{});
+  CHECK(with("\"steps\":6", "\"steps\":60") == "");
+  CHECK(with("\"every\":5", "\"every\":7") == "");
+  CHECK(with("{\"use\":\"jsonl\"}", "{\"use\":\"jsonl\",\"every\":2}") == "");
+  CHECK(says(with("\"seed\":1", "\"seed\":2"), "bit for bit: run.seed was 1 and is 2; make"));
+  CHECK(says(with("0.1", "0.2"), "bit for bit: optimizer.learning_rate was 0.1 and is 0.2; make"));
+  CHECK(says(with("1.0}", "2.0}"), "bit for bit: callback.clip_norm.max_norm was 1.0 and is 2.0; make"));
+  CHECK(says(with("0.1", "0.1,\"eps\":1"), "bit for bit: optimizer.eps was not there and is 1; make"));
+}
+
+TEST_CASE("snapshot: where it is allowed a run goes on inexactly, and says what differs") {
+  static std::vector<std::string> warnings;
+  warnings.clear();
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
+  Prepared saved, fresh;
+  saved.trainer->train(saved.run);
+  State snapshot = saved.snapshot();
+  CHECK(fresh.restore(snapshot) == Thrown{});
+  CHECK(warnings.empty());
+  snapshot.put("run/threads", std::int64_t{7});
+  snapshot.put("run/plugins", std::string("task/toy precision/fp32 scaler/none accumulation/pieces optimizer/sgd"));
+  for (auto entry = snapshot.tensors.lower_bound("plugin/optimizer/"); entry != snapshot.tensors.end();) {
+    entry = entry->first.starts_with("plugin/optimizer/") ? snapshot.tensors.erase(entry) : std::next(entry);
+  }
+  snapshot.tensors["model/first"] = snapshot.tensors["model/first"].to(torch::kFloat64);
+  CHECK(fresh.restore(snapshot, "", /*allow_inexact=*/true) == Thrown{});
+  vernier::set_log_sink(nullptr);
+  CHECK(fresh.run.step == 6);
+  CHECK(fresh.digest() == saved.digest());
+  REQUIRE(warnings.size() == 1);
+  for (const char* part : {"optimizer/sgd is not in this run", "optimizer/adamw is new in this run",
+                           "threads was 7 and is 1", "'first' was Double and is Float", "it goes on all the same"}) {
+    CHECK_MESSAGE(says(warnings[0], part), part);
+  }
 }
 
 TEST_CASE("snapshot: a run may be resumed with other monitors") {
@@ -135,21 +199,6 @@ TEST_CASE("snapshot: what save throws names the plugin, and a monitor's is only 
   CHECK(fresh.restore(watched.snapshot()) == Thrown{});
   vernier::set_log_sink(nullptr);
   CHECK(warnings == std::vector<std::string>{"monitor/broken while it was saved: boom (the run goes on)"});
-}
-
-TEST_CASE("snapshot: another number of threads is told, since the bits may differ") {
-  static std::vector<std::string> warnings;
-  warnings.clear();
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
-  Prepared saved, fresh;
-  State snapshot = saved.snapshot();
-  CHECK(fresh.restore(snapshot) == Thrown{});
-  CHECK(warnings.empty());
-  snapshot.put("run/threads", std::int64_t{7});
-  CHECK(fresh.restore(snapshot) == Thrown{});
-  vernier::set_log_sink(nullptr);
-  REQUIRE(warnings.size() == 1);
-  CHECK(says(warnings[0], "with 7 threads, this is cpu with 1"));
 }
 
 TEST_CASE("snapshot: a digest changes with a bit, a name, a shape, a dtype") {

@@ -372,6 +372,97 @@ TEST_CASE("trainer: what a role throws is named with the role and the step, and 
   }
 }
 
+namespace {
+
+// A task whose validation is asked to stop.
+class Interrupted final : public toy::Task {
+ public:
+  torch::Tensor validate(Run& run) override {
+    if (stop_in == validations++) *stop = SIGTERM;
+    return run.is_stopping() ? torch::Tensor() : toy::Task::validate(run);
+  }
+  std::atomic<int>* stop = nullptr;
+  int stop_in = -1, validations = 0;
+};
+
+// Runs of 6 steps that are validated after every second.
+struct Validated : Toy {
+  explicit Validated(int stop_in = -1) {
+    auto made = std::make_unique<Interrupted>();
+    made->stop = &stop;
+    made->stop_in = stop_in;
+    task = made.get();
+    wiring.task = std::move(made);
+    look(Event::Validated, [this](const Run& run) { seen.push_back(run.step); });
+    prepare(/*validate_every=*/2);
+  }
+  Interrupted* task;
+  std::vector<std::int64_t> seen;
+};
+
+}  // namespace
+
+TEST_CASE("trainer: a validation that a signal cuts short is done again where the run goes on") {
+  Validated whole;
+  whole.trainer->train(whole.run);
+  CHECK(whole.seen == std::vector<std::int64_t>{2, 4, 6});
+  for (int nth = 0; nth < 3; ++nth) {
+    CAPTURE(nth);
+    Validated stopped(nth), resumed;
+    const auto outcome = stopped.trainer->train(stopped.run);
+    CHECK(outcome.signal == SIGTERM);
+    CHECK(stopped.run.step == 2 * (nth + 1));
+    CHECK(stopped.seen.size() == static_cast<std::size_t>(nth));
+    CHECK(stopped.memory().steps == std::vector<std::int64_t>{stopped.run.step});
+    resumed.trainer->resume(resumed.run, *stopped.memory().last);
+    CHECK_FALSE(resumed.trainer->is_finished(resumed.run));
+    const auto end = resumed.trainer->train(resumed.run);
+    auto seen = stopped.seen;
+    seen.insert(seen.end(), resumed.seen.begin(), resumed.seen.end());
+    CHECK(seen == whole.seen);
+    CHECK(equal(resumed.weights(), whole.weights()));
+    CHECK(end.signal == 0);
+    CHECK(resumed.run.epoch == whole.run.epoch);
+    Validated again;  // the last checkpoint has all of it
+    again.trainer->resume(again.run, *resumed.memory().last);
+    CHECK(again.trainer->is_finished(again.run));
+  }
+}
+
+TEST_CASE("trainer: a signal while it prepares ends it before the next plugin") {
+  Toy toy;
+  toy.stop = SIGTERM;
+  toy.prepare();
+  CHECK(toy.run.model == nullptr);
+}
+
+TEST_CASE("trainer: what fails between two steps is saved first, what fails in one is not") {
+  const auto saved_by = [](Event event) {
+    Toy toy;
+    toy.on(event, [](Run& run) {
+      if (run.step >= 3) throw std::runtime_error("boom");
+    });
+    toy.prepare(/*validate_every=*/3);
+    CHECK_THROWS_AS(toy.trainer->train(toy.run), Error);
+    return toy.memory().steps;
+  };
+  CHECK(saved_by(Event::Validated) == std::vector<std::int64_t>{3});
+  CHECK(saved_by(Event::GradientsReady).empty());
+  CHECK(saved_by(Event::StepEnd).empty());
+  CHECK(saved_by(Event::EpochEnd).empty());
+}
+
+TEST_CASE("trainer: a new model is given its first weights before anything is made from it") {
+  Toy toy;
+  for (auto* plugin : toy.wiring.plugins()) toy.wiring.bus.attach(*plugin, false);
+  toy.trainer = std::make_unique<vernier::Trainer>(toy.wiring, 0, toy.stop);
+  toy.trainer->prepare(toy.run, 0, [](torch::nn::Module& model) {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model.parameters()) parameter.fill_(0.25);
+  });
+  CHECK(toy.run.parameters.at(0).owned.eq(0.25).all().item<bool>());
+}
+
 TEST_CASE("trainer: what prepare and load throw is named") {
   FaultyToy toy;
   faulty_call = "task.prepare";

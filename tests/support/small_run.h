@@ -35,8 +35,8 @@ inline vernier::Table from_toml(const std::vector<std::string>& texts) {
 class SmallRun {
  public:
   // One thread for the kernels: the same sums on every machine. The output folder must exist.
-  explicit SmallRun(const vernier::Table& config, const std::string& output = "") {
-    at::set_num_threads(1);
+  explicit SmallRun(const vernier::Table& config, const std::string& output = "", int threads = 1) {
+    at::set_num_threads(threads);
     vernier::Options table("run", std::get<vernier::Table>(config.at("run").data), "test.toml:1");
     const vernier::RunOptions options(table, "test");
     torch::manual_seed(options.seed);

@@ -107,7 +107,8 @@ void Folder::link(const char* name, const std::vector<std::int64_t>& candidates)
   fs::remove(made, trouble);
   fs::create_symlink(target, made, trouble);
   if (!trouble) fs::rename(made, place, trouble);
-  if (trouble) return warn_(place.string() + ": cannot be made a link to " + target.string() + ": " + trouble.message());
+  if (trouble)
+    return warn_(place.string() + ": cannot be made a link to " + target.string() + ": " + trouble.message());
   vernier::sync_checkpoint_folder(path_);
 }
 

@@ -20,6 +20,7 @@
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -76,20 +77,22 @@ class Copies {
 class Rolling final : public vernier::Checkpoint {
  public:
   explicit Rolling(vernier::Options& options)
-      : every_(options.get("every", 500, "steps from one checkpoint to the next; 0: none by steps",
-                           vernier::at_least(0))),
-        every_minutes_(options.get("every_minutes", 0.0, "minutes from one checkpoint to the next; 0: none by the clock",
+      : every_(
+            options.get("every", 500, "steps from one checkpoint to the next; 0: none by steps", vernier::at_least(0))),
+        every_minutes_(options.get("every_minutes", 0.0,
+                                   "minutes from one checkpoint to the next; 0: none by the clock",
                                    vernier::at_least(0))),
         at_epoch_end_(options.get("at_epoch_end", false, "one where the data start anew")) {
     retention_.keep_last = options.get("keep_last", 3, "the newest checkpoints that stay", vernier::at_least(1));
     retention_.keep_every =
         options.get("keep_every", 0, "those of steps that this divides stay for good; 0: none", vernier::at_least(0));
-    retention_.keep_best =
-        options.get("keep_best", 0, "the best checkpoints that stay, saved when they are validated", vernier::at_least(0));
+    retention_.keep_best = options.get("keep_best", 0, "the best checkpoints that stay, saved when they are validated",
+                                       vernier::at_least(0));
     monitor_ = options.get("monitor", "validation_loss", "metric of a validation that says how good");
     retention_.highest_is_best = options.choose("mode", "min", {"min", "max"}, "whether the lowest is best") == "max";
     async_ = options.get("async", true, "write while the training goes on");
-    skips_ = options.choose("in_flight", "wait", {"wait", "skip"}, "where the last one is still being written") == "skip";
+    skips_ =
+        options.choose("in_flight", "wait", {"wait", "skip"}, "where the last one is still being written") == "skip";
     goes_on_ =
         options.choose("on_failure", "stop", {"stop", "go_on"}, "what a save that fails does to the run") == "go_on";
   }
@@ -133,10 +136,9 @@ class Rolling final : public vernier::Checkpoint {
     done_ = 0;
     for (const auto& [name, tensor] : tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
     stalled_ = std::chrono::duration<double>(Clock::now() - begin).count();
-    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred,
-                          [this, folder, what = std::move(what)] {
-                            return folder.save(what, [this](std::uint64_t bytes) { done_ = bytes; });
-                          });
+    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, [this, folder, what = std::move(what)] {
+      return folder.save(what, [this](std::uint64_t bytes) { done_ = bytes; });
+    });
     if (async_) return;
     wait(run);
     stop_at_failure();
@@ -215,7 +217,8 @@ class Rolling final : public vernier::Checkpoint {
 
   // At a step: what was written in the meantime is told, what failed ends the run.
   void look(Run& run) {
-    if (std::exchange(skipped_, false)) run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
+    if (std::exchange(skipped_, false))
+      run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
     if (writing_.valid() && !is_writing()) wait(run);
     stop_at_failure();
   }
@@ -255,8 +258,8 @@ class Rolling final : public vernier::Checkpoint {
     if (retention_.keep_best == 0) return;
     const auto value = run.metrics.value(monitor_.c_str());
     if (!value) {
-      throw Error("monitor = \"" + monitor_ + "\" is not measured by this run's validation; name one that is, such as " +
-                      "validation_loss",
+      throw Error("monitor = \"" + monitor_ +
+                      "\" is not measured by this run's validation; name one that is, such as " + "validation_loss",
                   Error::Kind::configuration);
     }
     if (!std::isfinite(*value)) return;

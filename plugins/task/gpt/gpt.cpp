@@ -91,7 +91,7 @@ class Gpt final : public vernier::Task {
   torch::Tensor validate(Run& run) override {
     if (sampling_.bytes > 0) log_sample(run);
     if (looked_at_.numel() == 0) return {};
-    auto mean = validation_loss(run.device);
+    auto mean = validation_loss(run);
     run.metrics.set("bits_per_byte", mean / std::numbers::ln2);
     return mean;
   }
@@ -148,10 +148,11 @@ class Gpt final : public vernier::Task {
   // A batch may be larger than what fits the memory in one piece.
   std::int64_t validation_batch() const { return std::min<std::int64_t>(batch_size_, 32); }
 
-  torch::Tensor validation_loss(torch::Device device) {
-    auto sum = torch::zeros({}, torch::TensorOptions(device).dtype(torch::kFloat32));
+  torch::Tensor validation_loss(const Run& run) {
+    auto sum = torch::zeros({}, torch::TensorOptions(run.device).dtype(torch::kFloat32));
     for (const auto& numbers : looked_at_.split(validation_batch())) {
-      const auto batch = windows_.gather(numbers).to(device);
+      if (run.is_stopping()) break;
+      const auto batch = windows_.gather(numbers).to(run.device);
       sum += loss(batch).to(torch::kFloat32) * batch.samples;
     }
     return sum / looked_at_.numel();

@@ -126,6 +126,7 @@ class Images final : public vernier::Task {
     auto sum = torch::zeros({}, torch::TensorOptions(run.device).dtype(torch::kFloat32));
     auto right = sum.clone();
     for (const auto& numbers : torch::arange(held_out_.count()).split(batch_size_)) {
+      if (run.is_stopping()) return {};
       const auto batch = held_out_.take(numbers).to(run.device);
       const auto logits = network_->forward(batch.tensors[0]);
       sum += at::cross_entropy_loss(logits, batch.tensors[1]).to(torch::kFloat32) * batch.samples;

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -41,7 +42,6 @@ class VERNIER_API Options {
   struct Declared {
     std::string key, type, fallback, value, range, meaning;
   };
-
   // owner: "scaler/dynamic". where: of the table's header, for keys that are missing.
   Options(std::string owner, Table table, std::string where);
 
@@ -66,13 +66,13 @@ class VERNIER_API Options {
   // What must be given and not be empty. T: std::string or std::vector<std::string>.
   template <class T>
   T require(const char* key, const char* meaning);
-
+  // A list of tables, [[precision.rule]]: reads each, refuses what is left unread. Their keys are told as "rule.match".
+  void tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one);
   // Refuses the value of a key for a reason that no Range can say.
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
 
   bool given(const char* key) const { return table_.count(key) != 0; }
   const std::string& owner() const { return owner_; }
-
   // For the host: what was read, and the check that nothing else was written.
   const std::vector<Declared>& declared() const { return declared_; }
   void refuse_unread() const;

@@ -21,8 +21,7 @@ class VERNIER_API Task : public Plugin {
   virtual std::int64_t batches_per_epoch() const = 0;    // calls of next() until the data start anew, at least 1
   virtual torch::Tensor loss(const Batch& piece) = 0;    // 0-dim: the mean over the piece's samples, differentiable
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
-  // mode and inside Precision::forward. More numbers go into run.metrics. Must leave the global random state alone. One that
-  // takes long returns early where run.is_stopping().
+  // mode. More numbers go into run.metrics. Leaves the random state alone; ends early where run.is_stopping().
   virtual torch::Tensor validate(Run& run);
 };
 
@@ -71,11 +70,9 @@ class VERNIER_API Checkpoint : public Plugin {
   static constexpr const char* role = "checkpoint";
   ~Checkpoint() override;
   virtual bool due(const Run& run) = 0;  // asked after each step
-  // Whole or not at all. May keep no reference to the tensors; may write a copy later, if RunEnd waits for it and throws
-  // where it failed.
+  // Whole or not at all. Keeps no reference to the tensors; a copy may be written later, if RunEnd waits and throws.
   virtual void write(const State& snapshot, Run& run) = 0;
-  // The newest snapshot in the run's folder, or that at a path; nothing where the run has none. Throws where `from` is
-  // given and is none.
+  // The newest snapshot in the run's folder; nothing where it has none. Or that at `from`, where it is not empty.
   virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
 };
 

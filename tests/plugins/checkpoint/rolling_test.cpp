@@ -3,12 +3,15 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <map>
 #include <random>
 #include <set>
 
@@ -18,6 +21,7 @@
 
 using vernier::Checkpoint;
 using vernier::Error;
+using vernier::Event;
 using vernier::Run;
 using vernier::State;
 using vernier::Table;
@@ -30,13 +34,24 @@ void collect_warnings(vernier::Level level, const std::string&, const std::strin
   if (level == vernier::Level::warning) warnings.push_back(text);
 }
 
-Table table(std::int64_t every, std::int64_t keep) {
-  return {{"every", {every, "test.toml:2"}}, {"keep", {keep, "test.toml:3"}}};
+// Writes at once, so that a test sees what a save has done; further options override.
+Table table(std::int64_t every, std::int64_t keep, Table more = {}) {
+  more.try_emplace("every", vernier::Value{every, "test.toml:2"});
+  more.try_emplace("keep_last", vernier::Value{keep, "test.toml:3"});
+  more.try_emplace("async", vernier::Value{false, "test.toml:4"});
+  return more;
+}
+
+template <class T>
+vernier::Value value(T what) {
+  return {what, "test.toml:5"};
 }
 
 // A run in a folder of its own, and its checkpoints.
 struct Fixture {
-  explicit Fixture(std::int64_t keep = 3) : plugin(make_plugin<Checkpoint>("checkpoint/rolling", table(10, keep))) {
+  explicit Fixture(std::int64_t keep = 3, Table more = {})
+      : plugin(make_plugin<Checkpoint>("checkpoint/rolling", table(10, keep, std::move(more)))) {
+    bus.attach(*plugin, false);
     run.name = "test";
     run.output = folder.path().string();
     warnings.clear();
@@ -46,11 +61,28 @@ struct Fixture {
 
   void write(std::int64_t step) {
     run.step = step;
+    plugin->write(snapshot_of(step), run);
+  }
+  static State snapshot_of(std::int64_t step) {
     State snapshot;
     snapshot.put("run/step", step);
     snapshot.put("model/weight", torch::full({16}, static_cast<double>(step), torch::kFloat32));
-    plugin->write(snapshot, run);
+    return snapshot;
   }
+
+  // As the trainer does after a step: a validation where there is one, the question, the save. True where it is saved.
+  bool after_step(std::int64_t step, std::optional<double> validation_loss = std::nullopt) {
+    run.step = step;
+    if (validation_loss) {
+      run.metrics.set("validation_loss", *validation_loss);
+      bus.emit(Event::Validated, run);
+    }
+    if (!plugin->due(run)) return false;
+    write(step);
+    return true;
+  }
+  void tell(Event event) { bus.emit(event, run); }
+  std::string points_to(const char* link) const { return fs::read_symlink(checkpoints() / link).string(); }
 
   // The step of what is read, -1 where there is nothing.
   std::int64_t read(const std::string& from = "") {
@@ -71,16 +103,24 @@ struct Fixture {
   }
 
   fs::path checkpoints() const { return folder.path() / "checkpoints"; }
-  std::string file(const char* checkpoint) const { return (checkpoints() / checkpoint / "state.safetensors").string(); }
+  std::string file(const char* checkpoint) const { return (checkpoints() / checkpoint / "model.safetensors").string(); }
 
+  // Without the links.
   std::set<std::string> names() const {
     std::set<std::string> found;
-    for (const auto& entry : fs::directory_iterator(checkpoints())) found.insert(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(checkpoints())) {
+      if (!entry.is_symlink()) found.insert(entry.path().filename().string());
+    }
     return found;
+  }
+  const vernier::Notice* notice(const std::string& name) const {
+    const auto found = std::ranges::find(run.notices, name, &vernier::Notice::name);
+    return found == run.notices.end() ? nullptr : &*found;
   }
 
   TemporaryFolder folder;
   Run run;
+  vernier::Bus bus;
   std::unique_ptr<Checkpoint> plugin;
 };
 
@@ -129,15 +169,28 @@ TEST_CASE("rolling: it is due at multiples of every") {
   CHECK_THROWS_AS(make_plugin<Checkpoint>("checkpoint/rolling", table(1, 0)), Error);
 }
 
-TEST_CASE("rolling: the file says what it is, and only its owner reads it") {
+TEST_CASE("rolling: the manifest says what it is, and only its owner reads it") {
   Fixture fixture;
+  fixture.run.step = 10;
+  auto snapshot = Fixture::snapshot_of(10);
+  snapshot.put("run/configuration", std::string(R"({"run":{"steps":20}})"));
+  snapshot.put("run/versions", std::string("task/mlp 1.0.0\noptimizer/sgd 1.2.0\n"));
   const auto before = ::umask(0);
-  fixture.write(10);
+  fixture.plugin->write(snapshot, fixture.run);
   ::umask(before);
-  const auto file = vernier::read_safetensors(fixture.file("step-00000010"));
-  CHECK(
-      file.metadata ==
-      vernier::Metadata{{"format", "vernier.checkpoint 1"}, {"step", "10"}, {"run", "test"}, {"torch", TORCH_VERSION}});
+  const auto stored = vernier::read_checkpoint((fixture.checkpoints() / "step-00000010").string());
+  CHECK(stored.manifest.run == "test");
+  CHECK(stored.manifest.step == 10);
+  CHECK(stored.manifest.configuration == R"({"run":{"steps":20}})");
+  REQUIRE(stored.manifest.plugins.size() == 2);
+  CHECK(stored.manifest.plugins[1].id == "optimizer/sgd");
+  CHECK(stored.manifest.plugins[1].version == "1.2.0");
+  CHECK(stored.model.count("weight") == 1);
+  CHECK(stored.state.size() == 1);
+  const auto read = fixture.plugin->read(fixture.run, "");
+  REQUIRE(read);
+  CHECK(read->text("run/configuration") == R"({"run":{"steps":20}})");
+  CHECK(read->text("run/versions") == "task/mlp 1.0.0\noptimizer/sgd 1.2.0\n");
   CHECK(mode_of(fixture.checkpoints()) == 0700);
   CHECK(mode_of(fixture.checkpoints() / "step-00000010") == 0700);
   CHECK(mode_of(fixture.file("step-00000010")) == 0600);
@@ -149,10 +202,10 @@ TEST_CASE("rolling: a notice tells path, seconds and bytes") {
   REQUIRE(fixture.run.notices.size() == 1);
   const auto& notice = fixture.run.notices[0];
   CHECK(notice.name == "checkpoint_saved");
-  REQUIRE(notice.details.size() == 3);
+  REQUIRE(notice.details.size() == 4);
   CHECK(std::get<std::string>(notice.details[0].second) == (fixture.checkpoints() / "step-00000010").string());
   CHECK(std::get<double>(notice.details[1].second) > 0);
-  CHECK(std::get<std::int64_t>(notice.details[2].second) ==
+  CHECK(std::get<std::int64_t>(notice.details[2].second) >
         static_cast<std::int64_t>(fs::file_size(fixture.file("step-00000010"))));
 }
 
@@ -169,7 +222,7 @@ TEST_CASE("rolling: a checkpoint of the same step is replaced") {
 TEST_CASE("rolling: where the newest is damaged the one before is read, with the reason") {
   Fixture fixture;
   for (const std::int64_t step : {10, 20, 30}) fixture.write(step);
-  fs::resize_file(fixture.file("step-00000030"), 100);
+  fs::resize_file(fixture.file("step-00000030"), fs::file_size(fixture.file("step-00000030")) - 1);
   fs::remove(fixture.file("step-00000020"));
   CHECK(fixture.read() == 10);
   REQUIRE(warnings.size() == 3);
@@ -206,15 +259,23 @@ TEST_CASE("rolling: a newer format is refused, naming both, and not fallen back 
   Fixture fixture;
   fixture.write(10);
   fixture.write(20);
-  vernier::save_safetensors(fixture.file("step-00000020"), {}, {{"format", "vernier.checkpoint 2"}});
-  const std::string message = fixture.file("step-00000020") +
-                              ": its format is 'vernier.checkpoint 2', this version reads 'vernier.checkpoint 1'; "
-                              "resume with the version that wrote it";
+  const auto manifest = fixture.checkpoints() / "step-00000020" / "manifest.json";
+  std::ofstream(manifest) << R"({"format":"vernier.checkpoint","version":3)"
+                          << R"(,"checksum":"bf398561e4bc923ec7fb2c106b287ef3"})" << '\n';
+  const std::string message = manifest.string() +
+                              ": its format is version 3, this Vernier reads up to version 2; read it with the version "
+                              "that wrote it";
   CHECK(fixture.refusal() == message);
   CHECK(fixture.refusal((fixture.checkpoints() / "step-00000020").string()) == message);
-  vernier::save_safetensors(fixture.file("step-00000020"), {});
-  CHECK(
-      mentions(fixture.refusal((fixture.checkpoints() / "step-00000020").string()), "was not written as a checkpoint"));
+}
+
+TEST_CASE("rolling: a checkpoint of version 1 is read") {
+  Fixture fixture;
+  fs::create_directories(fixture.checkpoints() / "step-00000010");
+  vernier::save_safetensors((fixture.checkpoints() / "step-00000010" / "state.safetensors").string(),
+                            Fixture::snapshot_of(10).tensors,
+                            {{"format", "vernier.checkpoint 1"}, {"step", "10"}, {"run", "old"}, {"torch", "2.11.0"}});
+  CHECK(fixture.read() == 10);
 }
 
 TEST_CASE("rolling: a path that is no checkpoint is refused") {
@@ -247,13 +308,18 @@ TEST_CASE("rolling: bytes are on the disk before names") {
       if (!call.starts_with("write") && !call.starts_with("close")) order.push_back(call);
     }
   }
-  REQUIRE(order.size() == 6);
+  REQUIRE(order.size() == 10);
   CHECK(order[0].starts_with("mkdir"));
   CHECK(order[1].starts_with("mkdtemp .tmp-"));
-  CHECK(order[2] == "fsync state.safetensors");
-  CHECK(order[3].starts_with("fsync .tmp-"));
-  CHECK(order[4] == "rename step-00000020");
-  CHECK(order[5] == "fsync checkpoints");
+  CHECK(order[2] == "fsync model.safetensors");
+  CHECK(order[3] == "fsync state.safetensors");
+  CHECK(order[4] == "fsync manifest.json");
+  CHECK(order[5].starts_with("fsync .tmp-"));
+  CHECK(order[6] == "rename step-00000020");
+  CHECK(order[7] == "fsync checkpoints");
+  CHECK(order[8] == "rename latest");
+  CHECK(order[9] == "fsync checkpoints");
+  CHECK(fixture.points_to("latest") == "step-00000020");
 }
 
 TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and nothing else") {
@@ -279,13 +345,13 @@ TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and
         CHECK(mentions(message, std::generic_category().message(reason)));
       }
       CHECK((message.empty() ? fixture.read() == 30 : fixture.read() >= 20));
-      CHECK(warnings.empty());
+      for (const auto& warning : warnings) CHECK(mentions(warning, "cannot be made a link"));
       for (const auto& name : fixture.names()) CHECK(name.starts_with("step-"));
       fixture.write(40);
       CHECK(fixture.names().size() == 2);
       CHECK(fixture.read() == 40);
       if (!reached) break;
-      REQUIRE(nth < 100);
+      REQUIRE(nth < 200);
     }
   }
 }
@@ -341,6 +407,190 @@ TEST_CASE("rolling: killed at any moment, the newest is whole") {
   }
   fixture.write(1'000'000);
   CHECK(fixture.names().size() == 2);
+}
+
+TEST_CASE("rolling: it is due by the clock, where an epoch ends, and not where neither is asked for") {
+  Fixture epochs(3, {{"every", value(std::int64_t{0})}, {"at_epoch_end", value(true)}});
+  CHECK_FALSE(epochs.after_step(3));
+  epochs.tell(Event::EpochEnd);
+  CHECK(epochs.after_step(4));
+  CHECK_FALSE(epochs.after_step(5));
+  Fixture clock(3, {{"every", value(std::int64_t{0})}, {"every_minutes", value(1e-9)}});
+  CHECK(clock.after_step(1));
+  Fixture hours(3, {{"every", value(std::int64_t{0})}, {"every_minutes", value(60.0)}});
+  CHECK_FALSE(hours.after_step(1));
+}
+
+TEST_CASE("rolling: what stays is the newest, the regular and the best, as a plain rule says") {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 12; ++trial) {
+    CAPTURE(trial);
+    const auto last = static_cast<std::int64_t>(1 + random() % 3),
+               regular = static_cast<std::int64_t>(random() % 3) * 20, best = static_cast<std::int64_t>(random() % 4);
+    const bool highest = random() % 2 == 0;
+    Fixture fixture(last, {{"keep_every", value(regular)},
+                           {"keep_best", value(best)},
+                           {"mode", value(std::string(highest ? "max" : "min"))}});
+    std::map<std::int64_t, double> saved;  // step and score, as this test sees it; nan: without one
+    for (std::int64_t step = 5; step <= 100; step += 5) {
+      CAPTURE(step);
+      const bool validates = random() % 3 != 0;
+      const double loss = random() % 10 == 0 ? std::nan("") : static_cast<double>(random() % 50);
+      const bool scored = validates && best > 0 && std::isfinite(loss);
+      const auto rank = [&](double score) {  // how many saved ones are at least as good
+        return std::ranges::count_if(saved, [&](const auto& other) {
+          return !std::isnan(other.second) && (highest ? other.second >= score : other.second <= score);
+        });
+      };
+      const bool is_best = scored && rank(loss) < best;
+      const bool is_saved = fixture.after_step(step, validates ? std::optional(loss) : std::nullopt);
+      CHECK(is_saved == (is_best || step % 10 == 0));
+      if (!is_saved) continue;
+      saved[step] = scored ? loss : std::nan("");
+      std::set<std::int64_t> stay;
+      for (auto each = saved.rbegin(); each != saved.rend() && static_cast<std::int64_t>(stay.size()) < last; ++each) {
+        stay.insert(each->first);
+      }
+      std::vector<std::pair<double, std::int64_t>> order;
+      for (const auto& [at, score] : saved) {
+        if (!std::isnan(score)) order.emplace_back(highest ? -score : score, at);
+        if (regular > 0 && at % regular == 0) stay.insert(at);
+      }
+      std::ranges::sort(order);
+      for (std::size_t i = 0; i < std::min(order.size(), static_cast<std::size_t>(best)); ++i)
+        stay.insert(order[i].second);
+      std::erase_if(saved, [&](const auto& each) { return stay.count(each.first) == 0; });
+      Names expected;
+      for (const auto at : stay) expected.insert(vernier::checkpoint_name(at));
+      CHECK(fixture.names() == expected);
+      CHECK(fixture.points_to("latest") == vernier::checkpoint_name(step));
+      if (best > 0 && !order.empty()) CHECK(fixture.points_to("best") == vernier::checkpoint_name(order[0].second));
+    }
+  }
+}
+
+TEST_CASE("rolling: the scores are remembered over a stop") {
+  Fixture first(1, {{"keep_best", value(std::int64_t{1})}}), second(1, {{"keep_best", value(std::int64_t{1})}});
+  CHECK(first.after_step(1, 0.5));
+  CHECK_FALSE(first.after_step(2, 0.7));
+  CHECK(first.after_step(10));
+  second.plugin->load(first.plugin->save());
+  second.run.output = first.run.output;
+  CHECK_FALSE(second.after_step(11, 0.6));
+  CHECK(second.after_step(12, 0.4));
+  CHECK(first.points_to("best") == "step-00000012");
+  CHECK(first.names() == Names{"step-00000012"});
+}
+
+TEST_CASE("rolling: a metric that no validation measures is refused by name") {
+  Fixture fixture(1, {{"keep_best", value(std::int64_t{1})}, {"monitor", value(std::string("acuracy"))}});
+  try {
+    fixture.after_step(1, 0.5);
+    FAIL("not refused");
+  } catch (const Error& error) {
+    CHECK(error.kind() == Error::Kind::configuration);
+    CHECK(mentions(error.what(), "monitor = \"acuracy\" is not measured by this run's validation"));
+  }
+}
+
+namespace {
+
+const Table in_background = {{"async", value(true)}};
+
+Table with(Table more) {
+  more.insert(in_background.begin(), in_background.end());
+  return more;
+}
+
+// Makes the next save fail when it is on its way: its folder is there already, and is a file.
+void block(const Fixture& fixture, const char* checkpoint) {
+  std::ofstream(fixture.checkpoints() / checkpoint) << "in the way";
+}
+
+}  // namespace
+
+TEST_CASE("rolling: in the background, what is saved is the state of the step, whatever is trained meanwhile") {
+  Fixture fixture(9, in_background);
+  auto snapshot = Fixture::snapshot_of(10);
+  for (std::int64_t step = 10; step <= 50; step += 10) {
+    fixture.run.step = step;
+    snapshot.put("run/step", step);
+    snapshot.tensors["model/weight"].fill_(static_cast<double>(step));
+    fixture.plugin->write(snapshot, fixture.run);
+    snapshot.tensors["model/weight"].fill_(-1);
+  }
+  fixture.tell(Event::RunEnd);
+  for (std::int64_t step = 10; step <= 50; step += 10) {
+    CHECK(fixture.read((fixture.checkpoints() / vernier::checkpoint_name(step)).string()) == step);
+  }
+  CHECK(std::ranges::count(fixture.run.notices, "checkpoint_saved", &vernier::Notice::name) == 5);
+}
+
+TEST_CASE("rolling: in the background, a failure ends the run at the next step, by name and reason") {
+  Fixture fixture(3, in_background);
+  fixture.write(10);
+  fixture.tell(Event::RunEnd);
+  block(fixture, "step-00000020");
+  fixture.write(20);
+  std::string message;
+  for (int i = 0; i < 10000 && message.empty(); ++i) {
+    ::usleep(1000);
+    try {
+      fixture.tell(Event::StepBegin);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+  }
+  CHECK(mentions(message, (fixture.checkpoints() / "step-00000020").string() + ": is there, and is no checkpoint"));
+  CHECK(fixture.read() == 10);
+}
+
+TEST_CASE("rolling: a failure may be gone on from, but not at the end of the run") {
+  for (const bool async : {false, true}) {
+    CAPTURE(async);
+    Fixture fixture(3, {{"on_failure", value(std::string("go_on"))}, {"async", value(async)}});
+    fixture.write(10);
+    block(fixture, "step-00000020");
+    fixture.write(20);
+    fixture.write(30);
+    fixture.tell(Event::RunEnd);
+    REQUIRE(fixture.notice("checkpoint_failed") != nullptr);
+    CHECK(mentions(std::get<std::string>(fixture.notice("checkpoint_failed")->details[0].second),
+                   "step-00000020: is there"));
+    REQUIRE(warnings.size() >= 1);
+    CHECK(mentions(warnings[0], "the next save tries again"));
+    CHECK(fixture.read() == 30);
+    block(fixture, "step-00000040");
+    fixture.write(40);
+    CHECK_THROWS_AS(fixture.tell(Event::RunEnd), Error);
+    fixture.tell(Event::RunFailed);
+    CHECK(fixture.read((fixture.checkpoints() / "step-00000030").string()) == 30);
+  }
+}
+
+TEST_CASE("rolling: never two at once; the second waits, or is left out with a notice") {
+  // A state large enough to be on its way still when the next step asks.
+  State large = Fixture::snapshot_of(10);
+  large.put("model/large", torch::zeros({8 << 20}));
+  for (const std::string in_flight : {"wait", "skip"}) {
+    CAPTURE(in_flight);
+    Fixture fixture(9, with({{"in_flight", value(in_flight)}}));
+    fixture.run.step = 10;
+    fixture.plugin->write(large, fixture.run);
+    fixture.tell(Event::StepEnd);
+    const auto* progress = fixture.notice("checkpoint_progress");
+    const bool was_writing = progress != nullptr;
+    if (was_writing) CHECK(std::get<double>(progress->details[0].second) <= 1.0);
+    const bool saved = fixture.after_step(20);
+    fixture.tell(Event::StepBegin);
+    if (in_flight == "wait") CHECK(saved);
+    CHECK(saved == (fixture.notice("checkpoint_skipped") == nullptr));
+    if (!saved) fixture.write(21);  // the last of a run is not left out
+    fixture.tell(Event::RunEnd);
+    CHECK(fixture.names().size() == 2);
+    const auto newest = fixture.plugin->read(fixture.run, "");
+    CHECK(newest->integer("run/step") == (saved ? 20 : 21));
+  }
 }
 
 TEST_CASE("none: writes nothing, reads nothing and says so") {

@@ -2,26 +2,31 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/linear.h>
 #include <doctest/doctest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <vernier/roles.h>
 
 #include "plugin_library.h"
 #include "small_run.h"
+#include "thrown.h"
 
 using vernier::Precision;
 
 namespace {
 
 struct Forward {
-  explicit Forward(const std::string& name) : plugin(make_plugin<Precision>("precision/" + name)) {
+  explicit Forward(const std::string& name, vernier::Table options = {})
+      : plugin(make_plugin<Precision>("precision/" + name, std::move(options))) {
     torch::manual_seed(3);
     input = torch::randn({4, 8});
-    weight = torch::randn({5, 8}).requires_grad_();
-    vernier::Run run;
+    run.model = std::make_shared<torch::nn::Module>();
+    auto layer = run.model->register_module("head", std::make_shared<torch::nn::Module>());
+    weight = layer->register_parameter("weight", torch::randn({5, 8}));
     plugin->prepare(run);
   }
   torch::Tensor linear() {
     return plugin->forward([this] { return at::linear(input, weight); });
   }
+  vernier::Run run;
   std::unique_ptr<Precision> plugin;
   torch::Tensor input, weight;
 };
@@ -46,6 +51,23 @@ Trained train(const std::string& overlay) {
   trained.last_loss = outcome.validation_loss.value();
   trained.updates = run.run.updates;
   return trained;
+}
+
+// The digest of a task trained for 12 steps.
+std::string digest_of(const std::string& precision, const std::string& task = "use = \"mlp\"", int pieces = 1) {
+  const TemporaryFolder output;
+  SmallRun run(
+      from_toml({"[run]\nsteps = 12\n[task]\n" + task +
+                 "\nbatch_size = 12\n[optimizer]\nuse = \"adamw\"\n"
+                 "learning_rate = 0.01\n[checkpoint]\nuse = \"none\"\n[accumulation]\npieces = " +
+                 std::to_string(pieces) + "\n[scaler]\nuse = \"static\"\nscale = 1024.0\n[precision]\n" + precision}),
+      output.path().string());
+  run.train();
+  return run.digest();
+}
+
+std::string trouble_of(const std::string& precision) {
+  return thrown_by([&] { digest_of(precision); }).text;
 }
 
 }  // namespace
@@ -122,4 +144,112 @@ TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale
   CHECK(skipped > 0);
   CHECK(skipped < 30);
   CHECK(run.run.updates == 30 - skipped);
+}
+
+TEST_CASE("precision rules: the policy is what its rules are, bit for bit") {
+  const auto fp32 = digest_of("use = \"fp32\""), bf16 = digest_of("use = \"bf16\""), fp16 = digest_of("use = \"fp16\"");
+  CHECK(fp32 != bf16);
+  CHECK(fp16 != bf16);
+  CHECK(digest_of("use = \"fp32\"\nrule = [{op = \"linear\", use = \"bf16\"}]") == bf16);
+  CHECK(digest_of("use = \"fp32\"\nrule = [{match = \"*\", op = \"linear\", use = \"fp16\"}]") == fp16);
+  CHECK(digest_of("use = \"bf16\"\nrule = [{op = \"linear\", use = \"fp32\"}]") == fp32);
+  CHECK(digest_of("use = \"bf16\"\nrule = [{op = \"linear\"}]") == bf16);  // use = "policy"
+  // The first that matches holds.
+  CHECK(digest_of("use = \"bf16\"\nrule = [{op = \"linear\", use = \"fp32\"}, {op = \"linear\", use = \"fp16\"}]") ==
+        fp32);
+}
+
+TEST_CASE("precision rules: a rule for a layer is for that layer only") {
+  const auto task = std::string("use = \"gpt\"\ndata = [\"") + VERNIER_SOURCE_DIR +
+                    "/sdk/include\"]\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 16";
+  const auto fp32 = digest_of("use = \"fp32\"", task);
+  const auto one = digest_of("use = \"fp32\"\nrule = [{match = \"h.0.mlp.*\", use = \"bf16\"}]", task);
+  CHECK(one != fp32);
+  CHECK(digest_of("use = \"fp32\"\nrule = [{match = \"h.?.mlp.*\", use = \"bf16\"}]", task) != one);
+  CHECK(
+      digest_of("use = \"fp32\"\nrule = [{match = \"h.1.*\", use = \"fp32\"}, {match = \"h.*.mlp.*\", use = \"bf16\"}]",
+                task) == one);
+  // Attention by hand is another sum, near the kernel's.
+  CHECK(digest_of("use = \"fp32\"\nrule = [{op = \"scaled_dot_product_attention\", kernel = \"matmul\"}]", task) ==
+        digest_of("use = \"fp32\"\nattention = \"matmul\"", task));
+  CHECK(digest_of("use = \"fp32\"\nattention = \"matmul\"\nrule = [{op = \"scaled_dot_product_attention\", kernel = "
+                  "\"fused\"}]",
+                  task) == fp32);
+}
+
+TEST_CASE("precision: however long casts of weights are kept, the numbers are the same") {
+  for (const std::string use : {"use = \"bf16\"", "use = \"fp32\"\nrule = [{match = \"*\", use = \"bf16\"}]"}) {
+    const auto kept = digest_of(use, "use = \"mlp\"", 4);
+    CHECK(digest_of(use + "\nweight_casts = \"update\"", "use = \"mlp\"", 4) == kept);
+    CHECK(digest_of(use + "\nweight_casts = \"none\"", "use = \"mlp\"", 4) == kept);
+  }
+}
+
+TEST_CASE("precision rules: results are cast where that is asked for, and inputs of the batch") {
+  Forward forward("fp32", {{"rule",
+                            {vernier::Array{{vernier::Table{{"match", {std::string("head"), ""}},
+                                                            {"use", {std::string("bf16"), ""}},
+                                                            {"cast_outputs", {true, ""}}},
+                                             ""}},
+                             ""}}});
+  const auto output = forward.linear();
+  CHECK((output.scalar_type() == torch::kFloat32));
+  CHECK(torch::equal(
+      output, at::linear(forward.input.to(torch::kBFloat16), forward.weight.to(torch::kBFloat16)).to(torch::kFloat32)));
+  CHECK(digest_of("use = \"bf16\"\ncast_inputs = true") ==
+        digest_of("use = \"bf16\""));  // autocast would cast them too
+}
+
+TEST_CASE("precision rules: running averages of a norm under a 16-bit rule are still updated, in float32") {
+  vernier::Run run;
+  torch::nn::BatchNorm1d norm(3);
+  run.model = std::make_shared<torch::nn::Module>();
+  run.model->register_module("norm", norm.ptr());
+  const auto precision = make_plugin<Precision>(
+      "precision/fp32", {{"rule", {vernier::Array{{vernier::Table{{"use", {std::string("bf16"), ""}}}, ""}}, ""}}});
+  precision->prepare(run);
+  const auto x = torch::randn({8, 3}) + 5;
+  const auto y = precision->forward([&] { return norm->forward(x); });
+  CHECK((y.scalar_type() == torch::kBFloat16));
+  CHECK((norm->running_mean.scalar_type() == torch::kFloat32));
+  CHECK(norm->running_mean.mean().item<double>() > 0.3);  // a tenth of the way to 5
+}
+
+TEST_CASE("precision rules: what matches nothing is refused, naming what is near and where it stands") {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"match = \"layer.*\"\nuse = \"fp32\"",
+       ":19: precision/bf16: [[precision.rule]] 1: `match` is \"layer.*\", and no layer of this model has such a name; "
+       "did "
+       "you mean \"layers.*\"? It has layers.0, layers.1"},
+      {"op = \"softmx\"\nuse = \"fp32\"",
+       ":19: precision/bf16: [[precision.rule]] 1: `op` is \"softmx\", and no operator of "
+       "that name can be seen; did you mean \"softmax\"?"},
+      {"op = \"conv2d\"\nuse = \"fp32\"",
+       ":19: precision/bf16: [[precision.rule]] 1: `op` matches nothing: the model does not "
+       "call conv2d; it calls linear, relu, cross_entropy_loss"},
+      {"op = \"linear\"\nkernel = \"matmul\"",
+       ":20: precision/bf16: [[precision.rule]] 1: `kernel` is for attention only; add "
+       "op = \"scaled_dot_product_attention\""},
+      {"op = \"linear\"\nuse = \"bf17\"",
+       ":20: precision/bf16: [[precision.rule]] 1: `use` is \"bf17\"; did you mean \"bf16\"? "
+       "It takes policy | fp32 | bf16 | fp16 | fp8"},
+      {"opp = \"linear\"",
+       ":19: precision/bf16: [[precision.rule]] 1: `opp` is not an option here; did you mean `op`?"},
+  };
+  for (const auto& [rule, message] : wrong) {
+    CAPTURE(rule);
+    const auto trouble = trouble_of(std::string("use = \"bf16\"\n[[precision.rule]]\n") + rule);
+    CHECK(trouble.find("0.toml:") != std::string::npos);
+    CHECK(trouble.ends_with(message));
+  }
+  CHECK(trouble_of("use = \"bf16\"\nrule = 3")
+            .ends_with("`rule` is a list of tables: write [[precision.rule]] (dtypes by layer "
+                       "and operator; the first that matches an operation holds)"));
+}
+
+TEST_CASE("precision rules: a rule in float16 needs a scaler as the policy would") {
+  CHECK(
+      make_plugin<Precision>("precision/fp32",
+                             {{"rule", {vernier::Array{{vernier::Table{{"use", {std::string("fp16"), ""}}}, ""}}, ""}}})
+          ->needs_scaler());
 }

@@ -1,0 +1,39 @@
+// The 16-bit copies of weights, kept for as long as the weights stand still.
+#pragma once
+
+#include <torch/types.h>
+
+#include <unordered_map>
+
+namespace vernier {
+
+// A copy is made once for each weight (or view of one) and dtype. It is differentiable, and may be used in several
+// graphs: its node holds no tensors that a backward pass would free.
+class CastCache {
+ public:
+  torch::Tensor cast(const torch::Tensor& weight, torch::ScalarType dtype) {
+    const auto [first, last] = copies_.equal_range(weight.storage().unsafeGetStorageImpl());
+    for (auto entry = first; entry != last; ++entry) {
+      const auto& [source, version, copy] = entry->second;
+      if (copy.scalar_type() == dtype && version == weight._version() && is_same_view(source, weight)) return copy;
+    }
+    Entry entry{weight, weight._version(), weight.to(dtype)};
+    return copies_.emplace(weight.storage().unsafeGetStorageImpl(), std::move(entry))->second.copy;
+  }
+
+  void clear() { copies_.clear(); }
+
+ private:
+  struct Entry {
+    torch::Tensor source;  // keeps the storage, so that its address is no other tensor's
+    std::int64_t version;
+    torch::Tensor copy;
+  };
+  static bool is_same_view(const torch::Tensor& a, const torch::Tensor& b) {
+    return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+           a.requires_grad() == b.requires_grad() && a.scalar_type() == b.scalar_type();
+  }
+  std::unordered_multimap<const c10::StorageImpl*, Entry> copies_;
+};
+
+}  // namespace vernier
