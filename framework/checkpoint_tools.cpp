@@ -31,7 +31,7 @@ constexpr const char* usage = R"(usage: vernier checkpoint TOOL …
   verify PATH…                reads every byte; of a run, of all its checkpoints
   show PATH [PATTERN…]        tensors with dtype, shape and statistics; of those whose name matches ('*.weight')
   export PATH FILE            the model's weights as FILE.safetensors; FILE.py: with a module of Python beside it
-  import FILE… FILE           weights from safetensors files into one that [run] init_from takes
+  import FILE… NEW            weights of safetensors files, of all pieces of one too, as one that [run] init_from takes
 
 PATH is a checkpoint, or a run: of that the newest is meant.
 
@@ -39,7 +39,6 @@ options
   --dtype DTYPE               export, import: float32, bfloat16 or float16; else as they are
   --weights masters|model     export: float32 masters where the run kept them (the default), or what the model had
   --layout gpt2               import: from GPT-2's published names and shapes into those of task/gpt
-  --rename OLD=NEW            import: NEW in the place of OLD at the start of a name; may be repeated
 )";
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -48,8 +47,8 @@ options
 
 using Words = std::vector<std::string>;
 
-// Text in columns as wide as they need to be. sides: 'l' or 'r' for each, where its text stands. What ends a row early is
-// in no column.
+// Text in columns as wide as they need to be. sides: 'l' or 'r' for each, where its text stands. What ends a row early
+// is in no column.
 void print_table(const std::vector<Words>& rows, const std::string& sides) {
   std::vector<std::size_t> widths(sides.size());
   for (const auto& row : rows) {
@@ -357,15 +356,6 @@ int export_weights(const Words& words, const po::variables_map& given) {
   return 0;
 }
 
-std::string renamed(std::string name, const Words& renames) {
-  for (const auto& rename : renames) {
-    const auto place = rename.find('=');
-    if (place == std::string::npos || place == 0) refuse("--rename is " + rename + ", and must be OLD=NEW");
-    if (name.starts_with(rename.substr(0, place))) return rename.substr(place + 1) + name.substr(place);
-  }
-  return name;
-}
-
 int import_weights(const Words& words, const po::variables_map& given) {
   if (words.size() < 2) {
     refuse(
@@ -374,15 +364,13 @@ int import_weights(const Words& words, const po::variables_map& given) {
   }
   const auto layout = given.count("layout") != 0 ? given["layout"].as<std::string>() : "";
   if (!layout.empty() && layout != "gpt2") refuse("--layout is " + layout + ", and must be gpt2");
-  const auto renames = given.count("rename") != 0 ? given["rename"].as<Words>() : Words{};
   const auto dtype = dtype_in(given);
   refuse_what_is_there(words.back());
   Tensors tensors;
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     for (const auto& [name, tensor] : load_safetensors(words[i])) {
-      const auto now = renamed(name, renames);
-      if (!tensors.emplace(now, tensor).second) {
-        refuse(words[i] + ": tensor '" + now + "': there are two of this name");
+      if (!tensors.emplace(name, tensor).second) {
+        refuse(words[i] + ": tensor '" + name + "': there are two of this name");
       }
     }
   }
@@ -399,8 +387,7 @@ int import_weights(const Words& words, const po::variables_map& given) {
 int run_checkpoint_tool(int argc, char** argv) {
   po::options_description known;
   known.add_options()("argument", po::value<Words>())("dtype", po::value<std::string>())(
-      "weights", po::value<std::string>())("layout", po::value<std::string>())("rename", po::value<Words>())("help",
-                                                                                                             "");
+      "weights", po::value<std::string>())("layout", po::value<std::string>())("help", "");
   po::positional_options_description places;
   places.add("argument", -1);
   po::variables_map given;

@@ -13,6 +13,8 @@
 #include <set>
 #include <sstream>
 
+#include <vernier/checkpoint_folder.h>
+
 #include "disk.h"
 #include "power_loss.h"
 #include "program.h"
@@ -30,9 +32,8 @@ bool is_long() {
   return given != nullptr && std::string(given) == "long";
 }
 
-// Saves every step; the shortest that overwrites what it saved first.
-const std::string saving_run = R"([run]
-steps = 4
+// Saves every step; the shortest that takes away what it saved first.
+const std::string saving_run = "[run]\nsteps = " + std::string(is_long() ? "12" : "4") + R"(
 device = "cpu"
 threads = 1
 [task]
@@ -337,4 +338,138 @@ TEST_CASE("crash: power is lost, and with it what was not synced, in any order")
   CHECK(unsafe.after_power_loss([](std::size_t) { return Chance::there; }) == UnsafeDisk::everything_of(folder.path()));
   MESSAGE(states, " states of a disk after ", whole.trace.size(), " calls");
   CHECK(states > 100);
+}
+
+TEST_CASE("crash: what stands where a checkpoint goes is damaged, and the disk fails while it is replaced") {
+  const TemporaryFolder folder;
+  const Whole whole = whole_run(saving_run, folder);
+  // To be resumed from step 2, after which step 3 is saved in the place of a damaged one.
+  const auto damage = [&](const fs::path& place) {
+    fs::remove_all(place / "checkpoints" / "step-00000004");
+    fs::resize_file(place / "checkpoints" / "step-00000003" / "model.safetensors", 100);
+  };
+  const auto prepared = [&](const TemporaryFolder& place) {
+    const auto end = in_child([&] {
+      SmallRun small(from_toml({whole.toml, "[run]\nsteps = 3\n"}), place.path().string());
+      disk::watch(place.path().string());
+      small.train();
+      return std::string();
+    });
+    CHECK(end.signal == 0);
+    damage(place.path());
+  };
+  for (const Fault fault : {Fault::kill, Fault::torn, Fault::eio, Fault::full}) {
+    CAPTURE(name_of(fault));
+    for (int at = 1;; ++at) {
+      CAPTURE(at);
+      const TemporaryFolder place;
+      prepared(place);
+      const auto end = in_child([&] {
+        SmallRun small(from_toml({whole.toml}), place.path().string());
+        small.resume();
+        disk::watch(place / "checkpoints", fault, at);
+        const auto result = thrown_by([&] { small.train(); });
+        const auto call = disk::struck();
+        disk::watch("");
+        return call;
+      });
+      const bool was_struck = end.signal != 0 || !end.text.empty();
+      CAPTURE(end.text);
+      check_goes_on(whole, place.path(), 2);
+      if (!was_struck) break;
+      at += is_long() ? 0 : 2;
+    }
+  }
+}
+
+namespace {
+
+// The run as a program, as a person starts it.
+struct Started {
+  explicit Started(const std::string& toml) { folder.write("run.toml", toml); }
+  fs::path out() const { return folder.path() / "out"; }
+
+  // The rest of the run, by --resume where there is a checkpoint, else anew.
+  void finish() const {
+    const bool begun = !vernier::checkpoints_in((out() / "checkpoints").string()).empty();
+    if (!begun) fs::remove_all(out());
+    std::vector<std::string> words = {"train", "run.toml", "--quiet"};
+    if (begun) words.emplace_back("--resume");
+    Program program(words, folder.path());
+    const int status = program.wait();
+    CHECK_MESSAGE(status == 0, program.err());
+  }
+  // Of the newest checkpoint. (A run that is killed after it, and before summary.json, has none.)
+  std::string weights() const { return read_text(out() / "checkpoints" / "latest" / "model.safetensors"); }
+  std::string losses() const { return read_text(out() / "losses.jsonl"); }
+
+  TemporaryFolder folder;
+};
+
+std::string program_run(int steps) {
+  std::string toml = saving_run;
+  const auto place = toml.find("steps = ");
+  toml.replace(place, toml.find('\n', place) - place, "steps = " + std::to_string(steps) + "\noutput = \"out\"");
+  return toml;
+}
+
+double minutes() {
+  const char* given = std::getenv("VERNIER_CRASH_MINUTES");
+  return given != nullptr ? std::strtod(given, nullptr) : 0;
+}
+
+}  // namespace
+
+TEST_CASE("crash: vernier train, killed at random times and resumed each time, ends as if it never was") {
+  const auto toml = program_run(is_long() ? 1000 : 300);
+  const Started whole(toml);
+  whole.finish();
+  REQUIRE(whole.weights() != "");
+  std::mt19937 random(is_long() ? std::random_device()() : 1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::ratio<60>>(minutes());
+  do {
+    const Started killed(toml);
+    for (int i = 0; i < 5; ++i) {
+      const bool begun = !vernier::checkpoints_in((killed.out() / "checkpoints").string()).empty();
+      if (!begun) fs::remove_all(killed.out());
+      std::vector<std::string> words = {"train", "run.toml", "--quiet"};
+      if (begun) words.emplace_back("--resume");
+      Program program(words, killed.folder.path());
+      program.wait_for(killed.out() / "losses.jsonl");  // it trains
+      ::usleep(random() % 300'000);
+      program.send(SIGKILL);
+      program.wait();
+    }
+    killed.finish();
+    CHECK((killed.weights() == whole.weights()));
+    CHECK(killed.losses() == whole.losses());
+  } while (std::chrono::steady_clock::now() < end);
+}
+
+TEST_CASE("crash: vernier train over a disk that fails at the k-th system call") {
+  const auto toml = program_run(3);
+  const Started whole(toml);
+  whole.finish();
+  std::mt19937 random(2);
+  for (int i = 0; i < (is_long() ? 100 : 8); ++i) {
+    const Started struck(toml);
+    const std::string fault = disk::fault_names[1 + random() % 6];
+    const std::string order =
+        fault + " " + std::to_string(1 + random() % 100) + " " + (struck.out() / "checkpoints").string();
+    CAPTURE(order);
+    ::setenv("VERNIER_DISK", order.c_str(), 1);
+    ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
+    {
+      Program program({"train", "run.toml", "--quiet"}, struck.folder.path());
+      ::unsetenv("LD_PRELOAD");
+      ::unsetenv("VERNIER_DISK");
+      const int status = program.wait();
+      CAPTURE(program.err());
+      CHECK((status == 0 || status == 4 || status == -SIGKILL));
+      if (status == 4) CHECK(std::ranges::count(program.err(), '\n') == 1);
+    }
+    struck.finish();
+    CHECK((struck.weights() == whole.weights()));
+    CHECK(struck.losses() == whole.losses());
+  }
 }
