@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 #include <vernier/error.h>
+#include <vernier/hardware.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <boost/program_options.hpp>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +29,8 @@
 #include "init_weights.h"
 #include "log.h"
 #include "output.h"
+#include "rehearsal.h"
+#include "shorthands.h"
 #include "snapshot.h"
 #include "summary.h"
 #include "trainer.h"
@@ -41,7 +45,8 @@ namespace {
 constexpr const char* usage = R"(usage: vernier VERB …
 
   train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
-  check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device
+  check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
+                                                     one batch without an update, its memory, advice
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
 
@@ -52,6 +57,16 @@ options
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
   --quiet                warnings and errors only, besides what the monitors print
   --help, --version
+
+for people who come from other trainers; each is exactly a --set
+  --mixed_precision no|fp16|bf16|fp8   precision.use; fp16 brings scaler.use=dynamic where the files have no [scaler]
+  --amp_opt_level O0|O1|O2|O3          precision.level
+  --grad_scaler_init SCALE             scaler.init_scale
+  --grad_scaler_growth_interval STEPS  scaler.growth_interval
+  --grad_scaler_backoff FACTOR         scaler.backoff_factor
+  --grad_accum_steps PIECES            accumulation.pieces: each batch in so many, its size stays
+  --batch_size SAMPLES                 task.batch_size
+  --epochs EPOCHS                      run.epochs, in the place of run.steps
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
   build                  builds the program and its plugins
@@ -145,11 +160,20 @@ bool wants_to_resume(const po::variables_map& given) {
   return given.count("resume") != 0 || given.count("resume-newest") != 0;
 }
 
-std::unique_ptr<Prepared> prepare(const po::variables_map& given) {
+// The same run without any low precision, to compare with.
+void put_in_float32(Table& config) {
+  config.insert_or_assign(Precision::role, Value{Table{{"use", {std::string("fp32"), ""}}}, ""});
+  config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float32 = false) {
   if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
   const auto& files = given["argument"].as<std::vector<std::string>>();
-  const auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  const auto more = sets_of_shorthands(given, sets, load_config(files, {}).count(Scaler::role) != 0);
+  sets.insert(sets.end(), more.begin(), more.end());
   auto config = load_config(files, sets);
+  if (in_float32) put_in_float32(config);
   auto run_table = run_options_table(config);
   RunOptions options(run_table, fs::path(files.front()).stem().string());
   const auto device = device_of(options, run_table);  // before anything asks about CUDA
@@ -190,12 +214,60 @@ void print_wiring(const Prepared& prepared) {
   std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
             << (at::get_num_threads() == 1 ? " thread, " : " threads, ") << count_parameters(run) << " parameters\n"
             << prepared.wiring->table();
+  const auto& precision = *prepared.wiring->precision;
+  const auto& scaler = *prepared.wiring->scaler;
+  const auto what = precision.describe();
+  std::cout << "[AMP] " << precision.id() << (what.empty() ? "" : ": ") << what << "\n[AMP] "
+            << (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") << "; "
+            << hardware_of(run.device.type()).can() << '\n';
+}
+
+// What a policy is compared with; nothing where that cannot be had, for it is no part of the run.
+std::optional<Rehearsed> rehearse_in_float32(const po::variables_map& given) {
+  const auto usual = given.count("quiet") != 0 ? Level::warning : Level::info;
+  set_log_level(static_cast<int>(Level::error));  // all of it was told once
+  std::optional<Rehearsed> rehearsed;
+  std::string trouble;
+  try {
+    const auto prepared = prepare(given, /*in_float32=*/true);
+    rehearsed = rehearse(prepared->trainer, *prepared->wiring, prepared->run);
+  } catch (...) {
+    trouble = caught().message;
+  }
+  set_log_level(static_cast<int>(usual));
+  if (!rehearsed) log(Level::warning, "check", "nothing to compare with, for in float32 it fails: " + trouble);
+  return rehearsed;
+}
+
+std::string print_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
+
+void print_rehearsal(const std::string& policy, const Rehearsed& rehearsed, const std::optional<Rehearsed>& in_float32) {
+  std::cout << "on the first batch: loss " << print_number(rehearsed.loss);
+  std::vector<std::pair<std::string, MemoryUse>> columns;
+  if (in_float32) {
+    std::cout << ", in float32 " << print_number(in_float32->loss);
+    columns.emplace_back("fp32", in_float32->memory);
+  }
+  columns.emplace_back(policy, rehearsed.memory);
+  std::cout << '\n' << memory_table(columns) << "  the optimizer's state comes with its first step: see monitor/ledger\n";
+  for (const auto& line : advise(rehearsed, in_float32)) std::cout << "advice: " << line << '\n';
 }
 
 int check(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
-  const auto prepared = prepare(given);
+  auto prepared = prepare(given);
   print_wiring(*prepared);
+  std::cout.flush();
+  const auto precision = prepared->wiring->precision->id();
+  const auto rehearsed = rehearse(prepared->trainer, *prepared->wiring, prepared->run);
+  prepared.reset();  // two models at once may be too many
+  std::optional<Rehearsed> in_float32;
+  if (rehearsed.is_low) in_float32 = rehearse_in_float32(given);
+  print_rehearsal(precision.substr(precision.find('/') + 1), rehearsed, in_float32);
   std::cout << "ready: nothing was trained or written\n";
   return 0;
 }
@@ -215,8 +287,8 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// The command again, without --resume.
-std::string command_of(const po::variables_map& given) {
+// The command again, without --resume and the shorthands that are named.
+std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {}) {
   std::string command = called_as() + " train";
   for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
   for (const char* option : {"set", "plugin-path"}) {
@@ -225,23 +297,27 @@ std::string command_of(const po::variables_map& given) {
       command += std::string(" --") + option + " " + quoted(value);
     }
   }
+  for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
   return command;
 }
 
-void print_end(const Prepared& prepared, const Outcome& outcome, const std::string& command) {
+void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
   const Run& run = prepared.run;
+  if (!prepared.wiring->exchanged.empty()) std::cout << "at its end\n" << prepared.wiring->table();
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
             << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
-    std::cout << "go on with:  " << command << " --resume=" << quoted(run.output) << '\n';
+    std::cout << "go on with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
     return;
   }
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
-            << "  another precision  " << command << " --set precision.use=" << other << '\n'
-            << "  train on           " << command << " --resume=" << quoted(run.output) << " --set run."
-            << (by_epochs ? "epochs=" : "steps=") << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << "  another precision  " << command_of(given, {"mixed_precision", "amp_opt_level"})
+            << " --set precision.use=" << other << '\n'
+            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
+            << " --set run." << (by_epochs ? "epochs=" : "steps=")
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
@@ -317,7 +393,7 @@ int train(const po::variables_map& given) {
   const Outcome outcome = prepared->trainer.train(run);
   write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
   warn_of_divergence(run, outcome);
-  if (!quiet) print_end(*prepared, outcome, command_of(given));
+  if (!quiet) print_end(*prepared, outcome, given);
   if (outcome.signal == 0) return 0;
   if (prepared->options.requeue) requeue(outcome.signal);
   return 128 + outcome.signal;
@@ -387,7 +463,8 @@ po::variables_map parse(int argc, char** argv) {
   known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
       "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
       "plugin-path", po::value<std::vector<std::string>>())("allow-inexact", "")("quiet", "")("help", "")("version",
-                                                                                                          "");
+                                                                                                           "");
+  add_shorthands(known);
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);
   po::variables_map given;

@@ -196,6 +196,10 @@ Table load_config(const std::vector<std::string>& files, const std::vector<std::
   return std::get<Table>(std::move(config.data));
 }
 
+Table parse_toml(const std::string& text, const std::string& where) {
+  return std::get<Table>(convert(toml::parse(text), "", where).data);
+}
+
 std::string to_toml(const Table& config) {
   std::ostringstream text;
   text << to_toml_table(config) << '\n';

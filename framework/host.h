@@ -29,6 +29,9 @@ class Host {
     return std::unique_ptr<Role>(static_cast<Role*>(make(Role::role, name, options).release()));
   }
 
+  // The same for a role by its name.
+  std::unique_ptr<Plugin> make(const std::string& role, const std::string& name, Options& options) const;
+
   // Where the plugin of this name is; throws naming the nearest right one.
   std::filesystem::path find(const std::string& role, const std::string& name) const;
 
@@ -40,7 +43,6 @@ class Host {
   std::vector<Listed> list() const;
 
  private:
-  std::unique_ptr<Plugin> make(const std::string& role, const std::string& name, Options& options) const;
   std::vector<std::filesystem::path> folders_;
 };
 

@@ -11,8 +11,8 @@ namespace vernier {
 class OutputFolder {
  public:
   // A folder for a new run: `wanted` where it does not exist or holds no run, else wanted-2, wanted-3, …, so that no
-  // run is ever written over. Throws Error::Kind::configuration where it cannot be made, is a link, or others may
-  // write to it.
+  // run is ever written over. Throws Error::Kind::configuration where it cannot be made, is a link, or others may write
+  // to it.
   static OutputFolder open_new(const std::filesystem::path& wanted);
 
   // Whether there is a run to go on with: wanted, wanted-2, … with a checkpoint in it, whole or not.

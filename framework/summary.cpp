@@ -52,6 +52,14 @@ Json configuration(const Options& run_table, const Wiring& wiring) {
   return all;
 }
 
+Json exchanges(const Wiring& wiring) {
+  Json all = Json::array();
+  for (const auto& [step, role, from, to] : wiring.exchanged) {
+    all.push_back({{"after_step", step}, {"role", role}, {"from", from}, {"to", to}});
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
@@ -80,11 +88,13 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                              {"samples_per_second", rate(outcome.samples)},
                              {"tokens_per_second", rate(outcome.tokens)},
                              {"peak_memory_bytes", peak_memory(run.device)}};
+  if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
   summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();
   summary["seed"] = options.seed;
   summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
+  summary["exchanges"] = exchanges(wiring);
   summary["configuration"] = configuration(run_table, wiring);
   write_file(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <set>
 
+#include "config.h"
 #include "snapshot.h"
 
 namespace vernier {
@@ -25,13 +26,13 @@ void refuse_half_a_batch(const std::vector<Batch>& pieces, const Batch& batch) {
 Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
     : wiring_(wiring),
       bus_(wiring.bus),
-      task_(*wiring.task, called_),
-      precision_(*wiring.precision, called_),
-      scaler_(*wiring.scaler, called_),
-      accumulation_(*wiring.accumulation, called_),
-      optimizer_(*wiring.optimizer, called_),
-      checkpoint_(*wiring.checkpoint, called_),
-      distributed_(*wiring.distributed, called_),
+      task_(wiring.task, called_),
+      precision_(wiring.precision, called_),
+      scaler_(wiring.scaler, called_),
+      accumulation_(wiring.accumulation, called_),
+      optimizer_(wiring.optimizer, called_),
+      checkpoint_(wiring.checkpoint, called_),
+      distributed_(wiring.distributed, called_),
       validate_every_(validate_every),
       stop_(stop) {}
 
@@ -50,6 +51,16 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::StepEnd, run);
 }
 
+void Trainer::rehearse(Run& run) {
+  in_step_ = true;
+  attributed(run, [&] {
+    bus_.emit(Event::StepBegin, run);
+    run.batch = task_->next();
+    compute_gradients(run);
+  });
+  in_step_ = false;
+}
+
 // However many pieces the batch is split into, their gradients add up to the whole batch's mean.
 void Trainer::compute_gradients(Run& run) {
   for (auto& parameter : run.parameters) {
@@ -64,7 +75,10 @@ void Trainer::compute_gradients(Run& run) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
     const auto loss = forward([&] { return task_->loss(run.piece); });
-    if (!loss.requires_grad()) throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+    if (!loss.requires_grad()) {
+      called_ = wiring_.task.get();
+      throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+    }
     run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
     backward(scaler_->scale(run.weigh(loss)));
@@ -111,6 +125,10 @@ void Trainer::settle(Run& run) {
 
 void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
   run.stop = &stop_;
+  run.exchange = [this](const Table& roles, bool only_try) {
+    if (only_try) return try_exchange(wiring_, roles);
+    for (const auto& [role, table] : roles) asked_.insert_or_assign(role, table);
+  };
   attributed(run, [&] {
     const auto all = wiring_.plugins();
     for (auto* plugin : all) {
@@ -124,6 +142,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
       called_ = plugin;
       run.model->to(run.device);
       run.model->train();
+      built_ = built_model(*run.model);
       name_parameters(run);
       const auto batches = task_->batches_per_epoch();
       if (batches < 1) {
@@ -138,6 +157,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
   run.recompute = [this, &run] {
     const auto loss = run.loss, found_inf = run.found_inf;
     const auto* caller = called_;
+    precision_->commit(run);  // the optimizer may have moved `owned`, and forward reads `model`
     compute_gradients(run);
     called_ = caller;
     // An inf of any of the passes makes the whole update void.
@@ -156,9 +176,27 @@ void Trainer::name_parameters(Run& run) {
   }
 }
 
+void Trainer::exchange(Run& run, const Table& roles) {
+  called_ = nullptr;  // who was called last may be gone then
+  try {
+    vernier::exchange(wiring_, run, built_, roles);
+  } catch (...) {
+    const auto [text, kind] = caught();
+    std::throw_with_nested(Error(c10::str(text, "; nothing was exchanged after step ", run.step), kind));
+  }
+  run.metrics = {};  // those of others may come, in another order
+}
+
+void Trainer::exchange_what_is_asked(Run& run) {
+  if (!asked_.empty()) exchange(run, std::exchange(asked_, {}));
+}
+
 void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
-  restore_snapshot(snapshot, run, wiring_.plugins(), configuration_, allow_inexact);
   const auto own = snapshot.part("trainer");
+  if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
+  called_ = nullptr;
+  restore_snapshot(snapshot, run, wiring_.plugins(), configuration_, allow_inexact);
+  if (own.has("asked")) asked_ = parse_toml(own.text("asked"), "the checkpoint");
   validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
   if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
@@ -198,9 +236,12 @@ void Trainer::loop(Run& run) {
   if (validation_due_) {
     saved_step_ = -1;  // what is saved there lacks the validation
     conclude(run);
+  } else {
+    exchange_what_is_asked(run);
   }
   while (run.step < run.steps && stop_ == 0) {
     is_whole_ = false;
+    tell_exchanged(wiring_, run);
     if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;
@@ -230,6 +271,7 @@ void Trainer::conclude(Run& run) {
     run.epoch += 1;
   }
   is_whole_ = true;
+  exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
   if (checkpoint_->due(run)) save(run);
 }
 
@@ -261,10 +303,12 @@ void Trainer::save(Run& run) {
   auto snapshot = take_snapshot(run, wiring_.plugins(), configuration_);
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
+  if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
+  if (!asked_.empty()) snapshot.put("trainer/asked", to_toml(asked_));
   if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
   checkpoint_->write(snapshot, run);
   saved_step_ = run.step;
@@ -291,7 +335,7 @@ void Trainer::attributed(const Run& run, const Body& body) {
     const std::string who = called_ != nullptr ? called_->id() : "trainer";
     // What a person wrote is to be changed: say where.
     const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
-    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.place_of(*called_) : "");
+    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
   }
 }
 

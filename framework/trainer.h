@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device.h"
+#include "exchange.h"
 #include "wiring.h"
 
 namespace vernier {
@@ -16,14 +17,14 @@ namespace vernier {
 template <class T>
 class Role {
  public:
-  Role(T& plugin, const Plugin*& called) : plugin_(plugin), called_(called) {}
+  Role(const std::unique_ptr<T>& plugin, const Plugin*& called) : plugin_(plugin), called_(called) {}
   T* operator->() const {
-    called_ = &plugin_;
-    return &plugin_;
+    called_ = plugin_.get();
+    return plugin_.get();
   }
 
  private:
-  T& plugin_;
+  const std::unique_ptr<T>& plugin_;  // that the wiring has now: it may be exchanged
   const Plugin*& called_;
 };
 
@@ -63,6 +64,12 @@ class Trainer {
 
   void step(Run& run);
 
+  // The first half of a step, for `vernier check`: the gradients of the next batch, and nothing that uses them.
+  void rehearse(Run& run);
+
+  // Other plugins for some roles, between two steps; see exchange.h.
+  void exchange(Run& run, const Table& roles);
+
  private:
   void compute_gradients(Run& run);
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
@@ -74,6 +81,7 @@ class Trainer {
   void save(Run& run);
   void save_what_is_whole(Run& run);
   void loop(Run& run);
+  void exchange_what_is_asked(Run& run);
   template <class Body>
   void attributed(const Run& run, const Body& body);
 
@@ -90,6 +98,8 @@ class Trainer {
 
   std::int64_t validate_every_;
   const std::atomic<int>& stop_;
+  BuiltModel built_;
+  Table asked_;  // by Run::exchange, since the last exchange
   std::int64_t saved_step_ = -1;
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved

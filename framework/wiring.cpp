@@ -33,56 +33,42 @@ void refuse_unknown_tables(const Table& config) {
   }
 }
 
-// Makes one plugin from its table: `use` names it, the rest are its options.
-template <class Role>
-std::unique_ptr<Role> make(const Host& host, const Value& value, Wiring& wiring) {
-  const std::string role = Role::role;
-  const auto* table = std::get_if<Table>(&value.data);
-  const std::string brackets =
-      std::is_same_v<Role, Callback> || std::is_same_v<Role, Monitor> ? "[[" + role + "]]" : "[" + role + "]";
-  if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
-  const auto use = table->find("use");
-  if (use == table->end())
-    refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
-  const auto* name = std::get_if<std::string>(&use->second.data);
-  if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
-  Table rest = *table;
-  rest.erase("use");
-  wiring.places.push_back(value.where);
-  Options& options = wiring.options.emplace_back(role + "/" + *name, std::move(rest), value.where);
-  try {
-    return host.make<Role>(*name, options);
-  } catch (const Error& error) {
-    if (error.kind() != Error::Kind::plugin || use->second.where.empty()) throw;
-    std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
-  }
-}
-
-template <class Role>
-std::unique_ptr<Role> make_one(const Table& config, const Host& host, Wiring& wiring) {
-  const std::string role = Role::role;
+// The table of a role that has exactly one plugin; its default's where it is not given.
+Value table_of(const Table& config, const std::string& role) {
   const auto found = config.find(role);
   Value value = found != config.end() ? found->second : Value{Table{}, ""};
   for (const auto& [known, fallback] : roles_and_defaults()) {
     if (known != role || fallback.empty()) continue;
     // The default serves too where its options are given and its name is not.
     if (auto* table = std::get_if<Table>(&value.data)) table->try_emplace("use", Value{fallback, ""});
-    return make<Role>(host, value, wiring);
+    return value;
   }
-  if (found != config.end()) return make<Role>(host, value, wiring);
+  if (found != config.end()) return value;
   refuse("the configuration has no [" + role + "]; add one with use = \"…\"; `vernier plugins` lists what there is");
 }
 
-template <class Role>
-std::vector<std::unique_ptr<Role>> make_many(const Table& config, const Host& host, Wiring& wiring) {
-  std::vector<std::unique_ptr<Role>> made;
-  const std::string role = Role::role;
+// The tables of a role that may have several plugins.
+Array tables_of(const Table& config, const std::string& role) {
   const auto found = config.find(role);
-  if (found == config.end()) return made;
+  if (found == config.end()) return {};
   const auto* entries = std::get_if<Array>(&found->second.data);
   if (entries == nullptr)
     refuse(found->second.where + ": there may be several of these: write [[" + role + "]], not [" + role + "]");
-  for (const auto& entry : *entries) made.push_back(make<Role>(host, entry, wiring));
+  return *entries;
+}
+
+template <class Role>
+std::unique_ptr<Role> make_into(Wiring& wiring, const Value& table) {
+  Made made = make(wiring.host, Role::role, table);
+  wiring.options.push_back(std::move(made.options));
+  wiring.tables.push_back(std::move(made.table));
+  return std::unique_ptr<Role>(static_cast<Role*>(made.plugin.release()));
+}
+
+template <class Role>
+std::vector<std::unique_ptr<Role>> make_many(Wiring& wiring, const Table& config) {
+  std::vector<std::unique_ptr<Role>> made;
+  for (const auto& table : tables_of(config, Role::role)) made.push_back(make_into<Role>(wiring, table));
   return made;
 }
 
@@ -91,14 +77,6 @@ void number_the_namesakes(const std::vector<Plugin*>& plugins) {
   std::map<std::string, int> seen;
   for (auto* plugin : plugins) {
     if (const int n = ++seen[plugin->id()]; n > 1) plugin->set_id(plugin->id() + "#" + std::to_string(n));
-  }
-}
-
-void refuse_contradictions(const Wiring& wiring) {
-  if (wiring.precision->needs_scaler() && !wiring.scaler->scales()) {
-    const auto& precision = wiring.options[1];  // second in the order of plugins()
-    precision.refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + wiring.scaler->id() +
-                                "; add [scaler] use = \"dynamic\"");
   }
 }
 
@@ -141,25 +119,83 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
     options.refuse("name", "must be UTF-8, for it stands in checkpoints; give one, or rename the file");
 }
 
+// `use` names the plugin, the rest are its options.
+Made make(const Host& host, const std::string& role, const Value& value) {
+  const auto* table = std::get_if<Table>(&value.data);
+  const std::string brackets = role == Callback::role || role == Monitor::role ? "[[" + role + "]]" : "[" + role + "]";
+  if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
+  const auto use = table->find("use");
+  if (use == table->end())
+    refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
+  const auto* name = std::get_if<std::string>(&use->second.data);
+  if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
+  Table rest = *table;
+  rest.erase("use");
+  Made made{nullptr, Options(role + "/" + *name, std::move(rest), value.where), value};
+  try {
+    made.plugin = host.make(role, *name, made.options);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::plugin || use->second.where.empty()) throw;
+    std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
+  }
+  return made;
+}
+
 std::unique_ptr<Wiring> wire(const Table& config, const Host& host) {
   refuse_unknown_tables(config);
   auto wiring = std::make_unique<Wiring>();
-  wiring->options.reserve(64);
-  wiring->task = make_one<Task>(config, host, *wiring);
-  wiring->precision = make_one<Precision>(config, host, *wiring);
-  wiring->scaler = make_one<Scaler>(config, host, *wiring);
-  wiring->accumulation = make_one<Accumulation>(config, host, *wiring);
-  wiring->optimizer = make_one<Optimizer>(config, host, *wiring);
-  wiring->checkpoint = make_one<Checkpoint>(config, host, *wiring);
-  wiring->distributed = make_one<Distributed>(config, host, *wiring);
-  wiring->callbacks = make_many<Callback>(config, host, *wiring);
-  wiring->monitors = make_many<Monitor>(config, host, *wiring);
-  refuse_contradictions(*wiring);
+  wiring->host = host;
+  const auto make_one = [&]<class Role>(std::unique_ptr<Role>& place) {
+    place = make_into<Role>(*wiring, table_of(config, Role::role));
+  };
+  make_one(wiring->task);
+  make_one(wiring->precision);
+  make_one(wiring->scaler);
+  make_one(wiring->accumulation);
+  make_one(wiring->optimizer);
+  make_one(wiring->checkpoint);
+  make_one(wiring->distributed);
+  wiring->callbacks = make_many<Callback>(*wiring, config);
+  wiring->monitors = make_many<Monitor>(*wiring, config);
+  wiring->refuse_contradictions();
   const auto plugins = wiring->plugins();
   number_the_namesakes(plugins);
   const auto monitors_from = plugins.size() - wiring->monitors.size();
   for (std::size_t i = 0; i < plugins.size(); ++i) wiring->bus.attach(*plugins[i], i >= monitors_from);
   return wiring;
+}
+
+const std::vector<std::string>& exchangeable_roles() {
+  static const std::vector<std::string> roles = {Precision::role, Scaler::role,     Accumulation::role,
+                                                 Optimizer::role, Checkpoint::role, Distributed::role};
+  return roles;
+}
+
+void Wiring::exchange(const std::string& role, Made& made) {
+  const auto swap = [&]<class Role>(std::unique_ptr<Role>& place) {
+    if (role != Role::role) return;
+    std::unique_ptr<Role> before(static_cast<Role*>(made.plugin.release()));  // of that role, by name
+    place.swap(before);
+    made.plugin = std::move(before);
+  };
+  swap(precision);
+  swap(scaler);
+  swap(accumulation);
+  swap(optimizer);
+  swap(checkpoint);
+  swap(distributed);
+  const auto& all = roles_and_defaults();  // in the order of plugins()
+  const auto is_role = [&](const auto& known) { return known.first == role; };
+  const auto index = static_cast<std::size_t>(std::ranges::find_if(all, is_role) - all.begin());
+  std::swap(options.at(index), made.options);
+  std::swap(tables.at(index), made.table);
+}
+
+void Wiring::refuse_contradictions() const {
+  if (precision->needs_scaler() && !scaler->scales()) {
+    options[1].refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + scaler->id() +
+                                 "; add [scaler] use = \"dynamic\"");  // second in the order of plugins()
+  }
 }
 
 std::vector<Plugin*> Wiring::plugins() const {
@@ -170,10 +206,11 @@ std::vector<Plugin*> Wiring::plugins() const {
   return all;
 }
 
-std::string Wiring::place_of(const Plugin& plugin) const {
+const Value& Wiring::table_of(const Plugin& plugin) const {
+  static const Value none{Table{}, ""};
   const auto all = plugins();
   const auto index = static_cast<std::size_t>(std::find(all.begin(), all.end(), &plugin) - all.begin());
-  return index < places.size() ? places[index] : "";
+  return index < tables.size() ? tables[index] : none;
 }
 
 std::string Wiring::table() const {
@@ -190,6 +227,9 @@ std::string Wiring::table() const {
       if (option.value != option.fallback) text << ' ' << option.key << '=' << option.value;
     }
     text << '\n';
+  }
+  for (const auto& [step, role, from, to] : exchanged) {
+    text << "  " << from << " became " << to << " after step " << step << '\n';
   }
   return text.str();
 }

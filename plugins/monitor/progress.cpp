@@ -272,7 +272,9 @@ class Progress final : public vernier::Monitor {
     static constexpr std::array<const char*, 3> units = {"steps", "samples", "tokens"};
     std::size_t unit = run.tokens > 0 ? 2 : 0;
     if (rate_unit_ != "auto") unit = static_cast<std::size_t>(std::ranges::find(units, rate_unit_) - units.begin());
-    return rate_[unit] > 0 ? short_number(rate_[unit]) + " " + units[unit] + "/s" : "";
+    if (!(rate_[unit] > 0)) return "";
+    const std::string label = run.emulated.empty() ? "" : " (" + run.emulated + " emulated)";
+    return short_number(rate_[unit]) + " " + units[unit] + "/s" + label;
   }
 
   static std::array<double, 3> counts(const Run& run, std::int64_t step) {

@@ -22,6 +22,7 @@ class AdamWPlugin final : public vernier::Optimizer {
         no_decay_(options.get("no_decay", std::vector<std::string>{}, "names without weight decay, * for any text")) {}
 
   void prepare(vernier::Run& run) override {
+    refuse_small_eps(run);
     for (const auto& pattern : no_decay_) refuse_unmatched(pattern, run);
     vernier::AdamW::Group decayed{{}, options_}, plain{{}, options_};
     plain.options.weight_decay = 0;
@@ -69,6 +70,17 @@ class AdamWPlugin final : public vernier::Optimizer {
   }
   bool is_plain(const std::string& name) const {
     return std::ranges::any_of(no_decay_, [&](const auto& pattern) { return matches(pattern, name); });
+  }
+  // The squares are in the weights' dtype. In float16 those of most gradients are 0, and eps alone is what divides.
+  void refuse_small_eps(const vernier::Run& run) const {
+    if (options_.eps >= 1e-5) return;
+    for (const auto& parameter : run.parameters) {
+      if (parameter.owned.scalar_type() != torch::kFloat16) continue;
+      throw vernier::Error(
+          c10::str("optimizer/adamw: eps = ", options_.eps, " is too small for float16 weights (", parameter.name,
+                   "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"),
+          vernier::Error::Kind::configuration);
+    }
   }
   static void refuse_unmatched(const std::string& pattern, const vernier::Run& run) {
     if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); }))

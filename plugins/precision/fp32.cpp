@@ -1,5 +1,6 @@
 // fp32: every tensor in the dtype that the model has, float32 unless the task says otherwise, but for what a rule
-// lowers. On a GPU LibTorch lets convolutions use TF32, as PyTorch does. Options: those of vernier/mixed_precision.h.
+// lowers. On a GPU LibTorch lets convolutions use TF32, as PyTorch does.
+// Options: those of vernier/mixed_precision.h and vernier/precision_rules.h.
 #include <vernier/mixed_precision.h>
 
 class Fp32 final : public vernier::MixedPrecision {

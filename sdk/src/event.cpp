@@ -22,8 +22,23 @@ std::int64_t step_of(Event event, const Run& run) {
 }  // namespace
 
 void Bus::attach(Plugin& plugin, bool monitor) {
+  attached_.push_back(&plugin);
+  let_listen(plugin, monitor, attached_.size() - 1);
+}
+
+void Bus::replace(Plugin& plugin, Plugin& next) {
+  const auto place = std::find(attached_.begin(), attached_.end(), &plugin);
+  if (place == attached_.end())
+    throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
+  *place = &next;
+  detach(plugin);
+  let_listen(next, false, static_cast<std::size_t>(place - attached_.begin()));
+}
+
+void Bus::let_listen(Plugin& plugin, bool monitor, std::size_t place) {
   attaching_ = &plugin;
   attaching_monitor_ = monitor;
+  attaching_at_ = place;
   try {
     plugin.attach(*this);
   } catch (...) {
@@ -42,11 +57,11 @@ void Bus::add(Event event, std::function<void(Run&)> call, bool only_looks) {
   }
   auto& listeners = listeners_[static_cast<std::size_t>(event)];
   // Monitors stand behind all others, whenever they were attached.
-  auto place = listeners.end();
-  if (!attaching_monitor_) {
-    place = std::find_if(listeners.begin(), listeners.end(), [](const Listener& other) { return other.monitor; });
-  }
-  listeners.insert(place, {std::move(call), attaching_, attaching_monitor_});
+  const auto is_later = [this](const Listener& other) {
+    return std::pair(other.monitor, other.place) > std::pair(attaching_monitor_, attaching_at_);
+  };
+  const auto place = std::find_if(listeners.begin(), listeners.end(), is_later);
+  listeners.insert(place, {std::move(call), attaching_, attaching_monitor_, attaching_at_});
 }
 
 void Bus::tell(Event event, Run& run) {

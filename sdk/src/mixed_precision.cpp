@@ -1,17 +1,33 @@
 #include <ATen/cpu/Utils.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <vernier/attention.h>
 #include <vernier/autocast.h>
 #include <vernier/error.h>
+#include <vernier/hardware.h>
 #include <vernier/mixed_precision.h>
 
+#include <utility>
+
 #include "cast_cache.h"
+#include "float8_layers.h"
 
 namespace vernier {
 
 namespace {
 
 constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the square
+
+// The losses are those of the curves in tests/oracles, beside float32's.
+std::string expectation(torch::ScalarType dtype, const std::string& weights, const Hardware& hardware) {
+  if (dtype == torch::kFloat32) return "mixed precision is off, every operation in the model's dtype";
+  const bool is_bf16 = dtype == torch::kBFloat16;
+  const std::string name = is_bf16 ? "bfloat16" : "float16";
+  return name + " autocast" + weights + "; expect less memory for activations, a loss within " +
+         (is_bf16 ? "1 %" : "0.5 %") + " of float32's, and " +
+         ((is_bf16 ? hardware.bf16 : hardware.fp16) ? "speed" : "no speed: this machine has no instructions for it");
+}
 
 // Tile instructions for 16-bit products.
 bool has_matrix_unit(torch::DeviceType device) {
@@ -24,6 +40,11 @@ bool has_matrix_unit(torch::DeviceType device) {
 torch::ScalarType dtype_of(PrecisionRule::Use use) {
   if (use == PrecisionRule::Use::fp32) return torch::kFloat32;
   return use == PrecisionRule::Use::bf16 ? torch::kBFloat16 : torch::kFloat16;
+}
+
+const char* name_of(torch::ScalarType dtype) {
+  if (dtype == torch::kFloat32) return "fp32";
+  return dtype == torch::kBFloat16 ? "bf16" : "fp16";
 }
 
 // As autocast sees it: float64 is left alone.
@@ -43,6 +64,54 @@ bool is_lowered_by_autocast(std::string_view op) {
   return op == "linear" || op == "matmul" || op == "mm" || op == "addmm" || op.starts_with("conv");
 }
 
+// LibTorch trains no LSTM in float16 on a CPU, and says so in the words of oneDNN, in the first step. Another release or
+// processor may: it is tried.
+bool trains_lstm_in_float16() {
+  const at::AutoGradMode grad(true);
+  const Autocast autocast(torch::kCPU, torch::kFloat16);
+  const auto zeros = [](at::IntArrayRef sizes) { return at::zeros(sizes).requires_grad_(); };
+  try {
+    at::lstm(zeros({2, 2, 4}), {zeros({1, 2, 4}), zeros({1, 2, 4})},
+             {zeros({16, 4}), zeros({16, 4}), zeros({16}), zeros({16})}, /*has_biases=*/true, /*num_layers=*/1,
+             /*dropout=*/0.0, /*train=*/true, /*bidirectional=*/false, /*batch_first=*/false);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+void refuse_lstm_in_float16(const torch::nn::Module& model) {
+  for (const auto& module : model.named_modules()) {
+    if (module.value()->name() != "torch::nn::LSTMImpl" || trains_lstm_in_float16()) continue;
+    throw Error("`" + module.key() + "` is an LSTM, and LibTorch trains none in float16 on this CPU; use bf16, or add "
+                "[[precision.rule]] op = \"lstm\" use = \"fp32\"", Error::Kind::configuration);
+  }
+}
+
+HalfWeights::Update update_of(const std::string& level, const std::string& rounding) {
+  using Update = HalfWeights::Update;
+  if (level == "O2") return Update::masters;
+  return rounding == "kahan" ? Update::kahan : rounding == "stochastic" ? Update::stochastic : Update::nearest;
+}
+
+// `level` and `rounding`. At O0 the dtype becomes float32.
+std::optional<HalfWeights> read_weights(Options& options, torch::ScalarType& dtype) {
+  const auto level =
+      options.choose("level", "O1", {"O0", "O1", "O2", "O3"},
+                     "O0: float32; O1: autocast; O2: 16-bit weights, float32 masters; O3: 16-bit weights");
+  const auto rounding = options.choose("rounding", "nearest", {"nearest", "stochastic", "kahan"},
+                                       "how an update gets into O3's weights; the last two for bfloat16");
+  if (level != "O3" && rounding != "nearest") options.refuse("rounding", "is for level O3, and this is " + level);
+  if (level == "O0") dtype = torch::kFloat32;
+  if (level == "O0" || level == "O1") return std::nullopt;
+  if (dtype == torch::kFloat32) options.refuse("level", level + " is for bf16 and fp16: it keeps weights in 16 bits");
+  try {
+    return HalfWeights(dtype, update_of(level, rounding));
+  } catch (const Error& error) {
+    options.refuse("rounding", error.what());
+  }
+}
+
 template <class Change>
 void change_tensors(Values& values, const Change& change) {
   for (auto& value : values) {
@@ -60,15 +129,27 @@ void change_tensors(Values& values, const Change& change) {
 
 MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype)
     : dtype_(dtype),
+      weights_(read_weights(options, dtype_)),
       weight_casts_(options.choose("weight_casts", "forward", {"forward", "update", "none"},
                                    "how long the copy of a weight in another dtype is kept")),
       attention_(options.choose("attention", "auto", {"auto", "fused", "matmul"},
                                 "LibTorch's kernel, or two products and a softmax; auto: the faster one")),
       cast_inputs_(options.get("cast_inputs", false, "floating-point tensors of the batch are cast beforehand")),
       rules_(options),
-      casts_(std::make_unique<CastCache>()) {}
+      casts_(std::make_unique<CastCache>()),
+      float8_(std::make_unique<Float8Layers>(float8_recipe("delayed"), false)) {}
 
 MixedPrecision::~MixedPrecision() = default;
+
+void MixedPrecision::use_float8(Float8Recipe recipe, bool spare_first_and_last) {
+  recipe_ = recipe;
+  float8_ = std::make_unique<Float8Layers>(std::move(recipe), spare_first_and_last);
+  is_float8_ = dtype_ != torch::kFloat32;  // not at O0
+}
+
+bool MixedPrecision::uses_float8() const {
+  return is_float8_ || rules_.uses(PrecisionRule::Use::fp8);
+}
 
 bool MixedPrecision::needs_scaler() const {
   return dtype_ == torch::kFloat16 || rules_.uses(PrecisionRule::Use::fp16);
@@ -87,22 +168,30 @@ void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
+  const bool casts_weights = dtype_ == torch::kFloat16 && !weights_ && rules_.empty();
+  if (casts_weights && device_ == torch::kCPU) refuse_lstm_in_float16(*run.model);
   rules_.prepare(layers_);
+  if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
+  run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";
+  if (!uses_float8()) return;
+  const auto reason = float8_refusal(recipe_, run.device);
+  if (!reason.empty()) throw Error("precision in fp8 " + reason, Error::Kind::configuration);
 }
 
 bool MixedPrecision::intercepts() const {
   const bool by_matmul =
       attention_ == "matmul" || (attention_ == "auto" && has_matrix_unit_ && dtype_ != torch::kFloat32);
   const bool has_attention = attends_ || !has_run_;
-  return !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
+  return is_float8_ || !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
 }
 
 torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
   // With rules, what they leave alone has to be brought to one dtype, be it float32.
-  const bool casts = dtype_ != torch::kFloat32 || !rules_.empty();
-  const Autocast autocast(device_, dtype_, casts, weight_casts_ != "none");
+  const bool is_seen = intercepts();
+  const Autocast autocast(device_, dtype_, is_seen || dtype_ != torch::kFloat32, weight_casts_ != "none");
+  const bool in_float8 = uses_float8() && torch::GradMode::is_enabled() && float8_->knows_ends();
   torch::Tensor result;
-  if (intercepts()) {
+  if (is_seen) {
     const Intercept intercept(layers_, *this);
     result = body();
   } else {
@@ -113,45 +202,97 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
     has_run_ = true;
     rules_.refuse_unmatched();
   }
+  if (torch::GradMode::is_enabled()) float8_->end_forward();
+  if (in_float8 && !std::exchange(is_told_, true)) tell_float8();
   return result;
 }
 
-void MixedPrecision::commit(Run&) {
+void MixedPrecision::tell_float8() const {
+  const auto layers = float8_->summary(name_of(dtype_));
+  if (float8_->empty()) return warn(layers);
+  info(layers, device_ == torch::kCPU ? "; emulated on this CPU: the same numbers, but slower than bf16" : "");
+}
+
+void MixedPrecision::collect(Run&) {
+  if (weights_) weights_->collect();
+}
+
+void MixedPrecision::commit(Run& run) {
   casts_->clear();  // the weights are about to change, or have
+  float8_->update();
+  if (weights_) weights_->commit(run);
+}
+
+// By a copy, for this policy goes on where the one that takes over is refused.
+void MixedPrecision::release(Run& run) const {
+  casts_->clear();
+  if (auto weights = weights_) weights->release(run);
+}
+
+State MixedPrecision::save() const {
+  auto state = weights_ ? weights_->save() : State{};
+  state.put("float8", float8_->save());
+  return state;
+}
+
+void MixedPrecision::load(const State& state) {
+  if (weights_) weights_->load(state);
+  float8_->load(state.part("float8"), dtype_);
+}
+
+std::string MixedPrecision::describe() const {
+  const std::string weights = weights_ ? " over weights in 16 bits" : " (O1) over the model's weights";
+  return expectation(dtype_, weights, hardware_of(device_)) + (rules_.empty() ? "" : "; layers by rules of their own") +
+         (is_float8_ ? "; linear layers in fp8 (" + recipe_.name + ")" : "") +
+         (uses_float8() && device_ == torch::kCPU ? ", emulated: slower than bf16" : "");
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {
+  static const PrecisionRule none;
   const auto* rule = rules_.find(operation);
-  const auto use = rule != nullptr ? rule->use : PrecisionRule::Use::policy;
+  if (is_float8_ && !float8_->knows_ends() && torch::GradMode::is_enabled() && linear_call(operation, arguments))
+    float8_->meet(std::string(operation.layer()));
+  return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
+}
+
+Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operation, Values arguments) {
+  const bool is_policy = rule.use == PrecisionRule::Use::policy || rule.use == PrecisionRule::Use::fp8;
   Values results;
-  if (use == PrecisionRule::Use::fp8) {
-    results = call_in_fp8(operation, std::move(arguments));
-  } else if (use == PrecisionRule::Use::policy) {
+  if (auto in_float8 = is_policy ? run_in_float8(rule, operation, arguments) : std::nullopt) {
+    results = std::move(*in_float8);
+  } else if (is_policy) {
     if (weight_casts_ == "update" && is_lowered_by_autocast(operation.name())) cast_weights(arguments);
     results = run(rule, operation, std::move(arguments));
   } else {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    cast_all(operation, arguments, dtype_of(use));
+    cast_all(operation, arguments, dtype_of(rule.use));
     results = run(rule, operation, std::move(arguments));
   }
-  if (rule != nullptr && rule->cast_outputs) {
+  if (rule.cast_outputs) {
     change_tensors(results,
                    [](const auto& tensor) { return is_castable(tensor) ? tensor.to(torch::kFloat32) : tensor; });
   }
   return results;
 }
 
-Values MixedPrecision::call_in_fp8(const Operation& operation, Values) {
-  throw Error("this policy has no fp8", Error::Kind::configuration);
+// Nothing where the operation is no linear layer, or stays out of fp8: then it is as in a policy without.
+std::optional<Values> MixedPrecision::run_in_float8(const PrecisionRule& rule, const Operation& operation,
+                                                    const Values& arguments) {
+  const bool by_rule = rule.use == PrecisionRule::Use::fp8;
+  if (!by_rule && !is_float8_) return std::nullopt;
+  const auto linear = linear_call(operation, arguments);
+  if (!linear || layers_.find(linear->weight) < 0) return std::nullopt;
+  auto output = float8_->forward(std::string(operation.layer()), *linear, dtype_, by_rule);
+  if (!output) return std::nullopt;
+  return Values{std::move(*output)};
 }
 
-Values MixedPrecision::run(const PrecisionRule* rule, const Operation& operation, Values arguments) {
+Values MixedPrecision::run(const PrecisionRule& rule, const Operation& operation, Values arguments) {
   if (operation.name() != "scaled_dot_product_attention") return operation.proceed(std::move(arguments));
   attends_ = true;
   auto query = arguments[0].toTensor(), key = arguments[1].toTensor(), value = arguments[2].toTensor();
-  const auto kernel = rule != nullptr ? rule->kernel : PrecisionRule::Kernel::policy;
-  const bool by_matmul =
-      kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key) : kernel == PrecisionRule::Kernel::matmul;
+  const bool by_matmul = rule.kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key)
+                                                                      : rule.kernel == PrecisionRule::Kernel::matmul;
   if (!by_matmul) return operation.proceed(std::move(arguments));
   if (arguments[7].toBool() && query.size(-3) != key.size(-3)) {  // grouped queries
     const auto share = query.size(-3) / key.size(-3);

@@ -90,9 +90,28 @@ std::pair<Lists, Lists> split_first(const Lists& lists) {
   return {std::move(first), std::move(later)};
 }
 
+// LibTorch's CPU kernel leaves 16-bit weights alone where they fill a vector (pytorch/pytorch#191763). In float32,
+// rounded when it is stored, as its GPU kernel and the mended one do.
+bool is_passed_over(const torch::Tensor& parameter) {
+  const auto dtype = parameter.scalar_type();
+  return parameter.is_cpu() && (dtype == torch::kBFloat16 || dtype == torch::kFloat16);
+}
+
 void sgd(const SGDOptions& o, const Lists& lists, double lr, bool first, const MaybeTensor& grad_scale,
          const MaybeTensor& found_inf) {
   if (lists.parameters.empty()) return;
+  if (is_passed_over(lists.parameters.front())) {
+    const auto wide = [](const torch::Tensor& tensor) { return List{tensor.to(torch::kFloat32)}; };
+    for (std::size_t i = 0; i < lists.parameters.size(); ++i) {
+      Lists one{wide(lists.parameters[i]), wide(lists.gradients[i]), {}, {}};
+      if (o.momentum != 0) one.slots.push_back(wide(lists.slots[0][i]));
+      sgd(o, one, lr, first, grad_scale, found_inf);
+      lists.parameters[i].copy_(one.parameters[0]);
+      lists.gradients[i].copy_(one.gradients[0]);
+      if (o.momentum != 0) lists.slots[0][i].copy_(one.slots[0][0]);
+    }
+    return;
+  }
   at::_fused_sgd_(lists.parameters, lists.gradients,
                   o.momentum != 0 ? at::TensorList(lists.slots[0]) : at::TensorList(), o.weight_decay, o.momentum, lr,
                   o.dampening, o.nesterov, o.maximize, first, grad_scale, found_inf);
@@ -362,7 +381,8 @@ void require_loadable(const State& state, const std::vector<FusedBucket>& bucket
         known.insert(name);
         if (!any) continue;
         const auto saved = state.tensor(name);
-        if (saved.sizes() == like.sizes() && saved.scalar_type() == like.scalar_type()) continue;
+        const bool is_cast = saved.is_floating_point() && !name.ends_with("/step");  // a count is exact
+        if (saved.sizes() == like.sizes() && (is_cast || saved.scalar_type() == like.scalar_type())) continue;
         throw Error("the saved state has '" + name + "' as " + describe(saved) + ", the optimizer as " +
                     describe(like));
       }

@@ -18,6 +18,7 @@ const char* type_name() {
   if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "a list of integers";
   if constexpr (std::is_same_v<T, std::vector<double>>) return "a list of numbers";
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of strings";
+  if constexpr (std::is_same_v<T, Table>) return "a table";
 }
 
 const char* type_name(const Value& value) {
@@ -109,6 +110,11 @@ bool convert(const Value& value, std::string& to) {
   if (from != nullptr) to = *from;
   return from != nullptr;
 }
+bool convert(const Value& value, Table& to) {
+  const auto* from = std::get_if<Table>(&value.data);
+  if (from != nullptr) to = *from;
+  return from != nullptr;
+}
 template <class T>
 bool convert(const Value& value, std::vector<T>& to) {
   const auto* from = std::get_if<Array>(&value.data);
@@ -129,6 +135,9 @@ bool all_within(std::int64_t value, const Range& range) {
   return within(static_cast<double>(value), range);
 }
 bool all_within(const std::string&, const Range&) {
+  return true;
+}
+bool all_within(const Table&, const Range&) {
   return true;
 }
 template <class T>
@@ -228,13 +237,14 @@ T Options::require(const char* key, const char* meaning) {
 
 template VERNIER_API std::string Options::require<std::string>(const char*, const char*);
 template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
+template VERNIER_API Table Options::require<Table>(const char*, const char*);
 
 void Options::tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one) {
   const auto found = table_.find(key);
   const auto* entries = found == table_.end() ? nullptr : std::get_if<Array>(&found->second.data);
   const auto slash = owner_.find('/');
   const std::string header = "[[" + owner_.substr(0, slash) + "." + key + "]]";
-  const std::string wrong = std::string("is a list of tables: write ") + header + " (" + meaning + ")";
+  const std::string wrong = std::string("must be a list of tables: write ") + header + " (" + meaning + ")";
   if (found != table_.end() && entries == nullptr) refuse(key, wrong);
   declared_.push_back({key, "a list of tables", "[]", entries == nullptr ? "[]" : show(*entries), "", meaning});
   const auto declare = [&](const Options& one) {

@@ -50,6 +50,10 @@ void refuse_contradictions(const PrecisionRule& rule, const Options& options) {
         "op", "is \"" + rule.op + "\", and no operator of that name can be seen" +
                   (near.empty() ? "; take a name of torch.ops.aten, as linear" : "; did you mean \"" + near + "\"?"));
   }
+  const bool is_product = rule.op == "linear" || rule.op == "addmm" || rule.op == "mm" || rule.op == "matmul";
+  if (rule.use == PrecisionRule::Use::fp8 && !rule.op.empty() && !is_product) {
+    options.refuse("op", "is \"" + rule.op + "\", and fp8 is for linear layers; take `op` away, or use = \"bf16\"");
+  }
   if (rule.kernel != PrecisionRule::Kernel::policy && rule.op != attention) {
     options.refuse("kernel", std::string("is for attention only; add op = \"") + attention + "\"");
   }
@@ -108,6 +112,15 @@ void PrecisionRules::prepare(const Layers& layers) {
     if (rule.options) rule.options->refuse("match", reason);
     throw Error("precision rule: `match` " + reason, Error::Kind::configuration);
   }
+}
+
+bool PrecisionRules::keep_float32(const std::string& parameter) const {
+  const auto dot = parameter.rfind('.');
+  const auto layer = dot == std::string::npos ? "" : parameter.substr(0, dot);
+  const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const auto& one) {
+    return one.op.empty() && (matches_all(one) || matches(one.match, layer));
+  });
+  return rule != rules_.end() && rule->use == PrecisionRule::Use::fp32;
 }
 
 const PrecisionRule* PrecisionRules::find(const Operation& operation) {

@@ -25,6 +25,10 @@ torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) {
 }
 void Precision::collect(Run&) {}
 void Precision::commit(Run&) {}
+void Precision::release(Run&) const {}
+std::string Precision::describe() const {
+  return "";
+}
 
 bool Scaler::scales() const {
   return true;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The crash test's long form: every fault at every system call of longer runs, many more states of a disk after a loss of
-# power, and kill -9 at random times for so many minutes (10).
+# The crash test's long form: every fault at every system call of longer runs, many more states of a disk after a loss
+# of power, and kill -9 at random times for so many minutes (10).
 #
 #   tests/crash/long.sh [MINUTES] [BUILD FOLDER]
 set -eu

@@ -308,7 +308,23 @@ TEST_CASE("cli: check trains nothing and writes nothing") {
   CHECK(place.call({"check", "run.toml"}) == 0);
   CHECK(says(place.out, "ready: nothing was trained or written\n"));
   CHECK(says(place.out, "  task          mlp          samples=64\n"));
+  CHECK(says(place.out, "on the first batch: loss "));
+  CHECK(says(place.out, "memory                                    fp32\n  weights "));
+  CHECK_FALSE(says(place.out, "in float32"));
   CHECK_FALSE(fs::exists(place.at("out")));
+}
+
+TEST_CASE("cli: check compares a policy with float32, and fails where the first step would") {
+  Place place;
+  CHECK(place.call({"check", "run.toml", set("precision.use=bf16")}) == 0);
+  CHECK(says(place.out, ", in float32 "));
+  CHECK(says(place.out, "memory                                    fp32        bf16\n"));
+  CHECK(says(place.out, "  weight copies                              -"));
+  CHECK_FALSE(fs::exists(place.at("out")));
+  Place unmatched("[[precision.rule]]\nop = 'softmax'\nuse = 'fp32'\n");
+  CHECK(unmatched.call({"check", "run.toml"}) == 2);
+  CHECK(says(unmatched.err, "the model does not call softmax"));
+  CHECK(is_one_line(unmatched.err));
 }
 
 TEST_CASE("cli: plugins are listed with what they take") {
@@ -360,7 +376,7 @@ TEST_CASE("cli: a finished run is left as it is, and changes are told where a ru
   Place place;
   REQUIRE(place.train() == 0);
   const auto summary = read_text(place.at("out/summary.json")), config = read_text(place.at("out/config.toml"));
-  CHECK(place.train({"--resume", set("optimizer.learning_rate=9")}) == 0);
+  CHECK(place.train({"--resume", set("run.validate_every=3")}) == 0);
   CHECK(says(place.out, "out has all its 20 steps; to train on, raise run.steps or run.epochs"));
   CHECK(read_text(place.at("out/summary.json")) == summary);
   CHECK(read_text(place.at("out/config.toml")) == config);
@@ -380,6 +396,46 @@ TEST_CASE("cli: a run that diverges says so at its end") {
   Place place;
   CHECK(place.train({set("optimizer.learning_rate=1e30")}) == 0);
   CHECK(says(place.err, "the training has diverged"));
+}
+
+TEST_CASE("cli: what was exchanged is told at the end, in summary.json, and where the run goes on") {
+  Place place(
+      "[[callback]]\nuse = 'switch'\nat_step = 5\n[callback.to]\nprecision = {use = 'fp16'}\n"
+      "scaler = {use = 'dynamic', init_scale = 8.0}\n");
+  REQUIRE(place.train() == 0);
+  CHECK(says(place.out, "  precision/fp32 became precision/fp16 after step 5\n"));
+  const auto summary = place.summary();
+  CHECK(summary["exchanges"] ==
+        nlohmann::json::parse(
+            R"([{"after_step": 5, "role": "precision", "from": "precision/fp32", "to": "precision/fp16"},
+                                  {"after_step": 5, "role": "scaler", "from": "scaler/none", "to": "scaler/dynamic"}])"));
+  CHECK(summary["configuration"]["precision"]["use"] == "fp16");
+  CHECK(summary["configuration"]["scaler"]["init_scale"] == 8);
+  CHECK(place.train({"--resume", set("run.steps=25"), set("precision.use=bf16")}) == 0);
+  CHECK(says(place.err, "[precision] is not read: its plugin was exchanged while the run ran"));
+  CHECK(says(place.out, "  precision     fp16 "));
+  CHECK(place.summary()["exchanges"] == summary["exchanges"]);
+  CHECK(place.summary()["configuration"]["precision"]["use"] == "fp16");
+}
+
+TEST_CASE("cli: a run says which precision it uses, and takes the words of other trainers") {
+  Place place;
+  CHECK(place.call({"check", "run.toml"}) == 0);
+  CHECK(says(place.out, "\n[AMP] precision/fp32: mixed precision is off"));
+  CHECK(says(place.out, "\n[AMP] the loss is not scaled; CPU "));
+  CHECK(place.call({"check", "run.toml", "--mixed_precision", "fp16", "--grad_scaler_init", "8"}) == 0);
+  CHECK(says(place.out, "\n[AMP] precision/fp16: float16 autocast"));
+  CHECK(says(place.out, "\n[AMP] the loss is scaled by scaler/dynamic; "));
+  CHECK(says(place.out, "init_scale=8"));
+  CHECK(place.train({"--epochs", "2", "--batch_size", "16", "--grad_accum_steps", "2"}) == 0);
+  CHECK(place.summary()["configuration"]["run"]["epochs"] == 2);
+  CHECK(place.summary()["configuration"]["accumulation"]["pieces"] == 2);
+  CHECK(says(place.out, "train on           vernier train run.toml --grad_accum_steps 2 --batch_size 16 --resume="));
+  CHECK(place.train({"--epochs", "2", set("run.epochs=3")}) == 2);
+  CHECK(place.err == "vernier: --epochs and --set run.epochs say the same; give one of them\n");
+  CHECK(place.train({"--grad_ckpt"}) == 2);
+  CHECK(is_one_line(place.err));
+  CHECK(says(place.err, "activation checkpointing is not there yet"));
 }
 
 TEST_CASE("cli: the command to go on with can be pasted") {
@@ -447,7 +503,7 @@ TEST_CASE("cli: while a run starts, a signal ends it before anything is written"
   Place place;
   // It listens first, and then makes so many points that a signal comes before the first step.
   Program program({"train", "run.toml", "--set=task.samples=3000000"}, place.folder.path());
-  REQUIRE(program.wait_until([&] { return listens_for(program.pid(), SIGTERM); }));
+  REQUIRE(program.wait_until([&] { return listens_for(program.pid(), SIGUSR1); }));
   program.send(SIGTERM);
   CHECK(program.wait() == 128 + SIGTERM);
   CHECK(says(program.out(), "stopped before the first step; nothing was trained or written\n"));

@@ -187,3 +187,18 @@ TEST_CASE("bus: the first cause stays nested") {
     CHECK_THROWS_AS(std::rethrow_if_nested(error), std::out_of_range);
   }
 }
+
+TEST_CASE_FIXTURE(Fixture, "event: what replaces a plugin is told in its place, the plugin is told nothing more") {
+  Callback a("a", 1), b("b", 0), c("c", 1), next("n", 2), stranger("s", 1);
+  Monitor m("m", 1);
+  for (auto* plugin : {&a, &b, &c}) bus.attach(*plugin, false);
+  bus.attach(m, true);
+  CHECK(emit(Event::StepEnd) == "acm");
+  bus.replace(b, next);
+  CHECK(emit(Event::StepEnd) == "anncm");
+  CHECK(emit(Event::RunEnd) == "ancm");
+  bus.replace(next, b);
+  CHECK(emit(Event::StepEnd) == "acm");
+  CHECK(thrown_by([&] { bus.replace(stranger, next); }) == refused("s is not attached, and cannot be replaced"));
+  CHECK(emit(Event::RunEnd) == "abcm");
+}

@@ -278,6 +278,35 @@ TEST_CASE("optim: dtypes may differ between parameters") {
   }
 }
 
+// LibTorch's CPU kernel leaves whole vectors of 16-bit weights as they are (pytorch/pytorch#191763).
+TEST_CASE("optim: SGD trains weights in 16 bits, computed in float32 and rounded once") {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const double momentum : {0.0, 0.9}) {
+      for (const std::int64_t size : {1, 15, 64, 1000, 20000}) {
+        CAPTURE(size);
+        torch::manual_seed(1);
+        auto parameter = torch::randn({size}).to(dtype).requires_grad_();
+        auto weight = parameter.detach().clone(), buffer = torch::zeros_like(weight);
+        SGD optimizer({parameter}, {.lr = 0.125, .momentum = momentum, .weight_decay = 0.25});
+        for (int step = 0; step < 5; ++step) {
+          const auto gradient = torch::randn({size}).to(dtype);
+          parameter.mutable_grad() = gradient.clone() * 2;
+          optimizer.step({}, torch::full({}, 2.0F));
+          CHECK(same_bits(parameter.grad(), gradient));  // divided by grad_scale
+          auto change = gradient.to(at::kFloat) + weight.to(at::kFloat) * 0.25;
+          if (momentum != 0) change = buffer.to(at::kFloat) * static_cast<float>(momentum) + change;
+          buffer = change.to(dtype);
+          weight = (weight.to(at::kFloat) - change * 0.125).to(dtype);
+          const auto difference = (parameter.detach() - weight).abs().max().item<double>();
+          CHECK(difference <= weight.abs().max().item<double>() * (dtype == at::kHalf ? 1e-3 : 8e-3));
+          weight.copy_(parameter.detach());  // a fused multiply-add may round a tie the other way
+          if (momentum != 0) buffer.copy_(optimizer.state().tensor("0/momentum_buffer"));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("optim: small and large tensors train together, and the number of threads stays") {
   Parameters parameters, apart;
   for (const std::int64_t size : {3, 20000, 8192, 8193, 1}) {
@@ -450,6 +479,22 @@ TEST_CASE("optim: a state of another optimizer is refused before any change") {
   other = own;
   other.tensors["0/momentum_buffer"] = torch::zeros({5, 7});
   refused(other, "has '0/momentum_buffer', which this optimizer does not keep");
+}
+
+// As torch.optim.Optimizer.load_state_dict does.
+TEST_CASE("optim: a state is loaded into the dtypes of the parameters, counts as they are") {
+  auto weights = std::vector{torch::ones({3}).requires_grad_()};
+  AdamW full(weights);
+  weights[0].mutable_grad() = torch::tensor({0.1F, -0.3F, 7.0F});
+  full.step();
+  AdamW half(std::vector{torch::ones({3}, at::kBFloat16).requires_grad_()});
+  half.load(full.state());
+  const auto before = full.state(), after = half.state();
+  for (const char* slot : {"0/exp_avg", "0/exp_avg_sq"}) {
+    CHECK((after.tensor(slot).scalar_type() == at::kBFloat16));
+    CHECK(after.tensor(slot).equal(before.tensor(slot).to(at::kBFloat16)));
+  }
+  CHECK(after.tensor("0/step").equal(before.tensor("0/step")));
 }
 
 namespace {

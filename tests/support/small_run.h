@@ -24,6 +24,12 @@ inline vernier::Host built_plugins() {
   return vernier::Host({std::filesystem::path(VERNIER_BINARY_DIR) / "plugins"});
 }
 
+// And those that are made for tests.
+inline vernier::Host plugins_and_fixtures() {
+  const std::filesystem::path build = VERNIER_BINARY_DIR;
+  return vernier::Host({build / "plugins", build / "fixtures" / "plugins"});
+}
+
 // Several texts are merged left to right, as several files are.
 inline vernier::Table from_toml(const std::vector<std::string>& texts) {
   const TemporaryFolder folder;
@@ -35,12 +41,13 @@ inline vernier::Table from_toml(const std::vector<std::string>& texts) {
 class SmallRun {
  public:
   // One thread for the kernels: the same sums on every machine. The output folder must exist.
-  explicit SmallRun(const vernier::Table& config, const std::string& output = "", int threads = 1) {
+  explicit SmallRun(const vernier::Table& config, const std::string& output = "", int threads = 1,
+                    const vernier::Host& host = built_plugins()) {
     at::set_num_threads(threads);
     vernier::Options table("run", std::get<vernier::Table>(config.at("run").data), "test.toml:1");
     const vernier::RunOptions options(table, "test");
     torch::manual_seed(options.seed);
-    wiring = vernier::wire(config, built_plugins());
+    wiring = vernier::wire(config, host);
     trainer = std::make_unique<vernier::Trainer>(*wiring, options.validate_every, stop_);
     run.name = options.name;
     run.output = output;
@@ -70,6 +77,9 @@ class SmallRun {
       if (now.step + 1 == step) stop_ = SIGINT;
     });
   }
+
+  // Trains on in the same process after that.
+  void go_on() { stop_ = 0; }
 
   bool resume(const std::string& from = "") {
     const auto snapshot = wiring->checkpoint->read(run, from);

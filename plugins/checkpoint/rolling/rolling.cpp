@@ -9,7 +9,8 @@
 //   keep_best = 0        the best ones that stay; a validation that is among them is saved at once
 //   monitor = "validation_loss"   the metric of a validation that says how good
 //   mode = "min"         the best is the lowest; or "max"
-//   async = true         the state is copied after the step, and written while the training goes on
+//   async = true         the state is copied after the step, which takes its size in memory, and written while the
+//                        training goes on
 //   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails ends the run at the next step; or "go_on": the next save tries again
 //
@@ -244,8 +245,8 @@ class Rolling final : public vernier::Checkpoint {
     }
   }
 
-  void stop_at_failure() const {
-    if (!failure_.empty() && !goes_on_) throw Error(failure_);
+  void stop_at_failure() {
+    if (!failure_.empty() && !goes_on_) throw Error(std::exchange(failure_, ""));
   }
 
   void tell_progress(Run& run) const {
@@ -278,7 +279,7 @@ class Rolling final : public vernier::Checkpoint {
   bool wanted_ = false, skipped_ = false;
   Clock::time_point last_ = Clock::now();
   rolling::Scores scores_;  // of the checkpoints that are there, and of those since
-  std::string failure_;     // of the last save
+  std::string failure_;     // of the last save, until it is told
   Copies copies_;
   double stalled_ = 0;
   std::uint64_t total_ = 0;

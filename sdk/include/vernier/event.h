@@ -45,20 +45,26 @@ class VERNIER_API Bus {
   }
   // For the host: lets the plugin listen. A monitor is told after all others and can be detached.
   void attach(Plugin& plugin, bool monitor);
+  // For the trainer, between two events: `next` listens in the place of a role's plugin, which is told nothing more.
+  void replace(Plugin& plugin, Plugin& next);
 
  private:
   struct Listener {
     std::function<void(Run&)> call;
     Plugin* plugin;
     bool monitor;
+    std::size_t place;  // in attached_
   };
+  void let_listen(Plugin& plugin, bool monitor, std::size_t place);
   void add(Event event, std::function<void(Run&)> call, bool only_looks);
   void tell(Event event, Run& run);
   void detach(Plugin& plugin);
 
   std::array<std::vector<Listener>, event_count> listeners_;
+  std::vector<const Plugin*> attached_;  // in the order in which they are told
   Plugin* attaching_ = nullptr;
   bool attaching_monitor_ = false;
+  std::size_t attaching_at_ = 0;
   std::vector<Notice> detached_;  // told with the next event
 };
 

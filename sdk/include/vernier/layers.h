@@ -11,15 +11,13 @@
 //   {
 //     const vernier::Intercept intercept(layers, count);
 //     loss = criterion(model->forward(input), target);
-//   }
-//   loss.backward();  // outside: a backward pass inside is seen too
+//   }  // before backward(), which would be seen too
 #pragma once
 
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 #include <vernier/state.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,7 +27,7 @@ namespace vernier {
 
 using Values = std::vector<c10::IValue>;
 
-// Which layer a weight belongs to: "h.0.mlp.c_fc.weight" is a weight of the layer "h.0.mlp.c_fc".
+// "h.0.mlp.c_fc.weight" is a weight of the layer "h.0.mlp.c_fc".
 class VERNIER_API Layers {
  public:
   Layers() = default;
@@ -62,6 +60,7 @@ class VERNIER_API Operation {
   int id() const { return id_; }                   // its index there
   std::string_view layer() const;                  // whose weight is among the arguments, or ""
   int layer_index() const { return layer_; }       // in Layers::names(), or -1
+  const c10::OperatorHandle& handle() const { return *handle_; }  // a copy can be called later
   // What would have happened: the next interceptor, at last the kernel. Takes all arguments of the schema in its order
   // and returns the results. May be called several times, or not at all.
   Values proceed(Values arguments) const;

@@ -2,23 +2,30 @@
 // policy of one's own may build on it.
 #pragma once
 
+#include <vernier/float8_linear.h>
+#include <vernier/half_weights.h>
 #include <vernier/precision_rules.h>
 #include <vernier/roles.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace vernier {
 
 class CastCache;
+class Float8Layers;
 
 // Reads the options
+//   level = "O1"               O0: float32, with everything else in place; O1: autocast; O2: weights in 16 bits with
+//                              float32 masters; O3: weights in 16 bits. Layers that a rule gives fp32 keep theirs
+//   rounding = "nearest"       of O3's updates: nearest | stochastic | kahan, the last two for bfloat16 (HalfWeights)
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
 //   cast_inputs = false        the batch's floating-point tensors are cast before the task sees them
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as PyTorch has it, or attention_by_matmul();
 //                              auto: by matmul on a CPU with AMX, up to a length of 512
-//   [[precision.rule]]         PrecisionRules
+//   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h
 class VERNIER_API MixedPrecision : public Precision, public Interceptor {
  public:
   // dtype: Half, BFloat16, or Float for no autocast; then only the rules lower anything.
@@ -29,23 +36,35 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void attach(Bus& bus) override;
   void prepare(Run& run) override;
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override;
+  void collect(Run& run) override;
   void commit(Run& run) override;
+  void release(Run& run) const override;
+  std::string describe() const override;
+  State save() const override;  // who overrides these calls them
+  void load(const State& state) override;
 
   // Sees the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
 
  protected:
-  // For a rule with use = "fp8". The arguments are as the model gave them, autocast is on as in the rest of the model.
-  virtual Values call_in_fp8(const Operation& operation, Values arguments);
+  // In the constructor of a policy that computes linear layers in fp8 wherever no rule says otherwise, but for the first
+  // and the last one that the model calls where these are spared. The first training forward is without fp8 then: it
+  // tells which they are. Rules with use = "fp8" take the recipe too; without this they take float8_recipe("delayed").
+  void use_float8(Float8Recipe recipe, bool spare_first_and_last);
 
+  virtual bool intercepts() const;  // whether forward() has to see the operations; false costs nothing
+  // Runs an operation as a rule says; call() does it with the first that matches.
+  Values apply(const PrecisionRule& rule, const Operation& operation, Values arguments);
   PrecisionRules& rules() { return rules_; }
   Layers& layers() { return layers_; }  // of run.model, from prepare on
   torch::ScalarType dtype() const { return dtype_; }
   torch::DeviceType device() const { return device_; }
 
  private:
-  bool intercepts() const;
-  Values run(const PrecisionRule* rule, const Operation& operation, Values arguments);
+  bool uses_float8() const;
+  void tell_float8() const;
+  Values run(const PrecisionRule& rule, const Operation& operation, Values arguments);
+  std::optional<Values> run_in_float8(const PrecisionRule& rule, const Operation& operation, const Values& arguments);
   bool attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const;
   torch::Tensor cast(const torch::Tensor& tensor, torch::ScalarType dtype);
   void cast_all(const Operation& operation, Values& arguments, torch::ScalarType dtype);
@@ -53,11 +72,15 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
 
   torch::ScalarType dtype_;
   torch::DeviceType device_ = torch::kCPU;
+  std::optional<HalfWeights> weights_;  // O2 and O3
   std::string weight_casts_, attention_;
   bool cast_inputs_;
   PrecisionRules rules_;
   Layers layers_;
   std::unique_ptr<CastCache> casts_;
+  Float8Recipe recipe_ = float8_recipe("delayed");
+  std::unique_ptr<Float8Layers> float8_;
+  bool is_float8_ = false, is_told_ = false;  // the policy itself is fp8; the layers have been named
   bool has_matrix_unit_ = false, has_run_ = false, attends_ = false;  // of the model: it calls attention
 };
 

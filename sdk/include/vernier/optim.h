@@ -68,8 +68,8 @@ class VERNIER_API FusedOptimizer {
   std::vector<torch::Tensor> gradients() const;  // those that are defined, in the order of the parameters
 
   // "0/exp_avg", "0/step" and so on: PyTorch's names below the parameter's number; none for one without a gradient so
-  // far. Options and learning rates are not in it. load() copies; it throws Error, before any change, where number,
-  // names, shapes or dtypes are not this optimizer's.
+  // far. Options and learning rates are not in it. load() copies, into the parameters' dtypes as PyTorch does; it throws
+  // Error, before any change, where number, names or shapes are not this optimizer's.
   State state() const;
   void load(const State& state);
 

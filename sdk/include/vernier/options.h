@@ -63,14 +63,13 @@ class VERNIER_API Options {
   }
   // One word of a list; another is refused with the nearest right one.
   std::string choose(const char* key, const char* fallback, std::initializer_list<const char*> words, const char* meaning);
-  // What must be given and not be empty. T: std::string or std::vector<std::string>.
+  // What must be given and not be empty. T: std::string, std::vector<std::string>, or Table for one as it is written.
   template <class T>
   T require(const char* key, const char* meaning);
   // A list of tables, [[precision.rule]]: reads each, refuses what is left unread. Their keys are told as "rule.match".
   void tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one);
   // Refuses the value of a key for a reason that no Range can say.
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
-
   bool given(const char* key) const { return table_.count(key) != 0; }
   const std::string& owner() const { return owner_; }
   // For the host: what was read, and the check that nothing else was written.
@@ -93,6 +92,7 @@ class VERNIER_API Options {
 };
 extern template std::string Options::require<std::string>(const char*, const char*);
 extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
+extern template Table Options::require<Table>(const char*, const char*);
 
 // The word nearest to a misspelt one, or "" where none is near (more than a third of its letters would have to change).
 VERNIER_API std::string nearest(const std::string& word, const std::vector<std::string>& words);

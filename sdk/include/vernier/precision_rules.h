@@ -27,12 +27,12 @@ struct VERNIER_API PrecisionRule {
 class VERNIER_API PrecisionRules {
  public:
   PrecisionRules() = default;
-  // Reads `rule`, a list of tables:
-  //   match = "*"            "h.*.mlp.*"
-  //   op = ""                "softmax"
-  //   use = "policy"         policy | fp32 | bf16 | fp16 | fp8
-  //   cast_outputs = false   results go on in float32
-  //   kernel = "policy"      policy | fused | matmul, for scaled_dot_product_attention
+  // Reads the tables of `rule`:
+  //   rule.match = "*"             "h.*.mlp.*"
+  //   rule.op = ""                 "softmax"
+  //   rule.use = "policy"          policy | fp32 | bf16 | fp16 | fp8
+  //   rule.cast_outputs = false
+  //   rule.kernel = "policy"       policy | fused | matmul, for scaled_dot_product_attention
   explicit PrecisionRules(Options& options);
 
   void add(PrecisionRule rule);  // behind the others
@@ -41,6 +41,8 @@ class VERNIER_API PrecisionRules {
 
   // Learns the layers. Refuses a rule that matches none, naming the nearest.
   void prepare(const Layers& layers);
+  // Whether the first rule that is for all operators of a parameter's layer asks for fp32.
+  bool keep_float32(const std::string& parameter) const;
   // After prepare: the rule for an operation, or nullptr.
   const PrecisionRule* find(const Operation& operation);
   // After the model has run once: refuses a rule whose operator it never called, naming those it calls.

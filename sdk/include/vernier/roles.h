@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace vernier {
@@ -34,6 +33,10 @@ class VERNIER_API Precision : public Plugin {
   virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
   virtual void collect(Run& run);     // gradients of `model` into those of `owned`, where they differ
   virtual void commit(Run& run);      // `owned` into `model`, where they differ
+  // Before another takes over, between steps, where `owned` has not the best values: these into `model` in the task's
+  // dtypes, by set_data(), and `model` into `owned`. Changes no more: it goes on where the other is refused.
+  virtual void release(Run& run) const;
+  virtual std::string describe() const;  // what it does and what to expect, after prepare: "bfloat16 autocast, …"
 };
 
 // Keeps small gradients above the underflow of 16-bit floats.
@@ -64,8 +67,7 @@ class VERNIER_API Optimizer : public Plugin {
   virtual void step(Run& run) = 0;
 };
 
-// Keeps the run on disk.
-class VERNIER_API Checkpoint : public Plugin {
+class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
  public:
   static constexpr const char* role = "checkpoint";
   ~Checkpoint() override;
@@ -76,16 +78,14 @@ class VERNIER_API Checkpoint : public Plugin {
   virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
 };
 
-// Several processes that train one model.
-class VERNIER_API Distributed : public Plugin {
+class VERNIER_API Distributed : public Plugin {  // several processes that train one model
  public:
   static constexpr const char* role = "distributed";
   ~Distributed() override;
   virtual void reduce(Run& run);  // gradients of `model` become their mean over all ranks
 };
 
-// May change the run: clipping, schedules, averages, recovery.
-class VERNIER_API Callback : public Plugin {
+class VERNIER_API Callback : public Plugin {  // may change the run: clipping, schedules, averages, recovery
  public:
   static constexpr const char* role = "callback";
   ~Callback() override;

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 #include <vernier/batch.h>
 #include <vernier/metrics.h>
+#include <vernier/options.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace vernier {
 struct Parameter {
   std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
   torch::Tensor model;  // what forward reads
-  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 master
+  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 one; may be empty between steps
 };
 
 struct VERNIER_API Run {
@@ -30,7 +31,8 @@ struct VERNIER_API Run {
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
-  std::vector<Parameter> parameters;         // `owned` is final after Precision::prepare
+  std::vector<Parameter> parameters;         // `owned` is final after Precision::prepare, until another takes over
+  std::string emulated;  // after Precision::prepare: what this machine only imitates ("fp8"); stands where speeds are shown
 
   // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
   std::int64_t step = 0;
@@ -51,6 +53,11 @@ struct VERNIER_API Run {
   // than one gradient an update. Valid inside Optimizer::step.
   std::function<torch::Tensor()> recompute;
 
+  // Asks for other plugins in some roles, from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it.
+  // What is asked for in one step is exchanged together, before a checkpoint, and told by policy_changed in the next. A
+  // refusal ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
+  // Plugin::prepare. Valid from there on. Not for the task, callbacks and monitors. The plugins before are destroyed.
+  std::function<void(const Table& roles, bool only_try)> exchange;
   // True once a signal asks the run to end. What takes longer than a step (Task::validate) looks at it now and then, and
   // returns early: the validation is done again where the run goes on.
   bool is_stopping() const { return stop != nullptr && *stop != 0; }

@@ -4,8 +4,11 @@
 #include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
+#include <vernier/float8_linear.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
+#include <vernier/half_weights.h>
+#include <vernier/hardware.h>
 #include <vernier/optim.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>

@@ -550,6 +550,7 @@ TEST_CASE("rolling: a failure may be gone on from, but not at the end of the run
     CAPTURE(async);
     Fixture fixture(3, {{"on_failure", value(std::string("go_on"))}, {"async", value(async)}});
     fixture.write(10);
+    fixture.tell(Event::RunEnd);
     block(fixture, "step-00000020");
     fixture.write(20);
     fixture.write(30);

@@ -177,6 +177,18 @@ TEST_CASE("progress: validations and notices are lines above the bar" * needs_te
   CHECK(lines[4].empty());
 }
 
+TEST_CASE("progress: how much of a checkpoint is written stands in the bar, and is no line" * needs_terminal) {
+  Fixture fixture(120, every_step());
+  fixture.begin();
+  fixture.run.notice("checkpoint_progress", {{"share", 0.42}});
+  fixture.step();
+  REQUIRE(fixture.seen().size() == 1);
+  CHECK(fixture.seen()[0].find("  saving 42%  ") != std::string::npos);
+  fixture.step();
+  REQUIRE(fixture.seen().size() == 1);
+  CHECK(fixture.seen()[0].find("saving") == std::string::npos);
+}
+
 TEST_CASE("progress: a line of the log takes the bar's place, which comes back below" * needs_terminal) {
   Fixture fixture(80, every_step());
   fixture.begin();

@@ -3,6 +3,7 @@
 #include <ATen/ops/linear.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <vernier/hardware.h>
 #include <vernier/roles.h>
 
 #include "plugin_library.h"
@@ -115,35 +116,125 @@ TEST_CASE("precision: a small training ends where it does in float32, also when 
   CHECK(fp16.last_loss == doctest::Approx(fp32.last_loss).epsilon(0.15));
 }
 
-TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale and is told") {
-  const TemporaryFolder output;
-  SmallRun run(from_toml({"[run]\nsteps = 30\n[task]\nuse = \"mlp\"\n[precision]\nuse = \"fp16\"\n[scaler]\nuse = "
-                          "\"dynamic\"\ninit_scale = 1073741824.0\n[optimizer]\nuse = \"adamw\"\n[checkpoint]\nuse = "
-                          "\"none\"\n"}),
-               output.path().string());
-  std::string digest = run.digest();
-  double scale = 1073741824.0;
-  std::int64_t skipped = 0;
-  run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
-    CHECK(now.metrics.value("scale") == scale);
-    const auto before = std::exchange(digest, run.digest());
-    std::vector<std::string> notices;
-    for (const auto& notice : now.notices) notices.push_back(notice.name);
-    if (now.found_inf.item<float>() == 0) {
-      CHECK(before != digest);
-      CHECK(notices.empty());
-      return;
+TEST_CASE("precision: at every level a small training ends where it does in float32") {
+  const auto fp32 = train("");
+  const auto level = [](const std::string& precision) { return train("[precision]\n" + precision); };
+  CHECK(level("use = 'bf16'\nlevel = 'O0'\n").last_loss == fp32.last_loss);
+  CHECK(level("use = 'bf16'\nlevel = 'O1'\n").last_loss == level("use = 'bf16'\n").last_loss);
+  for (const std::string precision :
+       {"use = 'bf16'\nlevel = 'O2'\n", "use = 'bf16'\nlevel = 'O3'\n",
+        "use = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n", "use = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n",
+        "use = 'fp16'\nlevel = 'O2'\n[scaler]\nuse = 'dynamic'\n",
+        "use = 'fp16'\nlevel = 'O3'\n[scaler]\nuse = 'dynamic'\n[optimizer]\neps = 1e-4\n"}) {
+    CAPTURE(precision);
+    const auto trained = level(precision);
+    CHECK(trained.updates >= 295);
+    CHECK(trained.last_loss == doctest::Approx(fp32.last_loss).epsilon(0.2));
+  }
+}
+
+TEST_CASE("precision: where the weights are in 16 bits, and what a rule keeps") {
+  const auto dtypes = [](const std::string& precision) {
+    const TemporaryFolder output;
+    SmallRun run(from_toml({"[run]\nsteps = 2\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'adamw'\n[checkpoint]\nuse = "
+                            "'none'\n[precision]\nuse = 'bf16'\n",
+                            "[precision]\n" + precision}),
+                 output.path().string());
+    run.train();
+    std::map<std::string, std::string> all;
+    for (const auto& parameter : run.run.parameters) {
+      all[parameter.name] = c10::str(parameter.model.scalar_type(), " of ", parameter.owned.scalar_type());
     }
-    CHECK(before == digest);
-    CHECK(std::ranges::count(notices, "step_skipped") == 1);
-    CHECK(std::ranges::count(notices, "scale_changed") == 1);
-    scale /= 2;
-    skipped += 1;
-  });
-  run.train();
-  CHECK(skipped > 0);
-  CHECK(skipped < 30);
-  CHECK(run.run.updates == 30 - skipped);
+    return all;
+  };
+  CHECK(dtypes("level = 'O1'\n")["layers.0.weight"] == "Float of Float");
+  CHECK(dtypes("level = 'O2'\n")["layers.0.weight"] == "BFloat16 of Float");
+  CHECK(dtypes("level = 'O3'\n")["layers.0.weight"] == "BFloat16 of BFloat16");
+  auto kept = dtypes("level = 'O2'\n[[precision.rule]]\nmatch = '*.1'\nuse = 'fp32'\n");
+  CHECK(kept["layers.0.weight"] == "BFloat16 of Float");
+  CHECK(kept["layers.1.weight"] == "Float of Float");
+  CHECK(kept["layers.1.bias"] == "Float of Float");
+}
+
+TEST_CASE("precision: an optimizer that asks again gets the gradient where it has gone") {
+  for (const std::string level : {"level = 'O1'", "level = 'O2'", "level = 'O3'",
+                                  "level = 'O3'\nrounding = 'stochastic'", "level = 'O3'\nrounding = 'kahan'"}) {
+    CAPTURE(level);
+    const TemporaryFolder output;
+    SmallRun run(from_toml({"[run]\nsteps = 3\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = "
+                            "'none'\n[precision]\nuse = 'bf16'\n" +
+                            level}),
+                 output.path().string());
+    run.on(vernier::Event::GradientsReady, [](vernier::Run& now) {
+      auto& parameter = now.parameters[0];
+      const auto before = parameter.owned.detach().clone();
+      const double loss = now.loss.item<double>();
+      {
+        const torch::NoGradGuard no_grad;
+        parameter.owned.neg_();
+      }
+      CHECK(now.recompute().item<double>() != loss);
+      CHECK(torch::equal(parameter.model, -before.to(parameter.model.scalar_type())));
+      CHECK(torch::allclose(parameter.owned, -before, 1e-4));
+      CHECK(parameter.owned.grad().defined());
+    });
+    run.train();
+  }
+}
+
+TEST_CASE("precision: a level that makes no sense is refused") {
+  const auto refused = [](const std::string& name, const std::string& key, const std::string& options) {
+    const auto config = from_toml({"[precision]\n" + options});
+    const auto refusal = thrown_by(
+        [&] { make_plugin<Precision>("precision/" + name, std::get<vernier::Table>(config.at("precision").data)); });
+    CHECK_MESSAGE(says(refusal.text, "`" + key + "`"), refusal);
+  };
+  refused("bf16", "level", "level = 'O4'\n");
+  refused("fp32", "level", "level = 'O2'\n");
+  refused("bf16", "rounding", "level = 'O2'\nrounding = 'kahan'\n");
+  refused("bf16", "rounding", "rounding = 'stochastic'\n");
+  refused("fp16", "rounding", "level = 'O3'\nrounding = 'kahan'\n");
+}
+
+TEST_CASE("precision: float16 weights want an eps that does not vanish beside their squares") {
+  const auto refusal = thrown_by([] { train("[precision]\nuse = 'fp16'\nlevel = 'O3'\n[scaler]\nuse = 'dynamic'\n"); });
+  CHECK(refusal.kind == 2);
+  CHECK_MESSAGE(says(refusal.text, "set eps = 1e-4"), refusal);
+}
+
+TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale and is told") {
+  for (const std::string level : {"O1", "O2", "O3"}) {
+    CAPTURE(level);
+    const TemporaryFolder output;
+    SmallRun run(from_toml({"[run]\nsteps = 30\n[task]\nuse = \"mlp\"\n[precision]\nuse = \"fp16\"\n[scaler]\nuse = "
+                            "\"dynamic\"\ninit_scale = 1073741824.0\n[optimizer]\nuse = \"adamw\"\neps = 1e-4\n"
+                            "[checkpoint]\nuse = \"none\"\n",
+                            "[precision]\nlevel = '" + level + "'\n"}),
+                 output.path().string());
+    std::string digest = run.digest();
+    double scale = 1073741824.0;
+    std::int64_t skipped = 0;
+    run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+      CHECK(now.metrics.value("scale") == scale);
+      const auto before = std::exchange(digest, run.digest());
+      std::vector<std::string> notices;
+      for (const auto& notice : now.notices) notices.push_back(notice.name);
+      if (now.found_inf.item<float>() == 0) {
+        CHECK(before != digest);
+        CHECK(notices.empty());
+        return;
+      }
+      CHECK(before == digest);
+      CHECK(std::ranges::count(notices, "step_skipped") == 1);
+      CHECK(std::ranges::count(notices, "scale_changed") == 1);
+      scale /= 2;
+      skipped += 1;
+    });
+    run.train();
+    CHECK(skipped > 0);
+    CHECK(skipped < 30);
+    CHECK(run.run.updates == 30 - skipped);
+  }
 }
 
 TEST_CASE("precision rules: the policy is what its rules are, bit for bit") {
@@ -243,7 +334,7 @@ TEST_CASE("precision rules: what matches nothing is refused, naming what is near
     CHECK(trouble.ends_with(message));
   }
   CHECK(trouble_of("use = \"bf16\"\nrule = 3")
-            .ends_with("`rule` is a list of tables: write [[precision.rule]] (dtypes by layer "
+            .ends_with("`rule` must be a list of tables: write [[precision.rule]] (dtypes by layer "
                        "and operator; the first that matches an operation holds)"));
 }
 
@@ -252,4 +343,22 @@ TEST_CASE("precision rules: a rule in float16 needs a scaler as the policy would
       make_plugin<Precision>("precision/fp32",
                              {{"rule", {vernier::Array{{vernier::Table{{"use", {std::string("fp16"), ""}}}, ""}}, ""}}})
           ->needs_scaler());
+}
+
+TEST_CASE("precision: auto is the policy of the dtype that the machine multiplies fast, and says why") {
+  const auto hardware = vernier::hardware_of(torch::kCPU);
+  const auto dtype = hardware.fastest();
+  const char* name = dtype == torch::kBFloat16 ? "bf16" : dtype == torch::kHalf ? "fp16" : "fp32";
+  CHECK(make_plugin<Precision>("precision/auto")->needs_scaler() == (dtype == torch::kHalf));
+  CHECK(digest_of("auto") == digest_of(name));
+  Forward chosen("auto");
+  CHECK((chosen.linear().scalar_type() == dtype));
+  CHECK(chosen.plugin->describe().ends_with("; chosen for the " + hardware.name));
+}
+
+TEST_CASE("precision: each says what it does and what to expect") {
+  CHECK(says(Forward("fp32").plugin->describe(), "mixed precision is off"));
+  CHECK(says(Forward("bf16").plugin->describe(), "bfloat16 autocast"));
+  CHECK(says(Forward("bf16").plugin->describe(), "within 1 % of float32's"));
+  CHECK(says(Forward("fp16").plugin->describe(), "float16 autocast"));
 }

@@ -1,0 +1,68 @@
+// switch: puts other plugins into roles while the run runs, once: after a step, or where a metric crosses a line.
+//   at_step = 0    after so many steps; 0: not by the step
+//   metric = ""    a metric by name, or "loss"; looked at after each step and each validation
+//   above = inf    switches where the metric is over it
+//   below = -inf   switches where the metric is under it
+//   to             required: by role the table of its plugin from then on, as in
+//
+//   [[callback]]
+//   use = "switch"
+//   at_step = 1000
+//   [callback.to]
+//   precision = {use = "fp16"}
+//   scaler = {use = "dynamic"}
+//
+// What happens then stands in docs/architecture.md. A metric costs a look at the device in each step.
+#include <vernier/sdk.h>
+
+#include <cmath>
+
+class Switch final : public vernier::Callback {
+ public:
+  explicit Switch(vernier::Options& options)
+      : at_step_(options.get("at_step", 0, "switches after so many steps; 0: not by the step", vernier::at_least(0))),
+        metric_(options.get("metric", "", "looked at after each step and each validation; or \"loss\"")),
+        above_(options.get("above", HUGE_VAL, "switches where the metric is over it")),
+        below_(options.get("below", -HUGE_VAL, "switches where the metric is under it")),
+        to_(options.require<vernier::Table>("to", "by role the table of its plugin from then on")) {
+    const bool has_line = options.given("above") || options.given("below");
+    if (!metric_.empty() && !has_line) options.refuse("metric", "needs a line: add `above` or `below`");
+    if (metric_.empty() && has_line) options.refuse(options.given("above") ? "above" : "below", "needs a `metric`");
+    if (options.given("to") && metric_.empty() && at_step_ == 0) {
+      options.refuse("at_step", "or `metric` must say when to switch");
+    }
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { look(run, run.step + 1); });
+    bus.on(vernier::Event::Validated, [this](vernier::Run& run) { look(run, run.step); });
+  }
+  void prepare(vernier::Run& run) override { run.exchange(to_, /*only_try=*/true); }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("has_switched", static_cast<std::int64_t>(has_switched_));
+    return state;
+  }
+  void load(const vernier::State& state) override { has_switched_ = state.integer("has_switched") != 0; }
+
+ private:
+  void look(vernier::Run& run, std::int64_t steps) {
+    if (has_switched_ || !(steps == at_step_ || has_crossed(run))) return;
+    has_switched_ = true;
+    run.exchange(to_, /*only_try=*/false);
+  }
+  bool has_crossed(const vernier::Run& run) const {
+    if (metric_.empty()) return false;
+    const auto value = metric_ == "loss" ? run.loss.item<double>() : run.metrics.value(metric_.c_str()).value_or(NAN);
+    return value > above_ || value < below_;
+  }
+
+  std::int64_t at_step_;
+  std::string metric_;
+  double above_, below_;
+  vernier::Table to_;
+  bool has_switched_ = false;
+};
+
+VERNIER_PLUGIN(Switch, "switch", "1.0.0")

@@ -1,0 +1,90 @@
+// ledger: the bytes of one step by what they are for, measured: weights, masters, gradients, optimizer, copies of
+// weights, and activations by layer (vernier/memory_ledger.h says what each is). Into the log as a table; into a file
+// as lines of name, tab, bytes: "weights", "gradients", "activations/h.0.mlp.c_fc", "peak".
+//   step = 2                the step that is measured, counted from 1; in a run that begins behind it, the first
+//   file = "memory.tsv"     in the run's output folder
+// The optimizer's bytes are those that its first step allocates, so a resumed run does not know them. The steps that
+// are measured, this and the first, are slower; the others are not.
+#include <vernier/memory_ledger.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+namespace {
+
+using vernier::Event;
+using vernier::MemoryUse;
+using vernier::Run;
+
+class Ledger final : public vernier::Monitor {
+ public:
+  explicit Ledger(vernier::Options& options)
+      : step_(options.get("step", 2, "that is measured, from 1", vernier::at_least(1))),
+        file_(options.get("file", "memory.tsv", "name in the run's output folder")) {
+    if (file_.empty()) options.refuse("file", "must be the name of a file");
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](const Run& run) { step_ = std::max(step_, run.step + 1); });
+    bus.on(Event::BatchReady, [this](const Run& run) {
+      if (!is_measured(run) || updates_) return;
+      if (!ledger_) open(run);
+      ledger_->begin_forward();
+    });
+    bus.on(Event::LossReady, [this](const Run&) {
+      if (ledger_ && !updates_) ledger_->begin_backward();
+    });
+    bus.on(Event::GradientsReady, [this](const Run& run) {
+      if (!is_measured(run) && run.step > 0) return;
+      if (!ledger_) open(run);
+      ledger_->begin_update();
+      updates_ = true;  // an optimizer may run the pieces once more: that is its memory
+    });
+    bus.on(Event::StepEnd, [this](const Run& run) {
+      if (ledger_) end(run);
+    });
+    bus.on(Event::RunFailed, [this](const Run&) { ledger_.reset(); });
+  }
+
+ private:
+  bool is_measured(const Run& run) const { return run.step + 1 == step_; }
+
+  void open(const Run& run) {
+    std::vector<torch::Tensor> masters;
+    for (const auto& parameter : run.parameters) masters.push_back(parameter.owned);
+    ledger_.emplace(*run.model, std::move(masters));
+    ledger_->hold("batch", run.piece.tensors);
+    ledger_->hold("optimizer", optimizer_);
+  }
+
+  void end(const Run& run) {
+    const auto use = ledger_->stop();
+    ledger_.reset();
+    updates_ = false;
+    optimizer_ = use.bytes("optimizer");
+    if (!is_measured(run)) return;
+    info("step ", step_, "\n", vernier::memory_table({{"bytes", use}}));
+    write(use, (std::filesystem::path(run.output) / file_).string());
+  }
+
+  static void write(const MemoryUse& use, const std::string& path) {
+    std::ofstream out(path);
+    for (const auto& [name, bytes] : use.parts) out << name << '\t' << bytes << '\n';
+    for (const auto& [layer, bytes] : use.layers) out << "activations/" << layer << '\t' << bytes << '\n';
+    out << "peak\t" << use.peak << '\n';
+    if (!out.flush()) throw vernier::Error(path + ": cannot be written");
+  }
+
+  std::int64_t step_;
+  std::string file_;
+  std::optional<vernier::MemoryLedger> ledger_;
+  std::int64_t optimizer_ = 0;  // bytes that its first step left
+  bool updates_ = false;        // the gradients of the step in the ledger are ready
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Ledger, "ledger", "1.0.0")

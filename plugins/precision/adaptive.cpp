@@ -1,0 +1,542 @@
+// adaptive: measures, on the real batch, what each layer's products and each attention take in every dtype and kernel,
+// forward and backward, and how far outputs and gradients are from float32's; then each computes in the fastest that
+// keeps to the error budget. All others take the dtype that reaches them. Weights stay in float32.
+//
+//   candidates = ["bf16"]     of bf16 and fp16, besides float32; fp16 needs a loss scaler
+//   error_budget = 0.02       relative root mean square error of outputs and of gradients, against float32
+//   min_gain = 0.05           share of the time that a change must save
+//   measure_steps = 3         first steps that are measured; they compute in float32
+//   measure_every = 500       steps between later measurements; 0: none. A step that was skipped calls for one too
+//   quiet_steps = 1000        steps that a layer stays promoted, for an error or an overflow, before it may be lowered
+//   decided = []              [[precision.decided]] tables, which a run writes to <run.output>/adaptive.toml: the same
+//                             decisions at the same steps, without measuring
+//     decided.step = 0             steps finished when it took effect
+//     decided.layer = ""           layer; empty: an operator without one
+//     decided.op = ""              operator
+//     decided.use = "fp32"         fp32 | bf16 | fp16
+//     decided.kernel = "fused"     fused | matmul, for attention
+// and those of vernier/mixed_precision.h and vernier/precision_rules.h; a rule stands above what is measured.
+//
+// Times differ from run to run, and so may decisions: what is to be repeated bit for bit takes adaptive.toml.
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <vernier/attention.h>
+#include <vernier/error.h>
+#include <vernier/mixed_precision.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace {
+
+using vernier::Operation;
+using vernier::PrecisionRule;
+using vernier::Run;
+using vernier::Values;
+using Use = PrecisionRule::Use;
+using Kernel = PrecisionRule::Kernel;
+
+constexpr int rounds = 3;
+constexpr const char* attention = "scaled_dot_product_attention";
+
+// What an operation may compute in.
+struct Candidate {
+  Use use;
+  Kernel kernel;
+  bool operator==(const Candidate&) const = default;
+};
+
+const char* name_of(Use use) {
+  return use == Use::bf16 ? "bf16" : use == Use::fp16 ? "fp16" : "fp32";
+}
+const char* name_of(Kernel kernel) {
+  return kernel == Kernel::matmul ? "matmul" : "fused";
+}
+Use use_named(const std::string& name) {
+  return name == "bf16" ? Use::bf16 : name == "fp16" ? Use::fp16 : Use::fp32;
+}
+std::string text_of(const Candidate& candidate) {
+  return std::string(name_of(candidate.use)) + (candidate.kernel == Kernel::matmul ? " by matmul" : "");
+}
+torch::ScalarType dtype_of(Use use) {
+  return use == Use::bf16 ? torch::kBFloat16 : use == Use::fp16 ? torch::kFloat16 : torch::kFloat32;
+}
+
+// Of one candidate in one place, in the last step that was measured.
+struct Measured {
+  double error = 0;      // relative, the worst of outputs and gradients
+  double cosine = 1;     // the least
+  double underflow = 0;  // share of numbers that are 0 and are not in float32, the largest
+  bool overflows = false;
+};
+
+// An operator with the weight of one layer, or an operator without a layer.
+struct Site {
+  std::string layer, op;
+  PrecisionRule rule;  // as it computes now
+  std::string work;    // operator and shapes: what takes the same time
+  std::vector<Measured> measured;
+  bool seen = false;  // in this step
+  std::int64_t promoted_at = -1;
+
+  std::string name() const { return layer.empty() ? op : layer; }
+};
+
+struct Decision {
+  std::int64_t step;
+  std::string layer, op;
+  Candidate candidate;
+};
+
+bool is_float(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().is_floating_point();
+}
+
+// The distance of what a candidate gave from what float32 gave.
+void compare(const torch::Tensor& got, const torch::Tensor& exact, Measured& into) {
+  const auto a = got.detach().to(torch::kFloat64).flatten(), b = exact.detach().to(torch::kFloat64).flatten();
+  const auto finite = a.isfinite();
+  into.overflows = into.overflows || (~finite & b.isfinite()).any().item<bool>();
+  const double norm = b.norm().item<double>(), distance = (a - b).norm().item<double>();
+  if (norm == 0 || !std::isfinite(norm)) return;  // nothing to be measured by
+  into.error = std::max(into.error, std::isfinite(distance) ? distance / norm : HUGE_VAL);
+  into.cosine = std::min(into.cosine, a.dot(b).item<double>() / (a.norm().item<double>() * norm));
+  const auto lost = (a == 0) & (b != 0);
+  into.underflow = std::max(into.underflow, lost.to(torch::kFloat64).mean().item<double>());
+}
+
+// One operation as it was called, to be run again by itself when its gradient is known.
+class Repeated {
+ public:
+  Repeated(const Operation& operation, const Values& arguments)
+      : handle_(operation.handle()), is_attention_(operation.name() == attention), arguments_(arguments) {
+    for (auto& argument : arguments_) {
+      if (!is_float(argument)) continue;
+      const auto& tensor = argument.toTensor();
+      argument = tensor.detach().to(torch::kFloat32).requires_grad_(tensor.requires_grad());
+    }
+    if (is_attention_) arguments_[4] = 0.0;  // without dropout, so that results can be compared
+  }
+
+  // "linear [2048, 192] [576, 192] [576]"
+  std::string work() const {
+    std::string text = handle_.schema().name();
+    for (const auto& argument : arguments_) {
+      if (is_float(argument)) text += c10::str(' ', argument.toTensor().sizes());
+    }
+    return text;
+  }
+
+  // The output and the gradients of what has one.
+  std::vector<torch::Tensor> run(const Candidate& candidate, const torch::Tensor& gradient) const {
+    const torch::AutoGradMode differentiated(true);
+    std::vector<torch::Tensor> inputs;
+    auto arguments = arguments_;
+    for (auto& argument : arguments) {
+      if (!is_float(argument)) continue;
+      if (argument.toTensor().requires_grad()) inputs.push_back(argument.toTensor());
+      argument = argument.toTensor().to(dtype_of(candidate.use));
+    }
+    const auto output = call(candidate, std::move(arguments));
+    std::vector<torch::Tensor> all = {output};
+    for (auto& each : torch::autograd::grad({output}, inputs, {gradient.to(output.scalar_type())})) all.push_back(each);
+    return all;
+  }
+
+ private:
+  torch::Tensor call(const Candidate& candidate, Values arguments) const {
+    const bool shares_heads = is_attention_ && arguments[7].toBool();  // left to the kernel here
+    if (is_attention_ && candidate.kernel == Kernel::matmul && !shares_heads) {
+      return vernier::attention_by_matmul(arguments[0].toTensor(), arguments[1].toTensor(), arguments[2].toTensor(),
+                                          arguments[3].toOptional<torch::Tensor>().value_or(torch::Tensor()), 0.0,
+                                          arguments[5].toBool(), arguments[6].toOptional<double>());
+    }
+    handle_.callBoxed(&arguments);
+    return arguments[0].toTensor();
+  }
+
+  c10::OperatorHandle handle_;
+  bool is_attention_;
+  Values arguments_;
+};
+
+class Adaptive final : public vernier::MixedPrecision {
+ public:
+  explicit Adaptive(vernier::Options& options)
+      : MixedPrecision(options, torch::kFloat32),
+        error_budget_(options.get("error_budget", 0.02, "relative RMS error against float32", vernier::above(0))),
+        min_gain_(options.get("min_gain", 0.05, "share of the time that a change must save", vernier::between(0, 1))),
+        measure_steps_(options.get("measure_steps", 3, "first steps that are measured", vernier::at_least(1))),
+        measure_every_(
+            options.get("measure_every", 500, "steps between later measurements; 0: none", vernier::at_least(0))),
+        quiet_steps_(options.get("quiet_steps", 1000, "steps before a promoted layer may be lowered again",
+                                 vernier::at_least(1))) {
+    read_candidates(options);
+    read_decisions(options);
+  }
+
+  bool needs_scaler() const override {
+    const auto is_fp16 = [](const Candidate& candidate) { return candidate.use == Use::fp16; };
+    return MixedPrecision::needs_scaler() || std::any_of(candidates_.begin(), candidates_.end(), is_fp16);
+  }
+
+  void attach(vernier::Bus& bus) override {
+    MixedPrecision::attach(bus);
+    bus.on(vernier::Event::StepBegin, [this](Run& run) { begin(run); });
+    bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
+  }
+
+  void prepare(Run& run) override {
+    MixedPrecision::prepare(run);
+    device_ = run.device;
+    const auto& names = layers().names();
+    for (const auto& decision : decisions_) {
+      if (decision.layer.empty() || std::find(names.begin(), names.end(), decision.layer) != names.end()) continue;
+      const auto near = vernier::nearest(decision.layer, names);
+      throw vernier::Error("[[precision.decided]]: no layer of this model is \"" + decision.layer + "\"" +
+                               (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
+                               "; the file is of another model, run without it",
+                           vernier::Error::Kind::configuration);
+    }
+    sites_.assign(vernier::operators().size() * (names.size() + 1), nullptr);
+  }
+
+  std::string describe() const override {
+    return "each layer in the dtype and kernel that measured fastest within the error budget, float32 until then";
+  }
+  vernier::State save() const override;
+  void load(const vernier::State& state) override;
+
+ protected:
+  bool intercepts() const override { return true; }
+
+  Values call(const Operation& operation, Values arguments) override {
+    if (rules().find(operation) != nullptr || !is_measured(operation.name())) {
+      return MixedPrecision::call(operation, std::move(arguments));
+    }
+    Site& site = site_of(operation);
+    if (!measuring_ || site.seen || !torch::GradMode::is_enabled()) {
+      return apply(site.rule, operation, std::move(arguments));
+    }
+    site.seen = true;
+    auto repeated = std::make_shared<Repeated>(operation, arguments);
+    auto results = apply(site.rule, operation, std::move(arguments));
+    if (results[0].isTensor() && results[0].toTensor().requires_grad()) {
+      results[0].toTensor().register_hook([this, &site, repeated](const torch::Tensor& gradient) {
+        if (gradient.defined()) measure(site, *repeated, gradient);
+      });
+    }
+    return results;
+  }
+
+ private:
+  static bool is_measured(std::string_view op) {
+    constexpr std::array ops = {"linear",           "matmul",           "mm",     "bmm",    "addmm",
+                                "baddbmm",          "conv1d",           "conv2d", "conv3d", "conv_transpose1d",
+                                "conv_transpose2d", "conv_transpose3d", attention};
+    return std::find(ops.begin(), ops.end(), op) != ops.end();
+  }
+
+  // Attention is measured with both kernels.
+  std::vector<Candidate> candidates_for(const Site& site) const {
+    std::vector<Candidate> all;
+    for (const auto& candidate : candidates_) {
+      if (candidate.kernel == Kernel::fused || site.op == attention) all.push_back(candidate);
+    }
+    return all;
+  }
+
+  Site& site_of(const Operation& operation) {
+    const auto index = static_cast<std::size_t>(operation.id()) * (layers().names().size() + 1) +
+                       static_cast<std::size_t>(operation.layer_index() + 1);
+    if (sites_.at(index) == nullptr)
+      sites_[index] = &site(std::string(operation.layer()), std::string(operation.name()));
+    return *sites_[index];
+  }
+
+  // In float32 until something else is decided.
+  Site& site(const std::string& layer, const std::string& op) {
+    auto [found, is_new] = by_name_.try_emplace({op, layer});
+    Site& site = found->second;
+    if (is_new) {
+      site.layer = layer;
+      site.op = op;
+      site.measured.resize(candidates_for(site).size());
+      take(site, candidates_.front());
+    }
+    return site;
+  }
+
+  static void take(Site& site, const Candidate& candidate) {
+    site.rule.use = candidate.use;
+    site.rule.kernel = site.op == attention ? candidate.kernel : Kernel::policy;
+  }
+  static Candidate taken(const Site& site) {
+    return {site.rule.use, site.op == attention ? site.rule.kernel : Kernel::fused};
+  }
+
+  void read_candidates(vernier::Options& options);
+  void read_decisions(vernier::Options& options);
+  void begin(Run& run);
+  void end(Run& run);
+  void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient);
+  void decide(Run& run);
+  std::size_t choose(const Site& site, std::int64_t step) const;
+  void tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes);
+  void write(const Run& run) const;
+
+  double error_budget_, min_gain_;
+  std::int64_t measure_steps_, measure_every_, quiet_steps_;
+  std::vector<Candidate> candidates_;  // the first is float32
+  std::vector<Decision> decisions_;    // all so far, or those that are given
+  bool replays_ = false;               // they are given
+  bool measuring_ = false, was_skipped_ = false;
+  std::int64_t measurements_ = 0;
+  c10::Device device_ = torch::kCPU;
+  std::map<std::pair<std::string, std::string>, Site> by_name_;  // by operator and layer
+  std::map<std::string, std::vector<double>> seconds_;           // by work and candidate: the least of all measurements
+  std::vector<Site*> sites_;                                     // by their ids
+};
+
+void Adaptive::read_candidates(vernier::Options& options) {
+  candidates_ = {{Use::fp32, Kernel::fused}, {Use::fp32, Kernel::matmul}};
+  for (const auto& name : options.get("candidates", std::vector<std::string>{"bf16"}, "dtypes besides float32")) {
+    if (name != "bf16" && name != "fp16")
+      options.refuse("candidates", "may name bf16 and fp16, and has \"" + name + "\"");
+    candidates_.push_back({use_named(name), Kernel::fused});
+    candidates_.push_back({use_named(name), Kernel::matmul});
+  }
+}
+
+void Adaptive::read_decisions(vernier::Options& options) {
+  replays_ = options.given("decided");
+  options.tables(
+      "decided", "decisions of an earlier run, as it wrote them to adaptive.toml", [this](vernier::Options& one) {
+        Decision decision;
+        decision.step = one.get("step", 0, "steps finished when it took effect", vernier::at_least(0));
+        decision.layer = one.get("layer", "", "layer; empty: an operator without one");
+        decision.op = one.get("op", "", "operator, as linear");
+        decision.candidate.use = use_named(one.choose("use", "fp32", {"fp32", "bf16", "fp16"}, "dtype to compute in"));
+        const bool by_matmul = one.choose("kernel", "fused", {"fused", "matmul"}, "of attention") == "matmul";
+        decision.candidate.kernel = by_matmul ? Kernel::matmul : Kernel::fused;
+        if (one.given("op") && !is_measured(decision.op))
+          one.refuse("op", "is none that is decided on: " + decision.op);
+        decisions_.push_back(std::move(decision));
+      });
+}
+
+void Adaptive::begin(Run& run) {
+  if (replays_) {
+    for (const auto& decision : decisions_) {
+      if (decision.step <= run.step) take(site(decision.layer, decision.op), decision.candidate);
+    }
+    return;
+  }
+  const bool is_due = measure_every_ > 0 && run.step > 0 && run.step % measure_every_ == 0;
+  measuring_ = measurements_ < measure_steps_ || is_due || was_skipped_;
+  was_skipped_ = false;
+  if (!measuring_) return;
+  for (auto& [name, site] : by_name_) {
+    site.seen = false;
+    site.measured.assign(site.measured.size(), {});
+  }
+}
+
+void Adaptive::end(Run& run) {
+  if (replays_) return;
+  was_skipped_ = std::any_of(run.notices.begin(), run.notices.end(),
+                             [](const auto& notice) { return notice.name == "step_skipped"; });
+  if (!measuring_) return;
+  measuring_ = false;
+  measurements_ += 1;
+  if (measurements_ >= measure_steps_) decide(run);
+}
+
+// Called in the backward pass, with the gradient of the operation's output.
+void Adaptive::measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient) {
+  using Clock = std::chrono::steady_clock;
+  const c10::impl::VirtualGuardImpl device(device_.type());
+  const auto candidates = candidates_for(site);
+  site.work = repeated.work();
+  auto& seconds = seconds_[site.work];
+  seconds.resize(candidates.size(), HUGE_VAL);
+  std::vector<std::vector<torch::Tensor>> got(candidates.size());
+  // In turn, so that a noisy machine disturbs all alike; the first round may prepare kernels.
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
+      const auto start = Clock::now();
+      got[i] = repeated.run(candidates[i], gradient);
+      if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
+      seconds[i] = std::min(seconds[i], std::chrono::duration<double>(Clock::now() - start).count());
+    }
+  }
+  // A gradient that arrives broken has left the range here or above; nothing can be compared then.
+  const bool is_finite = gradient.isfinite().all().item<bool>();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    site.measured[i].overflows = !is_finite && candidates[i].use != Use::fp32;
+    for (std::size_t k = 0; is_finite && k < got[i].size(); ++k) compare(got[i][k], got[0][k], site.measured[i]);
+  }
+}
+
+// The fastest that is good enough; what is in force stays unless another saves min_gain of its time.
+std::size_t Adaptive::choose(const Site& site, std::int64_t step) const {
+  const auto candidates = candidates_for(site);
+  const auto now =
+      static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), taken(site)) - candidates.begin());
+  const bool is_held = site.promoted_at >= 0 && step - site.promoted_at < quiet_steps_;
+  const auto is_good = [&](std::size_t i) {
+    const auto& measured = site.measured[i];
+    if (candidates[i].use == Use::fp32) return true;
+    // After a promotion half of the budget must do, or the next large gradient would promote it again.
+    const double budget = site.promoted_at >= 0 && i != now ? error_budget_ / 2 : error_budget_;
+    return !is_held && !measured.overflows && measured.error <= budget;
+  };
+  const auto& seconds = seconds_.at(site.work);
+  std::size_t best = is_good(now) ? now : 0;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (is_good(i) && seconds[i] < seconds[best] * (1 - min_gain_)) best = i;
+  }
+  return best;
+}
+
+void Adaptive::decide(Run& run) {
+  std::vector<std::pair<Site*, std::size_t>> changes;
+  for (auto& [name, site] : by_name_) {
+    if (!site.seen || seconds_.count(site.work) == 0) continue;
+    const auto chosen = choose(site, run.step);
+    if (candidates_for(site)[chosen] != taken(site)) changes.emplace_back(&site, chosen);
+  }
+  if (changes.empty()) return;
+  tell(run, changes);
+  for (const auto& [site, chosen] : changes) {
+    const auto candidate = candidates_for(*site)[chosen];
+    const bool is_promoted = candidate.use == Use::fp32 && site->rule.use != Use::fp32;
+    if (is_promoted) site->promoted_at = run.step;
+    take(*site, candidate);
+    decisions_.push_back({run.step + 1, site->layer, site->op, candidate});
+  }
+  write(run);
+}
+
+// One notice for all that change alike.
+void Adaptive::tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
+  struct Change {
+    std::string names;
+    double before = 0, after = 0, error = 0;
+    bool overflows = false;
+  };
+  std::map<std::array<std::string, 3>, Change> alike;
+  for (const auto& [site, chosen] : changes) {
+    const auto candidates = candidates_for(*site);
+    const auto now = std::find(candidates.begin(), candidates.end(), taken(*site)) - candidates.begin();
+    auto& change = alike[{site->op, text_of(taken(*site)), text_of(candidates[chosen])}];
+    const auto& old = site->measured[static_cast<std::size_t>(now)];
+    const auto& fresh = site->measured[chosen];
+    const auto& seconds = seconds_.at(site->work);
+    change.names += (change.names.empty() ? "" : ", ") + site->name();
+    change.before += seconds[static_cast<std::size_t>(now)];
+    change.after += seconds[chosen];
+    change.error = std::max({change.error, old.error, fresh.error});
+    change.overflows = change.overflows || old.overflows;
+  }
+  for (const auto& [kind, change] : alike) {
+    run.notice("policy_changed", {{"op", kind[0]},
+                                  {"layers", change.names},
+                                  {"from", kind[1]},
+                                  {"to", kind[2]},
+                                  {"times_as_fast", change.before / change.after},
+                                  {"error", change.error},
+                                  {"overflow", std::string(change.overflows ? "yes" : "no")}});
+  }
+}
+
+// Losing this file would cost only a measurement: a failure is told, and the run goes on.
+void Adaptive::write(const Run& run) const {
+  if (run.output.empty()) return;
+  const auto path = run.output + "/adaptive.toml";
+  std::ofstream out(path);
+  out << "# What precision/adaptive decided in the run " << run.name
+      << ". Given after the run's own files it makes the\n"
+      << "# same decisions at the same steps, without measuring.\n[precision]\nuse = \"adaptive\"\n";
+  for (const auto& decision : decisions_) {
+    out << "\n[[precision.decided]]\nstep = " << decision.step << "\nlayer = \"" << decision.layer << "\"\nop = \""
+        << decision.op << "\"\nuse = \"" << name_of(decision.candidate.use) << "\"\n";
+    if (decision.op == attention) out << "kernel = \"" << name_of(decision.candidate.kernel) << "\"\n";
+  }
+  out << "\n# The last measurements: seconds of forward and backward, and the distance from float32 (relative RMS "
+         "error, cosine,\n"
+         "# share of numbers lost to 0, overflow).\n";
+  for (const auto& [name, site] : by_name_) {
+    const auto candidates = candidates_for(site);
+    if (seconds_.count(site.work) == 0) continue;
+    out << "# " << site.op << (site.layer.empty() ? "" : " of ") << site.layer << '\n';
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const auto& measured = site.measured[i];
+      out << "#   " << text_of(candidates[i]) << ": " << seconds_.at(site.work)[i] << " s, error " << measured.error
+          << ", cosine " << measured.cosine << ", lost " << measured.underflow
+          << (measured.overflows ? ", overflow\n" : "\n");
+    }
+  }
+  if (!out.flush()) warn(path, ": cannot be written; is the disk full?");
+}
+
+vernier::State Adaptive::save() const {
+  auto state = MixedPrecision::save();
+  std::ostringstream decided;
+  for (const auto& decision : decisions_) {
+    decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
+            << name_of(decision.candidate.kernel) << ' ' << decision.layer << '\n';
+  }
+  state.put("decisions", decided.str());
+  state.put("measurements", measurements_);
+  state.put("was_skipped", static_cast<std::int64_t>(was_skipped_));
+  for (const auto& [name, site] : by_name_) {
+    const auto prefix = "site/" + site.op + "/" + site.layer + "/";
+    state.put(prefix + "promoted_at", site.promoted_at);
+  }
+  for (const auto& [work, seconds] : seconds_) state.put("seconds/" + work, torch::tensor(seconds, torch::kFloat64));
+  return state;
+}
+
+void Adaptive::load(const vernier::State& state) {
+  MixedPrecision::load(state);
+  measurements_ = state.integer("measurements");
+  was_skipped_ = state.integer("was_skipped") != 0;
+  if (!replays_) decisions_.clear();
+  std::istringstream decided(state.text("decisions"));
+  for (std::string line; std::getline(decided, line);) {
+    std::istringstream words(line);
+    Decision decision;
+    std::string use, kernel;
+    words >> decision.step >> decision.op >> use >> kernel;
+    words.ignore(1);
+    std::getline(words, decision.layer);
+    decision.candidate = {use_named(use), kernel == "matmul" ? Kernel::matmul : Kernel::fused};
+    if (!replays_) {
+      take(site(decision.layer, decision.op), decision.candidate);
+      decisions_.push_back(std::move(decision));
+    }
+  }
+  for (const auto& [name, value] : state.part("site").tensors) {
+    const auto first = name.find('/'), last = name.rfind('/');
+    if (first == last || replays_) continue;
+    Site& found = site(name.substr(first + 1, last - first - 1), name.substr(0, first));
+    const auto prefix = "site/" + found.op + "/" + found.layer + "/";
+    found.promoted_at = state.integer(prefix + "promoted_at");
+  }
+  for (const auto& [work, tensor] : state.part("seconds").tensors) {
+    const auto seconds = tensor.contiguous();
+    seconds_[work].assign(seconds.const_data_ptr<double>(), seconds.const_data_ptr<double>() + seconds.numel());
+  }
+}
+
+}  // namespace
+
+VERNIER_PLUGIN(Adaptive, "adaptive", "1.0.0")

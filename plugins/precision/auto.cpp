@@ -1,0 +1,18 @@
+// auto: autocast in the dtype that the machine multiplies fast: bfloat16 on a GPU of compute capability 8.0 or a CPU
+// with AMX or AVX512-BF16, float16 on a GPU of 7.0, which needs a loss scaler, else float32. The run says which, and
+// why. Options: those of vernier/mixed_precision.h.
+#include <vernier/hardware.h>
+#include <vernier/mixed_precision.h>
+
+class Auto final : public vernier::MixedPrecision {
+ public:
+  explicit Auto(vernier::Options& options) : Auto(options, vernier::hardware_of(vernier::opened_device())) {}
+  std::string describe() const override { return MixedPrecision::describe() + "; chosen for the " + hardware_; }
+
+ private:
+  Auto(vernier::Options& options, const vernier::Hardware& hardware)
+      : MixedPrecision(options, hardware.fastest()), hardware_(hardware.name) {}
+  std::string hardware_;
+};
+
+VERNIER_PLUGIN(Auto, "auto", "1.0.0")

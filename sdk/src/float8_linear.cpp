@@ -1,0 +1,386 @@
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <vernier/error.h>
+#include <vernier/float8_linear.h>
+#include <vernier/hardware.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace vernier {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+
+namespace {
+
+constexpr auto float32 = torch::kFloat32;
+constexpr auto e4m3 = torch::kFloat8_e4m3fn;
+
+Float8Recipe tensorwise(const std::string& name) {
+  return {.name = name, .gradient_format = torch::kFloat8_e5m2};
+}
+
+Float8Recipe rowwise(const std::string& name) {
+  return {.name = name,
+          .x = per_row,
+          .w = per_row,
+          .g = per_row,
+          .w_for_dx = per_column,
+          .g_for_dw = per_column,
+          .x_for_dw = per_column,
+          .power_of_two_scales = true};
+}
+
+Float8Recipe named(const std::string& name) {
+  if (name == "current") return tensorwise(name);
+  if (name == "rowwise") return rowwise(name);
+  if (name == "delayed") {
+    auto recipe = tensorwise(name);
+    recipe.delayed = true;
+    return recipe;
+  }
+  if (name == "rowwise_with_high_precision_grad_weight") {
+    auto recipe = rowwise(name);
+    recipe.w_for_dx = per_tensor;
+    recipe.dw_in_float8 = false;
+    return recipe;
+  }
+  if (name == "block") {
+    return {.name = name,
+            .x = per_1x128,
+            .w = per_128x128,
+            .g = per_1x128,
+            .w_for_dx = per_128x128,
+            .g_for_dw = per_128x1,
+            .x_for_dw = per_128x1,
+            .power_of_two_scales = true};
+  }
+  throw Error("there is no fp8 recipe \"" + name +
+                  "\"; there are delayed, current, rowwise, rowwise_with_high_precision_grad_weight and block",
+              Error::Kind::configuration);
+}
+
+// Whether one factor for each row of the left operand is all of its scales; they can then be applied to the product.
+bool scales_rows(const Float8Tensor& left) {
+  return left.block.columns == 0;
+}
+
+// An operand of an emulated product, and the factor that remains to be applied to the product, if any.
+std::pair<Tensor, Tensor> emulated(const Float8Tensor& operand, bool scale_remains) {
+  if (!scale_remains) return {operand.dequantize(), {}};
+  return {from_float8(operand.values), operand.scale.reciprocal()};
+}
+
+// Lets oneDNN take float32 operands for bfloat16 in a product, which adds up in float32 all the same. bfloat16 holds
+// every fp8 number, and every one times a power of two, so this changes nothing but the time: a quarter with AMX.
+class AsBFloat16 {
+ public:
+  AsBFloat16() : before_(at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL)) {
+    set(at::Float32Precision::BF16);
+  }
+  ~AsBFloat16() { set(before_); }
+  AsBFloat16(const AsBFloat16&) = delete;
+  AsBFloat16& operator=(const AsBFloat16&) = delete;
+
+ private:
+  static void set(at::Float32Precision precision) {
+    at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, precision);
+  }
+  at::Float32Precision before_;
+};
+
+// left [m, k] times right [k, n] in float32: the sum of products of fp8 numbers, then the scales, as a GPU does it;
+// scales of blocks along k are applied before.
+Tensor emulated_product(const Float8Tensor& left, const Float8Tensor& right, const Tensor& bias, bool power_of_two) {
+  const auto [a, left_factor] = emulated(left, scales_rows(left));
+  const auto [b, right_factor] = emulated(right, scales_rows(right.t()));
+  std::optional<AsBFloat16> exact;
+  if (power_of_two || (left_factor.defined() && right_factor.defined())) exact.emplace();
+  auto product = at::mm(a, b);
+  if (left_factor.defined() && right_factor.defined() && left_factor.dim() + right_factor.dim() == 0) {
+    product.mul_(left_factor * right_factor);
+  } else {
+    if (left_factor.defined()) product.mul_(left_factor);
+    if (right_factor.defined()) product.mul_(right_factor);
+  }
+  if (bias.defined()) product.add_(bias);
+  return product;
+}
+
+// at::_scaled_mm wants its sums over multiples of 16, and over whole blocks of scales, whose number must be a multiple
+// of 4; zeros add nothing.
+Float8Tensor padded(const Float8Tensor& left) {
+  const std::int64_t multiple = scales_rows(left) ? 16 : 512;
+  const auto missing = (multiple - left.values.size(1) % multiple) % multiple;
+  if (missing == 0) return left;
+  const auto format = left.values.scalar_type();
+  auto values = at::constant_pad_nd(left.values.view(torch::kUInt8), {0, missing}).view(format);
+  if (scales_rows(left)) return {values, left.scale, left.block};
+  const auto blocks = values.size(1) / 128 - left.scale.size(1);
+  return {values, at::constant_pad_nd(left.scale, {0, blocks}, 1), left.block};
+}
+
+// The layout of scales that at::_scaled_mm takes for its left operand; for its right one all is transposed.
+Tensor factors_for(const Float8Tensor& left, bool rowwise) {
+  const auto factors = left.scale.reciprocal();
+  if (left.block == per_tensor) return rowwise ? factors.expand({left.values.size(0), 1}).contiguous() : factors;
+  if (left.block == per_1x128) return factors.t().contiguous().t();
+  return factors.contiguous();
+}
+
+Tensor scaled_product(const Float8Tensor& left, const Float8Tensor& right, const Tensor& bias, torch::ScalarType dtype,
+                      bool fast_accumulation) {
+  const auto a = padded(left), b = padded(right.t());
+  const bool rowwise = a.block == per_row || b.block == per_row;
+  const auto a_factors = factors_for(a, rowwise), b_factors = factors_for(b, rowwise);
+  const std::optional<Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
+  return at::_scaled_mm(a.values.contiguous(), b.values.contiguous().t(), a_factors,
+                        b_factors.dim() == 0 ? b_factors : b_factors.t(), added, {}, dtype,
+                        fast_accumulation && scales_rows(a));
+}
+
+// fast_accumulation: TE and torchao take the quick, less exact adder of a GPU for y and not for gradients.
+Tensor multiply(const Float8Recipe& recipe, const Float8Tensor& left, const Float8Tensor& right, const Tensor& bias,
+                torch::ScalarType dtype, bool fast_accumulation) {
+  if (!left.values.is_cpu()) return scaled_product(left, right, bias, dtype, fast_accumulation);
+  return emulated_product(left, right, bias, recipe.power_of_two_scales).to(dtype);
+}
+
+}  // namespace
+
+Float8Recipe float8_recipe(const std::string& name, const std::string& format) {
+  auto recipe = named(name);
+  if (format == "hybrid") recipe.gradient_format = torch::kFloat8_e5m2;
+  if (format == "e4m3") recipe.gradient_format = e4m3;
+  if (format == "hybrid" && recipe.x == per_1x128) {
+    throw Error("fp8 blocks are of E4M3 alone, as LibTorch multiplies them on a GPU; take the format e4m3",
+                Error::Kind::configuration);
+  }
+  if (format == "auto" || format == "hybrid" || format == "e4m3") return recipe;
+  if (format == "e5m2") {
+    throw Error(
+        "two bits of E5M2 are too few for weights, and no GPU multiplies it with "
+        "itself; take hybrid or e4m3",
+        Error::Kind::configuration);
+  }
+  throw Error("there is no fp8 format \"" + format + "\"; there are auto, hybrid and e4m3", Error::Kind::configuration);
+}
+
+std::string float8_refusal(const Float8Recipe& recipe, torch::Device device) {
+  if (device.is_cpu()) return "";
+  const std::string remedy = "; take bf16, or a CPU, where fp8 is emulated";
+  if (!device.is_cuda()) return c10::str("is for CUDA devices, not for ", device, remedy);
+  const int capability = hardware_of(device.type()).compute_capability;
+  if (capability == 0)
+    return c10::str("needs to know the compute capability of ", device, ", and cannot read it", remedy);
+  const int needed = recipe.x == per_tensor ? 89 : 90;
+  if (capability >= needed) return "";
+  return c10::str("with the recipe ", recipe.name, " is for GPUs of compute capability ", needed / 10, ".", needed % 10,
+                  " or more, and ", device, " has ", capability / 10, ".", capability % 10, remedy);
+}
+
+// Columns of histories and scales.
+enum Operand : std::int64_t { of_x, of_w, of_g };
+
+struct Float8Linear::Layer {
+  // The quantised weight and the tensor that it was made of, held so that no other can take its place in memory.
+  struct Weight {
+    Tensor source;
+    std::int64_t version = 0;
+    Tensor largest;  // delayed
+    Float8Tensor for_y, for_dx;
+
+    bool is_of(const Tensor& weight) const {
+      return !weight.is_inference() && version == static_cast<std::int64_t>(weight._version()) &&
+             source.const_data_ptr() == weight.const_data_ptr() && source.scalar_type() == weight.scalar_type() &&
+             source.sizes() == weight.sizes() && source.strides() == weight.strides();
+    }
+  };
+
+  Tensor scale_of(const Tensor& largest, Operand operand) const {
+    if (recipe.delayed) return scales.select(0, operand);
+    const auto format = operand == of_g ? recipe.gradient_format : recipe.forward_format;
+    return float8_scale(largest, format, recipe.margin, recipe.power_of_two_scales);
+  }
+
+  // Delayed: the largest magnitude goes into the history of the update in work.
+  void record(const Tensor& largest, Operand operand) {
+    auto slot = history.select(0, 0).select(0, operand);
+    slot.copy_(at::maximum(slot, largest));
+  }
+
+  Float8Tensor quantized(const Tensor& matrix, ScaleBlock block, Operand operand, bool recorded) {
+    const auto format = operand == of_g ? recipe.gradient_format : recipe.forward_format;
+    Tensor largest;
+    if (!recipe.delayed || recorded) largest = float8_amax(matrix, block);
+    if (recipe.delayed && recorded) record(largest, operand);
+    return float8_quantize(matrix, scale_of(largest, operand), format, block);
+  }
+
+  const Weight& quantized_weight(const Tensor& matrix, bool recorded) {
+    if (!weight || !weight->is_of(matrix)) {
+      Weight made;
+      made.source = matrix.detach();
+      made.version = matrix.is_inference() ? 0 : static_cast<std::int64_t>(matrix._version());
+      if (recipe.delayed) made.largest = float8_amax(matrix);
+      made.for_y = quantized(matrix, recipe.w, of_w, false);
+      made.for_dx = recipe.w_for_dx == recipe.w ? made.for_y : quantized(matrix, recipe.w_for_dx, of_w, false);
+      weight = std::move(made);
+    }
+    if (recipe.delayed && recorded) record(weight->largest, of_w);
+    return *weight;
+  }
+
+  void move_to(torch::Device device) {
+    if (!recipe.delayed || history.device() == device) return;
+    history = history.to(device);
+    scales = scales.to(device);
+  }
+
+  Float8Recipe recipe;
+  torch::ScalarType output;
+  Tensor history, scales;  // delayed
+  std::optional<Weight> weight;
+};
+
+// x, weight and bias as in forward; `recorded`: a gradient will be asked for.
+struct Float8Function final : torch::autograd::Function<Float8Function> {
+  struct Held final : torch::CustomClassHolder {
+    explicit Held(std::shared_ptr<Float8Linear::Layer> held) : layer(std::move(held)) {}
+    std::shared_ptr<Float8Linear::Layer> layer;
+  };
+
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const std::optional<Tensor>& bias, const std::shared_ptr<Float8Linear::Layer>& layer,
+                        bool recorded) {
+    // What is computed in is this layer's business, not that of an autocast around it.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const auto& recipe = layer->recipe;
+    layer->move_to(x.device());
+    const auto rows = x.reshape({-1, x.size(-1)}).to(layer->output);
+    const auto x8 = layer->quantized(rows, recipe.x, of_x, recorded);
+    const auto& w8 = layer->quantized_weight(weight, recorded);
+    const auto added = bias ? bias->to(layer->output) : Tensor();
+    const auto y = multiply(recipe, x8, w8.for_y.t(), added, layer->output, true);
+    if (recorded) {
+      Float8Tensor for_dw, for_dx;
+      if (weight.requires_grad() && !recipe.dw_in_float8) for_dw.values = rows;
+      if (weight.requires_grad() && recipe.dw_in_float8)
+        for_dw = recipe.x_for_dw == recipe.x ? x8 : layer->quantized(rows, recipe.x_for_dw, of_x, recorded);
+      if (x.requires_grad()) for_dx = w8.for_dx;
+      context->save_for_backward({for_dw.values, for_dw.scale, for_dx.values, for_dx.scale});
+      context->saved_data["bias"] = bias && bias->requires_grad();
+      context->saved_data["layer"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(layer));
+    }
+    auto sizes = x.sizes().vec();
+    sizes.back() = weight.size(0);
+    return y.view(sizes);
+  }
+
+  static torch::autograd::variable_list backward(AutogradContext* context, torch::autograd::variable_list gradients) {
+    if (at::GradMode::is_enabled()) throw Error("a linear layer in fp8 has no second derivative; keep it in bf16");
+    const auto layer = c10::static_intrusive_pointer_cast<Held>(context->saved_data["layer"].toCapsule())->layer;
+    const auto& recipe = layer->recipe;
+    const auto saved = context->get_saved_variables();
+    const Float8Tensor x8{saved[0], saved[1], recipe.x_for_dw}, w8{saved[2], saved[3], recipe.w_for_dx};
+    const bool needs_dx = context->needs_input_grad(0), needs_dw = context->needs_input_grad(1);
+    const auto g = gradients[0].reshape({-1, gradients[0].size(-1)}).to(layer->output);
+    Float8Tensor g8;
+    if (needs_dx || recipe.delayed) g8 = layer->quantized(g, recipe.g, of_g, true);
+    Tensor dx, dw, db;
+    if (needs_dx) {
+      auto sizes = gradients[0].sizes().vec();
+      sizes.back() = w8.values.size(1);
+      dx = multiply(recipe, g8, w8, {}, layer->output, false).view(sizes);
+    }
+    if (needs_dw && !recipe.dw_in_float8) dw = at::mm(g.t(), x8.values);
+    if (needs_dw && recipe.dw_in_float8) {
+      const bool as_for_dx = g8.values.defined() && recipe.g_for_dw == recipe.g;
+      const auto for_dw = as_for_dx ? g8 : layer->quantized(g, recipe.g_for_dw, of_g, true);
+      dw = multiply(recipe, for_dw.t(), x8, {}, layer->output, false);
+    }
+    if (context->saved_data["bias"].toBool()) db = g.sum(0);
+    return {dx, dw, db, {}, {}};
+  }
+};
+
+Float8Linear::Float8Linear(Float8Recipe recipe, torch::ScalarType output) : layer_(std::make_shared<Layer>()) {
+  if (output != float32 && output != torch::kBFloat16 && output != torch::kFloat16) {
+    throw Error(c10::str("fp8 products are rounded to Float, BFloat16 or Half, not to ", output),
+                Error::Kind::configuration);
+  }
+  layer_->output = output;
+  if (recipe.delayed) {
+    layer_->history = torch::zeros({recipe.amax_history_len, 3});
+    layer_->scales = torch::ones({3});
+  }
+  layer_->recipe = std::move(recipe);
+}
+Float8Linear::~Float8Linear() = default;
+Float8Linear::Float8Linear(Float8Linear&&) noexcept = default;
+Float8Linear& Float8Linear::operator=(Float8Linear&&) noexcept = default;
+
+Tensor Float8Linear::forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (weight.dim() != 2 || x.dim() == 0 || x.size(-1) != weight.size(1)) {
+    throw Error(c10::str("a linear layer of weight ", weight.sizes(), " cannot take an input of shape ", x.sizes()));
+  }
+  const bool recorded = at::GradMode::is_enabled() &&
+                        (x.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
+  return Float8Function::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, layer_, recorded);
+}
+
+// Transformer Engine's kernel_bulk, delayed_scaling.cu, for three operands at once.
+void Float8Linear::update() {
+  auto& layer = *layer_;
+  layer.weight.reset();
+  if (!layer.recipe.delayed) return;
+  const torch::NoGradGuard no_grad;
+  const auto last = layer.history.select(0, 0);
+  const auto used = last != 0;
+  auto rolled = layer.history.roll(-1, 0);
+  const auto counts = layer.recipe.most_recent ? last.clone() : at::where(rolled.isnan(), 0.0F, rolled).amax(0);
+  const auto scale = [&](const Tensor& largest, torch::ScalarType format) {
+    return float8_scale(largest, format, layer.recipe.margin, layer.recipe.power_of_two_scales);
+  };
+  const auto moved = at::cat({scale(counts.narrow(0, of_x, 2), layer.recipe.forward_format),
+                              scale(counts.narrow(0, of_g, 1), layer.recipe.gradient_format)});
+  rolled.select(0, 0).zero_();
+  layer.history = at::where(used, rolled, layer.history);
+  // New tensors: a graph may hold the scales that it was made with.
+  layer.scales = at::where(used.logical_and(at::isfinite(counts)).logical_and(counts > 0), moved, layer.scales);
+}
+
+const Tensor& Float8Linear::amax_history() const {
+  return layer_->history;
+}
+
+const Tensor& Float8Linear::scales() const {
+  return layer_->scales;
+}
+
+State Float8Linear::save() const {
+  State state;
+  if (!layer_->recipe.delayed) return state;
+  state.put("amax_history", layer_->history);
+  state.put("scales", layer_->scales);
+  return state;
+}
+
+void Float8Linear::load(const State& state) {
+  if (!layer_->recipe.delayed) return;
+  const auto history = state.tensor("amax_history"), scales = state.tensor("scales");
+  if (history.sizes() != layer_->history.sizes() || scales.sizes() != layer_->scales.sizes()) {
+    throw Error(c10::str("the saved amax_history is of shape ", history.sizes(), ", and amax_history_len asks for ",
+                         layer_->history.sizes()));
+  }
+  layer_->history = history.to(layer_->history.options(), /*non_blocking=*/false, /*copy=*/true);
+  layer_->scales = scales.to(layer_->scales.options(), false, true);
+  layer_->weight.reset();
+}
+
+}  // namespace vernier

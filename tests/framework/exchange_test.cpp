@@ -1,0 +1,410 @@
+// Other plugins in the middle of a run.
+#include "exchange.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "small_run.h"
+#include "thrown.h"
+
+using vernier::Error;
+using vernier::Event;
+using vernier::Run;
+using vernier::State;
+using vernier::Table;
+
+namespace {
+
+// Losses, weights and counters of a run; the scaler's scale is too high at first, so that updates are skipped.
+constexpr const char* base = R"(
+[run]
+steps = 20
+validate_every = 5
+[task]
+use = "mlp"
+samples = 64
+[optimizer]
+use = "adamw"
+[checkpoint]
+use = "rolling"
+every = 0
+[[monitor]]
+use = "jsonl"
+)";
+
+constexpr const char* fp32 = "[precision]\nuse = 'fp32'\n";
+constexpr const char* bf16 = "[precision]\nuse = 'bf16'\n";
+constexpr const char* fp16 =
+    "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 1e6\ngrowth_interval = 3\n";
+constexpr const char* masters = "[precision]\nuse = 'low_weights'\n";
+constexpr const char* plain = "[precision]\nuse = 'low_weights'\nmasters = false\n";
+
+std::string after(std::int64_t step, const std::string& to) {
+  return "[[callback]]\nuse = 'switch'\nat_step = " + std::to_string(step) + "\n[callback.to]\n" + to + "\n";
+}
+constexpr const char* to_bf16 = "precision = {use = 'bf16'}";
+constexpr const char* to_fp16 = "precision = {use = 'fp16'}\nscaler = {use = 'dynamic', init_scale = 1e6}";
+constexpr const char* to_fp32 = "precision = {use = 'fp32'}\nscaler = {use = 'none'}";
+constexpr const char* to_masters = "precision = {use = 'low_weights'}";
+constexpr const char* to_plain = "precision = {use = 'low_weights', masters = false}";
+
+struct Result {
+  std::string digest, losses;
+  bool operator==(const Result&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Result& result) {
+  return out << result.digest << '\n' << result.losses;
+}
+
+std::string read(const std::filesystem::path& file) {
+  std::stringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+// Without the notices and what is not of the numbers.
+std::string losses_of(const std::string& lines) {
+  std::istringstream in(lines);
+  std::string losses;
+  for (std::string line; std::getline(in, line);)
+    losses += line.substr(0, std::min(line.find(",\"notices\""), line.size() - 1)) + '\n';
+  return losses;
+}
+
+struct Small : SmallRun {
+  Small(const std::string& text, const std::string& output)
+      : SmallRun(from_toml({base + text}), output, 1, plugins_and_fixtures()) {}
+};
+
+Result result_of(const SmallRun& run) {
+  return {run.digest(), read(run.run.output + "/losses.jsonl")};
+}
+
+Result train(const std::string& text) {
+  const TemporaryFolder output;
+  Small run(text, output.path().string());
+  run.train();
+  CHECK(run.run.step == 20);
+  return result_of(run);
+}
+
+Result without_notices(Result result) {
+  return {result.digest, losses_of(result.losses)};
+}
+
+State copy_of(const State& state) {
+  State copy;
+  for (const auto& [name, tensor] : state.tensors) copy.tensors[name] = tensor.clone();
+  return copy;
+}
+
+bool equal(const State& a, const State& b) {
+  return std::ranges::equal(a.tensors, b.tensors, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.scalar_type() == y.second.scalar_type() && x.second.equal(y.second);
+  });
+}
+
+// What a snapshot of the run holds.
+State everything(const SmallRun& run) {
+  return copy_of(vernier::take_snapshot(run.run, run.wiring->plugins()));
+}
+
+}  // namespace
+
+TEST_CASE("exchange: from float32 to bfloat16 is a run in bfloat16 from the weights and moments of the first") {
+  const auto switched = train(fp32 + after(7, to_bf16));
+
+  const TemporaryFolder first_output, second_output;
+  Small first(fp32 + after(1000, to_bf16), first_output.path().string());
+  first.stop_after(7);
+  first.train();
+  auto snapshot = copy_of(*first.wiring->checkpoint->read(first.run, ""));
+  auto ids = snapshot.text("run/plugins");
+  ids.replace(ids.find("precision/fp32"), 14, "precision/bf16");
+  snapshot.put("run/plugins", ids);
+  Small second(bf16 + after(1000, to_bf16), second_output.path().string());
+  second.trainer->resume(second.run, snapshot);
+  CHECK(second.run.step == 7);
+  second.train();
+
+  CHECK(second.digest() == switched.digest);
+  const auto before = losses_of(read(first.run.output + "/losses.jsonl"));
+  const auto later = losses_of(read(second.run.output + "/losses.jsonl"));
+  CHECK(losses_of(switched.losses) == before + later);
+  CHECK(switched.digest != train(fp32).digest);
+  CHECK(switched.digest != train(bf16).digest);
+}
+
+TEST_CASE("exchange: for the same plugin nothing changes, in no bit") {
+  const std::pair<const char*, const char*> cases[] = {
+      {fp32, "precision = {use = 'fp32'}"},
+      {fp32, "optimizer = {use = 'adamw'}"},
+      {fp32, "accumulation = {use = 'fixed'}\ncheckpoint = {use = 'rolling', every = 0}\ndistributed = {use = 'none'}"},
+      {bf16, to_bf16},
+      {fp16, "scaler = {use = 'dynamic', init_scale = 1e6, growth_interval = 3}"},
+      {fp16, "precision = {use = 'fp16'}"},
+      {masters, to_masters},
+      {masters, "precision = {use = 'low_weights'}\noptimizer = {use = 'adamw'}"},
+      {plain, to_plain},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O2'\n", "precision = {use = 'bf16', level = 'O2'}"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O3'\n", "precision = {use = 'bf16', level = 'O3'}"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n",
+       "precision = {use = 'bf16', level = 'O3', rounding = 'stochastic'}"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n",
+       "precision = {use = 'bf16', level = 'O3', rounding = 'kahan'}"},
+  };
+  for (const auto& [start, to] : cases) {
+    CAPTURE(start);
+    CAPTURE(to);
+    const auto whole = without_notices(train(start));
+    for (const std::int64_t step : {1, 4, 5}) CHECK(without_notices(train(start + after(step, to))) == whole);
+  }
+}
+
+TEST_CASE("exchange: a run that was stopped and resumed around one is the run that was not, bit for bit") {
+  const std::string cases[] = {
+      fp32 + after(4, to_bf16),
+      fp32 + after(4, to_fp16) + after(9, to_fp32) + after(12, to_bf16),
+      fp32 + after(4, to_masters) + after(9, to_fp32),
+      fp32 + after(4, "precision = {use = 'bf16', level = 'O2'}") +
+          after(9, "precision = {use = 'bf16', level = 'O3', rounding = 'kahan'}") + after(12, to_fp32),
+      bf16 + after(4, "precision = {use = 'bf16', level = 'O3', rounding = 'stochastic'}") +
+          after(9, "precision = {use = 'bf16', level = 'O3'}"),
+      masters + after(4, to_plain) + after(9, to_masters),
+      fp32 + after(4, "optimizer = {use = 'adamw', learning_rate = 0.1}\naccumulation = {use = 'fixed', pieces = 3}"),
+      fp32 + after(4, "optimizer = {use = 'sgd', momentum = 0.5}\ncheckpoint = {use = 'rolling', keep = 1}"),
+  };
+  for (const auto& text : cases) {
+    CAPTURE(text);
+    const auto whole = train(text);
+    CHECK(says(whole.losses, "policy_changed"));
+    for (const std::int64_t stop : {3, 4, 5, 9, 10, 15}) {
+      CAPTURE(stop);
+      const TemporaryFolder output;
+      {
+        Small first(text, output.path().string());
+        first.stop_after(stop);
+        first.train();
+      }
+      Small second(text, output.path().string());
+      REQUIRE(second.resume());
+      CHECK(second.run.step == stop);
+      second.train();
+      CHECK(result_of(second) == whole);
+    }
+  }
+}
+
+TEST_CASE("exchange: mixed precision goes on, off and over to another dtype, told each time") {
+  const TemporaryFolder output;
+  Small run(fp32 + after(4, to_fp16) + after(9, to_fp32) + after(12, to_bf16), output.path().string());
+  run.train();
+  const auto lines = read(run.run.output + "/losses.jsonl");
+  const auto line = [&](int step) {
+    const auto start = lines.find("{\"step\":" + std::to_string(step) + ",\"loss\"");
+    return lines.substr(start, lines.find('\n', start) - start);
+  };
+  const auto told = [](const char* role, const std::string& from, const std::string& to) {
+    return std::string("{\"name\":\"policy_changed\",\"role\":\"") + role + "\",\"from\":\"" + role + "/" + from +
+           "\",\"to\":\"" + role + "/" + to + "\"}";
+  };
+  CHECK(says(line(5), told("precision", "fp32", "fp16") + "," + told("scaler", "none", "dynamic")));
+  CHECK(says(line(10), told("precision", "fp16", "fp32") + "," + told("scaler", "dynamic", "none")));
+  CHECK(says(line(13), told("precision", "fp32", "bf16")));
+  for (int step = 1; step <= 20; ++step) {
+    CAPTURE(step);
+    CHECK(says(line(step), "\"scale\":") == (step >= 5 && step <= 9));
+    CHECK(says(line(step), "policy_changed") == (step == 5 || step == 10 || step == 13));
+  }
+  CHECK(run.wiring->precision->id() == "precision/bf16");
+  REQUIRE(run.wiring->exchanged.size() == 5);
+  CHECK(run.wiring->exchanged[4].step == 12);
+  CHECK(run.wiring->exchanged[4].from == "precision/fp32");
+}
+
+namespace {
+
+// Stopped after five steps of the base, with the door in hand.
+struct Stopped : TemporaryFolder, Small {
+  explicit Stopped(const std::string& text) : Small(text, path().string()) {
+    stop_after(5);
+    train();
+    go_on();
+  }
+  void exchange(const std::string& to) { trainer->exchange(run, from_toml({to})); }
+  std::vector<torch::Tensor> weights() const {
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : run.parameters) all.push_back(parameter.owned.detach().clone());
+    return all;
+  }
+  bool is_in(torch::ScalarType model, torch::ScalarType owned) const {
+    return std::ranges::all_of(run.parameters, [&](const auto& parameter) {
+      return parameter.model.scalar_type() == model && parameter.owned.scalar_type() == owned;
+    });
+  }
+  bool has_masters() const {
+    return std::ranges::none_of(run.parameters, [](const auto& each) { return each.owned.is_same(each.model); });
+  }
+};
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return x.scalar_type() == y.scalar_type() && x.equal(y); });
+}
+
+}  // namespace
+
+TEST_CASE("exchange: the model is as the task built it, with the masters' values, and the moments stay") {
+  constexpr auto f32 = torch::kFloat32, b16 = torch::kBFloat16;
+  Stopped run{std::string(fp32)};
+  const auto handles = run.run.model->parameters();
+  const auto start = run.weights();
+  const State moments = copy_of(run.wiring->optimizer->save());
+  REQUIRE(moments.tensors.size() > start.size());
+
+  run.exchange(to_masters);
+  CHECK(run.is_in(b16, f32));
+  CHECK(run.has_masters());
+  CHECK(equal(run.weights(), start));
+  CHECK(equal(run.wiring->optimizer->save(), moments));
+
+  run.train();
+  const auto trained = run.weights();
+  const State later = copy_of(run.wiring->optimizer->save());
+  CHECK_FALSE(equal(trained, start));
+  run.exchange(to_fp32);
+  CHECK(run.is_in(f32, f32));
+  CHECK_FALSE(run.has_masters());
+  CHECK(equal(run.weights(), trained));
+  CHECK(equal(run.wiring->optimizer->save(), later));
+  for (std::size_t i = 0; i < handles.size(); ++i) CHECK(handles[i].is_same(run.run.model->parameters()[i]));
+
+  run.exchange(to_plain);
+  CHECK(run.is_in(b16, b16));
+  CHECK_FALSE(run.has_masters());
+  for (const auto& [name, tensor] : run.wiring->optimizer->save().tensors) {
+    if (name.ends_with("/exp_avg")) CHECK(tensor.equal(later.tensor(name).to(b16)));
+    if (name.ends_with("/step")) CHECK(tensor.equal(later.tensor(name)));
+  }
+}
+
+TEST_CASE("exchange: buffers have their dtype again") {
+  const TemporaryFolder output;
+  Small run(std::string(fp32), output.path().string());
+  auto statistics = run.run.model->register_buffer("statistics", torch::full({3}, 1.5));
+  const auto built = vernier::built_model(*run.run.model);
+  vernier::exchange(*run.wiring, run.run, built, from_toml({to_masters}));
+  CHECK((statistics.scalar_type() == torch::kBFloat16));
+  vernier::exchange(*run.wiring, run.run, built, from_toml({to_fp32}));
+  CHECK((statistics.scalar_type() == torch::kFloat32));
+  CHECK(statistics.equal(torch::full({3}, 1.5)));
+}
+
+TEST_CASE("exchange: a plugin takes over what it knows by name, shape and dtype") {
+  Stopped run{std::string(fp16)};
+  const double scale = run.wiring->scaler->save().real("scale");
+  const auto tracker = run.wiring->scaler->save().integer("_growth_tracker");
+  REQUIRE(scale != 1e6);
+  run.exchange("scaler = {use = 'dynamic', init_scale = 4.0, growth_interval = 900}");
+  CHECK(run.wiring->scaler->save().real("scale") == scale);
+  CHECK(run.wiring->scaler->save().integer("_growth_tracker") == tracker);
+  CHECK(run.wiring->scaler->save().integer("growth_interval") == 900);
+  run.exchange("scaler = {use = 'static', scale = 8.0}");
+  run.exchange("scaler = {use = 'dynamic', init_scale = 4.0}");
+  CHECK(run.wiring->scaler->save().real("scale") == 4);
+}
+
+TEST_CASE("exchange: the listeners of the plugin before are told nothing more, those of the new one in its place") {
+  const TemporaryFolder output;
+  Small run(std::string(masters) + after(5, to_fp32) + after(9, to_masters) + after(12, to_masters),
+            output.path().string());
+  std::vector<std::int64_t> told;
+  run.on(Event::StepEnd, [&](Run& now) {
+    if (now.metrics.value("low_weights")) told.push_back(now.step + 1);
+  });
+  run.train();
+  CHECK(told == std::vector<std::int64_t>{1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20});
+}
+
+TEST_CASE("exchange: what is refused leaves the run as it was, and says where the table stands") {
+  struct Bad {
+    const char* to;
+    int kind;
+    std::vector<std::string> says;
+  };
+  const std::string end = "; nothing was exchanged after step 5";
+  const Bad all[] = {
+      {"\nprecision = {use = 'fp61'}", 3, {"0.toml:2: no precision is called \"fp61\"; did you mean \"fp16\"?"}},
+      {"\n\nscaler = {use = 'dynamic', growth = 2}", 2, {"0.toml:3: scaler/dynamic: `growth` is not an option here"}},
+      {"precision = {use = 'fp16'}", 2, {"0.toml:1: precision/fp16: `use` needs a loss scaler"}},
+      {"precision = {level = 'O1'}", 2, {"0.toml:1: [precision] needs use = \"…\""}},
+      {"task = {use = 'mlp'}", 2, {"0.toml:1: `task` cannot be exchanged while a run runs; precision, scaler"}},
+      {"precison = {use = 'bf16'}", 2, {"0.toml:1: `precison` cannot be exchanged", "did you mean `precision`?"}},
+      {"\nprecision = {use = 'low_weights', throws = 'constructor'}",
+       3,
+       {"0.toml:2: precision/low_weights failed in its constructor: boom"}},
+      {"scaler = {use = 'dynamic'}\nprecision = {use = 'low_weights', throws = 'prepare'}",
+       4,
+       {"0.toml:2: precision/low_weights as it took over from precision/", ": boom"}},
+      {"\noptimizer = {use = 'adamw', no_decay = ['none']}",
+       2,
+       {"0.toml:2: optimizer/adamw: `no_decay` has \"none\", which is the name of no parameter"}},
+      {"\noptimizer = {use = 'adamw', amsgrad = true}",
+       4,
+       {"0.toml:2: optimizer/adamw as it took over", "max_exp_avg_sq"}},
+      {"precision = {use = 'fp32'}\noptimizer = {use = 'adamw', amsgrad = true}", 4, {"0.toml:2: optimizer/adamw"}},
+  };
+  constexpr const char* kahan = "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n";
+  for (const char* start : {fp32, masters, plain, kahan}) {
+    CAPTURE(start);
+    const auto whole = train(start);
+    for (const auto& bad : all) {
+      CAPTURE(bad.to);
+      Stopped run{std::string(start)};
+      const State before = everything(run);
+      const auto plugins = run.wiring->plugins();
+      const auto thrown = thrown_by([&] { run.exchange(bad.to); });
+      CHECK(thrown.kind == bad.kind);
+      for (const auto& part : bad.says) CHECK_MESSAGE(says(thrown.text, part), thrown.text);
+      CHECK(thrown.text.ends_with(end));
+      CHECK(run.wiring->plugins() == plugins);
+      CHECK(run.wiring->exchanged.empty());
+      CHECK(equal(everything(run), before));
+      run.train();
+      CHECK(result_of(run) == whole);
+    }
+  }
+}
+
+TEST_CASE("exchange: what is asked for in one step is exchanged together, and a refusal ends the run") {
+  CHECK(
+      train(fp32 + after(5, "precision = {use = 'fp16'}") + after(5, "scaler = {use = 'dynamic', init_scale = 1e6}")) ==
+      train(fp32 + after(5, to_fp16) + after(1000, to_bf16)));
+  const TemporaryFolder output;
+  Small run(fp32 + after(5, "precision = {use = 'fp16'}"), output.path().string());
+  const auto thrown = thrown_by([&] { run.train(); });
+  CHECK(thrown.kind == 2);
+  CHECK(says(thrown.text, "precision/fp16: `use` needs a loss scaler"));
+  CHECK(run.run.step == 5);
+}
+
+TEST_CASE("exchange: a table that is wrong is refused before the run begins") {
+  const auto refusal = [](const std::string& to) {
+    const TemporaryFolder output;
+    auto thrown = thrown_by([&] { Small run(fp32 + after(5, to), output.path().string()); });
+    return thrown;
+  };
+  CHECK(says(refusal("precision = {use = 'bf61'}").text, "0.toml:21: no precision is called \"bf61\""));
+  CHECK(says(refusal("precision = {use = 'bf16', levle = 1}").text, "0.toml:21: precision/bf16: `levle`"));
+  CHECK(says(refusal("task = {use = 'mlp'}").text, "0.toml:21: `task` cannot be exchanged"));
+}
+
+TEST_CASE("exchange: asked for at RunBegin it holds from the first step on") {
+  const TemporaryFolder output;
+  Small run(std::string(fp32), output.path().string());
+  run.on(Event::RunBegin, [](Run& now) { now.exchange(from_toml({to_bf16}), false); });
+  run.train();
+  CHECK(without_notices(result_of(run)) == without_notices(train(bf16)));
+}

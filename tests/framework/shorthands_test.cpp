@@ -1,0 +1,69 @@
+#include "shorthands.h"
+
+#include <doctest/doctest.h>
+
+#include "thrown.h"
+
+namespace po = boost::program_options;
+using Words = std::vector<std::string>;
+
+namespace {
+
+po::variables_map parsed(const Words& words) {
+  po::options_description known;
+  vernier::add_shorthands(known);
+  po::variables_map given;
+  po::store(po::command_line_parser(words).options(known).run(), given);
+  return given;
+}
+
+Words sets_of(const Words& words, const Words& sets = {}, bool has_scaler = false) {
+  return vernier::sets_of_shorthands(parsed(words), sets, has_scaler);
+}
+
+Thrown refusal(const Words& words, const Words& sets = {}) {
+  return thrown_by([&] { sets_of(words, sets); });
+}
+
+}  // namespace
+
+TEST_CASE("shorthands: each is a --set") {
+  CHECK(sets_of({}) == Words{});
+  CHECK(sets_of({"--mixed_precision", "no"}) == Words{"precision.use=fp32"});
+  CHECK(sets_of({"--mixed_precision", "bf16"}) == Words{"precision.use=bf16"});
+  CHECK(sets_of({"--mixed_precision=fp8"}) == Words{"precision.use=fp8"});
+  CHECK(sets_of({"--amp_opt_level", "O2"}) == Words{"precision.level=O2"});
+  CHECK(sets_of({"--grad_scaler_init", "1024"}) == Words{"scaler.init_scale=1024"});
+  CHECK(sets_of({"--grad_scaler_growth_interval", "100"}) == Words{"scaler.growth_interval=100"});
+  CHECK(sets_of({"--grad_scaler_backoff", "0.25"}) == Words{"scaler.backoff_factor=0.25"});
+  CHECK(sets_of({"--grad_accum_steps", "4"}) == Words{"accumulation.pieces=4"});
+  CHECK(sets_of({"--batch_size", "32", "--epochs", "2"}) == Words{"task.batch_size=32", "run.epochs=2", "run.steps=0"});
+}
+
+TEST_CASE("shorthands: float16 brings a scaler where there is none") {
+  CHECK(sets_of({"--mixed_precision", "fp16"}) == Words{"precision.use=fp16", "scaler.use=dynamic"});
+  CHECK(sets_of({"--mixed_precision", "fp16"}, {}, true) == Words{"precision.use=fp16"});
+  CHECK(sets_of({"--mixed_precision", "fp16"}, {"scaler.use=static"}) == Words{"precision.use=fp16"});
+}
+
+TEST_CASE("shorthands: what says the same as a --set, or is no word, is refused") {
+  CHECK(refusal({"--batch_size", "8"}, {"task.batch_size = 4"}) ==
+        configuration("--batch_size and --set task.batch_size say the same; give one of them"));
+  CHECK(refusal({"--mixed_precision", "no"}, {"run.steps=3", "precision.use=bf16"}) ==
+        configuration("--mixed_precision and --set precision.use say the same; give one of them"));
+  CHECK(refusal({"--epochs", "3"}, {"run.steps=9"}) ==
+        configuration("--epochs and --set run.steps say the same; give one of them"));
+  CHECK(refusal({"--batch_size", "8"}, {"run.steps=9"}) == Thrown{});
+  CHECK(refusal({"--mixed_precision", "bf61"}) ==
+        configuration("--mixed_precision bf61: did you mean bf16? It takes no, fp16, bf16, fp8"));
+  CHECK(refusal({"--amp_opt_level", "high"}) == configuration("--amp_opt_level high: it takes O0, O1, O2, O3"));
+  CHECK(refusal({"--grad_ckpt"}) ==
+        configuration("--grad_ckpt: activation checkpointing is not there yet; leave it out, and raise "
+                      "--grad_accum_steps to save memory"));
+}
+
+TEST_CASE("shorthands: they are told again as they were given") {
+  const auto given = parsed({"--epochs", "3", "--mixed_precision", "fp16"});
+  CHECK(vernier::shorthands_given(given) == Words{"--mixed_precision", "fp16", "--epochs", "3"});
+  CHECK(vernier::shorthands_given(given, {"epochs"}) == Words{"--mixed_precision", "fp16"});
+}

@@ -1,0 +1,82 @@
+#include <doctest/doctest.h>
+
+#include "small_run.h"
+#include "thrown.h"
+
+using vernier::Run;
+
+namespace {
+
+constexpr const char* base = R"(
+[run]
+steps = 12
+validate_every = 4
+[task]
+use = "mlp"
+samples = 64
+[optimizer]
+use = "sgd"
+[checkpoint]
+use = "none"
+)";
+
+// After how many steps the run went over to bfloat16; -1 where it did not.
+std::int64_t switched_after(const std::string& when, const std::function<void(SmallRun&)>& before = nullptr) {
+  const TemporaryFolder output;
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  SmallRun run(from_toml({base + std::string("[[callback]]\nuse = 'switch'\n") + when +
+                          "[callback.to]\nprecision = {use = 'bf16'}\n"}),
+               output.path().string());
+  if (before) before(run);
+  run.train();
+  vernier::set_log_sink(nullptr);
+  const auto& exchanged = run.wiring->exchanged;
+  CHECK(exchanged.size() <= 1);
+  CHECK((run.wiring->precision->id() == "precision/bf16") == !exchanged.empty());
+  return exchanged.empty() ? -1 : exchanged.front().step;
+}
+
+Thrown refusal(const std::string& options) {
+  return thrown_by([&] { switched_after(options); });
+}
+
+}  // namespace
+
+TEST_CASE("switch: after the step that is named") {
+  CHECK(switched_after("at_step = 1\n") == 1);
+  CHECK(switched_after("at_step = 5\n") == 5);
+  CHECK(switched_after("at_step = 12\n") == 12);
+  CHECK(switched_after("at_step = 13\n") == -1);
+}
+
+TEST_CASE("switch: where a metric crosses a line, once") {
+  const auto measure = [](const char* name) {
+    return [name](SmallRun& run) {
+      // Before the switch looks, and the second crossing is a crossing too.
+      run.on(vernier::Event::GradientsReady, [name](Run& now) {
+        const double values[] = {1, 2, NAN, 3, 5, 1, 0, 5, 1, 5, 1, 5};
+        now.metrics.set(name, values[now.step]);
+      });
+    };
+  };
+  CHECK(switched_after("metric = 'noise'\nabove = 3\n", measure("noise")) == 5);
+  CHECK(switched_after("metric = 'noise'\nbelow = 1\n", measure("noise")) == 7);
+  CHECK(switched_after("metric = 'noise'\nabove = 4\nbelow = 2\n", measure("noise")) == 1);
+  CHECK(switched_after("metric = 'noise'\nabove = 3\nat_step = 2\n", measure("noise")) == 2);
+  CHECK(switched_after("metric = 'noise'\nabove = 5\n", measure("noise")) == -1);
+  CHECK(switched_after("metric = 'noise'\nabove = 3\n", measure("another")) == -1);
+  CHECK(switched_after("metric = 'loss'\nbelow = 1e9\n") == 1);
+  CHECK(switched_after("metric = 'validation_loss'\nabove = 0\n") == 4);
+}
+
+TEST_CASE("switch: it needs to be told when, and to what") {
+  CHECK(says(refusal("").text, "callback/switch: `at_step` or `metric` must say when to switch"));
+  CHECK(says(refusal("metric = 'loss'\n").text, "callback/switch: `metric` needs a line: add `above` or `below`"));
+  CHECK(says(refusal("at_step = 3\nabove = 2\n").text, "callback/switch: `above` needs a `metric`"));
+  CHECK(says(thrown_by([] {
+               const TemporaryFolder output;
+               SmallRun run(from_toml({base + std::string("[[callback]]\nuse = 'switch'\nat_step = 3\n")}),
+                            output.path().string());
+             }).text,
+             "callback/switch: `to` is needed: by role the table of its plugin from then on"));
+}
