@@ -23,6 +23,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "checkpoint_tools.h"
 #include "config.h"
 #include "device.h"
 #include "init_weights.h"
@@ -47,6 +48,7 @@ constexpr const char* usage = R"(usage: vernier VERB …
   check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
                                                      one batch without an update, its memory, advice
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
+  checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
 
 options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
@@ -487,6 +489,7 @@ po::variables_map parse(int argc, char** argv) {
 }
 
 int run_verb(int argc, char** argv) {
+  if (argc > 1 && argv[1] == std::string("checkpoint")) return run_checkpoint_tool(argc - 1, argv + 1);
   const auto given = parse(argc, argv);
   if (given.count("version") != 0) {
     std::cout << "vernier " << VERNIER_VERSION << ", plugin ABI " << VERNIER_ABI << ", " << VERNIER_BUILD << '\n';
@@ -505,7 +508,7 @@ int run_verb(int argc, char** argv) {
   if (verb == "train") return train(given);
   if (verb == "check") return check(given);
   if (verb == "plugins") return plugins(given);
-  const auto near = nearest(verb, {"train", "check", "plugins"});
+  const auto near = nearest(verb, {"train", "check", "plugins", "checkpoint"});
   refuse("there is no verb \"" + verb + "\"" +
          (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
 }

@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <system_error>
 
@@ -289,7 +290,7 @@ void read_tensors(const SafetensorsFile& file, const Manifest::File& said, const
   const auto& entries = file.entries();
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> trouble(entries.size());
-  const auto read_some = [&](std::int64_t, std::int64_t) {
+  const auto read_some = [&] {
     Checksum checksum;
     for (std::size_t i = next++; i < entries.size(); i = next++) {
       try {
@@ -304,7 +305,12 @@ void read_tensors(const SafetensorsFile& file, const Manifest::File& said, const
       }
     }
   };
-  at::parallel_for(0, at::get_num_threads(), 1, read_some);
+  // Not at::parallel_for: without -fopenmp it is a plain loop.
+  std::vector<std::future<void>> others;
+  const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()), entries.size());
+  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, read_some));
+  read_some();
+  for (auto& other : others) other.get();
   for (const auto& each : trouble) {
     if (each) std::rethrow_exception(each);
   }

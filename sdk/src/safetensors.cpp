@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <utility>
 
@@ -242,17 +243,18 @@ std::string make_head(const std::string& path, const std::vector<Item>& items, c
 
 using Progress = std::function<void(std::uint64_t)>;
 
-void write_pieces(File& file, const torch::Tensor& flat, Checksum& checksum, const Progress& progress) {
+// checksum: of what is written, where it is asked for.
+void write_pieces(File& file, const torch::Tensor& flat, Checksum* checksum, const Progress& progress) {
   const auto* bytes = static_cast<const char*>(flat.const_data_ptr());
   for (std::uint64_t done = 0; done < flat.nbytes(); done += checked_piece) {
     const auto count = std::min<std::uint64_t>(checked_piece, flat.nbytes() - done);
-    checksum.add(bytes + done, count);
+    if (checksum != nullptr) checksum->add(bytes + done, count);
     file.write(bytes + done, count);
     if (progress) progress(count);
   }
 }
 
-void write_tensor(File& file, const torch::Tensor& tensor, Checksum& checksum, const Progress& progress) {
+void write_tensor(File& file, const torch::Tensor& tensor, Checksum* checksum, const Progress& progress) {
   const torch::NoGradGuard no_grad;
   const auto flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1);
   if (flat.is_cpu()) return write_pieces(file, flat, checksum, progress);
@@ -263,16 +265,45 @@ void write_tensor(File& file, const torch::Tensor& tensor, Checksum& checksum, c
   }
 }
 
-CheckpointManifest::File write(File& file, const std::vector<Item>& items, const std::string& head,
-                               const Progress& progress) {
+bool lies_as_written(const torch::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+// Of the tensors that lie in memory as they are written; "" for others.
+std::vector<std::string> checksums_of(const std::vector<Item>& items) {
+  std::vector<std::string> digits(items.size());
+  Checksum checksum;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& tensor = *items[i].tensor;
+    if (!lies_as_written(tensor)) continue;
+    checksum.restart();
+    checksum.add(tensor.const_data_ptr(), tensor.nbytes());
+    digits[i] = checksum.digits();
+  }
+  return digits;
+}
+
+void write(File& file, const std::vector<Item>& items, const std::string& head) {
+  file.write(head.data(), head.size());
+  for (const Item& item : items) write_tensor(file, *item.tensor, nullptr, {});
+}
+
+// A second thread takes most of the checksums meanwhile: together they take as long as the slower of the two.
+CheckpointManifest::File write_checked(File& file, const std::vector<Item>& items, const std::string& head,
+                                       const Progress& progress) {
+  auto taken = std::async(std::launch::async, [&] { return checksums_of(items); });
   file.write(head.data(), head.size());
   CheckpointManifest::File written{head.size(), checksum_of(head), {}};
-  Checksum checksum;
   for (const auto& [rank, name, tensor] : items) {
-    checksum.restart();
-    write_tensor(file, *tensor, checksum, progress);
+    const bool is_taken = lies_as_written(*tensor);
+    Checksum checksum;
+    write_tensor(file, *tensor, is_taken ? nullptr : &checksum, progress);
     written.bytes += tensor->nbytes();
-    written.tensors[*name] = {dtypes[rank].name, tensor->sizes().vec(), checksum.digits()};
+    written.tensors[*name] = {dtypes[rank].name, tensor->sizes().vec(), is_taken ? "" : checksum.digits()};
+  }
+  const auto digits = taken.get();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!digits[i].empty()) written.tensors[*items[i].name].checksum = digits[i];
   }
   return written;
 }
@@ -310,7 +341,7 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
 CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,
                                            const Progress& progress) {
   const auto items = lay_out(file.path(), tensors);
-  return write(file, items, make_head(file.path(), items, metadata), progress);
+  return write_checked(file, items, make_head(file.path(), items, metadata), progress);
 }
 
 Safetensors read_safetensors(const std::string& path) {
@@ -330,7 +361,7 @@ void save_safetensors(const std::string& path, const Tensors& tensors, const Met
   const auto items = lay_out(path, tensors);
   const auto head = make_head(path, items, metadata);
   File file(path, O_WRONLY | O_CREAT | O_TRUNC);  // what cannot be saved is refused before the file is touched
-  write(file, items, head, {});
+  write(file, items, head);
   file.finish();
 }
 

@@ -1,0 +1,28 @@
+// Weights outside of a run: out of a checkpoint, into other dtypes, Python and back, from GPT-2's published files.
+#pragma once
+
+#include <vernier/checkpoint_folder.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// The model's tensors, each with the best value that the checkpoint has: its float32 master where the precision kept
+// one, the weight plus its compensation where it kept that.
+Tensors best_weights(const StoredCheckpoint& stored);
+
+// Floating-point tensors in another dtype. Refuses, naming path and tensor, what has no finite value there.
+Tensors cast_weights(const std::string& path, const Tensors& tensors, torch::ScalarType dtype);
+
+// A module of Python that loads the file `weights`, which stands beside it, by safetensors, and checks names, dtypes
+// and shapes. from: where the weights are from, a line for its reader.
+std::string python_module(const std::string& weights, const std::string& from, const Tensors& tensors);
+
+// GPT-2's published tensors under the names and in the shapes that task/gpt has. Takes names with "transformer." before
+// them, weights as Conv1D or transposed as Linear, causal masks and a head that is the token embedding. told: a line on
+// what was changed or left out. Refuses what else is missing, unexpected or of another shape, naming path and tensor.
+Tensors from_gpt2(const std::string& path, const Tensors& published, std::vector<std::string>& told);
+
+}  // namespace vernier
