@@ -39,6 +39,11 @@ class Before {
     for (std::size_t i = 0; i < owned_.size(); ++i) run.parameters[i].owned = owned_[i].first;
     for (auto& [tensor, data] : data_) tensor.set_data(data);
   }
+  // The same policy again rounds nothing anew.
+  void restore_values() const {
+    const torch::NoGradGuard no_grad;
+    for (auto [tensor, data] : data_) tensor.copy_(data);
+  }
   // A precision may put other tensors into the optimizer's hands, or another dtype into the same.
   bool has_other_owned(const Run& run) const {
     return !std::ranges::equal(owned_, run.parameters, [](const auto& before, const Parameter& now) {
@@ -150,7 +155,11 @@ void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& ro
   try {
     wiring.refuse_contradictions();
     drop_gradients(run);
-    for (const auto& takeover : takeovers) take_over(wiring, run, built, takeover);
+    for (const auto& takeover : takeovers) {
+      take_over(wiring, run, built, takeover);
+      const bool is_same = is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
+      if (is_same && takeover.role == Precision::role) before.restore_values();
+    }
     if (roles.count(Optimizer::role) == 0 && before.has_other_owned(run)) {
       auto& again = takeovers.emplace_back(
           Takeover{Optimizer::role, make(wiring.host, Optimizer::role, wiring.table_of(*wiring.optimizer))});

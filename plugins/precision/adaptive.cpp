@@ -283,6 +283,7 @@ class Adaptive final : public vernier::MixedPrecision {
 
   void read_candidates(vernier::Options& options);
   void read_decisions(vernier::Options& options);
+  void take_decided();
   void begin(Run& run);
   void end(Run& run);
   void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient);
@@ -297,6 +298,7 @@ class Adaptive final : public vernier::MixedPrecision {
   std::vector<Decision> decisions_;    // all so far, or those that are given
   bool replays_ = false;               // they are given
   bool measuring_ = false, was_skipped_ = false;
+  std::int64_t step_ = 0;  // the last that began
   std::int64_t measurements_ = 0;
   c10::Device device_ = torch::kCPU;
   std::map<std::pair<std::string, std::string>, Site> by_name_;  // by operator and layer
@@ -331,13 +333,15 @@ void Adaptive::read_decisions(vernier::Options& options) {
       });
 }
 
-void Adaptive::begin(Run& run) {
-  if (replays_) {
-    for (const auto& decision : decisions_) {
-      if (decision.step <= run.step) take(site(decision.layer, decision.op), decision.candidate);
-    }
-    return;
+void Adaptive::take_decided() {
+  for (const auto& decision : decisions_) {
+    if (decision.step <= step_) take(site(decision.layer, decision.op), decision.candidate);
   }
+}
+
+void Adaptive::begin(Run& run) {
+  step_ = run.step;
+  if (replays_) return take_decided();
   const bool is_due = measure_every_ > 0 && run.step > 0 && run.step % measure_every_ == 0;
   measuring_ = measurements_ < measure_steps_ || is_due || was_skipped_;
   was_skipped_ = false;
@@ -495,6 +499,7 @@ vernier::State Adaptive::save() const {
             << name_of(decision.candidate.kernel) << ' ' << decision.layer << '\n';
   }
   state.put("decisions", decided.str());
+  state.put("step", step_);
   state.put("measurements", measurements_);
   state.put("was_skipped", static_cast<std::int64_t>(was_skipped_));
   for (const auto& [name, site] : by_name_) {
@@ -507,9 +512,11 @@ vernier::State Adaptive::save() const {
 
 void Adaptive::load(const vernier::State& state) {
   MixedPrecision::load(state);
+  step_ = state.integer("step");
+  if (replays_) return take_decided();  // before a validation may ask for it
   measurements_ = state.integer("measurements");
   was_skipped_ = state.integer("was_skipped") != 0;
-  if (!replays_) decisions_.clear();
+  decisions_.clear();
   std::istringstream decided(state.text("decisions"));
   for (std::string line; std::getline(decided, line);) {
     std::istringstream words(line);
@@ -519,14 +526,12 @@ void Adaptive::load(const vernier::State& state) {
     words.ignore(1);
     std::getline(words, decision.layer);
     decision.candidate = {use_named(use), kernel == "matmul" ? Kernel::matmul : Kernel::fused};
-    if (!replays_) {
-      take(site(decision.layer, decision.op), decision.candidate);
-      decisions_.push_back(std::move(decision));
-    }
+    take(site(decision.layer, decision.op), decision.candidate);
+    decisions_.push_back(std::move(decision));
   }
   for (const auto& [name, value] : state.part("site").tensors) {
     const auto first = name.find('/'), last = name.rfind('/');
-    if (first == last || replays_) continue;
+    if (first == last) continue;
     Site& found = site(name.substr(first + 1, last - first - 1), name.substr(0, first));
     const auto prefix = "site/" + found.op + "/" + found.layer + "/";
     found.promoted_at = state.integer(prefix + "promoted_at");

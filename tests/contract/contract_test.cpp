@@ -301,7 +301,7 @@ TEST_CASE("every plugin refuses keys that it does not know") {
 TEST_CASE("every plugin refuses values of another type") {
   for_each_plugin([](const Host::Listed& plugin) {
     for (const auto& option : describe(plugin)) {
-      if (is_of_a_list(option)) continue;
+      if (is_of_a_list(option) || option.type == "a table") continue;
       const auto text = refusal(plugin, option.key, {Table{}, "run.toml:7"});
       CHECK_MESSAGE(contains(text, "run.toml:7: " + id_of(plugin) + ": `" + option.key + "` must be " + option.type),
                     text);
@@ -380,7 +380,7 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
     "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
-    "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep = 1\n",
+    "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep_last = 1\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 0\n",
     "[monitor]\nuse = 'jsonl'\nevery = 3\n",
     "[monitor]\nuse = 'progress'\nevery = 3\n",

@@ -350,7 +350,7 @@ TEST_CASE("precision: auto is the policy of the dtype that the machine multiplie
   const auto dtype = hardware.fastest();
   const char* name = dtype == torch::kBFloat16 ? "bf16" : dtype == torch::kHalf ? "fp16" : "fp32";
   CHECK(make_plugin<Precision>("precision/auto")->needs_scaler() == (dtype == torch::kHalf));
-  CHECK(digest_of("auto") == digest_of(name));
+  CHECK(digest_of("use = \"auto\"") == digest_of(std::string("use = \"") + name + "\""));
   Forward chosen("auto");
   CHECK((chosen.linear().scalar_type() == dtype));
   CHECK(chosen.plugin->describe().ends_with("; chosen for the " + hardware.name));
