@@ -29,6 +29,7 @@
 #include "init_weights.h"
 #include "log.h"
 #include "output.h"
+#include "plugin_list.h"
 #include "rehearsal.h"
 #include "shorthands.h"
 #include "snapshot.h"
@@ -245,7 +246,8 @@ std::string print_number(double value) {
   return text;
 }
 
-void print_rehearsal(const std::string& policy, const Rehearsed& rehearsed, const std::optional<Rehearsed>& in_float32) {
+void print_rehearsal(const std::string& policy, const Rehearsed& rehearsed,
+                     const std::optional<Rehearsed>& in_float32) {
   std::cout << "on the first batch: loss " << print_number(rehearsed.loss);
   std::vector<std::pair<std::string, MemoryUse>> columns;
   if (in_float32) {
@@ -253,7 +255,8 @@ void print_rehearsal(const std::string& policy, const Rehearsed& rehearsed, cons
     columns.emplace_back("fp32", in_float32->memory);
   }
   columns.emplace_back(policy, rehearsed.memory);
-  std::cout << '\n' << memory_table(columns) << "  the optimizer's state comes with its first step: see monitor/ledger\n";
+  std::cout << '\n'
+            << memory_table(columns) << "  the optimizer's state comes with its first step: see monitor/ledger\n";
   for (const auto& line : advise(rehearsed, in_float32)) std::cout << "advice: " << line << '\n';
 }
 
@@ -415,59 +418,13 @@ int train(const po::variables_map& given) {
   return 128 + outcome.signal;
 }
 
-// Makes the plugin with no table at all, just to see what it reads.
-template <class Role>
-bool describe_as(const Host& host, const std::string& role, const std::string& name, Options& options) {
-  if (role != Role::role) return false;
-  host.make<Role>(name, options);
-  return true;
-}
-
-void print_options(const std::string& id, const Options& options) {
-  std::cout << id << (options.declared().empty() ? ": no options\n" : "\n");
-  for (const auto& option : options.declared()) {
-    std::cout << "  " << option.key << " = " << option.fallback << "   (" << option.type
-              << (option.range.empty() ? "" : ": " + option.range) << ")\n      " << option.meaning << '\n';
-  }
-}
-
-int describe_plugin(const Host& host, const std::string& id) {
-  const auto slash = id.find('/');
-  if (id == "run") {
-    Options options("run", Table{{"steps", {std::int64_t{0}, ""}}}, "");
-    try {
-      RunOptions(options, "name of the first file");
-    } catch (const Error&) {  // no length of training is given here
-    }
-    print_options(id, options);
-    return 0;
-  }
-  if (slash == std::string::npos) refuse("`vernier plugins " + id + "`: write role/name, as in scaler/dynamic, or run");
-  const std::string role = id.substr(0, slash), name = id.substr(slash + 1);
-  Options options(id, {}, "");
-  options.only_describe();
-  const bool known =
-      describe_as<Task>(host, role, name, options) || describe_as<Precision>(host, role, name, options) ||
-      describe_as<Scaler>(host, role, name, options) || describe_as<Accumulation>(host, role, name, options) ||
-      describe_as<Optimizer>(host, role, name, options) || describe_as<Checkpoint>(host, role, name, options) ||
-      describe_as<Distributed>(host, role, name, options) || describe_as<Callback>(host, role, name, options) ||
-      describe_as<Monitor>(host, role, name, options);
-  if (!known) refuse("there is no role \"" + role + "\"; `vernier plugins` lists all");
-  print_options(id, options);
-  return 0;
-}
-
 int plugins(const po::variables_map& given) {
   const Host host = make_host(given);
-  if (given.count("argument") != 0)
-    return describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
-  std::string role;
-  for (const auto& plugin : host.list()) {
-    if (plugin.role != role) std::cout << (role = plugin.role) << '\n';
-    std::cout << "  " << plugin.name << ' ' << plugin.version
-              << (plugin.trouble.empty() ? "" : "  refused: " + plugin.trouble) << '\n';
+  if (given.count("argument") == 0) {
+    list_plugins(host);
+  } else {
+    describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
   }
-  std::cout << "`vernier plugins role/name` lists the options of one, `vernier plugins run` those of [run]\n";
   return 0;
 }
 
@@ -479,7 +436,7 @@ po::variables_map parse(int argc, char** argv) {
   known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
       "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
       "plugin-path", po::value<std::vector<std::string>>())("allow-inexact", "")("quiet", "")("help", "")("version",
-                                                                                                           "");
+                                                                                                          "");
   add_shorthands(known);
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);

@@ -1,0 +1,16 @@
+// `vernier plugins`: what there is, and what each reads.
+#pragma once
+
+#include <string>
+
+#include "host.h"
+
+namespace vernier {
+
+// Every plugin of the folders, by role.
+void list_plugins(const Host& host);
+
+// The options of one by "role/name", or of [run]. Throws Error::Kind::configuration where there is none.
+void describe_plugin(const Host& host, const std::string& id);
+
+}  // namespace vernier
