@@ -30,12 +30,13 @@ void refuse_other_roles(const Table& roles) {
 // What must come back where an exchange is refused. Nothing is copied: tensors are given other data, not overwritten.
 class Before {
  public:
-  Before(const Wiring& wiring, const Run& run, const BuiltModel& built) : bus_(wiring.bus) {
+  Before(const Wiring& wiring, const Run& run, const BuiltModel& built) : bus_(wiring.bus), emulated_(run.emulated) {
     for (const auto& [tensor, dtype] : built) data_.emplace_back(tensor, tensor.detach());
     for (const auto& parameter : run.parameters) owned_.emplace_back(parameter.owned, parameter.owned.scalar_type());
   }
   void restore(Wiring& wiring, Run& run) {
     wiring.bus = std::move(bus_);
+    run.emulated = emulated_;
     for (std::size_t i = 0; i < owned_.size(); ++i) run.parameters[i].owned = owned_[i].first;
     for (auto& [tensor, data] : data_) tensor.set_data(data);
   }
@@ -53,6 +54,7 @@ class Before {
 
  private:
   Bus bus_;
+  std::string emulated_;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> data_;
   std::vector<std::pair<torch::Tensor, torch::ScalarType>> owned_;
 };
@@ -112,6 +114,7 @@ void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover
     const State saved = old.save();
     if (takeover.role == Precision::role) {
       static_cast<const Precision&>(old).release(run);
+      run.emulated.clear();
       put_back(run, built);
     }
     takeover.next->prepare(run);
@@ -208,6 +211,14 @@ void exchange_again(Wiring& wiring, Run& run, const BuiltModel& built, const std
     const auto text = [&](const char* key) { return std::get<std::string>(each.at(key).data); };
     wiring.exchanged.push_back({std::get<std::int64_t>(each.at("step").data), text("role"), text("from"), text("to")});
   }
+}
+
+std::string text_of_asked(const Table& roles) {
+  return to_toml(roles);
+}
+
+Table asked_again(const std::string& text) {
+  return parse_toml(text, "the checkpoint");
 }
 
 }  // namespace vernier

@@ -32,4 +32,8 @@ std::string exchanges_of(const Wiring& wiring);
 // Exchanges what exchanges_of() of an earlier wiring tells.
 void exchange_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::string& exchanges);
 
+// What was asked for and not done yet, for a snapshot; and back.
+std::string text_of_asked(const Table& roles);
+Table asked_again(const std::string& text);
+
 }  // namespace vernier

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <set>
 
-#include "config.h"
 #include "snapshot.h"
 
 namespace vernier {
@@ -196,7 +195,7 @@ void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
   if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
   called_ = nullptr;
   restore_snapshot(snapshot, run, wiring_.plugins(), configuration(), allow_inexact);
-  if (own.has("asked")) asked_ = parse_toml(own.text("asked"), "the checkpoint");
+  if (own.has("asked")) asked_ = asked_again(own.text("asked"));
   validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
   if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
@@ -270,8 +269,8 @@ void Trainer::conclude(Run& run) {
     bus_.emit(Event::EpochEnd, run);
     run.epoch += 1;
   }
-  exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
   is_whole_ = true;
+  exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
   if (checkpoint_->due(run)) save(run);
 }
 
@@ -308,7 +307,7 @@ void Trainer::save(Run& run) {
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
-  if (!asked_.empty()) snapshot.put("trainer/asked", to_toml(asked_));
+  if (!asked_.empty()) snapshot.put("trainer/asked", text_of_asked(asked_));
   if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
   checkpoint_->write(snapshot, run);
   saved_step_ = run.step;

@@ -35,7 +35,12 @@ class Switch final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { look(run, run.step + 1); });
-    bus.on(vernier::Event::Validated, [this](vernier::Run& run) { look(run, run.step); });
+    bus.on(vernier::Event::Validated, [this](vernier::Run& run) {
+      look(run, run.step);
+      if (metric_.empty() || is_known_) return;
+      warn("no plugin has measured \"", metric_, "\" so far: it switches by nothing; monitor/jsonl shows what there is");
+      is_known_ = true;  // told once
+    });
   }
   void prepare(vernier::Run& run) override { run.exchange(to_, /*only_try=*/true); }
 
@@ -52,9 +57,11 @@ class Switch final : public vernier::Callback {
     has_switched_ = true;
     run.exchange(to_, /*only_try=*/false);
   }
-  bool has_crossed(const vernier::Run& run) const {
+  bool has_crossed(const vernier::Run& run) {
     if (metric_.empty()) return false;
-    const auto value = metric_ == "loss" ? run.loss.item<double>() : run.metrics.value(metric_.c_str()).value_or(NAN);
+    const auto measured = run.metrics.value(metric_.c_str());
+    const auto value = metric_ == "loss" ? run.loss.item<double>() : measured.value_or(NAN);
+    is_known_ = is_known_ || measured || metric_ == "loss";
     return value > above_ || value < below_;
   }
 
@@ -62,7 +69,7 @@ class Switch final : public vernier::Callback {
   std::string metric_;
   double above_, below_;
   vernier::Table to_;
-  bool has_switched_ = false;
+  bool has_switched_ = false, is_known_ = false;
 };
 
 VERNIER_PLUGIN(Switch, "switch", "1.0.0")

@@ -12,10 +12,12 @@ namespace vernier {
 class CastCache {
  public:
   torch::Tensor cast(const torch::Tensor& weight, torch::ScalarType dtype) {
+    const bool recorded = weight.requires_grad() && torch::GradMode::is_enabled();
     const auto [first, last] = copies_.equal_range(weight.storage().unsafeGetStorageImpl());
     for (auto entry = first; entry != last; ++entry) {
       const auto& [source, version, copy] = entry->second;
-      if (copy.scalar_type() == dtype && version == weight._version() && is_same_view(source, weight)) return copy;
+      const bool is_right = copy.scalar_type() == dtype && copy.requires_grad() == recorded;
+      if (is_right && version == weight._version() && is_same_view(source, weight)) return copy;
     }
     Entry entry{weight, weight._version(), weight.to(dtype)};
     return copies_.emplace(weight.storage().unsafeGetStorageImpl(), std::move(entry))->second.copy;

@@ -138,10 +138,12 @@ Tensor scaled_product(const Float8Tensor& left, const Float8Tensor& right, const
   const auto a = padded(left), b = padded(right.t());
   const bool rowwise = a.block == per_row || b.block == per_row;
   const auto a_factors = factors_for(a, rowwise), b_factors = factors_for(b, rowwise);
-  const std::optional<Tensor> added = bias.defined() ? std::optional(bias) : std::nullopt;
-  return at::_scaled_mm(a.values.contiguous(), b.values.contiguous().t(), a_factors,
-                        b_factors.dim() == 0 ? b_factors : b_factors.t(), added, {}, dtype,
-                        fast_accumulation && scales_rows(a));
+  // The kernel adds a bias to results in 16 bits only.
+  const bool adds = bias.defined() && dtype != torch::kFloat32;
+  const auto product = at::_scaled_mm(
+      a.values.contiguous(), b.values.contiguous().t(), a_factors, b_factors.dim() == 0 ? b_factors : b_factors.t(),
+      adds ? std::optional(bias) : std::nullopt, {}, dtype, fast_accumulation && scales_rows(a));
+  return bias.defined() && !adds ? product + bias : product;
 }
 
 // fast_accumulation: TE and torchao take the quick, less exact adder of a GPU for y and not for gradients.

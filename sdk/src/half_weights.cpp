@@ -33,7 +33,6 @@ Identities tensors_of_norms(const torch::nn::Module& model) {
   for (const auto& module : model.modules()) {
     if (!stays_float32(*module)) continue;
     for (const auto& tensor : module->parameters()) all.insert(tensor.unsafeGetTensorImpl());
-    for (const auto& tensor : module->buffers()) all.insert(tensor.unsafeGetTensorImpl());
   }
   return all;
 }
@@ -96,9 +95,6 @@ void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)
     }
   }
   for (const auto& entry : run.model->named_parameters()) {
-    if (wants(entry.key(), entry.value())) cast(entry.value());
-  }
-  for (const auto& entry : run.model->named_buffers()) {
     if (wants(entry.key(), entry.value())) cast(entry.value());
   }
   if (!has_copies()) return;

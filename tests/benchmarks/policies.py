@@ -100,9 +100,11 @@ def processor():
     return found.group(1) if found else "unknown processor"
 
 
-def table(program, steps, sets):
+def table(program, steps, sets, only):
     rows, reference = [], None
     for label, overlay, options in policies(program):
+        if only and label not in only and reference is not None:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             result = train(program, steps, overlay, options, sets, folder)
         if reference is None:
@@ -127,9 +129,10 @@ def main():
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--program", default=str(ROOT / "vernier"), help="default: the wrapper, which builds first")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run")
+    parser.add_argument("--only", action="append", default=[], metavar="POLICY", help="a row of the table; float32 is always there")
     parser.add_argument("--write", action="store_true", help="into docs/precision.md")
     given = parser.parse_args()
-    made = table(given.program, given.steps, given.set)
+    made = table(given.program, given.steps, given.set, given.only)
     if not given.write:
         return print(made)
     path = ROOT / "docs/precision.md"

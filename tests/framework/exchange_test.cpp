@@ -388,6 +388,7 @@ TEST_CASE("exchange: what is asked for in one step is exchanged together, and a 
   CHECK(thrown.kind == 2);
   CHECK(says(thrown.text, "precision/fp16: `use` needs a loss scaler"));
   CHECK(run.run.step == 5);
+  CHECK(std::filesystem::exists(output.path() / "checkpoints" / "step-00000005"));  // nothing is lost with it
 }
 
 TEST_CASE("exchange: a table that is wrong is refused before the run begins") {

@@ -99,7 +99,12 @@ class Rolling final : public vernier::Checkpoint {
   }
 
   ~Rolling() override {
-    if (writing_.valid()) writing_.wait();
+    if (!writing_.valid()) return;
+    try {
+      (void)writing_.get();
+    } catch (...) {  // nobody else will ask
+      warn(vernier::caught().message);
+    }
   }
 
   void attach(vernier::Bus& bus) override {
@@ -112,7 +117,10 @@ class Rolling final : public vernier::Checkpoint {
       wait(run);
       if (!failure_.empty()) throw Error(failure_);
     });
-    bus.on(Event::RunFailed, [this](Run& run) { wait(run); });
+    bus.on(Event::RunFailed, [this](Run& run) {
+      wait(run);
+      if (!failure_.empty() && !goes_on_) warn(failure_);
+    });
   }
 
   bool due(const Run& run) override {

@@ -76,7 +76,9 @@ class Adaptive final : public vernier::MixedPrecision {
 
   bool needs_scaler() const override {
     const auto is_fp16 = [](const Candidate& candidate) { return candidate.use == Use::fp16; };
-    return MixedPrecision::needs_scaler() || std::any_of(candidates_.begin(), candidates_.end(), is_fp16);
+    const auto decides_fp16 = [](const Decision& decision) { return decision.candidate.use == Use::fp16; };
+    return MixedPrecision::needs_scaler() || std::any_of(candidates_.begin(), candidates_.end(), is_fp16) ||
+           std::any_of(decisions_.begin(), decisions_.end(), decides_fp16);
   }
 
   void attach(vernier::Bus& bus) override {
@@ -90,6 +92,9 @@ class Adaptive final : public vernier::MixedPrecision {
     device_ = run.device;
     const auto& names = layers().names();
     for (const auto& decision : decisions_) {
+      if (decision.op.empty()) {
+        throw vernier::Error("[[precision.decided]]: `op` is needed, as linear", vernier::Error::Kind::configuration);
+      }
       if (decision.layer.empty() || std::find(names.begin(), names.end(), decision.layer) != names.end()) continue;
       const auto near = vernier::nearest(decision.layer, names);
       throw vernier::Error("[[precision.decided]]: no layer of this model is \"" + decision.layer + "\"" +
@@ -174,6 +179,12 @@ class Adaptive final : public vernier::MixedPrecision {
     return {site.rule.use, site.op == attention ? site.rule.kernel : Kernel::fused};
   }
 
+  // "fp32 fp32 by matmul bf16 …, 0.02": what decisions depend on.
+  std::string text_of_candidates() const {
+    std::string text;
+    for (const auto& candidate : candidates_) text += text_of(candidate) + ", ";
+    return c10::str(text, error_budget_, ' ', min_gain_);
+  }
   void read_candidates(vernier::Options& options);
   void read_decisions(vernier::Options& options);
   void take_decided();
@@ -246,7 +257,8 @@ void Adaptive::begin(Run& run) {
 }
 
 void Adaptive::end(Run& run) {
-  if (replays_) return;
+  step_ = run.step + 1;
+  if (replays_) return take_decided();  // a validation after this step goes by them
   was_skipped_ = std::any_of(run.notices.begin(), run.notices.end(),
                              [](const auto& notice) { return notice.name == "step_skipped"; });
   if (!measuring_) return;
@@ -386,14 +398,14 @@ void Adaptive::write(const Run& run) const {
 
 vernier::State Adaptive::save() const {
   auto state = MixedPrecision::save();
-  std::ostringstream decided;
+  std::ostringstream decided;  // one entry, so that all of it is handed over to another policy, or nothing
+  decided << text_of_candidates() << '\n' << measurements_ << '\n';
   for (const auto& decision : decisions_) {
     decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
             << name_of(decision.candidate.kernel) << ' ' << decision.layer << '\n';
   }
   state.put("decisions", decided.str());
   state.put("step", step_);
-  state.put("measurements", measurements_);
   state.put("was_skipped", static_cast<std::int64_t>(was_skipped_));
   for (const auto& [name, site] : by_name_) {
     const auto prefix = "site/" + site.op + "/" + site.layer + "/";
@@ -407,11 +419,14 @@ void Adaptive::load(const vernier::State& state) {
   MixedPrecision::load(state);
   step_ = state.integer("step");
   if (replays_) return take_decided();  // before a validation may ask for it
-  measurements_ = state.integer("measurements");
+  std::istringstream decided(state.text("decisions"));
+  std::string line;
+  // From a policy with other candidates nothing is taken over: it is measured anew.
+  if (std::getline(decided, line) && line != text_of_candidates()) return;
+  if (std::getline(decided, line)) measurements_ = std::stoll(line);
   was_skipped_ = state.integer("was_skipped") != 0;
   decisions_.clear();
-  std::istringstream decided(state.text("decisions"));
-  for (std::string line; std::getline(decided, line);) {
+  while (std::getline(decided, line)) {
     std::istringstream words(line);
     Decision decision;
     std::string use, kernel;

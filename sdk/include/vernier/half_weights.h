@@ -37,10 +37,9 @@ class VERNIER_API HalfWeights {
   // the weight is under 2^-2.
   HalfWeights(c10::ScalarType dtype, Update update);
 
-  // Casts run.model's parameters and buffers in place: the tensors that the modules hold stay, with other memory. Sets
-  // `owned` of run.parameters. What stays as it is: LibTorch's BatchNorm and InstanceNorm, weights and statistics, as
-  // in apex, for the statistics would stand still in 16 bits and the kernels take 16-bit input with float32 weights;
-  // float64, which autocast leaves alone too; integers; and what `keeps` says by its dotted name. run.seed is that of
+  // Casts run.model's parameters in place: the tensors that the modules hold stay, with other memory. Sets `owned` of
+  // run.parameters. What stays as it is: buffers, which are tables and averages that 16 bits may ruin; the weights of
+  // LibTorch's BatchNorm and InstanceNorm, as in apex, for the kernels take 16-bit input with float32 weights; float64, which autocast leaves alone too; integers; and what `keeps` says by its dotted name. run.seed is that of
   // stochastic rounding. Throws Error where it holds a model already.
   void prepare(Run& run, const std::function<bool(const std::string& name)>& keeps = {});
 
@@ -66,7 +65,7 @@ class VERNIER_API HalfWeights {
     torch::Tensor model, owned;
     torch::Tensor compensation;  // Kahan: bfloat16, what to add to `model` for its best value
   };
-  struct Cast {  // of a parameter or buffer
+  struct Cast {  // of a parameter
     torch::Tensor tensor;
     c10::ScalarType before;
   };

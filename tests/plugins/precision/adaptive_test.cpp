@@ -109,7 +109,7 @@ TEST_CASE("adaptive: measuring changes nothing, and what is over the budget stay
   SmallRun fp32(from_toml({base}), output.path().string());
   fp32.train();
   CHECK(run.digest() == fp32.digest());
-  CHECK(run.wiring->precision->save().integer("measurements") == 12);
+  CHECK(says(run.wiring->precision->save().text("decisions"), "\n12\n"));
 }
 
 TEST_CASE("adaptive: the error is that of outputs and gradients, by its definition") {

@@ -362,3 +362,22 @@ TEST_CASE("precision: each says what it does and what to expect") {
   CHECK(says(Forward("bf16").plugin->describe(), "a loss close to float32's"));
   CHECK(says(Forward("fp16").plugin->describe(), "float16 autocast"));
 }
+
+TEST_CASE("precision: a weight that was first used without a gradient still gets its own") {
+  for (const std::string casts : {"forward", "update"}) {
+    vernier::Array rules = {{vernier::Table{{"use", {std::string("bf16"), ""}}}, ""}};
+    Forward forward("fp32", {{"weight_casts", {casts, ""}}, {"rule", {std::move(rules), ""}}});
+    forward.plugin
+        ->forward([&] {
+          torch::Tensor target;
+          {
+            const torch::NoGradGuard no_grad;
+            target = at::linear(forward.input, forward.weight);
+          }
+          return (at::linear(forward.input, forward.weight) - target + 1).square().sum();
+        })
+        .backward();
+    REQUIRE(forward.weight.grad().defined());
+    CHECK(forward.weight.grad().abs().sum().item<double>() > 0);
+  }
+}
