@@ -200,6 +200,7 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
   state.put("run/epoch", run.epoch);
   state.put("run/samples", run.samples);
   state.put("run/tokens", run.tokens);
+  state.put("run/drawn", run.drawn);
   state.put("run/device", device_of(run));
   state.put("run/threads", static_cast<std::int64_t>(at::get_num_threads()));
   state.put("random/cpu", generator(torch::kCPU).get_state().clone());
@@ -239,6 +240,7 @@ void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*
   run.epoch = epoch;
   run.samples = samples;
   run.tokens = tokens;
+  run.drawn = snapshot.has("run/drawn") ? snapshot.integer("run/drawn") : step;
   generator(torch::kCPU).set_state(random);
   if (!run.device.is_cpu() && snapshot.has("random/device")) {
     generator(run.device).set_state(snapshot.tensor("random/device"));

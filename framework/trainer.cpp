@@ -20,6 +20,23 @@ void refuse_half_a_batch(const std::vector<Batch>& pieces, const Batch& batch) {
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
 }
 
+// The layers are known where the gradients are still those of that step: on a GPU the next ones have taken their place.
+std::vector<std::pair<std::string, Notice::Detail>> why_skipped(const Run& run, std::int64_t step) {
+  constexpr std::size_t most = 3;
+  std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
+  const auto names = step == run.step + 1 ? run.non_finite_gradients() : std::vector<std::string>{};
+  if (step == run.step + 1 && names.empty()) {
+    details.emplace_back("reason", std::string("vetoed"));
+    return details;
+  }
+  details.emplace_back("reason", std::string("gradients not finite"));
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? "," : "") + names[i];
+  if (names.size() > most) text += c10::str(" and ", names.size() - most, " more");
+  if (!text.empty()) details.emplace_back("gradients", text);
+  return details;
+}
+
 }  // namespace
 
 Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
@@ -40,7 +57,7 @@ void Trainer::step(Run& run) {
   run.metrics.clear();
   run.learning_rate_factor = 1.0;
   bus_.emit(Event::StepBegin, run);
-  run.batch = task_->next();
+  run.batch = next_batch(run);
   compute_gradients(run);
   bus_.emit(Event::GradientsReady, run);
   optimizer_->step(run);
@@ -54,10 +71,15 @@ void Trainer::rehearse(Run& run) {
   in_step_ = true;
   attributed(run, [&] {
     bus_.emit(Event::StepBegin, run);
-    run.batch = task_->next();
+    run.batch = next_batch(run);
     compute_gradients(run);
   });
   in_step_ = false;
+}
+
+Batch Trainer::next_batch(Run& run) {
+  for (; rewind_.is_dropped(run.drawn); ++run.drawn) task_->next();
+  return task_->next();
 }
 
 // However many pieces the batch is split into, their gradients add up to the whole batch's mean.
@@ -73,14 +95,15 @@ void Trainer::compute_gradients(Run& run) {
   for (const Batch& piece : pieces) {
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
-    const auto loss = forward([&] { return task_->loss(run.piece); });
-    if (!loss.requires_grad()) {
+    run.piece_loss = forward([&] { return task_->loss(run.piece); });
+    if (!run.piece_loss.requires_grad()) {
       called_ = wiring_.task.get();
       throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     }
-    run.add_loss(loss);
     bus_.emit(Event::LossReady, run);
-    backward(scaler_->scale(run.weigh(loss)));
+    run.add_loss(run.piece_loss);
+    backward(scaler_->scale(run.weigh(run.piece_loss)));
+    run.piece_loss.reset();
   }
   distributed_->reduce(run);
   precision_->collect(run);
@@ -107,8 +130,9 @@ void Trainer::backward(const torch::Tensor& loss) {
 void Trainer::settle(Run& run) {
   const auto count = [&run](bool skipped, std::int64_t step) {
     run.updates += skipped ? 0 : 1;
-    if (skipped) run.notice("step_skipped", {{"step", step}, {"reason", std::string("gradients not finite")}});
+    if (skipped) run.notice("step_skipped", why_skipped(run, step));
   };
+  run.drawn += 1;
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
@@ -124,10 +148,7 @@ void Trainer::settle(Run& run) {
 
 void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
   run.stop = &stop_;
-  run.exchange = [this](const Table& roles, bool only_try) {
-    if (only_try) return try_exchange(wiring_, roles);
-    for (const auto& [role, table] : roles) asked_.insert_or_assign(role, table);
-  };
+  run.control = control(run);
   attributed(run, [&] {
     const auto all = wiring_.plugins();
     for (auto* plugin : all) {
@@ -165,6 +186,22 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
   };
 }
 
+Control Trainer::control(Run& run) {
+  Control control;
+  control.exchange = [this](const Table& roles, bool only_try) {
+    if (only_try) return try_exchange(wiring_, roles);
+    for (const auto& [role, table] : roles) asked_.insert_or_assign(role, table);
+  };
+  control.keep_snapshots = [this](std::int64_t every, std::int64_t keep) { rewind_.keep(every, keep); };
+  control.rewind = [this](Plugin& asker, std::int64_t back, std::int64_t drop) {
+    if (rewind_.empty()) throw Error("nothing is kept to go back to: ask for keep_snapshots in prepare");
+    asked_rewind_ = {&asker, back, drop};
+  };
+  control.fail = [this](const Plugin& asker, const std::string& why) { asked_failure_ = {&asker, why}; };
+  control.snapshot = [this, &run] { return snapshot(run); };
+  return control;
+}
+
 // A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.
 void Trainer::name_parameters(Run& run) {
   std::set<const c10::TensorImpl*> seen;
@@ -184,6 +221,7 @@ void Trainer::exchange(Run& run, const Table& roles) {
     std::throw_with_nested(Error(c10::str(text, "; nothing was exchanged after step ", run.step), kind));
   }
   run.metrics = {};  // those of others may come, in another order
+  rewind_.forget();
 }
 
 void Trainer::exchange_what_is_asked(Run& run) {
@@ -196,13 +234,35 @@ void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
   called_ = nullptr;
   restore_snapshot(snapshot, run, wiring_.plugins(), configuration(), allow_inexact);
   if (own.has("asked")) asked_ = asked_again(own.text("asked"));
+  load(run, own);
+  rewind_.load(own.part("rewind"));
+  saved_step_ = run.step;
+}
+
+// What a snapshot has of the trainer itself.
+void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
-  if (own.has("loss")) run.loss = own.tensor("loss").to(run.device);
-  if (own.has("best_loss")) best_loss_ = own.tensor("best_loss").to(run.device);
+  run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
+  best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
   if (own.has("validation_loss")) outcome_.validation_loss = own.real("validation_loss");
   if (own.has("best_validation_loss")) outcome_.best_validation_loss = own.real("best_validation_loss");
-  saved_step_ = run.step;
+}
+
+// Between two steps.
+void Trainer::go_back(Run& run) {
+  const auto [asker, back, drop] = std::exchange(asked_rewind_, {});
+  const auto given_up = run.step;
+  const auto memory = asker->save();
+  const auto snapshot = rewind_.back_to(run.step - back);
+  rewind_.drop(run.drawn - drop, drop);
+  asked_.clear();
+  skipped_ = {};
+  restore_snapshot(snapshot, run, wiring_.plugins(), configuration());
+  load(run, snapshot.part("trainer"));
+  asker->load(memory);
+  saved_step_ = -1;
+  run.notice("rewound", {{"from", given_up}, {"to", run.step}});
 }
 
 Outcome Trainer::train(Run& run) {
@@ -238,6 +298,7 @@ void Trainer::loop(Run& run) {
   } else {
     exchange_what_is_asked(run);
   }
+  if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
   while (run.step < run.steps && stop_ == 0) {
     is_whole_ = false;
     tell_exchanged(wiring_, run);
@@ -262,6 +323,11 @@ void Trainer::loop(Run& run) {
 // What comes after a step: a validation, the end of an epoch, a checkpoint.
 void Trainer::conclude(Run& run) {
   is_whole_ = true;
+  if (asked_failure_.asker != nullptr) {
+    called_ = std::exchange(asked_failure_.asker, nullptr);
+    throw Error(asked_failure_.why);
+  }
+  if (asked_rewind_.asker != nullptr) return go_back(run);
   if (validation_due_ && !validate(run)) return;
   validation_due_ = false;
   is_whole_ = false;
@@ -271,6 +337,7 @@ void Trainer::conclude(Run& run) {
   }
   is_whole_ = true;
   exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
+  if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
   if (checkpoint_->due(run)) save(run);
 }
 
@@ -298,7 +365,7 @@ bool Trainer::validate(Run& run) {
   return true;
 }
 
-void Trainer::save(Run& run) {
+State Trainer::snapshot(const Run& run) {
   auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
@@ -309,7 +376,13 @@ void Trainer::save(Run& run) {
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
   if (!asked_.empty()) snapshot.put("trainer/asked", text_of_asked(asked_));
   if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
-  checkpoint_->write(snapshot, run);
+  return snapshot;
+}
+
+void Trainer::save(Run& run) {
+  auto whole = snapshot(run);
+  whole.put("trainer/rewind", rewind_.save());
+  checkpoint_->write(whole, run);
   saved_step_ = run.step;
 }
 

@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "exchange.h"
+#include "rewind.h"
 #include "wiring.h"
 
 namespace vernier {
@@ -78,7 +79,12 @@ class Trainer {
   void settle(Run& run);
   void conclude(Run& run);
   bool validate(Run& run);
+  State snapshot(const Run& run);
   void save(Run& run);
+  void load(Run& run, const State& own);
+  void go_back(Run& run);
+  Control control(Run& run);
+  Batch next_batch(Run& run);
   void save_what_is_whole(Run& run);
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
   void loop(Run& run);
@@ -100,7 +106,16 @@ class Trainer {
   std::int64_t validate_every_;
   const std::atomic<int>& stop_;
   BuiltModel built_;
-  Table asked_;  // by Run::exchange, since the last exchange
+  Table asked_;  // by Control::exchange, since the last exchange
+  Rewind rewind_;
+  struct {
+    Plugin* asker = nullptr;
+    std::int64_t back = 0, drop = 0;
+  } asked_rewind_;
+  struct {
+    const Plugin* asker = nullptr;
+    std::string why;
+  } asked_failure_;
   std::int64_t saved_step_ = -1;
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved

@@ -42,7 +42,7 @@ class Switch final : public vernier::Callback {
       is_known_ = true;  // told once
     });
   }
-  void prepare(vernier::Run& run) override { run.exchange(to_, /*only_try=*/true); }
+  void prepare(vernier::Run& run) override { run.control.exchange(to_, /*only_try=*/true); }
 
   vernier::State save() const override {
     vernier::State state;
@@ -55,7 +55,7 @@ class Switch final : public vernier::Callback {
   void look(vernier::Run& run, std::int64_t steps) {
     if (has_switched_ || !(steps == at_step_ || has_crossed(run))) return;
     has_switched_ = true;
-    run.exchange(to_, /*only_try=*/false);
+    run.control.exchange(to_, /*only_try=*/false);
   }
   bool has_crossed(const vernier::Run& run) {
     if (metric_.empty()) return false;

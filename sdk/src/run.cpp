@@ -15,6 +15,15 @@ std::vector<torch::Tensor> Run::gradients() const {
   return gradients;
 }
 
+std::vector<std::string> Run::non_finite_gradients() const {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.owned.grad();
+    if (gradient.defined() && !gradient.isfinite().all().item<bool>()) names.push_back(parameter.name);
+  }
+  return names;
+}
+
 double Run::share() const {
   return static_cast<double>(piece.samples) / static_cast<double>(batch.samples);
 }

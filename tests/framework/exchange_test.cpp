@@ -405,7 +405,7 @@ TEST_CASE("exchange: a table that is wrong is refused before the run begins") {
 TEST_CASE("exchange: asked for at RunBegin it holds from the first step on") {
   const TemporaryFolder output;
   Small run(std::string(fp32), output.path().string());
-  run.on(Event::RunBegin, [](Run& now) { now.exchange(from_toml({to_bf16}), false); });
+  run.on(Event::RunBegin, [](Run& now) { now.control.exchange(from_toml({to_bf16}), false); });
   run.train();
   CHECK(without_notices(result_of(run)) == without_notices(train(bf16)));
 }

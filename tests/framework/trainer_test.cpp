@@ -121,7 +121,7 @@ TEST_CASE("trainer: an update that is not finite is skipped, counted and told") 
   REQUIRE(weights.size() == 6);
   CHECK(equal(weights[2], weights[1]));
   CHECK_FALSE(equal(weights[3], weights[2]));
-  CHECK(notices == std::vector<std::string>{"step_skipped step=3 reason=gradients not finite",
+  CHECK(notices == std::vector<std::string>{"step_skipped step=3 reason=gradients not finite gradients=first,second",
                                             "scale_changed from=65536 to=32768"});
 }
 
@@ -284,6 +284,137 @@ TEST_CASE("trainer: stopped at any step and resumed, the run ends in the same bi
     CHECK(outcome.validation_loss == uninterrupted.validation_loss);
     CHECK(outcome.best_validation_loss == uninterrupted.best_validation_loss);
   }
+}
+
+namespace {
+
+// Asks to go back whenever the batch of that number is trained on, and counts it.
+struct GoesBack final : vernier::Callback {
+  GoesBack(std::int64_t bad_batch, std::int64_t back, std::int64_t drop, std::int64_t every = 1, std::int64_t keep = 3)
+      : bad_batch(bad_batch), back(back), drop(drop), every(every), keep(keep) {
+    set_id("callback/goes_back");
+  }
+  void prepare(Run& run) override { run.control.keep_snapshots(every, keep); }
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run& run) { trained.push_back(run.drawn); });
+    bus.on(Event::StepEnd, [this](Run& run) {
+      if (run.drawn - 1 != bad_batch || asked == limit) return;
+      ++asked;
+      run.control.rewind(*this, back, drop);
+    });
+  }
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("asked", asked);
+    return state;
+  }
+  void load(const vernier::State& state) override { asked = state.integer("asked"); }
+  std::int64_t bad_batch, back, drop, every, keep, asked = 0, limit = 100;
+  std::vector<std::int64_t> trained;
+};
+
+// Gradient descent over the batches of these numbers, in this order.
+std::vector<torch::Tensor> trained_on(const Sizes& batches) {
+  toy::Task task;
+  Run run;
+  task.prepare(run);
+  for (const auto number : batches) {
+    task.loss(task.batch(number % 3)).backward();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : run.model->parameters()) {
+      parameter.sub_(parameter.grad(), 0.1);
+      parameter.mutable_grad().reset();
+    }
+  }
+  std::vector<torch::Tensor> weights;
+  for (const auto& parameter : run.model->parameters()) weights.push_back(parameter.detach().clone());
+  return weights;
+}
+
+}  // namespace
+
+TEST_CASE("trainer: going back drops the batches that were named, and the run is the one without them") {
+  struct Case {
+    std::int64_t bad, back, drop, every;
+    Sizes drawn, left;
+  };
+  const std::vector<Case> cases{
+      {3, 2, 1, 1, {0, 1, 2, 3, 2, 4, 5, 6}, {0, 1, 2, 4, 5, 6}},
+      {3, 1, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {0, 1, 2, 4, 5, 6}},
+      {4, 2, 3, 2, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 5, 6, 7, 8}},  // from step 2 on, for there is one each 2 steps
+      {0, 9, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},           // to the oldest
+      {5, 1, 2, 4, {0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 6, 7}},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.bad);
+    Toy toy;
+    auto* asker = new GoesBack(each.bad, each.back, each.drop, each.every);
+    toy.wiring.callbacks.emplace_back(asker);
+    toy.memory().every = 1;
+    toy.prepare(1).train(toy.run);
+    CHECK(asker->trained == each.drawn);
+    CHECK(equal(toy.weights(), trained_on(each.left)));
+    CHECK(toy.run.step == 6);
+    CHECK(toy.run.updates == 6);
+    CHECK(toy.run.samples == 36);
+    CHECK(asker->asked == 1);
+  }
+}
+
+TEST_CASE("trainer: a run that went back, stopped at any step and resumed, ends in the same bits") {
+  Toy whole;
+  whole.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 3, 2, 2));
+  whole.prepare().train(whole.run);
+  for (std::int64_t steps_done = 1; steps_done <= 8; ++steps_done) {
+    CAPTURE(steps_done);
+    Toy first, second;
+    auto* asker = new GoesBack(3, 3, 2, 2);
+    first.wiring.callbacks.emplace_back(asker);
+    second.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 3, 2, 2));
+    std::int64_t count = 0;
+    first.look(Event::StepEnd, [&](const Run&) {
+      if (++count == steps_done) first.stop = SIGINT;
+    });
+    first.prepare().train(first.run);
+    second.look(Event::StepEnd, [](const Run&) {});
+    auto& trainer = second.prepare();
+    trainer.resume(second.run, *first.memory().last);
+    trainer.train(second.run);
+    CHECK(equal(second.weights(), whole.weights()));
+    CHECK(second.run.drawn == whole.run.drawn);
+  }
+}
+
+TEST_CASE("trainer: going back without snapshots, and a plugin that ends the run") {
+  Toy toy;
+  toy.on(Event::StepEnd, [&](Run& run) { run.control.rewind(*toy.wiring.task, 1, 1); });
+  toy.prepare();
+  CHECK(says(thrown_by([&] { toy.trainer->train(toy.run); }).text, "keep_snapshots"));
+
+  Toy fails;
+  auto* asker = new GoesBack(3, 1, 1);
+  asker->limit = 0;
+  fails.wiring.callbacks.emplace_back(asker);
+  fails.on(Event::StepEnd, [&](Run& run) {
+    if (run.step == 3) run.control.fail(*asker, "3 updates in a row were skipped");
+  });
+  fails.prepare();
+  CHECK(thrown_by([&] { fails.trainer->train(fails.run); }) ==
+        failed("callback/goes_back after step 4: 3 updates in a row were skipped"));
+  CHECK(fails.memory().steps == Sizes{4});  // what the last step left is on disk
+}
+
+TEST_CASE("trainer: a loss that a callback replaces is the one that is differentiated and told") {
+  Toy toy;
+  toy.on(Event::LossReady, [](Run& run) { run.piece_loss = run.piece_loss * 2; });
+  std::vector<torch::Tensor> twice, once;
+  toy.on(Event::GradientsReady, [&](Run& run) { twice = {run.loss, run.gradients()[0].clone()}; });
+  Toy plain;
+  plain.on(Event::GradientsReady, [&](Run& run) { once = {run.loss, run.gradients()[0].clone()}; });
+  toy.run.steps = plain.run.steps = 1;
+  toy.prepare().train(toy.run);
+  plain.prepare().train(plain.run);
+  for (int i = 0; i < 2; ++i) CHECK(twice[i].equal(once[i] * 2));
 }
 
 namespace {

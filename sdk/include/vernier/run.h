@@ -4,8 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <vernier/batch.h>
+#include <vernier/control.h>
 #include <vernier/metrics.h>
-#include <vernier/options.h>
 
 #include <atomic>
 #include <cstdint>
@@ -39,25 +39,23 @@ struct VERNIER_API Run {
   std::int64_t updates = 0;  // of them applied, not skipped; on a GPU known one step late
   std::int64_t epoch = 0;    // 0 in the first
   std::int64_t samples = 0, tokens = 0;
+  std::int64_t drawn = 0;  // batches taken from the task before this one: `step`, and those that a rewind passed over
 
   // This step.
   Batch batch;              // from BatchReady: the whole batch of the update, on the host
   Batch piece;              // from BatchReady: the part in work, on the device
-  torch::Tensor loss;       // from LossReady: mean over the pieces so far, on the device, float32
+  torch::Tensor piece_loss;  // at LossReady: the piece's mean, differentiable; a callback may put another in its place
+  torch::Tensor loss;        // from GradientsReady: mean over the batch, on the device, float32
   torch::Tensor found_inf;  // from GradientsReady: float32 0-dim, not 0 where the update is skipped; undefined: not checked
   double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady
   Metrics metrics;                    // of this step; validation's are valid at Validated
   std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
 
   // Runs the pieces of this batch once more and leaves new gradients; returns the loss. For optimizers that ask for more
-  // than one gradient an update. Valid inside Optimizer::step.
+  // than one gradient an update. Valid inside Optimizer::step, and in listeners of GradientsReady.
   std::function<torch::Tensor()> recompute;
 
-  // Asks for other plugins in some roles, from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it.
-  // What is asked for in one step is exchanged together, before a checkpoint, and told by policy_changed in the next. A
-  // refusal ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
-  // Plugin::prepare. Valid from there on. Not for the task, callbacks and monitors. The plugins before are destroyed.
-  std::function<void(const Table& roles, bool only_try)> exchange;
+  Control control;  // what a plugin may ask for: other plugins, going back, the end
   // True once a signal asks the run to end. What takes longer than a step (Task::validate) looks at it now and then, and
   // returns early: the validation is done again where the run goes on.
   bool is_stopping() const { return stop != nullptr && *stop != 0; }
@@ -66,6 +64,7 @@ struct VERNIER_API Run {
 
   // The gradients that the optimizer will use, in the order of `parameters`; those without one are left out.
   std::vector<torch::Tensor> gradients() const;
+  std::vector<std::string> non_finite_gradients() const;  // names of the parameters that have one; a host sync
 
   // For the trainer.
   const std::atomic<int>* stop = nullptr;

@@ -1,0 +1,42 @@
+// What a plugin may ask of the trainer. What it asks for is done between two steps, after the step in work.
+#pragma once
+
+#include <vernier/options.h>
+#include <vernier/state.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace vernier {
+
+class Plugin;
+
+// Set by the trainer; all of it is valid from Plugin::prepare on, on the main thread. Where several things are asked for
+// in one step, fail() comes first, then rewind(), then exchange(). What is asked for at Validated comes after the step
+// that follows, but for an exchange.
+struct VERNIER_API Control {
+  // Other plugins in some roles, from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it. What is
+  // asked for in one step is exchanged together, before a checkpoint, and told by policy_changed in the next. A refusal
+  // ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
+  // Plugin::prepare. Not for the task, callbacks and monitors. The plugins before are destroyed.
+  std::function<void(const Table& roles, bool only_try)> exchange;
+
+  // For Plugin::prepare: from now on the trainer keeps copies in memory of all that the run depends on, one each `every`
+  // steps, the newest `keep` of them. They are part of each checkpoint. An exchange starts them anew.
+  std::function<void(std::int64_t every, std::int64_t keep)> keep_snapshots;
+  // Goes back to the newest of them that is at least `back` steps old, counted from the end of the step in work, or else
+  // to the oldest. The last `drop` batches, this step's included, are passed over when their turn comes again. All
+  // plugins forget what came since, but for the asker, which keeps its memory: it counts how often it asks. Neither
+  // validation nor checkpoint follow the step that is given up. Throws Error where nothing is kept.
+  std::function<void(Plugin& asker, std::int64_t back, std::int64_t drop)> rewind;
+
+  // Ends the run as failed, in the asker's name, with a checkpoint after the step in work.
+  std::function<void(const Plugin& asker, const std::string& why)> fail;
+
+  // All that the run depends on, as a checkpoint would have it: in GradientsReady that is the model before the update.
+  // The tensors are the live ones: whoever keeps them longer than the event copies.
+  std::function<State()> snapshot;
+};
+
+}  // namespace vernier
