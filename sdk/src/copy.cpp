@@ -1,0 +1,115 @@
+#include <c10/core/CPUAllocator.h>
+#include <vernier/copy.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "large_memory.h"
+
+namespace vernier {
+
+namespace {
+
+bool is_dense(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == torch::kStrided && !tensor.is_meta();
+}
+
+// Its values are its bytes, in their order.
+bool is_plain(const torch::Tensor& tensor) {
+  return tensor.is_cpu() && is_dense(tensor) && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+bool are_alike(const torch::Tensor& a, const torch::Tensor& b) {
+  return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
+}
+
+void copy_bytes_past_caches(char* to, const char* from, std::size_t count) {
+#if defined(__SSE2__)
+  constexpr std::size_t line = 64;
+  const auto first = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, count);
+  std::memcpy(to, from, first);
+  std::size_t done = first;
+  for (; done + line <= count; done += line) {
+    for (std::size_t i = 0; i < line; i += sizeof(__m128i)) {
+      const auto piece = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done + i));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + done + i), piece);
+    }
+  }
+  std::memcpy(to + done, from + done, count - done);
+  _mm_sfence();  // before another thread is told
+#else
+  std::memcpy(to, from, count);
+#endif
+}
+
+bool has_memory_of_its_own(const torch::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
+}
+
+// Of the live tensor's memory nobody may know the address: not an array of the caller's that was made a tensor.
+bool is_of_libtorch(const at::DataPtr& data) {
+  return data.get_deleter() == c10::GetCPUAllocator()->raw_deleter() || LargeMemory::holds(data);
+}
+
+bool can_change_hands(const torch::Tensor& live, const torch::Tensor& saved) {
+  constexpr std::size_t smallest = 4096;  // less is not worth that all memory of the file is kept for it
+  return are_alike(live, saved) && saved.nbytes() >= smallest && saved.use_count() == 1 &&
+         saved.storage().use_count() == 1 && has_memory_of_its_own(live) && has_memory_of_its_own(saved) &&
+         LargeMemory::holds(saved.storage().data_ptr()) && is_of_libtorch(live.storage().data_ptr());
+}
+
+void exchange_memory(const torch::Tensor& live, const torch::Tensor& saved) {
+  auto taken = saved.storage().set_data_ptr(at::DataPtr());
+  saved.storage().set_data_ptr(live.storage().set_data_ptr(std::move(taken)));
+  live.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
+Tensors empty_on_cpu(const Tensors& like) {
+  std::vector<std::uint64_t> sizes;
+  for (const auto& [name, tensor] : like) {
+    if (is_dense(tensor)) sizes.push_back(tensor.nbytes());
+  }
+  const LargeMemory memory(sizes);
+  Tensors made;
+  for (const auto& [name, tensor] : like) {
+    if (is_dense(tensor)) made[name] = memory.tensor(made.size(), tensor.sizes(), tensor.scalar_type());
+  }
+  return made;
+}
+
+void copy_past_caches(const torch::Tensor& to, const torch::Tensor& from) {
+  const torch::NoGradGuard no_grad;
+  constexpr std::size_t smallest = 1 << 16;
+  if (!are_alike(to, from) || to.nbytes() < smallest) {
+    to.copy_(from);
+    return;
+  }
+  copy_bytes_past_caches(static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()),
+                         to.nbytes());
+  to.unsafeGetTensorImpl()->bump_version();
+}
+
+void move_into(const Tensors& live, Tensors saved) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : live) {
+    const auto value = saved.find(name);
+    if (value == saved.end()) throw Error("the saved tensors have no '" + name + "'");
+    if (can_change_hands(tensor, value->second)) {
+      exchange_memory(tensor, value->second);
+    } else {
+      copy_past_caches(tensor, value->second);
+    }
+  }
+}
+
+}  // namespace vernier
