@@ -1,10 +1,14 @@
+#include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <vernier/copy.h>
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <future>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,13 +35,22 @@ bool are_alike(const torch::Tensor& a, const torch::Tensor& b) {
   return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
 }
 
-void copy_bytes_past_caches(char* to, const char* from, std::size_t count) {
+bool is_large_and_alike(const Copied& one) {
+  constexpr std::size_t smallest = 1 << 16;
+  return are_alike(one.to, one.from) && one.to.nbytes() >= smallest;
+}
+
+void copy_bytes(const Copied& one) {
+  auto* to = static_cast<char*>(one.to.mutable_data_ptr());
+  const auto* from = static_cast<const char*>(one.from.const_data_ptr());
+  const std::size_t count = one.to.nbytes();
 #if defined(__SSE2__)
-  constexpr std::size_t line = 64;
+  constexpr std::size_t line = 64, ahead = 16 * line;
   const auto first = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, count);
   std::memcpy(to, from, first);
   std::size_t done = first;
   for (; done + line <= count; done += line) {
+    _mm_prefetch(from + done + ahead, _MM_HINT_NTA);  // of an address that is not there it does nothing
     for (std::size_t i = 0; i < line; i += sizeof(__m128i)) {
       const auto piece = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done + i));
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + done + i), piece);
@@ -87,29 +100,47 @@ Tensors empty_on_cpu(const Tensors& like) {
   return made;
 }
 
-void copy_past_caches(const torch::Tensor& to, const torch::Tensor& from) {
+void copy_past_caches(const std::vector<Copied>& all) {
   const torch::NoGradGuard no_grad;
-  constexpr std::size_t smallest = 1 << 16;
-  if (!are_alike(to, from) || to.nbytes() < smallest) {
-    to.copy_(from);
-    return;
+  std::vector<const Copied*> large;
+  std::size_t bytes = 0;
+  for (const auto& one : all) {
+    if (!is_large_and_alike(one)) {
+      one.to.copy_(one.from);
+      continue;
+    }
+    large.push_back(&one);
+    bytes += one.to.nbytes();
+    one.to.unsafeGetTensorImpl()->bump_version();
   }
-  copy_bytes_past_caches(static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()),
-                         to.nbytes());
-  to.unsafeGetTensorImpl()->bump_version();
+  std::atomic<std::size_t> next = 0;
+  const auto copy_some = [&] {
+    for (std::size_t i = next++; i < large.size(); i = next++) copy_bytes(*large[i]);
+  };
+  // Not at::parallel_for: without -fopenmp it is a plain loop.
+  constexpr std::size_t worth_a_thread = 1 << 22;
+  const auto threads = std::min(static_cast<std::size_t>(at::get_num_threads()), bytes / worth_a_thread);
+  std::vector<std::future<void>> others;
+  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, copy_some));
+  copy_some();
+  for (auto& other : others) other.get();
 }
 
 void move_into(const Tensors& live, Tensors saved) {
   const torch::NoGradGuard no_grad;
+  std::vector<Copied> copied;
+  std::set<const c10::StorageImpl*> in_it;  // one that is there under several names gets the last of its values
   for (const auto& [name, tensor] : live) {
     const auto value = saved.find(name);
     if (value == saved.end()) throw Error("the saved tensors have no '" + name + "'");
     if (can_change_hands(tensor, value->second)) {
       exchange_memory(tensor, value->second);
     } else {
-      copy_past_caches(tensor, value->second);
+      if (!in_it.insert(tensor.storage().unsafeGetStorageImpl()).second) copy_past_caches(std::exchange(copied, {}));
+      copied.push_back({tensor, value->second});
     }
   }
+  copy_past_caches(copied);
 }
 
 }  // namespace vernier

@@ -29,7 +29,8 @@ constexpr std::uint64_t longest_header = 100'000'000;  // the format's own limit
 constexpr int deepest_header = 8;                      // the format needs 3
 constexpr const char* metadata_key = "__metadata__";
 constexpr std::int64_t device_piece = 64 << 20;   // bytes that are copied from a device at a time
-constexpr std::uint64_t checked_piece = 1 << 20;  // small enough to be in the cache still when its checksum is taken
+constexpr std::uint64_t checked_piece = 1 << 18;  // small enough to be in the cache still when its checksum is taken
+constexpr std::uint64_t written_piece = 1 << 20;  // bytes from one progress to the next
 
 struct Dtype {
   const char* name;
@@ -251,8 +252,8 @@ using Progress = std::function<void(std::uint64_t)>;
 // checksum: of what is written, where it is asked for.
 void write_pieces(File& file, const torch::Tensor& flat, Checksum* checksum, const Progress& progress) {
   const auto* bytes = static_cast<const char*>(flat.const_data_ptr());
-  for (std::uint64_t done = 0; done < flat.nbytes(); done += checked_piece) {
-    const auto count = std::min<std::uint64_t>(checked_piece, flat.nbytes() - done);
+  for (std::uint64_t done = 0; done < flat.nbytes(); done += written_piece) {
+    const auto count = std::min<std::uint64_t>(written_piece, flat.nbytes() - done);
     if (checksum != nullptr) checksum->add(bytes + done, count);
     file.write(bytes + done, count);
     if (progress) progress(count);

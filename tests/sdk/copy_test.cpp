@@ -42,7 +42,7 @@ TEST_CASE("copy: past the caches as copy_ does, for every dtype, size and addres
       for (const std::int64_t first : {0, 1, 3}) {
         const auto from = drawn({size + first}, type).narrow(0, first, size);
         const auto all = torch::zeros({size + 2 * first + 2}, type);
-        vernier::copy_past_caches(all.narrow(0, first + 1, size), from);
+        vernier::copy_past_caches({{all.narrow(0, first + 1, size), from}});
         CHECK(same_bytes(all.narrow(0, first + 1, size), from));
         CHECK(same_bytes(all.narrow(0, 0, first + 1), torch::zeros({first + 1}, type)));  // and nothing beside it
         CHECK(same_bytes(all.narrow(0, size + first + 1, first + 1), torch::zeros({first + 1}, type)));
@@ -56,22 +56,38 @@ TEST_CASE("copy: where the bytes are not alike, the values are copied") {
   const auto from = torch::randn({400, 300});
   for (const auto& to : {torch::zeros({400, 300}, torch::kFloat64), torch::zeros({400, 300}, torch::kBFloat16),
                          torch::zeros({300, 400}).t(), torch::zeros({2, 400, 300}).select(0, 1)}) {
-    vernier::copy_past_caches(to, from);
+    vernier::copy_past_caches({{to, from}});
     CHECK(to.equal(from.to(to.scalar_type())));
   }
   const auto wide = torch::zeros({3, 400, 300});
-  vernier::copy_past_caches(wide, from);
+  vernier::copy_past_caches({{wide, from}});
   CHECK(wide.equal(from.expand({3, 400, 300})));
   const auto complex = torch::randn({many}, torch::kComplexFloat), to = torch::zeros({many}, torch::kComplexFloat);
-  vernier::copy_past_caches(to, complex.conj());
+  vernier::copy_past_caches({{to, complex.conj()}});
   CHECK(to.equal(complex.conj().resolve_conj()));
+}
+
+TEST_CASE("copy: many at once, by several threads, each once") {
+  torch::manual_seed(3);
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 2, 3}) {
+    at::set_num_threads(count);
+    std::vector<vernier::Copied> all;
+    for (int i = 0; i < 40; ++i) {
+      const auto from = torch::randn({i % 4 == 3 ? 5 : 300'000 + i});
+      all.push_back({torch::zeros(from.sizes(), i % 5 == 4 ? torch::kFloat64 : torch::kFloat32), from});
+    }
+    vernier::copy_past_caches(all);
+    for (const auto& [to, from] : all) CHECK(to.equal(from.to(to.scalar_type())));
+  }
+  at::set_num_threads(threads);
 }
 
 TEST_CASE("copy: autograd hears of it as it does of copy_") {
   const auto weight = torch::zeros({many}).requires_grad_();
   const auto loss = weight.square().sum();
   const auto version = weight._version();
-  vernier::copy_past_caches(weight, torch::ones({many}));
+  vernier::copy_past_caches({{weight, torch::ones({many})}});
   CHECK(weight._version() > version);
   CHECK_THROWS(loss.backward());  // what it had saved is gone
   CHECK(weight.requires_grad());
@@ -91,7 +107,7 @@ TEST_CASE("copy: room for tensors has their names, dtypes and shapes") {
     CAPTURE(name);
     CHECK(tensor.is_contiguous());
     CHECK(reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 64 == 0);
-    vernier::copy_past_caches(tensor, like.at(name));
+    vernier::copy_past_caches({{tensor, like.at(name)}});
   }
   for (const auto& [name, tensor] : made) CHECK(same_bytes(tensor, like.at(name)));
   CHECK(vernier::empty_on_cpu({}).empty());
@@ -116,6 +132,9 @@ TEST_CASE("copy: memory that was read from a file changes hands, and whoever sha
   // Again, into what it has by now; and under two names, as a tied weight.
   vernier::move_into({{"a", live}, {"b", live}}, read_back({{"a", saved}, {"b", saved}}));
   CHECK(view.equal(saved.view({10, -1})));
+  const Tensors both = {{"a", saved}, {"b", saved + 1}};  // copied: the last counts
+  vernier::move_into({{"a", live}, {"b", live}}, both);
+  CHECK(live.equal(saved + 1));
 }
 
 TEST_CASE("copy: memory that somebody else has or may know is copied") {

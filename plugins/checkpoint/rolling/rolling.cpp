@@ -59,10 +59,18 @@ class Copies {
   Tensors of(const Tensors& live, torch::Device device) {
     make_room(live);
     Tensors kept;
+    std::vector<vernier::Copied> on_host;
     const torch::NoGradGuard no_grad;
     for (const auto& [name, tensor] : live) {
-      if (can_be_saved(tensor)) kept[name] = copy(name, tensor);
+      if (!can_be_saved(tensor)) continue;
+      kept[name] = room_for(name, tensor);
+      if (tensor.is_cpu()) {
+        on_host.push_back({kept[name], tensor.detach()});
+      } else {
+        kept[name].copy_(tensor.detach(), /*non_blocking=*/true);
+      }
     }
+    vernier::copy_past_caches(on_host);
     copies_ = kept;
     for (const auto& [name, tensor] : live) kept.try_emplace(name, tensor);  // the writer refuses it by name
     if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
@@ -81,15 +89,10 @@ class Copies {
     for (auto& [name, tensor] : vernier::empty_on_cpu(wanted)) copies_[name] = std::move(tensor);
   }
 
-  torch::Tensor copy(const std::string& name, const torch::Tensor& tensor) {
-    auto& kept = copies_[name];
-    if (!fits(name, tensor)) {
-      const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
-      kept = torch::empty(tensor.sizes(), options);
-    }
-    if (!tensor.is_cpu()) return kept.copy_(tensor.detach(), /*non_blocking=*/true);
-    vernier::copy_past_caches(kept, tensor.detach());
-    return kept;
+  torch::Tensor room_for(const std::string& name, const torch::Tensor& tensor) {
+    if (fits(name, tensor)) return copies_[name];
+    const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
+    return torch::empty(tensor.sizes(), options);
   }
 
   static bool can_be_saved(const torch::Tensor& tensor) {

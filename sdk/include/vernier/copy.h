@@ -3,15 +3,20 @@
 
 #include <vernier/state.h>
 
+#include <vector>
+
 namespace vernier {
 
 // Tensors on the CPU with the names, dtypes and shapes of others, contiguous and not yet written, in one piece of
 // memory with large pages where the system has them. Tensors that are undefined or not dense are left out.
 VERNIER_API Tensors empty_on_cpu(const Tensors& like);
 
-// to.copy_(from). Between contiguous tensors of one dtype on the CPU past the caches, which takes half of the time and
-// leaves in them what was there: for what nobody reads soon.
-VERNIER_API void copy_past_caches(const torch::Tensor& to, const torch::Tensor& from);
+// to.copy_(from) for each. Contiguous tensors of one dtype on the CPU go past the caches, which takes half of the time
+// and leaves in them what was there: for what nobody reads soon. Takes as many threads as LibTorch has been given.
+struct Copied {
+  torch::Tensor to, from;
+};
+VERNIER_API void copy_past_caches(const std::vector<Copied>& all);
 
 // Puts saved values into the live tensors of the same names, as copy_ does; each must be among the saved. Memory that
 // nobody but `saved` holds changes hands instead of being copied: after read_checkpoint, where the State or the Tensors
