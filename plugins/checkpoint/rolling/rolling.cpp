@@ -281,11 +281,12 @@ class Rolling final : public vernier::Checkpoint {
 
   // What is to be saved is there still, and no later save is sure to come.
   void try_again(Run& run, const std::function<Saved()>& save) {
-    warn(failure_, " (it is tried once more)");
+    const auto first = failure_;
     try {
       tell_saved(run, save());
+      warn(first, " (the second try went well)");
     } catch (...) {
-      failure_ = vernier::caught().message;
+      failure_ = first + "; once more: " + vernier::caught().message;
     }
   }
 
