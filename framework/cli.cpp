@@ -325,12 +325,12 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
 }
 
 void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
-  const auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
+  auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
   if (!snapshot) {
     refuse("there is no checkpoint to resume from in " + prepared.run.output +
            "; leave --resume out to start a new run");
   }
-  prepared.trainer.resume(prepared.run, *snapshot, allow_inexact);
+  prepared.trainer.resume(prepared.run, std::move(*snapshot), allow_inexact);
 } catch (...) {
   rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
 }
@@ -400,7 +400,8 @@ int train(const po::variables_map& given) {
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
   if (resumes && from.empty()) resume(*prepared, from, inexact);
-  if (resumes && prepared->trainer.is_finished(run)) {
+  const std::string summary = run.output + "/summary.json";
+  if (resumes && prepared->trainer.is_finished(run) && is_summary_of(summary, run)) {
     std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
@@ -410,7 +411,7 @@ int train(const po::variables_map& given) {
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
   const Outcome outcome = prepared->trainer.train(run);
-  write_summary(run.output + "/summary.json", run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
+  write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
   warn_of_divergence(run, outcome);
   if (!quiet) print_end(*prepared, outcome, given);
   if (outcome.signal == 0) return 0;

@@ -38,16 +38,11 @@ bool has_checkpoints(const fs::path& folder) {
   return !checkpoints_in((folder / "checkpoints").string()).empty();
 }
 
-// Others could put files of theirs in the place of the run's.
-void refuse_a_shared_folder(const fs::path& path) {
-  struct stat status = {};
-  if (::lstat(path.c_str(), &status) != 0)
-    refuse("cannot look at the run's folder " + path.string() + ": " + std::strerror(errno));
-  if (S_ISLNK(status.st_mode)) {
-    refuse("the run's folder " + path.string() + " is a symbolic link; set [run] output to the folder itself");
-  }
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (status.st_mode & S_ISVTX) == 0) {
-    refuse("others may write to the run's folder " + path.string() + "; chmod go-w it, or take another");
+void refuse_a_shared_run(const fs::path& path) {
+  try {
+    refuse_a_shared_folder(path.string());
+  } catch (const Error& error) {
+    refuse(std::string("the run's folder ") + error.what());
   }
 }
 
@@ -92,7 +87,7 @@ bool OutputFolder::is_there(const fs::path& wanted) {
 }
 
 std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
-  refuse_a_shared_folder(path);
+  refuse_a_shared_run(path);
   const auto file = path / lock_name;
   const int lock = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock < 0) refuse("cannot write to the run's folder: " + file.string() + ": " + std::strerror(errno));

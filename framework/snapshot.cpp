@@ -4,13 +4,15 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <torch/nn/module.h>
+#include <vernier/checksum.h>
+#include <vernier/copy.h>
 #include <vernier/error.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 namespace vernier {
 
@@ -164,6 +166,15 @@ Differences differences(const State& snapshot, const Run& run, const std::vector
   return found;
 }
 
+Tensors take_out(State& snapshot, const std::string& prefix) {
+  Tensors taken;
+  for (auto& [name, tensor] : snapshot.tensors) {
+    if (name.starts_with(prefix)) taken[name.substr(prefix.size())] = std::move(tensor);
+  }
+  std::erase_if(snapshot.tensors, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  return taken;
+}
+
 // A monitor only looks, so one that cannot save or load is reported, and the run goes on.
 template <class Body>
 void named(const Plugin& plugin, const char* doing, const Body& body) {
@@ -208,10 +219,10 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
   return state;
 }
 
-void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins,
-                      const std::string& configuration, bool allow_inexact) {
-  const auto saved = snapshot.part("model").tensors;
-  auto live = model_tensors(*run.model);
+void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration,
+                      bool allow_inexact) {
+  auto saved = take_out(snapshot, "model/");
+  const auto live = model_tensors(*run.model);
   refuse_another_model(saved, live);
   auto found = differences(snapshot, run, plugins, configuration);
   compare_dtypes(saved, live, found);
@@ -227,7 +238,7 @@ void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*
   const auto ids = words_of(snapshot.text("run/plugins"));
 
   const torch::NoGradGuard no_grad;
-  for (auto& [name, tensor] : live) tensor.copy_(saved.at(name));
+  move_into(live, std::move(saved));
   for (auto* plugin : plugins) {
     const auto saved_by_it = snapshot.part("plugin/" + plugin->id());
     const bool is_known = std::ranges::find(ids, plugin->id()) != ids.end();
@@ -248,23 +259,14 @@ void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*
 }
 
 std::string digest(const torch::nn::Module& model) {
-  XXH3_state_t* hash = XXH3_createState();
-  XXH3_128bits_reset(hash);
+  Checksum checksum;
   for (const auto& [name, tensor] : model_tensors(model)) {
     const std::string head = name + '\0' + shape_of(tensor) + '\0';
-    XXH3_128bits_update(hash, head.data(), head.size());
+    checksum.add(head.data(), head.size());
     const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
-    XXH3_128bits_update(hash, bytes.const_data_ptr(), bytes.nbytes());
+    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
   }
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
-  XXH3_freeState(hash);
-  std::string text;
-  for (const unsigned char byte : canonical.digest) {
-    constexpr char digits[] = "0123456789abcdef";
-    text += {digits[byte >> 4], digits[byte & 15]};
-  }
-  return text;
+  return checksum.digits();
 }
 
 }  // namespace vernier

@@ -15,7 +15,8 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
 // Puts a snapshot into a prepared run. All that can be checked is checked before anything is changed, and refused with
 // Error::Kind::configuration: another model always; what else keeps the run from going on bit for bit (plugins, their
 // options and versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which tells it.
-void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins,
+// Of a snapshot that is moved in here the model may take the memory; one that somebody keeps is copied (move_into).
+void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration = "", bool allow_inexact = false);
 
 // Parameters and buffers by their dotted names, a tied one under each of its names.

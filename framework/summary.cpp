@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "device.h"
@@ -64,6 +65,13 @@ Json exchanges(const Wiring& wiring) {
 
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
   return configuration(run_table, wiring).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool is_summary_of(const std::string& path, const Run& run) {
+  std::ifstream file(path);
+  const auto summary = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) return false;
+  return summary.value("ended_by", Json()) == "done" && summary.value("steps", Json()) == run.step;
 }
 
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,

@@ -11,6 +11,10 @@ namespace vernier {
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome);
 
+// Whether a file is the summary of the whole run as it stands: one that was killed after its last checkpoint has none, or
+// that of a shorter run.
+bool is_summary_of(const std::string& path, const Run& run);
+
 // Every option of every plugin as it was read, as a JSON object: what a checkpoint keeps.
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring);
 

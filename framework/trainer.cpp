@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <set>
+#include <utility>
 
 #include "snapshot.h"
 
@@ -228,11 +229,11 @@ void Trainer::exchange_what_is_asked(Run& run) {
   if (!asked_.empty()) exchange(run, std::exchange(asked_, {}));
 }
 
-void Trainer::resume(Run& run, const State& snapshot, bool allow_inexact) {
+void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
   const auto own = snapshot.part("trainer");
   if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
   called_ = nullptr;
-  restore_snapshot(snapshot, run, wiring_.plugins(), configuration(), allow_inexact);
+  restore_snapshot(std::move(snapshot), run, wiring_.plugins(), configuration(), allow_inexact);
   if (own.has("asked")) asked_ = asked_again(own.text("asked"));
   load(run, own);
   rewind_.load(own.part("rewind"));

@@ -54,7 +54,7 @@ class Trainer {
   void describe(std::function<std::string()> configuration) { configuration_ = std::move(configuration); }
 
   // Goes on where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
-  void resume(Run& run, const State& snapshot, bool allow_inexact = false);
+  void resume(Run& run, State snapshot, bool allow_inexact = false);
 
   // Whether nothing is left to be done.
   bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }

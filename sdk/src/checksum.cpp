@@ -1,4 +1,4 @@
-#include "checksum.h"
+#include <vernier/checksum.h>
 
 #if __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>  // with AVX2 or AVX-512 where the processor has them: twice as fast

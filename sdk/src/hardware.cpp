@@ -5,19 +5,15 @@
 #include <dlfcn.h>
 #include <vernier/hardware.h>
 
+#include "cpu.h"
+
 namespace vernier {
 
 namespace {
 
-bool cpu_has(const std::unordered_map<std::string, c10::IValue>& capabilities, const char* name) {
-  const auto found = capabilities.find(name);
-  return found != capabilities.end() && found->second.isBool() && found->second.toBool();
-}
-
 Hardware hardware_of_cpu() {
-  const auto capabilities = at::cpu::get_cpu_capabilities();
-  const bool amx = cpu_has(capabilities, "amx_bf16"), avx = cpu_has(capabilities, "avx512_bf16");
-  Hardware cpu{"CPU", amx || avx, cpu_has(capabilities, "amx_fp16") || cpu_has(capabilities, "avx512_fp16"), false};
+  const bool amx = cpu_has("amx_bf16"), avx = cpu_has("avx512_bf16");
+  Hardware cpu{"CPU", amx || avx, cpu_has("amx_fp16") || cpu_has("avx512_fp16"), false};
   if (amx) cpu.name += " with AMX-BF16";
   if (avx) cpu.name += amx ? " and AVX512-BF16" : " with AVX512-BF16";
   if (!cpu.bf16) cpu.name += " without AMX or AVX512-BF16";
@@ -34,6 +30,12 @@ int cuda_attribute(int attribute) {
 }
 
 }  // namespace
+
+bool cpu_has(const char* capability) {
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto found = capabilities.find(capability);
+  return found != capabilities.end() && found->second.isBool() && found->second.toBool();
+}
 
 torch::ScalarType Hardware::fastest() const {
   return bf16 ? torch::kBFloat16 : fp16 ? torch::kFloat16 : torch::kFloat32;

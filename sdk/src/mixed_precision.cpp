@@ -1,4 +1,3 @@
-#include <ATen/cpu/Utils.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "cast_cache.h"
+#include "cpu.h"
 #include "float8_layers.h"
 
 namespace vernier {
@@ -29,10 +29,7 @@ std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::D
 
 // Tile instructions for 16-bit products.
 bool has_matrix_unit(torch::DeviceType device) {
-  if (device != torch::kCPU) return false;
-  const auto capabilities = at::cpu::get_cpu_capabilities();
-  const auto found = capabilities.find("amx_bf16");
-  return found != capabilities.end() && found->second.toBool();
+  return device == torch::kCPU && cpu_has("amx_bf16");
 }
 
 torch::ScalarType dtype_of(PrecisionRule::Use use) {

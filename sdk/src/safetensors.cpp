@@ -1,17 +1,22 @@
 // The format: 8 bytes little-endian length of the header, the header (JSON, padded with spaces to a multiple of 8),
 // then the tensors' bytes without a gap. The header has, by name, {"dtype", "shape", "data_offsets": [begin, end)},
 // offsets counted from the end of the header, and may have "__metadata__", texts by name.
+#include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <future>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "json.h"
+#include "large_memory.h"
 #include "safetensors_file.h"
 
 namespace vernier {
@@ -24,7 +29,8 @@ constexpr std::uint64_t longest_header = 100'000'000;  // the format's own limit
 constexpr int deepest_header = 8;                      // the format needs 3
 constexpr const char* metadata_key = "__metadata__";
 constexpr std::int64_t device_piece = 64 << 20;   // bytes that are copied from a device at a time
-constexpr std::uint64_t checked_piece = 1 << 20;  // small enough to be in the cache still when its checksum is taken
+constexpr std::uint64_t checked_piece = 1 << 18;  // small enough to be in the cache still when its checksum is taken
+constexpr std::uint64_t written_piece = 1 << 20;  // bytes from one progress to the next
 
 struct Dtype {
   const char* name;
@@ -246,8 +252,8 @@ using Progress = std::function<void(std::uint64_t)>;
 // checksum: of what is written, where it is asked for.
 void write_pieces(File& file, const torch::Tensor& flat, Checksum* checksum, const Progress& progress) {
   const auto* bytes = static_cast<const char*>(flat.const_data_ptr());
-  for (std::uint64_t done = 0; done < flat.nbytes(); done += checked_piece) {
-    const auto count = std::min<std::uint64_t>(checked_piece, flat.nbytes() - done);
+  for (std::uint64_t done = 0; done < flat.nbytes(); done += written_piece) {
+    const auto count = std::min<std::uint64_t>(written_piece, flat.nbytes() - done);
     if (checksum != nullptr) checksum->add(bytes + done, count);
     file.write(bytes + done, count);
     if (progress) progress(count);
@@ -338,6 +344,48 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
   }
 }
 
+void SafetensorsFile::read_each(const std::function<torch::Tensor(std::size_t)>& make, const Seen& seen) const {
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::exception_ptr> trouble(entries_.size());
+  const auto read_some = [&] {
+    Checksum checksum;
+    for (std::size_t i = next++; i < entries_.size(); i = next++) {
+      try {
+        read(entries_[i], make(i), seen ? &checksum : nullptr);
+        if (seen) seen(entries_[i].name, checksum);
+      } catch (...) {
+        trouble[i] = std::current_exception();
+      }
+    }
+  };
+  // Not at::parallel_for: without -fopenmp it is a plain loop.
+  std::vector<std::future<void>> others;
+  const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()), entries_.size());
+  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, read_some));
+  read_some();
+  for (auto& other : others) other.get();
+  for (const auto& each : trouble) {
+    if (each) std::rethrow_exception(each);
+  }
+}
+
+Tensors SafetensorsFile::read_all(const Seen& seen) const try {
+  std::vector<std::uint64_t> sizes;
+  for (const Entry& entry : entries_) sizes.push_back(entry.end - entry.begin);
+  const LargeMemory memory(sizes);
+  std::vector<torch::Tensor> read(entries_.size());
+  read_each([&](std::size_t i) { return read[i] = memory.tensor(i, entries_[i].shape, entries_[i].type); }, seen);
+  Tensors tensors;
+  for (std::size_t i = 0; i < read.size(); ++i) tensors[entries_[i].name] = std::move(read[i]);
+  return tensors;
+} catch (const std::bad_alloc&) {
+  fail(path(), "there is no memory for its " + std::to_string(size_) + " bytes");
+}
+
+void SafetensorsFile::look_at_all(const Seen& seen) const {
+  read_each([&](std::size_t i) { return torch::empty(entries_[i].shape, entries_[i].type); }, seen);
+}
+
 CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,
                                            const Progress& progress) {
   const auto items = lay_out(file.path(), tensors);
@@ -346,11 +394,7 @@ CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, c
 
 Safetensors read_safetensors(const std::string& path) {
   const SafetensorsFile file(path);
-  Safetensors result{{}, file.metadata()};
-  for (const Entry& entry : file.entries()) {
-    file.read(entry, result.tensors[entry.name] = torch::empty(entry.shape, entry.type));
-  }
-  return result;
+  return {file.read_all(), file.metadata()};
 }
 
 Tensors load_safetensors(const std::string& path) {

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
 #include <vernier/safetensors.h>
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "checksum.h"
 #include "file.h"
 
 namespace vernier {
@@ -28,11 +28,17 @@ class SafetensorsFile {
   const std::vector<Entry>& entries() const { return entries_; }  // in the order of their bytes
   const Metadata& metadata() const { return metadata_; }
   CheckpointManifest::File description() const;  // without the tensors' checksums
-  // Into a contiguous tensor of its dtype and shape on the CPU. checksum: where given, that of the tensor's bytes is
-  // left in it. Any thread.
-  void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum = nullptr) const;
+
+  // Is given each tensor's name and the checksum of its bytes, on any thread; what it throws refuses the tensor.
+  using Seen = std::function<void(const std::string& name, const Checksum&)>;
+  // Reads every tensor, several at a time; the first in the file that is refused is told.
+  Tensors read_all(const Seen& seen = {}) const;
+  void look_at_all(const Seen& seen) const;  // the same in the memory of one tensor a thread
 
  private:
+  void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const;
+  void read_each(const std::function<torch::Tensor(std::size_t)>& make, const Seen& seen) const;
+
   File file_;
   std::uint64_t size_;
   std::string head_;  // the length and the header

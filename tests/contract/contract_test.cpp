@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "small_run.h"
+#include "thrown.h"
+#include "trained.h"
 
 using vernier::Error;
 using vernier::Host;
@@ -21,15 +23,6 @@ namespace {
 
 std::string id_of(const Host::Listed& plugin) {
   return plugin.role + "/" + plugin.name;
-}
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string read_file(const fs::path& path) {
-  std::stringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 std::string output_of(const std::string& command, int& status) {
@@ -169,19 +162,6 @@ use = "jsonl"
   return from_toml({base, header + "\nuse = \"" + plugin.name + "\"\n" + options_for(plugin, folder)});
 }
 
-struct Trained {
-  std::string digest, losses;
-  std::int64_t updates;
-  bool operator==(const Trained&) const = default;
-};
-std::ostream& operator<<(std::ostream& out, const Trained& trained) {
-  return out << trained.digest << " after " << trained.updates << " updates\n" << trained.losses;
-}
-
-Trained result_of(const SmallRun& run) {
-  return {run.digest(), read_file(run.run.output + "/losses.jsonl"), run.run.updates};
-}
-
 Trained train(const Table& config, int threads = 1) {
   const TemporaryFolder output;
   SmallRun run(config, output.path().string(), built_plugins(), threads);
@@ -289,11 +269,11 @@ TEST_CASE("every plugin describes its options") {
 TEST_CASE("every plugin refuses keys that it does not know") {
   for_each_plugin([](const Host::Listed& plugin) {
     const auto text = refusal(plugin, "no_such_option", {std::int64_t{1}, "run.toml:7"});
-    CHECK(contains(text, "run.toml:7: " + id_of(plugin) + ": `no_such_option` is not an option here"));
+    CHECK(says(text, "run.toml:7: " + id_of(plugin) + ": `no_such_option` is not an option here"));
     for (const auto& option : describe(plugin)) {
       if (is_of_a_list(option)) continue;
       const auto near = refusal(plugin, option.key + "x", {std::int64_t{1}, "run.toml:7"});
-      CHECK_MESSAGE(contains(near, "did you mean `" + option.key + "`?"), near);
+      CHECK_MESSAGE(says(near, "did you mean `" + option.key + "`?"), near);
     }
   });
 }
@@ -303,8 +283,7 @@ TEST_CASE("every plugin refuses values of another type") {
     for (const auto& option : describe(plugin)) {
       if (is_of_a_list(option) || option.type == "a table") continue;
       const auto text = refusal(plugin, option.key, {Table{}, "run.toml:7"});
-      CHECK_MESSAGE(contains(text, "run.toml:7: " + id_of(plugin) + ": `" + option.key + "` must be " + option.type),
-                    text);
+      CHECK_MESSAGE(says(text, "run.toml:7: " + id_of(plugin) + ": `" + option.key + "` must be " + option.type), text);
     }
   });
 }
@@ -428,7 +407,7 @@ TEST_CASE("with every overlay in configs, a stopped and resumed run is the run t
     if (path.parent_path().filename() == "checkpoint" && path.stem() == "none") return;
     // fp16 needs the scaler that some overlays replace.
     const bool is_scaler_none = path.parent_path().filename() == "scaler" && path.stem() == "none";
-    check_going_on(from_toml({crowded, is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_file(path)}));
+    check_going_on(from_toml({crowded, is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_text(path)}));
   });
 }
 
@@ -438,7 +417,7 @@ namespace {
 std::vector<std::pair<std::string, std::string>> overlays_of(const std::string& role) {
   std::vector<std::pair<std::string, std::string>> overlays;
   for (const auto& entry : fs::directory_iterator(fs::path(VERNIER_SOURCE_DIR) / "configs" / role)) {
-    auto text = read_file(entry.path());
+    auto text = read_text(entry.path());
     text.erase(0, text.find('[' + role));
     REQUIRE(!text.empty());
     overlays.emplace_back(entry.path().stem().string(), text.substr(0, text.find("\n[", 1)) + '\n');
@@ -523,7 +502,7 @@ void check(const std::string& arguments) {
   const auto text =
       output_of("cd '" VERNIER_SOURCE_DIR "' && '" VERNIER_BINARY_DIR "/vernier' check " + arguments, status);
   CHECK_MESSAGE(status == 0, arguments, ": ", text);
-  CHECK(contains(text, "ready: nothing was trained or written"));
+  CHECK(says(text, "ready: nothing was trained or written"));
 }
 
 }  // namespace
@@ -532,7 +511,7 @@ TEST_CASE("every base run in configs is ready to train") {
   const TemporaryFolder folder;
   for (const auto& entry : fs::directory_iterator(configs)) {
     if (entry.path().extension() != ".toml") continue;
-    CHECK(read_file(entry.path()).starts_with("# "));
+    CHECK(read_text(entry.path()).starts_with("# "));
     std::string sets;
     std::istringstream lines(entry.path().stem() == "images" ? write_images(folder) : "");
     for (std::string line; std::getline(lines, line);) sets += " --set \"task." + line + '"';
@@ -546,9 +525,9 @@ TEST_CASE("every strategy has an overlay in configs that is ready to train") {
     if (plugin.role == vernier::Task::role) return;  // base runs
     const auto overlay = configs / plugin.role / (plugin.name + ".toml");
     REQUIRE(fs::exists(overlay));
-    const auto text = read_file(overlay);
+    const auto text = read_text(overlay);
     CHECK(text.starts_with("# "));
-    CHECK(contains(text, "use = \"" + plugin.name + "\""));
+    CHECK(says(text, "use = \"" + plugin.name + "\""));
   });
   for_each_overlay([](const fs::path& path) { check((configs / "mlp.toml").string() + " " + path.string()); });
 }

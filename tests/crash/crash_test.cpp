@@ -399,9 +399,15 @@ struct Started {
     const int status = program.wait();
     CHECK_MESSAGE(status == 0, program.err());
   }
-  // Of the newest checkpoint. (A run that is killed after it, and before summary.json, has none.)
+  // Of the newest checkpoint.
   std::string weights() const { return read_text(out() / "checkpoints" / "latest" / "model.safetensors"); }
   std::string losses() const { return read_text(out() / "losses.jsonl"); }
+  // Of the model, as summary.json has it; "" where there is none.
+  std::string digest() const {
+    const auto summary = read_text(out() / "summary.json");
+    const auto place = summary.find("xxh3-128:");
+    return place == std::string::npos ? "" : summary.substr(place, 41);
+  }
 
   TemporaryFolder folder;
 };
@@ -425,6 +431,7 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
   const Started whole(toml);
   whole.finish();
   REQUIRE(whole.weights() != "");
+  REQUIRE(whole.digest() != "");
   std::mt19937 random(is_long() ? std::random_device()() : 1);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::ratio<60>>(minutes());
   do {
@@ -442,6 +449,7 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
     }
     killed.finish();
     CHECK((killed.weights() == whole.weights()));
+    CHECK(killed.digest() == whole.digest());
     CHECK(killed.losses() == whole.losses());
   } while (std::chrono::steady_clock::now() < end);
 }
@@ -470,6 +478,7 @@ TEST_CASE("crash: vernier train over a disk that fails at the k-th system call")
     }
     struck.finish();
     CHECK((struck.weights() == whole.weights()));
+    CHECK(struck.digest() == whole.digest());
     CHECK(struck.losses() == whole.losses());
   }
 }

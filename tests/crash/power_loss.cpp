@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
+
+#include "temporary_folder.h"
 
 using disk::Call;
 namespace fs = std::filesystem;
@@ -186,8 +187,7 @@ std::map<std::string, std::string> UnsafeDisk::everything_of(const fs::path& fol
     } else if (entry.is_directory()) {
       all[name + "/"] = "";
     } else {
-      std::ifstream file(entry.path(), std::ios::binary);
-      all[name] = std::string(std::istreambuf_iterator<char>(file), {});
+      all[name] = read_text(entry.path());
     }
   }
   return all;

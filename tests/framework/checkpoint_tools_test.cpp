@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "program.h"
+#include "same_tensors.h"
 #include "thrown.h"
 #include "weight_files.h"
 
@@ -114,16 +115,6 @@ Tensors published(const std::string& prefix = "") {
     all[prefix + block + "attn.bias"] = torch::ones({8, 8}).tril().view({1, 1, 8, 8});
   }
   return all;
-}
-
-void check_equal(const Tensors& left, const Tensors& right) {
-  REQUIRE(left.size() == right.size());
-  for (const auto& [name, tensor] : left) {
-    CAPTURE(name);
-    REQUIRE(right.count(name) == 1);
-    CHECK((right.at(name).scalar_type() == tensor.scalar_type()));
-    CHECK(right.at(name).equal(tensor));
-  }
 }
 
 }  // namespace

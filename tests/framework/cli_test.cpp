@@ -372,6 +372,30 @@ TEST_CASE("cli: --resume stands anywhere, and more steps may be trained") {
   CHECK(whole.summary()["digest"] == place.summary()["digest"]);
 }
 
+TEST_CASE("cli: a run that was killed after its last checkpoint gets its summary where it is resumed") {
+  Place place;
+  REQUIRE(place.train({set("run.validate_every=10")}) == 0);
+  auto whole = place.summary();
+  const auto state = read_text(place.at("out/checkpoints/step-00000020/state.safetensors"));
+  whole.erase("this_process");  // which is another
+  auto shorter = whole;
+  shorter["steps"] = 10;
+  auto stopped = whole;
+  stopped["ended_by"] = "signal 15";
+  for (const std::string& left : {std::string(), std::string("{\"steps\": 2"), shorter.dump(), stopped.dump()}) {
+    CAPTURE(left);
+    fs::remove(place.at("out/summary.json"));
+    if (!left.empty()) place.folder.write("out/summary.json", left);
+    CHECK(place.train({"--resume", set("run.validate_every=10")}) == 0);
+    auto summary = place.summary();
+    CHECK(summary["this_process"]["steps"] == 0);
+    summary.erase("this_process");
+    CHECK(summary == whole);
+    CHECK(read_text(place.at("out/checkpoints/step-00000020/state.safetensors")) == state);
+  }
+  CHECK_FALSE(fs::exists(place.at("out-2")));
+}
+
 TEST_CASE("cli: a finished run is left as it is, and changes are told where a run goes on") {
   Place place;
   REQUIRE(place.train() == 0);
@@ -595,13 +619,13 @@ TEST_CASE("cli: a run's folder that is a link, or that others may write to, is r
   fs::create_directory(place.at("real"));
   fs::create_directory_symlink(place.at("real"), place.at("out"));
   CHECK(place.train() == 2);
-  CHECK(says(place.err, "the run's folder out is a symbolic link; set [run] output to the folder itself"));
+  CHECK(says(place.err, "the run's folder out: is a symbolic link; give the folder itself"));
   fs::remove(place.at("out"));
   fs::create_directory(place.at("out"));
   fs::permissions(place.at("out"), fs::perms::all);
   CHECK(place.train() == 2);
   CHECK(is_one_line(place.err));
-  CHECK(says(place.err, "others may write to the run's folder out; chmod go-w it, or take another"));
+  CHECK(says(place.err, "the run's folder out: can be written to by others; chmod go-w it, or take another folder"));
   fs::permissions(place.at("out"), fs::perms::owner_all);
   CHECK(place.train() == 0);
 }

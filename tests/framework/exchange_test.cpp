@@ -8,6 +8,7 @@
 
 #include "small_run.h"
 #include "thrown.h"
+#include "trained.h"
 
 using vernier::Error;
 using vernier::Event;
@@ -50,20 +51,6 @@ constexpr const char* to_fp32 = "precision = {use = 'fp32'}\nscaler = {use = 'no
 constexpr const char* to_masters = "precision = {use = 'low_weights'}";
 constexpr const char* to_plain = "precision = {use = 'low_weights', masters = false}";
 
-struct Result {
-  std::string digest, losses;
-  bool operator==(const Result&) const = default;
-};
-std::ostream& operator<<(std::ostream& out, const Result& result) {
-  return out << result.digest << '\n' << result.losses;
-}
-
-std::string read(const std::filesystem::path& file) {
-  std::stringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
-}
-
 // Without the notices and what is not of the numbers.
 std::string losses_of(const std::string& lines) {
   std::istringstream in(lines);
@@ -78,11 +65,7 @@ struct Small : SmallRun {
       : SmallRun(from_toml({base + text}), output, plugins_and_fixtures()) {}
 };
 
-Result result_of(const SmallRun& run) {
-  return {run.digest(), read(run.run.output + "/losses.jsonl")};
-}
-
-Result train(const std::string& text) {
+Trained train(const std::string& text) {
   const TemporaryFolder output;
   Small run(text, output.path().string());
   run.train();
@@ -90,8 +73,8 @@ Result train(const std::string& text) {
   return result_of(run);
 }
 
-Result without_notices(Result result) {
-  return {result.digest, losses_of(result.losses)};
+Trained without_notices(Trained result) {
+  return {result.digest, losses_of(result.losses), result.updates};
 }
 
 State copy_of(const State& state) {
@@ -130,8 +113,8 @@ TEST_CASE("exchange: from float32 to bfloat16 is a run in bfloat16 from the weig
   second.train();
 
   CHECK(second.digest() == switched.digest);
-  const auto before = losses_of(read(first.run.output + "/losses.jsonl"));
-  const auto later = losses_of(read(second.run.output + "/losses.jsonl"));
+  const auto before = losses_of(read_text(first.run.output + "/losses.jsonl"));
+  const auto later = losses_of(read_text(second.run.output + "/losses.jsonl"));
   CHECK(losses_of(switched.losses) == before + later);
   CHECK(switched.digest != train(fp32).digest);
   CHECK(switched.digest != train(bf16).digest);
@@ -201,7 +184,7 @@ TEST_CASE("exchange: mixed precision goes on, off and over to another dtype, tol
   const TemporaryFolder output;
   Small run(fp32 + after(4, to_fp16) + after(9, to_fp32) + after(12, to_bf16), output.path().string());
   run.train();
-  const auto lines = read(run.run.output + "/losses.jsonl");
+  const auto lines = read_text(run.run.output + "/losses.jsonl");
   const auto line = [&](int step) {
     const auto start = lines.find("{\"step\":" + std::to_string(step) + ",\"loss\"");
     return lines.substr(start, lines.find('\n', start) - start);

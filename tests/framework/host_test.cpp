@@ -6,10 +6,8 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <random>
 #include <set>
-#include <sstream>
 
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -46,13 +44,6 @@ Table with(const char* key, const char* value) {
   return {{key, {std::string(value), "run.toml:4"}}};
 }
 
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::stringstream bytes;
-  bytes << in.rdbuf();
-  return bytes.str();
-}
-
 template <class T>
 T read_at(const std::string& bytes, std::uint64_t offset) {
   REQUIRE(offset + sizeof(T) <= bytes.size());
@@ -63,7 +54,7 @@ T read_at(const std::string& bytes, std::uint64_t offset) {
 
 // The names of the symbols that a library exports, read from its table of dynamic symbols.
 std::set<std::string> exports_of(const fs::path& library) {
-  const std::string bytes = bytes_of(library);
+  const std::string bytes = read_text(library);
   const auto header = read_at<Elf64_Ehdr>(bytes, 0);
   std::set<std::string> names;
   for (unsigned i = 0; i < header.e_shnum; ++i) {
@@ -178,7 +169,7 @@ TEST_CASE("host: files that are no library are refused") {
 
 TEST_CASE("host: a damaged library is refused or read, whatever the damage") {
   const TemporaryFolder folder;
-  const std::string whole = bytes_of(product / "scaler" / "none.so");
+  const std::string whole = read_text(product / "scaler" / "none.so");
   const auto header = read_at<Elf64_Ehdr>(whole, 0);
   int refusals = 0;
   const auto try_to_read = [&](const std::string& bytes) {

@@ -1,11 +1,11 @@
 // Whatever a manifest.json says, parse_manifest gives a manifest that is in order or throws Error.
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 
-#include <cstdlib>
 #include <cstring>
 
-#include "checksum.h"
+#include "fuzzer.h"
 
 namespace {
 
@@ -19,13 +19,7 @@ void mend_checksum(std::uint8_t* data, std::size_t size) {
   std::memcpy(data + size - tail, text.data(), tail);
 }
 
-void must(bool holds) {
-  if (!holds) std::abort();  // which the fuzzer reports, with the input
-}
-
 }  // namespace
-
-extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   size = LLVMFuzzerMutate(data, size, most);

@@ -6,15 +6,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fuzzer.h"
 #include "input_file.h"
 
 namespace {
 
 using vernier::Safetensors;
-
-void must(bool holds) {
-  if (!holds) std::abort();  // which the fuzzer reports, with the input
-}
 
 void check_filled(const Safetensors& read, const std::uint8_t* data, std::size_t size) {
   std::uint64_t length = 0;
@@ -43,8 +40,6 @@ void mend_length(std::uint8_t* data, std::size_t size) {
 }
 
 }  // namespace
-
-extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   size = LLVMFuzzerMutate(data, size, most);

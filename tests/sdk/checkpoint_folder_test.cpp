@@ -10,6 +10,8 @@
 #include <iterator>
 #include <set>
 
+#include "file_mode.h"
+#include "same_tensors.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 
@@ -38,27 +40,6 @@ CheckpointManifest about() {
   manifest.plugins = {{"task/mlp", "1.0.0"}, {"optimizer/adamw", "1.2.0"}};
   manifest.configuration = R"({"run":{"steps":20}})";
   return manifest;
-}
-
-void check_equal(const Tensors& a, const Tensors& b) {
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, tensor] : a) {
-    CAPTURE(name);
-    REQUIRE(b.count(name) == 1);
-    CHECK(b.at(name).dtype().name() == tensor.dtype().name());
-    CHECK(b.at(name).equal(tensor));
-  }
-}
-
-mode_t mode_of(const fs::path& path) {
-  struct stat status = {};
-  REQUIRE(::lstat(path.c_str(), &status) == 0);
-  return status.st_mode & 0777;
-}
-
-std::string read_bytes(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void write_bytes(const fs::path& path, const std::string& bytes) {
@@ -135,7 +116,7 @@ TEST_CASE("checkpoint folder: a checkpoint that stands there is replaced, anythi
   };
   const auto file = saved.folder.write("file", "precious");
   CHECK(refusal(file) == failed(file + ": is there, and is no checkpoint"));
-  CHECK(read_bytes(file) == "precious");
+  CHECK(read_text(file) == "precious");
   fs::create_directory_symlink(saved.path, saved.folder / "link");
   CHECK(refusal(saved.folder / "link") == failed(saved.folder / "link" + ": is there, and is no checkpoint"));
 }
@@ -198,6 +179,52 @@ TEST_CASE("checkpoint folder: checksums are those of another implementation") {
   CHECK(manifest.files.at("model.safetensors").tensors.at("h.0.weight").checksum == "1af8c9b392cf6ed8a31ba90982781b24");
 }
 
+namespace {
+
+// As tests/oracles/checkpoint.py makes them.
+torch::Tensor numbers(std::vector<std::int64_t> shape, torch::ScalarType type) {
+  const auto values = (torch::arange(c10::multiply_integers(shape)) * 5).remainder(11);
+  return (type == torch::kBool ? values.ne(0) : type == torch::kUInt8 ? values : values - 5).to(type).view(shape);
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint folder: what Python wrote from the specification alone is read, and ours are the same bytes") {
+  const std::string theirs = VERNIER_SOURCE_DIR "/tests/oracles/checkpoint";
+  const Tensors model = {{"h.10.weight", numbers({3, 4}, torch::kFloat32)},
+                         {"h.2.weight", numbers({5}, torch::kBFloat16)},
+                         {"half", numbers({2, 2, 2}, torch::kFloat16)},
+                         {"ready", numbers({3}, torch::kBool)},
+                         {"größe", numbers({}, torch::kFloat64)}};
+  const Tensors state = {{"run/step", torch::tensor(std::int64_t{7})},
+                         {"plugin/optimizer/adamw/0/mean", numbers({3, 4}, torch::kFloat32)},
+                         {"random/cpu", numbers({17}, torch::kUInt8)},
+                         {"nothing", numbers({0, 3}, torch::kFloat32)},
+                         {"few", numbers({2}, torch::kInt32)}};
+  const auto stored = vernier::read_checkpoint(theirs);
+  check_equal(stored.model, model);
+  check_equal(stored.state, state);
+  CHECK(stored.manifest.step == 7);
+  CHECK(stored.manifest.run == "python");
+  CHECK(stored.manifest.configuration == R"({"run":{"steps":7}})");
+  const TemporaryFolder folder;
+  const auto ours = folder / "step-00000007";
+  const auto manifest = vernier::write_checkpoint(ours, about(), model, state);
+  for (const auto& [name, said] : stored.manifest.files) {
+    CAPTURE(name);
+    CHECK(read_text(ours + "/" + name) == read_text(theirs + "/" + name));
+    const auto& written = manifest.files.at(name);
+    CHECK(written.bytes == said.bytes);
+    CHECK(written.header_checksum == said.header_checksum);
+    REQUIRE(written.tensors.size() == said.tensors.size());
+    for (const auto& [tensor, described] : said.tensors) {
+      CHECK(written.tensors.at(tensor).checksum == described.checksum);
+      CHECK(written.tensors.at(tensor).dtype == described.dtype);
+      CHECK(written.tensors.at(tensor).shape == described.shape);
+    }
+  }
+}
+
 TEST_CASE("checkpoint folder: a newer version is refused, naming both") {
   const auto refusal = thrown_by([] {
     vernier::parse_manifest(
@@ -218,7 +245,7 @@ TEST_CASE("checkpoint folder: a newer version is refused, naming both") {
 TEST_CASE("checkpoint folder: cut short anywhere, it is refused by the name of the file") {
   const Saved saved;
   for (const std::string name : {"manifest.json", "model.safetensors", "state.safetensors"}) {
-    const std::string path = saved.path + "/" + name, bytes = read_bytes(path);
+    const std::string path = saved.path + "/" + name, bytes = read_text(path);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       CAPTURE(size);
       write_bytes(path, bytes.substr(0, size));
@@ -238,7 +265,7 @@ TEST_CASE("checkpoint folder: cut short anywhere, it is refused by the name of t
 TEST_CASE("checkpoint folder: a changed bit anywhere is refused, by the names of file and tensor") {
   const Saved saved;
   for (const std::string name : {"manifest.json", "model.safetensors", "state.safetensors"}) {
-    const std::string path = saved.path + "/" + name, bytes = read_bytes(path);
+    const std::string path = saved.path + "/" + name, bytes = read_text(path);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       CAPTURE(i);
       std::string changed = bytes;
@@ -252,7 +279,7 @@ TEST_CASE("checkpoint folder: a changed bit anywhere is refused, by the names of
     write_bytes(path, bytes);
   }
   const std::string path = saved.path + "/model.safetensors";
-  auto bytes = read_bytes(path);
+  auto bytes = read_text(path);
   bytes[bytes.size() - 3] ^= 0x10;  // the last but three of all bytes: two BOOL stand behind it
   write_bytes(path, bytes);
   CHECK(says(saved.read().text, path + ": tensor 'h.0.bias': its bytes were changed: their checksum is "));
@@ -290,7 +317,7 @@ TEST_CASE("checkpoint folder: foreign files and missing ones are refused") {
     const Saved saved;
     const std::string path = saved.path + "/" + name;
     for (const std::string& foreign : {std::string(), std::string("{}"), std::string("PK\3\4 a zip"),
-                                      std::string(4096, '\0'), std::string(4096, 'x')}) {
+                                       std::string(4096, '\0'), std::string(4096, 'x')}) {
       write_bytes(path, foreign);
       CHECK(saved.read().text.starts_with(path + ": "));
     }

@@ -11,11 +11,12 @@
 
 #include <cstring>
 #include <fstream>
-#include <iterator>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "same_tensors.h"
 #include "temporary_folder.h"
 
 using vernier::Error;
@@ -31,16 +32,6 @@ const std::vector<torch::ScalarType> dtypes = {
     torch::kFloat16,         torch::kUInt16,         torch::kInt16,   torch::kFloat8_e5m2,
     torch::kFloat8_e4m3fn,   torch::kFloat8_e8m0fnu, torch::kInt8,    torch::kFloat8_e5m2fnuz,
     torch::kFloat8_e4m3fnuz, torch::kUInt8,          torch::kBool};
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string bytes_of(const torch::Tensor& tensor) {
-  const auto whole = tensor.contiguous();
-  return {static_cast<const char*>(whole.const_data_ptr()), whole.nbytes()};
-}
 
 void write(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -60,18 +51,6 @@ std::string refusal(const std::string& path) {
     return "";
   } catch (const Error& error) {
     return error.what();
-  }
-}
-
-void check_same(const Tensors& left, const Tensors& right) {
-  REQUIRE(left.size() == right.size());
-  for (const auto& [name, tensor] : left) {
-    CAPTURE(name);
-    REQUIRE(right.count(name) == 1);
-    const auto& other = right.at(name);
-    CHECK(tensor.dtype().name() == other.dtype().name());
-    CHECK(tensor.sizes() == other.sizes());
-    CHECK(bytes_of(tensor) == bytes_of(other));
   }
 }
 
@@ -124,7 +103,7 @@ TEST_CASE("random tensors come back bit for bit") {
     const Metadata metadata = {{"seed", std::to_string(seed)}};
     vernier::save_safetensors(folder / "file", tensors, metadata);
     const auto read = vernier::read_safetensors(folder / "file");
-    check_same(tensors, read.tensors);
+    check_equal(tensors, read.tensors);
     CHECK(read.metadata == metadata);
   }
 }
@@ -139,7 +118,7 @@ TEST_CASE("every dtype comes back, without elements too") {
     tensors[std::string(c10::toString(dtype)) + ".none"] = random.of(dtype, {2, 0});
   }
   vernier::save_safetensors(folder / "file", tensors);
-  check_same(tensors, vernier::load_safetensors(folder / "file"));
+  check_equal(tensors, vernier::load_safetensors(folder / "file"));
 }
 
 TEST_CASE("views are written as what they show") {
@@ -173,7 +152,7 @@ TEST_CASE("files are those of the format's own library, byte for byte") {
     REQUIRE(fs::exists(theirs));
     const auto read = vernier::read_safetensors(theirs.string());
     vernier::save_safetensors(folder / "ours", read.tensors, read.metadata);
-    CHECK(bytes_of(fs::path(folder / "ours")) == bytes_of(theirs));
+    CHECK(read_text(folder / "ours") == read_text(theirs));
   }
 }
 
@@ -186,20 +165,20 @@ TEST_CASE("metadata that is there and empty reads as none, and is not written") 
   REQUIRE(read.tensors.size() == 1);
   vernier::save_safetensors(folder / "ours", read.tensors, read.metadata);
   // Theirs without the key; the header's length and its padding follow.
-  const std::string bytes = bytes_of(theirs), key = R"("__metadata__":{},)";
+  const std::string bytes = read_text(theirs), key = R"("__metadata__":{},)";
   std::string header = bytes.substr(8, bytes.rfind('}') - 7);
   REQUIRE(header.find(key) == 1);
   header.erase(1, key.size());
   header.append((8 - header.size() % 8) % 8, ' ');
   const std::string data = bytes_of(read.tensors.begin()->second);
-  CHECK(bytes_of(fs::path(folder / "ours")) == with_length(header, data));
+  CHECK(read_text(folder / "ours") == with_length(header, data));
 }
 
 TEST_CASE("a file that is cut anywhere is refused") {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
   vernier::save_safetensors(path, {{"a", torch::ones({3})}, {"b", torch::ones({2, 2}, torch::kInt8)}}, {{"k", "v"}});
-  const std::string whole = bytes_of(fs::path(path));
+  const std::string whole = read_text(path);
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CAPTURE(length);
     write(path, whole.substr(0, length));
@@ -209,11 +188,33 @@ TEST_CASE("a file that is cut anywhere is refused") {
   CHECK(refusal(path) == path + ": has 1 bytes too many after its tensors");
 }
 
+TEST_CASE("every other length of the header is refused") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  vernier::save_safetensors(path, {{"a", torch::ones({3})}, {"b", torch::ones({2, 2}, torch::kInt8)}}, {{"k", "v"}});
+  const std::string whole = read_text(path);
+  std::uint64_t right = 0;
+  std::memcpy(&right, whole.data(), sizeof right);
+  std::vector<std::uint64_t> lengths(whole.size() + 16);
+  std::iota(lengths.begin(), lengths.end(), 0);
+  for (int bit = 0; bit < 64; ++bit) {
+    for (const std::uint64_t off : {-1, 0, 1}) lengths.push_back((std::uint64_t{1} << bit) + off);
+  }
+  for (const auto length : lengths) {
+    if (length == right) continue;
+    CAPTURE(length);
+    std::string changed = whole;
+    std::memcpy(changed.data(), &length, sizeof length);
+    write(path, changed);
+    CHECK(refusal(path).starts_with(path + ": "));
+  }
+}
+
 TEST_CASE("a changed bit in the header is refused or reads to something whole") {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
   vernier::save_safetensors(path, {{"a", torch::ones({3})}, {"b", torch::ones({2, 2}, torch::kBool)}}, {{"k", "v"}});
-  const std::string whole = bytes_of(fs::path(path));
+  const std::string whole = read_text(path);
   for (std::size_t at = 0; at < whole.size() - 16; ++at) {
     for (int bit = 0; bit < 8; ++bit) {
       CAPTURE(at);
@@ -224,7 +225,7 @@ TEST_CASE("a changed bit in the header is refused or reads to something whole") 
       try {
         const auto read = vernier::read_safetensors(path);
         vernier::save_safetensors(path, read.tensors, read.metadata);
-        check_same(read.tensors, vernier::load_safetensors(path));
+        check_equal(read.tensors, vernier::load_safetensors(path));
       } catch (const Error& error) {
         CHECK(std::string(error.what()).starts_with(path + ": "));
       }
@@ -380,7 +381,7 @@ TEST_CASE("signals and short writes are not seen") {
   sigaddset(&alarm, SIGALRM);
   ::pthread_sigmask(SIG_BLOCK, &alarm, nullptr);  // inherited by the reader: the writer gets them all
   std::string received;
-  std::thread reader([&] { received = bytes_of(fs::path(pipe)); });
+  std::thread reader([&] { received = read_text(pipe); });
   ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
 
   struct sigaction interrupt = {}, before = {};
@@ -398,6 +399,6 @@ TEST_CASE("signals and short writes are not seen") {
   ::sigaction(SIGALRM, &before, nullptr);
 
   vernier::save_safetensors(folder / "file", tensors);
-  CHECK(received == bytes_of(fs::path(folder / "file")));
+  CHECK(received == read_text(folder / "file"));
   MESSAGE("interrupted " << interrupted << " times");
 }

@@ -82,8 +82,8 @@ class SmallRun {
   void go_on() { stop_ = 0; }
 
   bool resume(const std::string& from = "") {
-    const auto snapshot = wiring->checkpoint->read(run, from);
-    if (snapshot) trainer->resume(run, *snapshot);
+    auto snapshot = wiring->checkpoint->read(run, from);
+    if (snapshot) trainer->resume(run, std::move(*snapshot));
     return snapshot.has_value();
   }
 

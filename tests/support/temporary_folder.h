@@ -1,10 +1,17 @@
-// A folder that is gone when the test is over.
+// A folder that is gone when the test is over, and what is in a file.
 #pragma once
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
+
+// Its bytes; "" where there is none.
+inline std::string read_text(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 class TemporaryFolder {
  public:

@@ -1,3 +1,5 @@
+// Writes a checkpoint, then moves the links, then removes what need not stay: whatever ends the process in between, the
+// newest that was there before is there still.
 #include "folder.h"
 
 #include <sys/stat.h>

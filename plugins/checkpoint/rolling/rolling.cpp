@@ -12,12 +12,14 @@
 //   async = true         the state is copied after the step, which takes its size in memory, and written while the
 //                        training goes on
 //   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
-//   on_failure = "stop"  a save that fails ends the run at the next step; or "go_on": the next save tries again
+//   on_failure = "stop"  a save that fails in the background is tried once more at the next step, which waits for it;
+//                        where that fails too, the run ends. Or "go_on": the next save tries again
 //
 // A run that ends, is stopped by a signal, or fails between two steps always has a last one; it waits until that is on
 // the disk, and fails where it cannot be. `latest` and `best` are links. Where a run goes on from before its newest
 // checkpoint, the later ones stay, renamed to abandoned-step-00000200.
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <vernier/copy.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
@@ -26,7 +28,9 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <future>
+#include <memory>
 #include <sstream>
 #include <utility>
 
@@ -53,23 +57,52 @@ const std::string model_prefix = "model/";
 class Copies {
  public:
   Tensors of(const Tensors& live, torch::Device device) {
+    make_room(live);
     Tensors kept;
+    std::vector<vernier::Copied> on_host;
     const torch::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : live) kept[name] = copy(name, tensor);
+    for (const auto& [name, tensor] : live) {
+      if (!can_be_saved(tensor)) continue;
+      kept[name] = room_for(name, tensor);
+      if (tensor.is_cpu()) {
+        on_host.push_back({kept[name], tensor.detach()});
+      } else {
+        kept[name].copy_(tensor.detach(), /*non_blocking=*/true);
+      }
+    }
+    vernier::copy_past_caches(on_host);
     copies_ = kept;
+    for (const auto& [name, tensor] : live) kept.try_emplace(name, tensor);  // the writer refuses it by name
     if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
     return kept;
   }
 
  private:
-  torch::Tensor copy(const std::string& name, const torch::Tensor& tensor) {
-    if (!tensor.defined() || tensor.layout() != torch::kStrided) return tensor;  // the writer refuses it by name
-    auto& kept = copies_[name];
-    if (!kept.defined() || kept.scalar_type() != tensor.scalar_type() || kept.sizes() != tensor.sizes()) {
-      const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
-      kept = torch::empty(tensor.sizes(), options);
+  // The large ones at once: what is mostly new is mostly the first copy.
+  void make_room(const Tensors& live) {
+    constexpr std::size_t large = 1 << 16;
+    Tensors wanted;
+    for (const auto& [name, tensor] : live) {
+      const bool is_large = can_be_saved(tensor) && tensor.is_cpu() && tensor.nbytes() >= large;
+      if (is_large && !fits(name, tensor)) wanted[name] = tensor;
     }
-    return kept.copy_(tensor.detach(), /*non_blocking=*/true);
+    for (auto& [name, tensor] : vernier::empty_on_cpu(wanted)) copies_[name] = std::move(tensor);
+  }
+
+  torch::Tensor room_for(const std::string& name, const torch::Tensor& tensor) {
+    if (fits(name, tensor)) return copies_[name];
+    const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
+    return torch::empty(tensor.sizes(), options);
+  }
+
+  static bool can_be_saved(const torch::Tensor& tensor) {
+    return tensor.defined() && tensor.layout() == torch::kStrided;
+  }
+
+  bool fits(const std::string& name, const torch::Tensor& tensor) const {
+    const auto kept = copies_.find(name);
+    return kept != copies_.end() && kept->second.defined() && kept->second.scalar_type() == tensor.scalar_type() &&
+           kept->second.sizes() == tensor.sizes();
   }
 
   Tensors copies_;
@@ -114,11 +147,11 @@ class Rolling final : public vernier::Checkpoint {
     bus.on(Event::Validated, [this](Run& run) { judge(run); });
     bus.on(Event::EpochEnd, [this](Run&) { wanted_ |= at_epoch_end_; });
     bus.on(Event::RunEnd, [this](Run& run) {
-      wait(run);
+      wait(run, /*is_last=*/true);
       if (!failure_.empty()) throw Error(failure_);
     });
     bus.on(Event::RunFailed, [this](Run& run) {
-      wait(run);
+      wait(run, /*is_last=*/true);
       if (!failure_.empty() && !goes_on_) warn(failure_);
     });
   }
@@ -139,15 +172,15 @@ class Rolling final : public vernier::Checkpoint {
     const auto begin = Clock::now();
     last_ = begin;
     const Tensors tensors = async_ ? copies_.of(snapshot.tensors, run.device) : snapshot.tensors;
-    Save what = describe(tensors, run);
-    const Folder folder = folder_of(run.output);
+    const auto what = std::make_shared<const Save>(describe(tensors, run));
     total_ = 0;
     done_ = 0;
     for (const auto& [name, tensor] : tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
     stalled_ = std::chrono::duration<double>(Clock::now() - begin).count();
-    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, [this, folder, what = std::move(what)] {
-      return folder.save(what, [this](std::uint64_t bytes) { done_ = bytes; });
-    });
+    save_ = [this, folder = folder_of(run.output), what] {
+      return folder.save(*what, [this](std::uint64_t bytes) { done_ = bytes; });
+    };
+    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, save_);
     if (async_) return;
     wait(run);
     stop_at_failure();
@@ -232,25 +265,41 @@ class Rolling final : public vernier::Checkpoint {
     stop_at_failure();
   }
 
-  void wait(Run& run) {
+  void wait(Run& run, bool is_last = false) {
     if (!writing_.valid()) return;
+    const auto save = std::exchange(save_, nullptr);
     try {
-      const Saved saved = writing_.get();
-      failure_.clear();
-      std::erase_if(scores_, [&](const auto& score) {
-        const bool is_there = std::ranges::find(saved.steps, score.first) != saved.steps.end();
-        return !is_there && score.first <= saved.steps.front();
-      });
-      run.notice("checkpoint_saved", {{"path", saved.path},
-                                      {"seconds", saved.seconds},
-                                      {"bytes", static_cast<std::int64_t>(saved.bytes)},
-                                      {"stalled", stalled_}});
+      tell_saved(run, writing_.get());
     } catch (...) {
       failure_ = vernier::caught().message;
-      if (!goes_on_) return;
+      if (async_ && (is_last || !goes_on_)) try_again(run, save);
+      if (failure_.empty() || !goes_on_) return;
       warn(failure_, " (the run goes on without this checkpoint; the next save tries again)");
       run.notice("checkpoint_failed", {{"reason", failure_}});
     }
+  }
+
+  // What is to be saved is there still, and no later save is sure to come.
+  void try_again(Run& run, const std::function<Saved()>& save) {
+    const auto first = failure_;
+    try {
+      tell_saved(run, save());
+      warn(first, " (the second try went well)");
+    } catch (...) {
+      failure_ = first + "; once more: " + vernier::caught().message;
+    }
+  }
+
+  void tell_saved(Run& run, const Saved& saved) {
+    failure_.clear();
+    std::erase_if(scores_, [&](const auto& score) {
+      const bool is_there = std::ranges::find(saved.steps, score.first) != saved.steps.end();
+      return !is_there && score.first <= saved.steps.front();
+    });
+    run.notice("checkpoint_saved", {{"path", saved.path},
+                                    {"seconds", saved.seconds},
+                                    {"bytes", static_cast<std::int64_t>(saved.bytes)},
+                                    {"stalled", stalled_}});
   }
 
   void stop_at_failure() {
@@ -292,7 +341,8 @@ class Rolling final : public vernier::Checkpoint {
   double stalled_ = 0;
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_ = 0;
-  std::future<Saved> writing_;  // the last member: it uses the others
+  std::function<Saved()> save_;  // writes what was copied last
+  std::future<Saved> writing_;   // the last member: it uses the others
 };
 
 }  // namespace

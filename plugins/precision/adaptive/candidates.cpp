@@ -1,3 +1,4 @@
+// Which candidates an operation has, and how a run of one is timed and its error taken.
 #include "candidates.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -57,27 +57,26 @@ struct StoredCheckpoint {
 // Writes a checkpoint: into a temporary folder beside `path`, each file brought to the disk (fsync), the folder too,
 // renamed, the parent brought to the disk. When it returns, the checkpoint outlives a loss of power; after an Error,
 // `path` is as it was. Checkpoints of one parent are for one writer at a time. Files get mode 0600, folders 0700. The
-// parent must exist; a symbolic link, and a folder that others may write to, is refused. A checkpoint that stands at
-// `path` is replaced. Tensors of any device and stride; a name in `model` or `state` must be UTF-8. progress, where
-// given, is told after each piece how many bytes of tensors are written. Returns the manifest as it was written.
+// parent must exist and not be shared. A checkpoint that stands at `path` is replaced. Tensors of any device and stride;
+// names must be UTF-8. progress is told after each piece how many bytes of tensors are written. Returns the manifest.
 VERNIER_API CheckpointManifest write_checkpoint(const std::string& path, CheckpointManifest about, const Tensors& model,
                                                 const Tensors& state,
                                                 const std::function<void(std::uint64_t)>& progress = {});
 
 // Reads a checkpoint whose origin need not be trusted. The manifest, then sizes, headers and the checksum of every
-// byte are checked before anything is returned. Takes as many threads as LibTorch has been given.
+// byte are checked before anything is returned. Takes as many threads as LibTorch has been given. move_into() (copy.h)
+// puts what it returns into a live model.
 VERNIER_API StoredCheckpoint read_checkpoint(const std::string& path);
 
 // Only the model's tensors, with the same checks; state.safetensors is not opened, and `state` stays empty.
 VERNIER_API StoredCheckpoint read_checkpoint_model(const std::string& path);
-
 // Makes the same checks as read_checkpoint on every byte, in the memory of one tensor a thread.
 VERNIER_API CheckpointManifest verify_checkpoint(const std::string& path);
 
 // The manifest alone, its own checksum checked; the other files are not opened (version 1: the header of its one file).
 VERNIER_API CheckpointManifest read_manifest(const std::string& path);
 
-// The text of a manifest.json. path: for messages.
+// Of the text of a manifest.json. path: for messages.
 VERNIER_API CheckpointManifest parse_manifest(const std::string& path, const std::string& text);
 
 // True where `path` looks like a checkpoint: a folder with a manifest, or with the one file of version 1.
@@ -86,12 +85,14 @@ VERNIER_API bool is_checkpoint(const std::string& path);
 // Names of checkpoints that sort as their steps do: "step-00000100". -1 where a name is none.
 VERNIER_API std::string checkpoint_name(std::int64_t step);
 VERNIER_API std::int64_t step_of_checkpoint(const std::string& path);
-
 // The paths of what has such a name in a folder, the highest step first, whole or not. None where there is no folder.
 VERNIER_API std::vector<std::string> checkpoints_in(const std::string& folder);
 
 // Removes what writers that were killed left in a folder. For the one writer, before it writes.
 VERNIER_API void remove_unfinished_checkpoints(const std::string& folder);
+
+// Throws where others could put their file in the place of one in the folder: a link, or one that they may write to.
+VERNIER_API void refuse_a_shared_folder(const std::string& path);
 
 // Brings a folder's names to the disk (fsync): after a link or a folder of checkpoints was made.
 VERNIER_API void sync_checkpoint_folder(const std::string& folder);

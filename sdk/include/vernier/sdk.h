@@ -3,6 +3,8 @@
 
 #include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
+#include <vernier/copy.h>
 #include <vernier/error.h>
 #include <vernier/float8_linear.h>
 #include <vernier/grad_norm.h>

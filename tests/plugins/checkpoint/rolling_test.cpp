@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
@@ -16,8 +15,10 @@
 #include <set>
 
 #include "faulty_disk.h"
+#include "file_mode.h"
 #include "plugin_library.h"
 #include "temporary_folder.h"
+#include "thrown.h"
 
 using vernier::Checkpoint;
 using vernier::Error;
@@ -126,16 +127,6 @@ struct Fixture {
 
 using Names = std::set<std::string>;
 
-mode_t mode_of(const fs::path& path) {
-  struct stat status = {};
-  REQUIRE(::lstat(path.c_str(), &status) == 0);
-  return status.st_mode & 0777;
-}
-
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("rolling: the newest checkpoints stay and are read") {
@@ -226,13 +217,13 @@ TEST_CASE("rolling: where the newest is damaged the one before is read, with the
   fs::remove(fixture.file("step-00000020"));
   CHECK(fixture.read() == 10);
   REQUIRE(warnings.size() == 3);
-  CHECK(mentions(warnings[0], fixture.file("step-00000030") + ": is cut short"));
-  CHECK(mentions(warnings[1], fixture.file("step-00000020") + ": cannot be opened: No such file or directory"));
-  CHECK(mentions(warnings[2], "resuming from " + (fixture.checkpoints() / "step-00000010").string()));
+  CHECK(says(warnings[0], fixture.file("step-00000030") + ": is cut short"));
+  CHECK(says(warnings[1], fixture.file("step-00000020") + ": cannot be opened: No such file or directory"));
+  CHECK(says(warnings[2], "resuming from " + (fixture.checkpoints() / "step-00000010").string()));
 
   std::ofstream(fixture.file("step-00000010")) << "damaged";
-  CHECK(mentions(fixture.refusal(), "no checkpoint in " + fixture.checkpoints().string() + " can be read"));
-  CHECK(mentions(fixture.refusal(), "step-00000030"));
+  CHECK(says(fixture.refusal(), "no checkpoint in " + fixture.checkpoints().string() + " can be read"));
+  CHECK(says(fixture.refusal(), "step-00000030"));
 }
 
 TEST_CASE("rolling: a damaged newest one does not push out good ones") {
@@ -252,7 +243,7 @@ TEST_CASE("rolling: checkpoints that a run went back from are kept aside") {
   CHECK(fixture.read() == 25);
   CHECK(fixture.read((fixture.checkpoints() / "abandoned-step-00000030").string()) == 30);
   REQUIRE(warnings.size() == 1);
-  CHECK(mentions(warnings[0], "kept as abandoned-step-00000030"));
+  CHECK(says(warnings[0], "kept as abandoned-step-00000030"));
 }
 
 TEST_CASE("rolling: a newer format is refused, naming both, and not fallen back from") {
@@ -341,11 +332,11 @@ TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and
         reached = static_cast<int>(faulty_disk::calls.size()) >= nth;
       }
       if (!message.empty()) {
-        CHECK(mentions(message, fixture.checkpoints().string()));
-        CHECK(mentions(message, std::generic_category().message(reason)));
+        CHECK(says(message, fixture.checkpoints().string()));
+        CHECK(says(message, std::generic_category().message(reason)));
       }
       CHECK((message.empty() ? fixture.read() == 30 : fixture.read() >= 20));
-      for (const auto& warning : warnings) CHECK(mentions(warning, "cannot be made a link"));
+      for (const auto& warning : warnings) CHECK(says(warning, "cannot be made a link"));
       for (const auto& name : fixture.names()) CHECK(name.starts_with("step-"));
       fixture.write(40);
       CHECK(fixture.names().size() == 2);
@@ -380,8 +371,8 @@ TEST_CASE("rolling: a full disk ends in an error, the last good one stays") {
   } catch (const Error& error) {
     message = error.what();
   }
-  CHECK(mentions(message, fixture.checkpoints().string()));
-  CHECK(mentions(message, "No space left on device"));
+  CHECK(says(message, fixture.checkpoints().string()));
+  CHECK(says(message, "No space left on device"));
   CHECK(fixture.names() == Names{"step-00000010"});
   CHECK(fixture.read() == 10);
   ::umount(fixture.folder.path().c_str());
@@ -489,7 +480,7 @@ TEST_CASE("rolling: a metric that no validation measures is refused by name") {
     FAIL("not refused");
   } catch (const Error& error) {
     CHECK(error.kind() == Error::Kind::configuration);
-    CHECK(mentions(error.what(), "monitor = \"acuracy\" is not measured by this run's validation"));
+    CHECK(says(error.what(), "monitor = \"acuracy\" is not measured by this run's validation"));
   }
 }
 
@@ -541,8 +532,35 @@ TEST_CASE("rolling: in the background, a failure ends the run at the next step, 
       message = error.what();
     }
   }
-  CHECK(mentions(message, (fixture.checkpoints() / "step-00000020").string() + ": is there, and is no checkpoint"));
+  CHECK(says(message, (fixture.checkpoints() / "step-00000020").string() + ": is there, and is no checkpoint"));
   CHECK(fixture.read() == 10);
+}
+
+TEST_CASE("rolling: in the background, what failed for a moment is tried once more, and no more than once") {
+  for (const Event when : {Event::StepBegin, Event::RunEnd, Event::RunFailed}) {
+    CAPTURE(static_cast<int>(when));
+    Fixture fixture(3, in_background);
+    fixture.write(10);
+    fixture.tell(Event::RunEnd);
+    {
+      const faulty_disk::Watch watch(fixture.checkpoints(), 4, EIO);
+      fixture.write(20);
+      for (int i = 0; i < 10000 && fixture.run.notices.size() == 1; ++i) {
+        ::usleep(1000);
+        fixture.tell(when);
+      }
+    }
+    REQUIRE(warnings.size() == 1);
+    CHECK(says(warnings[0], fixture.checkpoints().string()));
+    CHECK(says(warnings[0], "Input/output error (the second try went well)"));
+    CHECK(fixture.read() == 20);
+    CHECK(fixture.names() == Names{"step-00000010", "step-00000020"});
+    block(fixture, "step-00000030");
+    fixture.write(30);
+    const auto path = (fixture.checkpoints() / "step-00000030").string() + ": is there, and is no checkpoint";
+    CHECK(says(thrown_by([&] { fixture.tell(Event::RunEnd); }).text, path + "; once more: " + path));
+    CHECK(warnings.size() == 1);
+  }
 }
 
 TEST_CASE("rolling: a failure may be gone on from, but not at the end of the run") {
@@ -556,10 +574,10 @@ TEST_CASE("rolling: a failure may be gone on from, but not at the end of the run
     fixture.write(30);
     fixture.tell(Event::RunEnd);
     REQUIRE(fixture.notice("checkpoint_failed") != nullptr);
-    CHECK(mentions(std::get<std::string>(fixture.notice("checkpoint_failed")->details[0].second),
-                   "step-00000020: is there"));
+    CHECK(
+        says(std::get<std::string>(fixture.notice("checkpoint_failed")->details[0].second), "step-00000020: is there"));
     REQUIRE(warnings.size() >= 1);
-    CHECK(mentions(warnings[0], "the next save tries again"));
+    CHECK(says(warnings[0], "the next save tries again"));
     CHECK(fixture.read() == 30);
     block(fixture, "step-00000040");
     fixture.write(40);
@@ -604,7 +622,7 @@ TEST_CASE("none: writes nothing, reads nothing and says so") {
   plugin->prepare(run);
   vernier::set_log_sink(nullptr);
   REQUIRE(warnings.size() == 1);
-  CHECK(mentions(warnings[0], "cannot be resumed"));
+  CHECK(says(warnings[0], "cannot be resumed"));
   CHECK_FALSE(plugin->due(run));
   plugin->write({}, run);
   CHECK(fs::is_empty(folder.path()));

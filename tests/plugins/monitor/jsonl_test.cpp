@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "plugin_library.h"
 #include "temporary_folder.h"
@@ -45,11 +44,7 @@ struct Fixture {
     run.metrics.clear();
   }
 
-  std::string text() const {
-    std::stringstream all;
-    all << std::ifstream(path).rdbuf();
-    return all.str();
-  }
+  std::string text() const { return read_text(path); }
 
   std::vector<Json> lines() const {
     std::vector<Json> lines;

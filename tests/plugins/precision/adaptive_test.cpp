@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <fstream>
 #include <sstream>
 
 #include "plugin_library.h"
@@ -69,12 +68,6 @@ double number(const Notice& notice, const std::string& key) {
   return NAN;
 }
 
-std::string read(const std::filesystem::path& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 }  // namespace
 
 TEST_CASE("adaptive: decides after its first steps, tells it, and its file repeats the run without measuring") {
@@ -90,7 +83,7 @@ TEST_CASE("adaptive: decides after its first steps, tells it, and its file repea
   CHECK(number(changes[0], "error") > 1e-4);
   CHECK(number(changes[0], "error") < 1e-2);
 
-  const auto overlay = read(output.path() / "adaptive.toml");
+  const auto overlay = read_text(output.path() / "adaptive.toml");
   CHECK(says(overlay, "step = 3\nlayer = \"layers.0\"\nop = \"linear\"\nuse = \"bf16\""));
   SmallRun repeated(from_toml({base, overlay}), again.path().string());
   CHECK(policy_changes(repeated).empty());

@@ -2,7 +2,6 @@
 #include <zlib.h>
 
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <tuple>
 
@@ -28,11 +27,6 @@ std::string packed(const TemporaryFolder& folder, const std::string& name, const
   CHECK(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size()));
   CHECK(gzclose(file) == Z_OK);
   return path;
-}
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // Of class 0: dark on the left; of class 1: dark on the right. The first byte is the image's number.
@@ -164,18 +158,18 @@ TEST_CASE("images: refuses a damaged file and names it") {
   CHECK(contains(refused(idx({19, 6, 8}, pictures(19, 6, 8))), "has 19 images"));
   CHECK(contains(refused(idx({20, 3, 8}, pictures(20, 3, 8))), "two poolings need 4 x 4"));
 
-  const auto zipped = read(packed(folder, "whole.gz", images));
+  const auto zipped = read_text(packed(folder, "whole.gz", images));
   CHECK(contains(refused(zipped.substr(0, zipped.size() / 2)), "cannot be read"));
   auto flipped = zipped;
   flipped[flipped.size() - 6] ^= 1;  // in its checksum
   CHECK(contains(refused(flipped), "cannot be read"));
-  CHECK(contains(refused(read(packed(folder, "short.gz", images.substr(0, 100)))), "is cut short"));
+  CHECK(contains(refused(read_text(packed(folder, "short.gz", images.substr(0, 100)))), "is cut short"));
 }
 
 TEST_CASE("images: any file cut anywhere is refused") {
   const TemporaryFolder folder;
   const auto images = idx({2, 4, 4}, pictures(2, 4, 4));
-  const auto zipped = read(packed(folder, "whole.gz", images));
+  const auto zipped = read_text(packed(folder, "whole.gz", images));
   auto table = table_of("", folder.write("labels", idx({2}, alternating(2))));
   for (const auto& whole : {images, zipped}) {
     for (std::size_t length = 0; length < whole.size(); ++length) {

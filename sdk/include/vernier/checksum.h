@@ -1,6 +1,8 @@
 // XXH3-128 of bytes that come piece by piece, in the hexadecimal digits that `xxhsum -H2` prints.
 #pragma once
 
+#include <vernier/abi.h>
+
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -9,7 +11,7 @@ struct XXH3_state_s;
 
 namespace vernier {
 
-class Checksum {
+class VERNIER_API Checksum {
  public:
   Checksum();
   void add(const void* bytes, std::size_t count);
@@ -23,6 +25,6 @@ class Checksum {
   std::unique_ptr<XXH3_state_s, Free> state_;
 };
 
-std::string checksum_of(const std::string& bytes);
+VERNIER_API std::string checksum_of(const std::string& bytes);
 
 }  // namespace vernier

@@ -1,0 +1,146 @@
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <vernier/copy.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <future>
+#include <set>
+#include <utility>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "large_memory.h"
+
+namespace vernier {
+
+namespace {
+
+bool is_dense(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == torch::kStrided && !tensor.is_meta();
+}
+
+// Its values are its bytes, in their order.
+bool is_plain(const torch::Tensor& tensor) {
+  return tensor.is_cpu() && is_dense(tensor) && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+bool are_alike(const torch::Tensor& a, const torch::Tensor& b) {
+  return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
+}
+
+bool is_large_and_alike(const Copied& one) {
+  constexpr std::size_t smallest = 1 << 16;
+  return are_alike(one.to, one.from) && one.to.nbytes() >= smallest;
+}
+
+void copy_bytes(const Copied& one) {
+  auto* to = static_cast<char*>(one.to.mutable_data_ptr());
+  const auto* from = static_cast<const char*>(one.from.const_data_ptr());
+  const std::size_t count = one.to.nbytes();
+#if defined(__SSE2__)
+  constexpr std::size_t line = 64, ahead = 16 * line;
+  const auto first = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, count);
+  std::memcpy(to, from, first);
+  std::size_t done = first;
+  for (; done + line <= count; done += line) {
+    _mm_prefetch(from + done + ahead, _MM_HINT_NTA);  // of an address that is not there it does nothing
+    for (std::size_t i = 0; i < line; i += sizeof(__m128i)) {
+      const auto piece = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done + i));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + done + i), piece);
+    }
+  }
+  std::memcpy(to + done, from + done, count - done);
+  _mm_sfence();  // before another thread is told
+#else
+  std::memcpy(to, from, count);
+#endif
+}
+
+bool has_memory_of_its_own(const torch::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
+}
+
+// Of the live tensor's memory nobody may know the address: not an array of the caller's that was made a tensor.
+bool is_of_libtorch(const at::DataPtr& data) {
+  return data.get_deleter() == c10::GetCPUAllocator()->raw_deleter() || LargeMemory::holds(data);
+}
+
+bool can_change_hands(const torch::Tensor& live, const torch::Tensor& saved) {
+  constexpr std::size_t smallest = 4096;  // less is not worth that all memory of the file is kept for it
+  return are_alike(live, saved) && saved.nbytes() >= smallest && saved.use_count() == 1 &&
+         saved.storage().use_count() == 1 && has_memory_of_its_own(live) && has_memory_of_its_own(saved) &&
+         LargeMemory::holds(saved.storage().data_ptr()) && is_of_libtorch(live.storage().data_ptr());
+}
+
+void exchange_memory(const torch::Tensor& live, const torch::Tensor& saved) {
+  auto taken = saved.storage().set_data_ptr(at::DataPtr());
+  saved.storage().set_data_ptr(live.storage().set_data_ptr(std::move(taken)));
+  live.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
+Tensors empty_on_cpu(const Tensors& like) {
+  std::vector<std::uint64_t> sizes;
+  for (const auto& [name, tensor] : like) {
+    if (is_dense(tensor)) sizes.push_back(tensor.nbytes());
+  }
+  const LargeMemory memory(sizes);
+  Tensors made;
+  for (const auto& [name, tensor] : like) {
+    if (is_dense(tensor)) made[name] = memory.tensor(made.size(), tensor.sizes(), tensor.scalar_type());
+  }
+  return made;
+}
+
+void copy_past_caches(const std::vector<Copied>& all) {
+  const torch::NoGradGuard no_grad;
+  std::vector<const Copied*> large;
+  std::size_t bytes = 0;
+  for (const auto& one : all) {
+    if (!is_large_and_alike(one)) {
+      one.to.copy_(one.from);
+      continue;
+    }
+    large.push_back(&one);
+    bytes += one.to.nbytes();
+    one.to.unsafeGetTensorImpl()->bump_version();
+  }
+  std::atomic<std::size_t> next = 0;
+  const auto copy_some = [&] {
+    for (std::size_t i = next++; i < large.size(); i = next++) copy_bytes(*large[i]);
+  };
+  // Not at::parallel_for: without -fopenmp it is a plain loop.
+  constexpr std::size_t worth_a_thread = 1 << 22;
+  const auto threads = std::min(static_cast<std::size_t>(at::get_num_threads()), bytes / worth_a_thread);
+  std::vector<std::future<void>> others;
+  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, copy_some));
+  copy_some();
+  for (auto& other : others) other.get();
+}
+
+void move_into(const Tensors& live, Tensors saved) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Copied> copied;
+  std::set<const c10::StorageImpl*> in_it;  // one that is there under several names gets the last of its values
+  for (const auto& [name, tensor] : live) {
+    const auto value = saved.find(name);
+    if (value == saved.end()) throw Error("the saved tensors have no '" + name + "'");
+    if (can_change_hands(tensor, value->second)) {
+      exchange_memory(tensor, value->second);
+    } else {
+      if (!in_it.insert(tensor.storage().unsafeGetStorageImpl()).second) copy_past_caches(std::exchange(copied, {}));
+      copied.push_back({tensor, value->second});
+    }
+  }
+  copy_past_caches(copied);
+}
+
+}  // namespace vernier

@@ -1,0 +1,46 @@
+#include "large_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+
+namespace vernier {
+
+namespace {
+
+constexpr std::size_t alignment = 64;  // as LibTorch's own memory has it
+
+using Keeper = std::shared_ptr<char>;
+
+void release(void* keeper) {
+  delete static_cast<Keeper*>(keeper);
+}
+
+}  // namespace
+
+LargeMemory::LargeMemory(const std::vector<std::uint64_t>& sizes) {
+  std::size_t all = 0;
+  for (const auto size : sizes) {
+    places_.push_back(all);
+    all += (size + alignment - 1) / alignment * alignment;
+  }
+  all = std::max<std::size_t>(all, 1);
+  void* bytes = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (bytes == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(bytes, all, MADV_HUGEPAGE);  // where the system has none, small ones serve
+  bytes_ = Keeper(static_cast<char*>(bytes), [all](char* start) { ::munmap(start, all); });
+}
+
+torch::Tensor LargeMemory::tensor(std::size_t i, at::IntArrayRef shape, torch::ScalarType type) const {
+  return at::for_blob(bytes_.get() + places_[i], shape)
+      .context(new Keeper(bytes_), release)
+      .options(torch::TensorOptions(type))
+      .make_tensor();
+}
+
+bool LargeMemory::holds(const at::DataPtr& data) {
+  return data.get_deleter() == release;
+}
+
+}  // namespace vernier

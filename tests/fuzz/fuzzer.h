@@ -1,0 +1,12 @@
+// What the fuzzers' entry points share. LLVMFuzzerMutate is libFuzzer's, or that of mutate.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+
+inline void must(bool holds) {
+  if (!holds) std::abort();  // which the fuzzer reports, with the input
+}
