@@ -19,6 +19,7 @@ namespace {
 struct Shorthand {
   const char *name, *key;
   std::vector<std::pair<std::string, std::string>> words;
+  const char* always = nullptr;  // the value of one that is given alone
 };
 
 const std::vector<Shorthand>& shorthands() {
@@ -30,6 +31,7 @@ const std::vector<Shorthand>& shorthands() {
       {"grad_scaler_backoff", "scaler.backoff_factor", {}},
       {"grad_accum_steps", "accumulation.pieces", {}},
       {"batch_size", "task.batch_size", {}},
+      {"grad_ckpt", "task.recompute", {}, "full"},
       {"epochs", "run.epochs", {}}};
   return all;
 }
@@ -60,17 +62,15 @@ std::string value_of(const Shorthand& shorthand, const std::string& given) {
 }  // namespace
 
 void add_shorthands(po::options_description& known) {
-  for (const auto& shorthand : shorthands()) known.add_options()(shorthand.name, po::value<std::string>());
-  known.add_options()("grad_ckpt", "");
+  for (const auto& shorthand : shorthands()) {
+    auto* value = po::value<std::string>();
+    if (shorthand.always != nullptr) value->zero_tokens()->implicit_value(shorthand.always);
+    known.add_options()(shorthand.name, value);
+  }
 }
 
 std::vector<std::string> sets_of_shorthands(const po::variables_map& given, const std::vector<std::string>& sets,
                                             bool has_scaler) {
-  if (given.count("grad_ckpt") != 0) {
-    refuse(
-        "--grad_ckpt: activation checkpointing is not there yet; leave it out, and raise --grad_accum_steps to save "
-        "memory");
-  }
   std::vector<std::string> added;
   const auto add = [&](const Shorthand& shorthand, const std::string& key, const std::string& value) {
     if (sets_key(sets, key)) {
@@ -94,7 +94,7 @@ std::vector<std::string> shorthands_given(const po::variables_map& given, const 
   for (const auto& shorthand : shorthands()) {
     if (given.count(shorthand.name) == 0 || std::ranges::find(without, shorthand.name) != without.end()) continue;
     words.push_back("--" + std::string(shorthand.name));
-    words.push_back(given[shorthand.name].as<std::string>());
+    if (shorthand.always == nullptr) words.push_back(given[shorthand.name].as<std::string>());
   }
   return words;
 }

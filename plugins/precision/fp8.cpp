@@ -11,7 +11,7 @@
 // power_of_two_scales = "auto" yes | no | auto: no for delayed and current, yes for the others
 // amax_history_len = 1024      delayed: updates that are looked back on
 // amax_compute = "max"         delayed: the largest of them counts, or the "most_recent"
-// first_last_in_bf16 = true    the first training forward is in bf16 then, and tells which these are
+// first_last_in_bf16 = true    the first update is in bf16 then, and tells which these are
 // and those of vernier/mixed_precision.h and vernier/precision_rules.h; use = "fp8" in a rule takes a layer into fp8
 // that would not be, its first and last ones too.
 //

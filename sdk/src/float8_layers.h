@@ -27,15 +27,15 @@ class Float8Layers {
     return layers_.try_emplace(name, recipe_, output).first->second.forward(call.input, call.weight, call.bias);
   }
 
-  // The first training forward tells which layers are first and last: it meets all linear ones, and ends.
+  // The first update's forward meets all linear layers, and so tells which are first and last. Known after the update: what
+  // backward computes again must be as it was in forward.
   bool knows_ends() const { return knows_ends_ || !spares_ends_; }
   void meet(const std::string& name) {
     if (first_.empty()) first_ = name;
     last_ = name;
   }
-  void end_forward() { knows_ends_ = knows_ends_ || !first_.empty(); }
-
-  void update() {
+  void end_update() {
+    knows_ends_ = knows_ends_ || !first_.empty();
     for (auto& [name, layer] : layers_) layer.update();
   }
 

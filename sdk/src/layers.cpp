@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "interception.h"
+
 namespace vernier {
 
 namespace {
@@ -13,11 +15,8 @@ namespace {
 // model called, and what it calls in turn is cast and differentiated as always.
 constexpr auto key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-struct Link {
-  const Layers* layers;
-  Interceptor* interceptor;
-};
 thread_local std::vector<Link> chain;
+thread_local Pass pass = Pass::plain;
 
 }  // namespace
 
@@ -167,6 +166,8 @@ Values Operation::proceed(Values arguments) const {
 
 Interceptor::~Interceptor() = default;
 
+void Interceptor::end_of_recomputation() {}
+
 Intercept::Intercept(Layers& layers, Interceptor& interceptor)
     : included_before_(c10::impl::tls_is_dispatch_key_included(key)) {
   register_kernels();
@@ -178,6 +179,39 @@ Intercept::Intercept(Layers& layers, Interceptor& interceptor)
 Intercept::~Intercept() {
   chain.pop_back();
   c10::impl::tls_set_dispatch_key_included(key, included_before_);
+}
+
+std::vector<Link> intercepting() {
+  return c10::impl::tls_is_dispatch_key_included(key) && !c10::impl::tls_is_dispatch_key_excluded(key)
+             ? chain
+             : std::vector<Link>();
+}
+
+InterceptAgain::InterceptAgain(std::vector<Link> links)
+    : before_(std::exchange(chain, std::move(links))), included_before_(c10::impl::tls_is_dispatch_key_included(key)) {
+  c10::impl::tls_set_dispatch_key_included(key, !chain.empty());
+}
+
+InterceptAgain::~InterceptAgain() {
+  for (const auto& link : chain) link.interceptor->end_of_recomputation();
+  chain = std::move(before_);
+  c10::impl::tls_set_dispatch_key_included(key, included_before_);
+}
+
+bool is_training_forward() {
+  return torch::GradMode::is_enabled() || pass == Pass::first;
+}
+
+bool is_recomputing() {
+  return pass == Pass::second;
+}
+
+PassGuard::PassGuard(Pass now) : before_(pass) {
+  if (pass != Pass::second) pass = now;  // what is nested in a second forward is part of it
+}
+
+PassGuard::~PassGuard() {
+  pass = before_;
 }
 
 }  // namespace vernier

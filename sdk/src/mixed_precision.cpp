@@ -12,6 +12,7 @@
 #include "cast_cache.h"
 #include "cpu.h"
 #include "float8_layers.h"
+#include "interception.h"
 
 namespace vernier {
 
@@ -197,7 +198,6 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
     has_run_ = true;
     rules_.refuse_unmatched();
   }
-  if (torch::GradMode::is_enabled()) float8_->end_forward();
   if (in_float8 && !std::exchange(is_told_, true)) tell_float8();
   return result;
 }
@@ -208,13 +208,17 @@ void MixedPrecision::tell_float8() const {
   info(layers, device_ == torch::kCPU ? "; emulated on this CPU: the same numbers, but slower than bf16" : "");
 }
 
+void MixedPrecision::end_of_recomputation() {
+  if (weight_casts_ != "update") casts_->clear();
+}
+
 void MixedPrecision::collect(Run&) {
   if (weights_) weights_->collect();
 }
 
 void MixedPrecision::commit(Run& run) {
   casts_->clear();  // the weights are about to change, or have
-  float8_->update();
+  float8_->end_update();
   if (weights_) weights_->commit(run);
 }
 
@@ -249,7 +253,8 @@ std::string MixedPrecision::describe() const {
 Values MixedPrecision::call(const Operation& operation, Values arguments) {
   static const PrecisionRule none;
   const auto* rule = rules_.find(operation);
-  if (is_float8_ && !float8_->knows_ends() && torch::GradMode::is_enabled() && linear_call(operation, arguments))
+  const bool is_new = is_training_forward() && !is_recomputing();
+  if (is_float8_ && !float8_->knows_ends() && is_new && linear_call(operation, arguments))
     float8_->meet(std::string(operation.layer()));
   return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
 }

@@ -26,6 +26,14 @@ class VernierLoop {
     run_.step += 1;
   }
   vernier::Run& run() { return run_; }
+  vernier::Bus& bus() { return wiring_->bus; }
+  std::int64_t optimizer_bytes() const {
+    std::int64_t bytes = 0;
+    for (const auto& [name, tensor] : wiring_->optimizer->save().tensors) {
+      bytes += static_cast<std::int64_t>(tensor.nbytes());
+    }
+    return bytes;
+  }
 
  private:
   std::atomic<int> stop_ = 0;

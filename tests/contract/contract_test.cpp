@@ -482,6 +482,31 @@ TEST_CASE("with dropout and pieces, a stopped and resumed run is the run that wa
   check_going_on(from_toml({crowded, task, "[precision]\nlevel = 'O2'\n"}));
 }
 
+TEST_CASE("with activations computed again, in every precision, the run has the same bits") {
+  const Quiet quiet;
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + '\n';
+  const std::string task = "[run]\nsteps = 6\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
+                           "']\nlayers = 3\nheads = 2\nwidth = 32\ncontext = 16\ndropout = 0.2\nvalidation = 0.1\n" +
+                           "sample_bytes = 0\nbatch_size = 8\n[optimizer]\nuse = 'adamw'\n[[monitor]]\nuse = 'jsonl'\n" +
+                           "[accumulation]\nuse = 'fixed'\npieces = 2\n[scaler]\nuse = 'dynamic'\ninit_scale = 1024\n";
+  auto precisions = overlays_of("precision");
+  precisions.emplace_back("casts kept", "[precision]\nuse = 'bf16'\nweight_casts = 'update'\n");
+  precisions.emplace_back("rules", "[precision]\nuse = 'bf16'\nrule = [{match = "
+                                   "'h.1.*', use = 'fp32'}]\n");
+  for (const auto& [name, precision] : precisions) {
+    if (contains(precision, "\"adaptive\"")) continue;  // it measures time
+    CAPTURE(name);
+    const auto plain = train(from_toml({task, precision}));
+    CHECK(plain.updates >= 3);
+    for (const char* how : {"recompute = 'full'", "recompute = 'full'\nrecompute_every = 2"}) {
+      CAPTURE(how);
+      CHECK(train(from_toml({task, precision, "[task]\n" + std::string(how)})) == plain);
+    }
+  }
+}
+
 TEST_CASE("every monitor only looks") {
   const Quiet quiet;
   std::string without;

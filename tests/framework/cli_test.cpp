@@ -457,9 +457,9 @@ TEST_CASE("cli: a run says which precision it uses, and takes the words of other
   CHECK(says(place.out, "train on           vernier train run.toml --grad_accum_steps 2 --batch_size 16 --resume="));
   CHECK(place.train({"--epochs", "2", set("run.epochs=3")}) == 2);
   CHECK(place.err == "vernier: --epochs and --set run.epochs say the same; give one of them\n");
-  CHECK(place.train({"--grad_ckpt"}) == 2);
+  CHECK(place.train({"--grad_ckpt"}) == 2);  // the task is mlp
   CHECK(is_one_line(place.err));
-  CHECK(says(place.err, "activation checkpointing is not there yet"));
+  CHECK(says(place.err, "task/mlp: `recompute`"));
 }
 
 TEST_CASE("cli: the command to go on with can be pasted") {

@@ -57,13 +57,14 @@ TEST_CASE("shorthands: what says the same as a --set, or is no word, is refused"
   CHECK(refusal({"--mixed_precision", "bf61"}) ==
         configuration("--mixed_precision bf61: did you mean bf16? It takes no, fp16, bf16, fp8"));
   CHECK(refusal({"--amp_opt_level", "high"}) == configuration("--amp_opt_level high: it takes O0, O1, O2, O3"));
-  CHECK(refusal({"--grad_ckpt"}) ==
-        configuration("--grad_ckpt: activation checkpointing is not there yet; leave it out, and raise "
-                      "--grad_accum_steps to save memory"));
+  CHECK(refusal({"--grad_ckpt"}, {"task.recompute=none"}) ==
+        configuration("--grad_ckpt and --set task.recompute say the same; give one of them"));
 }
 
 TEST_CASE("shorthands: they are told again as they were given") {
   const auto given = parsed({"--epochs", "3", "--mixed_precision", "fp16"});
   CHECK(vernier::shorthands_given(given) == Words{"--mixed_precision", "fp16", "--epochs", "3"});
   CHECK(vernier::shorthands_given(given, {"epochs"}) == Words{"--mixed_precision", "fp16"});
+  CHECK(sets_of({"--grad_ckpt", "--epochs", "2"}) == Words{"task.recompute=full", "run.epochs=2", "run.steps=0"});
+  CHECK(vernier::shorthands_given(parsed({"--grad_ckpt", "--epochs", "2"})) == Words{"--grad_ckpt", "--epochs", "2"});
 }

@@ -5,6 +5,9 @@
 // context = 256         bytes of a window
 // layers = 4, heads = 4, width = 256
 // dropout = 0.0         after embeddings, attention and both halves of a block
+// recompute = "none"    full: blocks keep their input alone, and are computed once more in backward (less memory, a third
+//                       more work, the same bits)
+// recompute_every = 1   only every so many-th block does
 // order = "shuffled"    of the windows in an epoch, or "sequential"
 // validation = 0.1      share of the windows held out; 0: none
 // validation_batches = 20  of at most 32 windows in a validation, spread over all that are held out; 0: all
@@ -40,6 +43,13 @@ gpt::Shape read_shape(Options& options) {
   shape.width = options.get("width", shape.width, "width of the residual stream", between(1, 65536));
   shape.context = options.get("context", shape.context, "bytes of a window", between(1, 1e7));
   shape.dropout = options.get("dropout", shape.dropout, "share of activations dropped", between(0, 0.99));
+  const auto recompute = options.choose("recompute", "none", {"none", "full"},
+                                        "full: blocks keep their input alone, and are computed once more in backward");
+  const auto every = options.get("recompute_every", 1, "only every so many-th block does", between(1, 10000));
+  if (recompute == "none" && options.given("recompute_every")) {
+    options.refuse("recompute_every", "is for recompute = \"full\"");
+  }
+  shape.recompute_every = recompute == "full" ? every : 0;
   if (shape.width % shape.heads != 0) {
     options.refuse("heads", c10::str(shape.heads, " heads do not divide a width of ", shape.width));
   }

@@ -17,6 +17,7 @@ inline constexpr std::int64_t vocabulary = 256;
 struct Shape {
   std::int64_t layers = 4, heads = 4, width = 256, context = 256;
   double dropout = 0.0;
+  std::int64_t recompute_every = 0;  // every so many-th block keeps its input alone for backward; 0: none
 };
 
 class Block;
@@ -37,6 +38,7 @@ class Network final : public torch::nn::Module {
   void initialise(std::int64_t layers, std::uint64_t seed);
 
   double dropout_;
+  std::size_t recompute_every_;
   torch::Tensor token_embedding_, position_embedding_;
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<LayerNorm> last_norm_;

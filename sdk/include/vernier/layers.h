@@ -5,13 +5,11 @@
 //     vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
 //       ++calls[std::string(operation.layer())];
 //       return operation.proceed(std::move(arguments));
-//     } …
-//   } count;
+//     } … } count;
 //   vernier::Layers layers(*model);
-//   {
-//     const vernier::Intercept intercept(layers, count);
-//     loss = criterion(model->forward(input), target);
-//   }  // before backward(), which would be seen too
+//   std::optional<vernier::Intercept> intercept(std::in_place, layers, count);
+//   loss = criterion(model->forward(input), target);
+//   intercept.reset();  // before backward(), which would be seen too
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -79,6 +77,8 @@ class VERNIER_API Interceptor {
   // Called instead of the operator, on the thread that called it, with autocast and autograd as they were. Operators that
   // it calls itself are not intercepted. Returns the operator's results; what throws ends the model's forward.
   virtual Values call(const Operation& operation, Values arguments) = 0;
+  // After calls that came once more, in backward (activation_checkpoint.h): copies made for them are not needed.
+  virtual void end_of_recomputation();
 };
 
 // While it lives, operators() on this thread go through the interceptor. Guards nest: the first one made is asked first,

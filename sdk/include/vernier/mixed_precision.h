@@ -45,6 +45,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
 
   // Sees the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
+  void end_of_recomputation() override;
 
  protected:
   // In the constructor of a policy that computes linear layers in fp8 wherever no rule says otherwise, but for the first

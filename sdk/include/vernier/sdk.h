@@ -1,6 +1,7 @@
 // All that a plugin may include. Needs LibTorch and the standard library, nothing else.
 #pragma once
 
+#include <vernier/activation_checkpoint.h>
 #include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>

@@ -1,0 +1,263 @@
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules.h>
+#include <vernier/activation_checkpoint.h>
+#include <vernier/autocast.h>
+#include <vernier/layers.h>
+#include <vernier/memory_ledger.h>
+
+#include <optional>
+
+#include "thrown.h"
+
+using torch::Tensor;
+using vernier::checkpoint;
+
+namespace {
+
+// Blocks with dropout, some of which are computed again; 0: none, 1: all, 2: every second one.
+struct Net final : torch::nn::Module {
+  explicit Net(std::int64_t width = 16, int blocks = 4) {
+    for (int i = 0; i < blocks; ++i) {
+      in.push_back(register_module("in" + std::to_string(i), torch::nn::Linear(width, 4 * width)));
+      out.push_back(register_module("out" + std::to_string(i), torch::nn::Linear(4 * width, width)));
+    }
+  }
+  Tensor block(std::size_t i, const Tensor& x) {
+    return x + at::dropout(at::linear(at::gelu(at::linear(x, in[i]->weight, in[i]->bias)), out[i]->weight, out[i]->bias),
+                           0.2, is_training());
+  }
+  Tensor forward(Tensor x, int every) {
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const auto one = [this, i](const Tensor& y) { return block(i, y); };
+      x = every > 0 && (i + 1) % static_cast<std::size_t>(every) == 0 ? checkpoint(one, x) : one(x);
+    }
+    return x;
+  }
+  std::vector<torch::nn::Linear> in, out;
+};
+
+struct Result {
+  Tensor loss, input_gradient, next_random;
+  std::vector<Tensor> gradients;
+};
+
+bool operator==(const Result& a, const Result& b) {
+  return a.loss.equal(b.loss) && a.input_gradient.equal(b.input_gradient) && a.next_random.equal(b.next_random) &&
+         std::equal(a.gradients.begin(), a.gradients.end(), b.gradients.begin(), b.gradients.end(),
+                    [](const auto& x, const auto& y) { return x.equal(y); });
+}
+
+template <class Forward>
+Result result_of(torch::nn::Module& net, const Forward& forward, std::int64_t width = 16) {
+  net.zero_grad();
+  torch::manual_seed(7);
+  auto x = torch::randn({6, width}).requires_grad_();
+  const auto loss = forward(x).to(torch::kFloat32).square().mean();
+  loss.backward();
+  Result result{loss.detach(), x.grad(), torch::rand({4}), {}};
+  for (const auto& parameter : net.parameters()) result.gradients.push_back(parameter.grad().clone());
+  return result;
+}
+
+// Doubles every linear layer's output.
+struct Doubling final : vernier::Interceptor {
+  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
+    calls += operation.name() == "linear" ? 1 : 0;
+    auto results = operation.proceed(std::move(arguments));
+    if (operation.name() == "linear") results[0] = results[0].toTensor() * 2;
+    return results;
+  }
+  void end_of_recomputation() override { ++ends; }
+  int calls = 0, ends = 0;
+};
+
+}  // namespace
+
+TEST_CASE("checkpoint: loss and gradients have the bits that they had, with dropout, in any precision") {
+  torch::manual_seed(1);
+  Net net;
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kFloat16}) {
+    const auto run = [&](int every) {
+      return result_of(net, [&](const Tensor& x) {
+        const vernier::Autocast autocast(torch::kCPU, dtype, dtype != torch::kFloat32);
+        return net.forward(x, every);
+      });
+    };
+    const auto plain = run(0);
+    CHECK(plain.gradients[0].ne(0).any().item<bool>());
+    for (const int every : {1, 2, 3}) {
+      CAPTURE(every);
+      CHECK(run(every) == plain);
+    }
+  }
+}
+
+TEST_CASE("checkpoint: a weight whose copy autocast keeps is learnt inside and outside") {
+  torch::manual_seed(1);
+  torch::nn::Linear layer(16, 16);
+  const auto run = [&](bool again) {
+    return result_of(*layer, [&](const Tensor& x) {
+      const vernier::Autocast autocast(torch::kCPU, torch::kBFloat16);
+      const auto twice = [&](const Tensor& y) { return at::linear(y, layer->weight, layer->bias); };
+      return twice(again ? checkpoint(twice, x) : twice(x));
+    });
+  };
+  const auto plain = run(false), recomputed = run(true);
+  CHECK(recomputed.loss.equal(plain.loss));
+  // Autocast adds the two up in bfloat16, the recomputation in float32.
+  for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
+    CHECK(torch::allclose(recomputed.gradients[i], plain.gradients[i], 1e-2, 1e-5));
+  }
+}
+
+TEST_CASE("checkpoint: nested, and of many at once") {
+  torch::manual_seed(1);
+  Net net;
+  const auto plain = result_of(net, [&](const Tensor& x) { return net.forward(x, 0); });
+  const auto nested = result_of(net, [&](const Tensor& x) {
+    return checkpoint([&](const Tensor& y) { return net.forward(y, 1); }, x);
+  });
+  CHECK(nested == plain);
+  Net deep(16, 200);
+  const auto all = result_of(deep, [&](const Tensor& x) { return deep.forward(x, 0); });
+  CHECK(result_of(deep, [&](const Tensor& x) { return deep.forward(x, 1); }) == all);
+}
+
+TEST_CASE("checkpoint: several inputs and outputs, undefined ones, integers, an input handed on") {
+  const auto function = [](const Tensor& a, const Tensor& index, const Tensor& none, const Tensor& b) {
+    CHECK_FALSE(none.defined());
+    return std::vector<Tensor>{a * b, a, index + 1, b.view({-1}), torch::Tensor()};
+  };
+  const auto run = [&](bool again) {
+    auto a = torch::arange(6, torch::kFloat32).reshape({2, 3}).requires_grad_();
+    auto b = torch::ones({2, 3}).mul_(3).requires_grad_();
+    const auto index = torch::tensor({1, 2});
+    const auto results = again ? checkpoint(function, a, index, Tensor(), b) : function(a, index, Tensor(), b);
+    CHECK(results[2].equal(index + 1));
+    CHECK_FALSE(results[2].requires_grad());
+    CHECK_FALSE(results[4].defined());
+    (results[0].sum() * 2 + results[1].square().sum() + results[3][0]).backward();
+    return std::pair(a.grad(), b.grad());
+  };
+  const auto plain = run(false), again = run(true);
+  CHECK(again.first.equal(plain.first));
+  CHECK(again.second.equal(plain.second));
+}
+
+TEST_CASE("checkpoint: without gradients it is the function, called once") {
+  int calls = 0;
+  const auto count = [&](const Tensor& x) { return ++calls, x * 2; };
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK(checkpoint(count, torch::ones({2})).equal(torch::full({2}, 2.0F)));
+  }
+  CHECK(calls == 1);
+  auto x = torch::ones({2}).requires_grad_();
+  const auto y = checkpoint(count, x);
+  CHECK(calls == 2);
+  y.sum().backward();
+  CHECK(calls == 3);
+}
+
+TEST_CASE("checkpoint: exceptions of either call pass, and leave autocast, random numbers and interceptors as they were") {
+  int call = 0, throw_in = 1;
+  auto layer = torch::nn::Linear(4, 4);
+  vernier::Layers layers(*layer);
+  Doubling doubling;
+  const auto run = [&] {
+    call = 0;
+    auto x = torch::ones({2, 4}).requires_grad_();
+    Tensor y;
+    {
+      const vernier::Autocast autocast(torch::kCPU, torch::kBFloat16);
+      const vernier::Intercept intercept(layers, doubling);
+      y = checkpoint(
+          [&](const Tensor& z) {
+            const auto noise = torch::rand({2, 4});
+            if (++call == throw_in) throw std::runtime_error("boom");
+            return layer->forward(z + noise);
+          },
+          x);
+    }
+    y.sum().backward();
+  };
+  for (throw_in = 1; throw_in <= 2; ++throw_in) {
+    CHECK(says(thrown_by(run).text, "boom"));
+    CHECK_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+    const int before = doubling.calls;
+    layer->forward(torch::ones({1, 4}));
+    CHECK(doubling.calls == before);
+    CHECK(torch::GradMode::is_enabled());
+  }
+  throw_in = 0;
+  CHECK(thrown_by(run) == Thrown{});
+}
+
+TEST_CASE("checkpoint: interceptors see the second forward too, and are told when it ends") {
+  torch::manual_seed(1);
+  Net net;
+  vernier::Layers layers(net);
+  Doubling plain_calls, again_calls;
+  const auto run = [&](Doubling& doubling, int every) {
+    return result_of(net, [&](const Tensor& x) {
+      const vernier::Intercept intercept(layers, doubling);
+      return net.forward(x, every);
+    });
+  };
+  const auto plain = run(plain_calls, 0), again = run(again_calls, 1);
+  CHECK(again == plain);
+  CHECK(plain_calls.calls == 8);
+  CHECK(again_calls.calls == 16);
+  CHECK(again_calls.ends == 4);
+}
+
+TEST_CASE("checkpoint: what it cannot do is refused") {
+  const auto square = [](const Tensor& x) { return x.square(); };
+  auto x = torch::ones({2}).requires_grad_();
+  CHECK(says(thrown_by([&] { torch::autograd::grad({checkpoint(square, x).sum()}, {x}); }).text, "backward() only"));
+  CHECK(says(thrown_by([&] { checkpoint(square, x).sum().backward({}, true, /*create_graph=*/true); }).text,
+             "differentiable once"));
+  const auto y = checkpoint(square, x).sum();
+  y.backward({}, /*retain_graph=*/true);
+  y.backward();
+  CHECK(x.grad().equal(torch::full({2}, 4.0F)));
+  CHECK(thrown_by([&] { y.backward(); }).kind != 0);
+
+  auto changed = torch::ones({2});
+  auto scale = torch::ones({2}).requires_grad_();
+  const auto z = checkpoint([](const Tensor& a, const Tensor& b) { return a * b; }, changed, scale).sum();
+  changed.add_(1);
+  CHECK(says(thrown_by([&] { z.backward(); }).text, "modified by an inplace operation"));
+}
+
+TEST_CASE("checkpoint: of all blocks only their inputs are kept, and of one what it needs") {
+  constexpr std::int64_t width = 64, rows = 512;
+  Net net(width, 8);
+  const auto input = torch::randn({rows, width});
+  const auto activations = [&](int every) {
+    vernier::MemoryLedger ledger(net);
+    net.zero_grad();
+    ledger.begin_forward();
+    const auto loss = net.forward(input, every).sum();
+    ledger.begin_backward();
+    loss.backward();
+    const auto use = ledger.stop();
+    return std::pair(use.bytes("activations"), use.peak);
+  };
+  activations(0);  // gradients are there from now on
+  const auto plain = activations(0), recomputed = activations(1);
+  constexpr std::int64_t boundary = rows * width * 4;
+  const auto block = plain.first / 8;
+  CAPTURE(plain.first);
+  CAPTURE(plain.second);
+  CAPTURE(recomputed.first);
+  CAPTURE(recomputed.second);
+  CHECK(recomputed.first <= 8 * boundary);
+  CHECK(recomputed.first >= 7 * boundary);
+  CHECK(plain.second - recomputed.second > plain.first - recomputed.first - 2 * block);
+}
