@@ -11,6 +11,10 @@ namespace vernier {
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome);
 
+// One step, at its end, into the counts: overflows from notices, the scale and underflow from metrics. On a GPU it waits
+// for the first scale alone; later ones come from the notices.
+void count_step(AmpStats& stats, const Run& run, double seconds);
+
 // Every option of every plugin as it was read, as a JSON object: what a checkpoint keeps.
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring);
 

@@ -1,6 +1,7 @@
 // All that a plugin may include. Needs LibTorch and the standard library, nothing else.
 #pragma once
 
+#include <vernier/amp_stats.h>
 #include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
@@ -9,6 +10,7 @@
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
 #include <vernier/hardware.h>
+#include <vernier/loss_scale.h>
 #include <vernier/optim.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
