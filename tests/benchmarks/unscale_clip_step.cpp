@@ -59,7 +59,7 @@ class FourCalls {
     at::_foreach_add_(steps_, 1);
     at::_fused_adamw_(parameters_, gradients, mean_, square_, {}, steps_, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false, {},
                       found_inf);
-    at::_foreach_sub_(steps_, found_inf);
+    at::_foreach_sub_(steps_, List(steps_.size(), found_inf));
     at::_amp_update_scale_(scale_, tracker_, found_inf, 2.0, 0.5, 2000);
   }
 
