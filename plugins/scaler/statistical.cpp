@@ -1,9 +1,10 @@
 // statistical: sets the scale from the running distribution of the exponents of the largest gradients, so that it neither
 // waits thousands of steps to grow nor overflows to find out. log2 of each step's largest gradient is taken as normally
 // distributed; the scale is the largest power of two with which float16's end, 2^16, lies `deviations` standard
-// deviations above the mean: NVIDIA OpenSeq2Seq, open_seq2seq/optimizers/automatic_loss_scaler.py, LogMaxScaler. Its
-// averages and constants; ours are the powers of two, and what an overflow teaches: gradients of activations may be
-// larger than those of weights, by a margin that is added where it showed and forgotten power by power.
+// deviations above the mean: NVIDIA OpenSeq2Seq, open_seq2seq/optimizers/automatic_loss_scaler.py, LogMaxScaler, with
+// its constants. Ours are the powers of two; the deviation about the running mean, for about a slow mean a drift of the
+// gradients would count as noise; and what an overflow teaches: gradients of activations may be larger than those of
+// weights, by a margin that is added where it showed and forgotten power by power.
 //   init_scale = 65536    a power of two, until the first gradients are known
 //   mean_decay = 0.99, deviation_decay = 0.999   of the running averages, a step
 //   deviations = 3.09     one overflow in a thousand steps, were it a normal distribution
@@ -46,8 +47,8 @@ class StatisticalScaler final : public vernier::Scaler {
     };
     scale_ = number(std::exp2(init_)).to(torch::kFloat32);
     exponent_ = number(init_);
-    for (auto* value : {&mean_, &slow_mean_, &square_, &margin_, &good_}) *value = number(0);
-    for (auto* value : {&weight_, &slow_weight_}) *value = number(1);
+    for (auto* value : {&mean_, &square_, &margin_, &good_}) *value = number(0);
+    for (auto* value : {&weight_, &square_weight_}) *value = number(1);
     watch_.start(std::exp2(init_));
   }
 
@@ -67,7 +68,7 @@ class StatisticalScaler final : public vernier::Scaler {
     const auto bad = found_inf_.ne(0);
     const auto exponent = largest_.log2();  // -inf where all are 0, and nothing is learnt
     learn(exponent, bad.logical_not().logical_and(exponent.isfinite()));
-    const auto variance = (square_ / (1 - slow_weight_) - (slow_mean_ / (1 - slow_weight_)).square()).clamp_min(0);
+    const auto variance = (square_ / (1 - square_weight_)).nan_to_num(0);
     const auto room = 16 - (mean_ / (1 - weight_) + deviations_ * variance.sqrt());  // nan until something was learnt
     const auto lower = exponent_ - 1;
     // An overflow: one power less, and the margin with which the distribution would have said so.
@@ -110,19 +111,19 @@ class StatisticalScaler final : public vernier::Scaler {
   }
 
   void learn(const torch::Tensor& exponent, const torch::Tensor& valid) {
-    const auto average = [&valid](torch::Tensor& value, const torch::Tensor& with, double decay) {
-      value = torch::where(valid, value * decay + with * (1 - decay), value);
+    const auto average = [](torch::Tensor& value, const torch::Tensor& with, double decay, const torch::Tensor& where) {
+      value = torch::where(where, value * decay + with * (1 - decay), value);
     };
-    average(mean_, exponent, mean_decay_);
-    average(slow_mean_, exponent, deviation_decay_);
-    average(square_, exponent.square(), deviation_decay_);
+    const auto has_mean = valid.logical_and(weight_.lt(1));  // there is nothing to deviate from in the first step
+    average(square_, (exponent - mean_ / (1 - weight_)).square(), deviation_decay_, has_mean);
+    square_weight_ = torch::where(has_mean, square_weight_ * deviation_decay_, square_weight_);
+    average(mean_, exponent, mean_decay_, valid);
     weight_ = torch::where(valid, weight_ * mean_decay_, weight_);
-    slow_weight_ = torch::where(valid, slow_weight_ * deviation_decay_, slow_weight_);
   }
 
   std::vector<std::pair<std::string, const torch::Tensor*>> memory() const {
-    return {{"mean", &mean_}, {"slow_mean", &slow_mean_}, {"square", &square_}, {"weight", &weight_},
-            {"slow_weight", &slow_weight_}, {"margin", &margin_}, {"good", &good_}};
+    return {{"mean", &mean_},     {"weight", &weight_}, {"square", &square_}, {"square_weight", &square_weight_},
+            {"margin", &margin_}, {"good", &good_}};
   }
 
   double init_, mean_decay_, deviation_decay_, deviations_;  // init_, least_, most_: exponents
@@ -130,8 +131,8 @@ class StatisticalScaler final : public vernier::Scaler {
   double least_, most_;
   ScaleWatch watch_;
   torch::Tensor scale_, exponent_;             // all 0-dim on the device, float64 but for the scale
-  torch::Tensor mean_, slow_mean_, square_;    // of log2 of the largest gradient, not yet divided by 1 - weight
-  torch::Tensor weight_, slow_weight_;         // of the 0 that they began with
+  torch::Tensor mean_, square_;                // of log2 of the largest gradient; not yet divided by 1 - weight
+  torch::Tensor weight_, square_weight_;       // of the 0 that they began with
   torch::Tensor margin_, good_;
   torch::Tensor largest_, found_inf_;          // of the step
 };
