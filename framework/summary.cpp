@@ -74,6 +74,26 @@ bool is_summary_of(const std::string& path, const Run& run) {
   return summary.value("ended_by", Json()) == "done" && summary.value("steps", Json()) == run.step;
 }
 
+void count_step(AmpStats& stats, const Run& run, double seconds) {
+  stats.add({.seconds = seconds, .is_amp = run.found_inf.defined()});
+  for (const auto* metric : run.metrics.set_now()) {
+    if (metric->name == "scale" && (run.device.is_cpu() || stats.history().empty())) {
+      stats.set_scale(run.step + 1, metric->value());
+    } else if (metric->name == "underflow") {
+      const auto* share = std::get_if<torch::Tensor>(&metric->number);
+      stats.add_underflow(share != nullptr ? *share : torch::scalar_tensor(metric->value()));
+    }
+  }
+  for (const auto& notice : run.notices) {
+    for (const auto& [key, detail] : notice.details) {
+      const auto* text = std::get_if<std::string>(&detail);
+      const auto* number = std::get_if<double>(&detail);
+      if (notice.name == "step_skipped" && text != nullptr && *text == "gradients not finite") stats.add_overflow();
+      if (notice.name == "scale_changed" && key == "to" && number != nullptr) stats.set_scale(run.step + 2, *number);
+    }
+  }
+}
+
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome) {
   const auto rate = [&](std::int64_t count) {
@@ -85,6 +105,9 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["steps"] = run.step;
   summary["updates_applied"] = outcome.updates;
   summary["updates_skipped"] = run.step - outcome.updates;
+  auto amp = Json::parse(outcome.amp.json());
+  for (const auto* of_loops : {"mean_step_seconds", "memory_saved"}) amp.erase(of_loops);
+  summary["amp"] = std::move(amp);
   summary["samples"] = run.samples;
   summary["tokens"] = run.tokens;
   summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "snapshot.h"
+#include "summary.h"
 
 namespace vernier {
 
@@ -61,6 +62,7 @@ void Trainer::step(Run& run) {
   run.batch = next_batch(run);
   compute_gradients(run);
   bus_.emit(Event::GradientsReady, run);
+  if (!optimizer_->divides_gradients()) run.gradients();
   optimizer_->step(run);
   precision_->commit(run);
   scaler_->update(run);
@@ -74,6 +76,7 @@ void Trainer::rehearse(Run& run) {
     bus_.emit(Event::StepBegin, run);
     run.batch = next_batch(run);
     compute_gradients(run);
+    run.gradients();
   });
   in_step_ = false;
 }
@@ -91,6 +94,8 @@ void Trainer::compute_gradients(Run& run) {
   }
   run.loss.reset();
   run.found_inf.reset();
+  run.grad_scale.reset();
+  run.scaled_norm.reset();
   const auto pieces = accumulation_->split(run.batch);
   refuse_half_a_batch(pieces, run.batch);
   for (const Batch& piece : pieces) {
@@ -133,6 +138,7 @@ void Trainer::settle(Run& run) {
     run.updates += skipped ? 0 : 1;
     if (skipped) run.notice("step_skipped", why_skipped(run, step));
   };
+  run.grad_scale.reset();  // the optimizer has divided
   run.drawn += 1;
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
@@ -180,6 +186,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
     const auto* caller = called_;
     precision_->commit(run);  // the optimizer may have moved `owned`, and forward reads `model`
     compute_gradients(run);
+    run.gradients();
     called_ = caller;
     // An inf of any of the passes makes the whole update void.
     if (found_inf.defined() && run.found_inf.defined()) run.found_inf = torch::maximum(found_inf, run.found_inf);
@@ -244,6 +251,7 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
 void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
+  outcome_.amp.load(own.part("amp"));
   run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
   best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
   if (own.has("validation_loss")) outcome_.validation_loss = own.real("validation_loss");
@@ -311,7 +319,9 @@ void Trainer::loop(Run& run) {
     const bool last = run.step + 1 == run.steps;
     validation_due_ = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
     if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
-    outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    outcome_.seconds += seconds;
+    count_step(outcome_.amp, run, seconds);
     run.notices.clear();  // every listener has seen them
     run.step += 1;
     conclude(run);
@@ -371,6 +381,7 @@ State Trainer::snapshot(const Run& run) {
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
   if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);
+  snapshot.put("trainer/amp", outcome_.amp.state());
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);

@@ -1,6 +1,7 @@
 // The training loop. Trainer::step is the one to read first.
 #pragma once
 
+#include <vernier/amp_stats.h>
 #include <vernier/roles.h>
 
 #include <atomic>
@@ -37,6 +38,7 @@ struct Outcome {
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
+  AmpStats amp;                                                 // of the whole run
   int signal = 0;                                               // that ended the run early, or 0
 };
 

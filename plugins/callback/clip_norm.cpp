@@ -1,5 +1,6 @@
 // clip_norm: scales all gradients down where their common norm is over a limit, after unscaling (Pascanu et al., ICML
-// 2013; torch.nn.utils.clip_grad_norm_). The norm before, "grad_norm", stays on the device.
+// 2013; torch.nn.utils.clip_grad_norm_). The norm before, "grad_norm", stays on the device. Float32 gradients are not
+// touched here where the order is 2: the factor goes into run.grad_scale, and the optimizer's pass divides by it.
 //   max_norm = 1.0
 //   norm_type = 2.0   the order p of the norm; inf for the largest element
 #include <vernier/sdk.h>
@@ -13,12 +14,25 @@ class ClipNorm final : public vernier::Callback {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) {
-      run.metrics.set("grad_norm", vernier::clip_grad_norm_(run.gradients(), max_norm_, norm_type_));
-    });
+    bus.on(vernier::Event::GradientsReady,
+           [this](vernier::Run& run) { run.metrics.set("grad_norm", clip(run)); });
   }
 
  private:
+  torch::Tensor clip(vernier::Run& run) const {
+    if (norm_type_ != 2) return vernier::clip_grad_norm_(run.gradients(), max_norm_, norm_type_);
+    auto norm = run.scaled_norm;
+    if (!norm.defined()) {
+      const auto gradients = run.gradients();
+      if (gradients.empty() || !vernier::can_inspect(gradients)) return vernier::clip_grad_norm_(gradients, max_norm_);
+      norm = vernier::inspect_gradients(gradients).norm;
+    }
+    const auto clipped = vernier::clip_scale(norm, max_norm_, run.grad_scale);
+    run.scaled_norm = norm;
+    run.grad_scale = clipped.grad_scale;
+    return clipped.norm;
+  }
+
   double max_norm_, norm_type_;
 };
 

@@ -221,6 +221,7 @@ class Progress final : public vernier::Monitor {
   void end_step(const Run& run) {
     const std::int64_t step = run.step + 1;
     saving_ = -1;
+    if (const auto share = run.metrics.value("underflow")) underflow_ = share;
     if (!run.notices.empty()) tell_notices(run, step);
     if (validated_) count_from_here(run, step);
     if (draws_bar_) {
@@ -261,11 +262,21 @@ class Progress final : public vernier::Monitor {
     if (run.loss.defined()) add(8, "loss " + print("%.4f", run.loss.item<double>()));
     if (const auto rate = run.metrics.value("learning_rate")) add(4, "lr " + print("%.3g", *rate));
     if (const auto scale = run.metrics.value("scale")) add(3, "scale " + print("%.6g", *scale));
+    if (const auto skipped = skipped_updates(run, step); skipped > 0) {
+      const double share = static_cast<double>(skipped) / static_cast<double>(step);
+      add(1, c10::str("skipped ", skipped) + print(" (%.2g%%)", 100 * share));
+    }
+    if (underflow_) add(0, "underflow " + print("%.2g%%", 100 * *underflow_));
     if (const auto rate = shown_rate(run); !rate.empty()) add(5, rate);
     add(2, short_number(memory_in_use(run.device)) + "B");
     if (saving_ >= 0) add(6, "saving " + print("%.0f%%", 100 * saving_));
     if (!time.empty()) add(7, time);
     return fields;
+  }
+
+  // On a GPU the last step's is not known yet.
+  static std::int64_t skipped_updates(const Run& run, std::int64_t step) {
+    return step - run.updates - (run.device.is_cpu() ? 0 : 1);
   }
 
   std::string shown_rate(const Run& run) const {
@@ -344,6 +355,7 @@ class Progress final : public vernier::Monitor {
   Rate rate_;
   std::array<double, 3> counted_ = {};  // steps, samples, tokens at the last measurement
   bool validated_ = false;              // since the last step
+  std::optional<double> underflow_;     // as it was measured last
   double saving_ = -1;                  // share of the checkpoint in work that is written, or -1
   std::vector<std::string> of_step_;    // metrics of the last step drawn, to tell validation's from them
   std::map<std::string, Told> told_;

@@ -41,8 +41,9 @@ class AdamWPlugin final : public vernier::Optimizer {
     const double rate = options_.lr * run.learning_rate_factor;
     optimizer_->set_lr(rate);
     run.metrics.set("learning_rate", rate);
-    optimizer_->step(run.found_inf);
+    optimizer_->step(run.found_inf, run.grad_scale);
   }
+  bool divides_gradients() const override { return true; }
 
   // Under the parameters' names: their numbers depend on no_decay, which may be another where a run goes on.
   vernier::State save() const override {

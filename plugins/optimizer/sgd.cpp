@@ -29,8 +29,9 @@ class SgdPlugin final : public vernier::Optimizer {
     const double rate = options_.lr * run.learning_rate_factor;
     optimizer_->set_lr(rate);
     run.metrics.set("learning_rate", rate);
-    optimizer_->step(run.found_inf);
+    optimizer_->step(run.found_inf, run.grad_scale);
   }
+  bool divides_gradients() const override { return true; }
 
   vernier::State save() const override { return optimizer_->state(); }
   void load(const vernier::State& state) override { optimizer_->load(state); }

@@ -1,62 +1,111 @@
-// dynamic: PyTorch's law (torch.amp.GradScaler): after a step with an inf or nan the update is skipped and the scale is
-// multiplied by backoff_factor; after growth_interval steps in a row without one, by growth_factor.
-//   init_scale = 65536
+// dynamic: a scale that grows until gradients overflow, and backs off. After a step with an inf or nan the update is
+// skipped and the scale is multiplied by backoff_factor; after growth_interval steps in a row without one, by
+// growth_factor. That is PyTorch's law (torch.amp.GradScaler); a preset is another project's rule with its defaults, of
+// which single options may be set otherwise. Each rule and its source: docs/scalers.md.
+//   preset = "none"       or pytorch, deepspeed, megatron, apex; none: PyTorch's law, and a floor under the scale
+//   init_scale = 65536    megatron: 2^32
 //   growth_factor = 2, backoff_factor = 0.5
-//   growth_interval = 2000
-#include <vernier/sdk.h>
+//   growth_interval = 2000   deepspeed, megatron: 1000
+//   window = 0            the other name of growth_interval; only one may be given
+//   min_scale = 6.103515625e-05   0: none; pytorch, apex: none; deepspeed, megatron: 1
+//   max_scale = 0         0: none; apex: 2^24
+//   hysteresis = 1        the overflow at which the scale backs off; those before it, since the refill, are skips alone;
+//                         deepspeed, megatron: 2
+//   refill = "growth"     when they are counted anew: as the scale grows, or at each good_step
+//   at_min = "stay"       an overflow at min_scale: stay there, or fail; deepspeed: fail
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
+//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+// Without a minimum the run ends before the scale is no normal float32 number any more. 2^-14, the floor of none, is
+// float16's smallest normal number: at a smaller scale the loss's own gradient loses digits. 2^40 is where the largest
+// gradient that does not overflow would, unscaled, be 0 in float16.
+#include "scale_watch.h"
 
-#include <algorithm>
+namespace {
+
+vernier::LossScaleOptions read_law(vernier::Options& options) {
+  using namespace vernier;
+  const auto preset = options.choose("preset", "none", {"none", "pytorch", "deepspeed", "megatron", "apex"},
+                                     "whose rule and defaults; none: PyTorch's law with a floor");
+  LossScaleOptions law;
+  if (preset != "none") law = loss_scale_preset(preset);
+  if (preset == "none") law.min_scale = 0x1p-14;
+  law.init_scale = options.get("init_scale", law.init_scale, "scale of the first step", above(0));
+  law.growth_factor = options.get("growth_factor", law.growth_factor, "for growing", above(1));
+  law.backoff_factor = options.get("backoff_factor", law.backoff_factor, "for an inf or nan", between(1e-6, 0.999999));
+  law.growth_interval = options.get("growth_interval", law.growth_interval, "steps without one until the scale grows",
+                                    between(1, 1'000'000'000));
+  const auto window =
+      options.get("window", 0, "another name of growth_interval; 0: that one holds", between(0, 1'000'000'000));
+  if (window > 0 && options.given("growth_interval")) {
+    options.refuse("window", "and `growth_interval` are two names of one interval; give one");
+  }
+  if (window > 0) law.growth_interval = window;
+  law.min_scale = options.get("min_scale", law.min_scale, "the scale goes no lower; 0: none", at_least(0));
+  law.max_scale = options.get("max_scale", law.max_scale, "the scale goes no higher; 0: none", at_least(0));
+  law.hysteresis = options.get("hysteresis", law.hysteresis, "the overflow at which the scale backs off",
+                               between(1, 1'000'000));
+  const auto refill = options.choose("refill", "growth", {"growth", "good_step"}, "when overflows are counted anew");
+  if (options.given("refill") && law.hysteresis == 1) {
+    options.refuse("refill", "says when hysteresis starts anew, and hysteresis = 1 has none; raise it, or leave this out");
+  }
+  if (refill == "good_step") law.refill = Refill::good_step;
+  law.fails_at_min = options.choose("at_min", law.fails_at_min ? "fail" : "stay", {"stay", "fail"},
+                                    "what an overflow at min_scale does") == "fail";
+  if (const auto [option, reason] = contradiction(law); !option.empty()) {
+    const bool is_window = option == "growth_interval" && window > 0;
+    options.refuse(is_window ? "window" : option.c_str(), reason);
+  }
+  return law;
+}
+
+}  // namespace
 
 class DynamicScaler final : public vernier::Scaler {
  public:
-  explicit DynamicScaler(vernier::Options& options)
-      : options_{
-            .init_scale = options.get("init_scale", 65536.0, "scale of the first step", vernier::above(0)),
-            .growth_factor = options.get("growth_factor", 2.0, "for growing", vernier::above(1)),
-            .backoff_factor = options.get("backoff_factor", 0.5, "for an inf or nan", vernier::between(1e-6, 0.999999)),
-            .growth_interval = options.get("growth_interval", 2000, "steps without one until the scale grows",
-                                           vernier::at_least(1))} {}
+  explicit DynamicScaler(vernier::Options& options) : law_(read_law(options)), watch_(options) {}
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { tell_change(run); });
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { tell(run); });
   }
   void prepare(vernier::Run& run) override {
-    scaler_.emplace(run.device, options_);
-    told_ = options_.init_scale;
+    scale_.emplace(run.device, law_);
+    watch_.start(scale_->value());
   }
-  torch::Tensor scale(const torch::Tensor& loss) override { return scaler_->scale(loss); }
+  torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_->tensor(); }
   void unscale(vernier::Run& run) override {
-    run.metrics.set("scale", scaler_->scale_tensor().clone());  // of this step; update() changes it in place
-    run.found_inf = scaler_->unscale_(run.gradients());
+    run.metrics.set("scale", scale_->tensor().clone());  // of this step; update() changes it in place
+    watch_.meter.measure(run);
+    vernier::unscale(run, scale_->tensor());
+    found_inf_ = found_inf_.defined() ? torch::maximum(found_inf_, run.found_inf) : run.found_inf.clone();
   }
-  void update(vernier::Run&) override { scaler_->update(); }
+  void update(vernier::Run&) override {
+    scale_->update(found_inf_);
+    found_inf_.reset();
+  }
 
-  vernier::State save() const override { return scaler_->state_dict(); }
+  vernier::State save() const override { return scale_->save(); }
   void load(const vernier::State& state) override {
-    // Scale and tracker go on; the factors are the TOML's, which may have been changed for the rest of the run.
-    vernier::State merged = state;
-    merged.put("growth_factor", options_.growth_factor);
-    merged.put("backoff_factor", options_.backoff_factor);
-    merged.put("growth_interval", options_.growth_interval);
-    scaler_->load_state_dict(merged);
-    told_ = scaler_->get_scale();
+    scale_->load(state);
+    watch_.start(scale_->value());
   }
 
  private:
-  // Reading the scale is free on the CPU. On a GPU it would make the host wait, so there it is read when a skip has
-  // become known, and every hundred steps.
-  void tell_change(vernier::Run& run) {
-    const auto is_skip = [](const vernier::Notice& notice) { return notice.name == "step_skipped"; };
-    const bool look = run.device.is_cpu() || run.step % 100 == 0 || std::ranges::any_of(run.notices, is_skip);
-    if (!look) return;
-    const double now = scaler_->get_scale();
-    if (now != told_) run.notice("scale_changed", {{"from", told_}, {"to", now}});
-    told_ = now;
+  void tell(vernier::Run& run) {
+    if (!ScaleWatch::is_time(run)) return;
+    const double now = scale_->value();
+    watch_.tell(run, now);
+    if (!scale_->is_exhausted()) return;
+    const auto why = law_.min_scale > 0 ? c10::str("gradients still overflow at min_scale = ", now)
+                                        : c10::str("gradients still overflow at a scale of ", now,
+                                                   ", and a smaller one is no normal float32 number");
+    run.control.fail(*this, why + ": the loss diverged, or a layer computes what is not finite; lower the learning rate, "
+                                  "compute that layer in fp32 by a [[precision.rule]], or go back to an earlier checkpoint");
   }
 
-  vernier::GradScalerOptions options_;
-  std::optional<vernier::GradScaler> scaler_;
-  double told_ = 0;
+  vernier::LossScaleOptions law_;
+  ScaleWatch watch_;
+  std::optional<vernier::LossScale> scale_;
+  torch::Tensor found_inf_;  // of all passes of a step, and of the gradients alone: a listener's veto is no overflow
 };
 
-VERNIER_PLUGIN(DynamicScaler, "dynamic", "1.0.0")
+VERNIER_PLUGIN(DynamicScaler, "dynamic", "1.1.0")

@@ -1,11 +1,19 @@
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
 
 #include "tensor_lists.h"
+
+// Of the OpenMP that LibTorch brings, which at::parallel_for uses only where the caller is compiled with -fopenmp. Weak:
+// without it one thread does the work.
+extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 
 namespace vernier {
 
@@ -66,6 +74,141 @@ torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, do
     for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));
   }
   return norm;
+}
+
+namespace {
+
+constexpr std::int64_t chunk = 16384;  // elements: one sum
+
+struct Chunk {
+  const float* first;
+  std::int64_t count;
+};
+
+// The square of a float32 is exact in float64, and lanes and their order are fixed: vectors of any width, with or without
+// fused multiplication, give the same bits.
+inline __attribute__((always_inline)) double sum_of_squares(const Chunk& part) {
+  constexpr std::int64_t lanes = 32;
+  std::array<double, lanes> sums = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= part.count; i += lanes) {
+    for (std::int64_t k = 0; k < lanes; ++k) {
+      const double value = part.first[i + k];
+      sums[static_cast<std::size_t>(k)] += value * value;
+    }
+  }
+  for (; i < part.count; ++i) {
+    const double value = part.first[i];
+    sums[static_cast<std::size_t>(i % lanes)] += value * value;
+  }
+  double sum = 0;
+  for (const double each : sums) sum += each;
+  return sum;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,fma"))) double sum_in_512_bits(const Chunk& part) {
+  return sum_of_squares(part);
+}
+__attribute__((target("avx2,fma"))) double sum_in_256_bits(const Chunk& part) {
+  return sum_of_squares(part);
+}
+#endif
+double sum_anywhere(const Chunk& part) {
+  return sum_of_squares(part);
+}
+
+using Sum = double (*)(const Chunk&);
+Sum best_sum() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return sum_in_512_bits;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return sum_in_256_bits;
+#endif
+  return sum_anywhere;
+}
+
+// One sum a chunk, by as many threads as pay.
+std::vector<double> sums_of(const std::vector<Chunk>& chunks, Sum sum) {
+  struct Work {
+    const std::vector<Chunk>& chunks;
+    Sum sum;
+    std::vector<double> sums;
+    std::atomic<std::size_t> next = 0;
+  } work{chunks, sum, std::vector<double>(chunks.size())};
+  const auto body = [](void* data) {
+    auto& mine = *static_cast<Work*>(data);
+    for (auto i = mine.next++; i < mine.chunks.size(); i = mine.next++) mine.sums[i] = mine.sum(mine.chunks[i]);
+  };
+  constexpr std::size_t chunks_a_thread = 8;
+  const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()),
+                                             chunks.size() / chunks_a_thread);
+  if (threads > 1 && GOMP_parallel != nullptr) {
+    GOMP_parallel(body, &work, static_cast<unsigned>(threads), 0);
+  } else {
+    body(&work);
+  }
+  return std::move(work.sums);
+}
+
+double sum_on_host(const TensorVector& gradients) {
+  static const Sum sum = best_sum();
+  std::vector<Chunk> chunks;
+  TensorVector kept;
+  for (const auto& each : gradients) {
+    const auto gradient = each.is_non_overlapping_and_dense() ? each : kept.emplace_back(each.contiguous());
+    const auto* data = gradient.const_data_ptr<float>();
+    for (std::int64_t i = 0; i < gradient.numel(); i += chunk) {
+      chunks.push_back({data + i, std::min(chunk, gradient.numel() - i)});
+    }
+  }
+  const auto sums = sums_of(chunks, sum);
+  double total = 0;
+  for (const double each : sums) total += each;
+  return total;
+}
+
+torch::Tensor on_host(double value, torch::ScalarType dtype) {
+  return torch::scalar_tensor(value, dtype);
+}
+
+}  // namespace
+
+bool can_inspect(const TensorVector& gradients) {
+  return std::all_of(gradients.begin(), gradients.end(), [&](const torch::Tensor& gradient) {
+    return gradient.layout() == torch::kStrided && gradient.scalar_type() == torch::kFloat32 &&
+           gradient.device() == gradients.front().device();
+  });
+}
+
+Inspected inspect_gradients(const TensorVector& gradients) {
+  const torch::NoGradGuard no_grad;
+  if (!can_inspect(gradients)) throw Error("the gradients are not all dense, float32 and on one device");
+  if (gradients.empty() || gradients.front().is_cpu()) {
+    const double sum = sum_on_host(gradients);
+    return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64)};
+  }
+  const auto kinds = sort(gradients);
+  if (kinds.empty()) {
+    const auto zero = torch::zeros({}, gradients.front().options());
+    return {zero, zero.to(torch::kFloat64)};
+  }
+  auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(kinds.front(), 2, torch::kFloat64)), 2);
+  auto found_inf = norm.isfinite().logical_not().to(torch::kFloat32);
+  return {std::move(found_inf), std::move(norm)};
+}
+
+Clipped clip_scale(const torch::Tensor& norm, double max_norm, const torch::Tensor& grad_scale) {
+  const torch::NoGradGuard no_grad;
+  if (!norm.is_cpu()) {
+    const auto before = (grad_scale.defined() ? norm / grad_scale : norm).to(torch::kFloat32);
+    const auto factor = ((before + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
+    return {before, grad_scale.defined() ? grad_scale / factor : factor.reciprocal()};
+  }
+  const float scale = grad_scale.defined() ? *grad_scale.const_data_ptr<float>() : 1.0F;
+  const auto before = static_cast<float>(*norm.const_data_ptr<double>() / scale);
+  const double factor = clip_factor(before, max_norm);
+  return {on_host(before, torch::kFloat32),
+          factor == 1 ? grad_scale : on_host(scale / factor, torch::kFloat32)};
 }
 
 }  // namespace vernier

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <torch/optim/optimizer.h>
 #include <vernier/error.h>
+#include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
 
 #include "tensor_lists.h"
@@ -134,6 +135,26 @@ void GradScaler::step(torch::optim::Optimizer& optimizer) {
   require_found(entry.found_inf);
   if (entry.found_inf.item<float>() == 0) optimizer.step();
   entry.stage = Stage::stepped;
+}
+
+torch::Tensor GradScaler::clip_and_step(FusedOptimizer& optimizer, double max_norm) {
+  const torch::NoGradGuard no_grad;
+  auto& entry = optimizers_[&optimizer];
+  if (entry.stage == Stage::stepped) throw Error(stepped_twice);
+  const auto gradients = optimizer.gradients();
+  const auto inspected = inspect_gradients(gradients);
+  const bool scaled = options_.enabled && entry.stage == Stage::ready;
+  const auto clipped = clip_scale(inspected.norm, max_norm, scaled ? scale_ : torch::Tensor());
+  if (!options_.enabled) {
+    optimizers_.erase(&optimizer);
+    optimizer.step({}, clipped.grad_scale);
+    return clipped.norm;
+  }
+  if (scaled) entry.found_inf = inspected.found_inf;
+  require_found(entry.found_inf);
+  optimizer.step(entry.found_inf, clipped.grad_scale);
+  entry.stage = Stage::stepped;
+  return clipped.norm;
 }
 
 void GradScaler::update(std::optional<double> new_scale) {

@@ -39,6 +39,10 @@ torch::Tensor Scaler::scale(const torch::Tensor& loss) {
 void Scaler::unscale(Run&) {}
 void Scaler::update(Run&) {}
 
+bool Optimizer::divides_gradients() const {
+  return false;
+}
+
 void Distributed::reduce(Run&) {}
 
 }  // namespace vernier

@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <vernier/run.h>
 
 namespace vernier {
@@ -12,6 +13,12 @@ std::vector<torch::Tensor> Run::gradients() const {
   for (const auto& parameter : parameters) {
     if (const auto& gradient = parameter.owned.grad(); gradient.defined()) gradients.push_back(gradient);
   }
+  scaled_norm.reset();  // whoever has them may change them
+  if (grad_scale.defined() && !gradients.empty()) {
+    const torch::NoGradGuard no_grad;
+    at::_foreach_div_(gradients, grad_scale);  // as the optimizers' kernels divide, to the last bit
+  }
+  grad_scale.reset();
   return gradients;
 }
 

@@ -55,6 +55,10 @@ class VERNIER_API GradScaler {
   void step(FusedOptimizer& optimizer);
   void step(torch::optim::Optimizer& optimizer);
 
+  // unscale_(), clip_grad_norm_() and step() in two passes: one reads the gradients, the optimizer's divides them. Float32
+  // only. Returns the 2-norm before clipping, float32. Where it clips, the last bit may differ from PyTorch's.
+  torch::Tensor clip_and_step(FusedOptimizer& optimizer, double max_norm);
+
   // After all steps of an iteration: the scale for the next one, from the checks since the last update; or sets it.
   void update(std::optional<double> new_scale = std::nullopt);
 

@@ -46,7 +46,7 @@ class VERNIER_API Scaler : public Plugin {
   ~Scaler() override;
   virtual bool scales() const;                            // false: the loss is left as it is
   virtual torch::Tensor scale(const torch::Tensor& loss); // before backward
-  virtual void unscale(Run& run);                         // gradients of `owned`; sets run.found_inf, on the device
+  virtual void unscale(Run& run);  // gradients of `owned`, or sets run.grad_scale; sets run.found_inf, on the device
   virtual void update(Run& run);                          // the scale for the next step
 };
 
@@ -58,13 +58,13 @@ class VERNIER_API Accumulation : public Plugin {
   virtual std::vector<Batch> split(const Batch& batch) = 0;
 };
 
-// Changes the parameters' `owned` tensors; must change nothing where run.found_inf is not 0.
-// The learning rate is the option's times run.learning_rate_factor.
+// Changes the `owned` tensors at its option's rate times run.learning_rate_factor; nothing where run.found_inf is not 0.
 class VERNIER_API Optimizer : public Plugin {
  public:
   static constexpr const char* role = "optimizer";
   ~Optimizer() override;
   virtual void step(Run& run) = 0;
+  virtual bool divides_gradients() const;  // true: step() divides by run.grad_scale; else it is done before
 };
 
 class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk

@@ -16,7 +16,7 @@
 
 namespace vernier {
 
-// One trainable tensor. Gradients are on `model` after backward, on `owned` from GradientsReady on.
+// One trainable tensor. Gradients are on `model` after backward, on `owned` from GradientsReady on; see gradients().
 struct Parameter {
   std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
   torch::Tensor model;  // what forward reads
@@ -47,22 +47,24 @@ struct VERNIER_API Run {
   torch::Tensor piece_loss;  // at LossReady: the piece's mean, differentiable; a callback may put another in its place
   torch::Tensor loss;        // from GradientsReady: mean over the batch, on the device, float32
   torch::Tensor found_inf;  // from GradientsReady: float32 0-dim, not 0 where the update is skipped; undefined: not checked
+  mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer: see gradients(); float32 0-dim or undefined
+  mutable torch::Tensor scaled_norm;  // their 2-norm before that division, float64 0-dim; undefined: not known
   double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady
   Metrics metrics;                    // of this step; validation's are valid at Validated
   std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
 
-  // Runs the pieces of this batch once more and leaves new gradients; returns the loss. For optimizers that ask for more
-  // than one gradient an update. Valid inside Optimizer::step, and in listeners of GradientsReady.
+  // Runs the pieces of this batch once more, leaves new gradients and returns the loss: for optimizers that ask for more
+  // than one an update. Valid inside Optimizer::step, and in listeners of GradientsReady.
   std::function<torch::Tensor()> recompute;
 
   Control control;  // what a plugin may ask for: other plugins, going back, the end
-  // True once a signal asks the run to end. What takes longer than a step (Task::validate) looks at it now and then, and
-  // returns early: the validation is done again where the run goes on.
+  // True once a signal asks the run to end: what takes long (Task::validate) returns early, and is done again later.
   bool is_stopping() const { return stop != nullptr && *stop != 0; }
 
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
 
-  // The gradients that the optimizer will use, in the order of `parameters`; those without one are left out.
+  // The gradients that the optimizer will use, in the order of `parameters`; those without one are left out. Where
+  // grad_scale is defined they are still that many times as large in memory: divides them, so get them here alone.
   std::vector<torch::Tensor> gradients() const;
   std::vector<std::string> non_finite_gradients() const;  // names of the parameters that have one; a host sync
 

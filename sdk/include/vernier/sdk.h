@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/activation_checkpoint.h>
+#include <vernier/amp_stats.h>
 #include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>
@@ -12,6 +13,7 @@
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
 #include <vernier/hardware.h>
+#include <vernier/loss_scale.h>
 #include <vernier/optim.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>

@@ -39,6 +39,7 @@ vernier::Run clip(const std::string& name, vernier::Table options, const std::ve
   vernier::Run run;
   for (const auto& parameter : parameters) run.parameters.push_back({"p", parameter, parameter});
   bus.emit(Event::GradientsReady, run);
+  run.gradients();  // what was left to the optimizer
   return run;
 }
 

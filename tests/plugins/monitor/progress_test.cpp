@@ -33,7 +33,8 @@ struct Fixture {
     run.steps = 100;
   }
   void begin() { bus.emit(Event::RunBegin, run); }
-  void step(double loss = 1.25) {
+  void step(double loss = 1.25, bool skipped = false) {
+    run.updates += skipped ? 0 : 1;
     run.metrics.set("learning_rate", 3e-4);
     run.loss = torch::full({}, loss, torch::kFloat32);
     run.samples += 8;
@@ -68,6 +69,21 @@ bool matches(const std::string& text, const char* pattern) {
 }
 
 }  // namespace
+
+TEST_CASE("progress: tells how many updates were skipped, and the underflow as it was measured last") {
+  Fixture fixture(0, option("every", std::int64_t{10}));
+  fixture.begin();
+  fixture.steps(10);
+  fixture.run.metrics.set("underflow", torch::scalar_tensor(0.0123));
+  for (int i = 0; i < 10; ++i) {
+    fixture.step(1.25, i < 2);
+    fixture.run.metrics.clear();
+  }
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 3);  // the cursor stands in an empty one
+  CHECK(lines[0].find("skipped") == std::string::npos);
+  CHECK(lines[1].find("skipped 2 (10%)  underflow 1.2%") != std::string::npos);
+}
 
 TEST_CASE("progress: plain lines where stderr is no terminal") {
   Fixture fixture(0, option("every", std::int64_t{40}));

@@ -1,7 +1,8 @@
-// none, static and dynamic.
+// none, static, dynamic and statistical; what all scalers do to a run.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/grad_scaler.h>
+#include <vernier/loss_scale.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 
@@ -11,6 +12,7 @@
 
 #include "plugin_library.h"
 #include "temporary_folder.h"
+#include "toy_run.h"
 
 using vernier::Event;
 using vernier::Scaler;
@@ -25,6 +27,7 @@ struct Fixture {
       : plugin(make_plugin<Scaler>("scaler/" + name, std::move(options))), weight(torch::zeros({3})) {
     bus.attach(*plugin, false);
     run.parameters.push_back({"weight", weight, weight});
+    run.control.fail = [this](const vernier::Plugin&, const std::string& why) { failure = why; };
     plugin->prepare(run);
   }
 
@@ -33,6 +36,8 @@ struct Fixture {
     run.notices.clear();
     run.metrics.clear();
     run.found_inf.reset();
+    run.grad_scale.reset();
+    run.scaled_norm.reset();
     const auto scale = plugin->scale(torch::ones({}));
     weight.mutable_grad() = torch::full({3}, gradient) * scale;
     plugin->unscale(run);
@@ -46,7 +51,38 @@ struct Fixture {
   torch::Tensor weight;
   vernier::Run run;
   vernier::Bus bus;
+  std::string failure;
 };
+
+std::string refusal_of(vernier::Table options, const std::string& name = "dynamic") {
+  try {
+    make_plugin<Scaler>("scaler/" + name, std::move(options));
+  } catch (const vernier::Error& error) {
+    CHECK((error.kind() == vernier::Error::Kind::configuration));
+    return error.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+vernier::Value number(double value) {
+  return {value, "test.toml:2"};
+}
+vernier::Value whole(std::int64_t value) {
+  return {value, "test.toml:3"};
+}
+vernier::Value text(const char* value) {
+  return {std::string(value), "test.toml:4"};
+}
+
+std::vector<std::string> names_of(const vernier::Run& run) {
+  std::vector<std::string> names;
+  for (const auto& notice : run.notices) names.push_back(notice.name);
+  return names;
+}
 
 vernier::Table small_law() {
   return {{"init_scale", {64.0, ""}}, {"growth_interval", {std::int64_t{3}, ""}}, {"growth_factor", {4.0, ""}}};
@@ -69,7 +105,7 @@ TEST_CASE("scaler: static scales and unscales exactly by a power of two, and nev
   CHECK(fixture.plugin->scales());
   for (const double gradient : {1.0 / 3, infinity, std::nan(""), 1e-20}) {
     CHECK(fixture.step(gradient) == 4096.0);
-    const auto unscaled = fixture.weight.grad()[0].item<float>();
+    const auto unscaled = fixture.run.gradients()[0][0].item<float>();
     if (std::isfinite(gradient)) CHECK(unscaled == static_cast<float>(gradient));
     CHECK(fixture.run.found_inf.item<float>() == (std::isfinite(gradient) ? 0.0F : 1.0F));
     CHECK(fixture.run.metrics.value("scale") == 4096.0);
@@ -122,6 +158,77 @@ TEST_CASE("scaler: dynamic tells each change of the scale once") {
   CHECK(fixture.run.notices[0].text() == "scale_changed from=32 to=128");
 }
 
+TEST_CASE("scaler: dynamic's presets are the SDK's, and single options override them") {
+  std::mt19937 random(9);
+  for (const char* preset : {"pytorch", "deepspeed", "megatron", "apex"}) {
+    CAPTURE(preset);
+    auto options = vernier::loss_scale_preset(preset);
+    options.growth_interval = 3;
+    Fixture fixture("dynamic", {{"preset", text(preset)}, {"window", whole(3)}});
+    vernier::LossScale scale(torch::kCPU, options);
+    for (int step = 0; step < 200 && fixture.failure.empty(); ++step) {
+      CHECK(fixture.plugin->scale(torch::ones({})).item<double>() == scale.value());
+      const double gradient = random() % 5 == 0 ? infinity : 0.5;
+      fixture.step(gradient);
+      scale.update(torch::scalar_tensor(std::isfinite(gradient) ? 0.0F : 1.0F));
+    }
+    CHECK(scale.is_exhausted() == !fixture.failure.empty());
+  }
+}
+
+TEST_CASE("scaler: dynamic tells where the scale becomes low and high, once each time") {
+  auto law = small_law();
+  law["warn_below"] = number(16);
+  law["warn_above"] = number(256);
+  Fixture fixture("dynamic", law);
+  CHECK((fixture.step(infinity), names_of(fixture.run)) == std::vector<std::string>{"scale_changed"});
+  CHECK((fixture.step(infinity), names_of(fixture.run)) == std::vector<std::string>{"scale_changed", "scale_low"});
+  CHECK(fixture.run.notices[1].text() == "scale_low scale=16 warn_below=16");
+  CHECK((fixture.step(infinity), names_of(fixture.run)) == std::vector<std::string>{"scale_changed"});
+  for (int i = 0; i < 8; ++i) fixture.step(1);  // 8, 32, 128
+  CHECK((fixture.step(1), names_of(fixture.run)) == std::vector<std::string>{"scale_changed", "scale_high"});
+  CHECK(fixture.run.notices[1].text() == "scale_high scale=512 warn_above=256");
+}
+
+TEST_CASE("scaler: an overflow storm ends at a normal number: the run, where the preset says so, or the fall") {
+  for (const char* preset : {"none", "pytorch", "deepspeed", "megatron", "apex"}) {
+    CAPTURE(preset);
+    Fixture fixture("dynamic", {{"preset", text(preset)}});
+    int steps = 0;
+    for (; steps < 400 && fixture.failure.empty(); ++steps) CHECK(std::isnormal(fixture.step(infinity)));
+    const bool stays = std::string(preset) == "none" || std::string(preset) == "megatron";
+    CHECK((steps == 400) == stays);
+    if (stays) CHECK(fixture.step(1) == (std::string(preset) == "none" ? 0x1p-14 : 1.0));
+    if (!stays) CHECK(has(fixture.failure, "gradients still overflow"));
+  }
+}
+
+TEST_CASE("scaler: dynamic refuses what contradicts itself, with the reason") {
+  CHECK(has(refusal_of({{"max_scale", number(65536)}}), "could never grow"));
+  CHECK(has(refusal_of({{"max_scale", number(65536)}}), "test.toml:2"));
+  CHECK(has(refusal_of({{"preset", text("apex")}, {"init_scale", number(0x1p24)}}), "could never grow"));
+  CHECK(has(refusal_of({{"min_scale", number(1e6)}}), "is above init_scale"));
+  CHECK(has(refusal_of({{"window", whole(5)}, {"growth_interval", whole(5)}}), "two names of one interval"));
+  CHECK(has(refusal_of({{"refill", text("growth")}}), "hysteresis = 1 has none"));
+  CHECK(has(refusal_of({{"at_min", text("fail")}, {"min_scale", number(0)}}), "min_scale"));
+  CHECK(has(refusal_of({{"warn_below", number(8)}, {"warn_above", number(4)}}), "is not below warn_above"));
+  CHECK(has(refusal_of({{"preset", text("fairseq")}}), "fairseq"));
+  CHECK(refusal_of({{"preset", text("megatron")}, {"refill", text("good_step")}}).empty());
+  CHECK(refusal_of({{"preset", text("deepspeed")}, {"hysteresis", whole(1)}}).empty());
+}
+
+TEST_CASE("scaler: underflow is measured at its interval") {
+  for (const char* name : {"static", "dynamic", "statistical"}) {
+    Fixture fixture(name, {{"measure_every", whole(3)}});
+    for (int step = 1; step <= 9; ++step) {
+      fixture.step(0x1p-40);
+      const auto share = fixture.run.metrics.value("underflow");
+      CHECK(share.has_value() == (step % 3 == 0));
+      if (share && std::string(name) != "statistical") CHECK(*share == 1.0);
+    }
+  }
+}
+
 TEST_CASE("scaler: dynamic goes on after a save as if there had been none") {
   Fixture fixture("dynamic", small_law());
   for (const double gradient : {1.0, infinity, 1.0, 1.0}) fixture.step(gradient);
@@ -158,4 +265,156 @@ TEST_CASE("scaler: options out of range are refused") {
   refused("dynamic", "growth_factor", 1.0);
   refused("dynamic", "backoff_factor", 1.0);
   refused("dynamic", "backoff_factor", 0.0);
+  refused("statistical", "init_scale", 1000.0);
+  refused("statistical", "max_scale", 1024.0);
+  refused("per_layer", "max_factor", 3.0);
+  refused("per_layer", "min_scale", 1e6);
+}
+
+namespace {
+
+// The largest gradient of a step, in exponents: a walk that drifts over forty powers of two, with noise.
+std::vector<double> drifting_exponents(unsigned seed, int steps) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> noise(0, 0.4), drift(0, 0.05);
+  std::vector<double> exponents;
+  double middle = 0;
+  for (int i = 0; i < steps; ++i) {
+    middle += drift(random) + (i < steps / 2 ? -40.0 / steps : 40.0 / steps);
+    exponents.push_back(middle + noise(random));
+  }
+  return exponents;
+}
+
+struct Followed {
+  int overflows = 0;
+  double unused = 0;  // powers of two between the largest scaled gradient and float16's end, mean of good steps
+};
+
+Followed follow(const std::string& name, unsigned seed, vernier::Table options = {}) {
+  Fixture fixture(name, std::move(options));
+  Followed followed;
+  const auto exponents = drifting_exponents(seed, 4000);
+  for (const double exponent : exponents) {
+    const double scale = fixture.plugin->scale(torch::ones({})).item<double>();
+    const bool overflows = std::exp2(exponent) * scale > 65504;
+    fixture.step(overflows ? infinity : std::exp2(exponent));
+    followed.overflows += overflows ? 1 : 0;
+    if (!overflows) followed.unused += (16 - exponent - std::log2(scale)) / 4000;
+  }
+  return followed;
+}
+
+}  // namespace
+
+TEST_CASE("scaler: statistical follows gradients that drift: closer than dynamic, with few overflows") {
+  for (const unsigned seed : {1U, 2U, 3U}) {
+    CAPTURE(seed);
+    const vernier::Table wide = {{"max_scale", number(0x1p60)}};
+    const auto ours = follow("statistical", seed, wide), baseline = follow("dynamic", seed);
+    MESSAGE("statistical: ", ours.overflows, " overflows, ", ours.unused, " powers unused; dynamic: ", baseline.overflows,
+            ", ", baseline.unused);
+    CHECK(ours.overflows <= 40);  // 1 %
+    CHECK(ours.unused < 6);
+    CHECK(ours.unused < 0.7 * baseline.unused);
+  }
+}
+
+TEST_CASE("scaler: statistical's scale is a power of two in its range, and goes on after a save") {
+  Fixture one("statistical", {{"max_scale", number(0x1p20)}}), other("statistical", {{"max_scale", number(0x1p20)}});
+  std::mt19937 random(6);
+  std::normal_distribution<double> exponent(-6, 3);
+  const auto gradient = [&] { return random() % 40 == 0 ? infinity : random() % 40 == 0 ? 0 : std::exp2(exponent(random)); };
+  for (int step = 0; step < 600; ++step) {
+    if (step == 300) other.plugin->load(one.plugin->save());
+    const double next = gradient();
+    const double scale = one.step(next);
+    int power = 0;
+    CHECK(std::frexp(scale, &power) == 0.5);
+    CHECK(scale <= 0x1p20);
+    if (step >= 300) CHECK(other.step(next) == scale);
+  }
+}
+
+namespace {
+
+// A toy run with a scaler, real optimizer and schedule, whose loss overflows at random steps.
+struct Storm : toy::Toy {
+  Storm(const std::string& scaler, unsigned seed) {
+    wiring.scaler = make_plugin<Scaler>("scaler/" + scaler);
+    wiring.optimizer = make_plugin<vernier::Optimizer>("optimizer/adamw");
+    wiring.callbacks.push_back(make_plugin<vernier::Callback>(
+        "callback/schedule", {{"kind", text("linear")}, {"warmup_steps", whole(5)}}));
+    run.steps = 60;
+    std::mt19937 random(seed);
+    std::vector<bool> bad(60);
+    for (auto&& each : bad) each = random() % 4 == 0;
+    on(Event::LossReady, [bad](vernier::Run& now) {
+      if (bad[static_cast<std::size_t>(now.step)]) now.piece_loss = now.piece_loss * infinity;
+    });
+    look(Event::StepEnd, [this, bad](const vernier::Run& now) {
+      const bool skipped = bad[static_cast<std::size_t>(now.step)];
+      applied += skipped ? 0 : 1;
+      CHECK(now.updates == applied);
+      CHECK((!names_of(now).empty() && names_of(now).front() == "step_skipped") == skipped);
+      const auto state = wiring.optimizer->save();
+      if (state.has("first/step")) CHECK(state.tensor("first/step").item<double>() == static_cast<double>(applied));
+      if (!skipped) rates.push_back(now.metrics.value("learning_rate").value());
+      if (skipped) CHECK(same(weights(), before));
+      before = weights();
+    });
+  }
+  static bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      if (!torch::equal(a[i], b[i])) return false;
+    }
+    return true;
+  }
+  std::int64_t applied = 0;
+  std::vector<double> rates;
+  std::vector<torch::Tensor> before;
+};
+
+}  // namespace
+
+TEST_CASE("scaler: a skipped update freezes weights, schedule and the optimizer's step count") {
+  for (const char* scaler : {"static", "dynamic", "statistical", "per_layer"}) {
+    CAPTURE(scaler);
+    for (const unsigned seed : {1U, 2U, 3U}) {
+      Storm storm(scaler, seed), calm(scaler, seed);
+      storm.prepare().train(storm.run);
+      calm.wiring.callbacks.pop_back();  // no overflow
+      calm.wiring.monitors.clear();
+      std::vector<double> rates;
+      calm.look(Event::StepEnd, [&rates](const vernier::Run& now) {
+        rates.push_back(now.metrics.value("learning_rate").value());
+      });
+      calm.prepare().train(calm.run);
+      REQUIRE(storm.rates.size() > 20);
+      for (std::size_t i = 0; i < storm.rates.size(); ++i) CHECK(storm.rates[i] == rates[i]);
+    }
+  }
+}
+
+TEST_CASE("scaler: whether somebody looks at gradients, and whether the optimizer divides, changes no bit") {
+  for (const char* scaler : {"none", "static", "dynamic", "statistical", "per_layer"}) {
+    CAPTURE(scaler);
+    std::vector<torch::Tensor> first;
+    for (const std::string how : {"nobody", "before", "after"}) {
+      toy::Toy toy;
+      toy.wiring.scaler = make_plugin<Scaler>(std::string("scaler/") + scaler);
+      toy.wiring.optimizer = make_plugin<vernier::Optimizer>("optimizer/adamw");
+      if (how == "before") toy.on(Event::GradientsReady, [](vernier::Run& run) { run.gradients(); });
+      toy.wiring.callbacks.push_back(make_plugin<vernier::Callback>("callback/clip_norm", {{"max_norm", number(0.05)}}));
+      if (how == "after") toy.look(Event::GradientsReady, [](const vernier::Run& run) { run.gradients(); });
+      toy.run.steps = 30;
+      toy.prepare().train(toy.run);
+      if (how == "nobody") first = toy.weights();
+      CHECK(Storm::same(toy.weights(), first));
+    }
+    toy::Toy scaled, plain;  // Descent reads the gradients where they are
+    scaled.wiring.scaler = make_plugin<Scaler>(std::string("scaler/") + scaler);
+    for (auto* toy : {&scaled, &plain}) toy->prepare().train(toy->run);
+    CHECK(Storm::same(scaled.weights(), plain.weights()));
+  }
 }

@@ -1,0 +1,260 @@
+// per_layer: a scale of the loss, and for each layer a factor of its own, by which its gradients are larger than those
+// around it. Each operation with a layer's weight takes the gradient of its output times the factor, and gives those of
+// its inputs and weights divided by it. So all that leaves a layer, residual sums and tied weights included, has the one
+// scale of the loss, while the layer's own products use float16's range. Factors are powers of two: gradients that are
+// finite and not too small keep their bits. An overflow that began in a layer lowers that layer's factor alone; one that
+// began elsewhere, the loss's scale. One scale a layer: R. Zhao et al., Adaptive Loss Scaling for Mixed Precision Training,
+// 2019 (arXiv 1910.12385); FairScale's LayerwiseGradientScaler. Factors within one backward are ours.
+//   init_scale = 65536        of the loss, which follows PyTorch's law
+//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the loss's scale, doubles
+//   max_factor = 256          powers of two; a layer's factor begins at 1 and goes no higher, and no lower than its inverse
+//   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; others have their own
+//   min_scale = 6.103515625e-05   of the loss
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
+//   measure_every = 100       steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+// Weights must be float32 (precision level O1): what is kept in a layer's own products would be lost again in 16 bits.
+#include <fnmatch.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <vernier/layers.h>
+
+#include <cmath>
+
+#include "scale_watch.h"
+
+namespace {
+
+using vernier::Event;
+using vernier::Values;
+
+// Where overflows of a step began: a flag for each factor.
+struct Culprits {
+  std::vector<torch::Tensor> flags;  // 0-dim bool, undefined for none
+  void add(std::size_t unit, const torch::Tensor& flag) {
+    flags[unit] = flags[unit].defined() ? flags[unit].logical_or(flag) : flag;
+  }
+};
+
+// One call of an operation.
+struct Call {
+  std::shared_ptr<Culprits> culprits;
+  std::size_t unit;
+  torch::Tensor arrived;  // whether the gradient of its output was finite
+};
+
+torch::Tensor is_finite(const torch::Tensor& gradient) {
+  const auto values = gradient.is_sparse() ? gradient._values() : gradient;
+  return values.sum(torch::kFloat32).isfinite();  // inf and nan spread; finite 16-bit numbers cannot overflow
+}
+
+// The identity, but that the gradient is multiplied.
+class Multiply final : public torch::autograd::Node {
+ public:
+  Multiply(std::shared_ptr<Call> call, torch::Tensor factor, bool is_output)
+      : call_(std::move(call)), factor_(std::move(factor)), is_output_(is_output) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const torch::NoGradGuard no_grad;
+    const auto& gradient = gradients[0];
+    if (!gradient.defined()) return {gradient};
+    const auto finite = is_finite(gradient);
+    if (is_output_) {
+      call_->arrived = finite;
+    } else if (call_->arrived.defined()) {
+      call_->culprits->add(call_->unit, call_->arrived.logical_and(finite.logical_not()));
+    }
+    return {gradient * factor_};
+  }
+  std::string name() const override { return "VernierLayerScale"; }
+
+ private:
+  std::shared_ptr<Call> call_;
+  torch::Tensor factor_;
+  bool is_output_;
+};
+
+torch::Tensor multiplied(const torch::Tensor& tensor, const std::shared_ptr<Call>& call, const torch::Tensor& factor,
+                         bool is_output) {
+  if (!tensor.defined() || !tensor.requires_grad()) return tensor;
+  const auto node = std::shared_ptr<Multiply>(new Multiply(call, factor, is_output), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(tensor));
+  auto same = tensor.detach();
+  torch::autograd::set_history(same, node);
+  return same;
+}
+
+void multiply(c10::IValue& value, const std::shared_ptr<Call>& call, const torch::Tensor& factor, bool is_output) {
+  if (value.isTensor()) {
+    value = multiplied(value.toTensor(), call, factor, is_output);
+  } else if (value.isTensorList()) {
+    auto tensors = value.toTensorVector();
+    for (auto& tensor : tensors) tensor = multiplied(tensor, call, factor, is_output);
+    value = tensors;
+  }
+}
+
+class ScaledLayers final : public vernier::Interceptor {
+ public:
+  Values call(const vernier::Operation& operation, Values arguments) override {
+    const auto layer = operation.layer_index();
+    if (layer < 0 || !torch::GradMode::is_enabled()) return operation.proceed(std::move(arguments));
+    const auto unit = units[static_cast<std::size_t>(layer)];
+    const auto made = std::make_shared<Call>(Call{culprits, unit, {}});
+    const auto at = static_cast<std::int64_t>(unit);
+    for (auto& argument : arguments) multiply(argument, made, inverses[at], false);
+    auto results = operation.proceed(std::move(arguments));
+    for (auto& result : results) multiply(result, made, factors[at], true);
+    return results;
+  }
+
+  std::vector<std::size_t> units;  // of each layer
+  torch::Tensor factors, inverses;
+  std::shared_ptr<Culprits> culprits = std::make_shared<Culprits>();
+};
+
+}  // namespace
+
+class PerLayerScaler final : public vernier::Scaler {
+ public:
+  explicit PerLayerScaler(vernier::Options& options) : watch_(options) {
+    using namespace vernier;
+    law_.init_scale = options.get("init_scale", law_.init_scale, "scale of the loss in the first step", above(0));
+    law_.growth_interval = options.get("growth_interval", law_.growth_interval, "steps without an overflow until it grows",
+                                       between(1, 1'000'000'000));
+    law_.min_scale = options.get("min_scale", 0x1p-14, "of the loss", above(0));
+    most_ = options.get("max_factor", 256.0, "of a layer, a power of two", between(2, 0x1p24));
+    groups_ = options.get("group", std::vector<std::string>{}, "patterns of layers that share a factor");
+    int exponent = 0;
+    if (std::frexp(most_, &exponent) != 0.5) options.refuse("max_factor", "must be a power of two, so that it is exact");
+    if (const auto [option, reason] = contradiction(law_); !option.empty()) options.refuse(option.c_str(), reason);
+  }
+
+  // The guard lives from BatchReady to scale(): those of later listeners are made after it and gone before.
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::BatchReady, [this](vernier::Run&) {
+      guard_.reset();
+      guard_.emplace(layers_, scaled_);
+    });
+    bus.on(Event::RunFailed, [this](vernier::Run&) { guard_.reset(); });
+    bus.on(Event::StepEnd, [this](vernier::Run& run) {
+      if (ScaleWatch::is_time(run)) watch_.tell(run, scale_->value());
+    });
+  }
+
+  void prepare(vernier::Run& run) override {
+    for (const auto& parameter : run.parameters) {
+      const auto dtype = parameter.model.scalar_type();
+      if (dtype != torch::kFloat16 && dtype != torch::kBFloat16) continue;
+      throw vernier::Error(c10::str("scaler/per_layer: ", parameter.name, " is ", dtype,
+                                    ", where what a layer's factor saves is lost again: use precision level O1"),
+                           vernier::Error::Kind::configuration);
+    }
+    scale_.emplace(run.device, law_);
+    layers_ = vernier::Layers(*run.model);
+    assign_units();
+    scaled_.factors = torch::ones({count_}, torch::dtype(torch::kFloat32).device(run.device));
+    scaled_.inverses = scaled_.factors.clone();
+    good_ = torch::zeros({count_}, torch::dtype(torch::kInt32).device(run.device));
+    scaled_.culprits->flags.assign(static_cast<std::size_t>(count_), {});
+    watch_.start(scale_->value());
+  }
+
+  torch::Tensor scale(const torch::Tensor& loss) override {
+    guard_.reset();
+    return loss * scale_->tensor();
+  }
+
+  void unscale(vernier::Run& run) override {
+    run.metrics.set("scale", scale_->tensor().clone());
+    watch_.meter.measure(run);
+    vernier::unscale(run, scale_->tensor());
+    found_inf_ = found_inf_.defined() ? torch::maximum(found_inf_, run.found_inf) : run.found_inf.clone();
+  }
+
+  // PyTorch's law for each: an overflow halves what it began in, a row of good steps doubles.
+  void update(vernier::Run&) override {
+    const torch::NoGradGuard no_grad;
+    auto none = torch::zeros({}, good_.options().dtype(torch::kBool));
+    std::vector<torch::Tensor> flags;
+    for (auto& flag : scaled_.culprits->flags) {
+      flags.push_back(flag.defined() ? flag : none);
+      flag.reset();
+    }
+    const auto bad = flags.empty() ? torch::zeros({0}, none.options()) : torch::stack(flags);
+    const auto overflow = found_inf_.ne(0);
+    const auto began = bad.logical_and(overflow);  // an inf that a cast of the gradient made 0 again skips nothing
+    const auto& factors = scaled_.factors;
+    const auto at_the_end = began.logical_and(factors.le(1 / most_));
+    const auto lowered = torch::where(began, (factors * 0.5).clamp_min(1 / most_), factors);
+    good_ = torch::where(began, torch::zeros_like(good_), good_ + (1 - overflow.to(torch::kInt32)));
+    const auto grows = good_.ge(law_.growth_interval);
+    good_.masked_fill_(grows, 0);
+    scaled_.factors = torch::where(grows, (lowered * 2).clamp_max(most_), lowered);
+    scaled_.inverses = scaled_.factors.reciprocal();
+    // The loss's scale answers for what no factor can.
+    const auto is_of_loss = overflow.logical_and(began.any().logical_not().logical_or(at_the_end.any()));
+    update_scale(is_of_loss, overflow);
+    found_inf_.reset();
+  }
+
+  vernier::State save() const override {
+    auto state = scale_->save();
+    state.put("factors", scaled_.factors);
+    state.put("good", good_);
+    return state;
+  }
+  void load(const vernier::State& state) override {
+    scale_->load(state);
+    watch_.start(scale_->value());
+    const auto factors = state.tensor("factors"), good = state.tensor("good");
+    if (factors.numel() != count_ || good.numel() != count_) {
+      throw vernier::Error(c10::str("the saved factors are of ", factors.numel(), " layers or groups, and here are ", count_));
+    }
+    scaled_.factors = factors.to(good_.device(), torch::kFloat32).clamp(1 / most_, most_);
+    scaled_.inverses = scaled_.factors.reciprocal();
+    good_ = good.to(good_.device(), torch::kInt32).clone();
+  }
+
+ private:
+  void assign_units() {
+    const auto groups = static_cast<std::int64_t>(groups_.size());
+    std::vector<bool> used(groups_.size(), false);
+    count_ = groups;
+    scaled_.units.clear();
+    for (const auto& name : layers_.names()) {
+      const auto group = std::ranges::find_if(
+          groups_, [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+      const auto index = group - groups_.begin();
+      if (group != groups_.end()) used[static_cast<std::size_t>(index)] = true;
+      scaled_.units.push_back(static_cast<std::size_t>(group != groups_.end() ? index : count_++));
+    }
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) continue;
+      const auto example = layers_.names().empty() ? "" : ", such as " + layers_.names().front();
+      throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
+                           vernier::Error::Kind::configuration);
+    }
+  }
+
+  // A step that a layer's overflow voided is neither good nor bad for the loss.
+  void update_scale(const torch::Tensor& is_of_loss, const torch::Tensor& overflow) {
+    if (good_.is_cpu()) {
+      if (is_of_loss.item<bool>() || !overflow.item<bool>()) scale_->update(is_of_loss.to(torch::kFloat32));
+      return;
+    }
+    scale_->update(is_of_loss.to(torch::kFloat32));  // on a GPU nobody may look: such a step counts as good
+  }
+
+  vernier::LossScaleOptions law_;
+  double most_ = 256;
+  std::vector<std::string> groups_;
+  ScaleWatch watch_;
+  std::optional<vernier::LossScale> scale_;
+  vernier::Layers layers_;
+  ScaledLayers scaled_;
+  std::int64_t count_ = 0;  // of factors
+  torch::Tensor good_;      // int32 [count]: steps in a row without an overflow of its own
+  torch::Tensor found_inf_;
+  std::optional<vernier::Intercept> guard_;
+};
+
+VERNIER_PLUGIN(PerLayerScaler, "per_layer", "1.0.0")

@@ -1,0 +1,140 @@
+// statistical: sets the scale from the running distribution of the exponents of the largest gradients, so that it neither
+// waits thousands of steps to grow nor overflows to find out. log2 of each step's largest gradient is taken as normally
+// distributed; the scale is the largest power of two with which float16's end, 2^16, lies `deviations` standard
+// deviations above the mean: NVIDIA OpenSeq2Seq, open_seq2seq/optimizers/automatic_loss_scaler.py, LogMaxScaler, with
+// its constants. Ours are the powers of two; the deviation about the running mean, for about a slow mean a drift of the
+// gradients would count as noise; and what an overflow teaches: gradients of activations may be larger than those of
+// weights, by a margin that is added where it showed and forgotten power by power.
+//   init_scale = 65536    a power of two, until the first gradients are known
+//   mean_decay = 0.99, deviation_decay = 0.999   of the running averages, a step
+//   deviations = 3.09     one overflow in a thousand steps, were it a normal distribution
+//   forget_after = 200    steps without an overflow after which the margin is made one power of two smaller
+//   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
+//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+// One more reading of the gradients a step, for the largest; nothing waits for the device.
+#include "scale_watch.h"
+
+#include <cmath>
+
+class StatisticalScaler final : public vernier::Scaler {
+ public:
+  explicit StatisticalScaler(vernier::Options& options)
+      : init_(power(options, "init_scale", 65536.0, "scale until the first gradients are known")),
+        mean_decay_(options.get("mean_decay", 0.99, "of the running mean", vernier::between(0, 0.999999))),
+        deviation_decay_(
+            options.get("deviation_decay", 0.999, "of the running deviation", vernier::between(0, 0.999999))),
+        deviations_(options.get("deviations", 3.09, "between the mean exponent and float16's end", vernier::at_least(0))),
+        forget_after_(options.get("forget_after", 200, "steps without an overflow until the margin shrinks",
+                                  vernier::at_least(1))),
+        least_(power(options, "min_scale", 0x1p-14, "the scale goes no lower")),
+        most_(power(options, "max_scale", 0x1p24, "the scale goes no higher")),
+        watch_(options) {
+    if (least_ > init_) options.refuse("min_scale", c10::str("is above init_scale = ", std::exp2(init_)));
+    if (most_ < init_) options.refuse("max_scale", c10::str("is below init_scale = ", std::exp2(init_)));
+    if (most_ <= least_) options.refuse("max_scale", "is not above min_scale: use the static scaler");
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
+      if (ScaleWatch::is_time(run)) watch_.tell(run, scale_.item<double>());
+    });
+  }
+
+  void prepare(vernier::Run& run) override {
+    const auto number = [&run](double value) {
+      return torch::full({}, value, torch::dtype(torch::kFloat64).device(run.device));
+    };
+    scale_ = number(std::exp2(init_)).to(torch::kFloat32);
+    exponent_ = number(init_);
+    for (auto* value : {&mean_, &square_, &margin_, &good_}) *value = number(0);
+    for (auto* value : {&weight_, &square_weight_}) *value = number(1);
+    watch_.start(std::exp2(init_));
+  }
+
+  torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }
+
+  void unscale(vernier::Run& run) override {
+    run.metrics.set("scale", scale_.clone());
+    watch_.meter.measure(run);
+    const auto largest = vernier::grad_norm(run.gradients(), HUGE_VAL).to(run.device, torch::kFloat64) / scale_;
+    largest_ = largest_.defined() ? torch::maximum(largest_, largest) : largest;
+    vernier::unscale(run, scale_);
+    found_inf_ = found_inf_.defined() ? torch::maximum(found_inf_, run.found_inf) : run.found_inf.clone();
+  }
+
+  void update(vernier::Run&) override {
+    const torch::NoGradGuard no_grad;
+    const auto bad = found_inf_.ne(0);
+    const auto exponent = largest_.log2();  // -inf where all are 0, and nothing is learnt
+    learn(exponent, bad.logical_not().logical_and(exponent.isfinite()));
+    const auto variance = (square_ / (1 - square_weight_)).nan_to_num(0);
+    const auto room = 16 - (mean_ / (1 - weight_) + deviations_ * variance.sqrt());  // nan until something was learnt
+    const auto lower = exponent_ - 1;
+    // An overflow: one power less, and the margin with which the distribution would have said so.
+    const auto surprise = torch::maximum(margin_, room.floor() - lower).nan_to_num(0);
+    good_ = torch::where(bad, torch::zeros_like(good_), good_ + 1);
+    const auto forgets = good_.ge(forget_after_);
+    good_.masked_fill_(forgets, 0);
+    margin_ = torch::where(bad, surprise, torch::where(forgets, (margin_ - 1).clamp_min(0), margin_));
+    const auto wanted = room - margin_, floor = wanted.floor();
+    // Half a power of two must be free before it grows, or it would go to and fro.
+    const auto grown = torch::where((wanted - 0.5).floor().gt(exponent_), (wanted - 0.5).floor(), exponent_);
+    const auto next = torch::where(floor.lt(exponent_), floor, grown).nan_to_num(0);
+    const auto known = room.isfinite();
+    exponent_ = torch::where(bad, lower, torch::where(known, next, exponent_)).clamp(least_, most_);
+    scale_ = exponent_.exp2().to(torch::kFloat32);
+    found_inf_.reset();
+    largest_.reset();
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("scale", scale_.item<double>());
+    for (const auto& [name, value] : memory()) state.put(name, value->item<double>());
+    return state;
+  }
+  void load(const vernier::State& state) override {
+    // Of another scaler there is only the scale.
+    exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
+    scale_ = exponent_.exp2().to(torch::kFloat32);
+    for (const auto& [name, value] : memory()) value->fill_(state.real(name));
+    watch_.start(scale_.item<double>());
+  }
+
+ private:
+  static double power(vernier::Options& options, const char* key, double fallback, const char* meaning) {
+    const double value = options.get(key, fallback, meaning, vernier::between(0x1p-126, 0x1p127));
+    int exponent = 0;
+    if (std::frexp(value, &exponent) != 0.5) options.refuse(key, "must be a power of two, so that scaling is exact");
+    return exponent - 1;
+  }
+
+  void learn(const torch::Tensor& exponent, const torch::Tensor& valid) {
+    const auto average = [](torch::Tensor& value, const torch::Tensor& with, double decay, const torch::Tensor& where) {
+      value = torch::where(where, value * decay + with * (1 - decay), value);
+    };
+    const auto has_mean = valid.logical_and(weight_.lt(1));  // there is nothing to deviate from in the first step
+    average(square_, (exponent - mean_ / (1 - weight_)).square(), deviation_decay_, has_mean);
+    square_weight_ = torch::where(has_mean, square_weight_ * deviation_decay_, square_weight_);
+    average(mean_, exponent, mean_decay_, valid);
+    weight_ = torch::where(valid, weight_ * mean_decay_, weight_);
+  }
+
+  std::vector<std::pair<std::string, const torch::Tensor*>> memory() const {
+    return {{"mean", &mean_},     {"weight", &weight_}, {"square", &square_}, {"square_weight", &square_weight_},
+            {"margin", &margin_}, {"good", &good_}};
+  }
+
+  double init_, mean_decay_, deviation_decay_, deviations_;  // init_, least_, most_: exponents
+  std::int64_t forget_after_;
+  double least_, most_;
+  ScaleWatch watch_;
+  torch::Tensor scale_, exponent_;             // all 0-dim on the device, float64 but for the scale
+  torch::Tensor mean_, square_;                // of log2 of the largest gradient; not yet divided by 1 - weight
+  torch::Tensor weight_, square_weight_;       // of the 0 that they began with
+  torch::Tensor margin_, good_;
+  torch::Tensor largest_, found_inf_;          // of the step
+};
+
+VERNIER_PLUGIN(StatisticalScaler, "statistical", "1.0.0")

@@ -1,0 +1,100 @@
+// Unscale, clip, step and update in two passes against PyTorch's four calls in a row, on the gradients of a 4-layer GPT
+// (53 tensors, 3.4 million elements), one thread. Bar: at most 0.6 of PyTorch's time. The rival is what
+// scaler.unscale_(optimizer); clip_grad_norm_(parameters, 1.0); scaler.step(optimizer); scaler.update() run in ATen, with
+// AdamW(fused=True); rivals.py has the same calls in Python.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <vernier/grad_norm.h>
+#include <vernier/grad_scaler.h>
+#include <vernier/sdk.h>
+
+#include "compare.h"
+
+namespace {
+
+using List = std::vector<torch::Tensor>;
+
+// Width 256, vocabulary 256, context 128; GPT-2's tensors, the output layer's weight its own.
+List parameters(double gradient) {
+  constexpr std::int64_t width = 256, layers = 4;
+  std::vector<std::vector<std::int64_t>> shapes = {{256, width}, {128, width}};
+  for (std::int64_t i = 0; i < layers; ++i) {
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width}, {width}, {width, 3 * width}, {3 * width},
+                                                                    {width, width}, {width}, {width}, {width},
+                                                                    {width, 4 * width}, {4 * width}, {4 * width, width},
+                                                                    {width}}) {
+      shapes.push_back(shape);
+    }
+  }
+  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width}, {width}, {256, width}}) shapes.push_back(shape);
+  torch::manual_seed(1);
+  List all;
+  for (const auto& shape : shapes) {
+    all.push_back(torch::randn(shape).requires_grad_());
+    all.back().mutable_grad() = torch::randn(shape) * gradient;
+  }
+  return all;
+}
+
+// PyTorch's four calls, operator by operator.
+class FourCalls {
+ public:
+  explicit FourCalls(List parameters) : parameters_(std::move(parameters)) {
+    for (const auto& parameter : parameters_) {
+      mean_.push_back(torch::zeros_like(parameter));
+      square_.push_back(torch::zeros_like(parameter));
+      steps_.push_back(torch::zeros({}, torch::kFloat32));
+    }
+  }
+  void step() {
+    const torch::NoGradGuard no_grad;
+    List gradients;
+    for (const auto& parameter : parameters_) gradients.push_back(parameter.grad());
+    auto found_inf = torch::zeros({});
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf,
+                                                   scale_.to(torch::kFloat64).reciprocal().to(torch::kFloat32));
+    const auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
+    const auto factor = ((norm + 1e-6).reciprocal() * 1.0).clamp_max(1.0);
+    at::_foreach_mul_(gradients, factor);
+    at::_foreach_add_(steps_, 1);
+    at::_fused_adamw_(parameters_, gradients, mean_, square_, {}, steps_, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false, {},
+                      found_inf);
+    at::_foreach_sub_(steps_, List(steps_.size(), found_inf));
+    at::_amp_update_scale_(scale_, tracker_, found_inf, 2.0, 0.5, 2000);
+  }
+
+ private:
+  List parameters_, mean_, square_, steps_;
+  torch::Tensor scale_ = torch::full({}, 1.0F), tracker_ = torch::zeros({}, torch::kInt32);
+};
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  for (const double gradient : {1e-5, 1.0}) {
+    const auto a = parameters(gradient), b = parameters(gradient), c = parameters(gradient);
+    std::int64_t elements = 0;
+    for (const auto& parameter : a) elements += parameter.numel();
+    FourCalls pytorch(a);
+    vernier::AdamW two(b, {.lr = 1e-3}), four(c, {.lr = 1e-3});
+    vernier::GradScaler scaler(torch::kCPU, {.init_scale = 1}), separate(torch::kCPU, {.init_scale = 1});
+    const auto title = c10::str(a.size(), " tensors, ", elements, " elements, ",
+                                gradient < 1 ? "nothing to clip" : "clipped in each step");
+    compare(title.c_str(),
+            {{"PyTorch's four calls", [&] { pytorch.step(); }},
+             {"GradScaler, four calls",
+              [&] {
+                separate.unscale_(four);
+                vernier::clip_grad_norm_(four.gradients(), 1.0);
+                separate.step(four);
+                separate.update(1.0);
+              }},
+             {"GradScaler::clip_and_step",
+              [&] {
+                scaler.clip_and_step(two, 1.0);
+                scaler.update(1.0);
+              }}},
+            /*rounds=*/40, /*steps_a_round=*/5);
+  }
+}

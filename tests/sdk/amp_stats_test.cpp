@@ -1,0 +1,84 @@
+#include <doctest/doctest.h>
+#include <vernier/amp_stats.h>
+#include <vernier/error.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "temporary_folder.h"
+
+using vernier::AmpStats;
+
+namespace {
+
+AmpStats example() {
+  AmpStats stats;
+  stats.add({.seconds = 1, .scale = 64});
+  stats.add({.seconds = 3, .overflowed = true, .scale = 64});
+  stats.add({.scale = 32});
+  stats.add({.is_amp = false});
+  stats.add_underflow(torch::scalar_tensor(0.25));
+  stats.add_underflow(torch::scalar_tensor(0.75));
+  return stats;
+}
+
+}  // namespace
+
+TEST_CASE("amp_stats: counts steps, overflows, scales, time and memory") {
+  auto stats = example();
+  CHECK(stats.total_steps() == 4);
+  CHECK(stats.amp_steps() == 3);
+  CHECK(stats.scaler_updates() == 1);
+  CHECK(stats.overflows() == 1);
+  CHECK(stats.overflow_ratio() == doctest::Approx(1.0 / 3));
+  CHECK(stats.mean_step_seconds() == 2);
+  CHECK(stats.underflow() == doctest::Approx(0.5));
+  CHECK(stats.last_underflow() == doctest::Approx(0.75));
+  REQUIRE(stats.history().size() == 2);
+  CHECK(stats.history()[0].step == 1);
+  CHECK(stats.history()[1].step == 3);
+  CHECK(stats.history()[1].scale == 32);
+  CHECK(stats.memory_saved() == 0);
+  stats.set_memory(30, 40);
+  CHECK(stats.memory_saved() == doctest::Approx(0.25));
+  stats.reset();
+  CHECK(stats.total_steps() == 0);
+  CHECK(stats.overflow_ratio() == 0);
+  CHECK_FALSE(stats.underflow().has_value());
+  CHECK(stats.history().empty());
+}
+
+TEST_CASE("amp_stats: the history keeps the newest changes") {
+  AmpStats stats;
+  for (int i = 0; i < 3000; ++i) stats.add({.scale = i % 2 == 0 ? 2.0 : 4.0});
+  CHECK(stats.scaler_updates() == 2999);
+  CHECK(stats.history().size() == AmpStats::longest_history);
+  CHECK(stats.history().back().step == 3000);
+}
+
+TEST_CASE("amp_stats: saves JSON that reads back, and refuses a path that is none") {
+  const TemporaryFolder folder;
+  const auto path = folder / "amp.json";
+  example().save(path);
+  std::ifstream in(path);
+  const auto json = nlohmann::json::parse(in);
+  CHECK(json["total_steps"] == 4);
+  CHECK(json["overflows"] == 1);
+  CHECK(json["scale_history"][1]["scale"] == 32.0);
+  CHECK(json["underflow"]["last"] == 0.75);
+  CHECK(nlohmann::json::parse(AmpStats().json())["underflow"]["mean"].is_null());
+  CHECK_THROWS_AS(example().save(folder / "missing/amp.json"), vernier::Error);
+}
+
+TEST_CASE("amp_stats: goes on where its state was taken") {
+  AmpStats loaded;
+  loaded.load(example().state());
+  auto whole = example();
+  for (auto* stats : {&loaded, &whole}) stats->add({.overflowed = true, .scale = 16});
+  CHECK(loaded.overflows() == 2);
+  CHECK(loaded.total_steps() == whole.total_steps());
+  CHECK(loaded.history().size() == whole.history().size());
+  CHECK(loaded.history().back().step == 5);
+  CHECK(loaded.underflow() == whole.underflow());
+}
