@@ -58,7 +58,10 @@ struct Verdict {
   std::int64_t step = -1, batch = -1;
   bool is_scaled = false;  // a scaler looks at the gradients
 
-  double operator[](Place place) const { return host.const_data_ptr<double>()[place]; }
+  double operator[](Place place) const {
+    const double value = host.const_data_ptr<double>()[place];
+    return std::isnan(value) ? std::fabs(value) : value;  // "-nan" would puzzle readers
+  }
   bool is_finite() const { return std::isfinite((*this)[loss]) && (is_scaled || std::isfinite((*this)[norm])); }
 };
 
@@ -348,17 +351,24 @@ class Recovery final : public vernier::Callback {
     }
   }
 
+  static std::string in_words(const Details& what, std::int64_t step) {
+    const auto& key = what.front().first;
+    const auto value = std::visit([](const auto& each) { return c10::str(each); }, what.front().second);
+    const auto in_step = " in step " + std::to_string(step);
+    if (key == "skipped") return value + " updates in a row were skipped, the last" + in_step;
+    if (key == "scale") return "an update is skipped at a loss scale of " + value + in_step;
+    if (key == "gradients" || key == "weights") return key + " are not finite" + in_step + ": " + value;
+    if (what.size() == 1) return key + " is " + value + in_step;
+    return key + " is " + value + in_step + c10::str(", ", std::get<double>(what[1].second), " deviations over its mean");
+  }
+
   void end(Run& run, Policy& policy, const Verdict& verdict, const Details& what, bool is_asked, bool are_weights) {
     veto_where_it_counts(run);
-    std::string text;
-    for (const auto& [key, value] : what) {
-      std::visit([&](const auto& each) { text += c10::str(text.empty() ? "" : ", ", key, " ", each); }, value);
-    }
-    text = policy.name() + " in step " + std::to_string(verdict.step + 1) + " (" + text + "): " +
-           (is_asked ? "the run was to stop there" : "none of its actions is left that could help");
+    const auto text = in_words(what, verdict.step + 1) + "; " +
+                      (is_asked ? "`" + policy.name() + "` says stop" : "no action of `" + policy.name() + "` is left");
     policy.restart();  // who resumes the run gives all of them another chance
-    if (are_weights) throw Error(text + "; resume from a checkpoint from before it, none was written of these weights");
-    run.control.fail(*this, text + "; the checkpoint has the weights from before it");
+    if (are_weights) throw Error(text + " that could help. No checkpoint was made of these weights: --resume goes on from the last one");
+    run.control.fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
     has_acted_ = true;
   }
 

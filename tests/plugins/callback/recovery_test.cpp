@@ -104,7 +104,7 @@ struct Recovered : Toy {
   Thrown thrown;
 };
 
-constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -140,7 +140,7 @@ TEST_CASE("recovery: z-scores are those of torch.std_mean over the values before
 }
 
 TEST_CASE("recovery: by default what is not finite is skipped, with no scaler in the run") {
-  Recovered run({}, {{2, nan}, {3, HUGE_VAL}});
+  Recovered run({}, {{2, not_a_number}, {3, HUGE_VAL}});
   run.train();
   CHECK(run.thrown == Thrown{});
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 4, 5})));
@@ -151,11 +151,11 @@ TEST_CASE("recovery: by default what is not finite is skipped, with no scaler in
 
 TEST_CASE("recovery: a storm ends after the bound, with a checkpoint of weights that no bad update touched") {
   std::map<std::int64_t, double> all;
-  for (int i = 2; i < 100; ++i) all[i] = nan;
+  for (int i = 2; i < 100; ++i) all[i] = not_a_number;
   Recovered run({}, all, 100);
   run.train();
-  CHECK(run.thrown == failed("callback/recovery after step 12: skips_in_a_row in step 12 (skipped 10): the run was to "
-                             "stop there; the checkpoint has the weights from before it"));
+  CHECK(run.thrown == failed("callback/recovery after step 12: 10 updates in a row were skipped, the last in step 12; "
+                             "`skips_in_a_row` says stop. The checkpoint has the weights from before it; --resume goes on"));
   CHECK(run.memory().steps == Numbers{12});
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1})));
   Recovered again({}, {}, 14);  // the cause is gone: it goes on, and counts anew
@@ -166,10 +166,10 @@ TEST_CASE("recovery: a storm ends after the bound, with a checkpoint of weights 
 }
 
 TEST_CASE("recovery: skips are counted in a row, and the bound of the list is its own") {
-  CHECK(Recovered({{"non_finite", value(Texts{"skip 2"})}}, {{1, nan}, {2, nan}, {4, nan}, {5, nan}}, 8).train().thrown ==
+  CHECK(Recovered({{"non_finite", value(Texts{"skip 2"})}}, {{1, not_a_number}, {2, not_a_number}, {4, not_a_number}, {5, not_a_number}}, 8).train().thrown ==
         Thrown{});
-  const auto ended = Recovered({{"non_finite", value(Texts{"skip 2"})}}, {{1, nan}, {2, nan}, {3, nan}}, 8).train().thrown;
-  CHECK(says(ended.text, "callback/recovery after step 4: non_finite in step 4 (loss nan): none of its actions is left"));
+  const auto ended = Recovered({{"non_finite", value(Texts{"skip 2"})}}, {{1, not_a_number}, {2, not_a_number}, {3, not_a_number}}, 8).train().thrown;
+  CHECK(says(ended.text, "callback/recovery after step 4: loss is nan in step 4; no action of `non_finite` is left"));
 }
 
 TEST_CASE("recovery: the learning rate is lowered, stays, and comes back in a line") {
@@ -177,13 +177,13 @@ TEST_CASE("recovery: the learning rate is lowered, stays, and comes back in a li
                       {"rate_factor", value(0.25)},
                       {"rate_steps", value(std::int64_t{3})},
                       {"rate_return", value(std::int64_t{2})}};
-  Recovered run(options, {{2, nan}}, 9);
+  Recovered run(options, {{2, not_a_number}}, 9);
   run.train();
   const double f = 0.25;
-  CHECK(equal(run.weights(), by_hand({{0}, {1}, {3, f}, {4, f}, {5, f + (1 - f) * 1 / 3}, {6, f + (1 - f) * 2 / 3}, {7}, {8}})));
+  CHECK(equal(run.weights(), by_hand({{0}, {1}, {3, f}, {4, f}, {5, f + (1 - f) * (1.0 / 3)}, {6, f + (1 - f) * (2.0 / 3)}, {7}, {8}})));
   CHECK(run.told == Texts{"3: trigger=non_finite loss=nan action=lower_learning_rate factor=0.25 time=1 of 3",
                           "8: action=learning rate is back"});
-  Recovered twice(options, {{2, nan}, {4, nan}}, 7);
+  Recovered twice(options, {{2, not_a_number}, {4, not_a_number}}, 7);
   twice.train();
   CHECK(equal(twice.weights(), by_hand({{0}, {1}, {3, f}, {5, f * f}, {6, f * f}})));
 }
@@ -192,7 +192,7 @@ TEST_CASE("recovery: going back, the run is the one without the batches that did
   const Table options{{"non_finite", value(Texts{"rewind"})},
                       {"rewind_back", value(std::int64_t{2})},
                       {"snapshot_every", value(std::int64_t{1})}};
-  Recovered run(options, {{3, nan}, {6, HUGE_VAL}}, 8);
+  Recovered run(options, {{3, not_a_number}, {6, HUGE_VAL}}, 8);
   run.train();
   CHECK(run.thrown == Thrown{});
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 2, 4, 5, 7, 8, 9})));
@@ -206,14 +206,15 @@ TEST_CASE("recovery: lists go on to the next action, and going back takes all ba
                       {"rewind_back", value(std::int64_t{3})},
                       {"snapshot_every", value(std::int64_t{1})},
                       {"snapshots", value(std::int64_t{4})}};
-  Recovered run(options, {{3, nan}, {4, nan}, {5, nan}}, 8);
+  Recovered run(options, {{3, not_a_number}, {4, not_a_number}, {5, not_a_number}}, 8);
   run.train();
   CHECK(run.thrown == Thrown{});
   CHECK(run.faults->trained == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 2, 6, 7, 8, 9, 10})));
   CHECK(run.told.back() == "6: trigger=non_finite loss=nan action=rewind back=3 drop=3");
-  const auto ended = Recovered(options, {{3, nan}, {4, nan}, {5, nan}, {6, nan}}, 8).train();
-  CHECK(says(ended.thrown.text, "none of its actions is left"));
+  const auto ended =
+      Recovered(options, {{3, not_a_number}, {4, not_a_number}, {5, not_a_number}, {6, not_a_number}}, 8).train().thrown;
+  CHECK(says(ended.text, "no action of `non_finite` is left"));
 }
 
 TEST_CASE("recovery: a fault that comes again however far it goes back ends the run") {
@@ -222,9 +223,9 @@ TEST_CASE("recovery: a fault that comes again however far it goes back ends the 
                       {"rewind_drop", value(std::int64_t{0})},
                       {"snapshot_every", value(std::int64_t{1})},
                       {"calm_steps", value(std::int64_t{1})}};
-  Recovered run(options, {{4, nan}}, 8);
+  Recovered run(options, {{4, not_a_number}}, 8);
   run.train();
-  CHECK(says(run.thrown.text, "callback/recovery after step 5: non_finite in step 5 (loss nan): none of its actions"));
+  CHECK(says(run.thrown.text, "callback/recovery after step 5: loss is nan in step 5; no action of `non_finite` is left"));
   CHECK(run.told.size() == 3);
   CHECK(run.faults->trained == Numbers{0, 1, 2, 3, 4, 4, 3, 4, 2, 3, 4});  // each time a step further
 }
@@ -267,13 +268,13 @@ TEST_CASE("recovery: lowered at a spike, its own update is applied at the lower 
 TEST_CASE("recovery: weights that are not finite are named; a skip is no help, and no checkpoint is made of them") {
   const auto spoil = [](Recovered& run, std::int64_t step) {
     run.on(Event::StepEnd, [step](Run& now) {
-      if (now.drawn - 1 == step) now.parameters[1].model.detach()[0][0] = nan;
+      if (now.drawn - 1 == step) now.parameters[1].model.detach()[0][0] = not_a_number;
     });
   };
   Recovered run({}, {});
   spoil(run, 2);
   run.train();
-  CHECK(says(run.thrown.text, "non_finite in step 4 (weights second): none of its actions is left that could help; resume"));
+  CHECK(says(run.thrown.text, "weights are not finite in step 4: second; no action of `non_finite` is left that could help."));
   CHECK(run.memory().steps.empty());
 
   Recovered back({{"non_finite", value(Texts{"skip", "rewind"})},
@@ -285,7 +286,7 @@ TEST_CASE("recovery: weights that are not finite are named; a skip is no help, a
   back.train();
   CHECK(back.thrown == Thrown{});
   CHECK(back.told.size() == 2);  // the newest copy has them too
-  CHECK(equal(back.weights(), by_hand(Numbers{0, 1, 4, 5, 6, 7})));
+  CHECK(equal(back.weights(), by_hand(Numbers{0, 1, 5, 6, 7, 8})));
 }
 
 TEST_CASE("recovery: random faults and lists, stopped at any step and resumed, end in the same bits") {
@@ -312,7 +313,7 @@ TEST_CASE("recovery: random faults and lists, stopped at any step and resumed, e
     }
     if (uses("lower")) with["rate_steps"] = with["rate_return"] = value(std::int64_t{2});
     std::map<std::int64_t, double> factors;
-    for (int k = 0; k < 3; ++k) factors[static_cast<std::int64_t>(random() % 12)] = random() % 2 == 0 ? nan : 1e5;
+    for (int k = 0; k < 3; ++k) factors[static_cast<std::int64_t>(random() % 12)] = random() % 2 == 0 ? not_a_number : 1e5;
     Recovered whole(with, factors, 12);
     whole.train();
     if (whole.thrown != Thrown{}) continue;
@@ -412,7 +413,7 @@ TEST_CASE("recovery: gradients that overflow under a scaler are the scaler's, un
   CHECK(few.thrown == Thrown{});
   CHECK(std::ranges::none_of(few.told, [](const auto& text) { return text.starts_with("recovered"); }));
   const auto many = train({fp16, storm, recovery_with("skips = 4\n")});
-  CHECK(says(many.thrown.text, "after step 6: skips_in_a_row in step 6 (skipped 4)"));
+  CHECK(says(many.thrown.text, "after step 6: 4 updates in a row were skipped, the last in step 6"));
   const auto fell = train({fp16, storm, recovery_with("skips = 4\nskips_in_a_row = ['fallback']\n" + to_bf16)});
   CHECK(fell.precision == "precision/bf16");
 }
@@ -424,7 +425,7 @@ TEST_CASE("recovery: a scale that cannot fall further is met, and is never 0, in
                            [&](SmallRun& run) {
                              run.on(Event::StepEnd, [&](Run& now) { scales.push_back(*now.metrics.value("scale")); });
                            });
-  CHECK(says(ended.thrown.text, "callback/recovery after step 6: scale_at_minimum in step 6 (scale 64)"));
+  CHECK(says(ended.thrown.text, "callback/recovery after step 6: an update is skipped at a loss scale of 64 in step 6"));
   for (const auto scale : scales) CHECK((std::isfinite(scale) && scale > 0));
 }
 
