@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <csignal>
+#include <fstream>
 #include <random>
+#include <sstream>
 
 #include "small_run.h"
 #include "thrown.h"
@@ -435,6 +437,90 @@ TEST_CASE("recovery: gradients that are not finite are named where no scaler loo
   CHECK(std::ranges::any_of(ended.told, [](const auto& text) {
     return text == "recovered trigger=non_finite gradients=layers.1.weight action=skip time=1 of 10";
   }));
+}
+
+namespace {
+
+// A run of the program's own plugins, faulty or made by hand.
+std::string digest_of(const std::string& text, const std::function<void(SmallRun&)>& before = nullptr) {
+  const TemporaryFolder output;
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  SmallRun run(from_toml({text}), output.path().string());
+  if (before) before(run);
+  const auto thrown = thrown_by([&] { run.train(); });
+  vernier::set_log_sink(nullptr);
+  CHECK(thrown == Thrown{});
+  return run.digest();
+}
+
+}  // namespace
+
+TEST_CASE("recovery: a real run that skips or goes back is the run by hand, bit for bit") {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += "line " + std::to_string(i * i) + '\n';
+  const std::string around = "[run]\nsteps = 9\n[optimizer]\nuse = 'adamw'\n[checkpoint]\nuse = 'none'\n[[callback]]\n"
+                             "use = 'schedule'\nwarmup_steps = 4\n[[callback]]\nuse = 'clip_norm'\nmax_norm = 0.5\n";
+  const Texts tasks{"[task]\nuse = 'mlp'\nsamples = 64\n",
+                    "[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", lines) +
+                        "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\ndropout = 0.1\n"};
+  std::mt19937 random(5);
+  for (const auto& task : tasks) {
+    for (const std::string precision : {"[precision]\nuse = 'fp32'\n", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n", "fp16"}) {
+      const bool is_scaled = precision == "fp16";
+      const auto config = (is_scaled ? fp16 : precision) + task + around;
+      const auto bad = 2 + static_cast<std::int64_t>(random() % 7);  // the batch, from 1
+      CAPTURE(config);
+      CAPTURE(bad);
+      const auto fault = inject("what = 'nan'\nat_batch = " + std::to_string(bad) + "\n");
+      const auto rewound = digest_of(config + fault + recovery_with("non_finite = ['rewind']\nrewind_back = 2\n"
+                                                                    "snapshot_every = 2\n"));
+      CHECK(rewound == digest_of(config, [&](SmallRun& run) {
+              run.on(Event::StepBegin, [&](Run& now) {
+                if (now.step + 1 == bad) run.wiring->task->next();  // passed over
+              });
+            }));
+      if (is_scaled) continue;  // a scaler would lower its scale too
+      CHECK(digest_of(config + fault + recovery_with("")) == digest_of(config, [&](SmallRun& run) {
+              run.on(Event::GradientsReady, [&](Run& now) {
+                if (now.step + 1 == bad) now.found_inf = torch::ones({});
+              });
+            }));
+    }
+  }
+}
+
+TEST_CASE("recovery: stopped anywhere around a rewind, the lines of losses.jsonl are those of the run that was not") {
+  const std::string config = "[run]\nsteps = 8\n[task]\nuse = 'mlp'\nsamples = 64\n[optimizer]\nuse = 'adamw'\n" +
+                             inject("what = 'nan'\nat_batch = 6\n") +
+                             recovery_with("non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n") +
+                             "[[monitor]]\nuse = 'jsonl'\n";
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const auto lines_of = [](const SmallRun& run) {
+    std::stringstream text;
+    text << std::ifstream(run.run.output + "/losses.jsonl").rdbuf();
+    return text.str() + run.digest();
+  };
+  const TemporaryFolder whole_output;
+  SmallRun whole(from_toml({config}), whole_output.path().string());
+  whole.train();
+  for (int stop = 1; stop <= 11; ++stop) {
+    CAPTURE(stop);
+    const TemporaryFolder output;
+    {
+      SmallRun first(from_toml({config}), output.path().string());
+      int passes = 0;
+      first.on(Event::StepEnd, [&](Run& run) {
+        if (++passes == stop) const_cast<std::atomic<int>&>(*run.stop) = SIGINT;
+      });
+      first.train();
+    }
+    SmallRun second(from_toml({config}), output.path().string());
+    REQUIRE(second.resume());
+    second.train();
+    CHECK(lines_of(second) == lines_of(whole));
+  }
+  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("recovery: where nothing happens, nothing changes") {
