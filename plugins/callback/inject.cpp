@@ -53,12 +53,12 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
                               "what it is put into")),
         layer_(options.get("layer", "", "layers by name, with * and ?; for gradient and weight parameters too")),
         at_step_(options.get("at_step", 0, "the step it comes in, from 1", vernier::at_least(0))),
-        at_batch_(options.get("at_batch", 0, "instead of at_step: the batch it comes with, from 1",
-                              vernier::at_least(0))),
+        at_batch_(
+            options.get("at_batch", 0, "instead of at_step: the batch it comes with, from 1", vernier::at_least(0))),
         every_(options.get("every", 0, "it comes again after so many; 0: once", vernier::at_least(0))),
         times_(options.get("times", 0, "how often, with `every`; 0: without end", vernier::at_least(0))),
-        elements_(options.get("elements", 0, "how many are changed; 0: one of inf and nan, else all",
-                              vernier::at_least(0))),
+        elements_(
+            options.get("elements", 0, "how many are changed; 0: one of inf and nan, else all", vernier::at_least(0))),
         seed_(options.get("seed", 0, "of the elements that are drawn", vernier::at_least(0))),
         factor_(options.get("factor", 1000.0, "what a spike multiplies by")),
         exponent_(options.get("exponent", -24, "an underflow multiplies by 2 to the power of it",
@@ -301,17 +301,19 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   void refuse_without_numbers(const Run& run) const {
     const auto is_real = [](const torch::Tensor& tensor) { return tensor.is_floating_point(); };
     if (std::ranges::any_of(run.piece.tensors, is_real)) return;
-    options_->refuse("where", "is \"input\", and this task's batches have no floating-point numbers (they are tokens or "
-                              "labels); take \"activation\" with the first layer");
+    options_->refuse("where",
+                     "is \"input\", and this task's batches have no floating-point numbers (they are tokens or "
+                     "labels); take \"activation\" with the first layer");
   }
 
   // A fault that was asked for and did not come would make a test of nothing.
   void refuse_unmet() const {
     if (unmet_.empty()) return;
     const auto& name = *unmet_.begin();
-    throw Error("nothing was injected: " + std::string(seen_.count(name) == 0 ? "forward did not use the layer `"
-                                                                              : "backward gave no gradient for `") +
-                name + "` in this step");
+    throw Error(
+        "nothing was injected: " +
+        std::string(seen_.count(name) == 0 ? "forward did not use the layer `" : "backward gave no gradient for `") +
+        name + "` in this step");
   }
 
   std::string what_, where_, layer_;

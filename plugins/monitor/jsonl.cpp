@@ -3,8 +3,8 @@
 //   {"step":200,"validation_loss":2.5}
 // Each metric that was set in the step has its key; "updates" counts those applied, "notices" stands where there are
 // any. Numbers read back exactly; those that JSON lacks are "nan", "inf" and "-inf". A resumed run goes on in the same
-// file, which becomes that of a run that was never stopped: there is nothing in it about time or checkpoints. Where a run
-// goes back in memory, the steps that come again have a second line, the first of them with the notice "rewound".
+// file, which becomes that of a run that was never stopped: there is nothing in it about time or checkpoints. Where a
+// run goes back in memory, the steps that come again have a second line, the first of them with the notice "rewound".
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last one always have theirs
 // On a GPU each line waits for the device.
@@ -94,9 +94,9 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
-// Takes off what a process wrote after the checkpoint that the run now goes on from, and half a line of one killed. A run
-// that went back has the lines of a step twice: only their number tells. lines: -1 where it is not known. Returns how many
-// there are.
+// Takes off what a process wrote after the checkpoint that the run now goes on from, and half a line of one killed. A
+// run that went back has the lines of a step twice: only their number tells. lines: -1 where it is not known. Returns
+// how many there are.
 std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
   if (!fs::is_regular_file(path)) return 0;  // /dev/stdout
   std::uintmax_t whole = 0;
@@ -247,7 +247,7 @@ class Jsonl final : public vernier::Monitor {
   std::string name_;
   std::int64_t every_;
   std::unique_ptr<File> file_;
-  std::int64_t lines_ = -1;  // written; before RunBegin those of the run that is resumed, -1 where it is new
+  std::int64_t lines_ = -1;           // written; before RunBegin those of the run that is resumed, -1 where it is new
   std::vector<std::string> of_step_;  // metrics of the last step, to tell validation's from them
 };
 

@@ -381,10 +381,13 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
     "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
-    "[callback]\nuse = 'inject'\nwhat = 'underflow'\nexponent = -1\nwhere = 'weight'\nlayer = 'layers.*'\nat_step = 2\nevery = 3\n",
+    "[callback]\nuse = 'inject'\nwhat = 'underflow'\nexponent = -1\nwhere = 'weight'\nlayer = 'layers.*'\nat_step = "
+    "2\nevery = 3\n",
     "[callback]\nuse = 'inject'\nlayer = 'layers.1'\nat_batch = 2\nevery = 5\ntransient = true\n",
-    "[callback]\nuse = 'recovery'\nspike = ['lower_learning_rate', 'skip']\nwindow = 4\nz_score = 2.0\nrate_steps = 2\n",
-    "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\nnon_finite = ['rewind']\n"
+    "[callback]\nuse = 'recovery'\nspike = ['lower_learning_rate', 'skip']\nwindow = 4\nz_score = 2.0\nrate_steps = "
+    "2\n",
+    "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\nnon_finite = "
+    "['rewind']\n"
     "rewind_back = 3\nsnapshot_every = 2\nspike = ['skip']\nwindow = 6\nz_score = 2.0\n",
     "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_step = 6\n[[callback]]\nuse = 'recovery'\n"
     "non_finite = ['fallback', 'skip']\nto = {precision = {use = 'bf16'}, scaler = {use = 'none'}}\n",

@@ -1,3 +1,4 @@
+// recovery: z-scores of loss and gradient norm; see recovery.cpp.
 #include "outliers.h"
 
 #include <ATen/ops/arange.h>

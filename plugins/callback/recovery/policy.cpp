@@ -1,3 +1,4 @@
+// recovery: whose turn it is; see recovery.cpp.
 #include "policy.h"
 
 #include <algorithm>
@@ -43,7 +44,8 @@ Policy::Policy(vernier::Options& options, const char* key, std::vector<std::stri
     const auto action = read_action(options, key, text);
     if (has("stop")) options.refuse(key, "has \"" + text + "\" behind \"stop\", where the run has ended");
     if (has(action.name)) options.refuse(key, "has \"" + action.name + "\" twice");
-    if (action.name == "skip" && !may_skip) options.refuse(key, "cannot be met by \"skip\": it is about skipped updates");
+    if (action.name == "skip" && !may_skip)
+      options.refuse(key, "cannot be met by \"skip\": it is about skipped updates");
     actions_.push_back(action);
   }
 }
@@ -53,8 +55,8 @@ bool Policy::has(const std::string& action) const {
 }
 
 bool Policy::has_only(const std::vector<std::string>& actions) const {
-  return std::ranges::all_of(
-      actions_, [&](const auto& each) { return std::ranges::find(actions, each.name) != actions.end(); });
+  return std::ranges::all_of(actions_,
+                             [&](const auto& each) { return std::ranges::find(actions, each.name) != actions.end(); });
 }
 
 std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::int64_t calm,

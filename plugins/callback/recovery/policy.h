@@ -12,7 +12,7 @@
 namespace recovery {
 
 struct Action {
-  std::string name;         // skip | lower_learning_rate | rewind | fallback | stop
+  std::string name;          // skip | lower_learning_rate | rewind | fallback | stop
   std::int64_t at_most = 1;  // times in a row, before the next one's turn
   std::int64_t number = 0;   // of this time, from 1
 };

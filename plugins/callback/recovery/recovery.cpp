@@ -1,5 +1,5 @@
-// recovery: acts where a run is in trouble, by a list of actions for each kind of it; every action is told by the notice
-// `recovered`, none goes on for ever, and a run that nothing helps ends with an error and a checkpoint.
+// recovery: acts where a run is in trouble, by a list of actions for each kind of it; every action is told by the
+// notice `recovered`, none goes on for ever, and a run that nothing helps ends with an error and a checkpoint.
 //   non_finite = ["skip"]       loss, gradients or weights have an inf or NaN. Gradients that overflow under a loss
 //                               scaler are the scaler's: they count as skipped updates alone
 //   spike = []                  loss or gradient norm are over their mean by more than z_score deviations
@@ -26,9 +26,9 @@
 //
 // Spikes: OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h; unlike theirs a value that was too high is not
 // added to the window, and one that is low is no trouble. Going back and passing over batches: PaLM (Chowdhery et al.
-// 2022, section 5.1). Falling back while the run runs: Marian's --custom-fallbacks. Stands before clip_norm, for clipping
-// spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or stop: then
-// it learns of both one step late.
+// 2022, section 5.1). Falling back while the run runs: Marian's --custom-fallbacks. Stands before clip_norm, for
+// clipping spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or
+// stop: then it learns of both one step late.
 #include <ATen/ops/where.h>
 #include <vernier/sdk.h>
 
@@ -104,8 +104,8 @@ class Recovery final : public vernier::Callback {
         back_(options.get("rewind_back", 10, "steps to go back, each further time as many more", at_least(1))),
         drop_(options.get("rewind_drop", 1, "batches to pass over, those in trouble at least", at_least(0))),
         snapshot_every_(options.get("snapshot_every", 10, "steps between copies of the run in memory", at_least(1))),
-        snapshots_(options.get("snapshots", 3, "how many are kept, each the size of a checkpoint",
-                               vernier::between(1, 1000))),
+        snapshots_(
+            options.get("snapshots", 3, "how many are kept, each the size of a checkpoint", vernier::between(1, 1000))),
         to_(options.get("to", vernier::Table{}, "for fallback: by role the table of its plugin from then on")),
         outliers_(window_) {
     refuse_contradictions(options);
@@ -147,8 +147,8 @@ class Recovery final : public vernier::Callback {
     return state;
   }
 
-  // Going back loads twice: what the snapshot has, then what this plugin had. Of the first the window is taken, for those
-  // steps come again; of the second all that counts.
+  // Going back loads twice: what the snapshot has, then what this plugin had. Of the first the window is taken, for
+  // those steps come again; of the second all that counts.
   void load(const vernier::State& state) override {
     const auto which = std::exchange(loads_, loads_ == Loads::window ? Loads::counts : Loads::all);
     if (which != Loads::counts && !spike_.empty()) outliers_.load(state.part("window"));
@@ -188,13 +188,15 @@ class Recovery final : public vernier::Callback {
     refuse(!scale_at_minimum_.empty(), "is for `scale_at_minimum`, which has no action", {"min_scale"});
     refuse(!skips_in_a_row_.empty(), "is for `skips_in_a_row`, which has no action", {"skips"});
     if (uses("fallback") && to_.empty()) {
-      options.refuse("to", "is needed for \"fallback\": by role the table of its plugin from then on, as "
-                           "to = {precision = {use = \"bf16\"}}");
+      options.refuse("to",
+                     "is needed for \"fallback\": by role the table of its plugin from then on, as "
+                     "to = {precision = {use = \"bf16\"}}");
     }
     if (uses("rewind") && (snapshots_ - 1) * snapshot_every_ < back_) {
-      options.refuse("rewind_back", c10::str("is ", back_, ", and ", snapshots_, " snapshots, one each ", snapshot_every_,
-                                             " steps, may reach back ", (snapshots_ - 1) * snapshot_every_,
-                                             " only; raise `snapshots` or `snapshot_every`"));
+      options.refuse("rewind_back",
+                     c10::str("is ", back_, ", and ", snapshots_, " snapshots, one each ", snapshot_every_,
+                              " steps, may reach back ", (snapshots_ - 1) * snapshot_every_,
+                              " only; raise `snapshots` or `snapshot_every`"));
     }
     if (std::ranges::all_of(policies(), [](const auto* policy) { return policy->empty(); })) {
       options.refuse("non_finite", "and all other triggers have no action: there is nothing to do");
@@ -271,7 +273,7 @@ class Recovery final : public vernier::Callback {
   }
 
   void act(Run& run, const Verdict& verdict) {
-    const bool is_due = !non_finite_.empty() && verdict.step % weights_every_ == 0 && waits_;
+    const bool is_due = !non_finite_.empty() && verdict.step % weights_every_ == 0;
     if (is_due || !verdict.is_finite()) {
       const auto weights = non_finite_weights(run);
       if (!weights.empty()) return meet(run, non_finite_, verdict, {{"weights", some_of(weights)}}, true);
@@ -284,7 +286,8 @@ class Recovery final : public vernier::Callback {
 
   Details what_is_not_finite(const Run& run, const Verdict& verdict) const {
     if (!std::isfinite(verdict[loss])) return {{"loss", verdict[loss]}};
-    const auto names = waits_ ? run.non_finite_gradients() : std::vector<std::string>{};  // late: they are of another step
+    const auto names =
+        waits_ ? run.non_finite_gradients() : std::vector<std::string>{};  // late: they are of another step
     if (!names.empty()) return {{"gradients", some_of(names)}};
     return {{"grad_norm", verdict[norm]}};
   }
@@ -359,7 +362,8 @@ class Recovery final : public vernier::Callback {
     if (key == "scale") return "an update is skipped at a loss scale of " + value + in_step;
     if (key == "gradients" || key == "weights") return key + " are not finite" + in_step + ": " + value;
     if (what.size() == 1) return key + " is " + value + in_step;
-    return key + " is " + value + in_step + c10::str(", ", std::get<double>(what[1].second), " deviations over its mean");
+    return key + " is " + value + in_step +
+           c10::str(", ", std::get<double>(what[1].second), " deviations over its mean");
   }
 
   void end(Run& run, Policy& policy, const Verdict& verdict, const Details& what, bool is_asked, bool are_weights) {
@@ -367,7 +371,9 @@ class Recovery final : public vernier::Callback {
     const auto text = in_words(what, verdict.step + 1) + "; " +
                       (is_asked ? "`" + policy.name() + "` says stop" : "no action of `" + policy.name() + "` is left");
     policy.restart();  // who resumes the run gives all of them another chance
-    if (are_weights) throw Error(text + " that could help. No checkpoint was made of these weights: --resume goes on from the last one");
+    if (are_weights)
+      throw Error(text +
+                  " that could help. No checkpoint was made of these weights: --resume goes on from the last one");
     run.control.fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
     has_acted_ = true;
   }
@@ -383,9 +389,9 @@ class Recovery final : public vernier::Callback {
   vernier::Table to_;
   Outliers outliers_;
 
-  bool waits_ = true;      // in each step until the device has the verdict
-  Verdict now_, known_;    // of this step; of the one before, where it is not acted on yet
-  bool has_acted_ = false;  // in this step, by more than a skip
+  bool waits_ = true;         // in each step until the device has the verdict
+  Verdict now_, known_;       // of this step; of the one before, where it is not acted on yet
+  bool has_acted_ = false;    // in this step, by more than a skip
   std::int64_t skipped_ = 0;  // updates in a row
   double lowered_ = 1;        // the learning rate's factor from the step
   std::int64_t lowered_at_ = 0;

@@ -86,8 +86,8 @@ const Seen& untouched() {
 
 TEST_CASE("inject: a gradient of the named layer, in the named step, the rest as it was") {
   const auto seen = train("where = 'gradient'\nlayer = 'layers.1'\nat_step = 3\n");
-  CHECK(seen.notices == std::vector<std::string>{
-                            "3 injected what=inf where=gradient parameter=layers.1.weight elements=1"});
+  CHECK(seen.notices ==
+        std::vector<std::string>{"3 injected what=inf where=gradient parameter=layers.1.weight elements=1"});
   for (int i = 0; i < 2; ++i) CHECK(equal(seen.gradients[i], untouched().gradients[i]));
   CHECK(not_finite(seen.gradients[2]) == std::vector<std::string>{"layers.1.weight"});
   CHECK(seen.gradients[2].at("layers.1.weight").isinf().sum().item<int>() == 1);
@@ -183,8 +183,9 @@ TEST_CASE("inject: what is transient does not come again where the step is run a
         bad.push_back(now.non_finite_gradients().size());
       });
     };
-    const auto seen = train(std::string("layer = 'layers.1'\nat_step = 2\ntransient = ") + (is_transient ? "true\n" : "false\n"),
-                            base, again);
+    const auto seen =
+        train(std::string("layer = 'layers.1'\nat_step = 2\ntransient = ") + (is_transient ? "true\n" : "false\n"),
+              base, again);
     CHECK(bad == std::vector<std::size_t>{1, is_transient ? 0U : 1U});
     CHECK(seen.notices.size() == 1);
   }
@@ -220,7 +221,8 @@ TEST_CASE("inject: random faults are where they are told to be, and the same in 
     const auto gradients = not_finite(seen.gradients[step - 1]), weights = not_finite(seen.weights[step - 1]);
     CHECK(weights == (place == "weight" ? std::vector<std::string>{layer + ".weight"} : std::vector<std::string>{}));
     if (place == "gradient") CHECK(gradients == std::vector<std::string>{layer + ".weight"});
-    if (place == "gradient" || place == "activation_gradient") CHECK(seen.losses[step - 1] == untouched().losses[step - 1]);
+    if (place == "gradient" || place == "activation_gradient")
+      CHECK(seen.losses[step - 1] == untouched().losses[step - 1]);
     const auto again = train(options);
     CHECK(again.notices == seen.notices);
     for (std::size_t k = 0; k < 5; ++k) CHECK(equal(again.gradients[k], seen.gradients[k]));
@@ -230,15 +232,18 @@ TEST_CASE("inject: random faults are where they are told to be, and the same in 
 TEST_CASE("inject: what is wrong is refused") {
   CHECK(says(refusal("layer = 'layers.1'\n"), "callback/inject: `at_step` or `at_batch` must say when it comes"));
   CHECK(says(refusal("at_step = 1\n"), "callback/inject: `layer` is needed"));
-  CHECK(says(refusal("at_step = 1\nlayer = 'layer.1'\n"),
-             "`layer` is \"layer.1\", and no layer or parameter of this model has such a name; did you mean \"layers.1\"?"));
+  CHECK(says(
+      refusal("at_step = 1\nlayer = 'layer.1'\n"),
+      "`layer` is \"layer.1\", and no layer or parameter of this model has such a name; did you mean \"layers.1\"?"));
   CHECK(says(refusal("at_step = 1\nwhere = 'activation'\nlayer = 'layers.1.bias'\n"), "no layer of this model"));
   CHECK(says(refusal("at_step = 1\nat_batch = 1\nwhere = 'loss'\n"), "`at_batch` and `at_step` both say when"));
-  CHECK(says(refusal("at_step = 1\nwhere = 'loss'\nlayer = 'layers.1'\n"), "`layer` is for activations, gradients and weights"));
+  CHECK(says(refusal("at_step = 1\nwhere = 'loss'\nlayer = 'layers.1'\n"),
+             "`layer` is for activations, gradients and weights"));
   CHECK(says(refusal("at_step = 1\nwhat = 'slow'\nwhere = 'loss'\n"), "`where` does not fit a slow step"));
   CHECK(says(refusal("at_step = 1\nwhere = 'loss'\nfactor = 3\n"), "`factor` is for what = \"spike\""));
   CHECK(says(refusal("at_step = 1\nwhere = 'loss'\ntimes = 3\n"), "`times` needs `every`"));
-  CHECK(says(refusal("at_step = 1\nwhere = 'weight'\nlayer = 'layers.0'\ntransient = true\n"), "`transient` does not fit a weight"));
+  CHECK(says(refusal("at_step = 1\nwhere = 'weight'\nlayer = 'layers.0'\ntransient = true\n"),
+             "`transient` does not fit a weight"));
 }
 
 TEST_CASE("inject: tokens are no numbers that could be made inf") {
@@ -248,7 +253,8 @@ TEST_CASE("inject: tokens are no numbers that could be made inf") {
   const std::string gpt = "[run]\nsteps = 2\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
                           "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\n[optimizer]\nuse = 'sgd'\n" +
                           "[checkpoint]\nuse = 'none'\n[[callback]]\nuse = 'inject'\n";
-  CHECK(says(refusal("where = 'input'\nat_step = 2\n", gpt), "`where` is \"input\", and this task's batches have no floating"));
+  CHECK(says(refusal("where = 'input'\nat_step = 2\n", gpt),
+             "`where` is \"input\", and this task's batches have no floating"));
   const auto seen = train("what = 'nan'\nwhere = 'activation'\nlayer = 'h.0.mlp.c_fc'\nat_step = 2\n", gpt);
   CHECK(std::isnan(seen.losses[1]));
 }
