@@ -11,7 +11,7 @@
 //   "lower_learning_rate"       times rate_factor for rate_steps, then back over rate_return steps
 //   "rewind"                    to the copy in memory from rewind_back steps ago (each further time as many more), and
 //                               without the batches of this trouble, the last rewind_drop at least
-//   "fallback"                  to other plugins, as to = {precision = {use = "bf16"}, scaler = {use = "none"}}
+//   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
 //   "stop"                      the run ends
 // What is not finite is never applied, whatever the action.
 //   calm_steps = 100
