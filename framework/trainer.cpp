@@ -250,6 +250,7 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
 // What a snapshot has of the trainer itself.
 void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
+  rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
   outcome_.amp.load(own.part("amp"));
   run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
@@ -271,7 +272,7 @@ void Trainer::go_back(Run& run) {
   load(run, snapshot.part("trainer"));
   asker->load(memory);
   saved_step_ = -1;
-  run.notice("rewound", {{"from", given_up}, {"to", run.step}});
+  rewound_from_ = given_up;
 }
 
 Outcome Trainer::train(Run& run) {
@@ -311,6 +312,7 @@ void Trainer::loop(Run& run) {
   while (run.step < run.steps && stop_ == 0) {
     is_whole_ = false;
     tell_exchanged(wiring_, run);
+    if (rewound_from_ >= 0) run.notice("rewound", {{"from", std::exchange(rewound_from_, -1)}, {"to", run.step}});
     if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;
@@ -387,6 +389,7 @@ State Trainer::snapshot(const Run& run) {
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
   if (!asked_.empty()) snapshot.put("trainer/asked", text_of_asked(asked_));
+  if (rewound_from_ >= 0) snapshot.put("trainer/rewound_from", rewound_from_);
   if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
   return snapshot;
 }

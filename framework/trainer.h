@@ -119,6 +119,7 @@ class Trainer {
     std::string why;
   } asked_failure_;
   std::int64_t saved_step_ = -1;
+  std::int64_t rewound_from_ = -1;  // the step that the run went back from, until the next one tells it
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved
   bool validation_due_ = false;  // after the last step, and not done

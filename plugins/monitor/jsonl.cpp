@@ -3,7 +3,8 @@
 //   {"step":200,"validation_loss":2.5}
 // Each metric that was set in the step has its key; "updates" counts those applied, "notices" stands where there are
 // any. Numbers read back exactly; those that JSON lacks are "nan", "inf" and "-inf". A resumed run goes on in the same
-// file, which becomes that of a run that was never stopped: there is nothing in it about time or checkpoints.
+// file, which becomes that of a run that was never stopped: there is nothing in it about time or checkpoints. Where a
+// run goes back in memory, the steps that come again have a second line, the first of them with the notice "rewound".
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last one always have theirs
 // On a GPU each line waits for the device.
@@ -93,14 +94,20 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
-// Takes off what a process wrote after the checkpoint that the run now goes on from, and half a line of one killed.
-void cut(const fs::path& path, std::int64_t last_step) {
-  if (!fs::is_regular_file(path)) return;  // /dev/stdout
+// Takes off what a process wrote after the checkpoint that the run now goes on from, and half a line of one killed. A
+// run that went back has the lines of a step twice: only their number tells. lines: -1 where it is not known. Returns
+// how many there are.
+std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
+  if (!fs::is_regular_file(path)) return 0;  // /dev/stdout
   std::uintmax_t whole = 0;
   std::ifstream in(path, std::ios::binary);
-  for (std::string line; std::getline(in, line) && !in.eof() && step_of(line) <= last_step;) whole += line.size() + 1;
+  std::int64_t count = 0;
+  for (std::string line; std::getline(in, line) && !in.eof(); ++count, whole += line.size() + 1) {
+    if (lines >= 0 ? count == lines : step_of(line) > last_step) break;
+  }
   in.close();
   if (whole != fs::file_size(path)) fs::resize_file(path, whole);
+  return count;
 }
 
 // Appends lines to a file, at the latest a second after they were given.
@@ -163,14 +170,20 @@ class Jsonl final : public vernier::Monitor {
       if (file_) file_->flush();
     } catch (const Error&) {  // the lines wait; the next event tells
     }
-    return {};
+    vernier::State state;
+    state.put("lines", lines_);
+    return state;
+  }
+  // Before RunBegin: the run is resumed. Later it goes back: what was written stays, and the steps come again.
+  void load(const vernier::State& state) override {
+    if (!file_ && state.has("lines")) lines_ = state.integer("lines");
   }
 
  private:
   void open(const Run& run) {
     const auto path = fs::path(run.output) / name_;
     file_ = std::make_unique<File>(path);
-    cut(path, run.step);
+    lines_ = cut(path, run.step, lines_);
   }
 
   void write_step(const Run& run) {
@@ -186,7 +199,7 @@ class Jsonl final : public vernier::Monitor {
     for (const auto* metric : metrics) line.add(metric->name, metric->value());
     line.add("updates", run.updates);
     if (!notices.empty()) line.add("notices", notices);
-    file_->append(line);
+    append(line);
   }
 
   void write_validation(const Run& run) {
@@ -198,7 +211,7 @@ class Jsonl final : public vernier::Monitor {
       const bool is_of_step = std::ranges::find(of_step_, metric->name) != of_step_.end();
       if (!is_of_step && metric->name != loss) line.add(metric->name, metric->value());
     }
-    file_->append(line);
+    append(line);
     file_->flush();
   }
 
@@ -208,9 +221,14 @@ class Jsonl final : public vernier::Monitor {
       Object line;
       line.add("step", step);
       line.add("notices", notices);
-      file_->append(line);
+      append(line);
     }
     file_->flush();
+  }
+
+  void append(const Object& line) {
+    file_->append(line);
+    lines_ += 1;
   }
 
   static std::vector<Object> to_tell(const Run& run) {
@@ -229,6 +247,7 @@ class Jsonl final : public vernier::Monitor {
   std::string name_;
   std::int64_t every_;
   std::unique_ptr<File> file_;
+  std::int64_t lines_ = -1;           // written; before RunBegin those of the run that is resumed, -1 where it is new
   std::vector<std::string> of_step_;  // metrics of the last step, to tell validation's from them
 };
 

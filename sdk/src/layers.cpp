@@ -168,17 +168,18 @@ Interceptor::~Interceptor() = default;
 
 void Interceptor::end_of_recomputation() {}
 
-Intercept::Intercept(Layers& layers, Interceptor& interceptor)
-    : included_before_(c10::impl::tls_is_dispatch_key_included(key)) {
+Intercept::Intercept(Layers& layers, Interceptor& interceptor) : interceptor_(&interceptor) {
   register_kernels();
   layers.refresh();
   chain.push_back({&layers, &interceptor});
   c10::impl::tls_set_dispatch_key_included(key, true);
 }
 
+// Guards that listeners hold from one event to another go in the order in which they came.
 Intercept::~Intercept() {
-  chain.pop_back();
-  c10::impl::tls_set_dispatch_key_included(key, included_before_);
+  const auto own = [this](const Link& link) { return link.interceptor == interceptor_; };
+  chain.erase(std::find_if(chain.rbegin(), chain.rend(), own).base() - 1);
+  c10::impl::tls_set_dispatch_key_included(key, !chain.empty());
 }
 
 std::vector<Link> intercepting() {

@@ -206,6 +206,10 @@ std::vector<std::string> Options::get(const char* key, std::vector<std::string> 
   return read(key, fallback, meaning, {});
 }
 
+Table Options::get(const char* key, const Table& fallback, const char* meaning) {
+  return read(key, fallback, meaning, {});
+}
+
 std::int64_t Options::integer(const char* key, std::int64_t fallback, const char* meaning, Range range) {
   return read(key, fallback, meaning, range);
 }

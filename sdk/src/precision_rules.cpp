@@ -80,7 +80,22 @@ std::string nearest_layer(const std::string& pattern, const std::vector<std::str
   return nearest(pattern, {shapes.begin(), shapes.end()});
 }
 
+std::string no_match(const std::vector<std::string>& names, const std::string& pattern, const std::string& what) {
+  const auto near = nearest_layer(pattern, names);
+  return "is \"" + pattern + "\", and no " + what + " of this model has such a name; " +
+         (near.empty() ? "" : "did you mean \"" + near + "\"? ") + "It has " + some_of(names);
+}
+
 }  // namespace
+
+std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& pattern,
+                                  const Options& options, const char* key, const std::string& what) {
+  std::vector<std::string> found;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
+               [&](const auto& name) { return matches(pattern, name); });
+  if (found.empty()) options.refuse(key, no_match(names, pattern, what));
+  return found;
+}
 
 PrecisionRules::PrecisionRules(Options& options) {
   options.tables("rule", "dtypes by layer and operator; the first that matches an operation holds", [&](Options& one) {
@@ -106,9 +121,7 @@ void PrecisionRules::prepare(const Layers& layers) {
     const bool is_met = matches_all(rule) || std::any_of(layers_.begin(), layers_.end(),
                                                          [&](const auto& layer) { return matches(rule.match, layer); });
     if (is_met) continue;
-    const auto near = nearest_layer(rule.match, layers_);
-    const std::string reason = "is \"" + rule.match + "\", and no layer of this model has such a name; " +
-                               (near.empty() ? "" : "did you mean \"" + near + "\"? ") + "It has " + some_of(layers_);
+    const auto reason = no_match(layers_, rule.match, "layer");
     if (rule.options) rule.options->refuse("match", reason);
     throw Error("precision rule: `match` " + reason, Error::Kind::configuration);
   }

@@ -132,6 +132,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            "'linear', use = 'fp32'}]\n";
   }
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
   if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
   std::string text;
@@ -359,6 +360,16 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
     "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
+    "[callback]\nuse = 'inject'\nwhat = 'underflow'\nexponent = -1\nwhere = 'weight'\nlayer = 'layers.*'\nat_step = "
+    "2\nevery = 3\n",
+    "[callback]\nuse = 'inject'\nlayer = 'layers.1'\nat_batch = 2\nevery = 5\ntransient = true\n",
+    "[callback]\nuse = 'recovery'\nspike = ['lower_learning_rate', 'skip']\nwindow = 4\nz_score = 2.0\nrate_steps = "
+    "2\n",
+    "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\nnon_finite = "
+    "['rewind']\n"
+    "rewind_back = 3\nsnapshot_every = 2\nspike = ['skip']\nwindow = 6\nz_score = 2.0\n",
+    "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_step = 6\n[[callback]]\nuse = 'recovery'\n"
+    "non_finite = ['fallback', 'skip']\nto = {precision = {use = 'bf16'}, scaler = {use = 'none'}}\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep_last = 1\n",
     "[checkpoint]\nuse = 'rolling'\nevery = 0\n",
     "[monitor]\nuse = 'jsonl'\nevery = 3\n",

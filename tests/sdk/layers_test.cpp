@@ -175,6 +175,20 @@ TEST_CASE("layers: a weight that got new storage is still its layer's, and anoth
   CHECK(recorder.seen == std::vector<std::string>{"linear(a)"});
 }
 
+TEST_CASE("layers: guards may go in the order in which they came") {
+  torch::nn::Linear model(2, 2);
+  Layers layers(*model);
+  Recorder recorders[2];
+  std::optional<Intercept> first(std::in_place, layers, recorders[0]), second(std::in_place, layers, recorders[1]);
+  first.reset();
+  at::linear(torch::ones({1, 2}), model->weight, model->bias);
+  CHECK(recorders[0].seen.empty());
+  CHECK(recorders[1].seen.size() == 1);
+  second.reset();
+  at::linear(torch::ones({1, 2}), model->weight, model->bias);
+  CHECK(recorders[1].seen.size() == 1);
+}
+
 TEST_CASE("layers: a guard holds for its own thread only") {
   auto weight = torch::randn({3, 4});
   Layers layers(vernier::Tensors{{"a.weight", weight}});

@@ -91,7 +91,7 @@ class VERNIER_API Intercept {
   Intercept& operator=(const Intercept&) = delete;
 
  private:
-  bool included_before_;
+  const Interceptor* interceptor_;
 };
 
 // What can be intercepted, by the names of torch.ops.aten.

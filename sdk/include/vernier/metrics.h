@@ -34,8 +34,9 @@ class VERNIER_API Metrics {
   std::vector<Entry> entries_;
 };
 
-// Names in use: step_skipped, scale_changed, scale_low, scale_high, policy_changed, checkpoint_saved, checkpoint_failed, checkpoint_skipped,
-// checkpoint_progress, out_of_memory, recovered, plugin_detached, throttled.
+// Names in use: step_skipped, scale_changed, scale_low, scale_high, policy_changed, checkpoint_saved, checkpoint_failed,
+// checkpoint_skipped, checkpoint_progress, out_of_memory, non_finite, injected, recovered, rewound, plugin_detached,
+// throttled.
 struct Notice {
   using Detail = std::variant<std::int64_t, double, std::string>;
   std::string name;

@@ -53,6 +53,7 @@ class VERNIER_API Options {
   std::vector<std::int64_t> get(const char* key, std::vector<std::int64_t> fallback, const char* meaning, Range range = {});
   std::vector<double> get(const char* key, std::vector<double> fallback, const char* meaning, Range range = {});
   std::vector<std::string> get(const char* key, std::vector<std::string> fallback, const char* meaning);
+  Table get(const char* key, const Table& fallback, const char* meaning);  // as it is written
   template <std::integral T>
   std::int64_t get(const char* key, T fallback, const char* meaning, Range range = {}) {
     return integer(key, static_cast<std::int64_t>(fallback), meaning, range);
@@ -75,8 +76,7 @@ class VERNIER_API Options {
   // For the host: what was read, and the check that nothing else was written.
   const std::vector<Declared>& declared() const { return declared_; }
   void refuse_unread() const;
-  // For `vernier plugins`: a required key that is missing reads as empty.
-  void only_describe() { describing_ = true; }
+  void only_describe() { describing_ = true; }  // for `vernier plugins`: a required key that is missing reads as empty
 
  private:
   template <class T>

@@ -11,6 +11,11 @@
 
 namespace vernier {
 
+// Those of the names that a pattern matches, * and ? as in a shell. Where it matches none, the option that has it is
+// refused, with the nearest names. what: "layer".
+VERNIER_API std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& pattern,
+                                              const Options& options, const char* key, const std::string& what);
+
 // What a rule asks of the operations that it matches.
 struct VERNIER_API PrecisionRule {
   enum class Use { policy, fp32, bf16, fp16, fp8 };

@@ -1,0 +1,337 @@
+// inject: puts a fault into a run, to see what becomes of it: an inf, a NaN, a spike, an underflow or a slow step, in a
+// layer and at a step of your choice. Each one is told by the notice `injected`. As Megatron-LM's fault injector
+// (megatron/core/rerun_state_machine.py), with the place in your hands.
+//   what = "inf"         inf | nan | spike | underflow | slow
+//   where = "gradient"   loss | input | activation | gradient | activation_gradient | weight
+//   layer = ""           layers by name, with * and ?, as "h.*.mlp.c_fc"; for gradient and weight parameters too
+//   at_step = 0          the step it comes in, from 1, as monitors number them; it comes again where the run goes back
+//   at_batch = 0         instead: the batch it comes with, from 1; where a batch is passed over, it does not come
+//   every = 0            it comes again after so many; 0: once
+//   times = 0            how often, with `every`; 0: without end
+//   elements = 0         how many are changed, drawn by `seed`; 0: one of inf and nan, all of spike and underflow
+//   seed = 0             of the elements; the run's own random numbers are left alone
+//   factor = 1000        what a spike multiplies by
+//   exponent = -24       an underflow multiplies by 2 to the power of it; -1000 leaves zeros
+//   milliseconds = 100   what a slow step takes longer
+//   transient = false    not again where the same step is run again, as a fault of the hardware would not
+//
+// It comes in the first piece of a batch. An activation is what the first operation with a weight of the layer gives in
+// forward, as it lies in memory: what is made from it in forward and backward sees the fault. A gradient is that of the
+// layer's weight, in backward, before unscaling; an activation_gradient the one that comes back to the activation. A
+// weight stays as it was made.
+#include <ATen/ops/where.h>
+#include <vernier/precision_rules.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <thread>
+
+namespace {
+
+using vernier::Error;
+using vernier::Event;
+using vernier::Run;
+
+// Steele, Lea and Flood, OOPSLA 2014.
+std::uint64_t split_mix(std::uint64_t& state) {
+  std::uint64_t z = state += 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+class Inject final : public vernier::Callback, public vernier::Interceptor {
+ public:
+  explicit Inject(vernier::Options& options)
+      : what_(options.choose("what", "inf", {"inf", "nan", "spike", "underflow", "slow"}, "kind of fault")),
+        where_(options.choose("where", "gradient",
+                              {"loss", "input", "activation", "gradient", "activation_gradient", "weight"},
+                              "what it is put into")),
+        layer_(options.get("layer", "", "layers by name, with * and ?; for gradient and weight parameters too")),
+        at_step_(options.get("at_step", 0, "the step it comes in, from 1", vernier::at_least(0))),
+        at_batch_(
+            options.get("at_batch", 0, "instead of at_step: the batch it comes with, from 1", vernier::at_least(0))),
+        every_(options.get("every", 0, "it comes again after so many; 0: once", vernier::at_least(0))),
+        times_(options.get("times", 0, "how often, with `every`; 0: without end", vernier::at_least(0))),
+        elements_(
+            options.get("elements", 0, "how many are changed; 0: one of inf and nan, else all", vernier::at_least(0))),
+        seed_(options.get("seed", 0, "of the elements that are drawn", vernier::at_least(0))),
+        factor_(options.get("factor", 1000.0, "what a spike multiplies by")),
+        exponent_(options.get("exponent", -24, "an underflow multiplies by 2 to the power of it",
+                              vernier::between(-1000, -1))),
+        milliseconds_(options.get("milliseconds", 100, "what a slow step takes longer", vernier::between(0, 1e7))),
+        transient_(options.get("transient", false, "not again where the same step is run again")) {
+    refuse_contradictions(options);
+    options_ = options;
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](Run&) { has_begun_ = true; });
+    bus.on(Event::StepBegin, [this](Run&) { is_again_ = false; });
+    bus.on(Event::BatchReady, [this](Run& run) {
+      remove_hooks();
+      if (where_ == "input" && what_ != "slow") refuse_without_numbers(run);
+      if (!run.loss.defined()) begin(run);  // the first piece
+    });
+    bus.on(Event::LossReady, [this](Run& run) {
+      guard_.reset();
+      if (std::exchange(is_for_loss_, false)) tell(run, "", change_loss(run));
+    });
+    bus.on(Event::GradientsReady, [this](Run&) {
+      remove_hooks();
+      refuse_unmet();
+      is_again_ = true;
+    });
+    bus.on(Event::RunFailed, [this](Run&) { guard_.reset(); });
+  }
+
+  void prepare(Run& run) override {
+    const auto missing = [this](const char* key, const char* why) { options_->refuse(key, why); };
+    if (at_step_ == 0 && at_batch_ == 0) missing("at_step", "or `at_batch` must say when it comes");
+    if (what_ == "slow" || where_ == "loss" || where_ == "input") return;
+    if (layer_.empty()) missing("layer", "is needed: the layer, or a pattern of several");
+    layers_ = vernier::Layers(*run.model);
+    if (!is_of_parameter()) {
+      targets_ = vernier::matching(layers_.names(), layer_, *options_, "layer", "layer");
+    } else {
+      targets_ = parameters_of(run);
+    }
+  }
+
+  // The operations of a forward that the fault is for.
+  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
+    const std::string layer(operation.layer());
+    auto results = operation.proceed(std::move(arguments));
+    if (seen_.count(layer) != 0 || unmet_.erase(layer) == 0) return results;  // the first of the layer's
+    for (auto& result : results) {
+      if (!result.isTensor() || !result.toTensor().is_floating_point()) continue;
+      auto output = result.toTensor();
+      if (where_ == "activation") {
+        tell(*run_, layer, change(output.variable_data(), layer));
+      } else {
+        if (!output.requires_grad()) throw Error("inject: no gradient comes back to the output of `" + layer + "`");
+        output.register_hook([this, layer](const torch::Tensor& gradient) { return changed(gradient, layer); });
+        unmet_.insert(layer);  // until backward
+        seen_.insert(layer);
+      }
+      break;
+    }
+    return results;
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("last", last_);
+    return state;
+  }
+  // What is transient is not undone by going back.
+  void load(const vernier::State& state) override {
+    const auto last = state.integer("last");
+    last_ = transient_ && has_begun_ ? std::max(last_, last) : last;
+  }
+
+ private:
+  void refuse_contradictions(const vernier::Options& options) const {
+    const auto given = [&](const char* key, bool fits, const char* why) {
+      if (options.given(key) && !fits) options.refuse(key, why);
+    };
+    const bool is_slow = what_ == "slow";
+    given("at_batch", at_step_ == 0, "and `at_step` both say when; give one");
+    given("where", !is_slow, "does not fit a slow step, which is slow as a whole");
+    given("layer", !is_slow && where_ != "loss" && where_ != "input", "is for activations, gradients and weights");
+    given("times", every_ > 0, "needs `every`");
+    given("elements", !is_slow && where_ != "loss", "is for tensors with several");
+    given("seed", !is_slow && where_ != "loss", "is for tensors with several elements");
+    given("factor", what_ == "spike", "is for what = \"spike\"");
+    given("exponent", what_ == "underflow", "is for what = \"underflow\"");
+    given("milliseconds", is_slow, "is for what = \"slow\"");
+    given("transient", is_slow || where_ != "weight", "does not fit a weight, which stays as it is made");
+  }
+
+  bool is_of_parameter() const { return where_ == "gradient" || where_ == "weight"; }
+
+  // Of each layer its weight, or what it has first.
+  std::vector<std::string> parameters_of(const Run& run) const {
+    auto names = layers_.names();
+    for (const auto& parameter : run.parameters) names.push_back(parameter.name);
+    std::set<std::string> found;
+    for (const auto& name : vernier::matching(names, layer_, *options_, "layer", "layer or parameter")) {
+      std::string first;
+      for (const auto& parameter : run.parameters) {
+        if (parameter.name == name || parameter.name == name + ".weight") first = parameter.name;
+        const auto dot = parameter.name.rfind('.');
+        const auto layer = dot == std::string::npos ? "" : parameter.name.substr(0, dot);
+        if (first.empty() && layer == name) first = parameter.name;
+      }
+      if (!first.empty()) found.insert(first);
+    }
+    return {found.begin(), found.end()};
+  }
+
+  std::int64_t number(const Run& run) const { return (at_batch_ > 0 ? run.drawn : run.step) + 1; }
+
+  bool is_due(std::int64_t number) const {
+    const auto after = number - std::max(at_step_, at_batch_);
+    if (after == 0) return true;
+    return after > 0 && every_ > 0 && after % every_ == 0 && (times_ == 0 || after / every_ < times_);
+  }
+
+  void begin(Run& run) {
+    guard_.reset();  // of a forward that threw
+    is_for_loss_ = false;
+    unmet_.clear();
+    seen_.clear();
+    const auto now = number(run);
+    const bool is_once = transient_ || where_ == "weight" || what_ == "slow";
+    if (!is_due(now) || (is_once && now <= last_)) return;
+    last_ = now;
+    run_ = &run;
+    if (what_ == "slow") return sleep(run);
+    if (where_ == "loss") is_for_loss_ = true;
+    if (where_ == "input") change_input(run);
+    if (where_ == "weight") change_weights(run);
+    if (where_ == "gradient") watch_gradients(run);
+    if (!where_.starts_with("activation")) return;
+    unmet_.insert(targets_.begin(), targets_.end());
+    guard_.emplace(layers_, *this);
+  }
+
+  void sleep(Run& run) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds_));
+    run.notice("injected", {{"what", what_}, {"milliseconds", milliseconds_}});
+  }
+
+  void change_input(Run& run) {
+    for (auto& tensor : run.piece.tensors) {
+      if (!tensor.is_floating_point()) continue;
+      tensor = tensor.clone();  // the task's own may be the same
+      return tell(run, "", change(tensor, "input"));
+    }
+  }
+
+  void change_weights(Run& run) {
+    for (auto& parameter : run.parameters) {
+      if (std::ranges::find(targets_, parameter.name) == targets_.end()) continue;
+      const auto count = change(parameter.model.variable_data(), parameter.name);
+      const bool has_master = parameter.owned.defined() && !parameter.owned.is_same(parameter.model);
+      if (has_master && parameter.owned.sizes() == parameter.model.sizes()) {
+        change(parameter.owned.variable_data(), parameter.name);
+      }
+      tell(run, parameter.name, count);
+    }
+  }
+
+  void watch_gradients(Run& run) {
+    for (auto& parameter : run.parameters) {
+      if (std::ranges::find(targets_, parameter.name) == targets_.end()) continue;
+      const auto name = parameter.name;
+      unmet_.insert(name);
+      seen_.insert(name);
+      const auto hook = parameter.model.register_hook(
+          [this, name](const torch::Tensor& gradient) { return changed(gradient, name); });
+      hooks_.emplace_back(parameter.model, hook);
+    }
+  }
+
+  // In backward.
+  torch::Tensor changed(const torch::Tensor& gradient, const std::string& name) {
+    if (unmet_.erase(name) == 0) return gradient;
+    auto other = gradient.detach().clone();
+    tell(*run_, name, change(other, name));
+    return other;
+  }
+
+  void remove_hooks() {
+    for (auto& [tensor, hook] : hooks_) tensor.remove_hook(hook);
+    hooks_.clear();
+  }
+
+  double multiplier() const { return what_ == "spike" ? factor_ : std::ldexp(1.0, static_cast<int>(exponent_)); }
+  double value() const { return what_ == "inf" ? HUGE_VAL : std::nan(""); }
+  bool is_value() const { return what_ == "inf" || what_ == "nan"; }
+
+  std::int64_t change_loss(Run& run) const {
+    run.piece_loss = run.piece_loss * (is_value() ? value() : multiplier());
+    return 1;
+  }
+
+  // In place. Returns how many elements it was.
+  std::int64_t change(torch::Tensor tensor, const std::string& name) const {
+    const torch::NoGradGuard no_grad;
+    const auto all = tensor.numel(), wanted = elements_ > 0 ? elements_ : is_value() ? 1 : all;
+    const auto count = std::min(wanted, all);
+    const auto mask = drawn(all, count, name).reshape(tensor.sizes()).to(tensor.device());
+    if (is_value()) {
+      tensor.masked_fill_(mask, value());
+    } else {
+      tensor.copy_(torch::where(mask, tensor * multiplier(), tensor));
+    }
+    return count;
+  }
+
+  // The same elements in the same step of any run.
+  torch::Tensor drawn(std::int64_t all, std::int64_t count, const std::string& name) const {
+    if (count == all) return torch::ones({all}, torch::kBool);
+    auto state = static_cast<std::uint64_t>(seed_) ^ (static_cast<std::uint64_t>(last_) << 32);
+    for (const char c : name) state = split_mix(state) ^ static_cast<unsigned char>(c);
+    auto mask = torch::zeros({all}, torch::kBool);
+    bool* chosen = mask.data_ptr<bool>();
+    for (std::int64_t left = count; left > 0;) {
+      bool& one = chosen[split_mix(state) % static_cast<std::uint64_t>(all)];
+      left -= one ? 0 : 1;
+      one = true;
+    }
+    return mask;
+  }
+
+  // Once a step, though an optimizer or a recorder may run it again.
+  void tell(Run& run, const std::string& layer, std::int64_t count) const {
+    if (is_again_) return;
+    std::vector<std::pair<std::string, vernier::Notice::Detail>> details{{"what", what_}, {"where", where_}};
+    if (!layer.empty()) details.emplace_back(is_of_parameter() ? "parameter" : "layer", layer);
+    if (!is_value()) details.emplace_back("factor", multiplier());
+    if (where_ != "loss") details.emplace_back("elements", count);
+    run.notice("injected", std::move(details));
+  }
+
+  void refuse_without_numbers(const Run& run) const {
+    const auto is_real = [](const torch::Tensor& tensor) { return tensor.is_floating_point(); };
+    if (std::ranges::any_of(run.piece.tensors, is_real)) return;
+    options_->refuse("where",
+                     "is \"input\", and this task's batches have no floating-point numbers (they are tokens or "
+                     "labels); take \"activation\" with the first layer");
+  }
+
+  // A fault that was asked for and did not come would make a test of nothing.
+  void refuse_unmet() const {
+    if (unmet_.empty()) return;
+    const auto& name = *unmet_.begin();
+    throw Error(
+        "nothing was injected: " +
+        std::string(seen_.count(name) == 0 ? "forward did not use the layer `" : "backward gave no gradient for `") +
+        name + "` in this step");
+  }
+
+  std::string what_, where_, layer_;
+  std::int64_t at_step_, at_batch_, every_, times_, elements_, seed_;
+  double factor_;
+  std::int64_t exponent_, milliseconds_;
+  bool transient_;
+  std::optional<vernier::Options> options_;
+  vernier::Layers layers_;
+  std::vector<std::string> targets_;
+  std::int64_t last_ = 0;  // the step or batch in which it came last
+  bool has_begun_ = false, is_again_ = false, is_for_loss_ = false;
+  Run* run_ = nullptr;
+  std::set<std::string> unmet_, seen_;
+  std::optional<vernier::Intercept> guard_;
+  std::vector<std::pair<torch::Tensor, unsigned>> hooks_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Inject, "inject", "1.0.0")

@@ -1,0 +1,103 @@
+// recovery: whose turn it is; see recovery.cpp.
+#include "policy.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace recovery {
+
+namespace {
+
+const std::vector<std::string> known = {"skip", "lower_learning_rate", "rewind", "fallback", "stop"};
+
+bool is_once(const std::string& action) {
+  return action == "fallback" || action == "stop";
+}
+
+Action read_action(const vernier::Options& options, const char* key, const std::string& text) {
+  const auto space = text.find(' ');
+  Action action{text.substr(0, space)};
+  if (std::ranges::find(known, action.name) == known.end()) {
+    const auto near = vernier::nearest(action.name, known);
+    options.refuse(key, "has \"" + text + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") +
+                            " takes skip, lower_learning_rate, rewind, fallback and stop");
+  }
+  action.at_most = is_once(action.name) ? 1 : action.name == "skip" ? 10 : 3;
+  if (space == std::string::npos) return action;
+  const char* end = text.data() + text.size();
+  const auto [rest, trouble] = std::from_chars(text.data() + space + 1, end, action.at_most);
+  if (trouble != std::errc() || rest != end || action.at_most < 1) {
+    options.refuse(key, "has \"" + text + "\"; behind the action stands how often at most, as in \"rewind 2\"");
+  }
+  if (is_once(action.name) && action.at_most > 1) {
+    options.refuse(key, "has \"" + text + "\", and that can be done once only; write \"" + action.name + "\"");
+  }
+  return action;
+}
+
+}  // namespace
+
+Policy::Policy(vernier::Options& options, const char* key, std::vector<std::string> fallback, const char* meaning,
+               bool may_skip)
+    : name_(key) {
+  for (const auto& text : options.get(key, std::move(fallback), meaning)) {
+    const auto action = read_action(options, key, text);
+    if (has("stop")) options.refuse(key, "has \"" + text + "\" behind \"stop\", where the run has ended");
+    if (has(action.name)) options.refuse(key, "has \"" + action.name + "\" twice");
+    if (action.name == "skip" && !may_skip)
+      options.refuse(key, "cannot be met by \"skip\": it is about skipped updates");
+    actions_.push_back(action);
+  }
+}
+
+bool Policy::has(const std::string& action) const {
+  return std::ranges::any_of(actions_, [&](const auto& each) { return each.name == action; });
+}
+
+bool Policy::has_only(const std::vector<std::string>& actions) const {
+  return std::ranges::all_of(actions_,
+                             [&](const auto& each) { return std::ranges::find(actions, each.name) != actions.end(); });
+}
+
+std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::int64_t calm,
+                                   const std::function<bool(const std::string&)>& helps) {
+  if (last_step_ >= 0 && step > last_step_ + calm) restart();
+  const bool is_in_a_row = batch == last_batch_ + 1;
+  if (!is_in_a_row) first_batch_ = batch;
+  last_batch_ = batch;
+  last_step_ = std::max(last_step_, step);
+  const auto count = static_cast<std::int64_t>(actions_.size());
+  if (turn_ < count && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip") number_ = 0;
+  for (; turn_ < count; ++turn_, number_ = 0) {
+    auto action = actions_[static_cast<std::size_t>(turn_)];
+    if (number_ == action.at_most || !helps(action.name)) continue;
+    action.number = ++number_;
+    return action;
+  }
+  return std::nullopt;
+}
+
+void Policy::restart() {
+  turn_ = number_ = 0;
+  last_step_ = first_batch_ = last_batch_ = -2;
+}
+
+vernier::State Policy::save() const {
+  vernier::State state;
+  state.put("turn", turn_);
+  state.put("number", number_);
+  state.put("last_step", last_step_);
+  state.put("first_batch", first_batch_);
+  state.put("last_batch", last_batch_);
+  return state;
+}
+
+void Policy::load(const vernier::State& state) {
+  turn_ = state.integer("turn");
+  number_ = state.integer("number");
+  last_step_ = state.integer("last_step");
+  first_batch_ = state.integer("first_batch");
+  last_batch_ = state.integer("last_batch");
+}
+
+}  // namespace recovery

@@ -1,0 +1,404 @@
+// recovery: acts where a run is in trouble, by a list of actions for each kind of it; every action is told by the
+// notice `recovered`, none goes on for ever, and a run that nothing helps ends with an error and a checkpoint.
+//   non_finite = ["skip"]       loss, gradients or weights have an inf or NaN. Gradients that overflow under a loss
+//                               scaler are the scaler's: they count as skipped updates alone
+//   spike = []                  loss or gradient norm are over their mean by more than z_score deviations
+//   skips_in_a_row = ["stop"]   the last `skips` updates were skipped, by whomever
+//   scale_at_minimum = []       an update is skipped at a loss scale of min_scale or less
+// Each takes actions, tried in turn, with how often at most: "skip 5". A skip's 10 are counted in a row, the others' 3
+// until calm_steps went by without that trouble; fallback and stop come once. After the last one the run ends.
+//   "skip"                      the update is not applied
+//   "lower_learning_rate"       times rate_factor for rate_steps, then back over rate_return steps
+//   "rewind"                    to the copy in memory from rewind_back steps ago (each further time as many more), and
+//                               without the batches of this trouble, the last rewind_drop at least
+//   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
+//   "stop"                      the run ends
+// What is not finite is never applied, whatever the action.
+//   calm_steps = 100
+//   z_score = 6.0, window = 128
+//   skips = 10
+//   min_scale = 1.0
+//   weights_every = 100         steps between looks at the weights; they are looked at in any trouble
+//   rate_factor = 0.5, rate_steps = 100, rate_return = 100
+//   rewind_back = 10, rewind_drop = 1
+//   snapshot_every = 10, snapshots = 3   copies of the run in memory, for rewind
+//   to = {}                     by role the table of its plugin, for fallback
+//
+// Spikes: OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h; unlike theirs a value that was too high is not
+// added to the window, and one that is low is no trouble. Going back and passing over batches: PaLM (Chowdhery et al.
+// 2022, section 5.1). Falling back while the run runs: Marian's --custom-fallbacks. Stands before clip_norm, for
+// clipping spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or
+// stop: then it learns of both one step late.
+#include <ATen/ops/where.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "outliers.h"
+#include "policy.h"
+
+namespace {
+
+using recovery::Action;
+using recovery::Outliers;
+using recovery::Policy;
+using vernier::at_least;
+using vernier::Error;
+using vernier::Event;
+using vernier::Notice;
+using vernier::Run;
+using Details = std::vector<std::pair<std::string, Notice::Detail>>;
+
+enum Place { loss, norm, z_loss, z_norm };  // of a verdict
+
+// What is known of a step: float64 [4] by Place, on the device and, at the latest a step later, on the host.
+struct Verdict {
+  torch::Tensor device = {}, host = {};
+  std::int64_t step = -1, batch = -1;
+  bool is_scaled = false;  // a scaler looks at the gradients
+
+  double operator[](Place place) const {
+    const double value = host.const_data_ptr<double>()[place];
+    return std::isnan(value) ? std::fabs(value) : value;  // "-nan" would puzzle readers
+  }
+  bool is_finite() const { return std::isfinite((*this)[loss]) && (is_scaled || std::isfinite((*this)[norm])); }
+};
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? "," : "") + names[i];
+  return text + (names.size() > most ? c10::str(" and ", names.size() - most, " more") : "");
+}
+
+std::vector<std::string> non_finite_weights(const Run& run) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> weights;
+  std::vector<std::string> names;
+  for (const auto& parameter : run.parameters) weights.push_back(parameter.model.detach());
+  if (std::isfinite(vernier::grad_norm(weights).item<double>())) return names;
+  for (const auto& parameter : run.parameters) {
+    if (!parameter.model.isfinite().all().item<bool>()) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+class Recovery final : public vernier::Callback {
+ public:
+  explicit Recovery(vernier::Options& options)
+      : non_finite_(options, "non_finite", {"skip"}, "actions where loss, gradients or weights are not finite", true),
+        spike_(options, "spike", {}, "actions where loss or gradient norm are far over their own course", true),
+        skips_in_a_row_(options, "skips_in_a_row", {"stop"}, "actions after so many `skips`", false),
+        scale_at_minimum_(options, "scale_at_minimum", {}, "actions where min_scale is too high a scale", false),
+        calm_(options.get("calm_steps", 100, "steps without trouble until actions are counted anew", at_least(1))),
+        z_score_(options.get("z_score", 6.0, "deviations over the mean that are a spike", vernier::above(0))),
+        window_(options.get("window", 128, "steps of which mean and deviation are taken", vernier::between(2, 1e6))),
+        skips_(options.get("skips", 10, "skipped updates in a row that are too many", at_least(1))),
+        min_scale_(options.get("min_scale", 1.0, "loss scale that should not overflow", vernier::above(0))),
+        weights_every_(options.get("weights_every", 100, "steps between looks at the weights", at_least(1))),
+        rate_factor_(options.get("rate_factor", 0.5, "of the learning rate where it is lowered",
+                                 vernier::between(1e-9, 0.999999))),
+        rate_steps_(options.get("rate_steps", 100, "steps at the lowered rate, this one included", at_least(1))),
+        rate_return_(options.get("rate_return", 100, "steps of the way back, a line; 0: at once", at_least(0))),
+        back_(options.get("rewind_back", 10, "steps to go back, each further time as many more", at_least(1))),
+        drop_(options.get("rewind_drop", 1, "batches to pass over, those in trouble at least", at_least(0))),
+        snapshot_every_(options.get("snapshot_every", 10, "steps between copies of the run in memory", at_least(1))),
+        snapshots_(
+            options.get("snapshots", 3, "how many are kept, each the size of a checkpoint", vernier::between(1, 1000))),
+        to_(options.get("to", vernier::Table{}, "for fallback: by role the table of its plugin from then on")),
+        outliers_(window_) {
+    refuse_contradictions(options);
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::StepBegin, [this](Run& run) {
+      loads_ = Loads::all;
+      has_acted_ = false;
+      run.learning_rate_factor *= rate(run);
+    });
+    bus.on(Event::GradientsReady, [this](Run& run) { judge(run); });
+    bus.on(Event::StepEnd, [this](Run& run) {
+      act_late(run);
+      count_skips(run);
+    });
+  }
+
+  void prepare(Run& run) override {
+    outliers_.prepare(run.device);
+    waits_ = run.device.is_cpu() || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
+    if (uses("rewind")) run.control.keep_snapshots(snapshot_every_, snapshots_);
+    if (uses("fallback")) run.control.exchange(to_, /*only_try=*/true);
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    for (const auto* policy : policies()) state.put(policy->name(), policy->save());
+    if (!spike_.empty()) state.put("window", outliers_.save());
+    state.put("skipped", skipped_);
+    state.put("rate", lowered_);
+    state.put("rate_from", lowered_at_);
+    state.put("has_fallen_back", static_cast<std::int64_t>(has_fallen_back_));
+    if (waits_ || known_.step < 0) return state;
+    state.put("late", known_.device);
+    state.put("late_step", known_.step);
+    state.put("late_batch", known_.batch);
+    state.put("late_is_scaled", static_cast<std::int64_t>(known_.is_scaled));
+    return state;
+  }
+
+  // Going back loads twice: what the snapshot has, then what this plugin had. Of the first the window is taken, for
+  // those steps come again; of the second all that counts.
+  void load(const vernier::State& state) override {
+    const auto which = std::exchange(loads_, loads_ == Loads::window ? Loads::counts : Loads::all);
+    if (which != Loads::counts && !spike_.empty()) outliers_.load(state.part("window"));
+    if (which == Loads::window) return;
+    for (auto* policy : policies()) policy->load(state.part(policy->name()));
+    skipped_ = state.integer("skipped");
+    lowered_ = state.real("rate");
+    lowered_at_ = state.integer("rate_from");
+    has_fallen_back_ = state.integer("has_fallen_back") != 0;
+    known_ = {};
+    if (!state.has("late")) return;
+    known_.device = known_.host = state.tensor("late").to(torch::kCPU);
+    known_.step = state.integer("late_step");
+    known_.batch = state.integer("late_batch");
+    known_.is_scaled = state.integer("late_is_scaled") != 0;
+  }
+
+ private:
+  std::vector<Policy*> policies() { return {&non_finite_, &spike_, &skips_in_a_row_, &scale_at_minimum_}; }
+  std::vector<const Policy*> policies() const { return {&non_finite_, &spike_, &skips_in_a_row_, &scale_at_minimum_}; }
+  bool uses(const std::string& action) const {
+    return std::ranges::any_of(policies(), [&](const auto* policy) { return policy->has(action); });
+  }
+
+  void refuse_contradictions(const vernier::Options& options) const {
+    const auto refuse = [&](bool is_used, const char* why, std::initializer_list<const char*> keys) {
+      for (const char* key : keys) {
+        if (options.given(key) && !is_used) options.refuse(key, why);
+      }
+    };
+    refuse(uses("rewind"), "is for \"rewind\", which no trigger asks for",
+           {"rewind_back", "rewind_drop", "snapshot_every", "snapshots"});
+    refuse(uses("lower_learning_rate"), "is for \"lower_learning_rate\", which no trigger asks for",
+           {"rate_factor", "rate_steps", "rate_return"});
+    refuse(uses("fallback"), "is for \"fallback\", which no trigger asks for", {"to"});
+    refuse(!spike_.empty(), "is for `spike`, which has no action", {"z_score", "window"});
+    refuse(!scale_at_minimum_.empty(), "is for `scale_at_minimum`, which has no action", {"min_scale"});
+    refuse(!skips_in_a_row_.empty(), "is for `skips_in_a_row`, which has no action", {"skips"});
+    if (uses("fallback") && to_.empty()) {
+      options.refuse("to",
+                     "is needed for \"fallback\": by role the table of its plugin from then on, as "
+                     "to = {precision = {use = \"bf16\"}}");
+    }
+    if (uses("rewind") && (snapshots_ - 1) * snapshot_every_ < back_) {
+      options.refuse("rewind_back",
+                     c10::str("is ", back_, ", and ", snapshots_, " snapshots, one each ", snapshot_every_,
+                              " steps, may reach back ", (snapshots_ - 1) * snapshot_every_,
+                              " only; raise `snapshots` or `snapshot_every`"));
+    }
+    if (std::ranges::all_of(policies(), [](const auto* policy) { return policy->empty(); })) {
+      options.refuse("non_finite", "and all other triggers have no action: there is nothing to do");
+    }
+  }
+
+  // The course of the rate: lowered, then a line back.
+  double rate(Run& run) {
+    if (lowered_ == 1) return 1;
+    const auto after = run.step - lowered_at_ - rate_steps_;
+    if (after < 0) return lowered_;
+    if (after < rate_return_) {
+      return lowered_ + (1 - lowered_) * static_cast<double>(after + 1) / static_cast<double>(rate_return_ + 1);
+    }
+    lowered_ = 1;
+    run.notice("recovered", {{"action", std::string("learning rate is back")}});
+    return 1;
+  }
+
+  // GradientsReady.
+  void judge(Run& run) {
+    now_ = measure(run);
+    if (waits_) {
+      now_.host = now_.device.to(torch::kCPU);
+      return act(run, now_);
+    }
+    const auto& values = now_.device;
+    auto is_bad = values[loss].isfinite().logical_not();
+    if (!now_.is_scaled) is_bad = is_bad.logical_or(values[norm].isfinite().logical_not());
+    if (non_finite_.empty()) is_bad = torch::zeros_like(is_bad);
+    if (!spike_.empty()) is_bad = is_bad.logical_or((values.slice(0, z_loss) > z_score_).any());
+    veto(run, is_bad.to(torch::kFloat32));
+    now_.host = torch::empty(values.sizes(), torch::dtype(values.dtype()).pinned_memory(true));
+    now_.host.copy_(values, /*non_blocking=*/true);
+  }
+
+  // In one tensor, where the gradients are.
+  Verdict measure(Run& run) {
+    const torch::NoGradGuard no_grad;
+    Verdict verdict{.step = run.step, .batch = run.drawn, .is_scaled = run.found_inf.defined()};
+    const auto loss_value = run.loss.to(torch::kFloat64);
+    auto values = torch::stack({loss_value, norm_of(run, loss_value)});
+    if (spike_.empty()) {
+      verdict.device = torch::cat({values, torch::full_like(values, std::nan(""))});
+      return verdict;
+    }
+    const auto z = at::where(values.isfinite(), outliers_.z_scores(values), std::nan(""));
+    outliers_.add(values, values.isfinite().all().logical_and((z > z_score_).any().logical_not()));
+    verdict.device = torch::cat({values, z});
+    return verdict;
+  }
+
+  torch::Tensor norm_of(Run& run, const torch::Tensor& like) const {
+    for (const auto* metric : run.metrics.set_now()) {
+      if (metric->name != "grad_norm") continue;  // of a callback before this one
+      if (const auto* tensor = std::get_if<torch::Tensor>(&metric->number)) return tensor->detach().to(like.options());
+    }
+    if (run.found_inf.defined() && spike_.empty()) return torch::zeros_like(like);  // nobody asks
+    const auto norm = vernier::grad_norm(run.gradients());
+    run.metrics.set("grad_norm", norm);
+    return norm.to(like.options());
+  }
+
+  static void veto(Run& run, const torch::Tensor& flag) {
+    run.found_inf = run.found_inf.defined() ? torch::maximum(run.found_inf, flag) : flag;
+  }
+  static void veto(Run& run) { veto(run, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device))); }
+
+  // Where the host knows of a step only after the next one, its update is skipped already.
+  void act_late(Run& run) {
+    if (waits_) return;
+    if (known_.step >= 0) act(run, known_);
+    known_ = now_;
+  }
+
+  void act(Run& run, const Verdict& verdict) {
+    const bool is_due = !non_finite_.empty() && verdict.step % weights_every_ == 0;
+    if (is_due || !verdict.is_finite()) {
+      const auto weights = non_finite_weights(run);
+      if (!weights.empty()) return meet(run, non_finite_, verdict, {{"weights", some_of(weights)}}, true);
+    }
+    if (!verdict.is_finite()) return meet(run, non_finite_, verdict, what_is_not_finite(run, verdict));
+    const bool is_loss = verdict[z_loss] > z_score_;
+    if (is_loss) return meet(run, spike_, verdict, {{"loss", verdict[loss]}, {"z", verdict[z_loss]}});
+    if (verdict[z_norm] > z_score_) meet(run, spike_, verdict, {{"grad_norm", verdict[norm]}, {"z", verdict[z_norm]}});
+  }
+
+  Details what_is_not_finite(const Run& run, const Verdict& verdict) const {
+    if (!std::isfinite(verdict[loss])) return {{"loss", verdict[loss]}};
+    const auto names =
+        waits_ ? run.non_finite_gradients() : std::vector<std::string>{};  // late: they are of another step
+    if (!names.empty()) return {{"gradients", some_of(names)}};
+    return {{"grad_norm", verdict[norm]}};
+  }
+
+  // StepEnd: `step_skipped` is of this step, on a GPU of the one before.
+  void count_skips(Run& run) {
+    const auto is_skip = [](const Notice& notice) { return notice.name == "step_skipped"; };
+    const bool was_skipped = std::ranges::any_of(run.notices, is_skip);
+    skipped_ = was_skipped ? skipped_ + 1 : 0;
+    if (!was_skipped || has_acted_) return;
+    const Verdict verdict{.step = run.step, .batch = run.drawn - 1};
+    if (!skips_in_a_row_.empty() && skipped_ >= skips_) {
+      const auto count = std::exchange(skipped_, 0);
+      return meet(run, skips_in_a_row_, verdict, {{"skipped", count}}, false, count);
+    }
+    if (scale_at_minimum_.empty()) return;
+    const auto scale = run.metrics.value("scale");
+    if (scale && *scale <= min_scale_) meet(run, scale_at_minimum_, verdict, {{"scale", *scale}});
+  }
+
+  // The next action that can help. batches: that are in trouble; 0: as the policy counts them.
+  void meet(Run& run, Policy& policy, const Verdict& verdict, Details what, bool are_weights = false,
+            std::int64_t batches = 0) {
+    if (policy.empty()) return;
+    const auto helps = [&](const std::string& action) {
+      if (are_weights) return action == "rewind" || action == "stop";
+      return action != "fallback" || !has_fallen_back_;
+    };
+    const auto action = policy.next(verdict.step, verdict.batch, calm_, helps);
+    Details details{{"trigger", policy.name()}};
+    details.insert(details.end(), what.begin(), what.end());
+    if (!action || action->name == "stop") return end(run, policy, verdict, what, action.has_value(), are_weights);
+    const bool was_finite = policy.name() == "spike";
+    if (!was_finite || action->name != "lower_learning_rate") veto_where_it_counts(run);
+    details.emplace_back("action", action->name);
+    perform(run, *action, std::max(batches, policy.in_a_row()), details);
+    if (action->at_most > 1) details.emplace_back("time", c10::str(action->number, " of ", action->at_most));
+    run.notice("recovered", std::move(details));
+    has_acted_ = has_acted_ || action->name != "skip";
+  }
+
+  // At StepEnd the update is past, and was skipped where one of these triggers is met.
+  void veto_where_it_counts(Run& run) const {
+    if (waits_ && now_.step == run.step) veto(run);
+  }
+
+  void perform(Run& run, const Action& action, std::int64_t batches, Details& details) {
+    if (action.name == "lower_learning_rate") {
+      const double before = rate(run);
+      lowered_ = before * rate_factor_;
+      lowered_at_ = run.step;
+      run.learning_rate_factor *= lowered_ / before;  // of this update, where it is applied
+      details.emplace_back("factor", lowered_);
+    } else if (action.name == "rewind") {
+      const auto back = back_ * action.number, drop = drop_ == 0 ? 0 : std::max(drop_, batches);
+      run.control.rewind(*this, back, drop);
+      loads_ = Loads::window;
+      skipped_ = 0;
+      details.emplace_back("back", back);
+      details.emplace_back("drop", drop);
+    } else if (action.name == "fallback") {
+      run.control.exchange(to_, /*only_try=*/false);
+      has_fallen_back_ = true;
+    }
+  }
+
+  static std::string in_words(const Details& what, std::int64_t step) {
+    const auto& key = what.front().first;
+    const auto value = std::visit([](const auto& each) { return c10::str(each); }, what.front().second);
+    const auto in_step = " in step " + std::to_string(step);
+    if (key == "skipped") return value + " updates in a row were skipped, the last" + in_step;
+    if (key == "scale") return "an update is skipped at a loss scale of " + value + in_step;
+    if (key == "gradients" || key == "weights") return key + " are not finite" + in_step + ": " + value;
+    if (what.size() == 1) return key + " is " + value + in_step;
+    return key + " is " + value + in_step +
+           c10::str(", ", std::get<double>(what[1].second), " deviations over its mean");
+  }
+
+  void end(Run& run, Policy& policy, const Verdict& verdict, const Details& what, bool is_asked, bool are_weights) {
+    veto_where_it_counts(run);
+    const auto text = in_words(what, verdict.step + 1) + "; " +
+                      (is_asked ? "`" + policy.name() + "` says stop" : "no action of `" + policy.name() + "` is left");
+    policy.restart();  // who resumes the run gives all of them another chance
+    if (are_weights)
+      throw Error(text +
+                  " that could help. No checkpoint was made of these weights: --resume goes on from the last one");
+    run.control.fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
+    has_acted_ = true;
+  }
+
+  Policy non_finite_, spike_, skips_in_a_row_, scale_at_minimum_;
+  std::int64_t calm_;
+  double z_score_;
+  std::int64_t window_, skips_;
+  double min_scale_;
+  std::int64_t weights_every_;
+  double rate_factor_;
+  std::int64_t rate_steps_, rate_return_, back_, drop_, snapshot_every_, snapshots_;
+  vernier::Table to_;
+  Outliers outliers_;
+
+  bool waits_ = true;         // in each step until the device has the verdict
+  Verdict now_, known_;       // of this step; of the one before, where it is not acted on yet
+  bool has_acted_ = false;    // in this step, by more than a skip
+  std::int64_t skipped_ = 0;  // updates in a row
+  double lowered_ = 1;        // the learning rate's factor from the step
+  std::int64_t lowered_at_ = 0;
+  bool has_fallen_back_ = false;
+  enum class Loads { all, window, counts } loads_ = Loads::all;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Recovery, "recovery", "1.0.0")
