@@ -17,6 +17,11 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
 // options and versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which tells it.
 void restore_snapshot(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration = "", bool allow_inexact = false);
+// The same for who has told the differences himself.
+void restore_snapshot_quietly(const State& snapshot, Run& run, const std::vector<Plugin*>& plugins);
+// What keeps a prepared run from going on bit for bit: "threads was 1 and is 2; …"; "" where nothing does.
+std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
+                       const std::string& configuration);
 
 // Parameters and buffers by their dotted names, a tied one under each of its names.
 Tensors model_tensors(const torch::nn::Module& model);

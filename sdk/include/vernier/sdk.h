@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/autocast.h>
+#include <vernier/capsule.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/float8_linear.h>
