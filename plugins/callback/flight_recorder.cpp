@@ -305,7 +305,7 @@ class FlightRecorder final : public vernier::Callback {
       const auto& origin = *capsule.origin;
       details.emplace_back("phase", origin.phase);
       details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
-      details.emplace_back("operation", origin.operation.empty() ? origin.tensor : origin.operation);
+      details.emplace_back("operation", origin.tensor.empty() ? origin.operation : origin.tensor);
     }
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
     if (!path.empty()) details.emplace_back("capsule", path);

@@ -124,6 +124,14 @@ void Watch::Seen::find_layer(SeenOperation& operation, const Named& tensors, std
       operation.layer = of.layer;
       operation.is_after = of.is_after;
       layer = of.layer;
+      // The engine's record around the node knows no number; hooks on what comes back to the layer ran in it.
+      const auto same = [&](SeenOperation& other) {
+        other.layer = operation.layer;
+        other.is_after = operation.is_after;
+      };
+      if (parent == nullptr || !parent->is_node || parent->name != operation.name) return;
+      same(operations[static_cast<std::size_t>(operation.parent)]);
+      for (std::size_t i = static_cast<std::size_t>(operation.parent) + 1; i < operations.size(); ++i) same(operations[i]);
     } else {
       operation.layer = parent != nullptr ? parent->layer : layer;
       operation.is_after = true;
@@ -165,7 +173,11 @@ int Watch::Seen::begin(const at::RecordFunction& function) {
     add_tensors(inputs[i], name, tensors);
     const bool is_out = is_known && schema->arguments()[i].is_out();
     is_read.resize(tensors.size(), !(is_written && (is_out || overwrites(operation.name))));
-    if (is_written) written.insert(written.end(), tensors.begin() + static_cast<std::ptrdiff_t>(before), tensors.end());
+    // Schemas do not say that running statistics are written.
+    const bool is_statistic = name == "running_mean" || name == "running_var";
+    if (is_written || (is_statistic && !is_backward)) {
+      written.insert(written.end(), tensors.begin() + static_cast<std::ptrdiff_t>(before), tensors.end());
+    }
     operation.fills_minus_inf |= inputs[i].isDouble() && std::isinf(inputs[i].toDouble()) && inputs[i].toDouble() < 0;
   }
   find_layer(operation, tensors, function.seqNr());

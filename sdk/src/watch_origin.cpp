@@ -105,8 +105,8 @@ void tell_operation(const Watch::Seen& seen, const Search& search, int index, co
   origin.operation = operation.name;
   if (const auto node = node_of(seen, index); !node.empty()) {
     origin.operation = node + " (" + operation.name + ")";
-  } else if (part != index) {
-    origin.operation += " (" + seen.operations[static_cast<std::size_t>(part)].name + ")";
+  } else if (const auto& inner = seen.operations[static_cast<std::size_t>(part)].name; inner != operation.name) {
+    origin.operation += " (" + inner + ")";
   }
   origin.phase = operation.is_backward ? "backward" : operation.layer < 0 ? "input" : "forward";
   origin.is_after = operation.is_after;
