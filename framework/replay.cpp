@@ -9,6 +9,7 @@
 #include <map>
 
 #include "config.h"
+#include "log.h"
 #include "prepared.h"
 #include "snapshot.h"
 
@@ -202,6 +203,7 @@ int replay_capsule(const std::string& path, const std::vector<std::string>& sets
   const auto capsule = read_capsule(path);
   const auto config = configuration_of(capsule, path);
   const bool has_second = !sets.empty();
+  set_log_level(static_cast<int>(Level::error));  // plugins told the rest in the run
   Replayed first;
   {
     const auto prepared = prepare_for(capsule, config, path, host, stop);
