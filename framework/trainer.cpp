@@ -80,12 +80,20 @@ void Trainer::rehearse(Run& run) {
 }
 
 // What plugins know of a step without saving it they learn at StepBegin; what they change there is the snapshot's.
+// The task's own memory is its place in the data, which may be gone: the batch is there.
 void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
-  restore_snapshot_quietly(snapshot, run, wiring_.plugins());
+  auto plugins = wiring_.plugins();
+  try {
+    wiring_.task->load(snapshot.part("plugin/" + wiring_.task->id()));
+  } catch (...) {
+    log(Level::error, wiring_.task->id(), caught().message + " (the batch is the capsule's: it is replayed all the same)");
+    std::erase(plugins, wiring_.task.get());
+  }
+  restore_snapshot_quietly(snapshot, run, plugins);
   in_step_ = true;
   attributed(run, [&] {
     bus_.emit(Event::StepBegin, run);
-    restore_snapshot_quietly(snapshot, run, wiring_.plugins());
+    restore_snapshot_quietly(snapshot, run, plugins);
     run.batch = batch;
     begin();
     compute_gradients(run);
