@@ -30,7 +30,9 @@
 #include "log.h"
 #include "output.h"
 #include "plugin_list.h"
+#include "prepared.h"
 #include "rehearsal.h"
+#include "replay.h"
 #include "shorthands.h"
 #include "snapshot.h"
 #include "summary.h"
@@ -48,6 +50,8 @@ constexpr const char* usage = R"(usage: vernier VERB …
   train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
   check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
                                                      one batch without an update, its memory, advice
+  replay CAPSULE [--precision NAME] [--set …]…       runs the step again that callback/flight_recorder kept, watched;
+                                                     and beside it with what --precision and --set change
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
 
@@ -122,33 +126,6 @@ Host make_host(const po::variables_map& given) {
   return Host(std::move(folders));
 }
 
-// A run that is wired and prepared, but has not begun.
-struct Prepared {
-  Table config;
-  Options run_table;
-  RunOptions options;
-  bool resumes = false;
-  std::unique_ptr<Wiring> wiring;
-  Run run;
-  Trainer trainer;
-};
-
-Options run_options_table(const Table& config) {
-  const auto found = config.find("run");
-  if (found == config.end()) return {"run", {}, ""};
-  const auto* table = std::get_if<Table>(&found->second.data);
-  if (table == nullptr) refuse(found->second.where + ": [run] must be a table");
-  return {"run", *table, found->second.where};
-}
-
-c10::Device device_of(const RunOptions& options, const Options& run_table) {
-  try {
-    return open_device(options.device);
-  } catch (const Error& error) {
-    run_table.refuse("device", error.what());
-  }
-}
-
 // The merged configuration; with the run's name in it, since that came from the name of another file.
 void write_config(const Prepared& prepared) {
   Table config = prepared.config;
@@ -175,33 +152,8 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float3
   sets.insert(sets.end(), more.begin(), more.end());
   auto config = load_config(files, sets);
   if (in_float32) put_in_float32(config);
-  auto run_table = run_options_table(config);
-  RunOptions options(run_table, fs::path(files.front()).stem().string());
-  const auto device = device_of(options, run_table);  // before anything asks about CUDA
-  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  torch::manual_seed(options.seed);
-  auto wiring = wire(config, make_host(given));
-  auto& wired = *wiring;
-  const auto validate_every = options.validate_every;
-  auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
-                                                         wants_to_resume(given), std::move(wiring), Run{},
-                                                         Trainer(wired, validate_every, stop_signal)});
-  Run& run = prepared->run;
-  run.name = prepared->options.name;
-  run.output = prepared->options.output;
-  if (const auto place = run.output.find("{name}"); place != std::string::npos) run.output.replace(place, 6, run.name);
-  while (run.output.size() > 1 && run.output.back() == '/') run.output.pop_back();  // a number may be put behind it
-  run.device = device;
-  run.seed = prepared->options.seed;
-  run.steps = prepared->options.steps;
-  prepared->resumes |= prepared->options.resume == "auto" && OutputFolder::is_there(run.output);
-  const auto init = [&](torch::nn::Module& model) {
-    const auto& from = prepared->options;
-    if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
-  };
-  prepared->trainer.prepare(run, prepared->options.epochs, init);
-  prepared->trainer.describe([&wired, &table = prepared->run_table] { return resolved_configuration(table, wired); });
-  return prepared;
+  return prepare(std::move(config), fs::path(files.front()).stem().string(), make_host(given), stop_signal,
+                 wants_to_resume(given));
 }
 
 std::int64_t count_parameters(const Run& run) {
@@ -419,6 +371,15 @@ int train(const po::variables_map& given) {
   return 128 + outcome.signal;
 }
 
+int replay(const po::variables_map& given) {
+  if (given.count("argument") == 0) refuse("name a capsule, as in `vernier replay runs/NAME/capsules/step-00000124`");
+  const auto& paths = given["argument"].as<std::vector<std::string>>();
+  if (paths.size() > 1) refuse("replay takes one capsule, and " + paths[1] + " is a second");
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  if (given.count("precision") != 0) sets.push_back("precision.use=" + given["precision"].as<std::string>());
+  return replay_capsule(paths.front(), sets, make_host(given), stop_signal);
+}
+
 int plugins(const po::variables_map& given) {
   const Host host = make_host(given);
   if (given.count("argument") == 0) {
@@ -436,7 +397,7 @@ po::variables_map parse(int argc, char** argv) {
   po::options_description known;
   known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
       "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
-      "plugin-path", po::value<std::vector<std::string>>())("allow-inexact", "")("quiet", "")("help", "")("version",
+      "plugin-path", po::value<std::vector<std::string>>())("precision", po::value<std::string>())("allow-inexact", "")("quiet", "")("help", "")("version",
                                                                                                           "");
   add_shorthands(known);
   po::positional_options_description places;
@@ -463,10 +424,12 @@ int run_verb(int argc, char** argv) {
   }
   if (given.count("quiet") != 0) set_log_level(static_cast<int>(Level::warning));
   const auto& verb = given["verb"].as<std::string>();
+  if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed_precision");
   if (verb == "train") return train(given);
   if (verb == "check") return check(given);
   if (verb == "plugins") return plugins(given);
-  const auto near = nearest(verb, {"train", "check", "plugins", "checkpoint"});
+  if (verb == "replay") return replay(given);
+  const auto near = nearest(verb, {"train", "check", "replay", "plugins", "checkpoint"});
   refuse("there is no verb \"" + verb + "\"" +
          (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
 }

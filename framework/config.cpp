@@ -186,6 +186,11 @@ toml::array to_toml_array(const Array& array) {
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
   Value config{Table{}, ""};
   for (const auto& file : files) merge(config, parse_file(file), 0);
+  return with_sets(std::get<Table>(std::move(config.data)), sets);
+}
+
+Table with_sets(Table table, const std::vector<std::string>& sets) {
+  Value config{std::move(table), ""};
   // Strategies first: their options may stand before them on the command line.
   auto in_order = sets;
   std::ranges::stable_partition(in_order, [](const std::string& set) {

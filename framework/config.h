@@ -14,6 +14,9 @@ namespace vernier {
 //   sets: "run.steps=100", 'task.data=["a", "b"]', "callback.clip_norm.max_norm=0.5"; what is no TOML is a string.
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
 
+// The table with --set merged into it.
+Table with_sets(Table config, const std::vector<std::string>& sets);
+
 // A text that the runner wrote. `where`: the place of all its values.
 Table parse_toml(const std::string& text, const std::string& where);
 

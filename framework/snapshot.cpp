@@ -219,18 +219,30 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
   return state;
 }
 
-void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration,
-                      bool allow_inexact) {
-  auto saved = take_out(snapshot, "model/");
+std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
+                       const std::string& configuration) {
+  auto found = differences(snapshot, run, plugins, configuration);
+  const auto saved = snapshot.part("model").tensors;
   const auto live = model_tensors(*run.model);
   refuse_another_model(saved, live);
-  auto found = differences(snapshot, run, plugins, configuration);
   compare_dtypes(saved, live, found);
-  if (!found.text().empty()) {
-    const std::string text = "the run cannot go on bit for bit: " + found.text();
+  return found.text();
+}
+
+void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration,
+                      bool allow_inexact) {
+  if (const auto found = inexact_by(snapshot, run, plugins, configuration); !found.empty()) {
+    const std::string text = "the run cannot go on bit for bit: " + found;
     if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to go on all the same");
     log(Level::warning, "resume", text + "; it goes on all the same");
   }
+  restore_snapshot_quietly(std::move(snapshot), run, plugins);
+}
+
+void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
+  auto saved = take_out(snapshot, "model/");
+  const auto live = model_tensors(*run.model);
+  refuse_another_model(saved, live);
   const auto step = snapshot.integer("run/step"), updates = snapshot.integer("run/updates"),
              epoch = snapshot.integer("run/epoch"), samples = snapshot.integer("run/samples"),
              tokens = snapshot.integer("run/tokens");

@@ -18,6 +18,11 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
 // Of a snapshot that is moved in here the model may take the memory; one that somebody keeps is copied (move_into).
 void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration = "", bool allow_inexact = false);
+// The same for who has told the differences himself.
+void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins);
+// What keeps a prepared run from going on bit for bit: "threads was 1 and is 2; …"; "" where nothing does.
+std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
+                       const std::string& configuration);
 
 // Parameters and buffers by their dotted names, a tied one under each of its names.
 Tensors model_tensors(const torch::nn::Module& model);

@@ -60,7 +60,9 @@ void Trainer::step(Run& run) {
   run.learning_rate_factor = 1.0;
   bus_.emit(Event::StepBegin, run);
   run.batch = next_batch(run);
+  if (repeat_.is_asked()) repeat_.keep(run, wiring_);
   compute_gradients(run);
+  if (repeat_.is_asked()) repeat_.mark(run);
   bus_.emit(Event::GradientsReady, run);
   if (!optimizer_->divides_gradients()) run.gradients();
   optimizer_->step(run);
@@ -77,6 +79,28 @@ void Trainer::rehearse(Run& run) {
     run.batch = next_batch(run);
     compute_gradients(run);
     run.gradients();
+  });
+  in_step_ = false;
+}
+
+// What plugins know of a step without saving it they learn at StepBegin; what they change there is the snapshot's.
+// The task's own memory is its place in the data, which may be gone: the batch is there.
+void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
+  auto plugins = wiring_.plugins();
+  try {
+    wiring_.task->load(snapshot.part("plugin/" + wiring_.task->id()));
+  } catch (...) {
+    log(Level::error, wiring_.task->id(), caught().message + " (the batch is the capsule's: it is replayed all the same)");
+    std::erase(plugins, wiring_.task.get());
+  }
+  restore_snapshot_quietly(snapshot, run, plugins);
+  in_step_ = true;
+  attributed(run, [&] {
+    bus_.emit(Event::StepBegin, run);
+    restore_snapshot_quietly(snapshot, run, plugins);
+    run.batch = batch;
+    begin();
+    compute_gradients(run);
   });
   in_step_ = false;
 }
@@ -207,6 +231,13 @@ Control Trainer::control(Run& run) {
   };
   control.fail = [this](const Plugin& asker, const std::string& why) { asked_failure_ = {&asker, why}; };
   control.snapshot = [this, &run] { return snapshot(run); };
+  control.keep_for_repeat = [this](const Plugin& asker) { repeat_.ask(asker); };
+  control.repeat = [this, &run](const std::function<void()>& begin, const std::function<void()>& end) {
+    const auto* caller = called_;
+    const bool is_untouched = repeat_.run(run, wiring_, begin, [&] { compute_gradients(run); }, end);
+    called_ = caller;
+    return is_untouched;
+  };
   return control;
 }
 

@@ -10,6 +10,7 @@
 
 #include "device.h"
 #include "exchange.h"
+#include "repeat.h"
 #include "rewind.h"
 #include "wiring.h"
 
@@ -70,6 +71,10 @@ class Trainer {
   // The first half of a step, for `vernier check`: the gradients of the next batch, and nothing that uses them.
   void rehearse(Run& run);
 
+  // Computes the gradients of a step once more, in a prepared run, for `vernier replay`: of a batch, from a snapshot that
+  // was taken when it had come. begin: called when the run is as it was then.
+  void replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin);
+
   // Other plugins for some roles, between two steps; see exchange.h.
   void exchange(Run& run, const Table& roles);
 
@@ -110,6 +115,7 @@ class Trainer {
   BuiltModel built_;
   Table asked_;  // by Control::exchange, since the last exchange
   Rewind rewind_;
+  Repeat repeat_;
   struct {
     Plugin* asker = nullptr;
     std::int64_t back = 0, drop = 0;

@@ -26,6 +26,11 @@ void Bus::attach(Plugin& plugin, bool monitor) {
   let_listen(plugin, monitor, attached_.size() - 1);
 }
 
+bool Bus::listens(const Plugin& plugin, Event event) const {
+  const auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  return std::ranges::any_of(listeners, [&](const Listener& listener) { return listener.plugin == &plugin; });
+}
+
 void Bus::replace(Plugin& plugin, Plugin& next) {
   const auto place = std::find(attached_.begin(), attached_.end(), &plugin);
   if (place == attached_.end())

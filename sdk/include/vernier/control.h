@@ -37,6 +37,15 @@ struct VERNIER_API Control {
   // All that the run depends on, as a checkpoint would have it: in GradientsReady that is the model before the update.
   // The tensors are the live ones: whoever keeps them longer than the event copies.
   std::function<State()> snapshot;
+
+  // For Plugin::prepare: from now on the trainer keeps, when a step's batch is there, all that computing its gradients
+  // changes: random generators, buffers, memory of plugins; but for the asker's.
+  std::function<void(const Plugin& asker)> keep_for_repeat;
+  // In GradientsReady, after keep_for_repeat: computes the gradients of this step once more from what was kept, telling
+  // BatchReady and LossReady again. begin: called when the run is as it was at first, so that snapshot() is that of the
+  // step's beginning. end: when run has the new loss and gradients. After it all is as before the call, loss and
+  // gradients too. False where a listener has changed the gradients since they were computed.
+  std::function<bool(const std::function<void()>& begin, const std::function<void()>& end)> repeat;
 };
 
 }  // namespace vernier

@@ -45,6 +45,7 @@ class VERNIER_API Bus {
   }
   // For the host: lets the plugin listen. A monitor is told after all others and can be detached.
   void attach(Plugin& plugin, bool monitor);
+  bool listens(const Plugin& plugin, Event event) const;
   // For the trainer, between two events: `next` listens in the place of a role's plugin, which is told nothing more.
   void replace(Plugin& plugin, Plugin& next);
 

@@ -4,6 +4,7 @@
 #include <vernier/activation_checkpoint.h>
 #include <vernier/amp_stats.h>
 #include <vernier/autocast.h>
+#include <vernier/capsule.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>
 #include <vernier/copy.h>

@@ -1,0 +1,118 @@
+#include "repeat.h"
+
+#include <ATen/Context.h>
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+#include <unordered_set>
+
+namespace vernier {
+
+namespace {
+
+at::Generator generator(c10::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+// Those of the roles that are called between a batch and its gradients, and of who listens there.
+std::vector<Plugin*> plugins_at_work(const Wiring& wiring) {
+  std::vector<Plugin*> all = {wiring.task.get(), wiring.precision.get(), wiring.scaler.get(), wiring.accumulation.get(),
+                              wiring.distributed.get()};
+  for (const auto& callback : wiring.callbacks) {
+    if (wiring.bus.listens(*callback, Event::BatchReady) || wiring.bus.listens(*callback, Event::LossReady)) {
+      all.push_back(callback.get());
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
+  Moment moment;
+  moment.cpu = generator(torch::kCPU).get_state().clone();
+  if (!run.device.is_cpu()) moment.device = generator(run.device).get_state().clone();
+  for (const auto& buffer : run.model->buffers()) moment.buffers.emplace_back(buffer, buffer.detach().clone());
+  // Weights stand still while gradients are computed: a precision's masters need no copy.
+  std::unordered_set<const c10::StorageImpl*> still;
+  for (const auto& parameter : run.parameters) {
+    for (const auto& tensor : {parameter.model, parameter.owned}) {
+      if (tensor.has_storage()) still.insert(tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+  for (auto* plugin : plugins_at_work(wiring)) {
+    if (askers_.count(plugin) != 0) continue;
+    auto state = plugin->save();
+    for (auto& [name, tensor] : state.tensors) {
+      if (still.count(tensor.storage().unsafeGetStorageImpl()) == 0) tensor = tensor.detach().clone();
+    }
+    moment.plugins.emplace_back(plugin, std::move(state));
+  }
+  return moment;
+}
+
+void Repeat::put(const Run& run, const Moment& moment) {
+  const torch::NoGradGuard no_grad;
+  generator(torch::kCPU).set_state(moment.cpu);
+  if (moment.device.defined()) generator(run.device).set_state(moment.device);
+  for (const auto& [live, kept] : moment.buffers) live.copy_(kept);
+  for (const auto& [plugin, state] : moment.plugins) plugin->load(state);
+}
+
+std::vector<std::int64_t> Repeat::versions(const Run& run) {
+  std::vector<std::int64_t> all;
+  all.reserve(run.parameters.size());
+  for (const auto& parameter : run.parameters) {
+    const auto& gradient = parameter.owned.grad();
+    all.push_back(gradient.defined() ? static_cast<std::int64_t>(gradient._version()) : -1);
+  }
+  return all;
+}
+
+void Repeat::keep(const Run& run, const Wiring& wiring) {
+  kept_ = take(run, wiring);
+  versions_.clear();
+}
+
+bool Repeat::run(Run& run, const Wiring& wiring, const std::function<void()>& begin,
+                 const std::function<void()>& compute, const std::function<void()>& end) {
+  if (versions_.empty()) throw Error("a step is repeated in GradientsReady, by who asked for keep_for_repeat in prepare");
+  const bool is_untouched = versions_ == versions(run);
+  const auto now = take(run, wiring);
+  const auto parameters = run.parameters;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;
+  for (const auto& parameter : parameters) gradients.emplace_back(parameter.model.grad(), parameter.owned.grad());
+  const auto piece = run.piece;
+  const auto loss = run.loss, found_inf = run.found_inf;
+  const auto factor = run.learning_rate_factor;
+  const auto metrics = run.metrics;
+  const auto notices = run.notices;
+  const auto put_back = [&] {
+    put(run, now);
+    run.parameters = parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      run.parameters[i].model.mutable_grad() = gradients[i].first;
+      run.parameters[i].owned.mutable_grad() = gradients[i].second;
+    }
+    run.piece = piece;
+    run.piece_loss.reset();
+    run.loss = loss;
+    run.found_inf = found_inf;
+    run.learning_rate_factor = factor;
+    run.metrics = metrics;
+    run.notices = notices;
+  };
+  put(run, kept_);
+  try {
+    begin();
+    compute();
+    end();
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
+  return is_untouched;
+}
+
+}  // namespace vernier

@@ -1,0 +1,227 @@
+#include "replay.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <map>
+
+#include "config.h"
+#include "log.h"
+#include "prepared.h"
+#include "snapshot.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr int bits_differ = 4;
+
+// Watches the pieces.
+class Watcher final : public Plugin {
+ public:
+  Watcher() { set_id("replay"); }
+  void attach(Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run& run) {
+      if (!watch) return;
+      for (std::size_t i = 0; i < run.piece.tensors.size(); ++i) {
+        watch->hold(c10::str("tensor ", i, " of the batch"), run.piece.tensors[i]);
+      }
+      watch->begin_forward();
+    });
+  }
+  std::optional<Watch> watch;
+};
+
+std::string print(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string padded(std::string text, std::size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text + ' ';
+}
+
+std::string range_text(const TensorRange& range) {
+  auto text = padded(print("%.3g", range.amax), 9) + padded(print("%.3g", range.rms), 9);
+  return text + padded(range.is_finite() ? "" : c10::str(range.infs, " inf ", range.nans, " nan"), 14);
+}
+
+double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
+  const auto a = first.to(torch::kFloat64), b = second.to(torch::kFloat64);
+  const double norm = b.norm().item<double>(), error = (a - b).norm().item<double>();
+  return error == 0 ? 0 : error / norm;
+}
+
+// What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The factor
+// is measured (docs/flight-recorder.md).
+double limit_of(double epsilon, std::size_t depth) {
+  constexpr double factor = 4;
+  return factor * epsilon * std::sqrt(static_cast<double>(depth));
+}
+
+void print_origin(const Replayed& replayed) {
+  std::cout << (replayed.origin ? replayed.origin->text() : "loss and gradients are finite") << '\n';
+}
+
+std::string title_of(const Replayed& replayed) {
+  return replayed.precision.substr(replayed.precision.find('/') + 1);
+}
+
+void print_side_by_side(const Replayed& first, const Replayed& second) {
+  const auto rows = compare(first, second);
+  const auto a = title_of(first), b = title_of(second) + (title_of(first) == title_of(second) ? " (changed)" : "");
+  std::cout << "side by side: " << a << " loss " << first.bits.loss << ", " << b << " loss " << second.bits.loss << '\n';
+  const auto heading = [](const std::string& name) { return padded(name + " amax", 9) + padded("rms", 9) + padded("", 14); };
+  bool is_marked = false;
+  for (const bool of_gradients : {false, true}) {
+    std::cout << padded(of_gradients ? "gradient of" : "activation of", 34) << heading(a) << heading(b)
+              << padded("distance", 10) << "limit\n";
+    for (const auto& row : rows) {
+      if (row.is_gradient != of_gradients) continue;
+      const bool is_first = row.is_beyond() && !is_marked;
+      is_marked |= is_first;
+      std::cout << padded(row.what, 34) << range_text(row.first) << range_text(row.second)
+                << padded(print("%.2g", row.distance), 10) << print("%.2g", row.limit)
+                << (is_first ? "  <- the first beyond reason" : row.is_beyond() ? "  beyond" : "") << '\n';
+    }
+  }
+  if (!is_marked) std::cout << "none differs beyond what rounding explains\n";
+}
+
+// What a replay is compared with: the repeat of the step, which is the step but for a fault that was transient.
+int print_bits(const Capsule& capsule, const Replayed& replayed) {
+  const auto difference = capsule.repeated.difference(replayed.bits);
+  if (difference.empty()) {
+    std::cout << "same bits: loss " << replayed.bits.loss << " and the gradients of " << replayed.bits.gradients.size()
+              << " parameters are those of the run"
+              << (capsule.is_transient ? "'s repeat; the step itself had others, for the fault was transient" : "") << '\n';
+    return 0;
+  }
+  std::cout << "other bits: " << difference
+            << (replayed.inexact.empty() ? "; nothing that is known differs from the run: look for operations that are not "
+                                           "deterministic, or at the machine"
+                                         : "; for " + replayed.inexact)
+            << '\n';
+  return bits_differ;
+}
+
+std::unique_ptr<Prepared> prepare_for(const Capsule& capsule, Table config, const std::string& path, const Host& host,
+                                      const std::atomic<int>& stop) try {
+  const int threads = static_cast<int>(capsule.state.integer("run/threads"));
+  return prepare(std::move(config), "replay", host, stop, /*resumes=*/true, threads);
+} catch (...) {
+  rethrow_naming(path, ": the run of this capsule cannot be built; its files must be where they were, seen from here",
+                 Error::Kind::configuration);
+}
+
+}  // namespace
+
+Table configuration_of(const Capsule& capsule, const std::string& path) {
+  if (!capsule.state.has("run/toml")) {
+    throw Error(path + ": has no configuration: its run was not one of `vernier train`", Error::Kind::configuration);
+  }
+  auto config = parse_toml(capsule.state.text("run/toml"), path);
+  if (capsule.state.has("trainer/exchanges")) {
+    const auto saved = parse_toml(capsule.state.text("trainer/exchanges"), path);
+    for (const auto& [role, table] : std::get<Table>(saved.at("tables").data)) config.insert_or_assign(role, table);
+  }
+  config.erase(Monitor::role);
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), path}}}, path});
+  return config;
+}
+
+Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
+  Run& run = prepared.run;
+  Replayed replayed;
+  replayed.precision = prepared.wiring->precision->id();
+  replayed.inexact = inexact_by(capsule.state, run, prepared.wiring->plugins(), "");
+  Watcher watcher;
+  prepared.wiring->bus.attach(watcher, false);
+  prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { watcher.watch.emplace(*run.model, keep_outputs); });
+  watcher.watch->stop();
+  replayed.bits = fingerprint(run);
+  replayed.outputs = watcher.watch->outputs();
+  replayed.operations = watcher.watch->operations();
+  replayed.epsilon = watcher.watch->coarsest_epsilon();
+  std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
+  for (const auto& parameter : run.parameters) {
+    const auto& gradient = parameter.owned.grad();
+    if (!gradient.defined()) continue;
+    ends.emplace_back(parameter.name, gradient);
+    if (keep_outputs) {
+      replayed.gradients.emplace_back(parameter.name, gradient.detach().to(torch::kCPU, torch::kFloat32).clone());
+    }
+  }
+  replayed.origin = watcher.watch->origin(ends);
+  return replayed;
+}
+
+std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
+  const double epsilon = std::max(first.epsilon, second.epsilon);
+  std::vector<Compared> rows;
+  std::map<std::pair<std::string, int>, std::vector<const LayerOutput*>> others;
+  for (const auto& output : second.outputs) others[{output.layer, output.piece}].push_back(&output);
+  std::map<std::pair<std::string, int>, std::size_t> met;
+  std::size_t depth = 0;
+  for (const auto& output : first.outputs) {
+    const auto& same = others[{output.layer, output.piece}];
+    const auto index = met[{output.layer, output.piece}]++;
+    if (index >= same.size() || same[index]->value.sizes() != output.value.sizes()) continue;
+    Compared row;
+    row.what = output.layer + (output.piece > 0 ? c10::str(" (piece ", output.piece + 1, ")") : "");
+    row.first = output.range;
+    row.second = same[index]->range;
+    row.distance = distance_of(output.value, same[index]->value);
+    depth += output.piece == 0 ? 1 : 0;
+    row.limit = limit_of(epsilon, depth);
+    rows.push_back(std::move(row));
+  }
+  // Backward comes to the last layer first.
+  for (std::size_t i = first.gradients.size(); i-- > 0;) {
+    const auto& [name, gradient] = first.gradients[i];
+    const auto found = std::ranges::find(second.gradients, name, [](const auto& each) { return each.first; });
+    if (found == second.gradients.end() || found->second.sizes() != gradient.sizes()) continue;
+    Compared row;
+    row.what = name;
+    row.is_gradient = true;
+    row.first = range_of(gradient);
+    row.second = range_of(found->second);
+    row.distance = distance_of(gradient, found->second);
+    row.limit = limit_of(epsilon, 2 * depth);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                   const std::atomic<int>& stop) {
+  const auto capsule = read_capsule(path);
+  const auto config = configuration_of(capsule, path);
+  const bool has_second = !sets.empty();
+  set_log_level(static_cast<int>(Level::error));  // plugins told the rest in the run
+  Replayed first;
+  {
+    const auto prepared = prepare_for(capsule, config, path, host, stop);
+    std::cout << "step " << capsule.step << " of run " << prepared->run.name << ", kept for its "
+              << (capsule.what == "loss" ? "loss, " + capsule.seen.loss : capsule.what) << "; " << capsule.cause << '\n';
+    first = replay(*prepared, capsule, has_second);
+  }
+  std::cout << title_of(first) << ", " << first.operations << " operations: ";
+  print_origin(first);
+  const int status = print_bits(capsule, first);
+  if (!has_second) return status;
+  std::cout.flush();
+  const auto prepared = prepare_for(capsule, with_sets(config, sets), path, host, stop);
+  const auto second = replay(*prepared, capsule, true);
+  std::cout << title_of(second) << ", " << second.operations << " operations: ";
+  print_origin(second);
+  print_side_by_side(first, second);
+  return status;
+}
+
+}  // namespace vernier

@@ -1,0 +1,327 @@
+// flight_recorder: at the first loss, gradient or parameter that is not finite, runs the step again with every operation
+// watched, and names layer, phase and operation where the first bad value came from, with the ranges of its inputs. The
+// update is skipped; the step is kept as a capsule, which `vernier replay` runs again.
+//   check_every = 1              steps between looks at loss and gradients; each is a host sync on a GPU
+//   check_parameters_every = 100 steps between looks at the parameters; 0: never
+//   every = 100                  steps between samples of each layer's ranges; 0: none
+//   ring = 8                     samples that are kept, and put into the capsule
+//   capsules = 3                 faults of a run that are looked into and kept; later ones are only skipped and told
+//   overflows = 1                the same for those that a loss scaler finds in gradients of a finite loss
+// A step computes the same bits when it is run again (docs/architecture.md), so nothing is watched until it is needed: the
+// idea of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005), and of Megatron-Core's
+// RerunStateMachine, which tells faults of the machine from those of the program by running the step again.
+#include <sys/stat.h>
+#include <vernier/sdk.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+namespace {
+
+using vernier::Capsule;
+using vernier::Event;
+using vernier::LayerSample;
+using vernier::Origin;
+using vernier::Run;
+
+std::string layer_of(const std::string& parameter) {
+  const auto dot = parameter.rfind('.');
+  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
+
+// The last output of each layer of a step's first piece.
+class Outputs final : public vernier::Interceptor {
+ public:
+  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
+    const std::string layer(operation.layer());
+    auto results = operation.proceed(std::move(arguments));
+    const bool is_tensor = !layer.empty() && !results.empty() && results.front().isTensor();
+    if (is_tensor && results.front().toTensor().is_floating_point()) {
+      measured.emplace_back(layer, vernier::measure_range(results.front().toTensor()),
+                            results.front().toTensor().scalar_type());
+    }
+    return results;
+  }
+  std::vector<std::tuple<std::string, torch::Tensor, torch::ScalarType>> measured;
+};
+
+}  // namespace
+
+class FlightRecorder final : public vernier::Callback {
+ public:
+  explicit FlightRecorder(vernier::Options& options)
+      : check_every_(options.get("check_every", 1, "steps between looks at loss and gradients", vernier::at_least(1))),
+        check_parameters_every_(options.get("check_parameters_every", 100,
+                                            "steps between looks at the parameters; 0: never", vernier::at_least(0))),
+        every_(options.get("every", 100, "steps between samples of the layers' ranges; 0: none", vernier::at_least(0))),
+        size_of_ring_(options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))),
+        most_capsules_(options.get("capsules", 3, "faults that are looked into and kept", vernier::at_least(0))),
+        most_overflows_(options.get("overflows", 1, "of a scaled loss that are looked into and kept as well",
+                                    vernier::at_least(0))) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run& run) { begin_piece(run); });
+    bus.on(Event::LossReady, [this](Run&) { intercept_.reset(); });
+    bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
+    bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
+  }
+  void prepare(Run& run) override {
+    run.control.keep_for_repeat(*this);
+    layers_ = vernier::Layers(*run.model);
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("capsules", capsules_);
+    state.put("overflows", overflows_);
+    state.put("bad_parameter", bad_parameter_);
+    state.put("ring", vernier::text_of(ring_));
+    return state;
+  }
+  void load(const vernier::State& state) override {
+    capsules_ = state.integer("capsules");
+    overflows_ = state.integer("overflows");
+    bad_parameter_ = state.text("bad_parameter");
+    ring_ = vernier::ring_from(state.text("ring"));
+  }
+
+ private:
+  // --- what is done in every step -----------------------------------------------------------------------------------
+
+  bool is_sampled(const Run& run) const { return every_ > 0 && run.step % every_ == 0; }
+
+  void begin_piece(Run& run) {
+    if (watch_) {
+      for (std::size_t i = 0; i < run.piece.tensors.size(); ++i) {
+        watch_->hold(c10::str("tensor ", i, " of the batch"), run.piece.tensors[i]);
+      }
+      return watch_->begin_forward();
+    }
+    if (!is_sampled(run) || sampled_ == run.step) return;
+    sampled_ = run.step;  // the first piece only
+    outputs_.measured.clear();
+    intercept_.emplace(layers_, outputs_);
+  }
+
+  void look(Run& run) {
+    intercept_.reset();
+    if (is_sampled(run)) sample(run);
+    if (run.step % check_every_ != 0 && bad_parameter_.empty()) return;
+    const auto what = what_is_bad(run);
+    if (what.empty()) return;
+    const bool is_overflow = what == "gradients" && run.found_inf.defined();
+    auto& count = is_overflow ? overflows_ : capsules_;
+    const bool is_looked_into = count < (is_overflow ? most_overflows_ : most_capsules_);
+    if (is_looked_into) count += 1;
+    if (is_looked_into) {
+      investigate(run, what);
+    } else if (!is_overflow) {
+      run.notice("non_finite", {{"step", run.step + 1}, {"what", what}, {"place", std::string("not looked into")}});
+    }
+    run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));  // the weights stand still
+    bad_parameter_.clear();
+  }
+
+  // "loss", "gradients", "parameter", or "".
+  std::string what_is_bad(const Run& run) const {
+    if (!std::isfinite(run.loss.item<float>())) return "loss";
+    if (!bad_parameter_.empty()) return "parameter";
+    if (run.found_inf.defined()) return run.found_inf.item<float>() != 0 ? "gradients" : "";
+    if (const auto norm = run.metrics.value("grad_norm")) return std::isfinite(*norm) ? "" : "gradients";
+    const torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> sums;
+    for (const auto& gradient : run.gradients()) sums.push_back(gradient.sum());
+    if (sums.empty()) return "";
+    // A sum hides neither inf nor nan; finite values may overflow in it, so a second look decides.
+    bool is_finite = true;
+    if (run.device.is_cpu()) {
+      for (const auto& sum : sums) is_finite &= std::isfinite(sum.item<float>());
+    } else {
+      for (auto& sum : sums) sum = sum.to(torch::kFloat32);
+      is_finite = std::isfinite(torch::stack(sums).sum().item<float>());
+    }
+    return is_finite || run.non_finite_gradients().empty() ? "" : "gradients";
+  }
+
+  void look_at_parameters(Run& run) {
+    if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : run.parameters) {
+      const auto& tensor = parameter.owned.defined() && parameter.owned.numel() > 0 ? parameter.owned : parameter.model;
+      if (std::isfinite(tensor.sum().item<float>()) || tensor.isfinite().all().item<bool>()) continue;
+      bad_parameter_ = parameter.name;
+      warn("step ", run.step + 1, ": ", parameter.name, " is not finite after the update (",
+           vernier::range_of(tensor).text(), "); the next step is looked into");
+      return;
+    }
+  }
+
+  void sample(Run& run) {
+    vernier::StepSample sample{run.step + 1, {}};
+    const auto add = [&sample](const std::string& layer, const char* kind, const torch::Tensor& measured,
+                               torch::ScalarType dtype) {
+      const auto brought = measured.to(torch::kCPU);
+      sample.layers.push_back({layer, kind, vernier::range_from(brought.const_data_ptr<double>(), dtype)});
+    };
+    for (const auto& [layer, measured, dtype] : outputs_.measured) add(layer, "activation", measured, dtype);
+    for (const auto& parameter : run.parameters) {
+      const auto& gradient = parameter.owned.grad();
+      if (gradient.defined()) add(parameter.name, "gradient", vernier::measure_range(gradient), gradient.scalar_type());
+    }
+    outputs_.measured.clear();
+    ring_.push_back(std::move(sample));
+    while (static_cast<std::int64_t>(ring_.size()) > size_of_ring_) ring_.pop_front();
+  }
+
+  // --- when it is needed --------------------------------------------------------------------------------------------
+
+  void investigate(Run& run, const std::string& what) {
+    Capsule capsule;
+    capsule.step = run.step + 1;
+    capsule.what = what;
+    capsule.seen = vernier::fingerprint(run);
+    capsule.ring = ring_;
+    capsule.batch = run.batch;
+    const auto norm = run.metrics.value("grad_norm");
+    bool is_finite_again = false;
+    const auto begin = [&] {
+      copy_state(run, capsule);
+      watch_.emplace(*run.model);
+    };
+    const auto end = [&] {
+      watch_->stop();
+      capsule.repeated = vernier::fingerprint(run);
+      std::vector<std::pair<std::string, torch::Tensor>> ends;
+      if (run.loss.defined()) ends.emplace_back("loss", run.loss);
+      for (const auto& parameter : run.parameters) {
+        if (parameter.owned.grad().defined()) ends.emplace_back(parameter.name, parameter.owned.grad());
+      }
+      capsule.origin = watch_->origin(ends);
+      is_finite_again = !capsule.origin;
+      if (is_finite_again && norm && !std::isfinite(*norm)) capsule.origin = norm_that_overflows(run);
+    };
+    bool is_untouched = false;
+    try {
+      is_untouched = run.control.repeat(begin, end);
+    } catch (...) {
+      watch_.reset();
+      throw;
+    }
+    watch_.reset();
+    conclude(run, capsule, is_untouched, is_finite_again);
+    tell(run, capsule, write(run, capsule));
+  }
+
+  // The state when the step began: live tensors, which may change until it is written.
+  static void copy_state(const Run& run, Capsule& capsule) {
+    for (const auto& [name, tensor] : run.control.snapshot().tensors) capsule.state.put(name, tensor.detach().clone());
+    std::ifstream in(run.output + "/config.toml", std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    if (in) capsule.state.put("run/toml", text.str());
+  }
+
+  // Finite gradients whose squares are not.
+  static std::optional<Origin> norm_that_overflows(const Run& run) {
+    Origin origin;
+    double largest = -1;
+    for (const auto& parameter : run.parameters) {
+      if (!parameter.owned.grad().defined()) continue;
+      const auto range = vernier::range_of(parameter.owned.grad());
+      if (range.amax <= largest) continue;
+      largest = range.amax;
+      origin.tensor = parameter.name;
+      origin.layer = layer_of(parameter.name);
+      origin.inputs = {{"gradient", range}};
+    }
+    // In float32 a norm overflows where values are beyond the root of its largest number.
+    if (largest < 1e15) return std::nullopt;
+    origin.phase = "norm";
+    return origin;
+  }
+
+  void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
+    if (capsule.what == "parameter" && is_finite_again) {
+      Origin origin;
+      origin.phase = "update";
+      origin.tensor = bad_parameter_;
+      origin.layer = layer_of(bad_parameter_);
+      for (const auto& parameter : run.parameters) {
+        if (parameter.name == bad_parameter_) origin.outputs = {{parameter.name, vernier::range_of(parameter.owned)}};
+      }
+      capsule.origin = origin;
+    }
+    if (capsule.origin && capsule.origin->phase == "update" && capsule.origin->operation.empty()) {
+      capsule.cause = c10::str("the weights were bad before step ", run.step + 1,
+                               run.step > 0 ? c10::str(": the update of step ", run.step, " or earlier made them so") : "");
+    } else if (capsule.origin) {
+      const bool is_bits = is_untouched || capsule.seen.loss != capsule.repeated.loss;
+      const auto difference = is_bits ? capsule.seen.difference(capsule.repeated) : "";
+      capsule.cause = difference.empty() ? "the repeat has the same bits"
+                                         : "the repeat differs in " + difference + ": it is not the same fault twice";
+    } else if (!is_untouched && capsule.seen.loss == capsule.repeated.loss) {
+      capsule.cause =
+          "the repeat is finite, and the gradients were changed after backward: by a callback that stands before this one";
+    } else {
+      capsule.is_transient = true;
+      capsule.cause =
+          "the same step again is finite: a transient fault, of memory or processor, or an operation that does not "
+          "give the same result twice";
+    }
+  }
+
+  // Where it was written; "" where that was not possible. The run goes on.
+  std::string write(const Run& run, const Capsule& capsule) const {
+    if (run.output.empty()) return "";
+    const auto folder = run.output + "/capsules";
+    const auto path = folder + "/" + vernier::checkpoint_name(capsule.step);
+    try {
+      if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+        throw vernier::Error(folder + ": cannot be made: " + std::strerror(errno));
+      }
+      vernier::write_capsule(path, capsule, run.name);
+    } catch (const std::exception& error) {
+      warn("the capsule of step ", capsule.step, " could not be written, the run goes on: ", error.what());
+      return "";
+    }
+    return path;
+  }
+
+  void tell(Run& run, const Capsule& capsule, const std::string& path) const {
+    const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
+                      : capsule.what == "gradients" ? std::string("gradients are not finite")
+                                                    : bad_parameter_ + " is not finite";
+    const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
+    warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, "; the update is skipped",
+         path.empty() ? "" : "; vernier replay " + path);
+    std::vector<std::pair<std::string, vernier::Notice::Detail>> details{{"step", capsule.step}, {"what", capsule.what}};
+    if (capsule.origin) {
+      const auto& origin = *capsule.origin;
+      details.emplace_back("phase", origin.phase);
+      details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
+      details.emplace_back("operation", origin.tensor.empty() ? origin.operation : origin.tensor);
+    }
+    details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
+    if (!path.empty()) details.emplace_back("capsule", path);
+    run.notice("non_finite", std::move(details));
+  }
+
+  std::int64_t check_every_, check_parameters_every_, every_, size_of_ring_, most_capsules_, most_overflows_;
+  std::int64_t capsules_ = 0, overflows_ = 0;
+  std::string bad_parameter_;
+  std::deque<vernier::StepSample> ring_;
+
+  vernier::Layers layers_;
+  Outputs outputs_;
+  std::optional<vernier::Intercept> intercept_;
+  std::int64_t sampled_ = -1;
+  std::optional<vernier::Watch> watch_;
+};
+
+VERNIER_PLUGIN(FlightRecorder, "flight_recorder", "1.0.0")

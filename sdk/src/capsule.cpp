@@ -1,0 +1,236 @@
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <vernier/capsule.h>
+#include <vernier/checkpoint_folder.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "checksum.h"
+#include "file.h"
+#include "json.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr const char* report_key = "capsule/report";
+constexpr const char* configuration_key = "run/configuration";
+constexpr const char* versions_key = "run/versions";
+constexpr const char* report_file = "report.json";
+const std::string model_prefix = "model/";
+
+// JSON has no word for what is no number.
+Json number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+Json json_of(const TensorRange& range) {
+  return {{"elements", range.elements}, {"amax", number(range.amax)},
+          {"rms", number(range.rms)},   {"zeros", range.zeros},
+          {"infs", range.infs},         {"nans", range.nans},
+          {"negative_infs", range.negative_infs}, {"dtype", c10::toString(range.dtype)}};
+}
+
+Json json_of(const std::vector<std::pair<std::string, TensorRange>>& ranges) {
+  Json all = Json::array();
+  for (const auto& [name, range] : ranges) {
+    Json one = json_of(range);
+    one["name"] = name;
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+Json json_of(const Origin& origin) {
+  return {{"phase", origin.phase},   {"layer", origin.layer},         {"after_layer", origin.is_after},
+          {"operation", origin.operation}, {"tensor", origin.tensor}, {"piece", origin.piece},
+          {"inputs", json_of(origin.inputs)}, {"outputs", json_of(origin.outputs)}, {"text", origin.text()}};
+}
+
+Json json_of(const std::deque<StepSample>& ring) {
+  Json all = Json::array();
+  for (const auto& sample : ring) {
+    Json layers = Json::array();
+    for (const auto& [layer, kind, range] : sample.layers) {
+      Json one = json_of(range);
+      one["layer"] = layer;
+      one["of"] = kind;
+      layers.push_back(std::move(one));
+    }
+    all.push_back({{"step", sample.step}, {"layers", std::move(layers)}});
+  }
+  return all;
+}
+
+Json json_of(const Fingerprint& fingerprint) {
+  return {{"loss", fingerprint.loss}, {"gradients", fingerprint.gradients}};
+}
+
+Fingerprint fingerprint_from(const Json& json) {
+  return {json.at("loss").get<std::string>(), json.at("gradients").get<std::map<std::string, std::string>>()};
+}
+
+std::string digest_of(const torch::Tensor& tensor) {
+  const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
+  Checksum checksum;
+  const std::string head = c10::str(bytes.scalar_type(), bytes.sizes());
+  checksum.add(head.data(), head.size());
+  checksum.add(bytes.const_data_ptr(), bytes.nbytes());
+  return checksum.digits();
+}
+
+}  // namespace
+
+Fingerprint fingerprint(const Run& run) {
+  Fingerprint all;
+  if (run.loss.defined()) {
+    const auto value = run.loss.item<float>();
+    char text[48];
+    std::snprintf(text, sizeof text, "%.9g (0x%08x)", static_cast<double>(value), std::bit_cast<std::uint32_t>(value));
+    all.loss = text;
+  }
+  for (const auto& parameter : run.parameters) {
+    if (const auto& gradient = parameter.owned.grad(); gradient.defined()) {
+      all.gradients[parameter.name] = digest_of(gradient);
+    }
+  }
+  return all;
+}
+
+std::string Fingerprint::difference(const Fingerprint& other) const {
+  std::vector<std::string> names;
+  for (const auto& [name, digest] : gradients) {
+    const auto found = other.gradients.find(name);
+    if (found == other.gradients.end() || found->second != digest) names.push_back(name);
+  }
+  for (const auto& [name, digest] : other.gradients) {
+    if (gradients.count(name) == 0) names.push_back(name);
+  }
+  std::string text = loss == other.loss ? "" : "the loss (" + loss + " and " + other.loss + ")";
+  if (names.empty()) return text;
+  text += (text.empty() ? "" : ", ") + ("the gradients of " + names.front());
+  return text + (names.size() > 1 ? c10::str(" and ", names.size() - 1, " more") : "");
+}
+
+std::string Capsule::report() const {
+  Json json = {{"step", step},   {"what", what},
+               {"cause", cause}, {"transient", is_transient},
+               {"seen", json_of(seen)}, {"repeated", json_of(repeated)},
+               {"origin", origin ? json_of(*origin) : Json(nullptr)},
+               {"batch", {{"samples", batch.samples}, {"tokens", batch.tokens}, {"tensors", batch.tensors.size()}}},
+               {"ring", json_of(ring)}};
+  for (const char* key : {"run/libtorch", "run/processor", "run/device", "run/versions"}) {
+    if (state.has(key)) json["machine"][key + 4] = state.text(key);
+  }
+  if (state.has("run/threads")) json["machine"]["threads"] = state.integer("run/threads");
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run) {
+  CheckpointManifest about;
+  about.step = capsule.step;
+  about.run = run;
+  Tensors model, rest;
+  State extra;
+  for (const auto& [name, tensor] : capsule.state.tensors) {
+    if (name.starts_with(model_prefix)) {
+      model[name.substr(model_prefix.size())] = tensor;
+    } else if (name != configuration_key && name != versions_key) {
+      rest[name] = tensor;
+    }
+  }
+  if (capsule.state.has(configuration_key)) about.configuration = capsule.state.text(configuration_key);
+  if (capsule.state.has(versions_key)) {
+    std::istringstream lines(capsule.state.text(versions_key));
+    for (std::string id, version; lines >> id >> version;) about.plugins.push_back({id, version});
+  }
+  const auto report = capsule.report();
+  extra.put("capsule/samples", capsule.batch.samples);
+  extra.put("capsule/tokens", capsule.batch.tokens);
+  for (std::size_t i = 0; i < capsule.batch.tensors.size(); ++i) {
+    extra.put(c10::str("capsule/batch/", i), capsule.batch.tensors[i]);
+  }
+  extra.put(report_key, report);
+  rest.insert(extra.tensors.begin(), extra.tensors.end());
+  write_checkpoint(path, about, model, rest);
+  File file(path + "/" + report_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  file.write(report.data(), report.size());
+  file.finish();
+  sync_folder(path);
+}
+
+Capsule read_capsule(const std::string& path) {
+  if (!is_checkpoint(path)) {
+    throw Error(path + ": is no capsule: it has no manifest.json; name a folder below a run's capsules/",
+                Error::Kind::configuration);
+  }
+  auto stored = read_checkpoint(path);
+  State state;
+  state.tensors = std::move(stored.state);
+  if (!state.has(report_key)) {
+    throw Error(path + ": is a checkpoint, not a capsule: there is no batch in it; go on from it with --resume=" + path,
+                Error::Kind::configuration);
+  }
+  Capsule capsule;
+  try {
+    const auto report = parse_json(path, report_key, state.text(report_key), 16);
+    capsule.step = report.at("step").get<std::int64_t>();
+    capsule.what = report.at("what").get<std::string>();
+    capsule.cause = report.at("cause").get<std::string>();
+    capsule.is_transient = report.at("transient").get<bool>();
+    capsule.seen = fingerprint_from(report.at("seen"));
+    capsule.repeated = fingerprint_from(report.at("repeated"));
+  } catch (const Json::exception& error) {
+    throw Error(path + ": its report cannot be read: " + error.what());
+  }
+  capsule.batch.samples = state.integer("capsule/samples");
+  capsule.batch.tokens = state.integer("capsule/tokens");
+  for (std::size_t i = 0; state.has(c10::str("capsule/batch/", i)); ++i) {
+    capsule.batch.tensors.push_back(state.tensor(c10::str("capsule/batch/", i)));
+  }
+  std::erase_if(state.tensors, [](const auto& entry) { return entry.first.starts_with("capsule/"); });
+  for (auto& [name, tensor] : stored.model) state.put(model_prefix + name, tensor);
+  state.put(configuration_key, stored.manifest.configuration);
+  std::string versions;
+  for (const auto& [id, version] : stored.manifest.plugins) versions += id + ' ' + version + '\n';
+  state.put(versions_key, versions);
+  capsule.state = std::move(state);
+  return capsule;
+}
+
+std::string text_of(const std::deque<StepSample>& ring) {
+  return json_of(ring).dump();
+}
+
+std::deque<StepSample> ring_from(const std::string& text) {
+  std::deque<StepSample> ring;
+  const auto real = [](const Json& value) { return value.is_number() ? value.get<double>() : HUGE_VAL; };
+  for (const auto& sample : Json::parse(text)) {
+    StepSample one{sample.at("step").get<std::int64_t>(), {}};
+    for (const auto& layer : sample.at("layers")) {
+      TensorRange range;
+      range.elements = layer.at("elements").get<std::int64_t>();
+      range.amax = real(layer.at("amax"));
+      range.rms = real(layer.at("rms"));
+      range.zeros = layer.at("zeros").get<std::int64_t>();
+      range.infs = layer.at("infs").get<std::int64_t>();
+      range.nans = layer.at("nans").get<std::int64_t>();
+      range.negative_infs = layer.at("negative_infs").get<std::int64_t>();
+      const auto dtype = layer.at("dtype").get<std::string>();
+      for (const auto known : {torch::kFloat, torch::kHalf, torch::kBFloat16, torch::kDouble}) {
+        if (dtype == c10::toString(known)) range.dtype = known;
+      }
+      one.layers.push_back({layer.at("layer").get<std::string>(), layer.at("of").get<std::string>(), range});
+    }
+    ring.push_back(std::move(one));
+  }
+  return ring;
+}
+
+}  // namespace vernier

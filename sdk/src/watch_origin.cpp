@@ -1,0 +1,204 @@
+#include <c10/util/StringUtil.h>
+#include <vernier/watch.h>
+
+#include <algorithm>
+
+#include "watch_seen.h"
+
+namespace vernier {
+
+namespace {
+
+// Where a bad value came from: an operation, or a buffer that was bad before any wrote it.
+struct Fault {
+  int operation = -1;
+  int buffer = -1;           // of a leaf; or that was changed by no operation, after the last that wrote it
+  bool is_there = false;
+  bool is_weak = false;      // a mask's infinity
+  bool is_outside = false;
+  bool operator<(const Fault& other) const {
+    return std::pair(is_weak, operation) < std::pair(other.is_weak, other.operation);
+  }
+};
+
+class Search {
+ public:
+  explicit Search(const Watch::Seen& seen) : seen_(seen) {
+    faults_.resize(seen.operations.size());
+    for (std::size_t i = 0; i < faults_.size(); ++i) faults_[i] = fault_of(static_cast<int>(i));
+  }
+
+  // Of what is read from a buffer when so many operations had written it.
+  Fault fault_of_read(int buffer, int writers, const TensorRange& range) const {
+    Fault fault;
+    if (buffer < 0) return fault;
+    const auto& of = seen_.buffers[static_cast<std::size_t>(buffer)];
+    for (int i = std::min(writers, static_cast<int>(of.writers.size())) - 1; i >= 0; --i) {
+      const auto& found = faults_[static_cast<std::size_t>(of.writers[static_cast<std::size_t>(i)])];
+      if (found.is_there) return found;
+    }
+    fault.is_there = true;
+    fault.buffer = buffer;
+    fault.is_outside = writers > 0;
+    if (fault.is_outside) fault.operation = of.writers[static_cast<std::size_t>(writers - 1)];
+    fault.is_weak = of.kind != SeenBuffer::Kind::parameter && range.nans == 0 && range.infs == range.negative_infs;
+    return fault;
+  }
+
+  // The part of an operation that made the bad value; the operation itself where none of them is to blame.
+  int part_of(int operation) const {
+    for (std::size_t i = static_cast<std::size_t>(operation) + 1; i < faults_.size(); ++i) {
+      if (seen_.operations[i].parent != operation || !faults_[i].is_there) continue;
+      if (faults_[i].operation == static_cast<int>(i) && !faults_[i].is_outside) return part_of(static_cast<int>(i));
+    }
+    return operation;
+  }
+
+  const TensorRange& range(const SeenTensor& tensor) const { return seen_.ranges[tensor.range].range; }
+
+ private:
+  Fault fault_of(int index) const {
+    const auto& operation = seen_.operations[static_cast<std::size_t>(index)];
+    Fault fault;
+    bool has_nan = false, only_minus_inf = true;
+    for (const auto& output : operation.outputs) {
+      const auto& range = this->range(output);
+      if (range.is_finite()) continue;
+      fault.is_there = true;
+      has_nan |= range.nans > 0;
+      only_minus_inf &= range.nans == 0 && range.infs == range.negative_infs;
+    }
+    if (!fault.is_there) return fault;
+    Fault earliest;
+    for (const auto& input : operation.inputs) {
+      if (!input.is_read || range(input).is_finite()) continue;
+      const auto from = fault_of_read(input.buffer, input.writers, range(input));
+      if (from.is_there && (!earliest.is_there || from < earliest)) earliest = from;
+    }
+    if (earliest.is_there && !earliest.is_weak) return earliest;
+    if (earliest.is_there && !has_nan) return earliest;
+    fault.operation = index;
+    fault.is_weak = operation.fills_minus_inf && only_minus_inf;
+    return fault;
+  }
+
+  const Watch::Seen& seen_;
+  std::vector<Fault> faults_;
+};
+
+std::string layer_of_parameter(const std::string& name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+// The node of autograd's graph in which it ran; "" in forward.
+std::string node_of(const Watch::Seen& seen, int operation) {
+  for (int i = operation; i >= 0; i = seen.operations[static_cast<std::size_t>(i)].parent) {
+    if (seen.operations[static_cast<std::size_t>(i)].is_node) return seen.operations[static_cast<std::size_t>(i)].name;
+  }
+  return "";
+}
+
+void tell_operation(const Watch::Seen& seen, const Search& search, int index, const std::string& end, Origin& origin) {
+  const auto& operation = seen.operations[static_cast<std::size_t>(index)];
+  const int part = search.part_of(index);
+  origin.operation = operation.name;
+  if (const auto node = node_of(seen, index); !node.empty()) {
+    origin.operation = node + " (" + operation.name + ")";
+  } else if (const auto& inner = seen.operations[static_cast<std::size_t>(part)].name; inner != operation.name) {
+    origin.operation += " (" + inner + ")";
+  }
+  origin.phase = operation.is_backward ? "backward" : operation.layer < 0 ? "input" : "forward";
+  origin.is_after = operation.is_after;
+  origin.piece = operation.piece;
+  if (operation.layer >= 0) origin.layer = seen.layers.names()[static_cast<std::size_t>(operation.layer)];
+  if (operation.layer == -2) origin.layer = layer_of_parameter(end);
+  for (const auto& input : operation.inputs) {
+    if (input.is_read) origin.inputs.emplace_back(input.name, search.range(input));
+  }
+  for (const auto& output : operation.outputs) {
+    origin.outputs.emplace_back(output.name, search.range(output));
+    if (search.range(output).is_finite() || output.buffer < 0) continue;
+    const auto& buffer = seen.buffers[static_cast<std::size_t>(output.buffer)];
+    if (buffer.kind != SeenBuffer::Kind::parameter) continue;
+    origin.phase = "update";
+    origin.tensor = buffer.name;
+    origin.layer = layer_of_parameter(buffer.name);
+    origin.is_after = false;
+  }
+}
+
+void tell_leaf(const Watch::Seen& seen, const Fault& fault, const TensorRange& range, Origin& origin) {
+  const auto& buffer = seen.buffers[static_cast<std::size_t>(fault.buffer)];
+  origin.tensor = buffer.name.empty() ? "a tensor from before the step" : buffer.name;
+  const auto kind = buffer.kind;
+  origin.phase = kind == SeenBuffer::Kind::parameter ? "update" : kind == SeenBuffer::Kind::buffer ? "buffer" : "input";
+  if (kind == SeenBuffer::Kind::parameter || kind == SeenBuffer::Kind::buffer) {
+    origin.layer = layer_of_parameter(buffer.name);
+  }
+  origin.outputs.emplace_back(origin.tensor, range);
+}
+
+// How the buffer of a leaf was when it was first found bad.
+TensorRange range_when_read(const Watch::Seen& seen, const Search& search, int buffer) {
+  for (const auto& operation : seen.operations) {
+    for (const auto& input : operation.inputs) {
+      if (input.buffer == buffer && input.is_read && !search.range(input).is_finite()) return search.range(input);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<Origin> Watch::origin(const std::vector<std::pair<std::string, torch::Tensor>>& ends) const {
+  const Search search(*seen_);
+  Fault earliest;
+  std::string end;
+  for (const auto& [name, tensor] : ends) {
+    const auto range = range_of(tensor);
+    if (range.is_finite()) continue;
+    const int buffer = seen_->buffer_for(tensor);
+    const auto writers = seen_->buffers[static_cast<std::size_t>(buffer)].writers.size();
+    const auto fault = search.fault_of_read(buffer, static_cast<int>(writers), range);
+    if (earliest.is_there && !(fault < earliest)) continue;
+    earliest = fault;
+    end = name;
+  }
+  if (!earliest.is_there) return std::nullopt;
+  Origin origin;
+  if (earliest.is_outside) {
+    tell_operation(*seen_, search, earliest.operation, end, origin);
+    origin.operation = "written by no operation, after " + origin.operation;
+    origin.inputs = std::move(origin.outputs);
+    origin.outputs = {{"then", range_when_read(*seen_, search, earliest.buffer)}};
+  } else if (earliest.operation < 0) {
+    tell_leaf(*seen_, earliest, range_when_read(*seen_, search, earliest.buffer), origin);
+  } else {
+    tell_operation(*seen_, search, earliest.operation, end, origin);
+  }
+  return origin;
+}
+
+std::string Origin::place() const {
+  if (phase == "update") return "update: " + tensor + " was not finite before the step computed anything";
+  if (phase == "buffer") return "buffer: " + tensor + " was not finite before the step began";
+  if (phase == "norm") return "norm: every gradient is finite, their norm is not; the largest is of " + tensor;
+  if (phase == "input" && operation.empty()) return "input: " + tensor;
+  const auto where = layer.empty() ? std::string("before the first layer") : (is_after ? "after " : "") + layer;
+  return phase + ", " + where + ": " + operation;
+}
+
+std::string Origin::text() const {
+  std::string text = place();
+  const auto add = [&text](const char* what, const auto& ranges) {
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      text += (i == 0 ? what : "; ") + ranges[i].first + " " + ranges[i].second.text();
+    }
+  };
+  add(inputs.empty() ? "" : "; from ", inputs);
+  add(phase == "update" && operation.empty() ? "; " : "; came ", outputs);
+  return text;
+}
+
+}  // namespace vernier

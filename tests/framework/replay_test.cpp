@@ -1,0 +1,128 @@
+// `vernier replay`: the bits of the step again, and beside it another precision.
+#include "replay.h"
+
+#include <vernier/checkpoint_folder.h>
+
+#include "prepared.h"
+#include "program.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace fs = std::filesystem;
+using vernier::Event;
+
+namespace {
+
+std::string gpt(const TemporaryFolder& folder, const std::string& more) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + '\n';
+  return "[run]\nsteps = 4\nthreads = 1\nname = 'flown'\noutput = '" + (folder.path() / "run").string() +
+         "'\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
+         "']\nlayers = 2\nheads = 2\nwidth = 32\ncontext = 16\nbatch_size = 6\nvalidation = 0.0\ndropout = 0.1\n"
+         "[optimizer]\nuse = 'adamw'\n[accumulation]\nuse = 'fixed'\npieces = 2\n[[callback]]\nuse = 'flight_recorder'\n"
+         "every = 1\n" + more;
+}
+
+// A run whose weights are made too large in the update of step 2; returns the capsule of step 3.
+std::string capsule_of(const TemporaryFolder& folder, const std::string& config, double factor) {
+  const auto output = folder.path() / "run";
+  fs::create_directories(output);
+  const auto table = from_toml({config});
+  std::ofstream(output / "config.toml") << vernier::to_toml(table);
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  SmallRun run(table, output);
+  run.on(Event::StepEnd, [factor](vernier::Run& now) {
+    if (now.step != 1) return;
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : now.parameters) {
+      if (parameter.name == "h.1.mlp.c_fc.weight") {
+        parameter.model.mul_(factor);
+        if (!parameter.owned.is_same(parameter.model)) parameter.owned.mul_(factor);
+      }
+    }
+  });
+  run.train();
+  vernier::set_log_sink(nullptr);
+  return output / "capsules" / "step-00000003";
+}
+
+const std::vector<std::pair<std::string, double>>& policies() {
+  static const std::vector<std::pair<std::string, double>> all = {
+      {"[precision]\nuse = 'fp32'\n", 3e38},
+      {"[precision]\nuse = 'bf16'\n", 3e38},
+      {"[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 256\n", 3e6},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O2'\n", 3e38},
+      {"[precision]\nuse = 'fp8'\n", 3e38}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("replay: the bits of the step, in every precision, with dropout and in pieces") {
+  for (const auto& [precision, factor] : policies()) {
+    CAPTURE(precision);
+    const TemporaryFolder folder;
+    const auto path = capsule_of(folder, gpt(folder, precision), factor);
+    REQUIRE(fs::exists(path));
+    const auto capsule = vernier::read_capsule(path);
+    CHECK(capsule.seen.difference(capsule.repeated).empty());
+    std::atomic<int> stop = 0;
+    const auto prepared =
+        vernier::prepare(vernier::configuration_of(capsule, path), "replay", built_plugins(), stop, true, 1);
+    const auto replayed = vernier::replay(*prepared, capsule, false);
+    CHECK(replayed.inexact.empty());
+    CHECK(capsule.repeated.difference(replayed.bits) == "");
+    REQUIRE(replayed.origin);
+    CHECK(replayed.origin->layer == "h.1.mlp.c_fc");
+    CHECK(replayed.origin->phase == "forward");
+  }
+}
+
+TEST_CASE("replay: the program says the bits and the origin, and shows another precision beside it") {
+  const TemporaryFolder folder;
+  const auto path = capsule_of(folder, gpt(folder, policies()[2].first), policies()[2].second);
+  Program same({"replay", path}, folder.path());
+  CHECK(same.wait() == 0);
+  CHECK(same.out().find("same bits") != std::string::npos);
+  CHECK(same.out().find("forward, h.1.mlp.c_fc: linear") != std::string::npos);
+  Program beside({"replay", path, "--precision", "fp32"}, folder.path());
+  CHECK(beside.wait() == 0);
+  const auto text = beside.out();
+  const auto mark = text.find("<- the first beyond reason");
+  REQUIRE(mark != std::string::npos);
+  const auto line = text.rfind('\n', mark) + 1;
+  CHECK(text.compare(line, 12, "h.1.mlp.c_fc") == 0);
+}
+
+TEST_CASE("replay: other bits are told, with what is not as it was") {
+  const TemporaryFolder folder;
+  const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
+  auto capsule = vernier::read_capsule(path);
+  capsule.repeated.loss = "1 (0x3f800000)";
+  capsule.state.put("run/processor", std::string("another"));
+  vernier::write_capsule(folder.path() / "changed", capsule, "flown");
+  Program program({"replay", folder.path() / "changed"}, folder.path());
+  CHECK(program.wait() == 4);
+  CHECK(program.out().find("other bits: the loss (1 (0x3f800000)") != std::string::npos);
+  CHECK(program.out().find("processor was another and is") != std::string::npos);
+}
+
+TEST_CASE("replay: what is no capsule is refused in one line") {
+  const TemporaryFolder folder;
+  const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& part) {
+    Program program(words, folder.path());
+    CHECK(program.wait() == 2);
+    CHECK(program.err().find(part) != std::string::npos);
+    CHECK(std::count(program.err().begin(), program.err().end(), '\n') == 1);
+  };
+  refused({"replay"}, "name a capsule");
+  refused({"replay", "nowhere"}, "nowhere: is no capsule");
+  refused({"replay", folder.path() / "run" / "checkpoints" / "step-00000004"}, "is a checkpoint, not a capsule");
+  refused({"replay", path, "two"}, "takes one capsule");
+  refused({"replay", path, "--precision", "fp33"}, "fp33");
+  fs::remove(folder.path() / "text");
+  refused({"replay", path}, "its files must be where they were");
+  fs::resize_file(path + "/state.safetensors", 100);
+  refused({"replay", path}, "state.safetensors");
+}

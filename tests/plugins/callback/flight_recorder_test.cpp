@@ -1,0 +1,374 @@
+// flight_recorder: faults of every kind, named right; bits as without it.
+#include <doctest/doctest.h>
+#include <torch/nn/modules/linear.h>
+#include <vernier/capsule.h>
+#include <vernier/error.h>
+
+#include <cmath>
+#include <random>
+#include <sstream>
+
+#include "small_run.h"
+#include "thrown.h"
+
+using vernier::Event;
+using vernier::Run;
+namespace fs = std::filesystem;
+
+namespace {
+
+// What is put where, at a step counted from 1.
+struct Fault {
+  std::string where;  // loss, input, activation, activation gradient, gradient, weight
+  std::string layer;  // or the parameter
+  double value;
+  std::int64_t step;
+  bool once = false;  // not when the step is repeated
+  std::string text() const {
+    std::ostringstream out;
+    out << where << " of " << layer << " becomes " << value << " in step " << step;
+    return out.str();
+  }
+};
+
+// Where the memory is hit, not the graph: what was saved for backward sees it, as with a fault of the machine.
+void spoil(const torch::Tensor& tensor, double value) {
+  const torch::NoGradGuard no_grad;
+  tensor.variable_data().view(-1)[tensor.numel() / 2].fill_(value);
+}
+
+class Injector final : public vernier::Callback, public vernier::Interceptor {
+ public:
+  explicit Injector(Fault fault) : fault_(std::move(fault)) { set_id("callback/injector"); }
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run& run) { begin(run); });
+    bus.on(Event::LossReady, [this](Run& run) {
+      guard_.reset();
+      if (is_on_ && fault_.where == "loss") run.piece_loss = run.piece_loss * fault_.value;
+    });
+    bus.on(Event::GradientsReady, [this](Run&) { is_on_ = false; });
+  }
+  void prepare(Run& run) override { layers_ = vernier::Layers(*run.model); }
+  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
+    auto results = operation.proceed(std::move(arguments));
+    if (is_met_ || operation.layer() != fault_.layer || !results.front().toTensor().is_floating_point()) return results;
+    is_met_ = true;
+    auto output = results.front().toTensor();
+    if (fault_.where == "activation") spoil(output, fault_.value);
+    if (fault_.where == "activation gradient") output.register_hook([this](const torch::Tensor& g) { return spoiled(g); });
+    return results;
+  }
+
+ private:
+  torch::Tensor spoiled(const torch::Tensor& gradient) {
+    if (!is_on_) return gradient;
+    auto other = gradient.detach().clone();
+    spoil(other, fault_.value);
+    return other;
+  }
+  void begin(Run& run) {
+    is_on_ = false;
+    if (run.loss.defined() || run.step + 1 != fault_.step || (fault_.once && times_ > 0)) return;  // the first piece
+    ++times_;
+    is_on_ = true;
+    is_met_ = false;
+    if (fault_.where == "input") {
+      run.piece.tensors[0] = run.piece.tensors[0].clone();
+      spoil(run.piece.tensors[0], fault_.value);
+    }
+    for (auto& parameter : run.parameters) {
+      if (parameter.name != fault_.layer) continue;
+      if (fault_.where == "weight") spoil(parameter.model, fault_.value);
+      if (fault_.where == "gradient" && times_ == 1) {
+        parameter.model.register_hook([this](const torch::Tensor& g) { return spoiled(g); });
+      }
+    }
+    if (fault_.where.starts_with("activation")) guard_.emplace(layers_, *this);
+  }
+
+  Fault fault_;
+  vernier::Layers layers_;
+  bool is_on_ = false, is_met_ = false;
+  int times_ = 0;
+  std::optional<vernier::Intercept> guard_;
+};
+
+constexpr const char* recorder = "[[callback]]\nuse = 'flight_recorder'\n";
+
+std::string told(const vernier::Notice& notice, const std::string& key) {
+  for (const auto& [name, value] : notice.details) {
+    if (name != key) continue;
+    if (const auto* text = std::get_if<std::string>(&value)) return *text;
+    if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
+  }
+  return "";
+}
+
+std::string last_log;
+
+// A run with a fault, and what the recorder said of it.
+struct Flight {
+  Flight(const std::vector<std::string>& config, const std::optional<Fault>& fault) : run(from_toml(config), output.path()) {
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) {
+      if (text.starts_with("step ")) last_log = text;
+    });
+    if (fault) {
+      injector.emplace(*fault);
+      injector->prepare(run.run);
+      run.wiring->bus.attach(*injector, false);
+    }
+    run.on(Event::GradientsReady, [this](Run& now) {
+      is_bad |= !std::isfinite(now.loss.item<double>()) || !now.non_finite_gradients().empty();
+    });
+    run.on(Event::StepEnd, [this](Run& now) {
+      for (const auto& notice : now.notices) {
+        if (notice.name == "non_finite") notices.push_back(notice);
+      }
+    });
+  }
+  ~Flight() { vernier::set_log_sink(nullptr); }
+  TemporaryFolder output;
+  std::optional<Injector> injector;
+  SmallRun run;
+  bool is_bad = false;
+  std::vector<vernier::Notice> notices;
+};
+
+std::string gpt(const TemporaryFolder& folder, int steps, const std::string& more = "") {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + '\n';
+  return "[run]\nsteps = " + std::to_string(steps) + "\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
+         "']\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 8\nbatch_size = 6\nvalidation = 0.0\n" + more +
+         "[optimizer]\nuse = 'sgd'\nlearning_rate = 0.01\n[checkpoint]\nuse = 'none'\n";
+}
+
+std::string images(const TemporaryFolder& folder, int steps) {
+  std::string images("\0\0\x08\x03\0\0\0\x40\0\0\0\x08\0\0\0\x08", 16), labels("\0\0\x08\x01\0\0\0\x40", 8);
+  for (int i = 0; i < 64; ++i) {
+    labels += static_cast<char>(i % 10);
+    for (int pixel = 0; pixel < 64; ++pixel) images += static_cast<char>((i % 10) * 20 + pixel * (i % 3));
+  }
+  return "[run]\nsteps = " + std::to_string(steps) + "\n[task]\nuse = 'images'\nimages = '" +
+         folder.write("images", images) + "'\nlabels = '" + folder.write("labels", labels) +
+         "'\nbatch_size = 12\nchannels = 4\n[optimizer]\nuse = 'sgd'\nlearning_rate = 0.01\n[checkpoint]\nuse = 'none'\n";
+}
+
+std::string mlp(int steps) {
+  return "[run]\nsteps = " + std::to_string(steps) +
+         "\n[task]\nuse = 'mlp'\nsamples = 64\nbatch_size = 6\n[optimizer]\nuse = 'sgd'\nlearning_rate = 0.01\n"
+         "[checkpoint]\nuse = 'none'\n";
+}
+
+const std::vector<std::string> precisions = {
+    "[precision]\nuse = 'fp32'\n", "[precision]\nuse = 'bf16'\n",
+    "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 256\n"};
+
+std::string layer_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+// True where the fault did any harm; then it must have been named.
+bool check_named(const std::string& config, const std::string& precision, int pieces, const Fault& fault) {
+  const auto accumulation = "[accumulation]\nuse = 'fixed'\npieces = " + std::to_string(pieces) + "\n";
+  Flight flight({config, precision, accumulation, recorder}, fault);
+  flight.run.train();
+  const auto what = fault.text();
+  CAPTURE(what);
+  CAPTURE(precision);
+  CAPTURE(pieces);
+  CAPTURE(last_log);
+  if (!flight.is_bad) {
+    CHECK(flight.notices.empty());
+    return false;
+  }
+  REQUIRE_FALSE(flight.notices.empty());
+  const auto& notice = flight.notices.front();
+  const auto phase = told(notice, "phase"), layer = told(notice, "layer");
+  CHECK(told(notice, "step") == std::to_string(fault.step));
+  CHECK(told(notice, "transient") == "0");
+  if (fault.where == "loss") {
+    CHECK(phase == "forward");
+    CHECK(told(notice, "operation") == "mul");
+  } else if (fault.where == "input") {
+    CHECK(phase == "input");
+  } else if (fault.where == "weight") {
+    CHECK(phase == "update");
+    CHECK(told(notice, "operation") == fault.layer);
+  } else {
+    CHECK(phase == (fault.where == "activation" ? "forward" : "backward"));
+    CHECK(layer == (fault.where == "gradient" ? layer_of(fault.layer) : fault.layer));
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("flight_recorder: layer, phase and step of faults at random, in all precisions and several pieces") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> configs = {gpt(folder, 3), images(folder, 3), mlp(3)};
+  std::vector<std::vector<std::string>> layers, parameters;
+  for (const auto& config : configs) {
+    const SmallRun run(from_toml({config}));
+    layers.push_back(vernier::Layers(*run.run.model).names());
+    parameters.emplace_back();
+    for (const auto& parameter : run.run.parameters) parameters.back().push_back(parameter.name);
+  }
+  std::mt19937 random(3);
+  const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
+  const std::vector<std::string> places = {"loss", "input", "activation", "activation gradient", "gradient", "weight"};
+  int harmful = 0;
+  for (int i = 0; i < 360; ++i) {
+    Fault fault;
+    fault.where = places[draw(places.size())];
+    const auto task = fault.where == "input" ? 2 : draw(2);
+    const bool is_parameter = fault.where == "gradient" || fault.where == "weight";
+    const auto& names = is_parameter ? parameters[task] : layers[task];
+    fault.layer = names[draw(names.size())];
+    fault.value = draw(2) == 0 ? HUGE_VAL : std::nan("");
+    fault.step = 1 + static_cast<std::int64_t>(draw(3));
+    harmful += check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
+  }
+  CHECK(harmful >= 300);
+}
+
+TEST_CASE("flight_recorder: a run with a fault that is skipped is, bit for bit, the same without it") {
+  const TemporaryFolder folder;
+  auto all = precisions;
+  all.push_back("[precision]\nuse = 'bf16'\nlevel = 'O2'\n");
+  all.push_back("[precision]\nuse = 'fp8'\n");
+  for (const auto& config : {gpt(folder, 6, "dropout = 0.2\n"), images(folder, 6)}) {
+    for (const auto& precision : all) {
+      CAPTURE(precision);
+      const Fault fault{"loss", "", std::nan(""), 3};
+      const std::string options = "[accumulation]\nuse = 'fixed'\npieces = 2\n";
+      Flight with({config, precision, options, recorder + std::string("every = 2\n")}, fault);
+      with.run.train();
+      CHECK(with.notices.size() == 1);
+      Flight without({config, precision, options}, fault);
+      without.run.on(Event::GradientsReady, [](Run& run) {
+        if (run.step == 2) run.found_inf = torch::ones({});
+      });
+      without.run.train();
+      CHECK(with.run.digest() == without.run.digest());
+      CHECK(with.run.run.updates == without.run.run.updates);
+      CHECK(with.run.run.updates == 5);
+    }
+  }
+}
+
+TEST_CASE("flight_recorder: a fault that does not come again is told as transient") {
+  for (const auto* where : {"loss", "activation"}) {
+    const Fault fault{where, "layers.0", std::nan(""), 2, /*once=*/true};
+    Flight flight({mlp(3), recorder}, fault);
+    flight.run.train();
+    REQUIRE(flight.notices.size() == 1);
+    CHECK(told(flight.notices[0], "transient") == "1");
+    CHECK(last_log.find("transient fault") != std::string::npos);
+    CHECK(flight.run.run.updates == 2);
+  }
+}
+
+TEST_CASE("flight_recorder: gradients that a callback changed are no fault of the machine") {
+  Flight flight({mlp(3)}, std::nullopt);
+  flight.run.on(Event::GradientsReady, [](Run& run) {
+    if (run.step == 1) run.parameters[0].owned.mutable_grad().mul_(HUGE_VAL);
+  });
+  vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
+  const auto late = built_plugins().make<vernier::Callback>("flight_recorder", options);
+  late->prepare(flight.run.run);
+  flight.run.wiring->bus.attach(*late, false);
+  flight.run.train();
+  CHECK(last_log.find("a callback that stands before this one") != std::string::npos);
+}
+
+TEST_CASE("flight_recorder: parameters that went bad in an update are named, and the next step stands still") {
+  Flight flight({mlp(3), recorder + std::string("check_parameters_every = 1\n")}, std::nullopt);
+  std::string name;
+  flight.run.on(Event::GradientsReady, [&](Run& run) {
+    if (run.step != 0) return;
+    const torch::NoGradGuard no_grad;
+    name = run.parameters.back().name;
+    spoil(run.parameters.back().owned, HUGE_VAL);
+  });
+  flight.run.train();
+  REQUIRE_FALSE(flight.notices.empty());
+  CHECK(told(flight.notices[0], "step") == "2");
+  CHECK(told(flight.notices[0], "phase") == "update");
+  CHECK(told(flight.notices[0], "operation") == name);
+}
+
+TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ring is in the report") {
+  Flight flight({mlp(8), recorder + std::string("capsules = 2\nevery = 1\nring = 3\n")}, std::nullopt);
+  flight.run.on(Event::LossReady, [](Run& run) {
+    if (run.step >= 4) run.piece_loss = run.piece_loss * std::nan("");
+  });
+  flight.run.train();
+  CHECK(flight.notices.size() == 4);
+  const auto folder = flight.output.path() / "capsules";
+  CHECK(fs::status(folder).permissions() == fs::perms::owner_all);
+  CHECK(fs::exists(folder / "step-00000005"));
+  CHECK(fs::exists(folder / "step-00000006"));
+  CHECK_FALSE(fs::exists(folder / "step-00000007"));
+  const auto report = folder / "step-00000005" / "report.json";
+  CHECK(fs::status(report).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  const auto capsule = vernier::read_capsule(folder / "step-00000005");
+  CHECK(capsule.step == 5);
+  CHECK(capsule.what == "loss");
+  CHECK(capsule.batch.samples == 6);
+  CHECK(capsule.state.integer("run/step") == 4);
+  CHECK(capsule.seen.difference(capsule.repeated).empty());
+  std::ifstream in(report);
+  std::stringstream text;
+  text << in.rdbuf();
+  for (const auto* part : {"\"step\": 3", "\"step\": 4", "\"of\": \"activation\"", "\"of\": \"gradient\"", "layers.0"}) {
+    CHECK(text.str().find(part) != std::string::npos);
+  }
+  CHECK(text.str().find("\"step\": 2") == std::string::npos);
+}
+
+TEST_CASE("flight_recorder: where the capsule cannot be written, the run goes on") {
+  Flight flight({mlp(4), recorder}, Fault{"loss", "", HUGE_VAL, 2});
+  std::ofstream(flight.output.path() / "capsules") << "in the way";
+  flight.run.train();
+  CHECK(flight.run.run.step == 4);
+  REQUIRE(flight.notices.size() == 1);
+  CHECK(told(flight.notices[0], "capsule").empty());
+}
+
+TEST_CASE("flight_recorder: masks are not blamed") {
+  // scores + mask of -inf, softmax, and a bad value that comes from elsewhere.
+  torch::manual_seed(2);
+  torch::nn::Linear first(8, 8), second(8, 8);
+  struct Net : torch::nn::Module {
+    Net(torch::nn::Linear a, torch::nn::Linear b) {
+      register_module("first", a);
+      register_module("second", b);
+    }
+  } net(first, second);
+  for (const bool is_additive : {false, true}) {
+    vernier::Watch watch(net);
+    watch.begin_forward();
+    const auto x = torch::randn({4, 8});
+    const auto hidden = at::linear(x, first->weight, first->bias);
+    auto scores = hidden.matmul(hidden.t());
+    const auto upper = torch::ones({4, 4}, torch::kBool).triu(1);
+    scores = is_additive ? scores + torch::zeros({4, 4}).masked_fill(upper, -HUGE_VAL) : scores.masked_fill(upper, -HUGE_VAL);
+    const auto weights = scores.softmax(-1);
+    const auto out = at::linear(weights.matmul(hidden), second->weight, second->bias);
+    const auto loss = (out / (out - out.detach())).sum();  // divides by 0
+    loss.backward();
+    watch.stop();
+    const auto origin = watch.origin({{"loss", loss}});
+    REQUIRE(origin);
+    CHECK(origin->operation == "div");
+    CHECK(origin->layer == "second");
+    CHECK(origin->is_after);
+    CHECK_FALSE(watch.origin({{"x", x}, {"weights", weights}}));
+  }
+  vernier::Watch watch(net);
+  watch.begin_forward();
+  const auto scores = torch::randn({3, 3}).masked_fill(torch::ones({3, 3}, torch::kBool), -HUGE_VAL);
+  const auto nothing = scores.softmax(-1);  // rows without a single score
+  watch.stop();
+  const auto origin = watch.origin({{"loss", nothing}});
+  REQUIRE(origin);
+  CHECK(origin->operation.starts_with("softmax"));
+}
