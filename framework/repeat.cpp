@@ -83,7 +83,7 @@ bool Repeat::run(Run& run, const Wiring& wiring, const std::function<void()>& be
   std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;
   for (const auto& parameter : parameters) gradients.emplace_back(parameter.model.grad(), parameter.owned.grad());
   const auto piece = run.piece;
-  const auto loss = run.loss, found_inf = run.found_inf;
+  const auto loss = run.loss, found_inf = run.found_inf, grad_scale = run.grad_scale, norm = run.scaled_norm;
   const auto factor = run.learning_rate_factor;
   const auto metrics = run.metrics;
   const auto notices = run.notices;
@@ -98,6 +98,8 @@ bool Repeat::run(Run& run, const Wiring& wiring, const std::function<void()>& be
     run.piece_loss.reset();
     run.loss = loss;
     run.found_inf = found_inf;
+    run.grad_scale = grad_scale;
+    run.scaled_norm = norm;
     run.learning_rate_factor = factor;
     run.metrics = metrics;
     run.notices = notices;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <vernier/capsule.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <cstdio>
 #include <sstream>
 
-#include "checksum.h"
 #include "file.h"
 #include "json.h"
 
