@@ -60,7 +60,7 @@ double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
 // What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The factor
 // is measured (docs/flight-recorder.md).
 double limit_of(double epsilon, std::size_t depth) {
-  constexpr double factor = 4;
+  constexpr double factor = 2;
   return factor * epsilon * std::sqrt(static_cast<double>(depth));
 }
 

@@ -44,8 +44,8 @@ int main() {
   at::set_num_threads(1);
   torch::manual_seed(1);
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
-  compare_with("GPT, 4 layers of 128, 8 x 128 bytes, float32, one thread", gpt({}), /*rounds=*/40, /*steps=*/5);
+  compare_with("GPT, 4 layers of 128, 8 x 128 bytes, float32, one thread", gpt({}), /*rounds=*/12, /*steps=*/3);
   compare_with("32-32-10 network, batch 8, float32, one thread",
-               {"task.use=mlp", "task.samples=1024", "task.validation=0.0", "optimizer.use=adamw"}, /*rounds=*/60,
-               /*steps=*/500);
+               {"task.use=mlp", "task.samples=1024", "task.validation=0.0", "optimizer.use=adamw"}, /*rounds=*/40,
+               /*steps=*/200);
 }
