@@ -35,7 +35,7 @@ class VERNIER_API Metrics {
 };
 
 // Names in use: step_skipped, scale_changed, policy_changed, checkpoint_saved, checkpoint_failed, checkpoint_skipped,
-// checkpoint_progress, out_of_memory, recovered, plugin_detached, throttled.
+// checkpoint_progress, out_of_memory, recovered, plugin_detached, throttled, non_finite.
 struct Notice {
   using Detail = std::variant<std::int64_t, double, std::string>;
   std::string name;
