@@ -115,8 +115,15 @@ std::unique_ptr<Prepared> prepare_for(const Capsule& capsule, Table config, cons
   const int threads = static_cast<int>(capsule.state.integer("run/threads"));
   return prepare(std::move(config), "replay", host, stop, /*resumes=*/true, threads);
 } catch (...) {
-  rethrow_naming(path, ": the run of this capsule cannot be built; its files must be where they were, seen from here",
-                 Error::Kind::configuration);
+  const auto [text, kind] = caught(Error::Kind::configuration);
+  throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)", kind);
+}
+
+// What is damaged is the wrong thing to name.
+Capsule capsule_at(const std::string& path) try {
+  return read_capsule(path);
+} catch (...) {
+  throw Error(caught().message, Error::Kind::configuration);
 }
 
 }  // namespace
@@ -200,7 +207,7 @@ std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
 
 int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                    const std::atomic<int>& stop) {
-  const auto capsule = read_capsule(path);
+  const auto capsule = capsule_at(path);
   const auto config = configuration_of(capsule, path);
   const bool has_second = !sets.empty();
   set_log_level(static_cast<int>(Level::error));  // plugins told the rest in the run
