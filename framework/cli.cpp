@@ -72,6 +72,7 @@ for people who come from other trainers; each is exactly a --set
   --grad_accum_steps PIECES            accumulation.pieces: each batch in so many, its size stays
   --batch_size SAMPLES                 task.batch_size
   --epochs EPOCHS                      run.epochs, in the place of run.steps
+  --grad_ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
   build                  builds the program and its plugins

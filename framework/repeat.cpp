@@ -26,6 +26,17 @@ std::vector<Plugin*> plugins_at_work(const Wiring& wiring) {
   return all;
 }
 
+class MutedMonitors {
+ public:
+  explicit MutedMonitors(Bus& bus) : bus_(bus) { bus_.mute_monitors(true); }
+  ~MutedMonitors() { bus_.mute_monitors(false); }
+  MutedMonitors(const MutedMonitors&) = delete;
+  MutedMonitors& operator=(const MutedMonitors&) = delete;
+
+ private:
+  Bus& bus_;
+};
+
 }  // namespace
 
 Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
@@ -74,7 +85,7 @@ void Repeat::keep(const Run& run, const Wiring& wiring) {
   versions_.clear();
 }
 
-bool Repeat::run(Run& run, const Wiring& wiring, const std::function<void()>& begin,
+bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
                  const std::function<void()>& compute, const std::function<void()>& end) {
   if (versions_.empty()) throw Error("a step is repeated in GradientsReady, by who asked for keep_for_repeat in prepare");
   const bool is_untouched = versions_ == versions(run);
@@ -83,7 +94,7 @@ bool Repeat::run(Run& run, const Wiring& wiring, const std::function<void()>& be
   std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;
   for (const auto& parameter : parameters) gradients.emplace_back(parameter.model.grad(), parameter.owned.grad());
   const auto piece = run.piece;
-  const auto loss = run.loss, found_inf = run.found_inf, grad_scale = run.grad_scale, norm = run.scaled_norm;
+  const auto loss = run.loss, found_inf = run.found_inf, overflow = run.overflow, grad_scale = run.grad_scale, norm = run.scaled_norm;
   const auto factor = run.learning_rate_factor;
   const auto metrics = run.metrics;
   const auto notices = run.notices;
@@ -98,16 +109,20 @@ bool Repeat::run(Run& run, const Wiring& wiring, const std::function<void()>& be
     run.piece_loss.reset();
     run.loss = loss;
     run.found_inf = found_inf;
+    run.overflow = overflow;
     run.grad_scale = grad_scale;
     run.scaled_norm = norm;
     run.learning_rate_factor = factor;
     run.metrics = metrics;
     run.notices = notices;
   };
-  put(run, kept_);
   try {
+    put(run, kept_);
     begin();
-    compute();
+    {
+      const MutedMonitors muted(wiring.bus);
+      compute();
+    }
     end();
   } catch (...) {
     put_back();

@@ -18,8 +18,9 @@ class Repeat {
   void keep(const Run& run, const Wiring& wiring);     // when the batch is there
   void mark(const Run& run) { versions_ = versions(run); }  // when its gradients are
 
-  // Puts back what was kept, calls begin, compute and end, and puts all back as it is now. False: see Control.
-  bool run(Run& run, const Wiring& wiring, const std::function<void()>& begin, const std::function<void()>& compute,
+  // Puts back what was kept, calls begin, compute and end, and puts all back as it is now, whatever is thrown. Monitors are
+  // told nothing. False: see Control.
+  bool run(Run& run, Wiring& wiring, const std::function<void()>& begin, const std::function<void()>& compute,
            const std::function<void()>& end);
 
  private:

@@ -152,6 +152,7 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { watcher.watch.emplace(*run.model, keep_outputs); });
   watcher.watch->stop();
   replayed.bits = fingerprint(run);
+  run.gradients();  // divided by what they were scaled with, to be compared with those of a run without a scaler
   replayed.outputs = watcher.watch->outputs();
   replayed.operations = watcher.watch->operations();
   replayed.epsilon = watcher.watch->coarsest_epsilon();
@@ -174,7 +175,7 @@ std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
   std::map<std::pair<std::string, int>, std::vector<const LayerOutput*>> others;
   for (const auto& output : second.outputs) others[{output.layer, output.piece}].push_back(&output);
   std::map<std::pair<std::string, int>, std::size_t> met;
-  std::size_t depth = 0;
+  std::map<int, std::size_t> depths;  // by piece
   for (const auto& output : first.outputs) {
     const auto& same = others[{output.layer, output.piece}];
     const auto index = met[{output.layer, output.piece}]++;
@@ -184,10 +185,11 @@ std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
     row.first = output.range;
     row.second = same[index]->range;
     row.distance = distance_of(output.value, same[index]->value);
-    depth += output.piece == 0 ? 1 : 0;
-    row.limit = limit_of(epsilon, depth);
+    row.limit = limit_of(epsilon, ++depths[output.piece]);
     rows.push_back(std::move(row));
   }
+  std::size_t deepest = 0;
+  for (const auto& [piece, depth] : depths) deepest = std::max(deepest, depth);
   // Backward comes to the last layer first.
   for (std::size_t i = first.gradients.size(); i-- > 0;) {
     const auto& [name, gradient] = first.gradients[i];
@@ -199,7 +201,7 @@ std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
     row.first = range_of(gradient);
     row.second = range_of(found->second);
     row.distance = distance_of(gradient, found->second);
-    row.limit = limit_of(epsilon, 2 * depth);
+    row.limit = limit_of(epsilon, 2 * deepest);
     rows.push_back(std::move(row));
   }
   return rows;

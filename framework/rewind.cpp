@@ -29,8 +29,10 @@ State Rewind::back_to(std::int64_t step) {
   return kept_.back().snapshot;
 }
 
-void Rewind::drop(std::int64_t first, std::int64_t count) {
-  for (std::int64_t batch = std::max<std::int64_t>(first, 0); batch < first + count; ++batch) dropped_.insert(batch);
+void Rewind::drop(std::int64_t last, std::int64_t count) {
+  for (auto batch = last; batch >= 0 && count > 0; --batch) {
+    if (dropped_.insert(batch).second) count -= 1;
+  }
 }
 
 State Rewind::save() const {

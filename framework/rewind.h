@@ -21,8 +21,8 @@ class Rewind {
   // The newest that was taken at `step` or before, else the oldest. What is newer is forgotten: it will come again.
   State back_to(std::int64_t step);
 
-  // Batches to be passed over, by Run::drawn.
-  void drop(std::int64_t first, std::int64_t count);
+  // Batches to be passed over, by Run::drawn: the last `count` up to `last` that are not dropped yet.
+  void drop(std::int64_t last, std::int64_t count);
   bool is_dropped(std::int64_t batch) const { return dropped_.count(batch) != 0; }
 
   State save() const;

@@ -75,7 +75,7 @@ bool is_summary_of(const std::string& path, const Run& run) {
 }
 
 void count_step(AmpStats& stats, const Run& run, double seconds) {
-  stats.add({.seconds = seconds, .is_amp = run.found_inf.defined()});
+  stats.add({.seconds = seconds, .is_amp = run.overflow.defined()});
   for (const auto* metric : run.metrics.set_now()) {
     if (metric->name == "scale" && (run.device.is_cpu() || stats.history().empty())) {
       stats.set_scale(run.step + 1, metric->value());
@@ -88,7 +88,8 @@ void count_step(AmpStats& stats, const Run& run, double seconds) {
     for (const auto& [key, detail] : notice.details) {
       const auto* text = std::get_if<std::string>(&detail);
       const auto* number = std::get_if<double>(&detail);
-      if (notice.name == "step_skipped" && text != nullptr && *text == "gradients not finite") stats.add_overflow();
+      const bool is_overflow = text != nullptr && *text == "gradients not finite" && run.overflow.defined();
+      if (notice.name == "step_skipped" && is_overflow) stats.add_overflow();
       if (notice.name == "scale_changed" && key == "to" && number != nullptr) stats.set_scale(run.step + 2, *number);
     }
   }

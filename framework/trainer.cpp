@@ -22,21 +22,11 @@ void refuse_half_a_batch(const std::vector<Batch>& pieces, const Batch& batch) {
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
 }
 
-// The layers are known where the gradients are still those of that step: on a GPU the next ones have taken their place.
-std::vector<std::pair<std::string, Notice::Detail>> why_skipped(const Run& run, std::int64_t step) {
+std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t most = 3;
-  std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
-  const auto names = step == run.step + 1 ? run.non_finite_gradients() : std::vector<std::string>{};
-  if (step == run.step + 1 && names.empty()) {
-    details.emplace_back("reason", std::string("vetoed"));
-    return details;
-  }
-  details.emplace_back("reason", std::string("gradients not finite"));
   std::string text;
   for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? "," : "") + names[i];
-  if (names.size() > most) text += c10::str(" and ", names.size() - most, " more");
-  if (!text.empty()) details.emplace_back("gradients", text);
-  return details;
+  return names.size() > most ? text + c10::str(" and ", names.size() - most, " more") : text;
 }
 
 }  // namespace
@@ -63,6 +53,7 @@ void Trainer::step(Run& run) {
   if (repeat_.is_asked()) repeat_.keep(run, wiring_);
   compute_gradients(run);
   if (repeat_.is_asked()) repeat_.mark(run);
+  look_for_overflow(run);
   bus_.emit(Event::GradientsReady, run);
   if (!optimizer_->divides_gradients()) run.gradients();
   optimizer_->step(run);
@@ -118,6 +109,7 @@ void Trainer::compute_gradients(Run& run) {
   }
   run.loss.reset();
   run.found_inf.reset();
+  run.overflow.reset();
   run.grad_scale.reset();
   run.scaled_norm.reset();
   const auto pieces = accumulation_->split(run.batch);
@@ -138,6 +130,15 @@ void Trainer::compute_gradients(Run& run) {
   distributed_->reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
+  run.overflow = run.found_inf;
+}
+
+// Which gradients are not finite is known before a listener clips them, which spreads a nan. Only the CPU may look.
+void Trainer::look_for_overflow(Run& run) {
+  not_finite_.clear();
+  if (!run.device.is_cpu()) return;
+  const bool has_overflowed = run.overflow.defined() && is_set(run.overflow);
+  if (has_overflowed || !std::isfinite(run.loss.item<double>())) not_finite_ = run.non_finite_gradients();
 }
 
 // What fails after the task has answered is the precision policy's.
@@ -158,9 +159,9 @@ void Trainer::backward(const torch::Tensor& loss) {
 // Counts the step, and learns whether it was applied: at once on the CPU, one step late on a GPU. The rule is fixed, so
 // runs stay reproducible.
 void Trainer::settle(Run& run) {
-  const auto count = [&run](bool skipped, std::int64_t step) {
+  const auto count = [&](bool skipped, std::int64_t step) {
     run.updates += skipped ? 0 : 1;
-    if (skipped) run.notice("step_skipped", why_skipped(run, step));
+    if (skipped) tell_skipped(run, step);
   };
   run.grad_scale.reset();  // the optimizer has divided
   run.drawn += 1;
@@ -175,6 +176,18 @@ void Trainer::settle(Run& run) {
   } else {
     skipped_.send(run.found_inf);
   }
+}
+
+// On a GPU, a step late, the gradients are those of another step, and a veto looks as an overflow does.
+void Trainer::tell_skipped(Run& run, std::int64_t step) {
+  std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
+  const bool is_known = step == run.step + 1;
+  if (is_known && not_finite_.empty()) not_finite_ = run.non_finite_gradients();
+  const bool has_overflowed = run.overflow.defined() && (!is_known || is_set(run.overflow));
+  const bool is_bad = has_overflowed || !not_finite_.empty();
+  details.emplace_back("reason", std::string(is_bad ? "gradients not finite" : "vetoed"));
+  if (!not_finite_.empty()) details.emplace_back("gradients", some_of(not_finite_));
+  run.notice("step_skipped", std::move(details));
 }
 
 void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
@@ -206,7 +219,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
     }
   });
   run.recompute = [this, &run] {
-    const auto loss = run.loss, found_inf = run.found_inf;
+    const auto loss = run.loss, found_inf = run.found_inf, overflow = run.overflow;
     const auto* caller = called_;
     precision_->commit(run);  // the optimizer may have moved `owned`, and forward reads `model`
     compute_gradients(run);
@@ -214,6 +227,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
     called_ = caller;
     // An inf of any of the passes makes the whole update void.
     if (found_inf.defined() && run.found_inf.defined()) run.found_inf = torch::maximum(found_inf, run.found_inf);
+    if (overflow.defined() && run.overflow.defined()) run.overflow = torch::maximum(overflow, run.overflow);
     return std::exchange(run.loss, loss);
   };
 }
@@ -283,11 +297,14 @@ void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
   rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
   if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
-  outcome_.amp.load(own.part("amp"));
+  if (own.has("amp/total_steps")) outcome_.amp.load(own.part("amp"));
   run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
   best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
-  if (own.has("validation_loss")) outcome_.validation_loss = own.real("validation_loss");
-  if (own.has("best_validation_loss")) outcome_.best_validation_loss = own.real("best_validation_loss");
+  const auto real = [&](const char* name) {
+    return own.has(name) ? std::optional(own.real(name)) : std::optional<double>();
+  };
+  outcome_.validation_loss = real("validation_loss");
+  outcome_.best_validation_loss = real("best_validation_loss");
 }
 
 // Between two steps.
@@ -296,18 +313,19 @@ void Trainer::go_back(Run& run) {
   const auto given_up = run.step;
   const auto memory = asker->save();
   const auto snapshot = rewind_.back_to(run.step - back);
-  rewind_.drop(run.drawn - drop, drop);
+  rewind_.drop(run.drawn - 1, drop);
   asked_.clear();
   skipped_ = {};
-  restore_snapshot(snapshot, run, wiring_.plugins(), configuration());
+  is_whole_ = false;
+  restore_snapshot_quietly(snapshot, run, wiring_.plugins());  // of this run, or let in where it was resumed
   load(run, snapshot.part("trainer"));
   asker->load(memory);
+  is_whole_ = true;
   saved_step_ = -1;
   rewound_from_ = given_up;
 }
 
 Outcome Trainer::train(Run& run) {
-  const std::int64_t samples = run.samples, tokens = run.tokens, steps = run.step;
   try {
     attributed(run, [&] { loop(run); });
   } catch (...) {
@@ -320,9 +338,6 @@ Outcome Trainer::train(Run& run) {
     }
     std::rethrow_exception(failure);
   }
-  outcome_.steps = run.step - steps;
-  outcome_.samples = run.samples - samples;
-  outcome_.tokens = run.tokens - tokens;
   outcome_.updates = run.updates + (skipped_.peek() == false ? 1 : 0);  // on a GPU the last one is known only now
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
@@ -354,6 +369,9 @@ void Trainer::loop(Run& run) {
     if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     outcome_.seconds += seconds;
+    outcome_.steps += 1;
+    outcome_.samples += run.batch.samples;
+    outcome_.tokens += run.batch.tokens;
     count_step(outcome_.amp, run, seconds);
     run.notices.clear();  // every listener has seen them
     run.step += 1;
@@ -361,28 +379,37 @@ void Trainer::loop(Run& run) {
   }
   outcome_.signal = is_finished(run) ? 0 : stop_.load();
   if (saved_step_ != run.step) save(run);
+  if (skipped_.peek() == true) {  // on a GPU, of the last step
+    tell_skipped(run, run.step);
+    outcome_.amp.add_overflow();
+  }
   bus_.emit(Event::RunEnd, run);
 }
 
 // What comes after a step: a validation, the end of an epoch, a checkpoint.
 void Trainer::conclude(Run& run) {
   is_whole_ = true;
+  if (asked_rewind_.asker != nullptr || !asked_.empty()) asked_failure_ = {};
+  if (asked_rewind_.asker != nullptr) return go_back(run);
+  const bool is_validated = !validation_due_ || validate(run);
+  if (is_validated) end_epoch(run);
   if (asked_failure_.asker != nullptr) {
     called_ = std::exchange(asked_failure_.asker, nullptr);
     throw Error(asked_failure_.why);
   }
-  if (asked_rewind_.asker != nullptr) return go_back(run);
-  if (validation_due_ && !validate(run)) return;
-  validation_due_ = false;
-  is_whole_ = false;
-  if (run.step % task_->batches_per_epoch() == 0) {
-    bus_.emit(Event::EpochEnd, run);
-    run.epoch += 1;
-  }
-  is_whole_ = true;
+  if (!is_validated) return;
   exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
   if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
   if (checkpoint_->due(run)) save(run);
+}
+
+void Trainer::end_epoch(Run& run) {
+  validation_due_ = false;
+  if (run.step % task_->batches_per_epoch() != 0) return;
+  is_whole_ = false;
+  bus_.emit(Event::EpochEnd, run);
+  run.epoch += 1;
+  is_whole_ = true;
 }
 
 // False where a signal cut it short: it is done again where the run goes on, which is then the run that was not

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <vernier/sdk.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -35,10 +36,16 @@ std::string layer_of(const std::string& parameter) {
   return dot == std::string::npos ? "" : parameter.substr(0, dot);
 }
 
+// What gradients are still multiplied by in memory.
+double pending_scale(const Run& run) {
+  return run.grad_scale.defined() ? run.grad_scale.item<double>() : 1.0;
+}
+
 // The last output of each layer of a step's first piece.
 class Outputs final : public vernier::Interceptor {
  public:
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
+    if (!is_collecting) return operation.proceed(std::move(arguments));  // a layer that is computed again in backward
     const std::string layer(operation.layer());
     auto results = operation.proceed(std::move(arguments));
     const bool is_tensor = !layer.empty() && !results.empty() && results.front().isTensor();
@@ -49,6 +56,7 @@ class Outputs final : public vernier::Interceptor {
     return results;
   }
   std::vector<std::tuple<std::string, torch::Tensor, torch::ScalarType>> measured;
+  bool is_collecting = false;
 };
 
 }  // namespace
@@ -67,7 +75,7 @@ class FlightRecorder final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::BatchReady, [this](Run& run) { begin_piece(run); });
-    bus.on(Event::LossReady, [this](Run&) { intercept_.reset(); });
+    bus.on(Event::LossReady, [this](Run&) { stop_collecting(); });
     bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
     bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
   }
@@ -85,10 +93,12 @@ class FlightRecorder final : public vernier::Callback {
     return state;
   }
   void load(const vernier::State& state) override {
-    capsules_ = state.integer("capsules");
-    overflows_ = state.integer("overflows");
+    // Going back does not make the capsules unwritten.
+    capsules_ = std::max(capsules_, state.integer("capsules"));
+    overflows_ = std::max(overflows_, state.integer("overflows"));
     bad_parameter_ = state.text("bad_parameter");
     ring_ = vernier::ring_from(state.text("ring"));
+    sampled_ = -1;
   }
 
  private:
@@ -106,33 +116,43 @@ class FlightRecorder final : public vernier::Callback {
     if (!is_sampled(run) || sampled_ == run.step) return;
     sampled_ = run.step;  // the first piece only
     outputs_.measured.clear();
+    outputs_.is_collecting = true;
     intercept_.emplace(layers_, outputs_);
   }
 
-  void look(Run& run) {
+  void stop_collecting() {
+    outputs_.is_collecting = false;
     intercept_.reset();
+  }
+
+  void look(Run& run) {
+    stop_collecting();
     if (is_sampled(run)) sample(run);
     if (run.step % check_every_ != 0 && bad_parameter_.empty()) return;
     const auto what = what_is_bad(run);
     if (what.empty()) return;
-    const bool is_overflow = what == "gradients" && run.found_inf.defined();
+    const bool is_overflow = what == "gradients" && run.overflow.defined();
     auto& count = is_overflow ? overflows_ : capsules_;
     const bool is_looked_into = count < (is_overflow ? most_overflows_ : most_capsules_);
     if (is_looked_into) count += 1;
     if (is_looked_into) {
       investigate(run, what);
     } else if (!is_overflow) {
-      run.notice("non_finite", {{"step", run.step + 1}, {"what", what}, {"place", std::string("not looked into")}});
+      tell_in_short(run, what);
     }
     run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));  // the weights stand still
     bad_parameter_.clear();
   }
 
-  // "loss", "gradients", "parameter", or "".
+  static void tell_in_short(Run& run, const std::string& what) {
+    run.notice("non_finite", {{"step", run.step + 1}, {"what", what}, {"place", std::string("not looked into")}});
+  }
+
+  // "loss", "gradients", "parameter", or "". A veto of others is no fault.
   std::string what_is_bad(const Run& run) const {
     if (!std::isfinite(run.loss.item<float>())) return "loss";
     if (!bad_parameter_.empty()) return "parameter";
-    if (run.found_inf.defined()) return run.found_inf.item<float>() != 0 ? "gradients" : "";
+    if (run.overflow.defined()) return run.overflow.item<float>() != 0 ? "gradients" : "";
     if (const auto norm = run.metrics.value("grad_norm")) return std::isfinite(*norm) ? "" : "gradients";
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> sums;
@@ -162,17 +182,24 @@ class FlightRecorder final : public vernier::Callback {
     }
   }
 
-  void sample(Run& run) {
+  // Gradients are left as they are, and their ranges divided: run.gradients() would have others (clip_norm) sum the norm
+  // that they have already.
+  void sample(const Run& run) {
     vernier::StepSample sample{run.step + 1, {}};
-    const auto add = [&sample](const std::string& layer, const char* kind, const torch::Tensor& measured,
-                               torch::ScalarType dtype) {
+    const double scale = pending_scale(run);
+    const auto add = [&](const std::string& layer, const char* kind, const torch::Tensor& measured,
+                         torch::ScalarType dtype, double divisor) {
       const auto brought = measured.to(torch::kCPU);
-      sample.layers.push_back({layer, kind, vernier::range_from(brought.const_data_ptr<double>(), dtype)});
+      auto range = vernier::range_from(brought.const_data_ptr<double>(), dtype);
+      range.amax /= divisor;
+      range.rms /= divisor;
+      sample.layers.push_back({layer, kind, range});
     };
-    for (const auto& [layer, measured, dtype] : outputs_.measured) add(layer, "activation", measured, dtype);
+    for (const auto& [layer, measured, dtype] : outputs_.measured) add(layer, "activation", measured, dtype, 1);
     for (const auto& parameter : run.parameters) {
       const auto& gradient = parameter.owned.grad();
-      if (gradient.defined()) add(parameter.name, "gradient", vernier::measure_range(gradient), gradient.scalar_type());
+      if (!gradient.defined()) continue;
+      add(parameter.name, "gradient", vernier::measure_range(gradient), gradient.scalar_type(), scale);
     }
     outputs_.measured.clear();
     ring_.push_back(std::move(sample));
@@ -209,18 +236,24 @@ class FlightRecorder final : public vernier::Callback {
     bool is_untouched = false;
     try {
       is_untouched = run.control.repeat(begin, end);
-    } catch (...) {
+    } catch (...) {  // all is put back, and the update is skipped all the same
       watch_.reset();
-      throw;
+      warn("step ", run.step + 1, ": ", what, what == "gradients" ? " are" : " is",
+           " not finite; the update is skipped; why is not known, for the step could not be run again: ",
+           vernier::caught().message);
+      return tell_in_short(run, what);
     }
     watch_.reset();
     conclude(run, capsule, is_untouched, is_finite_again);
     tell(run, capsule, write(run, capsule));
   }
 
-  // The state when the step began: live tensors, which may change until it is written.
+  // The state when the step began: live tensors, which may change until it is written. On a GPU there may be no room.
   static void copy_state(const Run& run, Capsule& capsule) {
-    for (const auto& [name, tensor] : run.control.snapshot().tensors) capsule.state.put(name, tensor.detach().clone());
+    const auto live = run.control.snapshot();
+    for (const auto& [name, tensor] : live.tensors) {
+      capsule.state.put(name, tensor.detach().to(torch::Device(torch::kCPU), /*non_blocking=*/false, /*copy=*/true));
+    }
     std::ifstream in(run.output + "/config.toml", std::ios::binary);
     std::stringstream text;
     text << in.rdbuf();
@@ -230,10 +263,13 @@ class FlightRecorder final : public vernier::Callback {
   // Finite gradients whose squares are not.
   static std::optional<Origin> norm_that_overflows(const Run& run) {
     Origin origin;
+    const double scale = pending_scale(run);
     double largest = -1;
     for (const auto& parameter : run.parameters) {
       if (!parameter.owned.grad().defined()) continue;
-      const auto range = vernier::range_of(parameter.owned.grad());
+      auto range = vernier::range_of(parameter.owned.grad());
+      range.amax /= scale;
+      range.rms /= scale;
       if (range.amax <= largest) continue;
       largest = range.amax;
       origin.tensor = parameter.name;

@@ -223,7 +223,7 @@ class Progress final : public vernier::Monitor {
     saving_ = -1;
     if (const auto share = run.metrics.value("underflow")) underflow_ = share;
     if (!run.notices.empty()) tell_notices(run, step);
-    if (validated_) count_from_here(run, step);
+    if (validated_ || has_gone_back(step)) count_from_here(run, step);
     if (draws_bar_) {
       const auto now = Clock::now();
       if (seconds_between(drawn_, now) < interval_ && step != run.steps) return;
@@ -233,7 +233,9 @@ class Progress final : public vernier::Monitor {
     }
   }
 
-  // What lay between the last two steps was no training.
+  bool has_gone_back(std::int64_t step) const { return static_cast<double>(step) <= counted_[0]; }
+
+  // What lay between the last two steps was no training, or was given up.
   void count_from_here(const Run& run, std::int64_t step) {
     validated_ = false;
     counted_ = counts(run, step);

@@ -13,6 +13,7 @@
 //                         deepspeed, megatron: 2
 //   refill = "growth"     when they are counted anew: as the scale grows, or at each good_step
 //   at_min = "stay"       an overflow at min_scale: stay there, or fail; deepspeed: fail
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // Without a minimum the run ends before the scale is no normal float32 number any more. 2^-14, the floor of none, is
@@ -83,14 +84,19 @@ class DynamicScaler final : public vernier::Scaler {
     found_inf_.reset();
   }
 
-  vernier::State save() const override { return scale_->save(); }
+  vernier::State save() const override {
+    auto state = scale_->save();
+    watch_.save(state);
+    return state;
+  }
   void load(const vernier::State& state) override {
     scale_->load(state);
-    watch_.start(scale_->value());
+    watch_.load(state, scale_->value());
   }
 
  private:
   void tell(vernier::Run& run) {
+    watch_.bound.count(run, *this);
     if (!ScaleWatch::is_time(run)) return;
     const double now = scale_->value();
     watch_.tell(run, now);
@@ -98,8 +104,7 @@ class DynamicScaler final : public vernier::Scaler {
     const auto why = law_.min_scale > 0 ? c10::str("gradients still overflow at min_scale = ", now)
                                         : c10::str("gradients still overflow at a scale of ", now,
                                                    ", and a smaller one is no normal float32 number");
-    run.control.fail(*this, why + ": the loss diverged, or a layer computes what is not finite; lower the learning rate, "
-                                  "compute that layer in fp32 by a [[precision.rule]], or go back to an earlier checkpoint");
+    run.control.fail(*this, why + ": " + OverflowBound::remedy);
   }
 
   vernier::LossScaleOptions law_;

@@ -10,6 +10,7 @@
 //   max_factor = 256          powers of two; a layer's factor begins at 1 and goes no higher, and no lower than its inverse
 //   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; others have their own
 //   min_scale = 6.103515625e-05   of the loss
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
 //   measure_every = 100       steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // Weights must be float32 (precision level O1): what is kept in a layer's own products would be lost again in 16 bits.
@@ -136,6 +137,7 @@ class PerLayerScaler final : public vernier::Scaler {
     });
     bus.on(Event::RunFailed, [this](vernier::Run&) { guard_.reset(); });
     bus.on(Event::StepEnd, [this](vernier::Run& run) {
+      watch_.bound.count(run, *this);
       if (ScaleWatch::is_time(run)) watch_.tell(run, scale_->value());
     });
   }
@@ -200,11 +202,12 @@ class PerLayerScaler final : public vernier::Scaler {
     auto state = scale_->save();
     state.put("factors", scaled_.factors);
     state.put("good", good_);
+    watch_.save(state);
     return state;
   }
   void load(const vernier::State& state) override {
     scale_->load(state);
-    watch_.start(scale_->value());
+    watch_.load(state, scale_->value());
     const auto factors = state.tensor("factors"), good = state.tensor("good");
     if (factors.numel() != count_ || good.numel() != count_) {
       throw vernier::Error(c10::str("the saved factors are of ", factors.numel(), " layers or groups, and here are ", count_));

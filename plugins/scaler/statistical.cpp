@@ -10,6 +10,7 @@
 //   deviations = 3.09     one overflow in a thousand steps, were it a normal distribution
 //   forget_after = 200    steps without an overflow after which the margin is made one power of two smaller
 //   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // One more reading of the gradients a step, for the largest; nothing waits for the device.
@@ -37,6 +38,7 @@ class StatisticalScaler final : public vernier::Scaler {
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
+      watch_.bound.count(run, *this);
       if (ScaleWatch::is_time(run)) watch_.tell(run, scale_.item<double>());
     });
   }
@@ -92,6 +94,7 @@ class StatisticalScaler final : public vernier::Scaler {
     vernier::State state;
     state.put("scale", scale_.item<double>());
     for (const auto& [name, value] : memory()) state.put(name, value->item<double>());
+    watch_.save(state);
     return state;
   }
   void load(const vernier::State& state) override {
@@ -99,7 +102,7 @@ class StatisticalScaler final : public vernier::Scaler {
     exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
     scale_ = exponent_.exp2().to(torch::kFloat32);
     for (const auto& [name, value] : memory()) value->fill_(state.real(name));
-    watch_.start(scale_.item<double>());
+    watch_.load(state, scale_.item<double>());
   }
 
  private:

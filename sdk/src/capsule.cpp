@@ -9,7 +9,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 
 #include "file.h"
 #include "json.h"
@@ -77,7 +79,8 @@ Fingerprint fingerprint_from(const Json& json) {
 }
 
 std::string digest_of(const torch::Tensor& tensor) {
-  const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
+  const auto dense = tensor.is_sparse() ? tensor.detach().to_dense() : tensor.detach();
+  const auto bytes = dense.to(torch::kCPU).contiguous();
   Checksum checksum;
   const std::string head = c10::str(bytes.scalar_type(), bytes.sizes());
   checksum.add(head.data(), head.size());
@@ -134,7 +137,7 @@ std::string Capsule::report() const {
 
 void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run) {
   CheckpointManifest about;
-  about.step = capsule.step;
+  about.step = std::max<std::int64_t>(capsule.step - 1, 0);  // updates finished
   about.run = run;
   Tensors model, rest;
   State extra;
@@ -158,11 +161,18 @@ void write_capsule(const std::string& path, const Capsule& capsule, const std::s
   }
   extra.put(report_key, report);
   rest.insert(extra.tensors.begin(), extra.tensors.end());
+  remove_unfinished_checkpoints(std::filesystem::path(path).parent_path().string());
   write_checkpoint(path, about, model, rest);
-  File file(path + "/" + report_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  file.write(report.data(), report.size());
-  file.finish();
-  sync_folder(path);
+  try {
+    File file(path + "/" + report_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    file.write(report.data(), report.size());
+    file.finish();
+    sync_folder(path);
+  } catch (...) {
+    std::error_code ignored;  // the first error is told
+    std::filesystem::remove_all(path, ignored);
+    throw;
+  }
 }
 
 Capsule read_capsule(const std::string& path) {

@@ -76,7 +76,9 @@ void Bus::tell(Event event, Run& run) {
   std::size_t i = 0;
   while (i < listeners.size()) {
     try {
-      for (; i < listeners.size(); ++i) listeners[i].call(run);
+      for (; i < listeners.size(); ++i) {
+        if (!is_muted_ || !listeners[i].monitor) listeners[i].call(run);
+      }
     } catch (...) {
       const auto [text, kind] = caught();
       Plugin& plugin = *listeners[i].plugin;

@@ -178,7 +178,8 @@ Intercept::Intercept(Layers& layers, Interceptor& interceptor) : interceptor_(&i
 // Guards that listeners hold from one event to another go in the order in which they came.
 Intercept::~Intercept() {
   const auto own = [this](const Link& link) { return link.interceptor == interceptor_; };
-  chain.erase(std::find_if(chain.rbegin(), chain.rend(), own).base() - 1);
+  const auto link = std::find_if(chain.rbegin(), chain.rend(), own);
+  if (link != chain.rend()) chain.erase(link.base() - 1);  // else this thread has put up another chain meanwhile
   c10::impl::tls_set_dispatch_key_included(key, !chain.empty());
 }
 

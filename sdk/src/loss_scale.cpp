@@ -176,7 +176,6 @@ State LossScale::save() const {
   state.put("scale", value());
   state.put("_growth_tracker", tracker_.item<std::int64_t>());
   state.put("_hysteresis", left_.item<std::int64_t>());
-  state.put("_exhausted", exhausted_.item<std::int64_t>());
   return state;
 }
 
@@ -188,7 +187,7 @@ void LossScale::load(const State& state) {
   // A row that is longer than an interval that was made shorter ends with the next good step.
   tracker_.fill_(std::clamp<std::int64_t>(tracker, row_start(options_), options_.growth_interval - 1));
   left_.fill_(state.has("_hysteresis") ? std::min(state.integer("_hysteresis"), options_.hysteresis) : options_.hysteresis);
-  exhausted_.fill_(state.has("_exhausted") ? state.integer("_exhausted") : 0);
+  exhausted_.zero_();  // the cause may have been mended: the next overflow tells
 }
 
 void unscale(Run& run, const torch::Tensor& scale) {

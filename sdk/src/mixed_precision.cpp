@@ -235,6 +235,7 @@ State MixedPrecision::save() const {
 }
 
 void MixedPrecision::load(const State& state) {
+  casts_->clear();  // of weights that may be others now
   if (weights_) weights_->load(state);
   float8_->load(state.part("float8"), dtype_);
 }

@@ -97,6 +97,7 @@ torch::Tensor measure_on_device(const torch::Tensor& tensor) {
 
 torch::Tensor measure_range(const torch::Tensor& tensor) {
   const Apart apart;
+  if (tensor.is_sparse()) return measure_range(tensor.detach()._values());  // the rest is zeros
   const bool is_empty = tensor.numel() == 0 || !tensor.is_floating_point() || tensor.layout() != torch::kStrided;
   if (is_empty) {
     auto none = torch::zeros({7}, torch::dtype(torch::kFloat64));

@@ -1,4 +1,5 @@
 #include <ATen/SequenceNumber.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <vernier/error.h>
 #include <vernier/watch.h>
@@ -24,7 +25,11 @@ struct Context final : at::ObserverContext {
 };
 
 const c10::StorageImpl* storage_of(const torch::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  if (!tensor.defined()) return nullptr;
+  if (tensor.is_sparse()) {  // without an operator, for it would be recorded
+    return storage_of(static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())->values());
+  }
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
 void add_tensors(const c10::IValue& value, const std::string& name, Named& tensors) {
@@ -113,10 +118,10 @@ int Watch::Seen::layer_in(const Named& tensors) const {
   return -1;
 }
 
-void Watch::Seen::find_layer(SeenOperation& operation, const Named& tensors, std::int64_t sequence) {
+void Watch::Seen::find_layer(SeenOperation& operation, const Named& tensors, const Place& place) {
   const auto* parent = operation.parent < 0 ? nullptr : &operations[static_cast<std::size_t>(operation.parent)];
   if (operation.is_node) {
-    const auto forward = by_sequence_.find(sequence);
+    const auto forward = by_sequence_.find(place);
     if (operation.name.find("AccumulateGrad") != std::string::npos) {
       operation.layer = -2;
     } else if (forward != by_sequence_.end()) {
@@ -138,7 +143,10 @@ void Watch::Seen::find_layer(SeenOperation& operation, const Named& tensors, std
     }
     return;
   }
-  if (parent != nullptr && (parent->is_node || !parent->is_after)) {
+  // A block that is computed again in backward (vernier::checkpoint) has its own layers, as in forward; before the first
+  // of them `layer` is that of its node.
+  const bool is_forward_again = parent != nullptr && parent->is_node && c10::GradMode::is_enabled();
+  if (parent != nullptr && !is_forward_again && (parent->is_node || !parent->is_after)) {
     operation.layer = parent->layer;
     operation.is_after = parent->is_after;
     return;
@@ -180,13 +188,14 @@ int Watch::Seen::begin(const at::RecordFunction& function) {
     }
     operation.fills_minus_inf |= inputs[i].isDouble() && std::isinf(inputs[i].toDouble()) && inputs[i].toDouble() < 0;
   }
-  find_layer(operation, tensors, function.seqNr());
+  find_layer(operation, tensors, {function.forwardThreadId(), function.seqNr()});
   if (!operation.is_node) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       operation.inputs.push_back(look(tensors[i].first, tensors[i].second, is_read[i]));
     }
-    if (!is_backward && c10::GradMode::is_enabled()) {
-      by_sequence_[static_cast<std::int64_t>(at::sequence_number::peek())] = index;
+    if (c10::GradMode::is_enabled()) {
+      const auto next = static_cast<std::int64_t>(at::sequence_number::peek());
+      by_sequence_[{at::RecordFunction::currentThreadId(), next}] = index;
     }
     if (!written.empty()) written_[index] = std::move(written);
   }
@@ -248,6 +257,28 @@ void Watch::Seen::end(const at::RecordFunction& function, int index) {
     }
   }
   if (!results.empty()) keep(operation, results.front().second);
+}
+
+bool Watch::Seen::is_in_node(int operation) const {
+  for (int i = operation; i >= 0; i = operations[static_cast<std::size_t>(i)].parent) {
+    if (operations[static_cast<std::size_t>(i)].is_node) return true;
+  }
+  return false;
+}
+
+// What ran since the last node of the piece before was for this one.
+void Watch::Seen::begin_piece() {
+  piece += 1;
+  for (int i = static_cast<int>(operations.size()) - 1; is_backward && i >= 0 && !is_in_node(i); --i) {
+    auto& operation = operations[static_cast<std::size_t>(i)];
+    operation.piece = piece;
+    operation.is_backward = false;
+    operation.layer = -1;
+    operation.is_after = true;
+  }
+  is_backward = false;
+  layer = -1;
+  layers.refresh();
 }
 
 // The outermost operation that brings a layer's weight and an activation together.
@@ -335,10 +366,7 @@ void Watch::hold(const std::string& name, const torch::Tensor& tensor) {
 
 void Watch::begin_forward() {
   const std::lock_guard lock(seen_->mutex);
-  seen_->piece += 1;
-  seen_->is_backward = false;
-  seen_->layer = -1;
-  seen_->layers.refresh();
+  seen_->begin_piece();
 }
 
 void Watch::stop() {

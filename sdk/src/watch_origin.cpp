@@ -159,6 +159,7 @@ std::optional<Origin> Watch::origin(const std::vector<std::pair<std::string, tor
     const auto range = range_of(tensor);
     if (range.is_finite()) continue;
     const int buffer = seen_->buffer_for(tensor);
+    if (buffer < 0) continue;  // no memory that could be followed
     const auto writers = seen_->buffers[static_cast<std::size_t>(buffer)].writers.size();
     const auto fault = search.fault_of_read(buffer, static_cast<int>(writers), range);
     if (earliest.is_there && !(fault < earliest)) continue;

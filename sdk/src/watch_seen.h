@@ -45,6 +45,7 @@ class Watch::Seen {
 
   int begin(const at::RecordFunction& function);
   void end(const at::RecordFunction& function, int index);
+  void begin_piece();
   void resolve();  // brings the ranges to the host
 
   struct Range {
@@ -71,12 +72,14 @@ class Watch::Seen {
   int buffer_for(const torch::Tensor& tensor);
 
  private:
+  using Place = std::pair<std::uint64_t, std::int64_t>;  // of a node in the graph: the thread, and its count there
   SeenTensor look(const std::string& name, const torch::Tensor& tensor, bool is_read = true);
   int layer_in(const std::vector<std::pair<std::string, torch::Tensor>>& tensors) const;
   void find_layer(SeenOperation& operation, const std::vector<std::pair<std::string, torch::Tensor>>& tensors,
-                  std::int64_t sequence);
+                  const Place& place);
+  bool is_in_node(int operation) const;
   void keep(const SeenOperation& operation, const torch::Tensor& tensor);
-  std::unordered_map<std::int64_t, int> by_sequence_;  // operations of forward
+  std::map<Place, int> by_sequence_;  // operations that may have a node
   std::unordered_map<int, std::vector<std::pair<std::string, torch::Tensor>>> written_;  // by an operation at work
 };
 

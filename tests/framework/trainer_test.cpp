@@ -404,6 +404,67 @@ TEST_CASE("trainer: going back without snapshots, and a plugin that ends the run
   CHECK(fails.memory().steps == Sizes{4});  // what the last step left is on disk
 }
 
+TEST_CASE("trainer: a run that was ended where an epoch ends has finished that epoch") {
+  Toy fails;
+  int epochs_ended = 0;
+  fails.look(Event::EpochEnd, [&](const Run&) { ++epochs_ended; });
+  fails.on(Event::StepEnd, [&](Run& run) {
+    if (run.step == 2) run.control.fail(*fails.wiring.task, "enough");
+  });
+  fails.prepare();
+  CHECK(thrown_by([&] { fails.trainer->train(fails.run); }) == failed("task/toy after step 3: enough"));
+  CHECK(epochs_ended == 1);
+  CHECK(fails.memory().last->integer("run/epoch") == 1);
+}
+
+TEST_CASE("trainer: a run that goes back or goes on with other plugins has not failed") {
+  Toy toy;
+  toy.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 1, 1));
+  toy.on(Event::StepEnd, [&](Run& run) {
+    if (run.drawn == 4) run.control.fail(*toy.wiring.task, "overflows at the minimum");
+  });
+  toy.prepare();
+  CHECK(thrown_by([&] { toy.trainer->train(toy.run); }) == Thrown{});
+  CHECK(toy.run.step == 6);
+}
+
+TEST_CASE("trainer: what was validated in a course that was given up is forgotten") {
+  Toy toy;
+  toy.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 4, 1, 10));  // from step 4 to 0, over the validation at 3
+  toy.on(Event::RunEnd, [](Run&) {});
+  std::vector<std::int64_t> validated;
+  toy.look(Event::Validated, [&](const Run& run) { validated.push_back(run.step); });
+  const auto outcome = toy.prepare(3).train(toy.run);
+  Toy plain;
+  const auto without = plain.prepare(3).train(plain.run);
+  CHECK(validated == Sizes{3, 3, 6});
+  CHECK(outcome.steps == 10);  // with those that were given up
+  CHECK(without.steps == 6);
+  CHECK(*outcome.best_validation_loss <= *outcome.validation_loss);
+}
+
+TEST_CASE("trainer: a veto is told as such, an overflow with the gradients that a later listener spreads") {
+  Toy vetoed;
+  const auto& notices = notices_of(vetoed);
+  vetoed.on(Event::GradientsReady, [](Run& run) {
+    if (run.step == 1) run.found_inf = torch::ones({});
+  });
+  vetoed.prepare().train(vetoed.run);
+  CHECK(notices == std::vector<std::string>{"step_skipped step=2 reason=vetoed"});
+  CHECK(vetoed.run.updates == 5);
+
+  Toy overflows;
+  overflows.task().overflows_in = 3;
+  overflows.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+  const auto& told = notices_of(overflows);
+  overflows.on(Event::GradientsReady, [](Run& run) {
+    for (const auto& gradient : run.gradients()) gradient.clamp_(-1, 1).nan_to_num_(0);
+  });
+  const auto outcome = overflows.prepare().train(overflows.run);
+  CHECK(told.at(0) == "step_skipped step=3 reason=gradients not finite gradients=first,second");
+  CHECK(outcome.amp.overflows() == 1);
+}
+
 TEST_CASE("trainer: a loss that a callback replaces is the one that is differentiated and told") {
   Toy toy;
   toy.on(Event::LossReady, [](Run& run) { run.piece_loss = run.piece_loss * 2; });

@@ -204,7 +204,8 @@ TEST_CASE("loss_scale: by operators, as on a GPU, it has the same bits") {
       device.update(found_inf);
       REQUIRE(same_bits(plain.tensor(), device.tensor()));
       const auto a = plain.save(), b = device.save();
-      for (const char* name : {"_growth_tracker", "_hysteresis", "_exhausted"}) {
+      REQUIRE(plain.is_exhausted() == device.is_exhausted());
+      for (const char* name : {"_growth_tracker", "_hysteresis"}) {
         CAPTURE(name);
         REQUIRE(a.integer(name) == b.integer(name));
       }
@@ -245,6 +246,10 @@ TEST_CASE("loss_scale: an overflow storm never makes it 0, inf or nan, and exhau
       REQUIRE(std::isnormal(scale.value()));
     }
     CHECK(scale.is_exhausted() == (std::string(name) != "megatron"));
+    LossScale resumed(torch::kCPU, scale.options());
+    resumed.load(scale.save());
+    CHECK_FALSE(resumed.is_exhausted());
+    CHECK(resumed.value() == scale.value());
     if (std::string(name) == "pytorch") CHECK(scale.value() == 0x1p-126);
     if (std::string(name) == "megatron") CHECK(scale.value() == 1);
   }

@@ -18,7 +18,8 @@
 //   z_score = 6.0, window = 128
 //   skips = 10
 //   min_scale = 1.0
-//   weights_every = 100         steps between looks at the weights; they are looked at in any trouble
+//   weights_every = 100         steps between looks at the weights; they are looked at too where loss or gradients are
+//                               not finite, and before the run is ended
 //   rate_factor = 0.5, rate_steps = 100, rate_return = 100
 //   rewind_back = 10, rewind_drop = 1
 //   snapshot_every = 10, snapshots = 3   copies of the run in memory, for rewind
@@ -151,7 +152,7 @@ class Recovery final : public vernier::Callback {
   // those steps come again; of the second all that counts.
   void load(const vernier::State& state) override {
     const auto which = std::exchange(loads_, loads_ == Loads::window ? Loads::counts : Loads::all);
-    if (which != Loads::counts && !spike_.empty()) outliers_.load(state.part("window"));
+    if (which != Loads::counts && !spike_.empty()) load_window(state.part("window"));
     if (which == Loads::window) return;
     for (auto* policy : policies()) policy->load(state.part(policy->name()));
     skipped_ = state.integer("skipped");
@@ -203,6 +204,11 @@ class Recovery final : public vernier::Callback {
     }
   }
 
+  // Of a run without `spike`, or with another window, there is no course to go on with.
+  void load_window(const vernier::State& state) {
+    if (state.has("values") && state.tensor("values").size(-1) == window_) outliers_.load(state);
+  }
+
   // The course of the rate: lowered, then a line back.
   double rate(Run& run) {
     if (lowered_ == 1) return 1;
@@ -236,7 +242,7 @@ class Recovery final : public vernier::Callback {
   // In one tensor, where the gradients are.
   Verdict measure(Run& run) {
     const torch::NoGradGuard no_grad;
-    Verdict verdict{.step = run.step, .batch = run.drawn, .is_scaled = run.found_inf.defined()};
+    Verdict verdict{.step = run.step, .batch = run.drawn, .is_scaled = run.overflow.defined()};
     const auto loss_value = run.loss.to(torch::kFloat64);
     auto values = torch::stack({loss_value, norm_of(run, loss_value)});
     if (spike_.empty()) {
@@ -254,10 +260,16 @@ class Recovery final : public vernier::Callback {
       if (metric->name != "grad_norm") continue;  // of a callback before this one
       if (const auto* tensor = std::get_if<torch::Tensor>(&metric->number)) return tensor->detach().to(like.options());
     }
-    if (run.found_inf.defined() && spike_.empty()) return torch::zeros_like(like);  // nobody asks
-    const auto norm = vernier::grad_norm(run.gradients());
+    if (run.overflow.defined() && spike_.empty()) return torch::zeros_like(like);  // nobody asks
+    const auto norm = grad_norm(run);
     run.metrics.set("grad_norm", norm);
     return norm.to(like.options());
+  }
+
+  // Where the scaler has found it, the gradients stay scaled: the optimizer divides in the pass that it makes anyway.
+  static torch::Tensor grad_norm(const Run& run) {
+    if (!run.scaled_norm.defined()) return vernier::grad_norm(run.gradients());
+    return run.grad_scale.defined() ? run.scaled_norm / run.grad_scale : run.scaled_norm.clone();
   }
 
   static void veto(Run& run, const torch::Tensor& flag) {
@@ -368,12 +380,17 @@ class Recovery final : public vernier::Callback {
 
   void end(Run& run, Policy& policy, const Verdict& verdict, const Details& what, bool is_asked, bool are_weights) {
     veto_where_it_counts(run);
-    const auto text = in_words(what, verdict.step + 1) + "; " +
-                      (is_asked ? "`" + policy.name() + "` says stop" : "no action of `" + policy.name() + "` is left");
+    auto text = in_words(what, verdict.step + 1) + "; ";
+    text += is_asked ? "`" + policy.name() + "` says stop" : "no action of `" + policy.name() + "` is left";
+    if (are_weights && !is_asked) text += " that could help";
     policy.restart();  // who resumes the run gives all of them another chance
-    if (are_weights)
+    const auto weights = are_weights ? std::vector<std::string>() : non_finite_weights(run);
+    if (!weights.empty()) text += "; weights are not finite: " + some_of(weights);
+    if (are_weights || !weights.empty()) {
       throw Error(text +
-                  " that could help. No checkpoint was made of these weights: --resume goes on from the last one");
+                  ". No checkpoint is made of these weights. --resume goes on from the last one; where it was made "
+                  "after the update that spoiled them, name an earlier one: --resume=PATH");
+    }
     run.control.fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
     has_acted_ = true;
   }

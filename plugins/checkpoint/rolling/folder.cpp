@@ -1,5 +1,5 @@
-// Writes a checkpoint, then moves the links, then removes what need not stay: whatever ends the process in between, the
-// newest that was there before is there still.
+// Writes a checkpoint, then sets aside those that the run went back from, then moves the links, then removes what need
+// not stay: whatever ends the process in between, the newest that was there before is there still, or the new one.
 #include "folder.h"
 
 #include <sys/stat.h>
@@ -60,10 +60,10 @@ Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& p
   const auto start = std::chrono::steady_clock::now();
   make();
   vernier::remove_unfinished_checkpoints(path_);
-  set_aside_later(what.about.step);
   Saved saved{path_of(what.about.step), 0, 0, {}};
   const auto manifest = vernier::write_checkpoint(saved.path, what.about, what.model, what.state, progress);
   for (const auto& [name, file] : manifest.files) saved.bytes += file.bytes;
+  set_aside_later(what.about.step);
   const auto all = steps();
   saved.steps = those_that_stay(all, what.scores, retention_);
   link("latest", all);
@@ -87,16 +87,20 @@ void Folder::make() const {
   }
 }
 
-// They are of a past that the run left when it was resumed from before them, and would be taken for its newest.
+// They are of a past that the run left when it went back, and would be taken for its newest. Until the new one is on
+// the disk they may be all that there is to resume from.
 void Folder::set_aside_later(std::int64_t step) const {
+  bool has_renamed = false;
   for (const auto& checkpoint : vernier::checkpoints_in(path_)) {
     if (vernier::step_of_checkpoint(checkpoint) <= step) break;
     const auto aside = fs::path(path_) / (abandoned_prefix + fs::path(checkpoint).filename().string());
     std::error_code trouble;
     fs::remove_all(aside, trouble);
     if (::rename(checkpoint.c_str(), aside.c_str()) != 0) fail_with_errno(checkpoint, "cannot be renamed");
+    has_renamed = true;
     warn_("the run went back to before " + checkpoint + ", which is kept as " + aside.filename().string());
   }
+  if (has_renamed) vernier::sync_checkpoint_folder(path_);
 }
 
 // For people; a run goes on without: some file systems have no links.

@@ -51,7 +51,17 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* configuration_key = "run/configuration";
 constexpr const char* versions_key = "run/versions";
+constexpr const char* capsule_key = "capsule/report";
 const std::string model_prefix = "model/";
+
+// It is laid out as a checkpoint, but of the middle of a step: a run that went on from it would lack that step's batch.
+[[noreturn]] void refuse_capsule(const std::string& path) {
+  throw Error(path +
+                  ": is a capsule of callback/flight_recorder, kept in the middle of a step; look at it with vernier "
+                  "replay " +
+                  path + ", and resume from a checkpoint of the run",
+              Error::Kind::configuration);
+}
 
 // Copies on the host, in memory that the next copy uses again; pinned where they come from a device.
 class Copies {
@@ -188,7 +198,11 @@ class Rolling final : public vernier::Checkpoint {
 
   std::optional<State> read(const Run& run, const std::string& from) override {
     if (from.empty()) return state_of(folder_of(run.output).read_newest());
-    if (vernier::is_checkpoint(from)) return state_of(vernier::read_checkpoint(from));
+    if (vernier::is_checkpoint(from)) {
+      auto state = state_of(vernier::read_checkpoint(from));
+      if (state->has(capsule_key)) refuse_capsule(from);
+      return state;
+    }
     if (auto state = state_of(folder_of(from).read_newest())) return state;
     throw Error(from + ": is neither a checkpoint (it has no manifest.json) nor the folder of a run with one",
                 Error::Kind::configuration);

@@ -24,7 +24,7 @@ using TensorFunction = std::function<std::vector<torch::Tensor>(const std::vecto
 // added up in another order.)
 //
 // The function is called on the thread of backward, keeps alive what it captures, and must read tensors that change
-// between the two calls from its inputs. Inputs may be undefined, outputs share no memory with them for autograd: change
+// between the two calls from its inputs. Interceptors and their Layers must live until backward is done. Inputs may be undefined, outputs share no memory with them for autograd: change
 // neither in place. Where gradients are recorded, floating-point outputs require them. May be nested. Exceptions of
 // either call pass through. Once differentiable, and with backward() alone: torch::autograd::grad() and a graph of the
 // gradients throw Error, for the parameters' gradients are added to .grad() on the way.

@@ -13,8 +13,8 @@ namespace vernier {
 class Plugin;
 
 // Set by the trainer; all of it is valid from Plugin::prepare on, on the main thread. Where several things are asked for
-// in one step, fail() comes first, then rewind(), then exchange(). What is asked for at Validated comes after the step
-// that follows, but for an exchange.
+// in one step, rewind() comes first, then exchange(); fail() is forgotten where one of them was asked for, for the run may
+// live on. What is asked for at Validated comes after the step that follows, but for an exchange.
 struct VERNIER_API Control {
   // Other plugins in some roles, from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it. What is
   // asked for in one step is exchanged together, before a checkpoint, and told by policy_changed in the next. A refusal

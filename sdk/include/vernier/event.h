@@ -46,6 +46,8 @@ class VERNIER_API Bus {
   // For the host: lets the plugin listen. A monitor is told after all others and can be detached.
   void attach(Plugin& plugin, bool monitor);
   bool listens(const Plugin& plugin, Event event) const;
+  // For the trainer: monitors are told nothing meanwhile, of a step that is only repeated.
+  void mute_monitors(bool muted) { is_muted_ = muted; }
   // For the trainer, between two events: `next` listens in the place of a role's plugin, which is told nothing more.
   void replace(Plugin& plugin, Plugin& next);
 
@@ -66,6 +68,7 @@ class VERNIER_API Bus {
   Plugin* attaching_ = nullptr;
   bool attaching_monitor_ = false;
   std::size_t attaching_at_ = 0;
+  bool is_muted_ = false;
   std::vector<Notice> detached_;  // told with the next event
 };
 

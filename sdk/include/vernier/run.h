@@ -47,6 +47,7 @@ struct VERNIER_API Run {
   torch::Tensor piece_loss;  // at LossReady: the piece's mean, differentiable; a callback may put another in its place
   torch::Tensor loss;        // from GradientsReady: mean over the batch, on the device, float32
   torch::Tensor found_inf;  // from GradientsReady: float32 0-dim, not 0 where the update is skipped; undefined: not checked
+  torch::Tensor overflow;   // from GradientsReady: found_inf as the scaler found it, before any listener's veto
   mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer: see gradients(); float32 0-dim or undefined
   mutable torch::Tensor scaled_norm;  // their 2-norm before that division, float64 0-dim; undefined: not known
   double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady

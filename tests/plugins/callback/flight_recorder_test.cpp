@@ -52,8 +52,10 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
     auto results = operation.proceed(std::move(arguments));
     if (is_met_ || operation.layer() != fault_.layer || !results.front().toTensor().is_floating_point()) return results;
-    is_met_ = true;
     auto output = results.front().toTensor();
+    // A block that keeps its input alone has a graph only when it is computed again.
+    if (fault_.where == "activation gradient" && !output.requires_grad()) return results;
+    is_met_ = true;
     if (fault_.where == "activation") spoil(output, fault_.value);
     if (fault_.where == "activation gradient") output.register_hook([this](const torch::Tensor& g) { return spoiled(g); });
     return results;
@@ -91,6 +93,25 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
   bool is_on_ = false, is_met_ = false;
   int times_ = 0;
   std::optional<vernier::Intercept> guard_;
+};
+
+// Runs every step twice.
+class Repeater final : public vernier::Callback {
+ public:
+  Repeater() { set_id("callback/repeater"); }
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::GradientsReady, [this](Run& run) {
+      const auto before = vernier::fingerprint(run);
+      const bool is_untouched = run.control.repeat([] {}, [&] {
+        ++times;
+        CHECK(before.difference(vernier::fingerprint(run)) == "");
+      });
+      CHECK(is_untouched);
+      CHECK(before.difference(vernier::fingerprint(run)) == "");
+    });
+  }
+  void prepare(Run& run) override { run.control.keep_for_repeat(*this); }
+  int times = 0;
 };
 
 constexpr const char* recorder = "[[callback]]\nuse = 'flight_recorder'\n";
@@ -227,6 +248,128 @@ TEST_CASE("flight_recorder: layer, phase and step of faults at random, in all pr
     harmful += check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
   }
   CHECK(harmful >= 300);
+}
+
+TEST_CASE("flight_recorder: layers of blocks that are computed again in backward") {
+  const TemporaryFolder folder;
+  const auto config = gpt(folder, 3, "recompute = 'full'\n");
+  std::vector<std::string> layers, parameters;
+  {
+    const SmallRun run(from_toml({config}));
+    layers = vernier::Layers(*run.run.model).names();
+    for (const auto& parameter : run.run.parameters) parameters.push_back(parameter.name);
+  }
+  std::mt19937 random(7);
+  const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
+  const std::vector<std::string> places = {"activation", "activation gradient", "gradient"};
+  int harmful = 0;
+  for (int i = 0; i < 60; ++i) {
+    Fault fault;
+    fault.where = places[draw(places.size())];
+    const auto& names = fault.where == "gradient" ? parameters : layers;
+    fault.layer = names[draw(names.size())];
+    fault.value = draw(2) == 0 ? HUGE_VAL : std::nan("");
+    fault.step = 1 + static_cast<std::int64_t>(draw(3));
+    harmful += check_named(config, precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault) ? 1 : 0;
+  }
+  CHECK(harmful >= 45);
+}
+
+TEST_CASE("flight_recorder: the ring has each layer of a block once that is computed again") {
+  const TemporaryFolder folder;
+  const auto ring_of = [&folder](const std::string& more) {
+    Flight flight({gpt(folder, 3, more), recorder + std::string("every = 1\n")}, Fault{"loss", "", std::nan(""), 3});
+    flight.run.train();
+    REQUIRE(flight.notices.size() == 1);
+    std::ifstream in(flight.output.path() / "capsules" / "step-00000003" / "report.json");
+    std::stringstream text;
+    text << in.rdbuf();
+    const auto report = text.str();
+    int count = 0;
+    for (auto at = report.find("\"activation\""); at != std::string::npos; at = report.find("\"activation\"", at + 1)) {
+      ++count;
+    }
+    return count;
+  };
+  const auto plain = ring_of("");
+  CHECK(plain > 0);
+  CHECK(ring_of("recompute = 'full'\n") == plain);
+}
+
+TEST_CASE("flight_recorder: beside recovery, in both orders") {
+  const std::string fault = "[[callback]]\nuse = 'inject'\nwhat = 'nan'\nlayer = 'layers.0'\nat_batch = 4\n";
+  const std::string rewinds =
+      "[[callback]]\nuse = 'recovery'\nnon_finite = ['rewind']\nrewind_back = 2\nsnapshot_every = 2\n";
+  const std::string spikes =
+      "[[callback]]\nuse = 'recovery'\nspike = ['skip 1000']\nz_score = 0.1\nwindow = 4\nskips = 1000\n";
+  for (const bool is_first : {true, false}) {
+    CAPTURE(is_first);
+    const auto both = [&](const std::string& recovery) { return is_first ? recorder + recovery : recovery + recorder; };
+    {
+      Flight flight({mlp(6), fault + both(rewinds)}, std::nullopt);
+      int rewound = 0;
+      flight.run.on(Event::StepEnd, [&](Run& run) {
+        for (const auto& notice : run.notices) rewound += notice.name == "rewound" ? 1 : 0;
+      });
+      flight.run.train();
+      CHECK(rewound == 1);
+      CHECK(flight.run.run.step == 6);
+      REQUIRE(flight.notices.size() == 1);
+      CHECK(told(flight.notices[0], "step") == "4");
+      CHECK(told(flight.notices[0], "what") == "gradients");
+      CHECK(told(flight.notices[0], "phase") == "backward");
+      CHECK(told(flight.notices[0], "transient") == "0");
+    }
+    Flight flight({mlp(30), both(spikes)}, std::nullopt);
+    int vetoed = 0;
+    flight.run.on(Event::StepEnd, [&](Run& run) {
+      vetoed += run.found_inf.defined() && run.found_inf.item<float>() != 0 ? 1 : 0;
+    });
+    flight.run.train();
+    CHECK(vetoed > 0);
+    CHECK(flight.notices.empty());
+  }
+}
+
+TEST_CASE("flight_recorder: where the step cannot be run again, it is skipped and the run goes on") {
+  Flight flight({mlp(4), recorder}, Fault{"loss", "", std::nan(""), 2});
+  int times = 0;
+  flight.run.on(Event::LossReady, [&times](Run& run) {
+    if (run.step == 1 && ++times == 2) throw vernier::Error("no room");
+  });
+  flight.run.train();
+  CHECK(times == 2);
+  CHECK(flight.run.run.step == 4);
+  CHECK(flight.run.run.updates == 3);
+  REQUIRE(flight.notices.size() == 1);
+  CHECK(told(flight.notices[0], "place") == "not looked into");
+  CHECK(last_log.find("no room") != std::string::npos);
+  CHECK_FALSE(fs::exists(flight.output.path() / "capsules"));
+}
+
+TEST_CASE("flight_recorder: a run of which every step is run twice is, bit for bit, the run of one") {
+  const TemporaryFolder folder;
+  const std::string fp16 = "[precision]\nuse = 'fp16'\n[scaler]\n";
+  const std::string around = "[optimizer]\nuse = 'adamw'\n[accumulation]\nuse = 'fixed'\npieces = 2\n";
+  for (const std::string& precision :
+       {std::string("[precision]\nuse = 'fp32'\n"), std::string("[precision]\nuse = 'bf16'\nlevel = 'O2'\n"),
+        std::string("[precision]\nuse = 'fp8'\nrecipe = 'delayed'\n"), fp16 + "use = 'static'\nscale = 1024\n",
+        fp16 + "use = 'dynamic'\ninit_scale = 256\ngrowth_interval = 2\n",
+        fp16 + "use = 'dynamic'\ninit_scale = 16777216\n",  // it overflows
+        fp16 + "use = 'statistical'\n"}) {
+    CAPTURE(precision);
+    const auto config = from_toml({gpt(folder, 5, "dropout = 0.2\n"), around, precision});
+    SmallRun once(config);
+    once.train();
+    Repeater repeater;
+    SmallRun twice(config);
+    repeater.prepare(twice.run);
+    twice.wiring->bus.attach(repeater, false);
+    twice.train();
+    CHECK(repeater.times == 5);
+    CHECK(once.run.updates == twice.run.updates);
+    CHECK(once.digest() == twice.digest());
+  }
 }
 
 TEST_CASE("flight_recorder: a run with a fault that is skipped is, bit for bit, the same without it") {

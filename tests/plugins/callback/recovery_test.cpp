@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <torch/nn/module.h>
+#include <vernier/grad_norm.h>
 
 #include <cmath>
 #include <csignal>
@@ -98,6 +99,14 @@ struct Recovered : Toy {
     prepare();
     thrown = thrown_by([&] { trainer->train(run); });
     return *this;
+  }
+  // Adds a listener to GradientsReady that is told before recovery.
+  void before(std::function<void(Run&)> listener) {
+    wiring.callbacks.insert(wiring.callbacks.begin(),
+                            std::make_unique<toy::Told<vernier::Callback>>(
+                                "callback/before", [listener = std::move(listener)](vernier::Bus& bus) {
+                                  bus.on(Event::GradientsReady, listener);
+                                }));
   }
   Faults* faults;
   Texts told;
@@ -226,6 +235,18 @@ TEST_CASE("recovery: lists go on to the next action, and going back takes all ba
   CHECK(says(ended.text, "no action of `non_finite` is left"));
 }
 
+TEST_CASE("recovery: batches that are passed over already are not counted as dropped again") {
+  const Table options{{"non_finite", value(Texts{"rewind"})},
+                      {"rewind_back", value(std::int64_t{2})},
+                      {"rewind_drop", value(std::int64_t{2})},
+                      {"snapshot_every", value(std::int64_t{1})}};
+  Recovered run(options, {{3, not_a_number}, {4, not_a_number}}, 6);
+  run.train();
+  CHECK(run.thrown == Thrown{});
+  CHECK(run.faults->trained == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});  // 2 and 3, then 1 and 4
+  CHECK(equal(run.weights(), by_hand(Numbers{0, 5, 6, 7, 8, 9})));
+}
+
 TEST_CASE("recovery: a fault that comes again however far it goes back ends the run") {
   const Table options{{"non_finite", value(Texts{"rewind 3"})},
                       {"rewind_back", value(std::int64_t{1})},
@@ -288,6 +309,15 @@ TEST_CASE("recovery: weights that are not finite are named; a skip is no help, a
              "weights are not finite in step 4: second; no action of `non_finite` is left that could help."));
   CHECK(run.memory().steps.empty());
 
+  Recovered skipped({{"non_finite", value(Texts{})}, {"skips", value(std::int64_t{2})}}, {});
+  skipped.before([](Run& now) { now.found_inf = torch::ones({}, torch::kFloat32); });
+  spoil(skipped, 0);
+  skipped.train();
+  CHECK(says(skipped.thrown.text,
+             "2 updates in a row were skipped, the last in step 2; `skips_in_a_row` says stop; weights are not finite: "
+             "second. No checkpoint is made of these weights."));
+  CHECK(skipped.memory().steps.empty());
+
   Recovered back({{"non_finite", value(Texts{"skip", "rewind"})},
                   {"rewind_back", value(std::int64_t{1})},
                   {"rewind_drop", value(std::int64_t{2})},
@@ -298,6 +328,61 @@ TEST_CASE("recovery: weights that are not finite are named; a skip is no help, a
   CHECK(back.thrown == Thrown{});
   CHECK(back.told.size() == 2);  // the newest copy has them too
   CHECK(equal(back.weights(), by_hand(Numbers{0, 1, 5, 6, 7, 8})));
+}
+
+TEST_CASE("recovery: another listener's veto is no scaler; gradients that are not finite are met beside it") {
+  Recovered run({}, {});
+  run.before([](Run& now) {
+    now.found_inf = torch::zeros({}, torch::kFloat32);
+    if (now.step == 2) now.parameters[0].owned.grad().fill_(not_a_number);
+  });
+  run.train();
+  CHECK(run.thrown == Thrown{});
+  CHECK(run.told == Texts{"3: trigger=non_finite gradients=first action=skip time=1 of 10"});
+  CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 3, 4, 5})));
+}
+
+TEST_CASE("recovery: the norm that the scaler has found is taken, and the gradients stay scaled") {
+  Recovered run({{"spike", value(Texts{"skip"})}}, {});
+  run.before([](Run& now) {
+    const auto gradients = now.gradients();
+    for (const auto& gradient : gradients) gradient.mul_(4);
+    now.grad_scale = torch::full({}, 4.0, torch::kFloat32);
+    now.scaled_norm = vernier::grad_norm(gradients).to(torch::kFloat64);
+  });
+  int steps = 0;
+  run.on(Event::GradientsReady, [&steps](Run& now) {
+    CHECK(now.scaled_norm.defined());
+    CHECK(now.grad_scale.defined());
+    const auto norm = vernier::grad_norm(now.gradients()).item<double>();  // as the optimizer will use them
+    CHECK(now.metrics.value("grad_norm").value() == doctest::Approx(norm));
+    steps += 1;
+  });
+  run.train();
+  CHECK(run.thrown == Thrown{});
+  CHECK(steps == 6);
+  CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 2, 3, 4, 5})));
+}
+
+TEST_CASE("recovery: a run that goes on with `spike`, or with another window, starts their course anew") {
+  Recovered without({}, {}, 2);
+  without.train();
+  CHECK(without.thrown == Thrown{});
+  std::optional<vernier::State> saved = without.memory().last;
+  std::int64_t steps = 2;
+  for (const std::int64_t window : {20, 30}) {
+    CAPTURE(window);
+    REQUIRE(saved);
+    Recovered run({{"spike", value(Texts{"skip"})}, {"window", value(window)}}, {}, steps += 2);
+    auto& trainer = run.prepare();
+    CHECK(thrown_by([&] {
+            trainer.resume(run.run, *saved, /*allow_inexact=*/true);
+            trainer.train(run.run);
+          }) == Thrown{});
+    CHECK(run.run.step == steps);
+    saved = run.memory().last;
+    if (window == 30) CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 2, 3, 4, 5})));
+  }
 }
 
 TEST_CASE("recovery: random faults and lists, stopped at any step and resumed, end in the same bits") {

@@ -246,6 +246,39 @@ TEST_CASE("rolling: checkpoints that a run went back from are kept aside") {
   CHECK(says(warnings[0], "kept as abandoned-step-00000030"));
 }
 
+TEST_CASE("rolling: after going back, the later ones are set aside only once the new one is on the disk") {
+  for (const int reason : {ENOSPC, EIO}) {
+    for (int nth = 1;; ++nth) {
+      CAPTURE(nth);
+      Fixture fixture(1);
+      fixture.write(30);
+      bool has_failed = false, is_reached = false;
+      {
+        const faulty_disk::Watch watch(fixture.folder.path(), nth, reason);
+        has_failed = thrown_by([&] { fixture.write(20); }) != Thrown{};
+        is_reached = static_cast<int>(faulty_disk::calls.size()) >= nth;
+      }
+      const auto newest = fixture.read();
+      CHECK((newest == 20 || (has_failed && newest == 30)));
+      fixture.write(20);
+      CHECK(fixture.names() == Names{"step-00000020", "abandoned-step-00000030"});
+      CHECK(fixture.read() == 20);
+      if (!is_reached) break;
+      REQUIRE(nth < 200);
+    }
+  }
+}
+
+TEST_CASE("rolling: after going back, a checkpoint of the same step is replaced and the later ones set aside") {
+  Fixture fixture(2);
+  for (const std::int64_t step : {10, 20, 30}) fixture.write(step);
+  std::ofstream(fixture.file("step-00000020")) << "of the past that was left";
+  fixture.write(20);
+  CHECK(fixture.names() == Names{"step-00000020", "abandoned-step-00000030"});
+  CHECK(fixture.read() == 20);
+  CHECK(fixture.points_to("latest") == "step-00000020");
+}
+
 TEST_CASE("rolling: a newer format is refused, naming both, and not fallen back from") {
   Fixture fixture;
   fixture.write(10);
@@ -274,6 +307,25 @@ TEST_CASE("rolling: a path that is no checkpoint is refused") {
   for (const std::string& path : {fixture.folder / "none", fixture.run.output}) {
     CHECK(fixture.refusal(path).starts_with(path + ": is neither a checkpoint"));
   }
+}
+
+TEST_CASE("rolling: a flight recorder's capsule is refused, and not what has no report") {
+  Fixture fixture;
+  const auto capsule = fixture.folder / "step-00000010";
+  auto state = Fixture::snapshot_of(10);
+  state.tensors.erase("model/weight");
+  const vernier::Tensors model{{"weight", torch::full({16}, 10.0, torch::kFloat32)}};
+  vernier::CheckpointManifest about;
+  about.step = 10;
+  vernier::write_checkpoint(capsule, about, model, state.tensors);
+  CHECK(fixture.read(capsule) == 10);
+  state.put("capsule/report", std::string("{}"));
+  vernier::write_checkpoint(capsule, about, model, state.tensors);
+  CHECK(thrown_by([&] { fixture.plugin->read(fixture.run, capsule); }) ==
+        configuration(capsule +
+                      ": is a capsule of callback/flight_recorder, kept in the middle of a step; look at it with "
+                      "vernier replay " +
+                      capsule + ", and resume from a checkpoint of the run"));
 }
 
 TEST_CASE("rolling: what killed processes left is cleared away") {

@@ -261,6 +261,21 @@ TEST_CASE("progress: the rate is that of this process, without validations") {
   }
 }
 
+TEST_CASE("progress: after a run went back, rate and time left are those of the steps since") {
+  Fixture fixture(0, {{"every", {std::int64_t{10}, ""}}, {"rate", {std::string("samples"), ""}}});
+  fixture.run.step = 50;
+  fixture.run.samples = 400;
+  fixture.begin();
+  fixture.steps(10);
+  fixture.run.step = fixture.run.updates = 20;
+  fixture.run.samples = 160;
+  fixture.steps(10);
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 3);
+  const char* pattern = R"(step 30/100  loss 1\.2500  lr 0\.0003  [0-9.]+[kM]? samples/s  [0-9.]+[MG]B  ETA 0:00)";
+  CHECK_MESSAGE(matches(lines[1], pattern), lines[1]);
+}
+
 TEST_CASE("progress: odd runs" * needs_terminal) {
   SUBCASE("no step at all") {
     Fixture fixture(80);

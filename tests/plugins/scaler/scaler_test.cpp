@@ -11,7 +11,9 @@
 #include <random>
 
 #include "plugin_library.h"
+#include "small_run.h"
 #include "temporary_folder.h"
+#include "thrown.h"
 #include "toy_run.h"
 
 using vernier::Event;
@@ -417,4 +419,28 @@ TEST_CASE("scaler: whether somebody looks at gradients, and whether the optimize
     for (auto* toy : {&scaled, &plain}) toy->prepare().train(toy->run);
     CHECK(Storm::same(scaled.weights(), plain.weights()));
   }
+}
+
+TEST_CASE("scaler: where every update overflows the run ends with a checkpoint, and goes on once that is mended") {
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  for (const char* name : {"dynamic", "static", "statistical", "per_layer"}) {
+    CAPTURE(name);
+    const TemporaryFolder output;
+    const std::string base = "[run]\nsteps = 12\n[task]\nuse = 'mlp'\nsamples = 64\n[optimizer]\nuse = 'sgd'\n[scaler]\nuse = '" +
+                             std::string(name) + "'\noverflows_in_a_row = 5\n[[callback]]\nuse = 'inject'\nwhere = "
+                             "'gradient'\nlayer = '*'\nat_step = 3\nevery = 1\ntimes = ";
+    {
+      SmallRun storm(from_toml({base + "100\n"}), output.path().string());
+      CHECK(says(thrown_by([&] { storm.train(); }).text, "the gradients of 5 updates in a row overflowed"));
+      CHECK(storm.run.step == 7);
+      CHECK(storm.run.updates == 2);
+    }
+    SmallRun mended(from_toml({base + "5\n"}), output.path().string());
+    const auto snapshot = mended.wiring->checkpoint->read(mended.run, "");
+    REQUIRE(snapshot);
+    mended.trainer->resume(mended.run, *snapshot, /*allow_inexact=*/true);
+    CHECK(mended.train().updates == 7);
+    CHECK(mended.run.step == 12);
+  }
+  vernier::set_log_sink(nullptr);
 }
