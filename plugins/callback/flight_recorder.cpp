@@ -344,7 +344,7 @@ class FlightRecorder final : public vernier::Callback {
       details.emplace_back("operation", origin.tensor.empty() ? origin.operation : origin.tensor);
     }
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
-    if (!path.empty()) details.emplace_back("capsule", path);
+    if (!path.empty()) details.emplace_back("capsule", path.substr(run.output.size() + 1));  // in the run's folder
     run.notice("non_finite", std::move(details));
   }
 

@@ -60,11 +60,11 @@ bool is_lowered_by_autocast(std::string_view op) {
   return op == "linear" || op == "matmul" || op == "mm" || op == "addmm" || op.starts_with("conv");
 }
 
-// LibTorch trains no LSTM in float16 on a CPU, and says so in the words of oneDNN, in the first step. Another release or
-// processor may: it is tried.
-bool trains_lstm_in_float16() {
+// LibTorch trains no LSTM in float16 on a CPU, and in bfloat16 on few, and says so in the words of oneDNN, in the first
+// step. Another release or processor may: it is tried.
+bool trains_lstm_in(torch::ScalarType dtype) {
   const at::AutoGradMode grad(true);
-  const Autocast autocast(torch::kCPU, torch::kFloat16);
+  const Autocast autocast(torch::kCPU, dtype);
   const auto zeros = [](at::IntArrayRef sizes) { return at::zeros(sizes).requires_grad_(); };
   try {
     at::lstm(zeros({2, 2, 4}), {zeros({1, 2, 4}), zeros({1, 2, 4})},
@@ -76,11 +76,14 @@ bool trains_lstm_in_float16() {
   return true;
 }
 
-void refuse_lstm_in_float16(const torch::nn::Module& model) {
+void refuse_lstm(const torch::nn::Module& model, torch::ScalarType dtype) {
   for (const auto& module : model.named_modules()) {
-    if (module.value()->name() != "torch::nn::LSTMImpl" || trains_lstm_in_float16()) continue;
-    throw Error("`" + module.key() + "` is an LSTM, and LibTorch trains none in float16 on this CPU; use bf16, or add "
-                "[[precision.rule]] op = \"lstm\" use = \"fp32\"", Error::Kind::configuration);
+    if (module.value()->name() != "torch::nn::LSTMImpl" || trains_lstm_in(dtype)) continue;
+    const bool is_fp16 = dtype == torch::kFloat16;
+    const char* other = is_fp16 && trains_lstm_in(torch::kBFloat16) ? "bf16" : "fp32";
+    throw Error(c10::str("`", module.key(), "` is an LSTM, and LibTorch trains none in ", is_fp16 ? "float16" : "bfloat16",
+                         " on this CPU; use ", other, ", or add [[precision.rule]] op = \"lstm\" use = \"fp32\""),
+                Error::Kind::configuration);
   }
 }
 
@@ -164,8 +167,8 @@ void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
-  const bool casts_weights = dtype_ == torch::kFloat16 && !weights_ && rules_.empty();
-  if (casts_weights && device_ == torch::kCPU) refuse_lstm_in_float16(*run.model);
+  const bool casts_weights = dtype_ != torch::kFloat32 && !weights_ && rules_.empty();
+  if (casts_weights && device_ == torch::kCPU) refuse_lstm(*run.model, dtype_);
   rules_.prepare(layers_);
   if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
   run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";

@@ -219,6 +219,12 @@ void for_each_overlay(const Function& function) {
   }
 }
 
+// What precision/adaptive measures, times, is not the same twice.
+std::string decided_beforehand(const std::string& overlay) {
+  if (overlay != "adaptive") return "";
+  return "[precision]\ndecided = [{step = 3, layer = 'layers.0', op = 'linear', use = 'bf16'}]\n";
+}
+
 // Progress would be drawn among the test's own lines.
 struct Quiet {
   Quiet() : saved(::dup(STDERR_FILENO)) {
@@ -418,7 +424,7 @@ TEST_CASE("with every overlay in configs, a stopped and resumed run is the run t
     if (path.parent_path().filename() == "checkpoint" && path.stem() == "none") return;
     // fp16 needs the scaler that some overlays replace.
     const bool is_scaler_none = path.parent_path().filename() == "scaler" && path.stem() == "none";
-    check_going_on(from_toml({crowded, is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_text(path)}));
+    check_going_on(from_toml({crowded, decided_beforehand(path.stem()), is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_text(path)}));
   });
 }
 
@@ -460,7 +466,7 @@ TEST_CASE("with every precision, scaler, accumulation and optimizer, on one thre
         for (const auto& [optimizer, optimizer_table] : overlays_of("optimizer")) {
           const std::string which = precision + ", " + scaler + ", " + accumulation + ", " + optimizer;
           CAPTURE(which);
-          const auto config = from_toml({wide, precision_table, scaler_table, accumulation_table, optimizer_table,
+          const auto config = from_toml({wide, decided_beforehand(precision), precision_table, scaler_table, accumulation_table, optimizer_table,
                                          "[[monitor]]\nuse = 'jsonl'\n"});
           try {
             SmallRun fits(config);

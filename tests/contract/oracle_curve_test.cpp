@@ -101,6 +101,7 @@ Trained train(const Oracle& oracle, const Curve& curve, int pieces = 1, const st
   toy.run.steps = steps;
   Trained trained;
   toy.on(Event::GradientsReady, [&](Run& run) {
+    run.gradients();  // divided by what the scaler left to the optimizer
     if (run.step == 0) trained.first_norms = norms(run.parameters, true);
     if (scaler && run.step > 0) CHECK(run.metrics.value("scale") == trained.scales.back());
   });

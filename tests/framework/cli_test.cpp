@@ -330,11 +330,11 @@ TEST_CASE("cli: check compares a policy with float32, and fails where the first 
 TEST_CASE("cli: plugins are listed with what they take") {
   Place place;
   CHECK(place.call({"plugins", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"}) == 0);
-  CHECK(says(place.out, "\nscaler\n  dynamic 1.0.0\n"));
+  CHECK(says(place.out, "\nscaler\n  dynamic 1.1.0\n"));
   CHECK(says(place.out, "  wrong_abi   refused: "));
   CHECK(place.call({"plugins", "scaler/dynamic"}) == 0);
   CHECK(says(place.out,
-             "  growth_interval = 2000   (an integer: at least 1)\n      steps without one until the scale grows\n"));
+             "  growth_interval = 2000   (an integer: 1 to 1e+09)\n      steps without one until the scale grows\n"));
   CHECK(place.call({"plugins", "run"}) == 0);
   CHECK(says(place.out, "  seed = 1   (an integer: at least 0)\n"));
   CHECK(place.call({"--version"}) == 0);
