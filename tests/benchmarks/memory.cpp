@@ -84,7 +84,8 @@ int main() {
     const auto use = loops.back()->use();
     std::printf("  %-44s %9.1f MB %9.1f MB\n", name.c_str(), static_cast<double>(use.bytes("activations")) / 1e6,
                 static_cast<double>(use.peak) / 1e6);
+    std::fflush(stdout);
     rivals.push_back({name, [loop = loops.back().get()] { loop->loop.step(); }});
   }
-  compare("the same, one thread", std::move(rivals), /*rounds=*/12, /*steps_a_round=*/1);
+  compare("the same, one thread", std::move(rivals), /*rounds=*/6, /*steps_a_round=*/1);
 }
