@@ -29,18 +29,6 @@ PlainLoop plain_loop(bool bf16) {
   });
 }
 
-std::vector<std::string> configuration(const std::string& precision) {
-  return {"task.use=gpt",
-          "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
-          "task.layers=4",
-          "task.heads=4",
-          "task.width=128",
-          "task.context=128",
-          "task.batch_size=8",
-          "optimizer.use=adamw",
-          "precision.use=" + precision};
-}
-
 }  // namespace
 
 int main() {
@@ -48,7 +36,7 @@ int main() {
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
   for (const bool bf16 : {false, true}) {
     auto plain = plain_loop(bf16);
-    VernierLoop ours(configuration(bf16 ? "bf16" : "fp32"));
+    VernierLoop ours(gpt_configuration(4, 8, {bf16 ? "precision.use=bf16" : "precision.use=fp32"}));
     compare(bf16 ? "GPT, 4 layers of 128, 8 windows of 128, bf16" : "GPT, 4 layers of 128, 8 windows of 128, fp32",
             {{"plain LibTorch loop, _fused_adamw_", [&] { plain.step(); }}, {"Vernier", [&] { ours.step(); }}},
             /*rounds=*/30, /*steps_a_round=*/4);

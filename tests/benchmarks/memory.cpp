@@ -13,19 +13,9 @@
 
 namespace {
 
-std::vector<std::string> configuration(const std::vector<std::string>& more) {
-  std::vector<std::string> all = {
-      "task.use=gpt",       "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
-      "task.layers=8",      "task.heads=4",
-      "task.width=128",     "task.context=128",
-      "task.batch_size=16", "optimizer.use=adamw"};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 // A loop whose memory can be looked at.
 struct Measured {
-  explicit Measured(const std::vector<std::string>& more) : loop(configuration(more)) {
+  explicit Measured(const std::vector<std::string>& more) : loop(gpt_configuration(8, 16, more)) {
     auto& bus = loop.bus();
     bus.attach(listener, false);
   }
@@ -78,7 +68,8 @@ int main() {
   };
   std::vector<std::unique_ptr<Measured>> loops;
   std::vector<Rival> rivals;
-  std::printf("GPT, 8 layers of 128, 16 windows of 128: bytes of a step\n  %-44s %12s %12s\n", "", "activations", "peak");
+  std::printf("GPT, 8 layers of 128, 16 windows of 128: bytes of a step\n  %-44s %12s %12s\n", "", "activations",
+              "peak");
   for (const auto& [name, sets] : levers) {
     loops.push_back(std::make_unique<Measured>(sets));
     const auto use = loops.back()->use();

@@ -6,41 +6,27 @@
 #include "compare.h"
 #include "vernier_loop.h"
 
-namespace {
-
-std::vector<std::string> configuration(std::vector<std::string> more) {
-  std::vector<std::string> all = {
-      "task.use=gpt",       "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
-      "task.layers=2",      "task.heads=4",
-      "task.width=128",     "task.context=128",
-      "task.batch_size=16", "optimizer.use=adamw"};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-}  // namespace
-
 int main() {
   at::set_num_threads(1);
   torch::manual_seed(1);
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
-  VernierLoop fp32(configuration({}));
-  VernierLoop fused(configuration({"precision.use=bf16", "precision.attention=fused"}));
-  VernierLoop bf16(configuration({"precision.use=bf16"}));
+  VernierLoop fp32(gpt_configuration(2, 16));
+  VernierLoop fused(gpt_configuration(2, 16, {"precision.use=bf16", "precision.attention=fused"}));
+  VernierLoop bf16(gpt_configuration(2, 16, {"precision.use=bf16"}));
   compare("GPT, 2 layers of 128, 16 windows of 128, one thread",
           {{"fp32", [&] { fp32.step(); }},
            {"bf16 as PyTorch's autocast", [&] { fused.step(); }},
            {"bf16", [&] { bf16.step(); }}},
           /*rounds=*/20, /*steps_a_round=*/2);
 
-  VernierLoop ruled(configuration({"precision.rule=[{match=\"h.*.mlp.*\", use=\"fp32\"}]"}));
+  VernierLoop ruled(gpt_configuration(2, 16, {"precision.rule=[{match=\"h.*.mlp.*\", use=\"fp32\"}]"}));
   compare("fp32 and a rule for the MLPs that says fp32",
           {{"no rule", [&] { fp32.step(); }}, {"a rule", [&] { ruled.step(); }}}, /*rounds=*/30, /*steps_a_round=*/2);
 
   std::vector<std::unique_ptr<VernierLoop>> pieces;
   for (const char* casts : {"none", "forward", "update"}) {
-    pieces.push_back(std::make_unique<VernierLoop>(configuration(
-        {"precision.use=bf16", std::string("precision.weight_casts=") + casts, "accumulation.pieces=8"})));
+    pieces.push_back(std::make_unique<VernierLoop>(gpt_configuration(
+        2, 16, {"precision.use=bf16", std::string("precision.weight_casts=") + casts, "accumulation.pieces=8"})));
   }
   compare("bf16 in 8 pieces, casts of weights",
           {{"none kept", [&] { pieces[0]->step(); }},

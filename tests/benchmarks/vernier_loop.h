@@ -11,6 +11,21 @@
 #include "config.h"
 #include "trainer.h"
 
+// The small GPT of the benchmarks: blocks of 128, windows of 128 bytes of this project's sources.
+inline std::vector<std::string> gpt_configuration(int layers, int batch_size,
+                                                  const std::vector<std::string>& more = {}) {
+  std::vector<std::string> sets = {"task.use=gpt",
+                                   "task.data=[\"" VERNIER_SOURCE_DIR "/framework\", \"" VERNIER_SOURCE_DIR "/sdk\"]",
+                                   "task.layers=" + std::to_string(layers),
+                                   "task.heads=4",
+                                   "task.width=128",
+                                   "task.context=128",
+                                   "task.batch_size=" + std::to_string(batch_size),
+                                   "optimizer.use=adamw"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
 class VernierLoop {
  public:
   explicit VernierLoop(const std::vector<std::string>& sets)

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <numeric>
 
 #include "snapshot.h"
 #include "thrown.h"
@@ -18,13 +19,13 @@ using Sizes = std::vector<std::int64_t>;
 
 namespace {
 
-// The same training, written by hand.
-std::vector<torch::Tensor> plain_loop(int steps) {
+// The same training, written by hand, over the batches of these numbers in this order.
+std::vector<torch::Tensor> trained_on(const Sizes& batches) {
   toy::Task task;
   Run run;
   task.prepare(run);
-  for (int step = 0; step < steps; ++step) {
-    task.loss(task.next()).backward();
+  for (const auto number : batches) {
+    task.loss(task.batch(number % task.batches_per_epoch())).backward();
     const torch::NoGradGuard no_grad;
     for (auto& parameter : run.model->parameters()) {
       parameter.sub_(parameter.grad(), 0.1);
@@ -34,6 +35,12 @@ std::vector<torch::Tensor> plain_loop(int steps) {
   std::vector<torch::Tensor> weights;
   for (const auto& parameter : run.model->parameters()) weights.push_back(parameter.detach().clone());
   return weights;
+}
+
+std::vector<torch::Tensor> plain_loop(std::int64_t steps) {
+  Sizes batches(static_cast<std::size_t>(steps));
+  std::iota(batches.begin(), batches.end(), 0);
+  return trained_on(batches);
 }
 
 bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
@@ -312,24 +319,6 @@ struct GoesBack final : vernier::Callback {
   std::int64_t bad_batch, back, drop, every, keep, asked = 0, limit = 100;
   std::vector<std::int64_t> trained;
 };
-
-// Gradient descent over the batches of these numbers, in this order.
-std::vector<torch::Tensor> trained_on(const Sizes& batches) {
-  toy::Task task;
-  Run run;
-  task.prepare(run);
-  for (const auto number : batches) {
-    task.loss(task.batch(number % 3)).backward();
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : run.model->parameters()) {
-      parameter.sub_(parameter.grad(), 0.1);
-      parameter.mutable_grad().reset();
-    }
-  }
-  std::vector<torch::Tensor> weights;
-  for (const auto& parameter : run.model->parameters()) weights.push_back(parameter.detach().clone());
-  return weights;
-}
 
 }  // namespace
 
