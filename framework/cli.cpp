@@ -28,6 +28,7 @@
 #include "device.h"
 #include "init_weights.h"
 #include "log.h"
+#include "low_memory.h"
 #include "output.h"
 #include "plugin_list.h"
 #include "prepared.h"
@@ -73,6 +74,9 @@ for people who come from other trainers; each is exactly a --set
   --batch_size SAMPLES                 task.batch_size
   --epochs EPOCHS                      run.epochs, in the place of run.steps
   --grad_ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
+
+  --low_memory           switches on what saves memory and keeps the training what it is, where the files do not say
+                         else: accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each tells its price
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
   build                  builds the program and its plugins
@@ -153,7 +157,9 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float3
   sets.insert(sets.end(), more.begin(), more.end());
   auto config = load_config(files, sets);
   if (in_float32) put_in_float32(config);
-  return prepare(std::move(config), fs::path(files.front()).stem().string(), make_host(given), stop_signal,
+  const auto host = make_host(given);
+  if (given.count("low_memory") != 0) config = with_low_memory(std::move(config), host);
+  return prepare(std::move(config), fs::path(files.front()).stem().string(), host, stop_signal,
                  wants_to_resume(given));
 }
 
@@ -254,6 +260,7 @@ std::string command_of(const po::variables_map& given, const std::vector<std::st
     }
   }
   for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
+  if (given.count("low_memory") != 0) command += " --low_memory";
   return command;
 }
 
@@ -398,7 +405,7 @@ po::variables_map parse(int argc, char** argv) {
   po::options_description known;
   known.add_options()("verb", po::value<std::string>())("argument", po::value<std::vector<std::string>>())(
       "set", po::value<std::vector<std::string>>())("resume", po::value<std::string>())("resume-newest", "")(
-      "plugin-path", po::value<std::vector<std::string>>())("precision", po::value<std::string>())("allow-inexact", "")("quiet", "")("help", "")("version",
+      "plugin-path", po::value<std::vector<std::string>>())("precision", po::value<std::string>())("allow-inexact", "")("low_memory", "")("quiet", "")("help", "")("version",
                                                                                                           "");
   add_shorthands(known);
   po::positional_options_description places;

@@ -33,16 +33,8 @@ void print_options(const std::string& id, const Options& options) {
 
 }  // namespace
 
-void describe_plugin(const Host& host, const std::string& id) {
+Options options_of(const Host& host, const std::string& id) {
   const auto slash = id.find('/');
-  if (id == "run") {
-    Options options("run", Table{{"steps", {std::int64_t{0}, ""}}}, "");
-    try {
-      RunOptions(options, "name of the first file");
-    } catch (const Error&) {  // no length of training is given here
-    }
-    return print_options(id, options);
-  }
   if (slash == std::string::npos) refuse("`vernier plugins " + id + "`: write role/name, as in scaler/dynamic, or run");
   const std::string role = id.substr(0, slash), name = id.substr(slash + 1);
   Options options(id, {}, "");
@@ -54,7 +46,19 @@ void describe_plugin(const Host& host, const std::string& id) {
       describe_as<Distributed>(host, role, name, options) || describe_as<Callback>(host, role, name, options) ||
       describe_as<Monitor>(host, role, name, options);
   if (!known) refuse("there is no role \"" + role + "\"; `vernier plugins` lists all");
-  print_options(id, options);
+  return options;
+}
+
+void describe_plugin(const Host& host, const std::string& id) {
+  if (id == "run") {
+    Options options("run", Table{{"steps", {std::int64_t{0}, ""}}}, "");
+    try {
+      RunOptions(options, "name of the first file");
+    } catch (const Error&) {  // no length of training is given here
+    }
+    return print_options(id, options);
+  }
+  print_options(id, options_of(host, id));
 }
 
 void list_plugins(const Host& host) {

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 
 #include "init_weights.h"
 #include "output.h"
@@ -28,6 +29,16 @@ c10::Device device_of(const RunOptions& options, const Options& run_table) {
   }
 }
 
+// Before the first tensor, so that all of them count.
+void limit_memory_of(c10::Device device, const RunOptions& options, const Options& run_table) {
+  if (options.memory_limit.empty()) return limit_memory(device, 0);
+  try {
+    limit_memory(device, bytes_of(options.memory_limit, device_memory(device)));
+  } catch (const Error& error) {
+    run_table.refuse("memory_limit", error.what());
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
@@ -35,6 +46,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   auto run_table = run_options_table(config);
   RunOptions options(run_table, default_name);
   const auto device = device_of(options, run_table);  // before anything asks about CUDA
+  limit_memory_of(device, options, run_table);
   if (threads == 0) threads = static_cast<int>(options.threads);
   if (threads > 0) at::set_num_threads(threads);
   torch::manual_seed(options.seed);

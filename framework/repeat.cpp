@@ -40,6 +40,12 @@ class MutedMonitors {
 }  // namespace
 
 Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
+  auto plugins = plugins_at_work(wiring);
+  std::erase_if(plugins, [&](auto* plugin) { return askers_.count(plugin) != 0; });
+  return take(run, plugins);
+}
+
+Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins) {
   Moment moment;
   moment.cpu = generator(torch::kCPU).get_state().clone();
   if (!run.device.is_cpu()) moment.device = generator(run.device).get_state().clone();
@@ -51,8 +57,7 @@ Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
       if (tensor.has_storage()) still.insert(tensor.storage().unsafeGetStorageImpl());
     }
   }
-  for (auto* plugin : plugins_at_work(wiring)) {
-    if (askers_.count(plugin) != 0) continue;
+  for (auto* plugin : plugins) {
     auto state = plugin->save();
     for (auto& [name, tensor] : state.tensors) {
       if (still.count(tensor.storage().unsafeGetStorageImpl()) == 0) tensor = tensor.detach().clone();
@@ -83,6 +88,12 @@ std::vector<std::int64_t> Repeat::versions(const Run& run) {
 void Repeat::keep(const Run& run, const Wiring& wiring) {
   kept_ = take(run, wiring);
   versions_.clear();
+}
+
+// Plugins may keep and change the tensors that they were given: the next time needs others.
+void Repeat::again(const Run& run, const Wiring& wiring) {
+  put(run, kept_);
+  kept_ = take(run, wiring);
 }
 
 bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
@@ -130,6 +141,22 @@ bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
   }
   put_back();
   return is_untouched;
+}
+
+// The optimizer comes after what may be undone; monitors and checkpoints only look.
+void Undo::keep(const Run& run, const Wiring& wiring) {
+  std::vector<Plugin*> plugins = {wiring.task.get(), wiring.precision.get(), wiring.scaler.get(), wiring.accumulation.get(),
+                                  wiring.distributed.get()};
+  for (const auto& callback : wiring.callbacks) plugins.push_back(callback.get());
+  kept_ = Repeat::take(run, plugins);
+  drawn_ = run.drawn;
+  loss_ = run.loss;
+}
+
+void Undo::put(Run& run) const {
+  Repeat::put(run, kept_);
+  run.drawn = drawn_;
+  run.loss = loss_;
 }
 
 }  // namespace vernier

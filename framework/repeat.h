@@ -1,4 +1,5 @@
-// What computing a step's gradients changes, kept so that they can be computed once more (Control::repeat).
+// What a step changes before its update, kept so that its gradients can be computed once more (Control::repeat, pieces that
+// found no memory), or that it can be undone.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,8 @@ class Repeat {
   bool is_asked() const { return !askers_.empty(); }
 
   void keep(const Run& run, const Wiring& wiring);     // when the batch is there
+  // Where a computation was broken off: puts back what was kept, so that it can begin anew.
+  void again(const Run& run, const Wiring& wiring);
   void mark(const Run& run) { versions_ = versions(run); }  // when its gradients are
 
   // Puts back what was kept, calls begin, compute and end, and puts all back as it is now, whatever is thrown. Monitors are
@@ -30,12 +33,27 @@ class Repeat {
     std::vector<std::pair<Plugin*, State>> plugins;
   };
   Moment take(const Run& run, const Wiring& wiring) const;
+  static Moment take(const Run& run, const std::vector<Plugin*>& plugins);
   static void put(const Run& run, const Moment& moment);
   static std::vector<std::int64_t> versions(const Run& run);
 
   std::set<const Plugin*> askers_;
   Moment kept_;
   std::vector<std::int64_t> versions_;
+
+  friend class Undo;
+};
+
+// The run as it was between two steps, for a step that ends before it has changed a weight.
+class Undo {
+ public:
+  void keep(const Run& run, const Wiring& wiring);  // before the step's first event
+  void put(Run& run) const;
+
+ private:
+  Repeat::Moment kept_;
+  std::int64_t drawn_ = 0;
+  torch::Tensor loss_;
 };
 
 }  // namespace vernier

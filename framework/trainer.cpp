@@ -1,7 +1,10 @@
 #include "trainer.h"
 
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 
 #include <chrono>
 #include <set>
@@ -20,6 +23,24 @@ void refuse_half_a_batch(const std::vector<Batch>& pieces, const Batch& batch) {
   for (const auto& piece : pieces) samples += piece.samples;
   if (samples == batch.samples && !pieces.empty()) return;
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+}
+
+std::optional<double> weight_of(const std::vector<Batch>& pieces) {
+  double all = 0;
+  for (const auto& piece : pieces) {
+    if (!piece.weight) return std::nullopt;
+    all += *piece.weight;
+  }
+  if (!(all > 0)) throw Error("nothing in the batch has a weight: its samples are all padding");
+  return all;
+}
+
+// The order in which monitors show them is that of their first use, and not every step of a run has them.
+void begin_metrics(Run& run) {
+  run.metrics = {};
+  run.metrics.set("pieces", 0.0);
+  run.metrics.set("batch", 0.0);
+  run.metrics.clear();
 }
 
 std::string some_of(const std::vector<std::string>& names) {
@@ -48,14 +69,19 @@ Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<
 void Trainer::step(Run& run) {
   run.metrics.clear();
   run.learning_rate_factor = 1.0;
+  if (memory_limit(run.device) > 0) {
+    undo_.keep(run, wiring_);
+    can_undo_ = true;
+  }
   bus_.emit(Event::StepBegin, run);
   run.batch = next_batch(run);
   if (repeat_.is_asked()) repeat_.keep(run, wiring_);
-  compute_gradients(run);
+  compute_gradients(run, Tries::smaller);
   if (repeat_.is_asked()) repeat_.mark(run);
   look_for_overflow(run);
   bus_.emit(Event::GradientsReady, run);
   if (!optimizer_->divides_gradients()) run.gradients();
+  can_undo_ = false;
   optimizer_->step(run);
   precision_->commit(run);
   scaler_->update(run);
@@ -68,7 +94,8 @@ void Trainer::rehearse(Run& run) {
   attributed(run, [&] {
     bus_.emit(Event::StepBegin, run);
     run.batch = next_batch(run);
-    compute_gradients(run);
+    if (repeat_.is_asked()) repeat_.keep(run, wiring_);
+    compute_gradients(run, Tries::smaller);
     run.gradients();
   });
   in_step_ = false;
@@ -91,18 +118,76 @@ void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const 
     restore_snapshot_quietly(snapshot, run, plugins);
     run.batch = batch;
     begin();
-    compute_gradients(run);
+    compute_gradients(run, Tries::once);
   });
   in_step_ = false;
 }
 
+void Trainer::pass_over_dropped(Run& run) {
+  while (rewind_.is_dropped(run.drawn)) {
+    task_->next();
+    run.drawn += 1;
+    end_epoch(run);
+  }
+}
+
+// An update does not go over the end of an epoch.
 Batch Trainer::next_batch(Run& run) {
-  for (; rewind_.is_dropped(run.drawn); ++run.drawn) task_->next();
-  return task_->next();
+  gathered_ = 1;
+  if (!accumulation_->gathers()) return task_->next();
+  const auto samples = samples_of_batch(run);
+  const auto wanted = accumulation_->batches(run.step, run.epoch, samples);
+  std::vector<Batch> batches;
+  auto next = run.drawn;
+  do {
+    auto batch = task_->next();
+    if (!rewind_.is_dropped(next)) batches.push_back(std::move(batch));
+    next += 1;
+  } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
+  gathered_ = next - run.drawn;
+  return Batch::concatenated(batches);
+}
+
+// Of a whole one, which the first is: looked at, and put back.
+std::int64_t Trainer::samples_of_batch(const Run& run) {
+  if (samples_of_batch_ > 0) return samples_of_batch_;
+  auto random = at::globalContext().defaultGenerator(torch::kCPU);
+  const auto before = random.get_state();
+  const auto place = task_->save();
+  samples_of_batch_ = task_->next().samples;
+  task_->load(place);
+  random.set_state(before);
+  return samples_of_batch_;
+}
+
+std::int64_t Trainer::steps_of(std::int64_t epochs, Run& run) {
+  const auto batches = task_->batches_per_epoch();
+  std::int64_t steps = 0;
+  constexpr std::int64_t most = 1'000'000'000;  // that are counted one by one in a few seconds
+  const bool is_too_many = __builtin_mul_overflow(epochs, batches, &steps);
+  if (is_too_many || (accumulation_->gathers() && steps > most)) {
+    throw Error(c10::str(epochs, " epochs of ", batches, " steps are more than can be counted; lower [run] epochs"),
+                Error::Kind::configuration);
+  }
+  if (!accumulation_->gathers()) return steps;
+  steps = 0;
+  const auto samples = samples_of_batch(run);
+  for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (auto left = batches; left > 0; ++steps) left -= accumulation_->batches(steps, epoch, samples);
+  }
+  return steps;
+}
+
+void Trainer::compute_gradients(Run& run, Tries tries) {
+  tries == Tries::smaller ? compute_pieces_that_fit(run) : compute_pieces(run);
+  distributed_->reduce(run);
+  precision_->collect(run);
+  scaler_->unscale(run);
+  run.overflow = run.found_inf;
 }
 
 // However many pieces the batch is split into, their gradients add up to the whole batch's mean.
-void Trainer::compute_gradients(Run& run) {
+void Trainer::compute_pieces(Run& run) {
   for (auto& parameter : run.parameters) {
     parameter.model.mutable_grad().reset();
     parameter.owned.mutable_grad().reset();
@@ -114,7 +199,9 @@ void Trainer::compute_gradients(Run& run) {
   run.scaled_norm.reset();
   const auto pieces = accumulation_->split(run.batch);
   refuse_half_a_batch(pieces, run.batch);
+  run.batch.weight = weight_of(pieces);
   for (const Batch& piece : pieces) {
+    if (piece.weight == 0) continue;
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
     run.piece_loss = forward([&] { return task_->loss(run.piece); });
@@ -126,11 +213,45 @@ void Trainer::compute_gradients(Run& run) {
     run.add_loss(run.piece_loss);
     backward(scaler_->scale(run.weigh(run.piece_loss)));
     run.piece_loss.reset();
+    refuse_too_much_memory(run);
   }
-  distributed_->reduce(run);
-  precision_->collect(run);
-  scaler_->unscale(run);
-  run.overflow = run.found_inf;
+  if (pieces.size() == 1 && gathered_ == 1) return;
+  run.metrics.set("pieces", static_cast<double>(pieces.size()));
+  run.metrics.set("batch", static_cast<double>(run.batch.samples));
+}
+
+// A batch that finds no memory is tried again in smaller pieces, from the state in which it was tried first; all ranks
+// or none.
+void Trainer::compute_pieces_that_fit(Run& run) {
+  for (;;) {
+    std::string trouble;  // of this rank
+    const Plugin* culprit = nullptr;
+    try {
+      compute_pieces(run);
+    } catch (...) {
+      if (!is_out_of_memory(std::current_exception())) throw;
+      trouble = caught().message;
+      culprit = called_;
+    }
+    const bool fits = trouble.empty();
+    if (repeat_.is_asked() ? distributed_->least(fits) == 1 : fits) return;
+    run.piece_loss.reset();
+    if (!accumulation_->split_finer(run)) {
+      called_ = culprit;
+      throw Error((trouble.empty() ? "another rank found no memory" : trouble) + "; train in smaller pieces: [accumulation] use = \"fit\" finds their size");
+    }
+    if (!run.device.is_cpu()) at::accelerator::emptyCache();
+    repeat_.again(run, wiring_);
+  }
+}
+
+// LibTorch stops at a limit on a CPU alone.
+void Trainer::refuse_too_much_memory(const Run& run) {
+  const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
+  if (limit == 0) return;
+  const auto peak = allocated_memory(run.device).peak;
+  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a piece of ", run.piece.samples, " samples took ", megabytes(peak),
+                   ", and the limit is ", megabytes(limit));
 }
 
 // Which gradients are not finite is known before a listener clips them, which spreads a nan. Only the CPU may look.
@@ -164,7 +285,7 @@ void Trainer::settle(Run& run) {
     if (skipped) tell_skipped(run, step);
   };
   run.grad_scale.reset();  // the optimizer has divided
-  run.drawn += 1;
+  run.drawn += gathered_;
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
@@ -212,17 +333,14 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
       if (batches < 1) {
         throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
       }
-      if (epochs > 0 && __builtin_mul_overflow(epochs, batches, &run.steps)) {
-        throw Error(c10::str(epochs, " epochs of ", batches, " steps are more than can be counted; lower [run] epochs"),
-                    Error::Kind::configuration);
-      }
+      if (epochs > 0) run.steps = steps_of(epochs, run);
     }
   });
   run.recompute = [this, &run] {
     const auto loss = run.loss, found_inf = run.found_inf, overflow = run.overflow;
     const auto* caller = called_;
     precision_->commit(run);  // the optimizer may have moved `owned`, and forward reads `model`
-    compute_gradients(run);
+    compute_gradients(run, Tries::once);
     run.gradients();
     called_ = caller;
     // An inf of any of the passes makes the whole update void.
@@ -244,11 +362,12 @@ Control Trainer::control(Run& run) {
     asked_rewind_ = {&asker, back, drop};
   };
   control.fail = [this](const Plugin& asker, const std::string& why) { asked_failure_ = {&asker, why}; };
+  control.least = [this](std::int64_t value) { return wiring_.distributed->least(value); };
   control.snapshot = [this, &run] { return snapshot(run); };
   control.keep_for_repeat = [this](const Plugin& asker) { repeat_.ask(asker); };
   control.repeat = [this, &run](const std::function<void()>& begin, const std::function<void()>& end) {
     const auto* caller = called_;
-    const bool is_untouched = repeat_.run(run, wiring_, begin, [&] { compute_gradients(run); }, end);
+    const bool is_untouched = repeat_.run(run, wiring_, begin, [&] { compute_gradients(run, Tries::once); }, end);
     called_ = caller;
     return is_untouched;
   };
@@ -273,7 +392,7 @@ void Trainer::exchange(Run& run, const Table& roles) {
     const auto [text, kind] = caught();
     std::throw_with_nested(Error(c10::str(text, "; nothing was exchanged after step ", run.step), kind));
   }
-  run.metrics = {};  // those of others may come, in another order
+  begin_metrics(run);  // those of others may come, in another order
   rewind_.forget();
 }
 
@@ -313,7 +432,7 @@ void Trainer::go_back(Run& run) {
   const auto given_up = run.step;
   const auto memory = asker->save();
   const auto snapshot = rewind_.back_to(run.step - back);
-  rewind_.drop(run.drawn - 1, drop);
+  rewind_.drop(run.drawn - 1, drop * gathered_);
   asked_.clear();
   skipped_ = {};
   is_whole_ = false;
@@ -330,6 +449,7 @@ Outcome Trainer::train(Run& run) {
     attributed(run, [&] { loop(run); });
   } catch (...) {
     const auto failure = std::current_exception();
+    if (can_undo_) undo(run);
     save_what_is_whole(run);
     try {
       bus_.emit(Event::RunFailed, run);
@@ -344,9 +464,17 @@ Outcome Trainer::train(Run& run) {
   return outcome_;
 }
 
+// The run ends, and what saves it is not to fail of the same.
+void Trainer::undo(Run& run) {
+  limit_memory(run.device, 0);
+  undo_.put(run);
+  is_whole_ = true;
+}
+
 void Trainer::loop(Run& run) {
   using Clock = std::chrono::steady_clock;
   const std::int64_t batches = task_->batches_per_epoch();
+  begin_metrics(run);
   bus_.emit(Event::RunBegin, run);
   if (validation_due_) {
     saved_step_ = -1;  // what is saved there lacks the validation
@@ -359,7 +487,8 @@ void Trainer::loop(Run& run) {
     is_whole_ = false;
     tell_exchanged(wiring_, run);
     if (rewound_from_ >= 0) run.notice("rewound", {{"from", std::exchange(rewound_from_, -1)}, {"to", run.step}});
-    if (run.step % batches == 0) bus_.emit(Event::EpochBegin, run);
+    pass_over_dropped(run);
+    if (run.drawn % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;
     step(run);
@@ -392,7 +521,10 @@ void Trainer::conclude(Run& run) {
   if (asked_rewind_.asker != nullptr || !asked_.empty()) asked_failure_ = {};
   if (asked_rewind_.asker != nullptr) return go_back(run);
   const bool is_validated = !validation_due_ || validate(run);
-  if (is_validated) end_epoch(run);
+  if (is_validated) {
+    validation_due_ = false;
+    end_epoch(run);
+  }
   if (asked_failure_.asker != nullptr) {
     called_ = std::exchange(asked_failure_.asker, nullptr);
     throw Error(asked_failure_.why);
@@ -404,12 +536,11 @@ void Trainer::conclude(Run& run) {
 }
 
 void Trainer::end_epoch(Run& run) {
-  validation_due_ = false;
-  if (run.step % task_->batches_per_epoch() != 0) return;
-  is_whole_ = false;
+  if (run.drawn / task_->batches_per_epoch() == run.epoch) return;
+  const bool was_whole = std::exchange(is_whole_, false);
   bus_.emit(Event::EpochEnd, run);
   run.epoch += 1;
-  is_whole_ = true;
+  is_whole_ = was_whole;
 }
 
 // False where a signal cut it short: it is done again where the run goes on, which is then the run that was not

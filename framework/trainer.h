@@ -79,7 +79,12 @@ class Trainer {
   void exchange(Run& run, const Table& roles);
 
  private:
-  void compute_gradients(Run& run);
+  enum class Tries { once, smaller };  // smaller: pieces that find no memory are split again
+  void compute_gradients(Run& run, Tries tries);
+  void compute_pieces(Run& run);
+  void compute_pieces_that_fit(Run& run);
+  void undo(Run& run);
+  void refuse_too_much_memory(const Run& run);
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
   void backward(const torch::Tensor& loss);
   static void name_parameters(Run& run);
@@ -95,6 +100,9 @@ class Trainer {
   void go_back(Run& run);
   Control control(Run& run);
   Batch next_batch(Run& run);
+  void pass_over_dropped(Run& run);
+  std::int64_t samples_of_batch(const Run& run);
+  std::int64_t steps_of(std::int64_t epochs, Run& run);
   void save_what_is_whole(Run& run);
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
   void loop(Run& run);
@@ -119,6 +127,8 @@ class Trainer {
   Table asked_;  // by Control::exchange, since the last exchange
   Rewind rewind_;
   Repeat repeat_;
+  Undo undo_;
+  bool can_undo_ = false;  // a step has begun, and no weight has changed
   struct {
     Plugin* asker = nullptr;
     std::int64_t back = 0, drop = 0;
@@ -129,6 +139,8 @@ class Trainer {
   } asked_failure_;
   std::int64_t saved_step_ = -1;
   std::int64_t rewound_from_ = -1;  // the step that the run went back from, until the next one tells it
+  std::int64_t gathered_ = 1;       // batches of the task in the last step's
+  std::int64_t samples_of_batch_ = 0;
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved
   bool validation_due_ = false;  // after the last step, and not done

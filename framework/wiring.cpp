@@ -98,6 +98,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       resume(options.choose("resume", "never", {"never", "auto"},
                             "auto: go on with the run in `output` where there is one, else start")),
       init_from(options.get("init_from", "", "safetensors file or checkpoint that a new run takes its weights from")),
+      memory_limit(options.get("memory_limit", "", "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
       init_rename(options.get("init_rename", std::vector<std::string>{},
                               "\"old -> new\" names of init_from, * for any text; no new name: left out")),
       init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),

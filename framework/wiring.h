@@ -13,7 +13,7 @@ namespace vernier {
 
 // The [run] table.
 struct RunOptions {
-  std::string name, output, device, resume, init_from;
+  std::string name, output, device, resume, init_from, memory_limit;
   std::vector<std::string> init_rename;
   bool init_strict, requeue;
   std::int64_t steps, epochs, threads, validate_every;

@@ -1,28 +1,27 @@
 // fixed: each batch in the same number of pieces, of sizes that differ by one sample at most. Memory falls with the
 // size of a piece; the gradient stays that of the whole batch.
-//   pieces = 1   a batch of fewer samples (the tail of an epoch) is split into single samples
-#include <vernier/sdk.h>
+//   pieces = 1                 a batch of fewer samples (the tail of an epoch) is split into single samples
+//   piece_size = 0             instead: the most samples of a piece
+//   weight = "samples"         or "tokens", see pieces.h
+//   weight_column = -1, padding = -100
+#include "pieces.h"
 
 class FixedAccumulation final : public vernier::Accumulation {
  public:
   explicit FixedAccumulation(vernier::Options& options)
-      : pieces_(options.get("pieces", 1, "in how many pieces a batch is trained", vernier::at_least(1))) {}
+      : pieces_(options.get("pieces", 1, "in how many pieces a batch is trained", vernier::at_least(1))),
+        piece_size_(options.get("piece_size", 0, "instead of pieces: the most samples of one; 0: pieces says it",
+                                vernier::at_least(0))),
+        weight_(options) {
+    if (piece_size_ > 0 && options.given("pieces")) options.refuse("piece_size", "and `pieces` say the same; give one");
+  }
 
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     largest_ = std::max(largest_, batch.samples);
-    if (largest_ < pieces_) {
-      throw vernier::Error(c10::str("pieces = ", pieces_, " is more than a batch has samples (", batch.samples,
-                                    "); lower `pieces` or raise the task's batch_size"),
-                           vernier::Error::Kind::configuration);
-    }
-    const auto count = std::min(pieces_, batch.samples);
-    if (count == 1) return {batch};
-    std::vector<vernier::Batch> pieces;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto first = batch.samples * i / count;
-      pieces.push_back(batch.narrow(first, batch.samples * (i + 1) / count - first));
-    }
-    return pieces;
+    refuse_more_than_a_batch("pieces", pieces_);
+    refuse_more_than_a_batch("piece_size", piece_size_);
+    return weight_.weighed(piece_size_ > 0 ? at_most(batch, piece_size_)
+                                           : evenly(batch, std::min(pieces_, batch.samples)));
   }
 
   vernier::State save() const override {
@@ -33,7 +32,15 @@ class FixedAccumulation final : public vernier::Accumulation {
   void load(const vernier::State& state) override { largest_ = state.integer("largest_batch"); }
 
  private:
-  std::int64_t pieces_;
+  void refuse_more_than_a_batch(const char* key, std::int64_t value) const {
+    if (value <= largest_) return;
+    throw vernier::Error(c10::str(key, " = ", value, " is more than a batch has samples (", largest_, "); lower `", key,
+                                  "` or raise the task's batch_size"),
+                         vernier::Error::Kind::configuration);
+  }
+
+  std::int64_t pieces_, piece_size_;
+  Weight weight_;
   std::int64_t largest_ = 0;  // batch so far: a smaller one is the tail of an epoch
 };
 

@@ -232,16 +232,21 @@ std::string Options::choose(const char* key, const char* fallback, std::initiali
 }
 
 template <class T>
-T Options::require(const char* key, const char* meaning) {
-  T value = read(key, T{}, meaning, {});
+T Options::require(const char* key, const char* meaning, Range range) {
+  T value = read(key, T{}, meaning, given(key) ? range : Range{});
   declared_.back().fallback = "required";
-  if (value.empty() && !describing_) refuse(key, std::string("is needed: ") + meaning);
+  declared_.back().range = show(range);
+  bool is_missing = !given(key);
+  if constexpr (!std::is_same_v<T, std::int64_t>) is_missing = value.empty();
+  if (is_missing && !describing_) refuse(key, std::string("is needed: ") + meaning);
   return value;
 }
 
-template VERNIER_API std::string Options::require<std::string>(const char*, const char*);
-template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
-template VERNIER_API Table Options::require<Table>(const char*, const char*);
+template VERNIER_API std::int64_t Options::require<std::int64_t>(const char*, const char*, Range);
+template VERNIER_API std::vector<std::int64_t> Options::require<std::vector<std::int64_t>>(const char*, const char*, Range);
+template VERNIER_API std::string Options::require<std::string>(const char*, const char*, Range);
+template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*, Range);
+template VERNIER_API Table Options::require<Table>(const char*, const char*, Range);
 
 void Options::tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one) {
   const auto found = table_.find(key);

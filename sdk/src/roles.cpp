@@ -39,10 +39,23 @@ torch::Tensor Scaler::scale(const torch::Tensor& loss) {
 void Scaler::unscale(Run&) {}
 void Scaler::update(Run&) {}
 
+bool Accumulation::gathers() const {
+  return false;
+}
+std::int64_t Accumulation::batches(std::int64_t, std::int64_t, std::int64_t) {
+  return 1;
+}
+bool Accumulation::split_finer(Run&) {
+  return false;
+}
+
 bool Optimizer::divides_gradients() const {
   return false;
 }
 
 void Distributed::reduce(Run&) {}
+std::int64_t Distributed::least(std::int64_t value) const {
+  return value;
+}
 
 }  // namespace vernier

@@ -32,6 +32,7 @@ std::vector<std::string> Run::non_finite_gradients() const {
 }
 
 double Run::share() const {
+  if (piece.weight && batch.weight) return *piece.weight / *batch.weight;
   return static_cast<double>(piece.samples) / static_cast<double>(batch.samples);
 }
 

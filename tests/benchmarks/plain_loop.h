@@ -10,8 +10,9 @@
 
 class PlainLoop {
  public:
-  PlainLoop(std::vector<torch::Tensor> parameters, std::function<torch::Tensor()> loss)
-      : parameters_(std::move(parameters)), loss_(std::move(loss)) {
+  // pieces: calls of `loss` an update, as many batches whose mean is trained on.
+  PlainLoop(std::vector<torch::Tensor> parameters, std::function<torch::Tensor()> loss, int pieces = 1)
+      : parameters_(std::move(parameters)), loss_(std::move(loss)), pieces_(pieces) {
     for (const auto& parameter : parameters_) {
       mean_.push_back(torch::zeros_like(parameter));
       square_.push_back(torch::zeros_like(parameter));
@@ -21,8 +22,11 @@ class PlainLoop {
 
   torch::Tensor step() {
     for (auto& parameter : parameters_) parameter.mutable_grad().reset();
-    auto loss = loss_();
-    loss.backward();
+    torch::Tensor loss;
+    for (int i = 0; i < pieces_; ++i) {
+      loss = pieces_ == 1 ? loss_() : loss_() / pieces_;
+      loss.backward();
+    }
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> gradients;
     gradients.reserve(parameters_.size());
@@ -36,4 +40,5 @@ class PlainLoop {
  private:
   std::vector<torch::Tensor> parameters_, mean_, square_, steps_;
   std::function<torch::Tensor()> loss_;
+  int pieces_;
 };

@@ -36,36 +36,40 @@ class Batches:
         return self.points.index_select(0, numbers), self.labels.index_select(0, numbers)
 
 
-def pytorch():
+def pytorch(pieces=1):
     model, batches = network(), Batches()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step():
-        x, y = batches.next()
         optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
+        for _ in range(pieces):
+            x, y = batches.next()
+            loss = functional.cross_entropy(model(x), y)
+            (loss if pieces == 1 else loss / pieces).backward()
         optimizer.step()
 
     return lambda: [step() for _ in range(STEPS)]
 
 
-def accelerate():
+def accelerate(pieces=1):
     from accelerate import Accelerator
 
-    accelerator, batches = Accelerator(cpu=True), Batches()
+    accelerator, batches = Accelerator(cpu=True, gradient_accumulation_steps=pieces), Batches()
     model = network()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), fused=True))
 
     def step():
-        x, y = batches.next()
-        optimizer.zero_grad()
-        accelerator.backward(functional.cross_entropy(model(x), y))
-        optimizer.step()
+        for _ in range(pieces):
+            with accelerator.accumulate(model):
+                x, y = batches.next()
+                accelerator.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                optimizer.zero_grad()
 
     return lambda: [step() for _ in range(STEPS)]
 
 
-def lightning():
+def lightning(pieces=1):
     import lightning
 
     class Module(lightning.LightningModule):
@@ -84,17 +88,18 @@ def lightning():
             self.batches = Batches()
 
         def __len__(self):
-            return STEPS
+            return STEPS * pieces
 
         def __iter__(self):
-            return (self.batches.next() for _ in range(STEPS))
+            return (self.batches.next() for _ in range(STEPS * pieces))
 
     module, loader = Module(), Loader()
 
     def run():
         # Everything off that can be switched off.
         trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-                                    enable_progress_bar=False, enable_model_summary=False, barebones=True)
+                                    enable_progress_bar=False, enable_model_summary=False, barebones=True,
+                                    accumulate_grad_batches=pieces)
         trainer.fit(module, loader)
 
     return run
@@ -131,6 +136,7 @@ def main():
     for make in (pytorch, accelerate, lightning):
         try:
             rivals[make.__name__] = make()
+            rivals[make.__name__ + ", 4 pieces"] = make(4)
         except ImportError as missing:
             print(f"{make.__name__}: left out ({missing})")
     seconds = {name: [] for name in rivals}

@@ -26,13 +26,17 @@ struct VERNIER_API Control {
   // steps, the newest `keep` of them. They are part of each checkpoint. An exchange starts them anew.
   std::function<void(std::int64_t every, std::int64_t keep)> keep_snapshots;
   // Goes back to the newest of them that is at least `back` steps old, counted from the end of the step in work, or else
-  // to the oldest. The last `drop` batches, this step's included, are passed over when their turn comes again. All
+  // to the oldest. The batches of the last `drop` updates, this step's included, are passed over when their turn comes
+  // again (each is taken to have had as many as this one). All
   // plugins forget what came since, but for the asker, which keeps its memory: it counts how often it asks. Neither
   // validation nor checkpoint follow the step that is given up. Throws Error where nothing is kept.
   std::function<void(Plugin& asker, std::int64_t back, std::int64_t drop)> rewind;
 
   // Ends the run as failed, in the asker's name, with a checkpoint after the step in work.
   std::function<void(const Plugin& asker, const std::string& why)> fail;
+
+  // The least of the values that all ranks give at this moment, so that they decide alike; `value` where there is one.
+  std::function<std::int64_t(std::int64_t value)> least;
 
   // All that the run depends on, as a checkpoint would have it: in GradientsReady that is the model before the update.
   // The tensors are the live ones: whoever keeps them longer than the event copies.

@@ -64,9 +64,9 @@ class VERNIER_API Options {
   }
   // One word of a list; another is refused with the nearest right one.
   std::string choose(const char* key, const char* fallback, std::initializer_list<const char*> words, const char* meaning);
-  // What must be given and not be empty. T: std::string, std::vector<std::string>, or Table for one as it is written.
+  // What must be given and not be empty. T: std::int64_t, std::string, a vector of them, or Table for one as it is written.
   template <class T>
-  T require(const char* key, const char* meaning);
+  T require(const char* key, const char* meaning, Range range = {});
   // A list of tables, [[precision.rule]]: reads each, refuses what is left unread. Their keys are told as "rule.match".
   void tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one);
   // Refuses the value of a key for a reason that no Range can say.
@@ -90,9 +90,11 @@ class VERNIER_API Options {
   std::vector<Declared> declared_;
   bool describing_ = false;
 };
-extern template std::string Options::require<std::string>(const char*, const char*);
-extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*);
-extern template Table Options::require<Table>(const char*, const char*);
+extern template std::int64_t Options::require<std::int64_t>(const char*, const char*, Range);
+extern template std::vector<std::int64_t> Options::require<std::vector<std::int64_t>>(const char*, const char*, Range);
+extern template std::string Options::require<std::string>(const char*, const char*, Range);
+extern template std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*, Range);
+extern template Table Options::require<Table>(const char*, const char*, Range);
 
 // The word nearest to a misspelt one, or "" where none is near (more than a third of its letters would have to change).
 VERNIER_API std::string nearest(const std::string& word, const std::vector<std::string>& words);

@@ -50,12 +50,24 @@ class VERNIER_API Scaler : public Plugin {
   virtual void update(Run& run);                          // the scale for the next step
 };
 
-// In how many pieces a batch is trained. The pieces are in order and add up to the batch.
+// What an update trains on, and in how many pieces. The pieces are in order and add up to the batch; where one has a
+// `weight`, all have, and those of weight 0 are passed over.
 class VERNIER_API Accumulation : public Plugin {
  public:
   static constexpr const char* role = "accumulation";
   ~Accumulation() override;
   virtual std::vector<Batch> split(const Batch& batch) = 0;
+
+  // True: updates are made of several of the task's batches, as many as batches() says. The last update of an epoch
+  // takes what is left of it.
+  virtual bool gathers() const;
+  // step: updates before it; epoch: 0 in the first; samples: in a whole batch of the task. Nothing else decides, for the
+  // trainer asks ahead, to learn how many updates some epochs are.
+  virtual std::int64_t batches(std::int64_t step, std::int64_t epoch, std::int64_t samples);
+
+  // A piece found no memory. True: split() gives smaller ones now, and the whole batch is computed anew, from the same
+  // state, which run.control.keep_for_repeat has kept. False: the run ends.
+  virtual bool split_finer(Run& run);
 };
 
 // Changes the `owned` tensors at its option's rate times run.learning_rate_factor; nothing where run.found_inf is not 0.
@@ -83,6 +95,7 @@ class VERNIER_API Distributed : public Plugin {  // several processes that train
   static constexpr const char* role = "distributed";
   ~Distributed() override;
   virtual void reduce(Run& run);  // gradients of `model` become their mean over all ranks
+  virtual std::int64_t least(std::int64_t value) const;  // of all ranks' values; each rank asks at the same moment
 };
 
 class VERNIER_API Callback : public Plugin {  // may change the run: clipping, schedules, averages, recovery

@@ -39,7 +39,7 @@ struct VERNIER_API Run {
   std::int64_t updates = 0;  // of them applied, not skipped; on a GPU known one step late
   std::int64_t epoch = 0;    // 0 in the first
   std::int64_t samples = 0, tokens = 0;
-  std::int64_t drawn = 0;  // batches taken from the task before this one: `step`, and those that a rewind passed over
+  std::int64_t drawn = 0;  // batches taken from the task before this step, those too that a rewind passed over
 
   // This step.
   Batch batch;              // from BatchReady: the whole batch of the update, on the host
@@ -71,7 +71,7 @@ struct VERNIER_API Run {
 
   // For the trainer.
   const std::atomic<int>* stop = nullptr;
-  double share() const;                                   // of this piece in the batch, by samples
+  double share() const;                                   // of this piece in the batch, by weight or samples
   void take(const Batch& next);                           // makes it the piece in work, on the device
   void add_loss(const torch::Tensor& loss);               // adds its share to `loss`
   torch::Tensor weigh(const torch::Tensor& loss) const;  // times share(), to be differentiated

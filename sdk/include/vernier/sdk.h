@@ -15,6 +15,7 @@
 #include <vernier/half_weights.h>
 #include <vernier/hardware.h>
 #include <vernier/loss_scale.h>
+#include <vernier/memory.h>
 #include <vernier/optim.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>

@@ -1,0 +1,57 @@
+#include "low_memory.h"
+
+#include <vernier/error.h>
+#include <vernier/plugin.h>
+
+#include <algorithm>
+
+#include "plugin_list.h"
+
+namespace vernier {
+
+namespace {
+
+struct Lever {
+  const char *role, *key, *value, *price;
+};
+
+constexpr Lever levers[] = {
+    {"accumulation", "use", "fit", "pieces as large as fit, measured in the first step; layers that look across samples see a piece"},
+    {"task", "recompute", "full", "activations are computed again in backward, with the same bits: a step takes about a third longer"},
+    {"optimizer", "state", "8bit", "a quarter of the optimizer's memory; the loss takes another course, close to the old one"},
+};
+
+// The role's table, made where there is none.
+Table& table_of(Table& config, const char* role) {
+  auto& value = config.try_emplace(role, Value{Table{}, ""}).first->second;
+  auto* table = std::get_if<Table>(&value.data);
+  if (table == nullptr) throw Error(value.where + ": [" + role + "] must be a table", Error::Kind::configuration);
+  return *table;
+}
+
+bool has_option(const Host& host, const std::string& role, const Table& table, const std::string& key) {
+  const auto use = table.find("use");
+  const auto* name = use == table.end() ? nullptr : std::get_if<std::string>(&use->second.data);
+  if (name == nullptr) return false;
+  const auto options = options_of(host, role + "/" + *name);
+  return std::ranges::any_of(options.declared(), [&](const auto& option) { return option.key == key; });
+}
+
+}  // namespace
+
+Table with_low_memory(Table config, const Host& host) {
+  for (const auto& [role, key, value, price] : levers) {
+    auto& table = table_of(config, role);
+    const bool is_whole_role = std::string(key) == "use";
+    if (table.count(key) != 0 || (is_whole_role && !table.empty())) continue;
+    if (!is_whole_role && !has_option(host, role, table, key)) {
+      log(Level::info, "low_memory", c10::str("[", role, "] has no `", key, "` and stays as it is"));
+      continue;
+    }
+    table[key] = {std::string(value), "--low_memory"};
+    log(Level::info, "low_memory", c10::str(role, ".", key, " = \"", value, "\": ", price));
+  }
+  return config;
+}
+
+}  // namespace vernier

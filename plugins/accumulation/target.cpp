@@ -1,0 +1,26 @@
+// target: an update trains on so many samples, which are several of the task's batches; how many pieces that is follows
+// from it.
+//   target_effective_batch_size   samples of an update: a multiple of the task's batch_size
+//   piece_size = 0                the most samples of a piece; 0: the task's batch_size
+//   weight = "samples"            or "tokens"
+//   weight_column = -1, padding = -100
+#include "pieces.h"
+
+class TargetAccumulation final : public Gathering {
+ public:
+  explicit TargetAccumulation(vernier::Options& options)
+      : Gathering(options),
+        target_(options.require<std::int64_t>("target_effective_batch_size",
+                                              "samples of an update, a multiple of the task's batch_size",
+                                              vernier::at_least(1))) {}
+
+ private:
+  std::int64_t update(std::int64_t, std::int64_t) const override {
+    refuse_fraction("target_effective_batch_size", target_);
+    return target_;
+  }
+
+  std::int64_t target_;
+};
+
+VERNIER_PLUGIN(TargetAccumulation, "target", "1.0.0")

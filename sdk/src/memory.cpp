@@ -1,0 +1,243 @@
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/StringUtil.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <optional>
+#include <sstream>
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+
+// Stands before LibTorch's allocator and counts. Never destroyed: tensors may outlive everything.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator& base) : base_(base) {}
+
+  at::DataPtr allocate(std::size_t count) override {
+    take(static_cast<std::int64_t>(count));
+    try {
+      auto data = base_.allocate(count);
+      auto* bytes = data.get();
+      return {bytes, new Block{std::move(data), static_cast<std::int64_t>(count)}, &give_back, c10::kCPU};
+    } catch (...) {
+      now -= static_cast<std::int64_t>(count);
+      throw;
+    }
+  }
+  // By it the memory is known as LibTorch's (see move_into). raw_allocate(), which nothing calls on a CPU, refuses.
+  at::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
+
+  static CountingAllocator* installed() {
+    return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator());
+  }
+
+  inline static std::atomic<std::int64_t> now = 0, peak = 0, limit = unlimited;
+
+ private:
+  struct Block {
+    at::DataPtr data;
+    std::int64_t bytes;
+  };
+
+  static void take(std::int64_t bytes) {
+    const auto before = now.fetch_add(bytes), after = before + bytes;
+    if (after > limit) {
+      now -= bytes;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, megabytes(bytes), " more were asked for, and ", megabytes(before), " of ",
+                       megabytes(limit), " are in use");
+    }
+    auto highest = peak.load();
+    while (after > highest && !peak.compare_exchange_weak(highest, after)) {
+    }
+  }
+  static void give_back(void* context) {
+    auto* block = static_cast<Block*>(context);
+    now -= block->bytes;
+    delete block;
+  }
+
+  c10::Allocator& base_;
+};
+
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return line;
+}
+
+// The number behind a name in a file of lines such as "MemAvailable:   123 kB" or "inactive_file 123".
+std::int64_t number_in(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream words(line.substr(name.size()));
+    std::int64_t number = 0;
+    words >> number;
+    return number;
+  }
+  return 0;
+}
+
+std::optional<std::int64_t> number_of(const std::optional<std::string>& line) {
+  std::int64_t number = 0;
+  if (!line || std::from_chars(line->data(), line->data() + line->size(), number).ec != std::errc()) return std::nullopt;
+  return number;  // "max" is none
+}
+
+struct Room {
+  std::int64_t all = unlimited, left = unlimited;
+};
+
+// The narrowest of the control groups that this process is in: those above limit it too. What files take in the cache
+// is given back when memory runs short.
+Room room_of_control_group() {
+  Room room;
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool is_new = line.starts_with("0::");
+    const auto memory = line.find(":memory:");
+    if (!is_new && memory == std::string::npos) continue;
+    const std::string root = is_new ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    auto group = line.substr(is_new ? 3 : memory + 8);
+    for (;; group.resize(group.rfind('/'))) {
+      while (!group.empty() && group.back() == '/') group.pop_back();
+      const auto folder = root + group;
+      const auto limit = number_of(first_line(folder + (is_new ? "/memory.max" : "/memory.limit_in_bytes")));
+      const auto used = number_of(first_line(folder + (is_new ? "/memory.current" : "/memory.usage_in_bytes")));
+      if (limit && used) {
+        const auto files = number_in(folder + "/memory.stat", "inactive_file ") + number_in(folder + "/memory.stat", "active_file ");
+        room.all = std::min(room.all, *limit);
+        room.left = std::min(room.left, std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - files)));
+      }
+      if (group.empty()) break;
+    }
+  }
+  return room;
+}
+
+Room room_of_machine() {
+  constexpr const char* file = "/proc/meminfo";
+  return {number_in(file, "MemTotal:") * 1024, number_in(file, "MemAvailable:") * 1024};
+}
+
+std::int64_t left_of_address_space() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  const auto used = number_of(first_line("/proc/self/statm")).value_or(0) * sysconf(_SC_PAGESIZE);
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
+}
+
+c10::CachingDeviceAllocator::Stat stat(const c10::CachingDeviceAllocator::StatArray& stats) {
+  return stats[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+}
+
+bool is_out_of_memory(const std::exception& exception) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&exception) != nullptr) return true;
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) return true;
+  // LibTorch's CPU allocator has no type of its own for it.
+  return dynamic_cast<const c10::Error*>(&exception) != nullptr &&
+         std::string_view(exception.what()).find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos;
+}
+
+// LibTorch knows no limit on a GPU: it is kept here for those who compare.
+std::atomic<std::int64_t> device_limit = unlimited;
+
+}  // namespace
+
+void count_memory(torch::Device device) {
+  if (!device.is_cpu() || CountingAllocator::installed() != nullptr) return;
+  c10::SetCPUAllocator(new CountingAllocator(*c10::GetCPUAllocator()));
+}
+
+Allocated allocated_memory(torch::Device device) {
+  if (device.is_cpu()) return {CountingAllocator::now, CountingAllocator::peak};
+  const auto bytes = stat(at::accelerator::getDeviceStats(device.index()).allocated_bytes);
+  return {bytes.current, bytes.peak};
+}
+
+void reset_peak_memory(torch::Device device) {
+  if (!device.is_cpu()) return at::accelerator::resetPeakStats(device.index());
+  CountingAllocator::peak = CountingAllocator::now.load();
+}
+
+void limit_memory(torch::Device device, std::int64_t bytes) {
+  if (bytes != 0) count_memory(device);
+  (device.is_cpu() ? CountingAllocator::limit : device_limit) = bytes == 0 ? unlimited : bytes;
+}
+
+std::int64_t memory_limit(torch::Device device) {
+  const auto limit = device.is_cpu() ? CountingAllocator::limit.load() : device_limit.load();
+  return limit == unlimited ? 0 : limit;
+}
+
+std::int64_t free_memory(torch::Device device) {
+  std::int64_t system = 0;
+  if (device.is_cpu()) {
+    system = std::min({room_of_machine().left, room_of_control_group().left, left_of_address_space()});
+  } else {
+    const auto stats = at::accelerator::getDeviceStats(device.index());
+    const auto cached = stat(stats.reserved_bytes).current - stat(stats.allocated_bytes).current;
+    system = static_cast<std::int64_t>(at::accelerator::getMemoryInfo(device.index()).first) + cached;
+  }
+  const auto limit = memory_limit(device);
+  return limit == 0 ? system : std::min(system, std::max<std::int64_t>(0, limit - allocated_memory(device).now));
+}
+
+std::int64_t device_memory(torch::Device device) {
+  if (!device.is_cpu()) return static_cast<std::int64_t>(at::accelerator::getMemoryInfo(device.index()).second);
+  return std::min(room_of_machine().all, room_of_control_group().all);
+}
+
+bool is_out_of_memory(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& caught) {
+    if (is_out_of_memory(caught)) return true;
+    const auto* nested = dynamic_cast<const std::nested_exception*>(&caught);
+    return nested != nullptr && nested->nested_ptr() != nullptr && is_out_of_memory(nested->nested_ptr());
+  } catch (...) {
+    return false;
+  }
+}
+
+std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
+  double number = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
+  std::string unit(end, text.data() + text.size());
+  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
+  const std::pair<const char*, double> units[] = {{"", 1},       {"B", 1},           {"kB", 1e3},         {"KB", 1e3},
+                                                  {"MB", 1e6},   {"GB", 1e9},        {"TB", 1e12},        {"KiB", 1024.0},
+                                                  {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"%", static_cast<double>(whole) / 100}};
+  for (const auto& [name, factor] : units) {
+    if (unit != name || end == text.data()) continue;
+    const double bytes = number * factor;
+    if (!(bytes >= 1) || bytes > 0x1p62 || (unit == "%" && number > 100)) break;
+    return static_cast<std::int64_t>(bytes);
+  }
+  throw Error("is \"" + text + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\" of the device, or bytes",
+              Error::Kind::configuration);
+}
+
+std::string megabytes(std::int64_t bytes) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
+  return text;
+}
+
+}  // namespace vernier
