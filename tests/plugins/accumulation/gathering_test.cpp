@@ -164,7 +164,7 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
 TEST_CASE("target: looking at the first batch leaves the data and the random numbers as they were") {
   const auto run = [](const std::string& accumulation) {
     const auto config = from_toml({"[run]\nepochs = 2\n[task]\nuse = 'mlp'\nsamples = 48\nbatch_size = 16\nvalidation = 0\n"
-                                   "[optimizer]\nuse = 'sgd'\n", accumulation});
+                                   "[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n", accumulation});
     SmallRun run(config);
     std::vector<torch::Tensor> seen;
     run.on(Event::BatchReady, [&](Run& now) { seen.push_back(now.piece.tensors[0].clone()); });
