@@ -2,6 +2,7 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules.h>
@@ -113,6 +114,20 @@ TEST_CASE("checkpoint: a weight whose copy autocast keeps is learnt inside and o
   for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
     CHECK(torch::allclose(recomputed.gradients[i], plain.gradients[i], 1e-2, 1e-5));
   }
+}
+
+TEST_CASE("checkpoint: an input that is used several times in 16 bits has its gradients added up as without") {
+  torch::manual_seed(1);
+  torch::nn::Linear layer(8, 8);
+  const auto run = [&](bool again) {
+    return result_of(*layer, [&](const Tensor& x) {
+      const vernier::Autocast autocast(torch::kCPU, torch::kBFloat16);
+      const auto thrice = [&](const Tensor& y) { return at::matmul(at::matmul(y, y.t()), y); };
+      const auto input = at::linear(x, layer->weight, layer->bias).to(torch::kFloat32);
+      return again ? checkpoint(thrice, input) : thrice(input);
+    }, 8);
+  };
+  CHECK(run(true) == run(false));
 }
 
 TEST_CASE("checkpoint: nested, and of many at once") {
