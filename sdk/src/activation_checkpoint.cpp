@@ -11,7 +11,9 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "activation_checkpoint_kept.h"
 #include "interception.h"
 
 namespace vernier {
@@ -93,13 +95,15 @@ struct Recompute final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override {
     inputs.clear();
+    kept.reset();
     function = nullptr;
   }
   std::string name() const override { return "VernierRecompute"; }
-  std::vector<torch::Tensor> forward(const std::vector<torch::Tensor>& arguments) const;
+  std::vector<torch::Tensor> forward(const std::vector<torch::Tensor>& arguments);
 
   TensorFunction function;
   std::vector<torch::autograd::SavedVariable> inputs;  // they notice where one was changed in place
+  std::optional<KeptResults> kept;
   std::vector<bool> requires_grad;                     // of the inputs
   std::vector<std::int64_t> outputs;                   // which of the function's this node differentiates
   Surroundings surroundings;
@@ -107,7 +111,7 @@ struct Recompute final : torch::autograd::Node {
 };
 
 // Once more, with a graph, as it was called the first time.
-std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& arguments) const {
+std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& arguments) {
   const RandomAgain same_numbers(random);
   const at::AutoGradMode recorded(true);
   const PassGuard second(Pass::second);
@@ -115,6 +119,8 @@ std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& 
   const Autocast on_cpu(cpu.device, cpu.dtype, cpu.enabled, surroundings.caches);
   const Autocast on_cuda(cuda.device, cuda.dtype, cuda.enabled, surroundings.caches);
   const InterceptAgain same_interceptors(surroundings.interceptors);
+  std::optional<KeptResultsGuard> answers;
+  if (kept) answers.emplace(*kept, KeptResultsGuard::Time::second);
   at::autocast::clear_cache();  // where backward is called within a guard, its copies are of another graph
   auto results = function(arguments);
   at::autocast::clear_cache();
@@ -164,10 +170,12 @@ torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&&
 
 }  // namespace
 
-std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const std::vector<torch::Tensor>& inputs) {
+std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const std::vector<torch::Tensor>& inputs,
+                                          Keep keep) {
   if (!torch::GradMode::is_enabled()) return function(inputs);
   const std::shared_ptr<Recompute> node(new Recompute(), torch::autograd::deleteNode);
   node->function = function;
+  if (keep == Keep::matmuls) node->kept.emplace();
   for (const auto& input : inputs) node->requires_grad.push_back(input.defined() && input.requires_grad());
 
   auto before = generators(inputs);
@@ -178,6 +186,8 @@ std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const 
     const torch::NoGradGuard not_recorded;
     const NoCastCache no_copies;
     const PassGuard first(Pass::first);
+    std::optional<KeptResultsGuard> keeps;
+    if (node->kept) keeps.emplace(*node->kept, KeptResultsGuard::Time::first);
     results = function(inputs);
   }
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -196,6 +206,7 @@ std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const 
     torch::autograd::set_history(result, node);
     node->outputs.push_back(static_cast<std::int64_t>(i));
   }
+  if (node->kept) node->kept->watch(results);
   return results;
 }
 
