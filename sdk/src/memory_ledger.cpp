@@ -1,7 +1,4 @@
 #include <ATen/record_function.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/Logging.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <vernier/error.h>
 #include <vernier/memory_ledger.h>
 
@@ -11,6 +8,8 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+
+#include "allocation_reports.h"
 
 namespace vernier {
 
@@ -174,9 +173,8 @@ struct OfWeights final : at::ObserverContext {};
 
 // What is in place from the first begin_forward() to stop().
 struct MemoryLedger::Guards {
-  explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(c10::DebugInfoKind::PROFILER_STATE, followed) {
+  explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(followed) {
     observed = followed.get();
-    FLAGS_caffe2_log_level = std::max(log_level, static_cast<int>(c10::GLOG_ERROR));
     callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&enter, &leave)
                                               .needsInputs(true)
                                               .needsOutputs(true)
@@ -184,7 +182,6 @@ struct MemoryLedger::Guards {
   }
   ~Guards() {
     at::removeCallback(callback);
-    FLAGS_caffe2_log_level = log_level;
     observed = nullptr;
   }
 
@@ -197,10 +194,8 @@ struct MemoryLedger::Guards {
   }
 
   static thread_local Followed* observed;
-  c10::DebugInfoGuard allocator;
+  AllocationReports allocator;
   at::CallbackHandle callback = 0;
-  // The allocator warns of blocks that are freed and are older than the ledger: they are none of its business.
-  int log_level = FLAGS_caffe2_log_level;
 };
 thread_local MemoryLedger::Followed* MemoryLedger::Guards::observed = nullptr;
 
@@ -233,7 +228,7 @@ void MemoryLedger::hold(const std::string& part, std::int64_t bytes) {
 
 void MemoryLedger::follow() {
   if (followed_ != nullptr) return;
-  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) {
+  if (AllocationReports::told() != nullptr) {
     throw Error("memory cannot be followed: a profiler or another ledger does so already; take them one after another");
   }
   layers_.refresh();

@@ -16,6 +16,7 @@
 #include <vernier/hardware.h>
 #include <vernier/loss_scale.h>
 #include <vernier/optim.h>
+#include <vernier/recompute_budget.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 #include <vernier/sampler.h>
