@@ -96,6 +96,7 @@ struct Recompute final : torch::autograd::Node {
   void release_variables() override {
     inputs.clear();
     kept.reset();
+    random.clear();
     function = nullptr;
   }
   std::string name() const override { return "VernierRecompute"; }

@@ -304,10 +304,7 @@ MemoryUse MemoryLedger::stop() {
   return use;
 }
 
-namespace {
-
-// 950 B, 1.23 kB, 45.6 MB
-std::string text_of(std::int64_t bytes) {
+std::string memory_text(std::int64_t bytes) {
   static constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
@@ -317,6 +314,8 @@ std::string text_of(std::int64_t bytes) {
   std::snprintf(text, sizeof text, "%.*f %s", decimals, value, units[unit]);
   return text;
 }
+
+namespace {
 
 struct Row {
   std::string name;
@@ -398,7 +397,7 @@ std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& c
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const auto& [title, use] = columns[i];
     titles.push_back(title);
-    peaks.push_back(text_of(use.peak));
+    peaks.push_back(memory_text(use.peak));
     moments.push_back(use.peak_in);
     for (const auto& part : use.parts) {
       if (part.name != "activations") parts.row(part.name).bytes[i] += part.bytes;
@@ -408,7 +407,7 @@ std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& c
   for (std::size_t i = 0; i < columns.size(); ++i) activations.bytes[i] = columns[i].second.bytes("activations");
   const auto cells = [](const Row& row) {
     std::vector<std::string> texts;
-    for (const auto bytes : row.bytes) texts.push_back(bytes > 0 ? text_of(bytes) : "-");
+    for (const auto bytes : row.bytes) texts.push_back(bytes > 0 ? memory_text(bytes) : "-");
     return texts;
   };
   std::string text = line("memory", titles);
