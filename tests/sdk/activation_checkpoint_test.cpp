@@ -400,6 +400,25 @@ TEST_CASE("checkpoint: exceptions of either call pass, and leave autocast, rando
   CHECK(thrown_by(run) == Thrown{});
 }
 
+TEST_CASE("checkpoint: after an exception in either call, products are computed again") {
+  const auto weight = torch::randn({8, 8}).requires_grad_();
+  const auto square = at::mm(weight, weight);
+  for (const int throw_in : {1, 2}) {
+    int call = 0;
+    const auto run = [&] {
+      const auto function = [&](const Tensor& x) {
+        const auto y = at::mm(x, weight);
+        if (++call == throw_in) throw std::runtime_error("boom");
+        return at::mm(y, weight);
+      };
+      checkpoint(Keep::matmuls, function, torch::randn({8, 8})).sum().backward();
+    };
+    CHECK(says(thrown_by(run).text, "boom"));
+    CHECK(call == throw_in);
+    CHECK(at::mm(weight, weight).equal(square));
+  }
+}
+
 TEST_CASE("checkpoint: interceptors see the second forward too, and are told when it ends") {
   torch::manual_seed(1);
   Net net;
