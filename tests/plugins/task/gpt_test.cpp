@@ -1,5 +1,6 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <doctest/doctest.h>
+#include <vernier/event.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/safetensors.h>
 
@@ -449,6 +450,27 @@ TEST_CASE("gpt: recompute_budget is kept to, with the fewest blocks, for larger 
                    }),
                    "at least, with 5 of 6 blocks computed again, and the budget is "));
   }
+}
+
+TEST_CASE("gpt: after another precision took over, the next piece is measured anew") {
+  const TemporaryFolder folder;
+  LoadedTask gpt("gpt", small(folder.write("a.txt", lorem(100)),
+                              {{"recompute", value("full")}, {"recompute_budget", value("100%")}}));
+  vernier::Bus bus;
+  bus.attach(*gpt.task, false);
+  const auto batch = gpt->next();
+  const auto measures = [&] {
+    CaughtLog log;
+    bus.emit(vernier::Event::StepBegin, gpt.run);
+    gpt->loss(batch);
+    return contains(CaughtLog::text, "computes 0 of 2 blocks again");
+  };
+  CHECK(measures());
+  CHECK_FALSE(measures());
+  gpt.run.notice("policy_changed");
+  CHECK(measures());
+  gpt.run.notices.clear();
+  CHECK_FALSE(measures());
 }
 
 TEST_CASE("gpt: which blocks are computed again is said once, in an amount of memory") {
