@@ -1,6 +1,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/alias.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -10,7 +11,9 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "activation_checkpoint_kept.h"
 #include "interception.h"
 
 namespace vernier {
@@ -92,13 +95,16 @@ struct Recompute final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override {
     inputs.clear();
+    kept.reset();
+    random.clear();
     function = nullptr;
   }
   std::string name() const override { return "VernierRecompute"; }
-  std::vector<torch::Tensor> forward(const std::vector<torch::Tensor>& detached) const;
+  std::vector<torch::Tensor> forward(const std::vector<torch::Tensor>& arguments);
 
   TensorFunction function;
   std::vector<torch::autograd::SavedVariable> inputs;  // they notice where one was changed in place
+  std::optional<KeptResults> kept;
   std::vector<bool> requires_grad;                     // of the inputs
   std::vector<std::int64_t> outputs;                   // which of the function's this node differentiates
   Surroundings surroundings;
@@ -106,7 +112,7 @@ struct Recompute final : torch::autograd::Node {
 };
 
 // Once more, with a graph, as it was called the first time.
-std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& detached) const {
+std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& arguments) {
   const RandomAgain same_numbers(random);
   const at::AutoGradMode recorded(true);
   const PassGuard second(Pass::second);
@@ -114,10 +120,18 @@ std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& 
   const Autocast on_cpu(cpu.device, cpu.dtype, cpu.enabled, surroundings.caches);
   const Autocast on_cuda(cuda.device, cuda.dtype, cuda.enabled, surroundings.caches);
   const InterceptAgain same_interceptors(surroundings.interceptors);
+  std::optional<KeptResultsGuard> answers;
+  if (kept) answers.emplace(*kept, KeptResultsGuard::Time::second);
   at::autocast::clear_cache();  // where backward is called within a guard, its copies are of another graph
-  auto results = function(detached);
+  auto results = function(arguments);
   at::autocast::clear_cache();
   return results;
+}
+
+// Autocast takes a leaf for a weight, whose copy it keeps: gradients of several uses would be added up in 16 bits.
+torch::Tensor no_leaf(const torch::Tensor& leaf) {
+  const at::AutoGradMode recorded(true);
+  return at::alias(leaf);
 }
 
 torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&& gradients) {
@@ -130,14 +144,14 @@ torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&&
   if (torch::GradMode::is_enabled()) {
     throw Error("vernier::checkpoint is differentiable once: call backward() without create_graph");
   }
-  std::vector<torch::Tensor> detached;
+  std::vector<torch::Tensor> leaves, arguments;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    auto input = inputs[i].unpack(getptr());
-    if (input.defined()) input = input.detach();
-    if (requires_grad[i]) input.requires_grad_();
-    detached.push_back(std::move(input));
+    const auto input = inputs[i].unpack(getptr());
+    leaves.push_back(input.defined() ? input.detach().requires_grad_(requires_grad[i]) : input);
+    const bool was_computed = requires_grad[i] && !input.is_leaf();
+    arguments.push_back(was_computed ? no_leaf(leaves.back()) : leaves.back());
   }
-  const auto results = forward(detached);
+  const auto results = forward(arguments);
 
   torch::autograd::variable_list roots, root_gradients;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -149,18 +163,20 @@ torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&&
   if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
 
   torch::autograd::variable_list input_gradients;
-  for (std::size_t i = 0; i < detached.size(); ++i) {
-    input_gradients.push_back(requires_grad[i] ? detached[i].grad() : torch::Tensor());
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    input_gradients.push_back(requires_grad[i] ? leaves[i].grad() : torch::Tensor());
   }
   return input_gradients;
 }
 
 }  // namespace
 
-std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const std::vector<torch::Tensor>& inputs) {
+std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const std::vector<torch::Tensor>& inputs,
+                                          Keep keep) {
   if (!torch::GradMode::is_enabled()) return function(inputs);
   const std::shared_ptr<Recompute> node(new Recompute(), torch::autograd::deleteNode);
   node->function = function;
+  if (keep == Keep::matmuls) node->kept.emplace();
   for (const auto& input : inputs) node->requires_grad.push_back(input.defined() && input.requires_grad());
 
   auto before = generators(inputs);
@@ -171,6 +187,8 @@ std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const 
     const torch::NoGradGuard not_recorded;
     const NoCastCache no_copies;
     const PassGuard first(Pass::first);
+    std::optional<KeptResultsGuard> keeps;
+    if (node->kept) keeps.emplace(*node->kept, KeptResultsGuard::Time::first);
     results = function(inputs);
   }
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -189,6 +207,7 @@ std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const 
     torch::autograd::set_history(result, node);
     node->outputs.push_back(static_cast<std::int64_t>(i));
   }
+  if (node->kept) node->kept->watch(results);
   return results;
 }
 

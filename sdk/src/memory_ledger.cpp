@@ -1,7 +1,4 @@
 #include <ATen/record_function.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/Logging.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <vernier/error.h>
 #include <vernier/memory_ledger.h>
 
@@ -11,6 +8,8 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+
+#include "allocation_reports.h"
 
 namespace vernier {
 
@@ -174,9 +173,8 @@ struct OfWeights final : at::ObserverContext {};
 
 // What is in place from the first begin_forward() to stop().
 struct MemoryLedger::Guards {
-  explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(c10::DebugInfoKind::PROFILER_STATE, followed) {
+  explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(followed) {
     observed = followed.get();
-    FLAGS_caffe2_log_level = std::max(log_level, static_cast<int>(c10::GLOG_ERROR));
     callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&enter, &leave)
                                               .needsInputs(true)
                                               .needsOutputs(true)
@@ -184,7 +182,6 @@ struct MemoryLedger::Guards {
   }
   ~Guards() {
     at::removeCallback(callback);
-    FLAGS_caffe2_log_level = log_level;
     observed = nullptr;
   }
 
@@ -197,10 +194,8 @@ struct MemoryLedger::Guards {
   }
 
   static thread_local Followed* observed;
-  c10::DebugInfoGuard allocator;
+  AllocationReports allocator;
   at::CallbackHandle callback = 0;
-  // The allocator warns of blocks that are freed and are older than the ledger: they are none of its business.
-  int log_level = FLAGS_caffe2_log_level;
 };
 thread_local MemoryLedger::Followed* MemoryLedger::Guards::observed = nullptr;
 
@@ -233,7 +228,7 @@ void MemoryLedger::hold(const std::string& part, std::int64_t bytes) {
 
 void MemoryLedger::follow() {
   if (followed_ != nullptr) return;
-  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) {
+  if (AllocationReports::told() != nullptr) {
     throw Error("memory cannot be followed: a profiler or another ledger does so already; take them one after another");
   }
   layers_.refresh();
@@ -309,10 +304,7 @@ MemoryUse MemoryLedger::stop() {
   return use;
 }
 
-namespace {
-
-// 950 B, 1.23 kB, 45.6 MB
-std::string text_of(std::int64_t bytes) {
+std::string memory_text(std::int64_t bytes) {
   static constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
@@ -322,6 +314,8 @@ std::string text_of(std::int64_t bytes) {
   std::snprintf(text, sizeof text, "%.*f %s", decimals, value, units[unit]);
   return text;
 }
+
+namespace {
 
 struct Row {
   std::string name;
@@ -403,7 +397,7 @@ std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& c
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const auto& [title, use] = columns[i];
     titles.push_back(title);
-    peaks.push_back(text_of(use.peak));
+    peaks.push_back(memory_text(use.peak));
     moments.push_back(use.peak_in);
     for (const auto& part : use.parts) {
       if (part.name != "activations") parts.row(part.name).bytes[i] += part.bytes;
@@ -413,7 +407,7 @@ std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& c
   for (std::size_t i = 0; i < columns.size(); ++i) activations.bytes[i] = columns[i].second.bytes("activations");
   const auto cells = [](const Row& row) {
     std::vector<std::string> texts;
-    for (const auto bytes : row.bytes) texts.push_back(bytes > 0 ? text_of(bytes) : "-");
+    for (const auto bytes : row.bytes) texts.push_back(bytes > 0 ? memory_text(bytes) : "-");
     return texts;
   };
   std::string text = line("memory", titles);

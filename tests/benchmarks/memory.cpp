@@ -1,11 +1,15 @@
-// Peak memory and speed of what saves memory, alone and together, on a small GPT, one thread. Peak: most bytes at one
-// moment of a step (MemoryLedger), the optimizer's state included. Bars: activations computed again leave those of one
-// block and the boundaries.
+// Peak memory and speed of what saves memory, alone and together, on a small GPT, one thread: docs/memory.md's table.
+// Peak: most bytes at one moment of a step (MemoryLedger), the optimizer's state included. Time: the processor's,
+// median of the rounds, against that of nothing. What the plugins that are built do not know is left out.
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
+#include <vernier/error.h>
 #include <vernier/memory_ledger.h>
+#if __has_include(<vernier/memory.h>)
+#include <vernier/memory.h>
+#endif
 
-#include <map>
+#include <ctime>
 #include <optional>
 
 #include "compare.h"
@@ -49,34 +53,100 @@ struct Measured {
   VernierLoop loop;
 };
 
+struct Lever {
+  std::string name;
+  std::vector<std::string> sets;
+  std::int64_t limit = 0;  // bytes beside those of the other loops; 0: none
+};
+
+// As [run] memory_limit.
+struct Limited {
+#if __has_include(<vernier/memory.h>)
+  explicit Limited(std::int64_t bytes) {
+    vernier::count_memory(torch::kCPU);
+    if (bytes > 0) vernier::limit_memory(torch::kCPU, vernier::allocated_memory(torch::kCPU).now + bytes);
+  }
+  ~Limited() {
+    vernier::limit_memory(torch::kCPU, 0);
+  }
+#else
+  explicit Limited(std::int64_t) {}
+#endif
+};
+
+const std::vector<Lever> levers = {
+    {"nothing", {}},
+    {"`task.recompute=selective`", {"task.recompute=selective"}},
+    {"`task.recompute=full`, `recompute_every=2`", {"task.recompute=full", "task.recompute_every=2"}},
+    {"`task.recompute=full`, `recompute_budget=80MB`", {"task.recompute=full", "task.recompute_budget=80MB"}},
+    {"`--grad_ckpt` (`task.recompute=full`)", {"task.recompute=full"}},
+    {"`--grad_accum_steps 4`", {"accumulation.pieces=4"}},
+    {"`--grad_accum_steps 4 --grad_ckpt`", {"accumulation.pieces=4", "task.recompute=full"}},
+    {"`accumulation.use=fit`, `run.memory_limit=100MB`", {"accumulation.use=fit"}, 100'000'000},
+    {"`--mixed_precision bf16`", {"precision.use=bf16"}},
+    {"`--mixed_precision bf16`, `task.recompute=selective`", {"precision.use=bf16", "task.recompute=selective"}},
+    {"`--mixed_precision bf16 --grad_ckpt`", {"precision.use=bf16", "task.recompute=full"}},
+    {"`optimizer.state=bf16`", {"optimizer.state=bf16"}},
+    {"`optimizer.state=8bit`", {"optimizer.state=8bit"}},
+    {"`optimizer.in_backward=true`", {"optimizer.in_backward=true"}},
+    {"`--mixed_precision bf16 --amp_opt_level O3 --grad_ckpt --grad_accum_steps 4`",
+     {"precision.use=bf16", "precision.level=O3", "task.recompute=full", "accumulation.pieces=4"}},
+    {"the same, `optimizer.state=8bit`",
+     {"precision.use=bf16", "precision.level=O3", "task.recompute=full", "accumulation.pieces=4",
+      "optimizer.state=8bit"}},
+    {"`--grad_ckpt`, `optimizer.state=8bit`, `optimizer.in_backward=true`",
+     {"task.recompute=full", "optimizer.state=8bit", "optimizer.in_backward=true"}},
+};
+
+// A row of the table; time is measured later.
+struct Row {
+  std::unique_ptr<Measured> measured;
+  vernier::MemoryUse use;
+  Rival rival;
+};
+
+std::optional<Row> row_of(const Lever& lever) {
+  try {
+    const Limited limited(lever.limit);
+    auto measured = std::make_unique<Measured>(lever.sets);
+    auto use = measured->use();
+    Rival rival{lever.name, [loop = measured.get()] { loop->loop.step(); }};
+    return Row{std::move(measured), std::move(use), std::move(rival)};
+  } catch (const vernier::Error& error) {
+    std::printf("left out: %s: %s\n", lever.name.c_str(), error.what());
+    return std::nullopt;
+  }
+}
+
+// In turn, so that a noisy machine disturbs all of them alike.
+void time(std::vector<Row>& rows, int rounds) {
+  for (int round = -1; round < rounds; ++round) {  // one to warm up
+    for (auto& row : rows) {
+      const auto start = std::clock();
+      row.rival.body();
+      if (round >= 0) row.rival.seconds.push_back(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
   at::set_num_threads(1);
   torch::manual_seed(1);
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
-  const std::vector<std::pair<std::string, std::vector<std::string>>> levers = {
-      {"fp32, plain", {}},
-      {"recompute, every second block", {"task.recompute=full", "task.recompute_every=2"}},
-      {"recompute, all blocks", {"task.recompute=full"}},
-      {"4 pieces", {"accumulation.pieces=4"}},
-      {"4 pieces, recompute", {"accumulation.pieces=4", "task.recompute=full"}},
-      {"bf16", {"precision.use=bf16"}},
-      {"bf16, recompute", {"precision.use=bf16", "task.recompute=full"}},
-      {"bf16 O3, recompute, 4 pieces",
-       {"precision.use=bf16", "precision.level=O3", "task.recompute=full", "accumulation.pieces=4"}},
-  };
-  std::vector<std::unique_ptr<Measured>> loops;
-  std::vector<Rival> rivals;
-  std::printf("GPT, 8 layers of 128, 16 windows of 128: bytes of a step\n  %-44s %12s %12s\n", "", "activations",
-              "peak");
-  for (const auto& [name, sets] : levers) {
-    loops.push_back(std::make_unique<Measured>(sets));
-    const auto use = loops.back()->use();
-    std::printf("  %-44s %9.1f MB %9.1f MB\n", name.c_str(), static_cast<double>(use.bytes("activations")) / 1e6,
-                static_cast<double>(use.peak) / 1e6);
-    std::fflush(stdout);
-    rivals.push_back({name, [loop = loops.back().get()] { loop->loop.step(); }});
+  std::vector<Row> rows;
+  for (const auto& lever : levers) {
+    if (auto row = row_of(lever)) rows.push_back(std::move(*row));
   }
-  compare("the same, one thread", std::move(rivals), /*rounds=*/6, /*steps_a_round=*/1);
+  time(rows, /*rounds=*/7);
+  std::printf("\nGPT, 8 layers of 128, 16 windows of 128 bytes, AdamW: MB of a step, time of a step\n\n");
+  std::printf("| | activations | peak | time |\n| --- | --- | --- | --- |\n");
+  const double nothing = rows.front().rival.median();
+  for (auto& [measured, use, rival] : rows) {
+    std::printf("| %s | %.1f | %.1f | %.2f |\n", rival.name.c_str(),
+                static_cast<double>(use.bytes("activations")) / 1e6, static_cast<double>(use.peak) / 1e6,
+                rival.median() / nothing);
+  }
+  std::printf("\nnothing: %.0f ms\n", nothing * 1e3);
 }

@@ -517,7 +517,10 @@ TEST_CASE("with activations computed again, in every precision, the run has the 
     CAPTURE(name);
     const auto plain = train(from_toml({task, precision}));
     CHECK(plain.updates >= 3);
-    for (const char* how : {"recompute = 'full'", "recompute = 'full'\nrecompute_every = 2"}) {
+    for (const char* how : {"recompute = 'full'", "recompute = 'full'\nrecompute_every = 2", "recompute = 'selective'",
+                            "recompute = 'selective'\nrecompute_every = 2",
+                            "recompute = 'full'\nrecompute_budget = '70%'",
+                            "recompute = 'selective'\nrecompute_budget = '90%'"}) {
       CAPTURE(how);
       CHECK(train(from_toml({task, precision, "[task]\n" + std::string(how)})) == plain);
     }

@@ -5,9 +5,12 @@
 // context = 256         bytes of a window
 // layers = 4, heads = 4, width = 256
 // dropout = 0.0         after embeddings, attention and both halves of a block
-// recompute = "none"    full: blocks keep their input alone, and are computed once more in backward (less memory, a third
-//                       more work, the same bits)
+// recompute = "none"    full: blocks keep their input alone, and are computed once more in backward (less memory, more
+//                       work by a third, the same bits). selective: they keep what matrix products and attention return
+//                       too, and compute the cheap rest once more
 // recompute_every = 1   only every so many-th block does
+// recompute_budget = "" only as many blocks as are needed to keep all activations of a piece below it: "60MB", or "50%"
+//                       of what they are otherwise. The first piece is measured (vernier/recompute_budget.h)
 // order = "shuffled"    of the windows in an epoch, or "sequential"
 // validation = 0.1      share of the windows held out; 0: none
 // validation_batches = 20  of at most 32 windows in a validation, spread over all that are held out; 0: all
@@ -19,9 +22,12 @@
 // Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", without its tokenizer.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/memory_ledger.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <numbers>
 #include <optional>
 
@@ -43,17 +49,47 @@ gpt::Shape read_shape(Options& options) {
   shape.width = options.get("width", shape.width, "width of the residual stream", between(1, 65536));
   shape.context = options.get("context", shape.context, "bytes of a window", between(1, 1e7));
   shape.dropout = options.get("dropout", shape.dropout, "share of activations dropped", between(0, 0.99));
-  const auto recompute = options.choose("recompute", "none", {"none", "full"},
-                                        "full: blocks keep their input alone, and are computed once more in backward");
+  const auto recompute = options.choose("recompute", "none", {"none", "full", "selective"},
+                                        "full: blocks keep their input alone, and are computed once more in backward; "
+                                        "selective: they keep what products and attention return, too");
   const auto every = options.get("recompute_every", 1, "only every so many-th block does", between(1, 10000));
   if (recompute == "none" && options.given("recompute_every")) {
-    options.refuse("recompute_every", "is for recompute = \"full\"");
+    options.refuse("recompute_every", "is for recompute = \"full\" or \"selective\"");
   }
-  shape.recompute_every = recompute == "full" ? every : 0;
+  shape.recompute_every = recompute == "none" ? 0 : every;
+  if (recompute == "selective") shape.keep = vernier::Keep::matmuls;
   if (shape.width % shape.heads != 0) {
     options.refuse("heads", c10::str(shape.heads, " heads do not divide a width of ", shape.width));
   }
   return shape;
+}
+
+// "60MB", "2GiB", "50%" of a whole, or bytes; less than 0 where it is none of them.
+double bytes_of(const std::string& text, double whole) {
+  const std::pair<const char*, double> units[] = {{"", 1},         {"B", 1},        {"kB", 1e3},
+                                                  {"MB", 1e6},     {"GB", 1e9},     {"KiB", 0x1p10},
+                                                  {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"%", whole / 100}};
+  double number = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
+  const auto unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  if (end == text.data() || !std::isfinite(number)) return -1;
+  const auto found =
+      std::find_if(std::begin(units), std::end(units), [&](const auto& each) { return unit == each.first; });
+  return found == std::end(units) ? -1 : std::min(number * found->second, 0x1p62);
+}
+
+std::string read_budget(Options& options, const gpt::Shape& shape) {
+  constexpr const char* key = "recompute_budget";
+  auto budget = options.get(key, "", "only as many blocks as keep a piece's activations below it: 60MB, or 50%");
+  if (!options.given(key)) return budget;
+  if (shape.recompute_every == 0) options.refuse(key, "is for recompute = \"full\" or \"selective\"");
+  if (options.given("recompute_every"))
+    options.refuse(key, "and recompute_every both say which blocks; give one of them");
+  if (bytes_of(budget, 1) <= 0) {
+    options.refuse(key, "\"" + budget +
+                            "\" is no amount of memory; write \"60MB\", \"2GB\", \"50%\" of the activations, or bytes");
+  }
+  return budget;
 }
 
 gpt::Sampling read_sampling(Options& options) {
@@ -76,17 +112,29 @@ class Gpt final : public vernier::Task {
       : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
         batch_size_(options.get("batch_size", 8, "windows of an update", between(1, 1e9))),
         shape_(read_shape(options)),
+        recompute_budget_(read_budget(options, shape_)),
         order_(vernier::read_order(options, "of the windows in an epoch")),
         validation_(options.get("validation", 0.1, "share of the windows held out; 0: none", between(0, 0.9))),
         validation_batches_(
             options.get("validation_batches", 20, "looked at in a validation; 0: all of them", between(0, 1e9))),
         sampling_(read_sampling(options)) {}
 
+  void attach(vernier::Bus& bus) override {
+    if (recompute_budget_.empty()) return;
+    bus.on(vernier::Event::StepBegin, [this](const Run& run) {
+      const auto is_change = [](const vernier::Notice& notice) { return notice.name == "policy_changed"; };
+      if (std::any_of(run.notices.begin(), run.notices.end(), is_change)) budgeted_->forget();
+    });
+  }
+
   void prepare(Run& run) override {
     read_data();
     sampler_.emplace(training_.numel(), run.seed, order_);
     network_ = std::make_shared<gpt::Network>(shape_, run.seed);
     run.model = network_;
+    if (recompute_budget_.empty()) return;
+    budgeted_.emplace(shape_.layers, shape_.keep, [this](const auto& bytes) { return choose_recomputed(bytes); });
+    network_->set_budget(*budgeted_);
   }
 
   Batch next() override { return windows_.gather(training_.index_select(0, sampler_->next(batch_size_))); }
@@ -94,8 +142,11 @@ class Gpt final : public vernier::Task {
   std::int64_t batches_per_epoch() const override { return (training_.numel() + batch_size_ - 1) / batch_size_; }
 
   torch::Tensor loss(const Batch& piece) override {
-    const auto logits = network_->forward(piece.tensors[0]);
-    return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), piece.tensors[1].view(-1));
+    const auto forward = [&] {
+      const auto logits = network_->forward(piece.tensors[0]);
+      return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), piece.tensors[1].view(-1));
+    };
+    return budgeted_ ? budgeted_->forward(piece.samples, piece.tensors[0].device(), forward) : forward();
   }
 
   torch::Tensor validate(Run& run) override {
@@ -121,6 +172,25 @@ class Gpt final : public vernier::Task {
   }
 
  private:
+  std::int64_t choose_recomputed(const vernier::ForwardBytes& bytes) const {
+    const auto all = vernier::peak_activations(bytes, 0);
+    const auto budget = static_cast<std::int64_t>(bytes_of(recompute_budget_, static_cast<double>(all)));
+    const auto count = vernier::blocks_to_recompute(bytes, budget);
+    if (!count) {
+      const auto most = bytes.recomputed < bytes.kept ? bytes.blocks - 1 : 0;
+      throw vernier::Error(
+          c10::str("recompute_budget: activations of a piece are ",
+                   vernier::memory_text(vernier::peak_activations(bytes, most)), " at least, with ", most, " of ",
+                   bytes.blocks, " blocks computed again, and the budget is ", vernier::memory_text(budget),
+                   ". Raise it, or train in more pieces ([accumulation] pieces)"),
+          vernier::Error::Kind::configuration);
+    }
+    info("computes ", *count, " of ", bytes.blocks,
+         " blocks again in backward: ", vernier::memory_text(vernier::peak_activations(bytes, *count)),
+         " of activations instead of ", vernier::memory_text(all), ", with a budget of ", vernier::memory_text(budget));
+    return *count;
+  }
+
   void read_data() {
     const auto text = gpt::read_text(paths_);
     fingerprint_ = text.fingerprint;
@@ -178,6 +248,7 @@ class Gpt final : public vernier::Task {
   std::vector<std::string> paths_;
   std::int64_t batch_size_;
   gpt::Shape shape_;
+  std::string recompute_budget_;
   vernier::Sampler::Order order_;
   double validation_;
   std::int64_t validation_batches_;
@@ -188,6 +259,7 @@ class Gpt final : public vernier::Task {
   torch::Tensor training_, held_out_, looked_at_;  // numbers of windows
   std::optional<vernier::Sampler> sampler_;
   std::shared_ptr<gpt::Network> network_;
+  std::optional<vernier::BudgetedBlocks> budgeted_;
 };
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <vernier/activation_checkpoint.h>
 
 #include <cmath>
 
@@ -118,7 +117,7 @@ class Block final : public torch::nn::Module {
 };
 
 Network::Network(const Shape& shape, std::uint64_t seed)
-    : dropout_(shape.dropout), recompute_every_(static_cast<std::size_t>(shape.recompute_every)) {
+    : dropout_(shape.dropout), recompute_every_(static_cast<std::size_t>(shape.recompute_every)), keep_(shape.keep) {
   token_embedding_ = register_module("wte", std::make_shared<Embedding>(vocabulary, shape.width))->weight;
   position_embedding_ = register_module("wpe", std::make_shared<Embedding>(shape.context, shape.width))->weight;
   torch::nn::ModuleList list;
@@ -147,12 +146,15 @@ torch::Tensor Network::features(const torch::Tensor& tokens) {
   // The whole table as it is: a view of it would cost its gradient a copy.
   auto positions = time == position_embedding_.size(0) ? position_embedding_ : position_embedding_.narrow(0, 0, time);
   auto x = drop(at::embedding(token_embedding_, tokens) + positions, dropout_, is_training());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const auto forward = [block = blocks_[i].get()](const torch::Tensor& y) { return block->forward(y); };
-    const bool again = recompute_every_ > 0 && (i + 1) % recompute_every_ == 0;
-    x = again ? vernier::checkpoint(forward, x) : forward(x);
-  }
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x);
   return last_norm_->forward(x);
+}
+
+torch::Tensor Network::block(std::size_t index, const torch::Tensor& x) {
+  const auto forward = [block = blocks_[index].get()](const torch::Tensor& y) { return block->forward(y); };
+  if (budgeted_ != nullptr) return budgeted_->block(static_cast<std::int64_t>(index), forward, x);
+  const bool again = recompute_every_ > 0 && (index + 1) % recompute_every_ == 0;
+  return again ? vernier::checkpoint(keep_, forward, x) : forward(x);
 }
 
 torch::Tensor Network::forward(const torch::Tensor& tokens) {

@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
+#include <vernier/recompute_budget.h>
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +18,8 @@ inline constexpr std::int64_t vocabulary = 256;
 struct Shape {
   std::int64_t layers = 4, heads = 4, width = 256, context = 256;
   double dropout = 0.0;
-  std::int64_t recompute_every = 0;  // every so many-th block keeps its input alone for backward; 0: none
+  std::int64_t recompute_every = 0;            // every so many-th block is computed again in backward; 0: none
+  vernier::Keep keep = vernier::Keep::inputs;  // what such a block keeps
 };
 
 class Block;
@@ -32,13 +34,18 @@ class Network final : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& tokens);
   // Logits [batch, vocabulary] of the token that follows the last one.
   torch::Tensor next_token(const torch::Tensor& tokens);
+  // Has it decided which blocks are computed again, instead of recompute_every; it lives as long as the network.
+  void set_budget(vernier::BudgetedBlocks& blocks) { budgeted_ = &blocks; }
 
  private:
   torch::Tensor features(const torch::Tensor& tokens);
+  torch::Tensor block(std::size_t index, const torch::Tensor& x);
   void initialise(std::int64_t layers, std::uint64_t seed);
 
   double dropout_;
   std::size_t recompute_every_;
+  vernier::Keep keep_;
+  vernier::BudgetedBlocks* budgeted_ = nullptr;
   torch::Tensor token_embedding_, position_embedding_;
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<LayerNorm> last_norm_;

@@ -17,6 +17,7 @@
 #include <vernier/loss_scale.h>
 #include <vernier/memory.h>
 #include <vernier/optim.h>
+#include <vernier/recompute_budget.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 #include <vernier/sampler.h>

@@ -252,10 +252,12 @@ TEST_CASE("flight_recorder: layer, phase and step of faults at random, in all pr
 
 TEST_CASE("flight_recorder: layers of blocks that are computed again in backward") {
   const TemporaryFolder folder;
-  const auto config = gpt(folder, 3, "recompute = 'full'\n");
+  const std::vector<std::string> configs = {gpt(folder, 3, "recompute = 'full'\n"),
+                                            gpt(folder, 3, "recompute = 'selective'\n"),
+                                            gpt(folder, 3, "recompute = 'full'\nrecompute_budget = '100%'\n")};
   std::vector<std::string> layers, parameters;
   {
-    const SmallRun run(from_toml({config}));
+    const SmallRun run(from_toml({configs[0]}));
     layers = vernier::Layers(*run.run.model).names();
     for (const auto& parameter : run.run.parameters) parameters.push_back(parameter.name);
   }
@@ -270,6 +272,7 @@ TEST_CASE("flight_recorder: layers of blocks that are computed again in backward
     fault.layer = names[draw(names.size())];
     fault.value = draw(2) == 0 ? HUGE_VAL : std::nan("");
     fault.step = 1 + static_cast<std::int64_t>(draw(3));
+    const auto& config = configs[draw(configs.size())];
     harmful += check_named(config, precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault) ? 1 : 0;
   }
   CHECK(harmful >= 45);
@@ -294,6 +297,7 @@ TEST_CASE("flight_recorder: the ring has each layer of a block once that is comp
   const auto plain = ring_of("");
   CHECK(plain > 0);
   CHECK(ring_of("recompute = 'full'\n") == plain);
+  CHECK(ring_of("recompute = 'selective'\n") == plain);
 }
 
 TEST_CASE("flight_recorder: beside recovery, in both orders") {

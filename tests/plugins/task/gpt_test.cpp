@@ -7,6 +7,7 @@
 #include <set>
 
 #include "loaded_task.h"
+#include "small_gpt.h"
 #include "temporary_folder.h"
 
 using vernier::Batch;
@@ -15,20 +16,6 @@ using vernier::Table;
 namespace {
 
 constexpr std::int64_t context = 4;
-
-// Small, silent and without held-out windows, so that a test names what it is about.
-Table small(const std::string& data, Table more = {}) {
-  Table table = {{"data", list<std::string>({data})},
-                 {"layers", value(2)},
-                 {"heads", value(2)},
-                 {"width", value(8)},
-                 {"context", value(4)},
-                 {"batch_size", value(3)},
-                 {"validation", value(0)},
-                 {"sample_bytes", value(0)}};
-  for (auto& [key, entry] : more) table[key] = entry;
-  return table;
-}
 
 // A text of so many windows in which every window tells its number.
 std::string numbered(std::int64_t windows) {
@@ -58,21 +45,6 @@ std::vector<std::int64_t> one_epoch(const LoadedTask& gpt) {
     for (std::int64_t row = 0; row < batch.samples; ++row) seen.push_back(number_of(batch.tensors[0][row]));
   }
   return seen;
-}
-
-struct CaughtLog {
-  CaughtLog() {
-    text.clear();
-    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& line) { text += line + '\n'; });
-  }
-  ~CaughtLog() { vernier::set_log_sink(nullptr); }
-  static inline std::string text;
-};
-
-std::string lorem(std::size_t bytes) {
-  std::string text;
-  while (text.size() < bytes) text += "The quick brown fox jumps over the lazy dog. ";
-  return text.substr(0, bytes);
 }
 
 }  // namespace
