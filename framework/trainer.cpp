@@ -250,8 +250,8 @@ void Trainer::refuse_too_much_memory(const Run& run) {
   const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
   if (limit == 0) return;
   const auto peak = allocated_memory(run.device).peak;
-  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a piece of ", run.piece.samples, " samples took ", megabytes(peak),
-                   ", and the limit is ", megabytes(limit));
+  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a piece of ", run.piece.samples, " samples took ", memory_text(peak),
+                   ", and the limit is ", memory_text(limit));
 }
 
 // Which gradients are not finite is known before a listener clips them, which spreads a nan. Only the CPU may look.

@@ -174,8 +174,8 @@ class FitAccumulation final : public vernier::Accumulation {
     size_ = std::min(size_, wanted_);
     refuse_too_much(run, fits);
     if (is_settled_) {
-      info("pieces of ", size_, " samples, which take ", vernier::megabytes(bytes_of(size_)), " of the ",
-           vernier::megabytes(room_), " that are free");
+      info("pieces of ", size_, " samples, which take ", vernier::memory_text(bytes_of(size_)), " of the ",
+           vernier::memory_text(room_), " that are free");
     }
   }
 

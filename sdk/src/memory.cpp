@@ -10,7 +10,9 @@
 #include <atomic>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <new>
 #include <optional>
@@ -58,8 +60,8 @@ class CountingAllocator final : public c10::Allocator {
     const auto before = now.fetch_add(bytes), after = before + bytes;
     if (after > limit) {
       now -= bytes;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, megabytes(bytes), " more were asked for, and ", megabytes(before), " of ",
-                       megabytes(limit), " are in use");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, memory_text(bytes), " more were asked for, and ", memory_text(before), " of ",
+                       memory_text(limit), " are in use");
     }
     auto highest = peak.load();
     while (after > highest && !peak.compare_exchange_weak(highest, after)) {
@@ -230,13 +232,18 @@ std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
     if (!(bytes >= 1) || bytes > 0x1p62 || (unit == "%" && number > 100)) break;
     return static_cast<std::int64_t>(bytes);
   }
-  throw Error("is \"" + text + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\" of the device, or bytes",
+  throw Error("is \"" + text + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\", or bytes",
               Error::Kind::configuration);
 }
 
-std::string megabytes(std::int64_t bytes) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
+std::string memory_text(std::int64_t bytes) {
+  static constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < std::size(units); ++unit) value /= 1000;
+  char text[32];
+  const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  std::snprintf(text, sizeof text, "%.*f %s", decimals, value, units[unit]);
   return text;
 }
 

@@ -304,17 +304,6 @@ MemoryUse MemoryLedger::stop() {
   return use;
 }
 
-std::string memory_text(std::int64_t bytes) {
-  static constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 999.5 && unit + 1 < std::size(units); ++unit) value /= 1000;
-  char text[32];
-  const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  std::snprintf(text, sizeof text, "%.*f %s", decimals, value, units[unit]);
-  return text;
-}
-
 namespace {
 
 struct Row {

@@ -4,10 +4,8 @@
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
-#include <vernier/memory_ledger.h>
-#if __has_include(<vernier/memory.h>)
 #include <vernier/memory.h>
-#endif
+#include <vernier/memory_ledger.h>
 
 #include <ctime>
 #include <optional>
@@ -61,7 +59,6 @@ struct Lever {
 
 // As [run] memory_limit.
 struct Limited {
-#if __has_include(<vernier/memory.h>)
   explicit Limited(std::int64_t bytes) {
     vernier::count_memory(torch::kCPU);
     if (bytes > 0) vernier::limit_memory(torch::kCPU, vernier::allocated_memory(torch::kCPU).now + bytes);
@@ -69,9 +66,6 @@ struct Limited {
   ~Limited() {
     vernier::limit_memory(torch::kCPU, 0);
   }
-#else
-  explicit Limited(std::int64_t) {}
-#endif
 };
 
 const std::vector<Lever> levers = {

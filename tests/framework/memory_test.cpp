@@ -73,7 +73,7 @@ TEST_CASE("memory limit: a run that would pass it ends in one line with a checkp
   CHECK(is_one_line(limited.err));
   CHECK(says(limited.err, "vernier: task/mlp in step 4: "));
   CHECK(says(limited.err, " more were asked for, and "));
-  CHECK(says(limited.err, " of 4.0 MB are in use; train in smaller pieces: [accumulation] use = \"fit\" finds their size"));
+  CHECK(says(limited.err, " of 4.00 MB are in use; train in smaller pieces: [accumulation] use = \"fit\" finds their size"));
   CHECK(fs::exists(limited.folder.path() / "out/checkpoints/step-00000003"));
   CHECK(limited.train(with({"--resume", "--set=run.memory_limit=60MB"})) == 0);
   CHECK(limited.summary()["digest"] == free.summary()["digest"]);

@@ -64,20 +64,6 @@ gpt::Shape read_shape(Options& options) {
   return shape;
 }
 
-// "60MB", "2GiB", "50%" of a whole, or bytes; less than 0 where it is none of them.
-double bytes_of(const std::string& text, double whole) {
-  const std::pair<const char*, double> units[] = {{"", 1},         {"B", 1},        {"kB", 1e3},
-                                                  {"MB", 1e6},     {"GB", 1e9},     {"KiB", 0x1p10},
-                                                  {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"%", whole / 100}};
-  double number = 0;
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
-  const auto unit = text.substr(static_cast<std::size_t>(end - text.data()));
-  if (end == text.data() || !std::isfinite(number)) return -1;
-  const auto found =
-      std::find_if(std::begin(units), std::end(units), [&](const auto& each) { return unit == each.first; });
-  return found == std::end(units) ? -1 : std::min(number * found->second, 0x1p62);
-}
-
 std::string read_budget(Options& options, const gpt::Shape& shape) {
   constexpr const char* key = "recompute_budget";
   auto budget = options.get(key, "", "only as many blocks as keep a piece's activations below it: 60MB, or 50%");
@@ -85,9 +71,11 @@ std::string read_budget(Options& options, const gpt::Shape& shape) {
   if (shape.recompute_every == 0) options.refuse(key, "is for recompute = \"full\" or \"selective\"");
   if (options.given("recompute_every"))
     options.refuse(key, "and recompute_every both say which blocks; give one of them");
-  if (bytes_of(budget, 1) <= 0) {
-    options.refuse(key, "\"" + budget +
-                            "\" is no amount of memory; write \"60MB\", \"2GB\", \"50%\" of the activations, or bytes");
+  try {
+    constexpr std::int64_t any = 1'000'000'000;
+    vernier::bytes_of(budget, any);
+  } catch (const vernier::Error& error) {
+    options.refuse(key, error.what());
   }
   return budget;
 }
@@ -174,7 +162,7 @@ class Gpt final : public vernier::Task {
  private:
   std::int64_t choose_recomputed(const vernier::ForwardBytes& bytes) const {
     const auto all = vernier::peak_activations(bytes, 0);
-    const auto budget = static_cast<std::int64_t>(bytes_of(recompute_budget_, static_cast<double>(all)));
+    const auto budget = vernier::bytes_of(recompute_budget_, all);
     const auto count = vernier::blocks_to_recompute(bytes, budget);
     if (!count) {
       const auto most = bytes.recomputed < bytes.kept ? bytes.blocks - 1 : 0;

@@ -46,6 +46,6 @@ VERNIER_API bool is_out_of_memory(const std::exception_ptr& exception);
 VERNIER_API std::int64_t bytes_of(const std::string& text, std::int64_t whole);
 // All memory of a device; of a CPU that of the machine, or of the control group where that is less.
 VERNIER_API std::int64_t device_memory(torch::Device device);
-VERNIER_API std::string megabytes(std::int64_t bytes);  // "62.0 MB"
+VERNIER_API std::string memory_text(std::int64_t bytes);  // "950 B", "1.23 kB", "45.6 MB"
 
 }  // namespace vernier

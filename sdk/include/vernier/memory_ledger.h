@@ -12,6 +12,7 @@
 
 #include <torch/nn/module.h>
 #include <vernier/layers.h>
+#include <vernier/memory.h>
 
 #include <memory>
 #include <string>
@@ -86,9 +87,6 @@ class VERNIER_API MemoryLedger {
 
 // "h.0.mlp" and "h.1.mlp" are both "h.*.mlp": how layers that are alike are told in one line, and matched by one rule.
 VERNIER_API std::string folded(const std::string& layer);
-
-// 950 B, 1.23 kB, 45.6 MB: for people.
-VERNIER_API std::string memory_text(std::int64_t bytes);
 
 // A table for people: the parts, the layers with most activations (like ones in one row: "h.*.mlp.c_fc x4") and the
 // peak; a column for each use with its title. rows: of layers; what is beyond them is summed up.
