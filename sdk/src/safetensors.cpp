@@ -13,6 +13,7 @@
 #include <future>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "json.h"
@@ -26,7 +27,7 @@ using Entry = SafetensorsFile::Entry;
 static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
 
 constexpr std::uint64_t longest_header = 100'000'000;  // the format's own limit
-constexpr int deepest_header = 8;                      // the format needs 3
+constexpr std::size_t deepest_header = 8;              // the format needs 3
 constexpr const char* metadata_key = "__metadata__";
 constexpr std::int64_t device_piece = 64 << 20;   // bytes that are copied from a device at a time
 constexpr std::uint64_t checked_piece = 1 << 18;  // small enough to be in the cache still when its checksum is taken
@@ -345,11 +346,16 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
 }
 
 void SafetensorsFile::read_each(const std::function<torch::Tensor(std::size_t)>& make, const Seen& seen) const {
+  // The largest first: a tensor is one thread's, and the last ones should not have the others wait for it.
+  std::vector<std::size_t> order(entries_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(), [&](auto i) { return entries_[i].end - entries_[i].begin; });
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> trouble(entries_.size());
   const auto read_some = [&] {
     Checksum checksum;
-    for (std::size_t i = next++; i < entries_.size(); i = next++) {
+    for (std::size_t taken = next++; taken < order.size(); taken = next++) {
+      const auto i = order[taken];
       try {
         read(entries_[i], make(i), seen ? &checksum : nullptr);
         if (seen) seen(entries_[i].name, checksum);
