@@ -295,19 +295,23 @@ void write(File& file, const std::vector<Item>& items, const std::string& head) 
   for (const Item& item : items) write_tensor(file, *item.tensor, nullptr, {});
 }
 
-// A second thread takes most of the checksums meanwhile: together they take as long as the slower of the two.
+// Where LibTorch has more than one thread a second one takes most of the checksums meanwhile: together they take as long
+// as the slower of the two. Where it has one, the other cores are somebody else's.
 CheckpointManifest::File write_checked(File& file, const std::vector<Item>& items, const std::string& head,
                                        const Progress& progress) {
-  auto taken = std::async(std::launch::async, [&] { return checksums_of(items); });
+  const bool has_second = at::get_num_threads() > 1;
+  std::future<std::vector<std::string>> taken;
+  if (has_second) taken = std::async(std::launch::async, [&] { return checksums_of(items); });
   file.write(head.data(), head.size());
   CheckpointManifest::File written{head.size(), checksum_of(head), {}};
   for (const auto& [rank, name, tensor] : items) {
-    const bool is_taken = lies_as_written(*tensor);
+    const bool is_taken = has_second && lies_as_written(*tensor);
     Checksum checksum;
     write_tensor(file, *tensor, is_taken ? nullptr : &checksum, progress);
     written.bytes += tensor->nbytes();
     written.tensors[*name] = {dtypes[rank].name, tensor->sizes().vec(), is_taken ? "" : checksum.digits()};
   }
+  if (!has_second) return written;
   const auto digits = taken.get();
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!digits[i].empty()) written.tensors[*items[i].name].checksum = digits[i];
