@@ -1,5 +1,5 @@
-// How much of what can go wrong a case tries: all of a short run, the same each time, or of a longer one what can be tried
-// in the minutes that VERNIER_CRASH_MINUTES gives to all cases together, in random order.
+// How much of what can go wrong a case tries: all of a short run, the same each time, or of a longer one what can be
+// tried in the minutes that VERNIER_CRASH_MINUTES gives to all cases together, in random order.
 #pragma once
 
 #include <doctest/doctest.h>

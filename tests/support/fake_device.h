@@ -1,6 +1,6 @@
-// A device for tests of what is ordered by streams and events. Its memory is the host's; what it is given runs only when
-// the host waits, and of the streams that could go on one is drawn at random: what no event orders comes in any order.
-// The whole process has it from the first use on, under LibTorch's name "privateuseone".
+// A device for tests of what is ordered by streams and events. Its memory is the host's; what it is given runs only
+// when the host waits, and of the streams that could go on one is drawn at random: what no event orders comes in any
+// order. The whole process has it from the first use on, under LibTorch's name "privateuseone".
 #pragma once
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>

@@ -52,8 +52,8 @@ Copy Copies::of(const Tensors& live, torch::Device device) {
 }
 
 // Weights, buffers and what plugins remember may change as soon as the run goes on, so what the device is given next
-// waits for their copies. The optimizer's memory, most of all there is, changes in the update alone: it is copied beside
-// the next forward and backward pass.
+// waits for their copies. The optimizer's memory, most of all there is, changes in the update alone: it is copied
+// beside the next forward and backward pass.
 void Copies::copy_from_device(const std::vector<Copied>& soon_changed, const std::vector<Copied>& by_update) {
   if (soon_changed.empty() && by_update.empty()) return;
   const auto device = (soon_changed.empty() ? by_update : soon_changed).front().from.device();

@@ -30,7 +30,8 @@ class Copies {
   void hold_update();
 
  private:
-  void copy_from_device(const std::vector<vernier::Copied>& soon_changed, const std::vector<vernier::Copied>& by_update);
+  void copy_from_device(const std::vector<vernier::Copied>& soon_changed,
+                        const std::vector<vernier::Copied>& by_update);
   void make_room(const vernier::Tensors& live);
   torch::Tensor room_for(const std::string& name, const torch::Tensor& tensor);
   bool fits(const std::string& name, const torch::Tensor& tensor) const;

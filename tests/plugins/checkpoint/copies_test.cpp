@@ -23,7 +23,8 @@ constexpr std::int64_t many = 1000;
 // A run on a device, saved in the background.
 struct Saving {
   explicit Saving(torch::Device device)
-      : plugin(make_plugin<vernier::Checkpoint>("checkpoint/rolling", {{"keep_last", vernier::Value{std::int64_t{9}, ""}}})) {
+      : plugin(make_plugin<vernier::Checkpoint>("checkpoint/rolling",
+                                                {{"keep_last", vernier::Value{std::int64_t{9}, ""}}})) {
     bus.attach(*plugin, false);
     run.output = folder.path().string();
     run.device = device;
