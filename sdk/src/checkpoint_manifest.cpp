@@ -11,7 +11,7 @@ using Manifest = CheckpointManifest;
 
 namespace {
 
-constexpr int deepest_manifest = 64;  // the configuration is a table of tables
+constexpr std::size_t deepest_manifest = 64;  // the configuration is a table of tables
 // The last bytes of a manifest: its checksum, of all bytes before it.
 constexpr std::string_view tail_begin = ",\"checksum\":\"", tail_end = "\"}\n";
 constexpr std::size_t checksum_digits = 32;
@@ -31,19 +31,24 @@ Ordered to_json(const Manifest::File& file) {
 
 // Reading.
 
-// A member of an object, of the type that is read.
+// A value, of the type that is read. key: what it is.
+template <class T>
+T value_as(const std::string& path, const Json& value, const char* key) {
+  bool is_right = false;
+  if constexpr (std::is_same_v<T, std::string>) is_right = value.is_string();
+  if constexpr (std::is_same_v<T, std::uint64_t>) is_right = value.is_number_unsigned();
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    is_right = value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX;
+  }
+  if (!is_right) fail(path, std::string("its '") + key + "' is not what it must be: " + value.dump().substr(0, 80));
+  return value.get<T>();
+}
+
 template <class T>
 T member(const std::string& path, const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) fail(path, std::string("has no '") + key + "'");
-  bool is_right = false;
-  if constexpr (std::is_same_v<T, std::string>) is_right = found->is_string();
-  if constexpr (std::is_same_v<T, std::uint64_t>) is_right = found->is_number_unsigned();
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    is_right = found->is_number_unsigned() && found->get<std::uint64_t>() <= INT64_MAX;
-  }
-  if (!is_right) fail(path, std::string("its '") + key + "' is not what it must be: " + found->dump().substr(0, 80));
-  return found->get<T>();
+  return value_as<T>(path, *found, key);
 }
 
 const Json& structure(const std::string& path, const Json& object, const char* key, bool is_array = false) {
@@ -67,7 +72,7 @@ Manifest::Tensor tensor_in(const std::string& path, const std::string& name, con
   const std::string place = path + ": tensor '" + name + "'";
   Manifest::Tensor tensor{member<std::string>(place, json, "dtype"), {}, checksum_in(place, json, "checksum")};
   for (const Json& size : structure(place, json, "shape", /*is_array=*/true)) {
-    tensor.shape.push_back(member<std::int64_t>(place, {{"shape", size}}, "shape"));
+    tensor.shape.push_back(value_as<std::int64_t>(place, size, "shape"));
   }
   return tensor;
 }

@@ -88,13 +88,7 @@ void File::finish() {
 }
 
 void sync_folder(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_with_errno(folder, "cannot be opened");
-  const bool synced = is_synced(descriptor);
-  const int reason = errno;
-  ::close(descriptor);
-  errno = reason;
-  if (!synced) fail_with_errno(folder, "cannot be brought to the disk");
+  File(folder, O_RDONLY | O_DIRECTORY).finish();
 }
 
 }  // namespace vernier

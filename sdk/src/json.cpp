@@ -1,33 +1,80 @@
 #include "json.h"
 
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "file.h"
 
 namespace vernier {
 
-// Which of two values of one key is meant, readers do not agree on.
-Json parse_json(const std::string& path, const std::string& what, const std::string& text, int deepest) {
-  const std::string the = "the " + what;
-  // The parser takes a NUL for the end of the text and skips a byte-order mark.
-  if (text.find('\0') != std::string::npos) fail(path, the + " is not JSON: it has a NUL");
-  if (text.starts_with("\xEF\xBB\xBF")) fail(path, the + " is not JSON: it starts with a byte-order mark");
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > deepest) fail(path, the + " is nested too deeply");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      fail(path, the + " has the key '" + parsed.get<std::string>() + "' twice");
-    }
+namespace {
+
+// Puts a value together as the parser goes along. nlohmann's own callback could check the same, but has the header of a
+// model read in twice the time, while no thread can begin with its tensors.
+class Builder final : public Json::json_sax_t {
+ public:
+  Builder(const std::string& path, const std::string& what, std::size_t deepest)
+      : path_(path), the_("the " + what), deepest_(deepest) {}
+  Json take() { return std::move(root_); }
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(std::int64_t value) override { return put(value); }
+  bool number_unsigned(std::uint64_t value) override { return put(value); }
+  bool number_float(double value, const std::string&) override { return put(value); }
+  bool string(std::string& value) override { return put(std::move(value)); }
+  bool binary(Json::binary_t&) override { return false; }  // JSON has none
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  // Which of two values of one key is meant, readers do not agree on.
+  bool key(std::string& name) override {
+    const auto [member, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) fail(path_, the_ + " has the key '" + name + "' twice");
+    member_ = &*member;
     return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::exception& error) {
-    fail(path, the + " is not JSON: " + error.what());
   }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
+    fail(path_, the_ + " is not JSON: " + error.what());
+  }
+
+ private:
+  Json& place() {
+    if (open_.empty()) return root_;
+    return open_.back()->is_array() ? open_.back()->emplace_back() : *member_;
+  }
+  bool put(Json value) {
+    place() = std::move(value);
+    return true;
+  }
+  bool open(Json empty) {
+    if (open_.size() == deepest_) fail(path_, the_ + " is nested too deeply");
+    open_.push_back(&(place() = std::move(empty)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& path_;
+  std::string the_;
+  std::size_t deepest_;
+  Json root_;
+  std::vector<Json*> open_;  // each within the one before; only the last one grows, so the others stay where they are
+  Json* member_ = nullptr;   // of the last one, where that is an object: whose value comes next
+};
+
+}  // namespace
+
+Json parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest) {
+  // The parser takes a NUL for the end of the text and skips a byte-order mark.
+  if (text.find('\0') != std::string::npos) fail(path, "the " + what + " is not JSON: it has a NUL");
+  if (text.starts_with("\xEF\xBB\xBF")) fail(path, "the " + what + " is not JSON: it starts with a byte-order mark");
+  Builder builder(path, what, deepest);
+  Json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 std::string quoted(const std::string& path, const std::string& text) {

@@ -13,6 +13,7 @@
 #include <future>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "json.h"
@@ -26,7 +27,7 @@ using Entry = SafetensorsFile::Entry;
 static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
 
 constexpr std::uint64_t longest_header = 100'000'000;  // the format's own limit
-constexpr int deepest_header = 8;                      // the format needs 3
+constexpr std::size_t deepest_header = 8;              // the format needs 3
 constexpr const char* metadata_key = "__metadata__";
 constexpr std::int64_t device_piece = 64 << 20;   // bytes that are copied from a device at a time
 constexpr std::uint64_t checked_piece = 1 << 18;  // small enough to be in the cache still when its checksum is taken
@@ -294,19 +295,23 @@ void write(File& file, const std::vector<Item>& items, const std::string& head) 
   for (const Item& item : items) write_tensor(file, *item.tensor, nullptr, {});
 }
 
-// A second thread takes most of the checksums meanwhile: together they take as long as the slower of the two.
+// Where LibTorch has more than one thread a second one takes most of the checksums meanwhile: together they take as long
+// as the slower of the two. Where it has one, the other cores are somebody else's.
 CheckpointManifest::File write_checked(File& file, const std::vector<Item>& items, const std::string& head,
                                        const Progress& progress) {
-  auto taken = std::async(std::launch::async, [&] { return checksums_of(items); });
+  const bool has_second = at::get_num_threads() > 1;
+  std::future<std::vector<std::string>> taken;
+  if (has_second) taken = std::async(std::launch::async, [&] { return checksums_of(items); });
   file.write(head.data(), head.size());
   CheckpointManifest::File written{head.size(), checksum_of(head), {}};
   for (const auto& [rank, name, tensor] : items) {
-    const bool is_taken = lies_as_written(*tensor);
+    const bool is_taken = has_second && lies_as_written(*tensor);
     Checksum checksum;
     write_tensor(file, *tensor, is_taken ? nullptr : &checksum, progress);
     written.bytes += tensor->nbytes();
     written.tensors[*name] = {dtypes[rank].name, tensor->sizes().vec(), is_taken ? "" : checksum.digits()};
   }
+  if (!has_second) return written;
   const auto digits = taken.get();
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!digits[i].empty()) written.tensors[*items[i].name].checksum = digits[i];
@@ -345,11 +350,16 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
 }
 
 void SafetensorsFile::read_each(const std::function<torch::Tensor(std::size_t)>& make, const Seen& seen) const {
+  // The largest first: a tensor is one thread's, and the last ones should not have the others wait for it.
+  std::vector<std::size_t> order(entries_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(), [&](auto i) { return entries_[i].end - entries_[i].begin; });
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> trouble(entries_.size());
   const auto read_some = [&] {
     Checksum checksum;
-    for (std::size_t i = next++; i < entries_.size(); i = next++) {
+    for (std::size_t taken = next++; taken < order.size(); taken = next++) {
+      const auto i = order[taken];
       try {
         read(entries_[i], make(i), seen ? &checksum : nullptr);
         if (seen) seen(entries_[i].name, checksum);

@@ -2,7 +2,7 @@
 // stopped, bit for bit. In the manner of https://sqlite.org/testing.html: the k-th system call of the saves ends the
 // process, fails, or writes half, for every k; what was not synced is lost or reordered; kill -9 at any time.
 //
-// VERNIER_CRASH=long tries more runs and more of what a disk may have lost; tests/crash/long.sh.
+// program_test.cpp does it to the program; form.h says how much of it.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -14,10 +14,11 @@
 #include <sstream>
 
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
 
 #include "disk.h"
+#include "form.h"
 #include "power_loss.h"
-#include "program.h"
 #include "small_run.h"
 #include "thrown.h"
 
@@ -26,31 +27,6 @@ using disk::Call;
 using disk::Fault;
 
 namespace {
-
-bool is_long() {
-  const char* given = std::getenv("VERNIER_CRASH");
-  return given != nullptr && std::string(given) == "long";
-}
-
-// Saves every step; the shortest that takes away what it saved first.
-const std::string saving_run = "[run]\nsteps = " + std::string(is_long() ? "12" : "4") + R"(
-device = "cpu"
-threads = 1
-[task]
-use = "mlp"
-inputs = 3
-hidden = [4]
-classes = 2
-samples = 24
-[optimizer]
-use = "adamw"
-[checkpoint]
-use = "rolling"
-every = 1
-keep_last = 2
-[[monitor]]
-use = "jsonl"
-)";
 
 struct End {
   int signal = 0;
@@ -245,17 +221,35 @@ Struck run_with(const Whole& whole, const TemporaryFolder& folder, const std::st
   return struck;
 }
 
-// More than one call may be asked at a time: the bounded form takes each step-th, starting elsewhere for each fault.
-void strike_everywhere(const Whole& whole, const std::string& below, int calls, Fault fault, int step,
-                       const std::function<void(const Struck&)>& check) {
-  for (int at = 1 + static_cast<int>(fault) % step; at <= calls; at += step) {
+// A fault at a call, the first of which is 1.
+using Strike = std::pair<Fault, int>;
+
+// Each fault at each step-th call; in the long form at all of them, in random order.
+std::vector<Strike> strikes(const std::vector<Fault>& faults, int calls, int step = 1) {
+  std::vector<Strike> all;
+  for (const Fault fault : faults) {
+    for (int at = 1; at <= calls; at += is_long() ? 1 : step) all.emplace_back(fault, at);
+  }
+  if (is_long()) {
+    auto random = random_numbers(0);
+    std::ranges::shuffle(all, random);
+  }
+  return all;
+}
+
+void strike_everywhere(const Whole& whole, const std::string& below, int calls, const std::vector<Fault>& faults,
+                       const std::function<void(const Struck&, Fault)>& check) {
+  Budget budget;
+  for (const auto& [fault, at] : strikes(faults, calls)) {
+    if (!budget.has_more()) return;
+    CAPTURE(name_of(fault));
     CAPTURE(at);
     const TemporaryFolder folder;
     const Struck struck = run_with(whole, folder, below, fault, at);
     CAPTURE(struck.call);
     CAPTURE(struck.end.text);
     CHECK(struck.call != "");
-    check(struck);
+    check(struck, fault);
     check_goes_on(whole, folder.path(), struck.announced);
   }
 }
@@ -265,79 +259,89 @@ void strike_everywhere(const Whole& whole, const std::string& below, int calls, 
 TEST_CASE("crash: killed at the k-th system call of a run, before it or half-way through it") {
   const TemporaryFolder folder;
   const Whole whole = whole_run(saving_run, folder);
-  for (const Fault fault : {Fault::kill, Fault::torn}) {
-    CAPTURE(name_of(fault));
-    strike_everywhere(whole, "", whole.calls, fault, 1,
-                      [](const Struck& struck) { CHECK(struck.end.signal == SIGKILL); });
-  }
+  strike_everywhere(whole, "", whole.calls, {Fault::kill, Fault::torn},
+                    [](const Struck& struck, Fault) { CHECK(struck.end.signal == SIGKILL); });
 }
 
 TEST_CASE("crash: a k-th system call that is interrupted or writes half is not noticed") {
   const TemporaryFolder folder;
   const Whole whole = whole_run(saving_run, folder);
-  for (const Fault fault : {Fault::shortened, Fault::interrupted}) {
-    CAPTURE(name_of(fault));
-    strike_everywhere(whole, "checkpoints", whole.saving_calls, fault, 1,
-                      [&](const Struck& struck) { CHECK(struck.end.text == whole.digest); });
-  }
+  strike_everywhere(whole, "checkpoints", whole.saving_calls, {Fault::shortened, Fault::interrupted},
+                    [&](const Struck& struck, Fault) { CHECK(struck.end.text == whole.digest); });
 }
 
 TEST_CASE("crash: a disk that fails or is full at the k-th system call of a save") {
   const TemporaryFolder folder;
   const Whole whole = whole_run(saving_run, folder);
-  for (const Fault fault : {Fault::eio, Fault::enospc, Fault::broken, Fault::full}) {
-    CAPTURE(name_of(fault));
+  const std::vector<Fault> faults = {Fault::eio, Fault::enospc, Fault::broken, Fault::full};
+  strike_everywhere(whole, "checkpoints", whole.saving_calls, faults, [&](const Struck& struck, Fault fault) {
+    CHECK(struck.end.signal == 0);
+    if (struck.end.text == whole.digest) return;  // a call that may fail: what is old could not be removed
+    CHECK(says(struck.end.text, "checkpoints"));
     const bool is_eio = fault == Fault::eio || fault == Fault::broken;
-    strike_everywhere(whole, "checkpoints", whole.saving_calls, fault, 1, [&](const Struck& struck) {
-      CHECK(struck.end.signal == 0);
-      if (struck.end.text == whole.digest) return;  // a call that may fail: what is old could not be removed
-      CHECK(says(struck.end.text, "checkpoints"));
-      CHECK(says(struck.end.text, is_eio ? "Input/output error" : "No space left on device"));
-    });
-  }
+    CHECK(says(struck.end.text, is_eio ? "Input/output error" : "No space left on device"));
+  });
 }
+
+namespace {
+
+using Chance = UnsafeDisk::Chance;
+
+// What may be there of so many changes that were not synced.
+std::vector<UnsafeDisk::Choice> choices(std::size_t count, std::mt19937& random) {
+  std::vector<UnsafeDisk::Choice> all;
+  for (const Chance each : {Chance::gone, Chance::there, Chance::zeros}) {
+    all.push_back([each](std::size_t) { return each; });
+  }
+  // The last few alone, or missing alone: older ones were tried when they were the last.
+  for (std::size_t one = count - std::min<std::size_t>(count, is_long() ? 12 : 3); one < count; ++one) {
+    all.push_back([one](std::size_t i) { return i == one ? Chance::gone : Chance::there; });
+    all.push_back([one](std::size_t i) { return i == one ? Chance::there : Chance::gone; });
+    all.push_back([one](std::size_t i) { return i == one ? Chance::half : Chance::there; });
+  }
+  for (int i = 0; i < (is_long() ? 20 : 2); ++i) {
+    all.push_back([&random](std::size_t) { return static_cast<Chance>(random() % 4); });
+  }
+  return all;
+}
+
+}  // namespace
 
 TEST_CASE("crash: power is lost, and with it what was not synced, in any order") {
   const TemporaryFolder folder;
   const Whole whole = whole_run(saving_run, folder);
-  using Chance = UnsafeDisk::Chance;
-  std::mt19937 random(1);
+  auto random = random_numbers(1);
   std::set<std::string> seen;
-  UnsafeDisk unsafe(folder.path().string());
-  int announced = 0, states = 0;
-  const auto tries = [&](const std::string& call, const UnsafeDisk::Choice& choice) {
+  Budget budget;
+  bool has_more = true;
+  const auto tries = [&](const UnsafeDisk& unsafe, int announced, const Call& last, const UnsafeDisk::Choice& choice) {
     const auto files = unsafe.after_power_loss(choice);
     std::string key = std::to_string(announced);
     for (const auto& [name, bytes] : files) key += '\0' + name + '\0' + bytes;
-    if (!seen.insert(key).second) return;
-    ++states;
-    CAPTURE(call);
+    if (!seen.insert(vernier::checksum_of(key)).second || !(has_more = budget.has_more())) return;
+    CAPTURE(last.name);
     const TemporaryFolder booted;
     UnsafeDisk::make(files, booted.path());
     check_goes_on(whole, booted.path(), announced, false);
   };
-  for (const Call& call : whole.trace) {
-    unsafe.apply(call);
-    if (call.kind == Call::Kind::mark) announced = std::stoi(call.other);
-    const std::string after = std::to_string(static_cast<int>(call.kind)) + " " + call.name;
-    const auto count = unsafe.unsafe();
-    tries(after, [](std::size_t) { return Chance::gone; });
-    tries(after, [](std::size_t) { return Chance::there; });
-    tries(after, [](std::size_t) { return Chance::zeros; });
-    // The last few alone, or missing alone: older ones were tried when they were the last.
-    for (std::size_t one = count - std::min<std::size_t>(count, is_long() ? 12 : 3); one < count; ++one) {
-      tries(after, [one](std::size_t i) { return i == one ? Chance::gone : Chance::there; });
-      tries(after, [one](std::size_t i) { return i == one ? Chance::there : Chance::gone; });
-      tries(after, [one](std::size_t i) { return i == one ? Chance::half : Chance::there; });
+  // The long form goes through the run again and again, and tries a few things each time.
+  constexpr unsigned one_in = 50;
+  do {
+    UnsafeDisk unsafe(folder.path().string());
+    int announced = 0;
+    for (const Call& call : whole.trace) {
+      unsafe.apply(call);
+      if (call.kind == Call::Kind::mark) announced = std::stoi(call.other);
+      for (const auto& choice : choices(unsafe.unsafe(), random)) {
+        if (has_more && (!is_long() || random() % one_in == 0)) tries(unsafe, announced, call, choice);
+      }
     }
-    for (int i = 0; i < (is_long() ? 20 : 2); ++i) {
-      tries(after, [&](std::size_t) { return static_cast<Chance>(random() % 4); });
-    }
-  }
-  // The trace tells all: what it ends with is what is there.
-  CHECK(unsafe.after_power_loss([](std::size_t) { return Chance::there; }) == UnsafeDisk::everything_of(folder.path()));
-  MESSAGE(states, " states of a disk after ", whole.trace.size(), " calls");
-  CHECK(states > 100);
+    // The trace tells all: what it ends with is what is there.
+    CHECK(unsafe.after_power_loss([](std::size_t) { return Chance::there; }) ==
+          UnsafeDisk::everything_of(folder.path()));
+  } while (is_long() && has_more);
+  MESSAGE(seen.size(), " states of a disk after ", whole.trace.size(), " calls");
+  if (!is_long()) CHECK(seen.size() > 100);
 }
 
 TEST_CASE("crash: what stands where a checkpoint goes is damaged, and the disk fails while it is replaced") {
@@ -358,127 +362,32 @@ TEST_CASE("crash: what stands where a checkpoint goes is damaged, and the disk f
     CHECK(end.signal == 0);
     damage(place.path());
   };
-  for (const Fault fault : {Fault::kill, Fault::torn, Fault::eio, Fault::full}) {
+  // Goes on from there; returns how many calls it made, and whether one was struck.
+  const auto go_on = [&](const TemporaryFolder& place, Fault fault, int at) {
+    return in_child([&] {
+      SmallRun small(from_toml({whole.toml}), place.path().string());
+      small.resume();
+      disk::watch(place / "checkpoints", fault, at);
+      const auto result = thrown_by([&] { small.train(); });
+      const auto told = std::to_string(disk::calls()) + " " + disk::struck();
+      disk::watch("");
+      return told;
+    });
+  };
+  const TemporaryFolder undisturbed;
+  prepared(undisturbed);
+  const int calls = std::stoi(go_on(undisturbed, Fault::none, 0).text);
+  REQUIRE(calls > 20);
+  Budget budget;
+  for (const auto& [fault, at] : strikes({Fault::kill, Fault::torn, Fault::eio, Fault::full}, calls, 3)) {
+    if (!budget.has_more()) return;
     CAPTURE(name_of(fault));
-    for (int at = 1;; ++at) {
-      CAPTURE(at);
-      const TemporaryFolder place;
-      prepared(place);
-      const auto end = in_child([&] {
-        SmallRun small(from_toml({whole.toml}), place.path().string());
-        small.resume();
-        disk::watch(place / "checkpoints", fault, at);
-        const auto result = thrown_by([&] { small.train(); });
-        const auto call = disk::struck();
-        disk::watch("");
-        return call;
-      });
-      const bool was_struck = end.signal != 0 || !end.text.empty();
-      CAPTURE(end.text);
-      check_goes_on(whole, place.path(), 2);
-      if (!was_struck) break;
-      at += is_long() ? 0 : 2;
-    }
-  }
-}
-
-namespace {
-
-// The run as a program, as a person starts it.
-struct Started {
-  explicit Started(const std::string& toml) { folder.write("run.toml", toml); }
-  fs::path out() const { return folder.path() / "out"; }
-
-  // The rest of the run, by --resume where there is a checkpoint, else anew.
-  void finish() const {
-    const bool begun = !vernier::checkpoints_in((out() / "checkpoints").string()).empty();
-    if (!begun) fs::remove_all(out());
-    std::vector<std::string> words = {"train", "run.toml", "--quiet"};
-    if (begun) words.emplace_back("--resume");
-    Program program(words, folder.path());
-    const int status = program.wait();
-    CHECK_MESSAGE(status == 0, program.err());
-  }
-  // Of the newest checkpoint.
-  std::string weights() const { return read_text(out() / "checkpoints" / "latest" / "model.safetensors"); }
-  std::string losses() const { return read_text(out() / "losses.jsonl"); }
-  // Of the model, as summary.json has it; "" where there is none.
-  std::string digest() const {
-    const auto summary = read_text(out() / "summary.json");
-    const auto place = summary.find("xxh3-128:");
-    return place == std::string::npos ? "" : summary.substr(place, 41);
-  }
-
-  TemporaryFolder folder;
-};
-
-std::string program_run(int steps) {
-  std::string toml = saving_run;
-  const auto place = toml.find("steps = ");
-  toml.replace(place, toml.find('\n', place) - place, "steps = " + std::to_string(steps) + "\noutput = \"out\"");
-  return toml;
-}
-
-double minutes() {
-  const char* given = std::getenv("VERNIER_CRASH_MINUTES");
-  return given != nullptr ? std::strtod(given, nullptr) : 0;
-}
-
-}  // namespace
-
-TEST_CASE("crash: vernier train, killed at random times and resumed each time, ends as if it never was") {
-  const auto toml = program_run(is_long() ? 1000 : 300);
-  const Started whole(toml);
-  whole.finish();
-  REQUIRE(whole.weights() != "");
-  REQUIRE(whole.digest() != "");
-  std::mt19937 random(is_long() ? std::random_device()() : 1);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::ratio<60>>(minutes());
-  do {
-    const Started killed(toml);
-    for (int i = 0; i < 5; ++i) {
-      const bool begun = !vernier::checkpoints_in((killed.out() / "checkpoints").string()).empty();
-      if (!begun) fs::remove_all(killed.out());
-      std::vector<std::string> words = {"train", "run.toml", "--quiet"};
-      if (begun) words.emplace_back("--resume");
-      Program program(words, killed.folder.path());
-      program.wait_for(killed.out() / "losses.jsonl");  // it trains
-      ::usleep(random() % 300'000);
-      program.send(SIGKILL);
-      program.wait();
-    }
-    killed.finish();
-    CHECK((killed.weights() == whole.weights()));
-    CHECK(killed.digest() == whole.digest());
-    CHECK(killed.losses() == whole.losses());
-  } while (std::chrono::steady_clock::now() < end);
-}
-
-TEST_CASE("crash: vernier train over a disk that fails at the k-th system call") {
-  const auto toml = program_run(3);
-  const Started whole(toml);
-  whole.finish();
-  std::mt19937 random(2);
-  for (int i = 0; i < (is_long() ? 100 : 8); ++i) {
-    const Started struck(toml);
-    const std::string fault = disk::fault_names[1 + random() % 6];
-    const std::string order =
-        fault + " " + std::to_string(1 + random() % 100) + " " + (struck.out() / "checkpoints").string();
-    CAPTURE(order);
-    ::setenv("VERNIER_DISK", order.c_str(), 1);
-    ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
-    {
-      Program program({"train", "run.toml", "--quiet"}, struck.folder.path());
-      ::unsetenv("LD_PRELOAD");
-      ::unsetenv("VERNIER_DISK");
-      const int status = program.wait();
-      CAPTURE(program.err());
-      CHECK((status == 0 || status == 4 || status == -SIGKILL));
-      if (status == 4) CHECK(std::ranges::count(program.err(), '\n') == 1);
-    }
-    struck.finish();
-    CHECK((struck.weights() == whole.weights()));
-    CHECK(struck.digest() == whole.digest());
-    CHECK(struck.losses() == whole.losses());
+    CAPTURE(at);
+    const TemporaryFolder place;
+    prepared(place);
+    const auto end = go_on(place, fault, at);
+    CAPTURE(end.text);
+    CHECK((end.signal != 0 || !end.text.ends_with(' ')));
+    check_goes_on(whole, place.path(), 2);
   }
 }

@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <vernier/checkpoint_folder.h>
@@ -173,10 +174,18 @@ std::string with_checksum(const std::string& text, const std::string& digits) {
 
 }  // namespace
 
-TEST_CASE("checkpoint folder: checksums are those of another implementation") {
-  const TemporaryFolder folder;
-  const auto manifest = vernier::write_checkpoint(folder / "step-00000001", {}, some_model(), {});
-  CHECK(manifest.files.at("model.safetensors").tensors.at("h.0.weight").checksum == "1af8c9b392cf6ed8a31ba90982781b24");
+TEST_CASE("checkpoint folder: checksums are those of another implementation, whoever takes them") {
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2}) {
+    CAPTURE(threads);
+    at::set_num_threads(threads);
+    const TemporaryFolder folder;
+    const auto manifest = vernier::write_checkpoint(folder / "step-00000001", {}, some_model(), {});
+    const auto& tensors = manifest.files.at("model.safetensors").tensors;
+    CHECK(tensors.at("h.0.weight").checksum == "1af8c9b392cf6ed8a31ba90982781b24");
+    CHECK(thrown_by([&] { vernier::verify_checkpoint(folder / "step-00000001"); }) == Thrown{});
+  }
+  at::set_num_threads(before);
 }
 
 namespace {

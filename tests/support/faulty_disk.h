@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,34 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
   ~Watch() { folder.clear(); }
 };
+
+inline std::mutex mutex;
+inline std::condition_variable changed;
+inline std::string held;  // fsync of what is below waits; "": of nothing
+
+// A disk that takes its time: until let_go().
+class Hold {
+ public:
+  explicit Hold(const std::filesystem::path& below) { set(below.string()); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { let_go(); }
+  void let_go() { set(""); }
+
+ private:
+  static void set(const std::string& below) {
+    const std::lock_guard lock(mutex);
+    held = below;
+    changed.notify_all();
+  }
+};
+
+inline void wait_while_held(int descriptor) {
+  std::unique_lock lock(mutex);
+  if (held.empty()) return;
+  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor)).string();
+  changed.wait(lock, [&] { return held.empty() || !path.starts_with(held); });
+}
 
 inline bool fails(const char* call, const std::filesystem::path& path) {
   if (folder.empty() || !path.string().starts_with(folder)) return false;
@@ -62,6 +92,7 @@ FAULTY_DISK_API ssize_t write(int descriptor, const void* bytes, size_t count) {
 
 FAULTY_DISK_API int fsync(int descriptor) {
   static auto* const next = faulty_disk::real<decltype(fsync)>("fsync");
+  faulty_disk::wait_while_held(descriptor);
   if (faulty_disk::fails("fsync", descriptor)) return -1;
   return next(descriptor);
 }

@@ -20,7 +20,8 @@ class Program {
  public:
   // Starts it in `folder`. on: what the child does before it becomes the program.
   Program(std::vector<std::string> arguments, const std::filesystem::path& folder, void (*on)() = nullptr) {
-    arguments.insert(arguments.begin(), VERNIER_BINARY_DIR "/vernier");
+    const std::string binary = VERNIER_BINARY_DIR "/vernier";
+    arguments.insert(arguments.begin(), binary);
     std::vector<char*> argv;
     for (auto& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);

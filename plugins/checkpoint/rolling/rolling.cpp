@@ -10,7 +10,7 @@
 //   monitor = "validation_loss"   the metric of a validation that says how good
 //   mode = "min"         the best is the lowest; or "max"
 //   async = true         the state is copied after the step, which takes its size in memory, and written while the
-//                        training goes on
+//                        training goes on; a GPU copies it on a stream of its own
 //   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails in the background is tried once more at the next step, which waits for it;
 //                        where that fails too, the run ends. Or "go_on": the next save tries again
@@ -18,8 +18,6 @@
 // A run that ends, is stopped by a signal, or fails between two steps always has a last one; it waits until that is on
 // the disk, and fails where it cannot be. `latest` and `best` are links. Where a run goes on from before its newest
 // checkpoint, the later ones stay, renamed to abandoned-step-00000200.
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <vernier/copy.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
@@ -34,6 +32,7 @@
 #include <sstream>
 #include <utility>
 
+#include "copies.h"
 #include "folder.h"
 
 namespace {
@@ -62,61 +61,6 @@ const std::string model_prefix = "model/";
                   path + ", and resume from a checkpoint of the run",
               Error::Kind::configuration);
 }
-
-// Copies on the host, in memory that the next copy uses again; pinned where they come from a device.
-class Copies {
- public:
-  Tensors of(const Tensors& live, torch::Device device) {
-    make_room(live);
-    Tensors kept;
-    std::vector<vernier::Copied> on_host;
-    const torch::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : live) {
-      if (!can_be_saved(tensor)) continue;
-      kept[name] = room_for(name, tensor);
-      if (tensor.is_cpu()) {
-        on_host.push_back({kept[name], tensor.detach()});
-      } else {
-        kept[name].copy_(tensor.detach(), /*non_blocking=*/true);
-      }
-    }
-    vernier::copy_past_caches(on_host);
-    copies_ = kept;
-    for (const auto& [name, tensor] : live) kept.try_emplace(name, tensor);  // the writer refuses it by name
-    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-    return kept;
-  }
-
- private:
-  // The large ones at once: what is mostly new is mostly the first copy.
-  void make_room(const Tensors& live) {
-    constexpr std::size_t large = 1 << 16;
-    Tensors wanted;
-    for (const auto& [name, tensor] : live) {
-      const bool is_large = can_be_saved(tensor) && tensor.is_cpu() && tensor.nbytes() >= large;
-      if (is_large && !fits(name, tensor)) wanted[name] = tensor;
-    }
-    for (auto& [name, tensor] : vernier::empty_on_cpu(wanted)) copies_[name] = std::move(tensor);
-  }
-
-  torch::Tensor room_for(const std::string& name, const torch::Tensor& tensor) {
-    if (fits(name, tensor)) return copies_[name];
-    const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
-    return torch::empty(tensor.sizes(), options);
-  }
-
-  static bool can_be_saved(const torch::Tensor& tensor) {
-    return tensor.defined() && tensor.layout() == torch::kStrided;
-  }
-
-  bool fits(const std::string& name, const torch::Tensor& tensor) const {
-    const auto kept = copies_.find(name);
-    return kept != copies_.end() && kept->second.defined() && kept->second.scalar_type() == tensor.scalar_type() &&
-           kept->second.sizes() == tensor.sizes();
-  }
-
-  Tensors copies_;
-};
 
 class Rolling final : public vernier::Checkpoint {
  public:
@@ -153,6 +97,7 @@ class Rolling final : public vernier::Checkpoint {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
     bus.on(Event::StepBegin, [this](Run& run) { look(run); });
+    bus.on(Event::GradientsReady, [this](Run&) { copies_.hold_update(); });
     bus.on(Event::StepEnd, [this](Run& run) { tell_progress(run); });
     bus.on(Event::Validated, [this](Run& run) { judge(run); });
     bus.on(Event::EpochEnd, [this](Run&) { wanted_ |= at_epoch_end_; });
@@ -181,13 +126,14 @@ class Rolling final : public vernier::Checkpoint {
     stop_at_failure();
     const auto begin = Clock::now();
     last_ = begin;
-    const Tensors tensors = async_ ? copies_.of(snapshot.tensors, run.device) : snapshot.tensors;
-    const auto what = std::make_shared<const Save>(describe(tensors, run));
+    const auto copy = async_ ? copies_.of(snapshot.tensors, run.device) : rolling::Copy{snapshot.tensors, nullptr};
+    const auto what = std::make_shared<const Save>(describe(copy.tensors, run));
     total_ = 0;
     done_ = 0;
-    for (const auto& [name, tensor] : tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
+    for (const auto& [name, tensor] : copy.tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
     stalled_ = std::chrono::duration<double>(Clock::now() - begin).count();
-    save_ = [this, folder = folder_of(run.output), what] {
+    save_ = [this, folder = folder_of(run.output), what, copy] {
+      copy.wait();
       return folder.save(*what, [this](std::uint64_t bytes) { done_ = bytes; });
     };
     writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, save_);
@@ -351,7 +297,7 @@ class Rolling final : public vernier::Checkpoint {
   Clock::time_point last_ = Clock::now();
   rolling::Scores scores_;  // of the checkpoints that are there, and of those since
   std::string failure_;     // of the last save, until it is told
-  Copies copies_;
+  rolling::Copies copies_;
   double stalled_ = 0;
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_ = 0;

@@ -1,0 +1,106 @@
+#include "copies.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+namespace rolling {
+
+using vernier::Copied;
+using vernier::Tensors;
+
+namespace {
+
+constexpr const char* optimizer_prefix = "plugin/optimizer/";
+
+bool can_be_saved(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == torch::kStrided;
+}
+
+// What was given to a stream up to now.
+c10::Event now_on(c10::Stream stream) {
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  return event;
+}
+
+}  // namespace
+
+Copy Copies::of(const Tensors& live, torch::Device device) {
+  make_room(live);
+  Copy copy;
+  std::vector<Copied> on_host, soon_changed, by_update;
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : live) {
+    if (!can_be_saved(tensor)) continue;
+    const Copied one{copy.tensors[name] = room_for(name, tensor), tensor.detach()};
+    if (tensor.is_cpu()) {
+      on_host.push_back(one);
+    } else if (tensor.device() != device) {
+      one.to.copy_(one.from);
+    } else {
+      (name.starts_with(optimizer_prefix) ? by_update : soon_changed).push_back(one);
+    }
+  }
+  copies_ = copy.tensors;
+  if (!device.is_cpu()) copy_from_device(soon_changed, by_update);
+  vernier::copy_past_caches(on_host);
+  for (const auto& [name, tensor] : live) copy.tensors.try_emplace(name, tensor);  // the writer refuses it by name
+  copy.arrived = arrived_;
+  return copy;
+}
+
+// Weights, buffers and what plugins remember may change as soon as the run goes on, so what the device is given next
+// waits for their copies. The optimizer's memory, most of all there is, changes in the update alone: it is copied
+// beside the next forward and backward pass.
+void Copies::copy_from_device(const std::vector<Copied>& soon_changed, const std::vector<Copied>& by_update) {
+  if (soon_changed.empty() && by_update.empty()) return;
+  const auto device = (soon_changed.empty() ? by_update : soon_changed).front().from.device();
+  const c10::impl::VirtualGuardImpl implementation(device.type());
+  const auto training = implementation.getStream(device);
+  if (!stream_) stream_ = implementation.getStreamFromGlobalPool(device);
+  const auto copy = [&](const std::vector<Copied>& all) {
+    for (const auto& [to, from] : all) {
+      to.copy_(from, /*non_blocking=*/true);
+      // Who gives the memory back meanwhile must not get it for something else before it is read.
+      implementation.recordDataPtrOnStream(from.storage().data_ptr(), *stream_);
+    }
+  };
+  now_on(training).block(*stream_);
+  const c10::StreamGuard on_stream(*stream_);
+  copy(soon_changed);
+  now_on(*stream_).block(training);
+  copy(by_update);
+  arrived_ = std::make_shared<const c10::Event>(now_on(*stream_));
+}
+
+void Copies::hold_update() {
+  const auto arrived = std::exchange(arrived_, nullptr);
+  if (arrived) arrived->block(c10::impl::VirtualGuardImpl(arrived->device_type()).getStream(arrived->device()));
+}
+
+// The large ones at once: what is mostly new is mostly the first copy.
+void Copies::make_room(const Tensors& live) {
+  constexpr std::size_t large = 1 << 16;
+  Tensors wanted;
+  for (const auto& [name, tensor] : live) {
+    const bool is_large = can_be_saved(tensor) && tensor.is_cpu() && tensor.nbytes() >= large;
+    if (is_large && !fits(name, tensor)) wanted[name] = tensor;
+  }
+  for (auto& [name, tensor] : vernier::empty_on_cpu(wanted)) copies_[name] = std::move(tensor);
+}
+
+torch::Tensor Copies::room_for(const std::string& name, const torch::Tensor& tensor) {
+  if (fits(name, tensor)) return copies_[name];
+  const auto options = torch::TensorOptions(tensor.scalar_type()).pinned_memory(!tensor.is_cpu());
+  return torch::empty(tensor.sizes(), options);
+}
+
+bool Copies::fits(const std::string& name, const torch::Tensor& tensor) const {
+  const auto kept = copies_.find(name);
+  return kept != copies_.end() && kept->second.defined() && kept->second.scalar_type() == tensor.scalar_type() &&
+         kept->second.sizes() == tensor.sizes();
+}
+
+}  // namespace rolling

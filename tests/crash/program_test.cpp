@@ -1,0 +1,126 @@
+// The same with `vernier train`: kill -9 at random times, and a disk that fails.
+#include <doctest/doctest.h>
+#include <unistd.h>
+#include <vernier/checkpoint_folder.h>
+
+#include <csignal>
+#include <sstream>
+
+#include "disk.h"
+#include "form.h"
+#include "program.h"
+#include "temporary_folder.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::vector<std::string> training = {"train", "run.toml", "--quiet"};
+
+// The run as a program, as a person starts it.
+struct Started {
+  explicit Started(const std::string& toml) { folder.write("run.toml", toml); }
+  fs::path out() const { return folder.path() / "out"; }
+
+  // The rest of the run, by --resume where there is a checkpoint, else anew.
+  Program go_on() const {
+    const bool begun = !vernier::checkpoints_in((out() / "checkpoints").string()).empty();
+    if (!begun) fs::remove_all(out());
+    auto words = training;
+    if (begun) words.emplace_back("--resume");
+    return Program(words, folder.path());
+  }
+  void finish() const {
+    Program program = go_on();
+    const int status = program.wait();
+    CHECK_MESSAGE(status == 0, program.err());
+  }
+  // Of the newest checkpoint.
+  std::string weights() const { return read_text(out() / "checkpoints" / "latest" / "model.safetensors"); }
+  std::string losses() const { return read_text(out() / "losses.jsonl"); }
+  // Of the model, as summary.json has it; "" where there is none.
+  std::string digest() const {
+    const auto summary = read_text(out() / "summary.json");
+    const auto place = summary.find("xxh3-128:");
+    return place == std::string::npos ? "" : summary.substr(place, 41);
+  }
+
+  TemporaryFolder folder;
+};
+
+// Lines that tell of an error; before it there may be warnings of what the run goes on without.
+int errors_in(const std::string& text) {
+  int errors = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("vernier: ")) {
+      errors += 1;
+    } else {
+      CHECK_MESSAGE(line.starts_with("checkpoint/rolling: "), line);
+    }
+  }
+  return errors;
+}
+
+std::string program_run(int steps) {
+  std::string toml = saving_run;
+  const auto place = toml.find("steps = ");
+  toml.replace(place, toml.find('\n', place) - place, "steps = " + std::to_string(steps) + "\noutput = \"out\"");
+  return toml;
+}
+
+}  // namespace
+
+TEST_CASE("crash: vernier train, killed at random times and resumed each time, ends as if it never was") {
+  const auto toml = program_run(is_long() ? 1000 : 300);
+  const Started whole(toml);
+  whole.finish();
+  REQUIRE(whole.weights() != "");
+  REQUIRE(whole.digest() != "");
+  auto random = random_numbers(1);
+  Budget budget;
+  for (int i = 0; (is_long() || i < 1) && budget.has_more(); ++i) {
+    const Started killed(toml);
+    for (int kill = 0; kill < 5; ++kill) {
+      Program program = killed.go_on();
+      program.wait_for(killed.out() / "losses.jsonl");  // it trains
+      ::usleep(random() % 300'000);
+      program.send(SIGKILL);
+      program.wait();
+    }
+    killed.finish();
+    CHECK((killed.weights() == whole.weights()));
+    CHECK(killed.digest() == whole.digest());
+    CHECK(killed.losses() == whole.losses());
+  }
+}
+
+TEST_CASE("crash: vernier train over a disk that fails at the k-th system call") {
+  const auto toml = program_run(3);
+  const Started whole(toml);
+  whole.finish();
+  auto random = random_numbers(2);
+  Budget budget;
+  for (int i = 0; (is_long() || i < 8) && budget.has_more(); ++i) {
+    const Started struck(toml);
+    const std::string fault = disk::fault_names[1 + random() % 6];
+    const std::string order =
+        fault + " " + std::to_string(1 + random() % 100) + " " + (struck.out() / "checkpoints").string();
+    CAPTURE(order);
+    ::setenv("VERNIER_DISK", order.c_str(), 1);
+    ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
+    {
+      Program program(training, struck.folder.path());
+      ::unsetenv("LD_PRELOAD");
+      ::unsetenv("VERNIER_DISK");
+      const int status = program.wait();
+      CAPTURE(program.err());
+      CHECK((status == 0 || status == 4 || status == -SIGKILL));
+      if (status == 4) CHECK(errors_in(program.err()) == 1);
+    }
+    struck.finish();
+    CHECK((struck.weights() == whole.weights()));
+    CHECK(struck.digest() == whole.digest());
+    CHECK(struck.losses() == whole.losses());
+  }
+}

@@ -1,0 +1,118 @@
+// What a device copies for a save in the background, and when: on one that is made for tests, and on a GPU.
+#include <doctest/doctest.h>
+#include <vernier/checkpoint_folder.h>
+#include <vernier/roles.h>
+
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "device.h"
+#include "fake_device.h"
+#include "plugin_library.h"
+#include "temporary_folder.h"
+
+using vernier::Event;
+using vernier::State;
+using vernier::Tensors;
+
+namespace {
+
+constexpr std::int64_t many = 1000;
+
+// A run on a device, saved in the background.
+struct Saving {
+  explicit Saving(torch::Device device)
+      : plugin(make_plugin<vernier::Checkpoint>("checkpoint/rolling",
+                                                {{"keep_last", vernier::Value{std::int64_t{9}, ""}}})) {
+    bus.attach(*plugin, false);
+    run.output = folder.path().string();
+    run.device = device;
+  }
+  void save(Tensors tensors) {
+    run.step += 1;
+    State snapshot;
+    snapshot.tensors = std::move(tensors);
+    plugin->write(snapshot, run);
+  }
+  void tell(Event event) { bus.emit(event, run); }
+  // Whether a saved tensor has this value everywhere.
+  bool has(std::int64_t step, const char* name, double value) {
+    const auto path = std::filesystem::path(run.output) / "checkpoints" / vernier::checkpoint_name(step);
+    return plugin->read(run, path.string())->tensor(name).eq(value).all().item<bool>();
+  }
+
+  TemporaryFolder folder;
+  vernier::Run run;
+  vernier::Bus bus;
+  std::unique_ptr<vernier::Checkpoint> plugin;
+};
+
+constexpr const char *weight = "model/weight", *moment = "plugin/optimizer/adamw/exp_avg";
+
+}  // namespace
+
+TEST_CASE("copies: in whatever order a device does what no event orders, what is saved is the state of the step") {
+  auto& device = FakeDevice::get();
+  int were_beside_forward = 0;
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    device.draw_anew(seed);
+    Saving saving(FakeDevice::device);
+    std::vector<float> weights(many), moments(many);
+    const Tensors live = {{weight, device.tensor(weights)}, {moment, device.tensor(moments)}};
+    const auto fill = [&](std::vector<float>& memory, int value) {
+      device.give([&memory, value] { std::ranges::fill(memory, static_cast<float>(value)); });
+    };
+    const int copies_before = device.copies();
+    for (int step = 1; step <= 3; ++step) {
+      fill(weights, step);
+      fill(moments, -step);
+      saving.save(live);
+      device.give([&, copied = copies_before + 2 * step] { were_beside_forward += device.copies() < copied ? 1 : 0; });
+      fill(weights, 100);  // as what a callback does at the next step
+      saving.tell(Event::GradientsReady);
+      fill(moments, 100);
+    }
+    saving.tell(Event::RunEnd);
+    for (int step = 1; step <= 3; ++step) {
+      CAPTURE(step);
+      CHECK(saving.has(step, weight, step));
+      CHECK(saving.has(step, moment, -step));
+    }
+    device.synchronizeDevice(0);  // before the memory is gone
+    for (const auto& [name, tensor] : live) CHECK(device.is_kept_for_stream(tensor));
+  }
+  CHECK(were_beside_forward > 0);
+  CHECK_FALSE(device.has_waited(std::this_thread::get_id()));
+}
+
+TEST_CASE("copies: from a GPU, what is saved is the state of the step, whatever the GPU is given meanwhile") {
+  const auto gpu = vernier::open_device("auto");
+  if (gpu.is_cpu()) {
+    MESSAGE("skipped: there is no GPU here");
+    return;
+  }
+  Saving saving(gpu);
+  const auto large = torch::rand({4096, 4096}, gpu);
+  const auto weights = torch::zeros({16 << 20}, gpu), moments = torch::zeros({16 << 20}, gpu);
+  for (int step = 1; step <= 5; ++step) {
+    auto work = large;
+    for (int i = 0; i < 20; ++i) work = torch::mm(work, large).clamp(0, 1);  // so that nothing below has begun yet
+    weights.fill_(step);
+    moments.fill_(-step);
+    // The last one's memory is free again when the snapshot is gone.
+    saving.save({{weight, weights}, {moment, moments}, {"plugin/callback/ema/weight", weights + 1}});
+    const auto takes_it = torch::full_like(weights, 100);
+    weights.fill_(100);
+    saving.tell(Event::GradientsReady);
+    moments.fill_(100);
+  }
+  saving.tell(Event::RunEnd);
+  for (int step = 1; step <= 5; ++step) {
+    CAPTURE(step);
+    CHECK(saving.has(step, weight, step));
+    CHECK(saving.has(step, moment, -step));
+    CHECK(saving.has(step, "plugin/callback/ema/weight", step + 1));
+  }
+}
