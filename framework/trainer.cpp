@@ -423,7 +423,9 @@ bool Trainer::validate(Run& run) {
   torch::Tensor loss;
   {
     const torch::NoGradGuard no_grad;
-    loss = forward([&] { return task_->validate(run); });
+    run.validate = [&] { return forward([&] { return task_->validate(run); }); };
+    bus_.emit(Event::Validating, run);
+    loss = std::exchange(run.validate, nullptr)();
   }
   for (auto& [module, training] : modes) module->train(training);
   if (run.is_stopping()) return false;

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/types.h>
 #include <vernier/batch.h>
 #include <vernier/control.h>
 #include <vernier/metrics.h>
+#include <vernier/parameter.h>
 
 #include <atomic>
 #include <cstdint>
@@ -15,13 +15,6 @@
 #include <vector>
 
 namespace vernier {
-
-// One trainable tensor. Gradients are on `model` after backward, on `owned` from GradientsReady on; see gradients().
-struct Parameter {
-  std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
-  torch::Tensor model;  // what forward reads
-  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 one; may be empty between steps
-};
 
 struct VERNIER_API Run {
   // Valid from Plugin::prepare on.
@@ -57,6 +50,8 @@ struct VERNIER_API Run {
   // Runs the pieces of this batch once more, leaves new gradients and returns the loss: for optimizers that ask for more
   // than one an update. Valid inside Optimizer::step, and in listeners of GradientsReady.
   std::function<torch::Tensor()> recompute;
+  // At Validating: the validation that follows, as Task::validate; a callback may put one of its own around it.
+  std::function<torch::Tensor()> validate;
 
   Control control;  // what a plugin may ask for: other plugins, going back, the end
   // True once a signal asks the run to end: what takes long (Task::validate) returns early, and is done again later.
