@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "host_syncs.h"
 #include "plugin_library.h"
 #include "small_run.h"
 #include "temporary_folder.h"
@@ -335,6 +336,22 @@ TEST_CASE("scaler: statistical's scale is a power of two in its range, and goes 
     CHECK(std::frexp(scale, &power) == 0.5);
     CHECK(scale <= 0x1p20);
     if (step >= 300) CHECK(other.step(next) == scale);
+  }
+}
+
+TEST_CASE("scaler: saving does not wait for the device, and names numbers as it always did") {
+  for (const char* name : {"static", "dynamic", "statistical"}) {
+    CAPTURE(name);
+    Fixture fixture(name);
+    for (const double gradient : {1.0, infinity, 2.0}) fixture.step(gradient);
+    vernier::State state;
+    CHECK(host_syncs_of([&] { state = fixture.plugin->save(); }) == 0);
+    CHECK(state.integer("overflows_in_a_row") == 0);
+    if (std::string(name) == "static") continue;
+    CHECK(state.real("scale") == fixture.step(1.0));
+    for (const char* entry : {"mean", "weight", "square", "square_weight", "margin", "good"}) {
+      if (std::string(name) == "statistical") CHECK(std::isfinite(state.real(entry)));
+    }
   }
 }
 
