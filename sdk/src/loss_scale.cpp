@@ -204,9 +204,10 @@ void unscale(Run& run, const torch::Tensor& scale) {
     run.found_inf = unscale_gradients_(gradients, scale);
     return;
   }
-  auto inspected = inspect_gradients(gradients);
+  auto inspected = inspect_gradients(gradients, run.learns_late);
   run.found_inf = std::move(inspected.found_inf);
   run.scaled_norm = std::move(inspected.norm);
+  run.scaled_norms = std::move(inspected.norms);
   run.grad_scale = moved(scale, gradients.front().device()).clone();
 }
 

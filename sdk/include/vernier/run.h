@@ -21,6 +21,7 @@ struct VERNIER_API Run {
   std::string name;
   std::string output;  // folder of this run's files; final, and there, from RunBegin on
   torch::Device device{torch::kCPU};
+  bool learns_late = false;  // the host waits for no number of a step: it knows a step later. On a GPU; in tests elsewhere
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
@@ -29,7 +30,7 @@ struct VERNIER_API Run {
 
   // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
   std::int64_t step = 0;
-  std::int64_t updates = 0;  // of them applied, not skipped; on a GPU known one step late
+  std::int64_t updates = 0;  // of them applied, not skipped; known one step late where the host learns late
   std::int64_t epoch = 0;    // 0 in the first
   std::int64_t samples = 0, tokens = 0;
   std::int64_t drawn = 0;  // batches taken from the task before this one: `step`, and those that a rewind passed over
@@ -43,6 +44,7 @@ struct VERNIER_API Run {
   torch::Tensor overflow;   // from GradientsReady: found_inf as the scaler found it, before any listener's veto
   mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer: see gradients(); float32 0-dim or undefined
   mutable torch::Tensor scaled_norm;  // their 2-norm before that division, float64 0-dim; undefined: not known
+  torch::Tensor scaled_norms;         // as the scaler found them, of each that is not empty; undefined: not known
   double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady
   Metrics metrics;                    // of this step; validation's are valid at Validated
   std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
