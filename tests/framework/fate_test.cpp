@@ -132,3 +132,18 @@ TEST_CASE("fate: learnt late, recovery skips the same steps, and tells it a step
   CHECK(recovered(late) >= recovered(at_once) - 1);  // the last step's is not told any more
   CHECK(recovered(late) <= recovered(at_once));
 }
+
+TEST_CASE("fate: learnt late, the average of the weights moves in the same steps") {
+  const auto with_average = [](Course& course) {
+    course.wiring.callbacks.insert(course.wiring.callbacks.begin(),
+                                   make_plugin<vernier::Callback>("callback/ema", {{"decay", {0.7, ""}}}));
+  };
+  Course at_once(false, 4, with_average), late(true, 4, with_average);
+  for (auto* course : {&at_once, &late}) course->trainer->train(course->run);
+  const auto expected = at_once.wiring.callbacks.front()->save(), found = late.wiring.callbacks.front()->save();
+  CHECK(found.integer("updates") == expected.integer("updates"));
+  CHECK(found.integer("updates") < steps);
+  for (const char* name : {"average/first", "average/second"}) {
+    CHECK(torch::allclose(found.tensor(name), expected.tensor(name), 1e-5, 1e-6));
+  }
+}
