@@ -438,6 +438,24 @@ TEST_CASE("flight_recorder: parameters that went bad in an update are named, and
   CHECK(told(flight.notices[0], "operation") == name);
 }
 
+TEST_CASE("flight_recorder: parameters are looked at where they are, whatever the precision keeps beside them") {
+  const std::string inject = "[[callback]]\nuse = 'inject'\nwhere = 'weight'\nlayer = 'layers.0*'\nat_step = 2\n";
+  const std::string often = recorder + std::string("check_parameters_every = 1\n");
+  for (const auto* rounding : {"nearest", "stochastic", "kahan"}) {
+    CAPTURE(rounding);
+    const auto precision = "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = '" + std::string(rounding) + "'\n";
+    Flight sound({mlp(4), precision, often}, std::nullopt);
+    sound.run.train();
+    CHECK(sound.notices.empty());
+    Flight spoiled({mlp(4), precision, inject + often}, std::nullopt);
+    spoiled.run.train();
+    REQUIRE_FALSE(spoiled.notices.empty());
+    CHECK(told(spoiled.notices[0], "step") == "2");
+    CHECK(told(spoiled.notices[0], "phase") == "update");
+    CHECK(told(spoiled.notices[0], "operation").starts_with("layers.0."));
+  }
+}
+
 TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ring is in the report") {
   Flight flight({mlp(8), recorder + std::string("capsules = 2\nevery = 1\nring = 3\n")}, std::nullopt);
   flight.run.on(Event::LossReady, [](Run& run) {
