@@ -91,27 +91,26 @@ void synchronize(c10::Device device) {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
 }
 
-std::optional<bool> LateFlag::peek() {
-  known_ = receive();
-  return known_;
-}
-
-void LateFlag::send(const at::Tensor& flag) {
-  const c10::Device device = flag.device();
+void LateNumbers::send(const at::Tensor& numbers) {
+  const c10::Device device = numbers.device();
+  if (device.is_cpu()) {
+    host_ = numbers.clone();
+    return;
+  }
   // A new buffer each time: the allocator of pinned memory gives the last one back when its copy is done.
-  host_ = at::empty({}, flag.options().device(c10::kCPU).pinned_memory(true));
-  host_.copy_(flag, /*non_blocking=*/true);
+  host_ = at::empty(numbers.sizes(), numbers.options().device(c10::kCPU).pinned_memory(true));
+  host_.copy_(numbers, /*non_blocking=*/true);
   copied_.emplace(device.type());
   copied_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
-std::optional<bool> LateFlag::receive() {
-  if (copied_.has_value()) {
-    copied_->synchronize();
-    known_ = is_set(host_);
-    copied_.reset();
-  }
-  return std::exchange(known_, std::nullopt);
+std::optional<std::vector<float>> LateNumbers::receive() {
+  if (!host_.defined()) return std::nullopt;
+  if (copied_) copied_->synchronize();
+  copied_.reset();
+  const auto host = std::exchange(host_, {});
+  const auto* first = host.const_data_ptr<float>();
+  return std::vector<float>(first, first + host.numel());
 }
 
 }  // namespace vernier

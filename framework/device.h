@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace vernier {
 
@@ -23,18 +24,15 @@ bool is_set(const at::Tensor& flag);
 // Waits until the device has done what it was given; nothing on a CPU.
 void synchronize(c10::Device device);
 
-// Brings a flag from a device to the host one step late, so that the host never waits for the device.
-class LateFlag {
+// Brings numbers from a device to the host one step late, so that the host never waits for the device.
+class LateNumbers {
  public:
-  void send(const at::Tensor& flag);      // float32 0-dim on a device: starts the copy
-  std::optional<bool> receive();          // what was sent last and not yet received; waits for that copy alone
-  std::optional<bool> peek();             // the same, which receive() still gives
-  void put(bool flag) { known_ = flag; }  // as if it had been sent: for a resumed run
+  void send(const at::Tensor& numbers);        // float32 1-D: starts the copy
+  std::optional<std::vector<float>> receive(); // what was sent last and not yet received; waits for that copy alone
 
  private:
-  std::optional<bool> known_;
   at::Tensor host_;
-  std::optional<c10::Event> copied_;
+  std::optional<c10::Event> copied_;  // not where they were on the host before
 };
 
 }  // namespace vernier

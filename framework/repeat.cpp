@@ -105,7 +105,8 @@ bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
   std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;
   for (const auto& parameter : parameters) gradients.emplace_back(parameter.model.grad(), parameter.owned.grad());
   const auto piece = run.piece;
-  const auto loss = run.loss, found_inf = run.found_inf, overflow = run.overflow, grad_scale = run.grad_scale, norm = run.scaled_norm;
+  const auto loss = run.loss, found_inf = run.found_inf, overflow = run.overflow, grad_scale = run.grad_scale, norm = run.scaled_norm,
+             norms = run.scaled_norms;
   const auto factor = run.learning_rate_factor;
   const auto metrics = run.metrics;
   const auto notices = run.notices;
@@ -123,6 +124,7 @@ bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
     run.overflow = overflow;
     run.grad_scale = grad_scale;
     run.scaled_norm = norm;
+    run.scaled_norms = norms;
     run.learning_rate_factor = factor;
     run.metrics = metrics;
     run.notices = notices;

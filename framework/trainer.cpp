@@ -43,13 +43,6 @@ void begin_metrics(Run& run) {
   run.metrics.clear();
 }
 
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t most = 3;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? "," : "") + names[i];
-  return names.size() > most ? text + c10::str(" and ", names.size() - most, " more") : text;
-}
-
 }  // namespace
 
 Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
@@ -78,7 +71,7 @@ void Trainer::step(Run& run) {
   if (repeat_.is_asked()) repeat_.keep(run, wiring_);
   compute_gradients(run, Tries::smaller);
   if (repeat_.is_asked()) repeat_.mark(run);
-  look_for_overflow(run);
+  fates_.look(run);
   bus_.emit(Event::GradientsReady, run);
   if (!optimizer_->divides_gradients()) run.gradients();
   can_undo_ = false;
@@ -254,14 +247,6 @@ void Trainer::refuse_too_much_memory(const Run& run) {
                    ", and the limit is ", memory_text(limit));
 }
 
-// Which gradients are not finite is known before a listener clips them, which spreads a nan. Only the CPU may look.
-void Trainer::look_for_overflow(Run& run) {
-  not_finite_.clear();
-  if (!run.device.is_cpu()) return;
-  const bool has_overflowed = run.overflow.defined() && is_set(run.overflow);
-  if (has_overflowed || !std::isfinite(run.loss.item<double>())) not_finite_ = run.non_finite_gradients();
-}
-
 // What fails after the task has answered is the precision policy's.
 torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
   return precision_->forward([&] {
@@ -277,42 +262,19 @@ void Trainer::backward(const torch::Tensor& loss) {
   loss.backward();
 }
 
-// Counts the step, and learns whether it was applied: at once on the CPU, one step late on a GPU. The rule is fixed, so
-// runs stay reproducible.
+// Counts the step, and its update as far as it is known.
 void Trainer::settle(Run& run) {
-  const auto count = [&](bool skipped, std::int64_t step) {
-    run.updates += skipped ? 0 : 1;
-    if (skipped) tell_skipped(run, step);
-  };
   run.grad_scale.reset();  // the optimizer has divided
   run.drawn += gathered_;
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
-  if (const auto late = skipped_.receive()) count(*late, run.step);
-  if (!run.found_inf.defined()) {
-    count(false, run.step + 1);
-  } else if (run.device.is_cpu()) {
-    count(is_set(run.found_inf), run.step + 1);
-  } else {
-    skipped_.send(run.found_inf);
-  }
-}
-
-// On a GPU, a step late, the gradients are those of another step, and a veto looks as an overflow does.
-void Trainer::tell_skipped(Run& run, std::int64_t step) {
-  std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
-  const bool is_known = step == run.step + 1;
-  if (is_known && not_finite_.empty()) not_finite_ = run.non_finite_gradients();
-  const bool has_overflowed = run.overflow.defined() && (!is_known || is_set(run.overflow));
-  const bool is_bad = has_overflowed || !not_finite_.empty();
-  details.emplace_back("reason", std::string(is_bad ? "gradients not finite" : "vetoed"));
-  if (!not_finite_.empty()) details.emplace_back("gradients", some_of(not_finite_));
-  run.notice("step_skipped", std::move(details));
+  fates_.count(run);
 }
 
 void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
   run.stop = &stop_;
+  run.learns_late = run.learns_late || !run.device.is_cpu();
   run.control = control(run);
   attributed(run, [&] {
     const auto all = wiring_.plugins();
@@ -415,7 +377,7 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
 void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
   rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
-  if (own.has("skipped")) skipped_.put(own.integer("skipped") != 0);
+  fates_.load(own);
   if (own.has("amp/total_steps")) outcome_.amp.load(own.part("amp"));
   run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
   best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
@@ -434,7 +396,6 @@ void Trainer::go_back(Run& run) {
   const auto snapshot = rewind_.back_to(run.step - back);
   rewind_.drop(run.drawn - 1, drop * gathered_);
   asked_.clear();
-  skipped_ = {};
   is_whole_ = false;
   restore_snapshot_quietly(snapshot, run, wiring_.plugins());  // of this run, or let in where it was resumed
   load(run, snapshot.part("trainer"));
@@ -458,7 +419,8 @@ Outcome Trainer::train(Run& run) {
     }
     std::rethrow_exception(failure);
   }
-  outcome_.updates = run.updates + (skipped_.peek() == false ? 1 : 0);  // on a GPU the last one is known only now
+  const auto last = fates_.last();  // on a GPU it is known only now
+  outcome_.updates = run.updates + (last && !last->is_skipped ? 1 : 0);
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
   return outcome_;
@@ -508,9 +470,9 @@ void Trainer::loop(Run& run) {
   }
   outcome_.signal = is_finished(run) ? 0 : stop_.load();
   if (saved_step_ != run.step) save(run);
-  if (skipped_.peek() == true) {  // on a GPU, of the last step
-    tell_skipped(run, run.step);
-    outcome_.amp.add_overflow();
+  if (const auto last = fates_.last(); last && last->is_skipped) {  // on a GPU
+    Fates::tell(run, run.step, *last);
+    if (last->has_overflowed) outcome_.amp.add_overflow();
   }
   bus_.emit(Event::RunEnd, run);
 }
@@ -554,7 +516,9 @@ bool Trainer::validate(Run& run) {
   torch::Tensor loss;
   {
     const torch::NoGradGuard no_grad;
-    loss = forward([&] { return task_->validate(run); });
+    run.validate = [&] { return forward([&] { return task_->validate(run); }); };
+    bus_.emit(Event::Validating, run);
+    loss = std::exchange(run.validate, nullptr)();
   }
   for (auto& [module, training] : modes) module->train(training);
   if (run.is_stopping()) return false;
@@ -570,7 +534,9 @@ bool Trainer::validate(Run& run) {
 State Trainer::snapshot(const Run& run) {
   auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
-  if (const auto skipped = skipped_.peek()) snapshot.put("trainer/skipped", static_cast<std::int64_t>(*skipped));
+  State fates;
+  fates_.save(fates);
+  snapshot.put("trainer", fates);
   if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);
   snapshot.put("trainer/amp", outcome_.amp.state());
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "device.h"
 #include "exchange.h"
+#include "fate.h"
 #include "repeat.h"
 #include "rewind.h"
 #include "wiring.h"
@@ -88,9 +88,7 @@ class Trainer {
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
   void backward(const torch::Tensor& loss);
   static void name_parameters(Run& run);
-  void look_for_overflow(Run& run);
   void settle(Run& run);
-  void tell_skipped(Run& run, std::int64_t step);
   void end_epoch(Run& run);
   void conclude(Run& run);
   bool validate(Run& run);
@@ -146,8 +144,7 @@ class Trainer {
   bool validation_due_ = false;  // after the last step, and not done
   std::function<std::string()> configuration_;
   torch::Tensor best_loss_;
-  std::vector<std::string> not_finite_;  // parameters whose gradients the step found so
-  LateFlag skipped_;
+  Fates fates_;
   Outcome outcome_;
 };
 

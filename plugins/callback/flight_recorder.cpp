@@ -173,7 +173,7 @@ class FlightRecorder final : public vernier::Callback {
     if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
-      const auto& tensor = parameter.owned.defined() && parameter.owned.numel() > 0 ? parameter.owned : parameter.model;
+      const auto& tensor = parameter.latest();
       if (std::isfinite(tensor.sum().item<float>()) || tensor.isfinite().all().item<bool>()) continue;
       bad_parameter_ = parameter.name;
       warn("step ", run.step + 1, ": ", parameter.name, " is not finite after the update (",
@@ -289,7 +289,7 @@ class FlightRecorder final : public vernier::Callback {
       origin.tensor = bad_parameter_;
       origin.layer = layer_of(bad_parameter_);
       for (const auto& parameter : run.parameters) {
-        if (parameter.name == bad_parameter_) origin.outputs = {{parameter.name, vernier::range_of(parameter.owned)}};
+        if (parameter.name == bad_parameter_) origin.outputs = {{parameter.name, vernier::range_of(parameter.latest())}};
       }
       capsule.origin = origin;
     }

@@ -217,10 +217,8 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     for (auto& parameter : run.parameters) {
       if (std::ranges::find(targets_, parameter.name) == targets_.end()) continue;
       const auto count = change(parameter.model.variable_data(), parameter.name);
-      const bool has_master = parameter.owned.defined() && !parameter.owned.is_same(parameter.model);
-      if (has_master && parameter.owned.sizes() == parameter.model.sizes()) {
-        change(parameter.owned.variable_data(), parameter.name);
-      }
+      const bool has_master = !parameter.latest().is_same(parameter.model);
+      if (has_master) change(parameter.latest().variable_data(), parameter.name);
       tell(run, parameter.name, count);
     }
   }

@@ -192,9 +192,9 @@ class PerLayerScaler final : public vernier::Scaler {
     good_.masked_fill_(grows, 0);
     scaled_.factors = torch::where(grows, (lowered * 2).clamp_max(most_), lowered);
     scaled_.inverses = scaled_.factors.reciprocal();
-    // The loss's scale answers for what no factor can.
+    // The loss's scale answers for what no factor can; a step that a layer's overflow voided is neither good nor bad for it.
     const auto is_of_loss = overflow.logical_and(began.any().logical_not().logical_or(at_the_end.any()));
-    update_scale(is_of_loss, overflow);
+    scale_->update(is_of_loss.to(torch::kFloat32), /*passed_over=*/overflow.logical_and(is_of_loss.logical_not()));
     found_inf_.reset();
   }
 
@@ -236,15 +236,6 @@ class PerLayerScaler final : public vernier::Scaler {
       throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
                            vernier::Error::Kind::configuration);
     }
-  }
-
-  // A step that a layer's overflow voided is neither good nor bad for the loss.
-  void update_scale(const torch::Tensor& is_of_loss, const torch::Tensor& overflow) {
-    if (good_.is_cpu()) {
-      if (is_of_loss.item<bool>() || !overflow.item<bool>()) scale_->update(is_of_loss.to(torch::kFloat32));
-      return;
-    }
-    scale_->update(is_of_loss.to(torch::kFloat32));  // on a GPU nobody may look: such a step counts as good
   }
 
   vernier::LossScaleOptions law_;

@@ -73,11 +73,11 @@ class ScaleWatch {
 
   void start(double scale) { told_ = scale; }
 
-  // Reading the scale is free on the CPU. On a GPU the host would wait, so there it is read when a skip has become
+  // Reading the scale is free on the CPU. On a GPU the host would wait, so it is read when a skip has become
   // known, and every hundred steps.
   static bool is_time(const vernier::Run& run) {
     const auto is_skip = [](const vernier::Notice& notice) { return notice.name == "step_skipped"; };
-    return run.device.is_cpu() || run.step % 100 == 0 || std::ranges::any_of(run.notices, is_skip);
+    return !run.learns_late || run.step % 100 == 0 || std::ranges::any_of(run.notices, is_skip);
   }
 
   void tell(vernier::Run& run, double now) {

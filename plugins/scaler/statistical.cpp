@@ -92,8 +92,8 @@ class StatisticalScaler final : public vernier::Scaler {
 
   vernier::State save() const override {
     vernier::State state;
-    state.put("scale", scale_.item<double>());
-    for (const auto& [name, value] : memory()) state.put(name, value->item<double>());
+    state.put("scale", scale_.to(torch::kFloat64));  // as numbers, without waiting for the device
+    for (const auto& [name, value] : memory()) state.put(name, *value);
     watch_.save(state);
     return state;
   }

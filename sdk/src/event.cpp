@@ -8,15 +8,15 @@ namespace vernier {
 
 const char* name_of(Event event) {
   constexpr std::array<const char*, event_count> names = {"RunBegin",  "EpochBegin",     "StepBegin", "BatchReady",
-                                                          "LossReady", "GradientsReady", "StepEnd",   "Validated",
-                                                          "EpochEnd",  "RunEnd",         "RunFailed"};
+                                                          "LossReady", "GradientsReady", "StepEnd",   "Validating",
+                                                          "Validated", "EpochEnd",       "RunEnd",    "RunFailed"};
   return names[static_cast<std::size_t>(event)];
 }
 
 namespace {
 // The step that an event is of: `run.step` counts those finished, and some events come after theirs is.
 std::int64_t step_of(Event event, const Run& run) {
-  const bool is_after = event == Event::Validated || event == Event::EpochEnd || event == Event::RunEnd;
+  const bool is_after = event >= Event::Validating && event <= Event::RunEnd;
   return run.step + (is_after ? 0 : 1);
 }
 }  // namespace

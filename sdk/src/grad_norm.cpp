@@ -185,21 +185,22 @@ bool can_inspect(const TensorVector& gradients) {
   });
 }
 
-Inspected inspect_gradients(const TensorVector& gradients) {
+Inspected inspect_gradients(const TensorVector& gradients, bool by_operators) {
   const torch::NoGradGuard no_grad;
   if (!can_inspect(gradients)) throw Error("the gradients are not all dense, float32 and on one device");
-  if (gradients.empty() || gradients.front().is_cpu()) {
+  if (gradients.empty() || (gradients.front().is_cpu() && !by_operators)) {
     const double sum = sum_on_host(gradients);
-    return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64)};
+    return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64), {}};
   }
   const auto kinds = sort(gradients);
   if (kinds.empty()) {
     const auto zero = torch::zeros({}, gradients.front().options());
-    return {zero, zero.to(torch::kFloat64)};
+    return {zero, zero.to(torch::kFloat64), {}};
   }
-  auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(kinds.front(), 2, torch::kFloat64)), 2);
+  auto norms = at::stack(at::_foreach_norm(kinds.front(), 2, torch::kFloat64));
+  auto norm = at::linalg_vector_norm(norms, 2);
   auto found_inf = norm.isfinite().logical_not().to(torch::kFloat32);
-  return {std::move(found_inf), std::move(norm)};
+  return {std::move(found_inf), std::move(norm), std::move(norms)};
 }
 
 Clipped clip_scale(const torch::Tensor& norm, double max_norm, const torch::Tensor& grad_scale) {

@@ -150,7 +150,7 @@ torch::Tensor GradScaler::clip_and_step(FusedOptimizer& optimizer, double max_no
     optimizer.step({}, clipped.grad_scale);
     return clipped.norm;
   }
-  if (scaled) entry.found_inf = inspected.found_inf;
+  if (scaled && !gradients.empty()) entry.found_inf = inspected.found_inf;
   require_found(entry.found_inf);
   optimizer.step(entry.found_inf, clipped.grad_scale);
   entry.stage = Stage::stepped;

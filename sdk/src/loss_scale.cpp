@@ -103,10 +103,18 @@ LossScale::LossScale(torch::Device device, LossScaleOptions options, bool by_ope
   exhausted_ = counter(0, device);
 }
 
-void LossScale::update(const torch::Tensor& found_inf) {
+void LossScale::update(const torch::Tensor& found_inf, const torch::Tensor& passed_over) {
   const torch::NoGradGuard no_grad;
-  if (by_operators_) return update_by_operators(moved(found_inf, scale_.device()));
-  update_on_host(found_inf.item<double>() != 0);
+  if (!by_operators_) {
+    if (!passed_over.defined() || !passed_over.item<bool>()) update_on_host(found_inf.item<double>() != 0);
+    return;
+  }
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> kept;
+  if (passed_over.defined()) {
+    for (const auto& each : {scale_, tracker_, left_, exhausted_}) kept.emplace_back(each, each.clone());
+  }
+  update_by_operators(moved(found_inf, scale_.device()));
+  for (auto& [now, before] : kept) now.copy_(at::where(moved(passed_over, scale_.device()), before, now));
 }
 
 void LossScale::update_on_host(bool overflow) {
@@ -173,9 +181,9 @@ bool LossScale::is_exhausted() const {
 
 State LossScale::save() const {
   State state;
-  state.put("scale", value());
-  state.put("_growth_tracker", tracker_.item<std::int64_t>());
-  state.put("_hysteresis", left_.item<std::int64_t>());
+  state.put("scale", scale_.to(torch::kFloat64));
+  state.put("_growth_tracker", tracker_.to(torch::kInt64));
+  state.put("_hysteresis", left_.to(torch::kInt64));
   return state;
 }
 
@@ -196,9 +204,10 @@ void unscale(Run& run, const torch::Tensor& scale) {
     run.found_inf = unscale_gradients_(gradients, scale);
     return;
   }
-  auto inspected = inspect_gradients(gradients);
+  auto inspected = inspect_gradients(gradients, run.learns_late);
   run.found_inf = std::move(inspected.found_inf);
   run.scaled_norm = std::move(inspected.norm);
+  run.scaled_norms = std::move(inspected.norms);
   run.grad_scale = moved(scale, gradients.front().device()).clone();
 }
 

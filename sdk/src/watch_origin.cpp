@@ -9,23 +9,47 @@ namespace vernier {
 
 namespace {
 
+// How far a bad value is to blame where others are bad too. Infinities may be meant: log(0) of a mask adds -inf to the
+// scores that a softmax is to leave out, and a minimum begins at inf.
+enum class Blame {
+  full,
+  constant,  // an infinity that no weight had a part in; to blame where a nan is made of it
+  mask,      // one that was filled in, or was there before: to blame where nothing else is
+};
+
 // Where a bad value came from: an operation, or a buffer that was bad before any wrote it.
 struct Fault {
   int operation = -1;
   int buffer = -1;           // of a leaf; or that was changed by no operation, after the last that wrote it
   bool is_there = false;
-  bool is_weak = false;      // a mask's infinity
+  Blame blame = Blame::full;
   bool is_outside = false;
   bool operator<(const Fault& other) const {
-    return std::pair(is_weak, operation) < std::pair(other.is_weak, other.operation);
+    return std::pair(blame, operation) < std::pair(other.blame, other.operation);
   }
 };
+
+bool has_only_minus_inf(const TensorRange& range) {
+  return range.nans == 0 && range.infs == range.negative_infs;
+}
+
+// Operations to which -inf says that a value does not count. A nan that comes of it is of what else they were given.
+bool takes_masks(const std::string& operation) {
+  for (const char* part : {"softmax", "logsumexp", "attention"}) {
+    if (operation.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
 
 class Search {
  public:
   explicit Search(const Watch::Seen& seen) : seen_(seen) {
     faults_.resize(seen.operations.size());
-    for (std::size_t i = 0; i < faults_.size(); ++i) faults_[i] = fault_of(static_cast<int>(i));
+    is_of_weights_.resize(seen.operations.size());
+    for (std::size_t i = 0; i < faults_.size(); ++i) {
+      is_of_weights_[i] = is_of_weights(seen.operations[i]);
+      faults_[i] = fault_of(static_cast<int>(i));
+    }
   }
 
   // Of what is read from a buffer when so many operations had written it.
@@ -41,7 +65,10 @@ class Search {
     fault.buffer = buffer;
     fault.is_outside = writers > 0;
     if (fault.is_outside) fault.operation = of.writers[static_cast<std::size_t>(writers - 1)];
-    fault.is_weak = of.kind != SeenBuffer::Kind::parameter && range.nans == 0 && range.infs == range.negative_infs;
+    const bool is_of_weights = of.kind == SeenBuffer::Kind::parameter ||
+                               (fault.is_outside && is_of_weights_[static_cast<std::size_t>(fault.operation)]);
+    const bool may_be_meant = !is_of_weights && has_only_minus_inf(range);
+    if (may_be_meant) fault.blame = of.kind == SeenBuffer::Kind::batch ? Blame::constant : Blame::mask;
     return fault;
   }
 
@@ -70,20 +97,43 @@ class Search {
     }
     if (!fault.is_there) return fault;
     Fault earliest;
+    bool is_mask = false;
     for (const auto& input : operation.inputs) {
       if (!input.is_read || range(input).is_finite()) continue;
       const auto from = fault_of_read(input.buffer, input.writers, range(input));
-      if (from.is_there && (!earliest.is_there || from < earliest)) earliest = from;
+      if (!from.is_there || (earliest.is_there && !(from < earliest))) continue;
+      earliest = from;
+      is_mask = from.blame == Blame::mask || (takes_masks(operation.name) && has_only_minus_inf(range(input)));
     }
-    if (earliest.is_there && !earliest.is_weak) return earliest;
-    if (earliest.is_there && !has_nan) return earliest;
+    if (earliest.is_there && (earliest.blame == Blame::full || !has_nan)) return earliest;
+    if (earliest.is_there && !is_mask) {
+      earliest.blame = Blame::full;
+      return earliest;
+    }
     fault.operation = index;
-    fault.is_weak = operation.fills_minus_inf && only_minus_inf;
+    if (operation.fills_minus_inf && only_minus_inf) {
+      fault.blame = Blame::mask;
+    } else if (!has_nan && !is_of_weights_[static_cast<std::size_t>(index)]) {
+      fault.blame = Blame::constant;
+    }
     return fault;
+  }
+
+  // Whether a weight had a part in what it read; those before it are known.
+  bool is_of_weights(const SeenOperation& operation) const {
+    return std::ranges::any_of(operation.inputs, [this](const SeenTensor& input) {
+      if (!input.is_read || input.buffer < 0) return false;
+      const auto& of = seen_.buffers[static_cast<std::size_t>(input.buffer)];
+      const auto writers = of.writers.begin() + std::min<std::ptrdiff_t>(input.writers, std::ssize(of.writers));
+      return of.kind == SeenBuffer::Kind::parameter || std::any_of(of.writers.begin(), writers, [this](int writer) {
+               return static_cast<bool>(is_of_weights_[static_cast<std::size_t>(writer)]);
+             });
+    });
   }
 
   const Watch::Seen& seen_;
   std::vector<Fault> faults_;
+  std::vector<bool> is_of_weights_;
 };
 
 std::string layer_of_parameter(const std::string& name) {

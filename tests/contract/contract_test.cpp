@@ -364,6 +364,8 @@ constexpr const char* remembering[] = {
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
     "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",
+    "[callback]\nuse = 'ema'\ndecay = 0.9\nwarmup = true\nevery = 2\nstart = 3\nvalidate = 'both'\n",
+    "[callback]\nuse = 'empty_cache'\nevery = 2\n",
     "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
     "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
     "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",

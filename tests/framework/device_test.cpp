@@ -7,30 +7,18 @@
 
 #include "thrown.h"
 
-using vernier::LateFlag;
-
-TEST_CASE("device: a late flag is received once, and what was put last") {
-  LateFlag flag;
-  CHECK(flag.receive() == std::nullopt);
-  for (const bool value : {false, true}) {
-    flag.put(value);
-    CHECK(flag.receive() == value);
-    CHECK(flag.receive() == std::nullopt);
-  }
-  flag.put(true);
-  flag.put(false);
-  CHECK(flag.receive() == false);
-  CHECK(flag.receive() == std::nullopt);
-}
-
-TEST_CASE("device: a late flag that was looked at is still received") {
-  LateFlag flag;
-  CHECK(flag.peek() == std::nullopt);
-  flag.put(true);
-  CHECK(flag.peek() == true);
-  CHECK(flag.peek() == true);
-  CHECK(flag.receive() == true);
-  CHECK(flag.peek() == std::nullopt);
+TEST_CASE("device: late numbers are received once, those that were sent last, as they were then") {
+  vernier::LateNumbers late;
+  CHECK(late.receive() == std::nullopt);
+  const auto numbers = at::scalar_tensor(1).expand({3}).to(at::kFloat).contiguous();
+  late.send(numbers);
+  numbers.fill_(2);
+  CHECK(late.receive() == std::vector<float>{1, 1, 1});
+  CHECK(late.receive() == std::nullopt);
+  late.send(numbers);
+  late.send(numbers.slice(0, 0, 1) * 3);
+  CHECK(late.receive() == std::vector<float>{6});
+  CHECK(late.receive() == std::nullopt);
 }
 
 TEST_CASE("device: any number but 0 sets a flag") {

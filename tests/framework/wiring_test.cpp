@@ -121,8 +121,8 @@ TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
 }
 
 // All but RunFailed, which is told only where another has failed.
-constexpr const char* events[] = {"RunBegin",       "EpochBegin", "StepBegin", "BatchReady", "LossReady",
-                                  "GradientsReady", "StepEnd",    "Validated", "EpochEnd",   "RunEnd"};
+constexpr const char* events[] = {"RunBegin",       "EpochBegin", "StepBegin",  "BatchReady", "LossReady",
+                                  "GradientsReady", "StepEnd",    "Validating", "Validated",  "EpochEnd", "RunEnd"};
 
 TEST_CASE("wiring: a callback that throws at any event ends the run with plugin, event and step") {
   for (const std::string event : events) {

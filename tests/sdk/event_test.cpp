@@ -170,7 +170,7 @@ TEST_CASE("bus: a callback that throws ends the run with plugin, event and step,
 }
 
 TEST_CASE("bus: an event after a step names that step") {
-  for (const Event event : {Event::Validated, Event::EpochEnd, Event::RunEnd}) {
+  for (const Event event : {Event::Validating, Event::Validated, Event::EpochEnd, Event::RunEnd}) {
     CHECK(thrown_at(event, std::runtime_error("boom")) ==
           failed("callback/thrower at " + std::string(vernier::name_of(event)) + " of step 6: boom"));
   }

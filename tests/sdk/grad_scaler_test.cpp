@@ -1,6 +1,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <vernier/error.h>
+#include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
 
 #include <cmath>
@@ -281,6 +282,127 @@ TEST_CASE("grad_scaler: update() with a scale sets it and leaves the tracker") {
   scaler.update(123.5);
   CHECK(scaler.get_scale() == 123.5);
   CHECK(scaler.get_growth_tracker() == 1);
+}
+
+namespace {
+
+// The same parameters, gradients and optimizer twice: one for the four calls of PyTorch, one for clip_and_step.
+struct Pair {
+  explicit Pair(GradScalerOptions options) {
+    for (auto& side : sides) {
+      side.parameters = {torch::ones({33, 5}).requires_grad_(), torch::zeros({}).requires_grad_(),
+                         torch::full({700}, 0.5).requires_grad_(), torch::ones({2}).requires_grad_()};
+      side.optimizer = std::make_unique<vernier::AdamW>(side.parameters, vernier::AdamWOptions{.lr = 0.01});
+      side.scaler = std::make_unique<GradScaler>(torch::kCPU, options);
+    }
+  }
+  // Gradients as a backward pass of the scaled loss gives them; the last parameter has none.
+  void set_gradients(double size, double bad = 0) {
+    torch::Tensor drawn[] = {torch::randn({33, 5}), torch::randn({}), torch::randn({700})};
+    for (auto& side : sides) {
+      for (std::size_t i = 0; i < 3; ++i) {
+        side.parameters[i].mutable_grad() = side.scaler->scale(drawn[i] * size);
+      }
+      if (bad != 0) side.parameters[2].mutable_grad()[699] = bad;
+    }
+  }
+  torch::Tensor four_calls(double max_norm) {
+    auto& [parameters, optimizer, scaler] = sides[0];
+    scaler->unscale_(*optimizer);
+    auto norm = vernier::clip_grad_norm_(optimizer->gradients(), max_norm);
+    scaler->step(*optimizer);
+    scaler->update();
+    return norm;
+  }
+  torch::Tensor one_call(double max_norm) {
+    auto& [parameters, optimizer, scaler] = sides[1];
+    auto norm = scaler->clip_and_step(*optimizer, max_norm);
+    scaler->update();
+    return norm;
+  }
+  bool has_same_bits() const {
+    const auto a = sides[0].optimizer->state(), b = sides[1].optimizer->state();
+    bool same = a.tensors.size() == b.tensors.size() && sides[0].scaler->get_scale() == sides[1].scaler->get_scale();
+    for (const auto& [name, tensor] : a.tensors) same &= same_bits(tensor, b.tensor(name));
+    for (std::size_t i = 0; i < 4; ++i) same &= same_bits(sides[0].parameters[i].detach(), sides[1].parameters[i].detach());
+    return same;
+  }
+  double difference() const {
+    double most = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      most = std::max(most, distance(sides[1].parameters[i].detach(), sides[0].parameters[i].detach()));
+    }
+    return most;
+  }
+  struct Side {
+    std::vector<torch::Tensor> parameters;
+    std::unique_ptr<vernier::AdamW> optimizer;
+    std::unique_ptr<GradScaler> scaler;
+  } sides[2];
+};
+
+}  // namespace
+
+TEST_CASE("grad_scaler: clip_and_step is the four calls: every bit where nothing is clipped, and where a step is skipped") {
+  at::set_num_threads(1);
+  torch::manual_seed(8);
+  std::mt19937 random(8);
+  for (int round = 0; round < 20; ++round) {
+    Pair pair({.init_scale = std::exp2(static_cast<double>(random() % 20)), .growth_interval = 3});
+    for (int step = 0; step < 12; ++step) {
+      const double bads[] = {0, 0, 0, infinity, -infinity, std::nan("")};
+      pair.set_gradients(1e-3, bads[random() % 6]);
+      const auto four = pair.four_calls(1.0), one = pair.one_call(1.0);
+      const bool is_finite = std::isfinite(four.item<float>());
+      CHECK(std::isfinite(one.item<float>()) == is_finite);
+      if (is_finite) CHECK(one.item<float>() == doctest::Approx(four.item<float>()).epsilon(1e-6));
+      REQUIRE(pair.has_same_bits());
+    }
+  }
+}
+
+TEST_CASE("grad_scaler: clip_and_step divides once by scale and clipping, to the last bits") {
+  at::set_num_threads(1);
+  torch::manual_seed(9);
+  Pair pair({.init_scale = 1024, .growth_interval = 5});
+  bool is_other = false;
+  for (int step = 0; step < 40; ++step) {
+    pair.set_gradients(0.1 * (1 + step % 7), step % 11 == 10 ? infinity : 0);
+    const auto four = pair.four_calls(0.5), one = pair.one_call(0.5);
+    if (step % 11 != 10) {
+      CHECK(four.item<float>() > 0.5);
+      CHECK(one.item<float>() == doctest::Approx(four.item<float>()).epsilon(1e-6));
+    }
+    CHECK(pair.difference() < 2e-6);
+    CHECK(pair.sides[0].scaler->get_scale() == pair.sides[1].scaler->get_scale());
+    is_other |= !pair.has_same_bits();
+  }
+  CHECK(is_other);  // as its comment says
+}
+
+TEST_CASE("grad_scaler: clip_and_step after unscale_, without a scaler, and in the wrong order") {
+  at::set_num_threads(1);
+  torch::manual_seed(10);
+  for (const bool is_enabled : {true, false}) {
+    Pair pair({.init_scale = 64, .enabled = is_enabled});
+    pair.set_gradients(1e-3);
+    pair.sides[1].scaler->unscale_(*pair.sides[1].optimizer);  // its caller looked at them
+    pair.four_calls(1.0);
+    pair.one_call(1.0);
+    CHECK(pair.has_same_bits());
+    CHECK(pair.sides[1].parameters[0].sub(1).abs().max().item<double>() > 0);
+  }
+  Pair pair({.init_scale = 64});
+  auto& [parameters, optimizer, scaler] = pair.sides[1];
+  CHECK_THROWS_WITH_AS(scaler->clip_and_step(*optimizer, 1.0), doctest::Contains("no gradients"), Error);
+  pair.set_gradients(1);
+  scaler->clip_and_step(*optimizer, 1.0);
+  CHECK_THROWS_WITH_AS(scaler->clip_and_step(*optimizer, 1.0), doctest::Contains("already been called"), Error);
+  scaler->update();
+  const auto weight = torch::ones({4}, torch::kBFloat16).requires_grad_();
+  weight.mutable_grad() = torch::ones({4}, torch::kBFloat16);
+  SGD in_16_bits({weight});
+  CHECK_THROWS_WITH_AS(scaler->clip_and_step(in_16_bits, 1.0), doctest::Contains("float32"), Error);
 }
 
 TEST_CASE("grad_scaler: not enabled it only calls the optimizer") {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "host_syncs.h"
 #include "oracle.h"
 
 using vernier::LossScale;
@@ -208,6 +209,35 @@ TEST_CASE("loss_scale: by operators, as on a GPU, it has the same bits") {
       for (const char* name : {"_growth_tracker", "_hysteresis"}) {
         CAPTURE(name);
         REQUIRE(a.integer(name) == b.integer(name));
+      }
+    }
+  }
+}
+
+TEST_CASE("loss_scale: a step that is passed over changes nothing, and by operators nothing waits for the device") {
+  std::mt19937 random(9);
+  for (int sequence = 0; sequence < 200; ++sequence) {
+    const auto options = random_options(random);
+    LossScale without(torch::kCPU, options), plain(torch::kCPU, options, false), device(torch::kCPU, options, true);
+    for (int step = 0; step < 40; ++step) {
+      const auto found_inf = torch::scalar_tensor(random() % 3 == 0 ? 1.0F : 0.0F, torch::kFloat32);
+      const bool is_passed_over = random() % 3 == 0;
+      const auto passed_over = torch::scalar_tensor(is_passed_over, torch::kBool);
+      if (!is_passed_over) without.update(found_inf);
+      plain.update(found_inf, passed_over);
+      vernier::State saved;
+      const int syncs = host_syncs_of([&] {
+        device.update(found_inf, passed_over);
+        saved = device.save();
+      });
+      REQUIRE(syncs == 0);
+      REQUIRE(saved.real("scale") == without.value());
+      for (const auto* scale : {&plain, &device}) {
+        REQUIRE(same_bits(scale->tensor(), without.tensor()));
+        REQUIRE(scale->is_exhausted() == without.is_exhausted());
+        for (const char* name : {"_growth_tracker", "_hysteresis"}) {
+          REQUIRE(scale->save().integer(name) == without.save().integer(name));
+        }
       }
     }
   }

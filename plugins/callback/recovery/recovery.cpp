@@ -127,7 +127,7 @@ class Recovery final : public vernier::Callback {
 
   void prepare(Run& run) override {
     outliers_.prepare(run.device);
-    waits_ = run.device.is_cpu() || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
+    waits_ = !run.learns_late || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
     if (uses("rewind")) run.control.keep_snapshots(snapshot_every_, snapshots_);
     if (uses("fallback")) run.control.exchange(to_, /*only_try=*/true);
   }
@@ -235,7 +235,7 @@ class Recovery final : public vernier::Callback {
     if (non_finite_.empty()) is_bad = torch::zeros_like(is_bad);
     if (!spike_.empty()) is_bad = is_bad.logical_or((values.slice(0, z_loss) > z_score_).any());
     veto(run, is_bad.to(torch::kFloat32));
-    now_.host = torch::empty(values.sizes(), torch::dtype(values.dtype()).pinned_memory(true));
+    now_.host = torch::empty(values.sizes(), torch::dtype(values.dtype()).pinned_memory(!run.device.is_cpu()));
     now_.host.copy_(values, /*non_blocking=*/true);
   }
 

@@ -19,12 +19,13 @@ namespace vernier {
 //       LossReady                     for each piece: forward is done, backward is not
 //     GradientsReady                  unscaled, of the whole batch: clip, measure, veto
 //     StepEnd                         the update is applied or skipped
-//     Validated                       after the steps that [run] validate_every names, and after the last
+//     Validating                      after the steps that [run] validate_every names, and after the last
+//     Validated                       its metrics are there; not told where nothing is held out
 //   EpochEnd
 // RunEnd                              after the last checkpoint; RunFailed instead where an error ends the run
-enum class Event { RunBegin, EpochBegin, StepBegin, BatchReady, LossReady, GradientsReady, StepEnd, Validated, EpochEnd,
-                   RunEnd, RunFailed };
-inline constexpr int event_count = 11;
+enum class Event { RunBegin, EpochBegin, StepBegin, BatchReady, LossReady, GradientsReady, StepEnd, Validating, Validated,
+                   EpochEnd, RunEnd, RunFailed };
+inline constexpr int event_count = 12;
 VERNIER_API const char* name_of(Event event);
 
 class Plugin;

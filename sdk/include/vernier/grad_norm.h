@@ -21,10 +21,11 @@ VERNIER_API torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& grad
 struct VERNIER_API Inspected {
   torch::Tensor found_inf;  // float32 0-dim on their device: 1 where an element is inf or nan, else 0
   torch::Tensor norm;       // float64 0-dim: the 2-norm over all, summed in float64: no finite float32 overflows in it
+  torch::Tensor norms;      // float64 [n]: of each that is not empty, in their order; by operators alone
 };
-// Throws Error where not all are dense float32 on one device: ask can_inspect(). The sum is in one order for any number
-// of threads.
-VERNIER_API Inspected inspect_gradients(const std::vector<torch::Tensor>& gradients);
+// Throws Error where not all are dense float32 on one device: ask can_inspect(). On the CPU the sum is in one order for
+// any number of threads; by_operators: there too as on a GPU.
+VERNIER_API Inspected inspect_gradients(const std::vector<torch::Tensor>& gradients, bool by_operators = false);
 VERNIER_API bool can_inspect(const std::vector<torch::Tensor>& gradients);
 
 // Clipping left to the optimizer's pass: what gradients with this norm (of Inspected) are to be divided by, so that the

@@ -57,15 +57,16 @@ class VERNIER_API LossScale {
   LossScale(torch::Device device, LossScaleOptions options, bool by_operators);
 
   const torch::Tensor& tensor() const { return scale_; }  // float32 0-dim on the device; update() changes it in place
-  // After each step. found_inf: 0-dim on the device, not 0 for an overflow.
-  void update(const torch::Tensor& found_inf);
+  // After each step. found_inf: 0-dim on the device, not 0 for an overflow. passed_over: bool 0-dim, true for a step that
+  // is neither good nor an overflow; undefined: false.
+  void update(const torch::Tensor& found_inf, const torch::Tensor& passed_over = {});
 
   double value() const;       // host sync
   bool is_exhausted() const;  // host sync: no smaller scale is allowed, and overflows go on
   const LossScaleOptions& options() const { return options_; }
 
-  // "scale" and "_growth_tracker" as GradScaler::state_dict() has them, "_hysteresis". load() keeps the options of now,
-  // and brings a scale that is out of their range into it.
+  // "scale" and "_growth_tracker" as GradScaler::state_dict() has them, "_hysteresis"; on the device, without a host sync.
+  // load() keeps the options of now, and brings a scale that is out of their range into it.
   State save() const;
   void load(const State& state);
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/types.h>
 #include <vernier/batch.h>
 #include <vernier/control.h>
 #include <vernier/metrics.h>
+#include <vernier/parameter.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,18 +16,12 @@
 
 namespace vernier {
 
-// One trainable tensor. Gradients are on `model` after backward, on `owned` from GradientsReady on; see gradients().
-struct Parameter {
-  std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
-  torch::Tensor model;  // what forward reads
-  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 one; may be empty between steps
-};
-
 struct VERNIER_API Run {
   // Valid from Plugin::prepare on.
   std::string name;
   std::string output;  // folder of this run's files; final, and there, from RunBegin on
   torch::Device device{torch::kCPU};
+  bool learns_late = false;  // the host waits for no number of a step: it knows a step later. On a GPU; in tests elsewhere
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
@@ -36,7 +30,7 @@ struct VERNIER_API Run {
 
   // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
   std::int64_t step = 0;
-  std::int64_t updates = 0;  // of them applied, not skipped; on a GPU known one step late
+  std::int64_t updates = 0;  // of them applied, not skipped; known one step late where the host learns late
   std::int64_t epoch = 0;    // 0 in the first
   std::int64_t samples = 0, tokens = 0;
   std::int64_t drawn = 0;  // batches taken from the task before this step, those too that a rewind passed over
@@ -50,6 +44,7 @@ struct VERNIER_API Run {
   torch::Tensor overflow;   // from GradientsReady: found_inf as the scaler found it, before any listener's veto
   mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer: see gradients(); float32 0-dim or undefined
   mutable torch::Tensor scaled_norm;  // their 2-norm before that division, float64 0-dim; undefined: not known
+  torch::Tensor scaled_norms;         // as the scaler found them, of each that is not empty; undefined: not known
   double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady
   Metrics metrics;                    // of this step; validation's are valid at Validated
   std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
@@ -57,6 +52,8 @@ struct VERNIER_API Run {
   // Runs the pieces of this batch once more, leaves new gradients and returns the loss: for optimizers that ask for more
   // than one an update. Valid inside Optimizer::step, and in listeners of GradientsReady.
   std::function<torch::Tensor()> recompute;
+  // At Validating: the validation that follows, as Task::validate; a callback may put one of its own around it.
+  std::function<torch::Tensor()> validate;
 
   Control control;  // what a plugin may ask for: other plugins, going back, the end
   // True once a signal asks the run to end: what takes long (Task::validate) returns early, and is done again later.

@@ -46,8 +46,8 @@ struct LayerOutput {
 };
 
 // Follows the operators that this thread calls and the backward passes that it starts. One at a time in a process; they
-// cost some passes over every tensor. Legitimate infinities are not blamed: what a fill with -inf (a mask) spreads is
-// followed only where nothing else is bad. Identity is the storage: what is written into memory without an operator is
+// cost some passes over every tensor. Infinities that are meant are not blamed: what a fill with -inf spreads, or log(0) of
+// a mask, is followed only where nothing else is bad, or a nan is made of it. Identity is the storage: what is written into memory without an operator is
 // told as such. The calls must be made on one thread.
 class VERNIER_API Watch {
  public:

@@ -442,6 +442,24 @@ TEST_CASE("flight_recorder: parameters that went bad in an update are named, and
   CHECK(told(flight.notices[0], "operation") == name);
 }
 
+TEST_CASE("flight_recorder: parameters are looked at where they are, whatever the precision keeps beside them") {
+  const std::string inject = "[[callback]]\nuse = 'inject'\nwhere = 'weight'\nlayer = 'layers.0*'\nat_step = 2\n";
+  const std::string often = recorder + std::string("check_parameters_every = 1\n");
+  for (const auto* rounding : {"nearest", "stochastic", "kahan"}) {
+    CAPTURE(rounding);
+    const auto precision = "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = '" + std::string(rounding) + "'\n";
+    Flight sound({mlp(4), precision, often}, std::nullopt);
+    sound.run.train();
+    CHECK(sound.notices.empty());
+    Flight spoiled({mlp(4), precision, inject + often}, std::nullopt);
+    spoiled.run.train();
+    REQUIRE_FALSE(spoiled.notices.empty());
+    CHECK(told(spoiled.notices[0], "step") == "2");
+    CHECK(told(spoiled.notices[0], "phase") == "update");
+    CHECK(told(spoiled.notices[0], "operation").starts_with("layers.0."));
+  }
+}
+
 TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ring is in the report") {
   Flight flight({mlp(8), recorder + std::string("capsules = 2\nevery = 1\nring = 3\n")}, std::nullopt);
   flight.run.on(Event::LossReady, [](Run& run) {
@@ -518,4 +536,114 @@ TEST_CASE("flight_recorder: masks are not blamed") {
   const auto origin = watch.origin({{"loss", nothing}});
   REQUIRE(origin);
   CHECK(origin->operation.starts_with("softmax"));
+}
+
+namespace {
+
+// Attention in three layers with one mask, made before the first of them in one of the usual ways.
+struct Masked : torch::nn::Module {
+  explicit Masked(int way) : way_(way) {
+    for (int i = 0; i < 3; ++i) {
+      auto layer = std::make_shared<Layer>();
+      layer->weight = layer->register_parameter("weight", torch::randn({8, 8}) * 0.5);
+      layers.push_back(register_module("layer" + std::to_string(i), layer));
+    }
+    kept_ = register_buffer("kept", (1 - upper()).log());
+  }
+  static torch::Tensor upper() { return torch::ones({6, 6}).triu(1); }
+  torch::Tensor mask(const torch::Tensor& tokens) const {
+    if (way_ == 0) return (1 - upper()).log();
+    if (way_ == 1) return torch::full({6, 6}, -HUGE_VAL).triu(1);
+    if (way_ == 2) return kept_;
+    if (way_ == 3) return tokens.ne(0).to(torch::kFloat32).log();  // padding, of the batch
+    if (way_ == 4) return 1 / upper();                              // inf where nothing is to be cut
+    return upper().to(torch::kBool);
+  }
+  torch::Tensor masked(const torch::Tensor& scores, const torch::Tensor& mask) const {
+    if (way_ == 4) return at::minimum(scores, mask);
+    if (way_ == 5) return scores.masked_fill(mask, -HUGE_VAL);
+    if (way_ == 6) return at::where(mask, -HUGE_VAL, scores);
+    return scores + mask;
+  }
+  torch::Tensor forward(torch::Tensor x, const torch::Tensor& tokens, const std::function<void(int, torch::Tensor)>& see) {
+    const auto made = mask(tokens);
+    for (int i = 0; i < 3; ++i) {
+      const auto hidden = at::linear(x, layers[static_cast<std::size_t>(i)]->weight);
+      see(i, hidden);
+      x = x + masked(hidden.matmul(hidden.t()), made).softmax(-1).matmul(hidden);
+    }
+    return x.square().mean();
+  }
+  struct Layer : torch::nn::Module {
+    torch::Tensor weight;
+  };
+  std::vector<std::shared_ptr<Layer>> layers;
+  torch::Tensor kept_;
+  int way_;
+};
+
+}  // namespace
+
+TEST_CASE("flight_recorder: a mask is never blamed for what is bad elsewhere, however it was made") {
+  std::mt19937 random(12);
+  const auto tokens = torch::tensor({4, 2, 9, 1, 0, 0}, torch::kInt64);
+  for (int i = 0; i < 210; ++i) {
+    torch::manual_seed(i);
+    const int way = i % 7;
+    Masked net(way);
+    vernier::Watch watch(net);
+    watch.begin_forward();
+    const auto x = torch::randn({6, 8});
+    const int bad_layer = static_cast<int>(random() % 3);
+    const auto kind = random() % 4;  // 3: none
+    const auto loss = net.forward(x, tokens, [&](int layer, const torch::Tensor& hidden) {
+      if (layer != bad_layer || kind == 3) return;
+      hidden.data_ptr<float>()[hidden.numel() / 2] = kind == 0 ? NAN : kind == 1 ? HUGE_VALF : -HUGE_VALF;
+    });
+    loss.backward();
+    watch.stop();
+    std::vector<std::pair<std::string, torch::Tensor>> ends = {{"loss", loss}};
+    for (const auto& parameter : net.named_parameters()) ends.emplace_back(parameter.key(), parameter.value().grad());
+    const auto origin = watch.origin(ends);
+    CAPTURE(way);
+    CAPTURE(kind);
+    REQUIRE(origin.has_value() == (kind != 3));
+    if (!origin) continue;
+    const auto text = origin->text();
+    CAPTURE(text);
+    CHECK(origin->phase == "forward");
+    CHECK(origin->layer == "layer" + std::to_string(bad_layer));
+    CHECK(origin->operation.starts_with("written by no operation, after linear"));
+  }
+}
+
+TEST_CASE("flight_recorder: an infinity of a constant is blamed where a nan is made of it") {
+  torch::manual_seed(3);
+  torch::nn::Linear layer(4, 4);
+  const auto origin_of = [&layer](const std::function<torch::Tensor(const torch::Tensor&)>& loss_of) {
+    const auto x = torch::tensor({{0.0F, 1.0F, 2.0F, 3.0F}});
+    vernier::Watch watch(*layer);
+    watch.hold("tensor 0 of the batch", x);
+    watch.begin_forward();
+    const auto loss = loss_of(x);
+    watch.stop();
+    const auto origin = watch.origin({{"loss", loss}});
+    return origin ? *origin : vernier::Origin();
+  };
+  const auto through = [&layer](const torch::Tensor& x) { return at::linear(x, layer->weight, layer->bias); };
+  // A feature that has no logarithm, and one that is divided by 0.
+  for (const bool is_log : {true, false}) {
+    const auto origin = origin_of([&](const torch::Tensor& x) {
+      return at::layer_norm(through(is_log ? x.log() : x.reciprocal()), {4}).sum();
+    });
+    CHECK(origin.phase == "input");
+    CHECK(origin.operation.starts_with(is_log ? "log" : "reciprocal"));
+  }
+  // Scores that overflow beside such a mask, in one operator: its own.
+  const auto origin = origin_of([&](const torch::Tensor& x) {
+    const auto q = through(x).to(torch::kFloat32).mul(1e30).view({1, 1, 2, 2});
+    const auto mask = torch::tensor({{1.0F, 0.0F}, {1.0F, 1.0F}}).log();
+    return at::scaled_dot_product_attention(q, q, q, mask).sum();
+  });
+  CHECK(origin.operation.find("attention") != std::string::npos);
 }

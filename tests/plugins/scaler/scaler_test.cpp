@@ -8,10 +8,13 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <random>
 
+#include "host_syncs.h"
 #include "plugin_library.h"
 #include "small_run.h"
+#include "summary.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 #include "toy_run.h"
@@ -338,6 +341,22 @@ TEST_CASE("scaler: statistical's scale is a power of two in its range, and goes 
   }
 }
 
+TEST_CASE("scaler: saving does not wait for the device, and names numbers as it always did") {
+  for (const char* name : {"static", "dynamic", "statistical"}) {
+    CAPTURE(name);
+    Fixture fixture(name);
+    for (const double gradient : {1.0, infinity, 2.0}) fixture.step(gradient);
+    vernier::State state;
+    CHECK(host_syncs_of([&] { state = fixture.plugin->save(); }) == 0);
+    CHECK(state.integer("overflows_in_a_row") == 0);
+    if (std::string(name) == "static") continue;
+    CHECK(state.real("scale") == fixture.step(1.0));
+    for (const char* entry : {"mean", "weight", "square", "square_weight", "margin", "good"}) {
+      if (std::string(name) == "statistical") CHECK(std::isfinite(state.real(entry)));
+    }
+  }
+}
+
 namespace {
 
 // A toy run with a scaler, real optimizer and schedule, whose loss overflows at random steps.
@@ -441,6 +460,43 @@ TEST_CASE("scaler: where every update overflows the run ends with a checkpoint, 
     mended.trainer->resume(mended.run, *snapshot, /*allow_inexact=*/true);
     CHECK(mended.train().updates == 7);
     CHECK(mended.run.step == 12);
+  }
+  vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("scaler: the counts in summary.json are those of the whole run, wherever it was stopped") {
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const auto config = from_toml(
+      {"[run]\nsteps = 14\n[task]\nuse = 'mlp'\nsamples = 64\n[optimizer]\nuse = 'sgd'\n[precision]\nuse = 'fp16'\n"
+       "[scaler]\nuse = 'dynamic'\ninit_scale = 16777216\ngrowth_interval = 3\nmeasure_every = 4\n"});
+  const auto amp_of = [](SmallRun& run) {
+    const auto outcome = run.train();
+    vernier::Options table("run", {{"steps", whole(14)}}, "test.toml:1");
+    const vernier::RunOptions options(table, "test");
+    const auto path = run.run.output + "/summary.json";
+    vernier::write_summary(path, run.run, options, table, *run.wiring, outcome);
+    return nlohmann::json::parse(read_text(path)).at("amp");
+  };
+  const TemporaryFolder whole_output;
+  SmallRun whole(config, whole_output.path().string());
+  const auto expected = amp_of(whole);
+  CHECK(expected["total_steps"] == 14);
+  CHECK(expected["amp_steps"] == 14);
+  CHECK(expected["overflows"] == 14 - whole.run.updates);
+  CHECK(expected["overflows"] >= 3);
+  CHECK(expected["scaler_updates"] >= 4);
+  CHECK(expected["underflow"]["mean"].is_number());
+  for (const std::int64_t stop : {1, 2, 4, 5, 9, 13}) {
+    CAPTURE(stop);
+    const TemporaryFolder output;
+    {
+      SmallRun first(config, output.path().string());
+      first.stop_after(stop);
+      CHECK(amp_of(first)["total_steps"] == stop);
+    }
+    SmallRun second(config, output.path().string());
+    REQUIRE(second.resume());
+    CHECK(amp_of(second) == expected);
   }
   vernier::set_log_sink(nullptr);
 }

@@ -1,0 +1,120 @@
+// ema: an exponential moving average of the weights (Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with
+// get_ema_multi_avg_fn), in float32 whatever they are trained in, of the masters where there are some. After each update
+// that was applied: average = decay * average + (1 - decay) * weights; the first is the weights as they are. It stands in
+// the model for the validation, and is in each checkpoint beside the trained weights; the training is not touched.
+//   decay = 0.999
+//   warmup = false      a smaller decay at first, min(decay, (1 + n) / (10 + n)) after n updates, as in TensorFlow's
+//                       ExponentialMovingAverage with num_updates: the weights of the beginning are forgotten sooner
+//   every = 1           steps between updates of the average; one whose own update was skipped is passed over
+//   start = 0           steps before the first
+//   validate = "ema"    ema: validation_loss is the average's; both: the trained weights' too, as the metric
+//                       trained_validation_loss, for twice the time; trained: theirs alone
+// Buffers are not averaged: batch normalisation's statistics are those of the trained weights, as in PyTorch's default.
+// Costs a pass over the weights each time, four bytes a weight, and in a validation the memory of the weights once more.
+#include <vernier/sdk.h>
+
+#include "average.h"
+
+namespace {
+
+using vernier::Error;
+using vernier::Event;
+using vernier::Run;
+
+class Ema final : public vernier::Callback {
+ public:
+  explicit Ema(vernier::Options& options)
+      : rule_{.decay = options.get("decay", 0.999, "what is kept of the average in an update", vernier::between(0, 1)),
+              .warmup = options.get("warmup", false, "a smaller decay at first")},
+        every_(options.get("every", 1, "steps between updates of the average", vernier::at_least(1))),
+        start_(options.get("start", 0, "steps before the first", vernier::at_least(0))),
+        validate_(options.choose("validate", "ema", {"ema", "both", "trained"}, "whose loss a validation tells")) {
+    if (rule_.decay == 1) options.refuse("decay", "must be below 1, or the average would never move");
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::StepEnd, [this](Run& run) {
+      const auto steps = run.step + 1 - start_;
+      if (steps > 0 && steps % every_ == 0) average_->update(weights(), run.found_inf);
+    });
+    bus.on(Event::Validating, [this](Run& run) {
+      if (validate_ == "trained") return;
+      run.validate = [this, &run, validate = std::move(run.validate)] { return validated(run, validate); };
+    });
+  }
+
+  void prepare(Run& run) override {
+    run_ = &run;
+    average_.emplace(rule_, run.learns_late);
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    if (average_->tensors().empty()) return state;
+    state.put("updates", average_->updates());
+    for (std::size_t i = 0; i < run_->parameters.size(); ++i) {
+      state.put("average/" + run_->parameters[i].name, average_->tensors()[i]);
+    }
+    return state;
+  }
+
+  void load(const vernier::State& state) override {
+    if (!state.has("updates")) return average_->clear();
+    std::vector<torch::Tensor> saved;
+    for (const auto& parameter : run_->parameters) {
+      const auto& tensor = saved.emplace_back(state.tensor("average/" + parameter.name));
+      if (tensor.sizes() == parameter.model.sizes()) continue;
+      throw Error(c10::str("the saved average of ", parameter.name, " is ", tensor.sizes(), ", and the weights are ",
+                           parameter.model.sizes()));
+    }
+    average_->load(state.integer("updates"), saved, weights());
+  }
+
+ private:
+  std::vector<torch::Tensor> weights() const {
+    std::vector<torch::Tensor> all;
+    all.reserve(run_->parameters.size());
+    for (const auto& parameter : run_->parameters) all.push_back(parameter.latest().detach());
+    return all;
+  }
+
+  torch::Tensor validated(Run& run, const std::function<torch::Tensor()>& validate) {
+    torch::Tensor trained;
+    if (validate_ == "both" || average_->is_empty()) trained = validate();
+    if (validate_ == "both" && trained.defined()) run.metrics.set("trained_validation_loss", trained);
+    return average_->is_empty() || run.is_stopping() ? trained : of_average(validate);
+  }
+
+  // The weights are copied and not exchanged: who knows a layer by its storage still does, and who keeps something that
+  // was made of a weight sees by its version that it changed.
+  torch::Tensor of_average(const std::function<torch::Tensor()>& validate) {
+    std::vector<std::pair<torch::Tensor, torch::Tensor>> changed;
+    const auto put_back = [&changed] {
+      for (auto& [weight, trained] : changed) weight.copy_(trained);
+    };
+    torch::Tensor loss;
+    try {
+      for (std::size_t i = 0; i < run_->parameters.size(); ++i) {
+        const auto& weight = run_->parameters[i].model;
+        changed.emplace_back(weight, weight.clone());
+        weight.copy_(average_->tensors()[i]);
+      }
+      loss = validate();
+    } catch (...) {
+      put_back();
+      throw;
+    }
+    put_back();
+    return loss;
+  }
+
+  ema::Rule rule_;
+  std::int64_t every_, start_;
+  std::string validate_;
+  const Run* run_ = nullptr;
+  std::optional<ema::Average> average_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Ema, "ema", "1.0.0")

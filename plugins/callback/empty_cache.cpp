@@ -1,0 +1,85 @@
+// empty_cache: gives memory back that is kept for later use, every so many steps: on a GPU what LibTorch's caching allocator
+// holds and nobody uses, as torch.cuda.empty_cache() does; on a CPU the C library's free pages (malloc_trim). For other
+// programs on the same device, or after a part of the run that took more than the rest will. It makes no room for this run's
+// own tensors, which take that memory anyway, but where it is in pieces that do not fit. No number of the run changes.
+//   every = 100    steps
+//   above = 0.0    only where more than this share of what is held is unused; 0: always
+// The next steps get the memory anew, and on a GPU the host waits for the device. How much came back is logged, each time
+// at level debug and in all at the end.
+#include <ATen/DeviceAccelerator.h>
+#include <malloc.h>
+#include <unistd.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+namespace {
+
+using vernier::Event;
+using vernier::Run;
+
+struct Memory {
+  double held = 0, used = 0;  // bytes, as the allocator counts them
+  double unused_share() const { return held > 0 ? (held - used) / held : 0; }
+};
+
+Memory memory_of(c10::Device device) {
+  if (device.is_cpu()) {
+    const auto heap = ::mallinfo2();
+    return {static_cast<double>(heap.arena + heap.hblkhd), static_cast<double>(heap.uordblks + heap.hblkhd)};
+  }
+  constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = at::accelerator::getDeviceStats(device.index());
+  return {static_cast<double>(stats.reserved_bytes[all].current), static_cast<double>(stats.allocated_bytes[all].current)};
+}
+
+// What the system has given: of a process its resident pages, for malloc_trim changes none of malloc's own counts.
+double taken_from_system(c10::Device device) {
+  if (!device.is_cpu()) return memory_of(device).held;
+  double pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+class EmptyCache final : public vernier::Callback {
+ public:
+  explicit EmptyCache(vernier::Options& options)
+      : every_(options.get("every", 100, "steps from one time to the next", vernier::at_least(1))),
+        above_(options.get("above", 0.0, "only where more than this share is unused; 0: always", vernier::between(0, 1))) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::StepEnd, [this](Run& run) {
+      if ((run.step + 1) % every_ == 0) empty(run);
+    });
+    bus.on(Event::RunEnd, [this](Run&) {
+      info("gave ", std::llround(given_back_ / 1e6), " MB back, ", times_, times_ == 1 ? " time" : " times");
+    });
+  }
+
+ private:
+  void empty(const Run& run) {
+    if (memory_of(run.device).unused_share() < above_) return;
+    const double before = taken_from_system(run.device);
+    if (run.device.is_cpu()) {
+      ::malloc_trim(0);
+    } else {
+      at::accelerator::emptyCache();
+    }
+    const double came_back = std::max(before - taken_from_system(run.device), 0.0);
+    given_back_ += came_back;
+    times_ += 1;
+    vernier::log(vernier::Level::debug, id(),
+                 c10::str("step ", run.step + 1, ": gave ", std::llround(came_back / 1e6), " MB back"));
+  }
+
+  std::int64_t every_;
+  double above_;
+  double given_back_ = 0;  // bytes, of this process
+  std::int64_t times_ = 0;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(EmptyCache, "empty_cache", "1.0.0")

@@ -1,0 +1,149 @@
+// What the host learns of an update a step late, as on a GPU, is what it learns at once on a CPU.
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <random>
+
+#include "thrown.h"
+#include "toy_run.h"
+
+using vernier::Event;
+using vernier::Run;
+using Texts = std::vector<std::string>;
+
+namespace {
+
+constexpr std::int64_t steps = 24;
+
+// A run in which some updates overflow, in one gradient or in all, and some are vetoed.
+struct Course : toy::Toy {
+  Course(bool learns_late, unsigned seed, const std::function<void(Course&)>& more = nullptr) {
+    run.learns_late = learns_late;
+    run.steps = steps;
+    wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic", {{"growth_interval", {std::int64_t{3}, ""}}});
+    wiring.optimizer = make_plugin<vernier::Optimizer>("optimizer/adamw");
+    memory().every = 1;
+    std::mt19937 random(seed);
+    for (auto& each : kinds) each = static_cast<int>(random() % 6);
+    on(Event::BatchReady, [this](Run& now) {
+      const auto kind = kinds[static_cast<std::size_t>(now.step)];
+      if (!has_hook) now.parameters[1].model.register_hook([this](const torch::Tensor& g) { return spoil ? g * HUGE_VAL : g; });
+      has_hook = true;
+      spoil = kind == 1;
+    });
+    on(Event::LossReady, [this](Run& now) {
+      if (kinds[static_cast<std::size_t>(now.step)] == 2) now.piece_loss = now.piece_loss * HUGE_VAL;
+    });
+    on(Event::GradientsReady, [this](Run& now) {
+      if (kinds[static_cast<std::size_t>(now.step)] == 3) now.found_inf = torch::ones({});
+    });
+    if (more) more(*this);
+    for (const auto event : {Event::StepEnd, Event::RunEnd}) {
+      look(event, [this](const Run& now) {
+        for (const auto& notice : now.notices) told.push_back(notice.text());
+      });
+    }
+    look(Event::StepEnd, [this](const Run& now) { updates.push_back(now.updates); });
+    prepare();
+  }
+  Texts skips() const {
+    Texts all;
+    for (const auto& text : told) {
+      if (text.starts_with("step_skipped")) all.push_back(text);
+    }
+    return all;
+  }
+  std::array<int, steps> kinds{};
+  bool spoil = false, has_hook = false;
+  Texts told;
+  std::vector<std::int64_t> updates;
+};
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
+}
+
+}  // namespace
+
+TEST_CASE("fate: learnt a step late it is the same, with reason and gradients, and counts a step later") {
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    CAPTURE(seed);
+    Course at_once(false, seed), late(true, seed);
+    const auto now = at_once.trainer->train(at_once.run), then = late.trainer->train(late.run);
+    CHECK(equal(late.weights(), at_once.weights()));
+    CHECK(late.skips() == at_once.skips());
+    CHECK(then.updates == now.updates);
+    CHECK(then.amp.overflows() == now.amp.overflows());
+    for (std::size_t i = 1; i < steps; ++i) CHECK(late.updates[i] == at_once.updates[i - 1]);
+    Texts expected;
+    for (std::size_t i = 0; i < steps; ++i) {
+      const auto step = "step_skipped step=" + std::to_string(i + 1);
+      const auto bad = step + " reason=gradients not finite gradients=";
+      if (late.kinds[i] == 1) expected.push_back(bad + "second");
+      if (late.kinds[i] == 2) expected.push_back(bad + "first,second");
+      if (late.kinds[i] == 3) expected.push_back(step + " reason=vetoed");
+    }
+    CHECK(late.skips() == expected);
+  }
+}
+
+TEST_CASE("fate: learnt late, a run that is stopped after any step and resumed is the run that was not") {
+  Course whole(true, 3);
+  const auto outcome = whole.trainer->train(whole.run);
+  for (std::int64_t stop = 1; stop < steps; ++stop) {
+    CAPTURE(stop);
+    Course first(true, 3, [stop](Course& course) {
+      course.on(Event::StepEnd, [&course, stop](Run& now) {
+        if (now.step + 1 == stop) course.stop = SIGINT;
+      });
+    });
+    first.trainer->train(first.run);
+    Course second(true, 3);
+    second.trainer->resume(second.run, *first.memory().last);
+    const auto end = second.trainer->train(second.run);
+    CHECK(equal(second.weights(), whole.weights()));
+    CHECK(end.updates == outcome.updates);
+    CHECK(end.amp.overflows() == outcome.amp.overflows());
+    const std::vector<std::int64_t> rest(whole.updates.begin() + stop, whole.updates.end());
+    CHECK(second.updates == rest);
+    // The skip of the step before the stop is told twice: at the end of the first part, and where the run goes on.
+    auto told = first.skips();
+    const auto again = second.skips();
+    if (!told.empty() && !again.empty() && told.back() == again.front()) told.pop_back();
+    told.insert(told.end(), again.begin(), again.end());
+    CHECK(told == whole.skips());
+  }
+}
+
+TEST_CASE("fate: learnt late, recovery skips the same steps, and tells it a step later") {
+  const auto with_recovery = [](Course& course) {
+    vernier::Array skip = {{std::string("skip 1000"), ""}};
+    course.wiring.callbacks.push_back(make_plugin<vernier::Callback>(
+        "callback/recovery", {{"non_finite", {skip, ""}}, {"spike", {skip, ""}}, {"z_score", {2.0, ""}},
+                              {"window", {std::int64_t{8}, ""}}, {"skips", {std::int64_t{1000}, ""}}}));
+  };
+  Course at_once(false, 5, with_recovery), late(true, 5, with_recovery);
+  for (auto* course : {&at_once, &late}) course->trainer->train(course->run);
+  CHECK(equal(late.weights(), at_once.weights()));
+  const auto recovered = [](const Course& course) {
+    return std::ranges::count_if(course.told, [](const auto& text) { return text.starts_with("recovered"); });
+  };
+  CHECK(recovered(at_once) > 2);
+  CHECK(recovered(late) >= recovered(at_once) - 1);  // the last step's is not told any more
+  CHECK(recovered(late) <= recovered(at_once));
+}
+
+TEST_CASE("fate: learnt late, the average of the weights moves in the same steps") {
+  const auto with_average = [](Course& course) {
+    course.wiring.callbacks.insert(course.wiring.callbacks.begin(),
+                                   make_plugin<vernier::Callback>("callback/ema", {{"decay", {0.7, ""}}}));
+  };
+  Course at_once(false, 4, with_average), late(true, 4, with_average);
+  for (auto* course : {&at_once, &late}) course->trainer->train(course->run);
+  const auto expected = at_once.wiring.callbacks.front()->save(), found = late.wiring.callbacks.front()->save();
+  CHECK(found.integer("updates") == expected.integer("updates"));
+  CHECK(found.integer("updates") < steps);
+  for (const char* name : {"average/first", "average/second"}) {
+    CHECK(torch::allclose(found.tensor(name), expected.tensor(name), 1e-5, 1e-6));
+  }
+}
