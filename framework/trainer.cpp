@@ -163,7 +163,7 @@ void Trainer::settle(Run& run) {
     run.updates += skipped ? 0 : 1;
     if (skipped) tell_skipped(run, step);
   };
-  run.grad_scale.reset();  // the optimizer has divided
+  run.grad_scale.reset();  // the optimizer has divided, in memory or not
   run.drawn += 1;
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
