@@ -381,6 +381,7 @@ constexpr const char* remembering[] = {
     "[monitor]\nuse = 'jsonl'\nevery = 3\n",
     "[monitor]\nuse = 'progress'\nevery = 3\n",
     "[optimizer]\nuse = 'adamw'\namsgrad = true\n",
+    "[optimizer]\nuse = 'adamw'\nstate = 'bf16'\n[task]\nhidden = [192]\n",
     "[optimizer]\nuse = 'adamw'\nno_decay = ['*.bias']\nweight_decay = 0.1\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\ndampening = 0.3\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.1\n",

@@ -18,7 +18,7 @@
 namespace vernier {
 
 // In what Adam keeps its two averages between steps. The two small kinds are for float32 parameters, without amsgrad, and
-// computed with in float32.
+// computed with in float32. docs/optimizers.md says what each costs.
 enum class AdamState {
   full,       // the parameter's dtype, as PyTorch does: 8 bytes a float32 element
   bfloat16,   // 4 bytes; rounded up or down by chance so that the mean is exact (Gupta et al., ICML 2015)

@@ -227,6 +227,75 @@ TEST_CASE("optimizer: adamw's memory belongs to names, whatever their order") {
   CHECK_THROWS_AS(other.plugin->load(state), vernier::Error);
 }
 
+namespace {
+
+Value word(const std::string& text) {
+  return {text, "test.toml:4"};
+}
+
+// Large enough for 8 bits.
+struct Wide {
+  explicit Wide(const std::string& state, torch::ScalarType dtype = torch::kFloat32)
+      : plugin(make_plugin<Optimizer>("optimizer/adamw", {{"state", word(state)}, {"no_decay", patterns({"*.bias"})}})) {
+    torch::manual_seed(7);
+    for (const char* parameter : {"a.weight", "a.bias", "b.weight"}) {
+      const auto size = std::string(parameter) == "a.bias" ? 64 : 64 * 96;
+      const auto tensor = torch::randn({size}, dtype).requires_grad_();
+      run.parameters.push_back({parameter, tensor, tensor});
+    }
+    plugin->prepare(run);
+  }
+  void step(int number) {
+    torch::manual_seed(static_cast<std::uint64_t>(number));
+    for (auto& parameter : run.parameters) parameter.owned.mutable_grad() = torch::randn_like(parameter.owned.detach());
+    plugin->step(run);
+  }
+  std::unique_ptr<Optimizer> plugin;
+  vernier::Run run;
+};
+
+}  // namespace
+
+TEST_CASE("optimizer: adamw keeps its averages as `state` says, and goes on with them bit for bit") {
+  for (const auto& [state, dtype] : {std::pair{"float32", torch::kFloat32}, {"bf16", torch::kBFloat16}, {"8bit", torch::kByte}}) {
+    CAPTURE(state);
+    Wide wide(state);
+    for (int step = 0; step < 3; ++step) wide.step(step);
+    const auto saved = wide.plugin->save();
+    CHECK((saved.tensor("b.weight/exp_avg").scalar_type() == dtype));
+    CHECK((saved.tensor("b.weight/exp_avg_sq").scalar_type() == dtype));
+    CHECK(saved.has("b.weight/exp_avg_absmax") == (dtype == torch::kByte));
+    CHECK((saved.tensor("a.bias/exp_avg").scalar_type() == (dtype == torch::kByte ? torch::kFloat32 : dtype)));
+
+    const TemporaryFolder folder;
+    vernier::save_safetensors(folder / "state", saved.tensors);
+    vernier::State loaded;
+    loaded.tensors = vernier::load_safetensors(folder / "state");
+    Wide other(state), from_float32("float32");
+    other.plugin->load(loaded);
+    from_float32.plugin->load(loaded);  // of another kind
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < 3; ++i) other.run.parameters[i].owned.copy_(wide.run.parameters[i].owned);
+    for (int step = 3; step < 8; ++step) {
+      wide.step(step);
+      other.step(step);
+      for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(torch::equal(wide.run.parameters[i].owned, other.run.parameters[i].owned));
+      }
+    }
+  }
+}
+
+TEST_CASE("optimizer: a small state for 16-bit weights, or with amsgrad, is refused") {
+  CHECK_THROWS_WITH_AS(Wide("8bit", torch::kBFloat16),
+                       "optimizer/adamw: state = \"8bit\" is for float32 weights, and a.weight is BFloat16: leave `state` "
+                       "out, or keep float32 weights",
+                       vernier::Error);
+  CHECK_THROWS_WITH_AS(
+      make_plugin<Optimizer>("optimizer/adamw", {{"state", word("bf16")}, {"amsgrad", {true, "test.toml:5"}}}),
+      doctest::Contains("`state` is float32 where amsgrad keeps a third average"), vernier::Error);
+}
+
 TEST_CASE("optimizer: options out of range are refused") {
   const auto refused = [](const std::string& name, Table table) {
     CHECK_THROWS_AS(make_plugin<Optimizer>("optimizer/" + name, std::move(table)), vernier::Error);
