@@ -7,10 +7,13 @@
 //   amsgrad = false
 //   state = "float32"  in what the two averages are kept: float32 (the weights' dtype, as in PyTorch), bf16 (rounded by
 //                      chance, Gupta et al., ICML 2015), 8bit (block-wise quantised, Dettmers et al., ICLR 2022)
+//   in_backward = false   use and free each gradient in backward
 #include <fnmatch.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
+
+#include "in_backward.h"
 
 class AdamWPlugin final : public vernier::Optimizer {
  public:
@@ -22,13 +25,22 @@ class AdamWPlugin final : public vernier::Optimizer {
                  .weight_decay = options.get("weight_decay", 0.01, "share taken off a weight", vernier::at_least(0)),
                  .amsgrad = options.get("amsgrad", false, "use the largest mean of squares so far")},
         no_decay_(options.get("no_decay", std::vector<std::string>{}, "names without weight decay, * for any text")),
-        state_(options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept")) {
+        state_(options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept")),
+        in_backward_(options) {
     if (state_ == "bf16") options_.state = vernier::AdamState::bfloat16;
     if (state_ == "8bit") options_.state = vernier::AdamState::eight_bit;
     if (options_.amsgrad && state_ != "float32") options.refuse("state", "is float32 where amsgrad keeps a third average");
   }
 
+  void attach(vernier::Bus& bus) override {
+    in_backward_.attach(bus, [this](vernier::Run& run, bool updates) {
+      set_rate(run);
+      optimizer_->step_in_backward(updates);
+    });
+  }
+
   void prepare(vernier::Run& run) override {
+    in_backward_.prepare(run, "adamw");
     refuse_small_eps(run);
     refuse_16_bits(run);
     options_.seed = run.seed;
@@ -48,9 +60,11 @@ class AdamWPlugin final : public vernier::Optimizer {
 
   void step(vernier::Run& run) override {
     set_rate(run);
+    if (in_backward_.is_on()) return optimizer_->step_in_backward(false);
     optimizer_->step(run.found_inf, run.grad_scale);
   }
   bool divides_gradients() const override { return true; }
+  bool steps_in_backward() const override { return in_backward_.is_on(); }
 
   // Under the parameters' names: their numbers depend on no_decay, which may be another where a run goes on.
   vernier::State save() const override {
@@ -117,6 +131,7 @@ class AdamWPlugin final : public vernier::Optimizer {
   vernier::AdamWOptions options_;
   std::vector<std::string> no_decay_;
   std::string state_;
+  InBackward in_backward_;
   std::vector<std::string> names_;  // in the optimizer's order
   std::unique_ptr<vernier::AdamW> optimizer_;
 };

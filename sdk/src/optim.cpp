@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <vernier/error.h>
 #include <vernier/optim.h>
 
@@ -75,7 +77,67 @@ FusedOptimizer::FusedOptimizer(const std::vector<FusedGroup>& groups) {
   for (auto& bucket : buckets_) bucket.close();
 }
 
-FusedOptimizer::~FusedOptimizer() = default;
+// What the hooks of an optimizer share.
+struct BackwardPass {
+  bool is_on = false;
+  std::vector<char> done;  // by the parameter's number; bytes, for a hook runs on its device's thread
+};
+
+namespace {
+
+class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  StepOnGradient(std::shared_ptr<BackwardPass> pass, FusedBucket& bucket, std::size_t member, const double& lr)
+      : pass_(std::move(pass)), bucket_(bucket), member_(member), lr_(lr) {}
+
+  void operator()(const torch::Tensor& parameter) override {
+    if (!pass_->is_on) return;
+    const auto number = bucket_.numbers[member_];
+    if (pass_->done[number] != 0) {
+      throw Error(c10::str("parameter ", number, " was updated in this backward pass already, and gets another gradient: ",
+                           "call step_in_backward() before each pass; where parts that are computed again share a "
+                           "parameter, call step() after it"));
+    }
+    pass_->done[number] = 1;
+    const torch::NoGradGuard no_grad;
+    bucket_.step_one(member_, lr_);
+    parameter.mutable_grad().reset();
+  }
+  bool belongs_to(const BackwardPass* pass) const { return pass_.get() == pass; }
+
+ private:
+  std::shared_ptr<BackwardPass> pass_;
+  FusedBucket& bucket_;
+  std::size_t member_;
+  const double& lr_;
+};
+
+}  // namespace
+
+void FusedOptimizer::step_in_backward(bool on) {
+  if (pass_ == nullptr && on) {
+    pass_ = std::make_shared<BackwardPass>();
+    for (auto& bucket : buckets_) {
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+        torch::autograd::impl::set_post_acc_grad_hooks(
+            bucket.parameters[i], std::make_unique<StepOnGradient>(pass_, bucket, i, lr_[bucket.group]));
+      }
+    }
+  }
+  if (pass_ == nullptr) return;
+  pass_->is_on = on;
+  pass_->done.assign(parameters_.size(), 0);
+}
+
+// The hooks point into this object. Another optimizer may have put its own in their place.
+FusedOptimizer::~FusedOptimizer() {
+  if (pass_ == nullptr) return;
+  for (const auto& parameter : parameters_) {
+    auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
+    const auto* own = dynamic_cast<const StepOnGradient*>(hook.get());
+    if (own != nullptr && own->belongs_to(pass_.get())) hook.reset();
+  }
+}
 
 void FusedOptimizer::step(const torch::Tensor& found_inf, const torch::Tensor& grad_scale) {
   const torch::NoGradGuard no_grad;

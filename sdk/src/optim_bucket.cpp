@@ -145,6 +145,14 @@ void FusedBucket::step(double lr, const torch::Tensor& found_inf, const torch::T
   apply(lists, lr, on_device(grad_scale, device), skipped);
 }
 
+void FusedBucket::step_one(std::size_t member, double lr) {
+  UpdateLists one;
+  one.gradients.push_back(fit(parameters[member].grad(), member));
+  put(member, one);
+  if (rule.counts_steps) step_views[member].add_(1);
+  apply(one, lr, {}, {});
+}
+
 void FusedBucket::apply(const UpdateLists& to, double lr, const MaybeTensor& grad_scale,
                         const MaybeTensor& skipped) const {
   const at::AutoDispatchBelowAutograd direct;  // the kernels have no derivative: saves a fifth of a small step

@@ -30,6 +30,7 @@ struct FusedBucket {
   void close();     // after the last add
   void collect();   // the gradients, into lists
   void step(double lr, const torch::Tensor& found_inf, const torch::Tensor& grad_scale);
+  void step_one(std::size_t member, double lr);  // of a parameter that has a gradient; nothing else changes
   void load(std::size_t member, const State& state);
   std::string entry(std::size_t member, const char* name) const;
 

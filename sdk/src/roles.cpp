@@ -43,6 +43,10 @@ bool Optimizer::divides_gradients() const {
   return false;
 }
 
+bool Optimizer::steps_in_backward() const {
+  return false;
+}
+
 void Distributed::reduce(Run&) {}
 
 }  // namespace vernier

@@ -13,6 +13,7 @@
 #include <vernier/state.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace vernier {
@@ -73,6 +74,13 @@ class VERNIER_API FusedOptimizer {
   // change, where a gradient is sparse or not of its parameter's dtype, device and shape.
   void step(const torch::Tensor& found_inf = {}, const torch::Tensor& grad_scale = {});
 
+  // Instead of step(), so that gradients need not all be there at once: in backward passes from now on each gradient is
+  // used, as soon as it is complete, and freed (Lv et al., LOMO, arXiv:2306.09782). Same bits as step(). Called before each
+  // such pass, with several pieces a batch before the last one's; false: passes only add up, as they do at first.
+  // Nothing can be clipped, scaled or skipped, for no one sees all gradients. backward() throws Error where a gradient
+  // comes a second time: one pass more, or a parameter in several parts that activation checkpointing computes again.
+  void step_in_backward(bool on = true);
+
   void zero_grad(bool set_to_none = true);  // drops the gradients, or fills them with 0
 
   // The learning rate from the next step on, of all groups or of one, counted from 0 as the constructor got them.
@@ -97,6 +105,7 @@ class VERNIER_API FusedOptimizer {
   std::vector<torch::Tensor> parameters_;
   std::vector<double> lr_;
   std::vector<struct FusedBucket> buckets_;
+  std::shared_ptr<struct BackwardPass> pass_;  // from the first step_in_backward() on
 };
 
 // AdamW, Adam and SGD, from parameters with the same options or from groups.

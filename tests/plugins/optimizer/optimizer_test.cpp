@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "plugin_library.h"
+#include "small_run.h"
 #include "temporary_folder.h"
 
 using vernier::Optimizer;
@@ -294,6 +295,72 @@ TEST_CASE("optimizer: a small state for 16-bit weights, or with amsgrad, is refu
   CHECK_THROWS_WITH_AS(
       make_plugin<Optimizer>("optimizer/adamw", {{"state", word("bf16")}, {"amsgrad", {true, "test.toml:5"}}}),
       doctest::Contains("`state` is float32 where amsgrad keeps a third average"), vernier::Error);
+}
+
+namespace {
+
+constexpr const char* base = R"(
+[run]
+steps = 6
+[task]
+use = "mlp"
+hidden = [192]
+samples = 50
+batch_size = 16
+)";
+
+std::string digest_after(const std::string& options) {
+  SmallRun run(from_toml({base, options}));
+  run.train();
+  CHECK(run.run.step == 6);
+  for (const auto& parameter : run.run.parameters) {
+    CHECK(parameter.model.grad().defined() == (options.find("in_backward = true") == std::string::npos));
+  }
+  return run.digest();
+}
+
+std::string refusal_of(const std::string& options) {
+  try {
+    SmallRun run(from_toml({base, options}));
+  } catch (const vernier::Error& error) {
+    CHECK(error.kind() == vernier::Error::Kind::configuration);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("optimizer: with in_backward a run has the same bits, in pieces too, and keeps no gradient") {
+  for (const std::string optimizer :
+       {"use = 'adamw'\n", "use = 'adamw'\nstate = '8bit'\n", "use = 'sgd'\nmomentum = 0.9\n"}) {
+    for (const std::string others :
+         {"", "[accumulation]\npieces = 3\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 3\n",
+          "[precision]\nuse = 'bf16'\n"}) {
+      CAPTURE(optimizer);
+      CAPTURE(others);
+      const auto plain = "[optimizer]\n" + optimizer;
+      CHECK(digest_after(plain + "in_backward = true\n" + others) == digest_after(plain + others));
+    }
+  }
+}
+
+TEST_CASE("optimizer: in_backward is refused beside what has to see all gradients") {
+  for (const std::string name : {"adamw", "sgd"}) {
+    const auto own = "[optimizer]\nuse = '" + name + "'\nin_backward = true\n";
+    CHECK(refusal_of(own) == "");
+    CHECK(refusal_of(own + "[[monitor]]\nuse = 'ledger'\n") == "");
+    const auto refused = [&](const std::string& others, const std::string& why) {
+      const auto text = refusal_of(own + others);
+      CAPTURE(text);
+      CHECK(text.find("optimizer/" + name) != std::string::npos);
+      CHECK(text.find(why) != std::string::npos);
+    };
+    refused("[scaler]\nuse = 'dynamic'\n", "`in_backward` updates weights before scaler/dynamic can see");
+    refused("[[callback]]\nuse = 'clip_norm'\n", "`in_backward` frees each gradient as it is used, and callback/clip_norm");
+    refused("[[callback]]\nuse = 'recovery'\n", "callback/recovery wants to see them all");
+    refused("[precision]\nuse = 'bf16'\nlevel = 'O2'\n", "the precision keeps others for it (");
+  }
 }
 
 TEST_CASE("optimizer: options out of range are refused") {
