@@ -264,7 +264,7 @@ void Trainer::backward(const torch::Tensor& loss) {
 
 // Counts the step, and its update as far as it is known.
 void Trainer::settle(Run& run) {
-  run.grad_scale.reset();  // the optimizer has divided
+  run.grad_scale.reset();  // the optimizer has divided, in memory or not
   run.drawn += gathered_;
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;

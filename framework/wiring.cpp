@@ -158,11 +158,11 @@ std::unique_ptr<Wiring> wire(const Table& config, const Host& host) {
   make_one(wiring->distributed);
   wiring->callbacks = make_many<Callback>(*wiring, config);
   wiring->monitors = make_many<Monitor>(*wiring, config);
-  wiring->refuse_contradictions();
   const auto plugins = wiring->plugins();
   number_the_namesakes(plugins);
   const auto monitors_from = plugins.size() - wiring->monitors.size();
   for (std::size_t i = 0; i < plugins.size(); ++i) wiring->bus.attach(*plugins[i], i >= monitors_from);
+  wiring->refuse_contradictions();
   return wiring;
 }
 
@@ -196,6 +196,17 @@ void Wiring::refuse_contradictions() const {
   if (precision->needs_scaler() && !scaler->scales()) {
     options[1].refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + scaler->id() +
                                  "; add [scaler] use = \"dynamic\"");  // second in the order of plugins()
+  }
+  if (!optimizer->steps_in_backward()) return;
+  auto& own = options[4];  // in that order too
+  if (scaler->scales()) {
+    own.refuse("in_backward", "updates weights before " + scaler->id() +
+                                  " can see whether a gradient overflowed; use bf16 or fp32, which need no scaler");
+  }
+  for (const auto& callback : callbacks) {
+    if (!bus.listens(*callback, Event::GradientsReady)) continue;
+    own.refuse("in_backward", "frees each gradient as it is used, and " + callback->id() +
+                                  " wants to see them all; leave one of the two out");
   }
 }
 

@@ -5,10 +5,15 @@
 //   weight_decay = 0.01
 //   no_decay = []      names of parameters without weight decay, * for any text: ["*.bias", "*.ln_*"]
 //   amsgrad = false
+//   state = "float32"  in what the two averages are kept: float32 (the weights' dtype, as in PyTorch), bf16 (rounded by
+//                      chance, Gupta et al., ICML 2015), 8bit (block-wise quantised, Dettmers et al., ICLR 2022)
+//   in_backward = false   use and free each gradient in backward
 #include <fnmatch.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
+
+#include "in_backward.h"
 
 class AdamWPlugin final : public vernier::Optimizer {
  public:
@@ -19,10 +24,26 @@ class AdamWPlugin final : public vernier::Optimizer {
                  .eps = options.get("eps", 1e-8, "added to the root of the mean of squares", vernier::at_least(0)),
                  .weight_decay = options.get("weight_decay", 0.01, "share taken off a weight", vernier::at_least(0)),
                  .amsgrad = options.get("amsgrad", false, "use the largest mean of squares so far")},
-        no_decay_(options.get("no_decay", std::vector<std::string>{}, "names without weight decay, * for any text")) {}
+        no_decay_(options.get("no_decay", std::vector<std::string>{}, "names without weight decay, * for any text")),
+        state_(options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept")),
+        in_backward_(options) {
+    if (state_ == "bf16") options_.state = vernier::AdamState::bfloat16;
+    if (state_ == "8bit") options_.state = vernier::AdamState::eight_bit;
+    if (options_.amsgrad && state_ != "float32") options.refuse("state", "is float32 where amsgrad keeps a third average");
+  }
+
+  void attach(vernier::Bus& bus) override {
+    in_backward_.attach(bus, [this](vernier::Run& run, bool updates) {
+      set_rate(run);
+      optimizer_->step_in_backward(updates);
+    });
+  }
 
   void prepare(vernier::Run& run) override {
+    in_backward_.prepare(run, "adamw");
     refuse_small_eps(run);
+    refuse_16_bits(run);
+    options_.seed = run.seed;
     for (const auto& pattern : no_decay_) refuse_unmatched(pattern, run);
     vernier::AdamW::Group decayed{{}, options_}, plain{{}, options_};
     plain.options.weight_decay = 0;
@@ -38,12 +59,12 @@ class AdamWPlugin final : public vernier::Optimizer {
   }
 
   void step(vernier::Run& run) override {
-    const double rate = options_.lr * run.learning_rate_factor;
-    optimizer_->set_lr(rate);
-    run.metrics.set("learning_rate", rate);
+    set_rate(run);
+    if (in_backward_.is_on()) return optimizer_->step_in_backward(false);
     optimizer_->step(run.found_inf, run.grad_scale);
   }
   bool divides_gradients() const override { return true; }
+  bool steps_in_backward() const override { return in_backward_.is_on(); }
 
   // Under the parameters' names: their numbers depend on no_decay, which may be another where a run goes on.
   vernier::State save() const override {
@@ -56,6 +77,11 @@ class AdamWPlugin final : public vernier::Optimizer {
   }
 
  private:
+  void set_rate(vernier::Run& run) {
+    const double rate = options_.lr * run.learning_rate_factor;
+    optimizer_->set_lr(rate);
+    run.metrics.set("learning_rate", rate);
+  }
   // Puts another text before the slash of each entry that has one.
   template <class Function>
   static vernier::State renamed(const vernier::State& state, const Function& other) {
@@ -83,6 +109,16 @@ class AdamWPlugin final : public vernier::Optimizer {
           vernier::Error::Kind::configuration);
     }
   }
+  void refuse_16_bits(const vernier::Run& run) const {
+    if (state_ == "float32") return;
+    for (const auto& parameter : run.parameters) {
+      if (parameter.owned.scalar_type() == torch::kFloat32) continue;
+      throw vernier::Error(c10::str("optimizer/adamw: state = \"", state_, "\" is for float32 weights, and ",
+                                    parameter.name, " is ", parameter.owned.scalar_type(),
+                                    ": leave `state` out, or keep float32 weights"),
+                           vernier::Error::Kind::configuration);
+    }
+  }
   static void refuse_unmatched(const std::string& pattern, const vernier::Run& run) {
     if (std::ranges::any_of(run.parameters, [&](const auto& parameter) { return matches(pattern, parameter.name); }))
       return;
@@ -94,8 +130,10 @@ class AdamWPlugin final : public vernier::Optimizer {
 
   vernier::AdamWOptions options_;
   std::vector<std::string> no_decay_;
+  std::string state_;
+  InBackward in_backward_;
   std::vector<std::string> names_;  // in the optimizer's order
   std::unique_ptr<vernier::AdamW> optimizer_;
 };
 
-VERNIER_PLUGIN(AdamWPlugin, "adamw", "1.0.0")
+VERNIER_PLUGIN(AdamWPlugin, "adamw", "1.1.0")

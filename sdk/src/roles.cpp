@@ -53,6 +53,10 @@ bool Optimizer::divides_gradients() const {
   return false;
 }
 
+bool Optimizer::steps_in_backward() const {
+  return false;
+}
+
 void Distributed::reduce(Run&) {}
 std::int64_t Distributed::least(std::int64_t value) const {
   return value;

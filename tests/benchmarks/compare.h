@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 struct Rival {
@@ -13,15 +14,23 @@ struct Rival {
   std::function<void()> body;
   std::vector<double> seconds = {};
 
-  double median() {
-    std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
-    return seconds[seconds.size() / 2];
+  static double median_of(std::vector<double> numbers) {
+    const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+    std::nth_element(numbers.begin(), middle, numbers.end());
+    return *middle;
   }
+  double median() const { return median_of(seconds); }
   double least() const { return *std::min_element(seconds.begin(), seconds.end()); }
+  // To another of the same rounds: the median of the ratios within a round.
+  double ratio(const Rival& other) const {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / other.seconds[i]);
+    return median_of(std::move(ratios));
+  }
 };
 
-// The first rival is the one that the others are measured by.
-inline void compare(const char* title, std::vector<Rival> rivals, int rounds, int steps_a_round) {
+// The first rival is the one that the others are measured by. Returns them with their times.
+inline std::vector<Rival> compare(const char* title, std::vector<Rival> rivals, int rounds, int steps_a_round) {
   using Clock = std::chrono::steady_clock;
   for (int round = -2; round < rounds; ++round) {  // two to warm up
     for (auto& rival : rivals) {
@@ -37,4 +46,5 @@ inline void compare(const char* title, std::vector<Rival> rivals, int rounds, in
     std::printf("  %-44s %10.2f %10.2f   x%.3f   %+.2f\n", rival.name.c_str(), rival.median() * 1e6,
                 rival.least() * 1e6, rival.median() / median, (rival.least() - least) * 1e6);
   }
+  return rivals;
 }

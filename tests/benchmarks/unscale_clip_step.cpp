@@ -1,16 +1,25 @@
 // Unscale, clip, step and update in two passes against PyTorch's four calls in a row, on the gradients of a 4-layer GPT
 // (53 tensors, 3.4 million elements), one thread. Bar: at most 0.6 of PyTorch's time. The rival is what
 // scaler.unscale_(optimizer); clip_grad_norm_(parameters, 1.0); scaler.step(optimizer); scaler.update() run in ATen, with
-// AdamW(fused=True); rivals.py has the same calls in Python.
+// AdamW(fused=True); rivals.py has the same calls in Python. Beside them what the update costs with averages in fewer bits.
+// Then the bars, each met or missed.
+//
+//   unscale_clip_step [--check]     --check: exits with 1 where a bar is missed
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
 #include <vernier/sdk.h>
 
+#include <cmath>
+#include <memory>
+#include <string_view>
+
 #include "compare.h"
 
 namespace {
+
+constexpr double bar = 0.6;
 
 using List = std::vector<torch::Tensor>;
 
@@ -70,8 +79,15 @@ class FourCalls {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const bool checks = argc == 2 && std::string_view(argv[1]) == "--check";
+  if (argc > 1 && !checks) {
+    std::fprintf(stderr, "unscale_clip_step [--check]\n");
+    return 2;
+  }
   at::set_num_threads(1);
+  std::string verdicts;
+  bool is_missed = false;
   for (const double gradient : {1e-5, 1.0}) {
     const auto a = parameters(gradient), b = parameters(gradient), c = parameters(gradient);
     std::int64_t elements = 0;
@@ -79,22 +95,38 @@ int main() {
     FourCalls pytorch(a);
     vernier::AdamW two(b, {.lr = 1e-3}), four(c, {.lr = 1e-3});
     vernier::GradScaler scaler(torch::kCPU, {.init_scale = 1}), separate(torch::kCPU, {.init_scale = 1});
-    const auto title = c10::str(a.size(), " tensors, ", elements, " elements, ",
-                                gradient < 1 ? "nothing to clip" : "clipped in each step");
-    compare(title.c_str(),
-            {{"PyTorch's four calls", [&] { pytorch.step(); }},
-             {"GradScaler, four calls",
-              [&] {
-                separate.unscale_(four);
-                vernier::clip_grad_norm_(four.gradients(), 1.0);
-                separate.step(four);
-                separate.update(1.0);
-              }},
-             {"GradScaler::clip_and_step",
-              [&] {
-                scaler.clip_and_step(two, 1.0);
-                scaler.update(1.0);
-              }}},
-            /*rounds=*/40, /*steps_a_round=*/5);
+    const std::string what = gradient < 1 ? "nothing to clip" : "clipped in each step";
+    const auto title = c10::str(a.size(), " tensors, ", elements, " elements, ", what);
+    const auto rivals = compare(title.c_str(),
+                                {{"PyTorch's four calls", [&] { pytorch.step(); }},
+                                 {"GradScaler, four calls",
+                                  [&] {
+                                    separate.unscale_(four);
+                                    vernier::clip_grad_norm_(four.gradients(), 1.0);
+                                    separate.step(four);
+                                    separate.update(1.0);
+                                  }},
+                                 {"GradScaler::clip_and_step",
+                                  [&] {
+                                    scaler.clip_and_step(two, 1.0);
+                                    scaler.update(1.0);
+                                  }}},
+                                /*rounds=*/40, /*steps_a_round=*/5);
+    const double ratio = rivals.back().ratio(rivals.front());
+    verdicts += c10::str("  ", ratio <= bar ? "met   " : "MISSED", "  clip_and_step, ", what, ": ",
+                         std::round(ratio * 1000) / 1000, ", at most ", bar, "\n");
+    is_missed |= ratio > bar;
   }
+  std::vector<Rival> steps;
+  std::vector<std::unique_ptr<vernier::AdamW>> optimizers;
+  const auto add_step = [&](const char* name, vernier::AdamState state) {
+    optimizers.push_back(std::make_unique<vernier::AdamW>(parameters(1), vernier::AdamWOptions{.lr = 1e-3, .state = state}));
+    steps.push_back({name, [optimizer = optimizers.back().get()] { optimizer->step(); }});
+  };
+  add_step("averages in float32", vernier::AdamState::full);
+  add_step("in bfloat16", vernier::AdamState::bfloat16);
+  add_step("in 8 bits", vernier::AdamState::eight_bit);
+  compare("AdamW::step alone", std::move(steps), /*rounds=*/40, /*steps_a_round=*/5);
+  std::printf("bars (median of the ratios within a round)\n%s", verdicts.c_str());
+  return checks && is_missed ? 1 : 0;
 }

@@ -384,6 +384,8 @@ constexpr const char* remembering[] = {
     "[monitor]\nuse = 'jsonl'\nevery = 3\n",
     "[monitor]\nuse = 'progress'\nevery = 3\n",
     "[optimizer]\nuse = 'adamw'\namsgrad = true\n",
+    "[optimizer]\nuse = 'adamw'\nstate = 'bf16'\n[task]\nhidden = [192]\n",
+    "[optimizer]\nuse = 'adamw'\nin_backward = true\n[precision]\nuse = 'bf16'\n[scaler]\nuse = 'none'\n",
     "[optimizer]\nuse = 'adamw'\nno_decay = ['*.bias']\nweight_decay = 0.1\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\ndampening = 0.3\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.1\n",

@@ -51,7 +51,7 @@ class VERNIER_API GradScaler {
   torch::Tensor unscale_(const std::vector<torch::Tensor>& gradients);
 
   // One step, unless there was an inf or nan; unscales where that was not done. Fused optimizers do both in their
-  // kernel; LibTorch's own cost a host sync.
+  // kernel, and may leave the gradients scaled in memory; LibTorch's own cost a host sync.
   void step(FusedOptimizer& optimizer);
   void step(torch::optim::Optimizer& optimizer);
 

@@ -77,6 +77,7 @@ class VERNIER_API Optimizer : public Plugin {
   ~Optimizer() override;
   virtual void step(Run& run) = 0;
   virtual bool divides_gradients() const;  // true: step() divides by run.grad_scale; else it is done before
+  virtual bool steps_in_backward() const;  // true: gradients are used and freed in backward, and nobody sees them
 };
 
 class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk

@@ -61,8 +61,8 @@ struct VERNIER_API Run {
 
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
 
-  // The gradients that the optimizer will use, in the order of `parameters`; those without one are left out. Where
-  // grad_scale is defined they are still that many times as large in memory: divides them, so get them here alone.
+  // Until the optimizer's step: the gradients that it will use, in the order of `parameters`; those without one left out.
+  // Where grad_scale is defined they are still that many times as large in memory: divides them, so get them here alone.
   std::vector<torch::Tensor> gradients() const;
   std::vector<std::string> non_finite_gradients() const;  // names of the parameters that have one; a host sync
 

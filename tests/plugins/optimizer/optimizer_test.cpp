@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "plugin_library.h"
+#include "small_run.h"
 #include "temporary_folder.h"
 
 using vernier::Optimizer;
@@ -225,6 +226,141 @@ TEST_CASE("optimizer: adamw's memory belongs to names, whatever their order") {
   other.run.parameters[0].name = "h.0.attn.kernel";
   other.plugin->prepare(other.run);
   CHECK_THROWS_AS(other.plugin->load(state), vernier::Error);
+}
+
+namespace {
+
+Value word(const std::string& text) {
+  return {text, "test.toml:4"};
+}
+
+// Large enough for 8 bits.
+struct Wide {
+  explicit Wide(const std::string& state, torch::ScalarType dtype = torch::kFloat32)
+      : plugin(make_plugin<Optimizer>("optimizer/adamw", {{"state", word(state)}, {"no_decay", patterns({"*.bias"})}})) {
+    torch::manual_seed(7);
+    for (const char* parameter : {"a.weight", "a.bias", "b.weight"}) {
+      const auto size = std::string(parameter) == "a.bias" ? 64 : 64 * 96;
+      const auto tensor = torch::randn({size}, dtype).requires_grad_();
+      run.parameters.push_back({parameter, tensor, tensor});
+    }
+    plugin->prepare(run);
+  }
+  void step(int number) {
+    torch::manual_seed(static_cast<std::uint64_t>(number));
+    for (auto& parameter : run.parameters) parameter.owned.mutable_grad() = torch::randn_like(parameter.owned.detach());
+    plugin->step(run);
+  }
+  std::unique_ptr<Optimizer> plugin;
+  vernier::Run run;
+};
+
+}  // namespace
+
+TEST_CASE("optimizer: adamw keeps its averages as `state` says, and goes on with them bit for bit") {
+  for (const auto& [state, dtype] : {std::pair{"float32", torch::kFloat32}, {"bf16", torch::kBFloat16}, {"8bit", torch::kByte}}) {
+    CAPTURE(state);
+    Wide wide(state);
+    for (int step = 0; step < 3; ++step) wide.step(step);
+    const auto saved = wide.plugin->save();
+    CHECK((saved.tensor("b.weight/exp_avg").scalar_type() == dtype));
+    CHECK((saved.tensor("b.weight/exp_avg_sq").scalar_type() == dtype));
+    CHECK(saved.has("b.weight/exp_avg_absmax") == (dtype == torch::kByte));
+    CHECK((saved.tensor("a.bias/exp_avg").scalar_type() == (dtype == torch::kByte ? torch::kFloat32 : dtype)));
+
+    const TemporaryFolder folder;
+    vernier::save_safetensors(folder / "state", saved.tensors);
+    vernier::State loaded;
+    loaded.tensors = vernier::load_safetensors(folder / "state");
+    Wide other(state), from_float32("float32");
+    other.plugin->load(loaded);
+    from_float32.plugin->load(loaded);  // of another kind
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < 3; ++i) other.run.parameters[i].owned.copy_(wide.run.parameters[i].owned);
+    for (int step = 3; step < 8; ++step) {
+      wide.step(step);
+      other.step(step);
+      for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(torch::equal(wide.run.parameters[i].owned, other.run.parameters[i].owned));
+      }
+    }
+  }
+}
+
+TEST_CASE("optimizer: a small state for 16-bit weights, or with amsgrad, is refused") {
+  CHECK_THROWS_WITH_AS(Wide("8bit", torch::kBFloat16),
+                       "optimizer/adamw: state = \"8bit\" is for float32 weights, and a.weight is BFloat16: leave `state` "
+                       "out, or keep float32 weights",
+                       vernier::Error);
+  CHECK_THROWS_WITH_AS(
+      make_plugin<Optimizer>("optimizer/adamw", {{"state", word("bf16")}, {"amsgrad", {true, "test.toml:5"}}}),
+      doctest::Contains("`state` is float32 where amsgrad keeps a third average"), vernier::Error);
+}
+
+namespace {
+
+constexpr const char* base = R"(
+[run]
+steps = 6
+[task]
+use = "mlp"
+hidden = [192]
+samples = 50
+batch_size = 16
+)";
+
+std::string digest_after(const std::string& options) {
+  SmallRun run(from_toml({base, options}));
+  run.train();
+  CHECK(run.run.step == 6);
+  for (const auto& parameter : run.run.parameters) {
+    CHECK(parameter.model.grad().defined() == (options.find("in_backward = true") == std::string::npos));
+  }
+  return run.digest();
+}
+
+std::string refusal_of(const std::string& options) {
+  try {
+    SmallRun run(from_toml({base, options}));
+  } catch (const vernier::Error& error) {
+    CHECK(error.kind() == vernier::Error::Kind::configuration);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("optimizer: with in_backward a run has the same bits, in pieces too, and keeps no gradient") {
+  for (const std::string optimizer :
+       {"use = 'adamw'\n", "use = 'adamw'\nstate = '8bit'\n", "use = 'sgd'\nmomentum = 0.9\n"}) {
+    for (const std::string others :
+         {"", "[accumulation]\npieces = 3\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 3\n",
+          "[precision]\nuse = 'bf16'\n"}) {
+      CAPTURE(optimizer);
+      CAPTURE(others);
+      const auto plain = "[optimizer]\n" + optimizer;
+      CHECK(digest_after(plain + "in_backward = true\n" + others) == digest_after(plain + others));
+    }
+  }
+}
+
+TEST_CASE("optimizer: in_backward is refused beside what has to see all gradients") {
+  for (const std::string name : {"adamw", "sgd"}) {
+    const auto own = "[optimizer]\nuse = '" + name + "'\nin_backward = true\n";
+    CHECK(refusal_of(own) == "");
+    CHECK(refusal_of(own + "[[monitor]]\nuse = 'ledger'\n") == "");
+    const auto refused = [&](const std::string& others, const std::string& why) {
+      const auto text = refusal_of(own + others);
+      CAPTURE(text);
+      CHECK(text.find("optimizer/" + name) != std::string::npos);
+      CHECK(text.find(why) != std::string::npos);
+    };
+    refused("[scaler]\nuse = 'dynamic'\n", "`in_backward` updates weights before scaler/dynamic can see");
+    refused("[[callback]]\nuse = 'clip_norm'\n", "`in_backward` frees each gradient as it is used, and callback/clip_norm");
+    refused("[[callback]]\nuse = 'recovery'\n", "callback/recovery wants to see them all");
+    refused("[precision]\nuse = 'bf16'\nlevel = 'O2'\n", "the precision keeps others for it (");
+  }
 }
 
 TEST_CASE("optimizer: options out of range are refused") {

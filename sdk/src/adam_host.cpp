@@ -1,0 +1,69 @@
+#include "adam_host.h"
+
+#include <ATen/Version.h>
+
+#include <algorithm>
+
+#include "block_quantisation.h"
+#include "parallel.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t chunk = 4096;  // elements: whole blocks, and whole vectors
+
+struct Chunk {
+  std::uint32_t tensor;
+  std::int64_t start;
+};
+
+void update_chunk(AdamState kept_in, Rounding rounding, const HostTensor& all, std::int64_t start) {
+  const auto count = std::min(chunk, all.count - start);
+  auto* parameter = all.parameter + start;
+  const auto* gradient = all.gradient + start;
+  if (kept_in == AdamState::full) {
+    return adam_update(rounding, all.numbers, count, parameter, gradient, static_cast<float*>(all.exp_avg) + start,
+                       static_cast<float*>(all.exp_avg_sq) + start);
+  }
+  if (kept_in == AdamState::bfloat16) {
+    return adam_update_bfloat16(rounding, all.numbers, all.noise, static_cast<std::uint32_t>(start), count, parameter,
+                                gradient, static_cast<std::uint16_t*>(all.exp_avg) + start,
+                                static_cast<std::uint16_t*>(all.exp_avg_sq) + start);
+  }
+  const auto &with_sign = BlockQuantisation::of(true), &without = BlockQuantisation::of(false);
+  auto* codes_avg = static_cast<std::uint8_t*>(all.exp_avg) + start;
+  auto* codes_sq = static_cast<std::uint8_t*>(all.exp_avg_sq) + start;
+  auto* largest_avg = all.largest_avg + start / BlockQuantisation::block;
+  auto* largest_sq = all.largest_sq + start / BlockQuantisation::block;
+  float mean[chunk], square[chunk];
+  with_sign.unpack(codes_avg, largest_avg, count, mean);
+  without.unpack(codes_sq, largest_sq, count, square);
+  adam_update(rounding, all.numbers, count, parameter, gradient, mean, square);
+  with_sign.pack(mean, count, codes_avg, largest_avg);
+  without.pack(square, count, codes_sq, largest_sq);
+}
+
+}  // namespace
+
+void adam_on_host(AdamState kept_in, const std::vector<HostTensor>& tensors) {
+  std::vector<Chunk> chunks;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    for (std::int64_t start = 0; start < tensors[i].count; start += chunk) chunks.push_back({i, start});
+  }
+  const auto rounding = rounding_here();
+  for_each_chunk(chunks.size(), /*chunks_a_thread=*/2, [&](std::size_t i) {
+    update_chunk(kept_in, rounding, tensors[chunks[i].tensor], chunks[i].start);
+  });
+}
+
+Rounding rounding_here() {
+#if defined(__x86_64__)
+  static const bool has_avx2 = at::get_cpu_capability() != "DEFAULT";
+  return has_avx2 ? Rounding::once : Rounding::twice;
+#else
+  return Rounding::twice;
+#endif
+}
+
+}  // namespace vernier
