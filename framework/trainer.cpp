@@ -62,7 +62,7 @@ Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<
 void Trainer::step(Run& run) {
   run.metrics.clear();
   run.learning_rate_factor = 1.0;
-  if (memory_limit(run.device) > 0) {
+  if (memory_limit(run.device) > 0 && !optimizer_->steps_in_backward()) {
     undo_.keep(run, wiring_);
     can_undo_ = true;
   }
@@ -326,7 +326,14 @@ Control Trainer::control(Run& run) {
   control.fail = [this](const Plugin& asker, const std::string& why) { asked_failure_ = {&asker, why}; };
   control.least = [this](std::int64_t value) { return wiring_.distributed->least(value); };
   control.snapshot = [this, &run] { return snapshot(run); };
-  control.keep_for_repeat = [this](const Plugin& asker) { repeat_.ask(asker); };
+  control.keep_for_repeat = [this](const Plugin& asker) {
+    if (wiring_.optimizer->steps_in_backward()) {
+      throw Error(asker.id() + " has gradients computed again, and with " + wiring_.optimizer->id() +
+                      "'s in_backward the weights have changed by then: leave one of them out",
+                  Error::Kind::configuration);
+    }
+    repeat_.ask(asker);
+  };
   control.repeat = [this, &run](const std::function<void()>& begin, const std::function<void()>& end) {
     const auto* caller = called_;
     const bool is_untouched = repeat_.run(run, wiring_, begin, [&] { compute_gradients(run, Tries::once); }, end);
