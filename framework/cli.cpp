@@ -75,8 +75,8 @@ for people who come from other trainers; each is exactly a --set
   --epochs EPOCHS                      run.epochs, in the place of run.steps
   --grad_ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
 
-  --low_memory           switches on what saves memory and keeps the training what it is, where the files do not say
-                         else: accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each tells its price
+  --low_memory           switches on what saves memory, where the files do not say else:
+                         accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each tells its price
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
   build                  builds the program and its plugins

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 #include <vernier/plugin.h>
 
 #include <boost/dll/runtime_symbol_info.hpp>
@@ -75,8 +76,7 @@ c10::Device open_device(const std::string& wanted) {
 
 std::int64_t peak_memory(c10::Device device) {
   if (device.is_cuda()) {
-    const auto stats = at::accelerator::getDeviceStats(device.index());
-    return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+    return highest_memory(device);
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -29,6 +29,21 @@ Table& table_of(Table& config, const char* role) {
   return *table;
 }
 
+// What the user has set that a lever would contradict; "" where there is nothing.
+std::string hindrance(const Table& config, const std::string& role) {
+  const auto is = [&](const char* of, const char* key, const auto& value) {
+    const auto table = config.find(of);
+    const auto* options = table == config.end() ? nullptr : std::get_if<Table>(&table->second.data);
+    if (options == nullptr || options->count(key) == 0) return false;
+    const auto* set = std::get_if<std::decay_t<decltype(value)>>(&options->at(key).data);
+    return set != nullptr && *set == value;
+  };
+  if (role == "accumulation" && is("optimizer", "in_backward", true)) return "optimizer.in_backward";
+  if (role == "optimizer" && is("optimizer", "amsgrad", true)) return "optimizer.amsgrad";
+  if (role == "optimizer" && is("precision", "level", std::string("O3"))) return "precision.level O3";
+  return "";
+}
+
 bool has_option(const Host& host, const std::string& role, const Table& table, const std::string& key) {
   const auto use = table.find("use");
   const auto* name = use == table.end() ? nullptr : std::get_if<std::string>(&use->second.data);
@@ -46,6 +61,10 @@ Table with_low_memory(Table config, const Host& host) {
     if (table.count(key) != 0 || (is_whole_role && !table.empty())) continue;
     if (!is_whole_role && !has_option(host, role, table, key)) {
       log(Level::info, "low_memory", c10::str("[", role, "] has no `", key, "` and stays as it is"));
+      continue;
+    }
+    if (const auto set = hindrance(config, role); !set.empty()) {
+      log(Level::info, "low_memory", c10::str("[", role, "] stays as it is, for ", key, " = \"", value, "\" does not go with ", set));
       continue;
     }
     table[key] = {std::string(value), "--low_memory"};

@@ -149,7 +149,14 @@ bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
 void Undo::keep(const Run& run, const Wiring& wiring) {
   std::vector<Plugin*> plugins = {wiring.task.get(), wiring.precision.get(), wiring.scaler.get(), wiring.accumulation.get(),
                                   wiring.distributed.get()};
-  for (const auto& callback : wiring.callbacks) plugins.push_back(callback.get());
+  for (const auto& callback : wiring.callbacks) {
+    for (const auto event : {Event::StepBegin, Event::BatchReady, Event::LossReady, Event::GradientsReady}) {
+      if (!wiring.bus.listens(*callback, event)) continue;
+      plugins.push_back(callback.get());
+      break;
+    }
+  }
+  kept_ = {};  // not twice at once
   kept_ = Repeat::take(run, plugins);
   drawn_ = run.drawn;
   loss_ = run.loss;

@@ -126,8 +126,12 @@ void Trainer::pass_over_dropped(Run& run) {
 
 // An update does not go over the end of an epoch.
 Batch Trainer::next_batch(Run& run) {
-  gathered_ = 1;
-  if (!accumulation_->gathers()) return task_->next();
+  run.batches = gathered_ = 1;
+  if (!accumulation_->gathers()) {
+    auto batch = task_->next();
+    samples_of_batch_ = std::max(samples_of_batch_, batch.samples);
+    return batch;
+  }
   const auto samples = samples_of_batch(run);
   const auto wanted = accumulation_->batches(run.step, run.epoch, samples);
   std::vector<Batch> batches;
@@ -138,6 +142,7 @@ Batch Trainer::next_batch(Run& run) {
     next += 1;
   } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
   gathered_ = next - run.drawn;
+  run.batches = static_cast<std::int64_t>(batches.size());
   return Batch::concatenated(batches);
 }
 
@@ -166,7 +171,9 @@ std::int64_t Trainer::steps_of(std::int64_t epochs, Run& run) {
   steps = 0;
   const auto samples = samples_of_batch(run);
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-    for (auto left = batches; left > 0; ++steps) left -= accumulation_->batches(steps, epoch, samples);
+    for (auto left = batches; left > 0; ++steps) {
+      left -= std::max<std::int64_t>(1, accumulation_->batches(steps, epoch, samples));
+    }
   }
   return steps;
 }
@@ -195,6 +202,7 @@ void Trainer::compute_pieces(Run& run) {
   run.batch.weight = weight_of(pieces);
   for (const Batch& piece : pieces) {
     if (piece.weight == 0) continue;
+    if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
     run.take(piece);
     bus_.emit(Event::BatchReady, run);
     run.piece_loss = forward([&] { return task_->loss(run.piece); });
@@ -216,6 +224,7 @@ void Trainer::compute_pieces(Run& run) {
 // A batch that finds no memory is tried again in smaller pieces, from the state in which it was tried first; all ranks
 // or none.
 void Trainer::compute_pieces_that_fit(Run& run) {
+  const auto told = run.notices.size();
   for (;;) {
     std::string trouble;  // of this rank
     const Plugin* culprit = nullptr;
@@ -229,9 +238,14 @@ void Trainer::compute_pieces_that_fit(Run& run) {
     const bool fits = trouble.empty();
     if (repeat_.is_asked() ? distributed_->least(fits) == 1 : fits) return;
     run.piece_loss.reset();
+    run.notices.resize(told);
     if (!accumulation_->split_finer(run)) {
       called_ = culprit;
-      throw Error((trouble.empty() ? "another rank found no memory" : trouble) + "; train in smaller pieces: [accumulation] use = \"fit\" finds their size");
+      has_run_out_ = true;
+      throw Error((trouble.empty() ? "another rank found no memory" : trouble) +
+                  (run.piece.samples > 1 ? "; train in smaller pieces: [accumulation] use = \"fit\" finds their size"
+                                         : "; a single sample is too much: compute activations again ([task] recompute), or "
+                                           "raise [run] memory_limit where there is one"));
     }
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
     repeat_.again(run, wiring_);
@@ -295,6 +309,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
       if (batches < 1) {
         throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
       }
+      if (accumulation_->gathers()) samples_of_batch(run);  // now, for the first batch is a whole one
       if (epochs > 0) run.steps = steps_of(epochs, run);
     }
   });
@@ -383,6 +398,7 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
 // What a snapshot has of the trainer itself.
 void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
+  if (own.has("samples_of_batch")) samples_of_batch_ = own.integer("samples_of_batch");
   rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
   fates_.load(own);
   if (own.has("amp/total_steps")) outcome_.amp.load(own.part("amp"));
@@ -401,7 +417,7 @@ void Trainer::go_back(Run& run) {
   const auto given_up = run.step;
   const auto memory = asker->save();
   const auto snapshot = rewind_.back_to(run.step - back);
-  rewind_.drop(run.drawn - 1, drop * gathered_);
+  rewind_.drop(run.drawn - 1, drop * run.batches);
   asked_.clear();
   is_whole_ = false;
   restore_snapshot_quietly(snapshot, run, wiring_.plugins());  // of this run, or let in where it was resumed
@@ -417,7 +433,7 @@ Outcome Trainer::train(Run& run) {
     attributed(run, [&] { loop(run); });
   } catch (...) {
     const auto failure = std::current_exception();
-    if (can_undo_) undo(run);
+    if (can_undo_ && (has_run_out_ || is_out_of_memory(failure))) undo(run);
     save_what_is_whole(run);
     try {
       bus_.emit(Event::RunFailed, run);
@@ -435,9 +451,13 @@ Outcome Trainer::train(Run& run) {
 
 // The run ends, and what saves it is not to fail of the same.
 void Trainer::undo(Run& run) {
-  limit_memory(run.device, 0);
-  undo_.put(run);
-  is_whole_ = true;
+  try {
+    limit_memory(run.device, 0);
+    undo_.put(run);
+    is_whole_ = true;
+  } catch (...) {
+    log(Level::error, "undoing the step", caught().message);
+  }
 }
 
 void Trainer::loop(Run& run) {
@@ -519,15 +539,21 @@ bool Trainer::validate(Run& run) {
   // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
+  const auto restore = [&] {
+    for (auto& [module, training] : modes) module->train(training);
+  };
   run.model->eval();
   torch::Tensor loss;
-  {
+  try {
     const torch::NoGradGuard no_grad;
     run.validate = [&] { return forward([&] { return task_->validate(run); }); };
     bus_.emit(Event::Validating, run);
     loss = std::exchange(run.validate, nullptr)();
+  } catch (...) {
+    restore();
+    throw;
   }
-  for (auto& [module, training] : modes) module->train(training);
+  restore();
   if (run.is_stopping()) return false;
   if (!loss.defined()) return true;
   const double value = loss.item<double>();
@@ -551,6 +577,7 @@ State Trainer::snapshot(const Run& run) {
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
   if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
   if (!asked_.empty()) snapshot.put("trainer/asked", text_of_asked(asked_));
+  if (samples_of_batch_ > 0) snapshot.put("trainer/samples_of_batch", samples_of_batch_);
   if (rewound_from_ >= 0) snapshot.put("trainer/rewound_from", rewound_from_);
   if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
   return snapshot;

@@ -127,6 +127,7 @@ class Trainer {
   Repeat repeat_;
   Undo undo_;
   bool can_undo_ = false;  // a step has begun, and no weight has changed
+  bool has_run_out_ = false;  // of memory
   struct {
     Plugin* asker = nullptr;
     std::int64_t back = 0, drop = 0;

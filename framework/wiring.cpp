@@ -197,15 +197,20 @@ void Wiring::refuse_contradictions() const {
     options[1].refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + scaler->id() +
                                  "; add [scaler] use = \"dynamic\"");  // second in the order of plugins()
   }
+  if (accumulation->id() == "accumulation/fit" && options[0].given("recompute_budget")) {
+    options[0].refuse("recompute_budget", "is for pieces of one size, which accumulation/fit looks for; leave one of them out");
+  }
   if (!optimizer->steps_in_backward()) return;
   auto& own = options[4];  // in that order too
   if (scaler->scales()) {
     own.refuse("in_backward", "updates weights before " + scaler->id() +
                                   " can see whether a gradient overflowed; use bf16 or fp32, which need no scaler");
   }
-  for (const auto& callback : callbacks) {
-    if (!bus.listens(*callback, Event::GradientsReady)) continue;
-    own.refuse("in_backward", "frees each gradient as it is used, and " + callback->id() +
+  std::vector<Plugin*> others = {accumulation.get()};
+  for (const auto& callback : callbacks) others.push_back(callback.get());
+  for (const auto* other : others) {
+    if (!bus.listens(*other, Event::GradientsReady)) continue;
+    own.refuse("in_backward", "frees each gradient as it is used, and " + other->id() +
                                   " wants to see them all; leave one of the two out");
   }
 }

@@ -39,7 +39,8 @@ class FitAccumulation final : public vernier::Accumulation {
     });
     bus.on(Event::GradientsReady, [this](vernier::Run& run) {
       end_piece();
-      if (is_learning() && !points_.empty()) size_ = wanted_ = fitting(run, room(run));  // the whole batch went through
+      if (is_learning() && !points_.empty()) chosen_ = fitting(run, room(run));  // the whole batch went through
+      is_first_time_ = false;
     });
   }
 
@@ -73,7 +74,8 @@ class FitAccumulation final : public vernier::Accumulation {
     measuring_ = {};
     if (std::exchange(is_too_much_, false)) {
       const auto fits = fitting(run, room_), measured = points_.rbegin()->first;
-      if (is_learning() && fits > measured + measured / 20) {
+      const bool has_learned = std::exchange(refused_after_, measured) < measured;
+      if (is_learning() && has_learned && fits > measured + measured / 20) {
         next_ = std::min(fits, reach());
       } else {
         size_ = wanted_ = fits;
@@ -98,6 +100,7 @@ class FitAccumulation final : public vernier::Accumulation {
     const auto put = [&](const char* name, std::int64_t number) { state.put(name, number); };
     put("size", size_);
     put("next", next_);
+    put("chosen", chosen_);
     put("wanted", wanted_);
     put("waits", waits_);
     put("changed_at", changed_at_);
@@ -115,6 +118,7 @@ class FitAccumulation final : public vernier::Accumulation {
   void load(const vernier::State& state) override {
     size_ = state.integer("size");
     next_ = state.integer("next");
+    chosen_ = state.integer("chosen");
     wanted_ = state.integer("wanted");
     waits_ = state.integer("waits");
     changed_at_ = state.integer("changed_at");
@@ -139,6 +143,8 @@ class FitAccumulation final : public vernier::Accumulation {
 
   void begin_step(vernier::Run& run) {
     measuring_ = {};
+    is_first_time_ = true;
+    if (chosen_ > 0) size_ = wanted_ = std::exchange(chosen_, 0);
     if (is_learning()) return;
     if (size_ < wanted_ && run.step >= changed_at_ + waits_) {
       size_ = std::min(2 * size_, wanted_);
@@ -149,7 +155,7 @@ class FitAccumulation final : public vernier::Accumulation {
   void begin_piece(vernier::Run& run) {
     measuring_ = {};
     pieces_begun_ += 1;
-    if (is_settled_) return;
+    if (is_settled_ || !is_first_time_) return;
     if (is_learning() && !points_.empty()) {
       refuse_too_much(run, std::min(reach(), fitting(run, room(run))));
     } else if (pieces_begun_ == 1 && run.updates > 0) {
@@ -189,9 +195,12 @@ class FitAccumulation final : public vernier::Accumulation {
   // Never too low: see above.
   std::int64_t bytes_of(std::int64_t samples) const {
     const auto next = points_.lower_bound(samples);
+    if (points_.empty()) return 0;
     if (next == points_.begin()) return next->second;
     const auto last = std::prev(next);
-    if (next == points_.end()) return last->second * samples / last->first;
+    if (next == points_.end()) {
+      return std::llround(static_cast<double>(last->second) * static_cast<double>(samples) / static_cast<double>(last->first));
+    }
     const double share = static_cast<double>(samples - last->first) / static_cast<double>(next->first - last->first);
     return last->second + std::llround(share * static_cast<double>(next->second - last->second));
   }
@@ -239,9 +248,12 @@ class FitAccumulation final : public vernier::Accumulation {
   std::int64_t wanted_ = 0;         // where memory was found missing: the size that was thought to fit
   std::int64_t waits_ = 0, changed_at_ = 0;  // steps until a larger one is tried, and since when
 
+  std::int64_t chosen_ = 0;         // what size_ is to be in the next step: this one may be run again as it was
+  bool is_first_time_ = false;      // that the step's gradients are computed
   Piece measuring_;                 // the one in work; bytes: those that stood there before
   std::int64_t pieces_begun_ = 0;   // of the batch
   bool is_too_much_ = false;        // the piece in work was not tried
+  std::int64_t refused_after_ = 0;  // the largest piece that was measured when one was not tried last
   std::int64_t room_ = 0;           // as it was looked at last
   std::int64_t largest_batch_ = 0;  // bytes
 };

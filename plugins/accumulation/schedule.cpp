@@ -1,7 +1,7 @@
 // schedule: the batch of an update grows (or shrinks) in the course of a run, as several of the task's batches. Small ones
 // make the quickest progress in the beginning, large ones the steadiest later (McCandlish et al., An Empirical Model of
 // Large-Batch Training, 2018).
-//   effective_batch_size   samples of an update, a list: [32, 64, 128], multiples of the task's batch_size
+//   effective_batch_size   required: samples of an update, a list, multiples of the task's batch_size: [32, 64, 128]
 //   from = [0]             the steps or epochs from which on each holds: [0, 1000, 4000]
 //   by = "steps"           or "epochs"
 //   piece_size = 0         the most samples of a piece; 0: the task's batch_size

@@ -1,6 +1,6 @@
 // target: an update trains on so many samples, which are several of the task's batches; how many pieces that is follows
 // from it.
-//   target_effective_batch_size   samples of an update: a multiple of the task's batch_size
+//   target_effective_batch_size   required: samples of an update, a multiple of the task's batch_size
 //   piece_size = 0                the most samples of a piece; 0: the task's batch_size
 //   weight = "samples"            or "tokens"
 //   weight_column = -1, padding = -100

@@ -172,7 +172,14 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     return {found.begin(), found.end()};
   }
 
-  std::int64_t number(const Run& run) const { return (at_batch_ > 0 ? run.drawn : run.step) + 1; }
+  // The step, or the batch; of several in an update the one that is due.
+  std::int64_t number(const Run& run) const {
+    if (at_batch_ == 0) return run.step + 1;
+    for (auto batch = run.drawn + 1; batch < run.drawn + run.batches; ++batch) {
+      if (is_due(batch)) return batch;
+    }
+    return run.drawn + run.batches;
+  }
 
   bool is_due(std::int64_t number) const {
     const auto after = number - std::max(at_step_, at_batch_);

@@ -60,7 +60,11 @@ class AdamWPlugin final : public vernier::Optimizer {
 
   void step(vernier::Run& run) override {
     set_rate(run);
-    if (in_backward_.is_on()) return optimizer_->step_in_backward(false);
+    if (in_backward_.is_on()) {
+      optimizer_->step_in_backward(false);
+      optimizer_->step();  // what the last piece did not reach
+      return optimizer_->zero_grad();
+    }
     optimizer_->step(run.found_inf, run.grad_scale);
   }
   bool divides_gradients() const override { return true; }

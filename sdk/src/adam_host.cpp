@@ -59,7 +59,7 @@ void adam_on_host(AdamState kept_in, const std::vector<HostTensor>& tensors) {
 
 Rounding rounding_here() {
 #if defined(__x86_64__)
-  static const bool has_avx2 = at::get_cpu_capability() != "DEFAULT";
+  static const bool has_avx2 = at::get_cpu_capability().starts_with("AVX");
   return has_avx2 ? Rounding::once : Rounding::twice;
 #else
   return Rounding::twice;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <new>
 
+#include "memory_of_others.h"
+
 namespace vernier {
 
 namespace {
@@ -29,7 +31,11 @@ LargeMemory::LargeMemory(const std::vector<std::uint64_t>& sizes) {
   void* bytes = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (bytes == MAP_FAILED) throw std::bad_alloc();
   ::madvise(bytes, all, MADV_HUGEPAGE);  // where the system has none, small ones serve
-  bytes_ = Keeper(static_cast<char*>(bytes), [all](char* start) { ::munmap(start, all); });
+  count_memory_of_others(static_cast<std::int64_t>(all));
+  bytes_ = Keeper(static_cast<char*>(bytes), [all](char* start) {
+    ::munmap(start, all);
+    count_memory_of_others(-static_cast<std::int64_t>(all));
+  });
 }
 
 torch::Tensor LargeMemory::tensor(std::size_t i, at::IntArrayRef shape, torch::ScalarType type) const {

@@ -7,6 +7,7 @@
 #include <vernier/memory.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cmath>
@@ -14,9 +15,13 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <sstream>
+#include <unordered_map>
+
+#include "memory_of_others.h"
 
 namespace vernier {
 
@@ -27,20 +32,22 @@ constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 // Stands before LibTorch's allocator and counts. Never destroyed: tensors may outlive everything.
 class CountingAllocator final : public c10::Allocator {
  public:
-  explicit CountingAllocator(c10::Allocator& base) : base_(base) {}
+  explicit CountingAllocator(c10::Allocator& base) : base_(base) { give_back_to_base = base.raw_deleter(); }
 
   at::DataPtr allocate(std::size_t count) override {
-    take(static_cast<std::int64_t>(count));
+    const auto bytes = static_cast<std::int64_t>(count);
+    take(bytes);
     try {
       auto data = base_.allocate(count);
-      auto* bytes = data.get();
-      return {bytes, new Block{std::move(data), static_cast<std::int64_t>(count)}, &give_back, c10::kCPU};
+      if (data.get() == nullptr) return data;
+      remember(data.get(), bytes);
+      // LibTorch wants memory whose context is its address (raw_allocate).
+      return {data.get(), data.release_context(), &give_back, c10::kCPU};
     } catch (...) {
-      now -= static_cast<std::int64_t>(count);
+      now -= bytes;
       throw;
     }
   }
-  // By it the memory is known as LibTorch's (see move_into). raw_allocate(), which nothing calls on a CPU, refuses.
   at::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
 
@@ -49,12 +56,6 @@ class CountingAllocator final : public c10::Allocator {
   }
 
   inline static std::atomic<std::int64_t> now = 0, peak = 0, limit = unlimited;
-
- private:
-  struct Block {
-    at::DataPtr data;
-    std::int64_t bytes;
-  };
 
   static void take(std::int64_t bytes) {
     const auto before = now.fetch_add(bytes), after = before + bytes;
@@ -67,12 +68,35 @@ class CountingAllocator final : public c10::Allocator {
     while (after > highest && !peak.compare_exchange_weak(highest, after)) {
     }
   }
-  static void give_back(void* context) {
-    auto* block = static_cast<Block*>(context);
-    now -= block->bytes;
-    delete block;
+ private:
+  // The sizes of what is out, in parts so that threads seldom meet.
+  struct Part {
+    std::mutex mutex;
+    std::unordered_map<void*, std::int64_t> bytes;
+  };
+  static Part& part_of(void* address) {
+    static auto* parts = new std::array<Part, 16>();
+    return (*parts)[(reinterpret_cast<std::uintptr_t>(address) >> 6) % 16];
+  }
+  static void remember(void* address, std::int64_t bytes) {
+    auto& part = part_of(address);
+    const std::lock_guard lock(part.mutex);
+    part.bytes[address] = bytes;
+  }
+  static void give_back(void* address) {
+    auto& part = part_of(address);
+    {
+      const std::lock_guard lock(part.mutex);
+      const auto found = part.bytes.find(address);  // not there where it is older than the counting
+      if (found != part.bytes.end()) {
+        now -= found->second;
+        part.bytes.erase(found);
+      }
+    }
+    give_back_to_base(address);
   }
 
+  inline static at::DeleterFnPtr give_back_to_base = nullptr;
   c10::Allocator& base_;
 };
 
@@ -153,14 +177,22 @@ bool is_out_of_memory(const std::exception& exception) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&exception) != nullptr) return true;
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) return true;
   // LibTorch's CPU allocator has no type of its own for it.
+  // Nor have the libraries of a GPU, which take memory past LibTorch's allocator.
+  const std::string_view text = exception.what();
+  constexpr const char* words[] = {"DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory", "ALLOC_FAILED"};
   return dynamic_cast<const c10::Error*>(&exception) != nullptr &&
-         std::string_view(exception.what()).find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos;
+         std::ranges::any_of(words, [&](const char* word) { return text.find(word) != std::string_view::npos; });
 }
 
 // LibTorch knows no limit on a GPU: it is kept here for those who compare.
 std::atomic<std::int64_t> device_limit = unlimited;
+std::atomic<std::int64_t> device_highest = 0;  // of the peaks that were reset
 
 }  // namespace
+
+void count_memory_of_others(std::int64_t bytes) {
+  CountingAllocator::now += bytes;
+}
 
 void count_memory(torch::Device device) {
   if (!device.is_cpu() || CountingAllocator::installed() != nullptr) return;
@@ -173,8 +205,15 @@ Allocated allocated_memory(torch::Device device) {
   return {bytes.current, bytes.peak};
 }
 
+std::int64_t highest_memory(torch::Device device) {
+  return std::max(device_highest.load(), allocated_memory(device).peak);
+}
+
 void reset_peak_memory(torch::Device device) {
-  if (!device.is_cpu()) return at::accelerator::resetPeakStats(device.index());
+  if (!device.is_cpu()) {
+    device_highest = highest_memory(device);
+    return at::accelerator::resetPeakStats(device.index());
+  }
   CountingAllocator::peak = CountingAllocator::now.load();
 }
 
@@ -229,8 +268,8 @@ std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
   for (const auto& [name, factor] : units) {
     if (unit != name || end == text.data()) continue;
     const double bytes = number * factor;
-    if (!(bytes >= 1) || bytes > 0x1p62 || (unit == "%" && number > 100)) break;
-    return static_cast<std::int64_t>(bytes);
+    if (!(bytes >= 1) || !std::isfinite(number) || (unit == "%" && number > 100)) break;
+    return static_cast<std::int64_t>(std::min(bytes, 0x1p62));
   }
   throw Error("is \"" + text + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\", or bytes",
               Error::Kind::configuration);

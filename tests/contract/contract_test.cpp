@@ -133,6 +133,8 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            "'linear', use = 'fp32'}]\n";
   }
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "accumulation/target") return "target_effective_batch_size = 16\n";
+  if (id_of(plugin) == "accumulation/schedule") return "effective_batch_size = [8, 16]\nfrom = [0, 5]\n";
   if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
   if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
@@ -361,6 +363,9 @@ use = "jsonl"
 constexpr const char* remembering[] = {
     "[accumulation]\nuse = 'fixed'\npieces = 4\n",
     "[accumulation]\nuse = 'fixed'\npieces = 16\n[precision]\nuse = 'fp32'\n[scaler]\nuse = 'none'\n",
+    "[accumulation]\nuse = 'target'\ntarget_effective_batch_size = 32\n",
+    "[accumulation]\nuse = 'schedule'\neffective_batch_size = [16, 32]\nfrom = [0, 6]\npiece_size = 5\n",
+    "[accumulation]\nuse = 'fit'\nlargest = 6\n",
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
     "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",

@@ -83,7 +83,8 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
     const Started killed(toml);
     for (int kill = 0; kill < 5; ++kill) {
       Program program = killed.go_on();
-      program.wait_for(killed.out() / "losses.jsonl");  // it trains
+      const auto before = fs::exists(killed.out() / "losses.jsonl") ? killed.losses() : "";
+      program.wait_until([&] { return fs::exists(killed.out() / "losses.jsonl") && killed.losses() != before; });  // it trains
       ::usleep(random() % 300'000);
       program.send(SIGKILL);
       program.wait();

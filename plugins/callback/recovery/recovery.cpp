@@ -242,7 +242,7 @@ class Recovery final : public vernier::Callback {
   // In one tensor, where the gradients are.
   Verdict measure(Run& run) {
     const torch::NoGradGuard no_grad;
-    Verdict verdict{.step = run.step, .batch = run.drawn, .is_scaled = run.overflow.defined()};
+    Verdict verdict{.step = run.step, .batch = run.drawn / run.batches, .is_scaled = run.overflow.defined()};
     const auto loss_value = run.loss.to(torch::kFloat64);
     auto values = torch::stack({loss_value, norm_of(run, loss_value)});
     if (spike_.empty()) {
@@ -310,7 +310,7 @@ class Recovery final : public vernier::Callback {
     const bool was_skipped = std::ranges::any_of(run.notices, is_skip);
     skipped_ = was_skipped ? skipped_ + 1 : 0;
     if (!was_skipped || has_acted_) return;
-    const Verdict verdict{.step = run.step, .batch = run.drawn - 1};
+    const Verdict verdict{.step = run.step, .batch = run.drawn / run.batches - 1};
     if (!skips_in_a_row_.empty() && skipped_ >= skips_) {
       const auto count = std::exchange(skipped_, 0);
       return meet(run, skips_in_a_row_, verdict, {{"skipped", count}}, false, count);

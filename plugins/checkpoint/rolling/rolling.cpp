@@ -97,7 +97,7 @@ class Rolling final : public vernier::Checkpoint {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
     bus.on(Event::StepBegin, [this](Run& run) { look(run); });
-    bus.on(Event::GradientsReady, [this](Run&) { copies_.hold_update(); });
+    bus.on(Event::LossReady, [this](Run&) { copies_.hold_update(); });  // an optimizer may step in backward
     bus.on(Event::StepEnd, [this](Run& run) { tell_progress(run); });
     bus.on(Event::Validated, [this](Run& run) { judge(run); });
     bus.on(Event::EpochEnd, [this](Run&) { wanted_ |= at_epoch_end_; });

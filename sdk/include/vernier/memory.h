@@ -23,11 +23,12 @@ struct Allocated {
   std::int64_t peak = 0;  // since reset_peak_memory()
 };
 
-// LibTorch does not count on a CPU: from the first call on its allocator does, for some 50 ns each time. Tensors that are
+// LibTorch does not count on a CPU: from the first call on its allocator does, for some 100 ns each time. Weights that were read from a file count too. Tensors that are
 // older stay uncounted. Does nothing on a GPU, where LibTorch counts. Any thread; best before the first tensor.
 VERNIER_API void count_memory(torch::Device device);
 VERNIER_API Allocated allocated_memory(torch::Device device);
 VERNIER_API void reset_peak_memory(torch::Device device);
+VERNIER_API std::int64_t highest_memory(torch::Device device);  // of a GPU: the peak since the start, resets aside
 
 // On a CPU whoever asks for more than `bytes` in all gets c10::OutOfMemoryError, as on a full GPU, and nothing is lost but
 // what was being computed; counts from now on. On a GPU LibTorch is not in the way of more: compare allocated_memory().

@@ -37,6 +37,7 @@ struct VERNIER_API Run {
 
   // This step.
   Batch batch;              // from BatchReady: the whole batch of the update, on the host
+  std::int64_t batches = 1;  // from BatchReady: of the task in `batch`
   Batch piece;              // from BatchReady: the part in work, on the device
   torch::Tensor piece_loss;  // at LossReady: the piece's mean, differentiable; a callback may put another in its place
   torch::Tensor loss;        // from GradientsReady: mean over the batch, on the device, float32

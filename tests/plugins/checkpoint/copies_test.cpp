@@ -71,7 +71,7 @@ TEST_CASE("copies: in whatever order a device does what no event orders, what is
       saving.save(live);
       device.give([&, copied = copies_before + 2 * step] { were_beside_forward += device.copies() < copied ? 1 : 0; });
       fill(weights, 100);  // as what a callback does at the next step
-      saving.tell(Event::GradientsReady);
+      saving.tell(Event::LossReady);
       fill(moments, 100);
     }
     saving.tell(Event::RunEnd);
@@ -105,7 +105,7 @@ TEST_CASE("copies: from a GPU, what is saved is the state of the step, whatever 
     saving.save({{weight, weights}, {moment, moments}, {"plugin/callback/ema/weight", weights + 1}});
     const auto takes_it = torch::full_like(weights, 100);
     weights.fill_(100);
-    saving.tell(Event::GradientsReady);
+    saving.tell(Event::LossReady);
     moments.fill_(100);
   }
   saving.tell(Event::RunEnd);
