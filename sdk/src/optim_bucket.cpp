@@ -224,15 +224,6 @@ void require_loadable(const State& state, const std::vector<FusedBucket>& bucket
 
 namespace {
 
-// The blocks lie as the parameter does in memory.
-torch::Tensor laid_out(const torch::Tensor& saved, const torch::Tensor& parameter, torch::ScalarType dtype) {
-  return at::empty_like(parameter, parameter.options().dtype(dtype)).copy_(saved);
-}
-
-torch::Tensor flat(const torch::Tensor& dense) {
-  return dense.as_strided({dense.numel()}, {1});
-}
-
 // One average of one parameter.
 void convert(State& state, const std::string& name, const torch::Tensor& parameter, bool is_signed, bool wants_codes) {
   if (!state.has(name) || state.tensor(name).sizes() != parameter.sizes()) return;  // refused later, if it is wrong
@@ -240,17 +231,14 @@ void convert(State& state, const std::string& name, const torch::Tensor& paramet
   const auto largest = name + "_absmax";
   const auto saved = state.tensor(name);
   if (wants_codes && saved.is_floating_point()) {
-    const auto packed = quantisation.pack(flat(laid_out(saved, parameter, torch::kFloat32)));
-    const auto codes = at::empty_like(parameter, parameter.options().dtype(torch::kByte));
-    flat(codes).copy_(packed.codes);
-    state.tensors[name] = codes;
+    const auto packed = quantisation.pack(saved.to(parameter.device(), torch::kFloat32).contiguous().view(-1));
+    state.tensors[name] = packed.codes.view(saved.sizes());
     state.tensors[largest] = packed.largest;
   } else if (!wants_codes && saved.scalar_type() == torch::kByte && state.has(largest) &&
              state.tensor(largest).numel() == BlockQuantisation::blocks(parameter.numel())) {
-    const auto numbers = at::empty_like(parameter, parameter.options().dtype(torch::kFloat32));
-    flat(numbers).copy_(quantisation.unpack({flat(laid_out(saved, parameter, torch::kByte)),
-                                             state.tensor(largest).to(parameter.device())}));
-    state.tensors[name] = numbers;
+    const auto numbers = quantisation.unpack({saved.to(parameter.device()).contiguous().view(-1),
+                                              state.tensor(largest).to(parameter.device())});
+    state.tensors[name] = numbers.view(saved.sizes());
     state.tensors.erase(largest);
   }
 }

@@ -33,8 +33,12 @@ void require_adam(const Options& options) {
   }
 }
 
-// A block's largest number costs more than it saves there, and small parameters are often the delicate ones.
+// A block's largest number costs more than it saves in small ones, which are often the delicate ones too. Blocks are
+// runs of memory: in another layout than the usual a saved state would not say which elements are one.
 constexpr std::int64_t least_for_eight_bit = 4096;
+bool fits_eight_bit(const torch::Tensor& parameter) {
+  return parameter.numel() >= least_for_eight_bit && parameter.is_contiguous();
+}
 
 AdamState kept_in(AdamState wanted, const torch::Tensor& parameter) {
   if (wanted == AdamState::full) return wanted;
@@ -43,7 +47,7 @@ AdamState kept_in(AdamState wanted, const torch::Tensor& parameter) {
                     " are for float32 parameters, and one is ", parameter.scalar_type(),
                     ": give the optimizer float32 masters, or use AdamState::full"));
   }
-  return wanted == AdamState::eight_bit && parameter.numel() < least_for_eight_bit ? AdamState::full : wanted;
+  return wanted == AdamState::eight_bit && !fits_eight_bit(parameter) ? AdamState::full : wanted;
 }
 
 std::vector<Slot> averages(AdamState kept_in, bool amsgrad) {

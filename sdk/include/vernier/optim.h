@@ -24,7 +24,7 @@ enum class AdamState {
   full,       // the parameter's dtype, as PyTorch does: 8 bytes a float32 element
   bfloat16,   // 4 bytes; rounded up or down by chance so that the mean is exact (Gupta et al., ICML 2015)
   eight_bit,  // 2 bytes and 8 for each 256 elements: block-wise dynamic quantisation (Dettmers et al., ICLR 2022).
-              // Parameters of fewer than 4096 elements keep float32
+              // Parameters of fewer than 4096 elements, or in another layout (channels_last), keep float32
 };
 
 struct VERNIER_API AdamOptions {
