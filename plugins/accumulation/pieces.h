@@ -88,6 +88,10 @@ class Gathering : public vernier::Accumulation {
   // Samples of an update, a multiple of the batch's.
   virtual std::int64_t update(std::int64_t step, std::int64_t epoch) const = 0;
 
+  void refuse_larger_piece(const vernier::Options& options, std::int64_t update) const {
+    if (piece_size_ > update)
+      options.refuse("piece_size", c10::str("is more than an update has samples (", update, ")"));
+  }
   void refuse_fraction(const char* key, std::int64_t update) const {
     if (update % batch_ == 0) return;
     const auto below = update / batch_ * batch_;

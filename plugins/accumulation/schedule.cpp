@@ -30,6 +30,7 @@ class ScheduleAccumulation final : public Gathering {
     if (from_.front() != 0 || std::ranges::adjacent_find(from_, std::greater_equal<>()) != from_.end()) {
       options.refuse("from", "must begin with 0 and grow");
     }
+    refuse_larger_piece(options, std::ranges::max(sizes_));
   }
 
  private:

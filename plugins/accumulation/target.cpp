@@ -12,7 +12,9 @@ class TargetAccumulation final : public Gathering {
       : Gathering(options),
         target_(options.require<std::int64_t>("target_effective_batch_size",
                                               "samples of an update, a multiple of the task's batch_size",
-                                              vernier::at_least(1))) {}
+                                              vernier::at_least(1))) {
+    if (target_ > 0) refuse_larger_piece(options, target_);  // 0: only described
+  }
 
  private:
   std::int64_t update(std::int64_t, std::int64_t) const override {

@@ -59,12 +59,12 @@ bool Policy::has_only(const std::vector<std::string>& actions) const {
                              [&](const auto& each) { return std::ranges::find(actions, each.name) != actions.end(); });
 }
 
-std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::int64_t calm,
+std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::int64_t batches, std::int64_t calm,
                                    const std::function<bool(const std::string&)>& helps) {
   if (last_step_ >= 0 && step > last_step_ + calm) restart();
   const bool is_in_a_row = batch == last_batch_ + 1;
-  if (!is_in_a_row) first_batch_ = batch;
-  last_batch_ = batch;
+  in_a_row_ = is_in_a_row ? in_a_row_ + 1 : 1;
+  last_batch_ = batch + batches - 1;
   last_step_ = std::max(last_step_, step);
   const auto count = static_cast<std::int64_t>(actions_.size());
   if (turn_ < count && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip") number_ = 0;
@@ -79,7 +79,8 @@ std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::i
 
 void Policy::restart() {
   turn_ = number_ = 0;
-  last_step_ = first_batch_ = last_batch_ = -2;
+  last_step_ = last_batch_ = -2;
+  in_a_row_ = 0;
 }
 
 vernier::State Policy::save() const {
@@ -87,7 +88,7 @@ vernier::State Policy::save() const {
   state.put("turn", turn_);
   state.put("number", number_);
   state.put("last_step", last_step_);
-  state.put("first_batch", first_batch_);
+  state.put("in_a_row", in_a_row_);
   state.put("last_batch", last_batch_);
   return state;
 }
@@ -96,7 +97,7 @@ void Policy::load(const vernier::State& state) {
   turn_ = state.integer("turn");
   number_ = state.integer("number");
   last_step_ = state.integer("last_step");
-  first_batch_ = state.integer("first_batch");
+  in_a_row_ = state.integer("in_a_row");
   last_batch_ = state.integer("last_batch");
 }
 

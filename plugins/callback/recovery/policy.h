@@ -28,13 +28,13 @@ class Policy {
   bool has_only(const std::vector<std::string>& actions) const;
   const std::string& name() const { return name_; }
 
-  // Whose turn it is in the trouble of this step and batch; nothing where all had theirs. Counts it. Where `calm` steps
-  // went by since the last trouble, the first one's turn comes again; a skip is counted anew after each good batch.
-  // helps: false for actions that are passed over.
-  std::optional<Action> next(std::int64_t step, std::int64_t batch, std::int64_t calm,
+  // Whose turn it is in the trouble of this step, whose update had `batches` of them from `batch` on; nothing where all had
+  // theirs. Counts it. Where `calm` steps went by since the last trouble, the first one's turn comes again; a skip is
+  // counted anew after each good batch. helps: false for actions that are passed over.
+  std::optional<Action> next(std::int64_t step, std::int64_t batch, std::int64_t batches, std::int64_t calm,
                              const std::function<bool(const std::string&)>& helps);
-  // Batches of the trouble in a row that the last one ended.
-  std::int64_t in_a_row() const { return last_batch_ - first_batch_ + 1; }
+  // Updates of the trouble in a row that the last one ended.
+  std::int64_t in_a_row() const { return in_a_row_; }
   void restart();
 
   vernier::State save() const;
@@ -45,7 +45,8 @@ class Policy {
   std::vector<Action> actions_;
   std::int64_t turn_ = 0, number_ = 0;
   // -2: none. The step is the furthest: going back is no calm.
-  std::int64_t last_step_ = -2, first_batch_ = -2, last_batch_ = -2;
+  std::int64_t last_step_ = -2, last_batch_ = -2;
+  std::int64_t in_a_row_ = 0;
 };
 
 }  // namespace recovery

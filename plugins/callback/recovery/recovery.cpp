@@ -10,7 +10,7 @@
 //   "skip"                      the update is not applied
 //   "lower_learning_rate"       times rate_factor for rate_steps, then back over rate_return steps
 //   "rewind"                    to the copy in memory from rewind_back steps ago (each further time as many more), and
-//                               without the batches of this trouble, the last rewind_drop at least
+//                               without the batches of the updates in trouble, the last rewind_drop at least
 //   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
 //   "stop"                      the run ends
 // What is not finite is never applied, whatever the action.
@@ -56,8 +56,8 @@ enum Place { loss, norm, z_loss, z_norm };  // of a verdict
 // What is known of a step: float64 [4] by Place, on the device and, at the latest a step later, on the host.
 struct Verdict {
   torch::Tensor device = {}, host = {};
-  std::int64_t step = -1, batch = -1;
-  bool is_scaled = false;  // a scaler looks at the gradients
+  std::int64_t step = -1, batch = -1, batches = 1;  // the first of the update, and how many it had
+  bool is_scaled = false;                           // a scaler looks at the gradients
 
   double operator[](Place place) const {
     const double value = host.const_data_ptr<double>()[place];
@@ -103,7 +103,8 @@ class Recovery final : public vernier::Callback {
         rate_steps_(options.get("rate_steps", 100, "steps at the lowered rate, this one included", at_least(1))),
         rate_return_(options.get("rate_return", 100, "steps of the way back, a line; 0: at once", at_least(0))),
         back_(options.get("rewind_back", 10, "steps to go back, each further time as many more", at_least(1))),
-        drop_(options.get("rewind_drop", 1, "batches to pass over, those in trouble at least", at_least(0))),
+        drop_(options.get("rewind_drop", 1, "updates whose batches are passed over, those in trouble at least",
+                          at_least(0))),
         snapshot_every_(options.get("snapshot_every", 10, "steps between copies of the run in memory", at_least(1))),
         snapshots_(
             options.get("snapshots", 3, "how many are kept, each the size of a checkpoint", vernier::between(1, 1000))),
@@ -242,7 +243,7 @@ class Recovery final : public vernier::Callback {
   // In one tensor, where the gradients are.
   Verdict measure(Run& run) {
     const torch::NoGradGuard no_grad;
-    Verdict verdict{.step = run.step, .batch = run.drawn / run.batches, .is_scaled = run.overflow.defined()};
+    Verdict verdict{.step = run.step, .batch = run.drawn, .batches = run.batches, .is_scaled = run.overflow.defined()};
     const auto loss_value = run.loss.to(torch::kFloat64);
     auto values = torch::stack({loss_value, norm_of(run, loss_value)});
     if (spike_.empty()) {
@@ -310,7 +311,7 @@ class Recovery final : public vernier::Callback {
     const bool was_skipped = std::ranges::any_of(run.notices, is_skip);
     skipped_ = was_skipped ? skipped_ + 1 : 0;
     if (!was_skipped || has_acted_) return;
-    const Verdict verdict{.step = run.step, .batch = run.drawn / run.batches - 1};
+    const Verdict verdict{.step = run.step, .batch = run.drawn - run.batches, .batches = run.batches};
     if (!skips_in_a_row_.empty() && skipped_ >= skips_) {
       const auto count = std::exchange(skipped_, 0);
       return meet(run, skips_in_a_row_, verdict, {{"skipped", count}}, false, count);
@@ -328,7 +329,7 @@ class Recovery final : public vernier::Callback {
       if (are_weights) return action == "rewind" || action == "stop";
       return action != "fallback" || !has_fallen_back_;
     };
-    const auto action = policy.next(verdict.step, verdict.batch, calm_, helps);
+    const auto action = policy.next(verdict.step, verdict.batch, verdict.batches, calm_, helps);
     Details details{{"trigger", policy.name()}};
     details.insert(details.end(), what.begin(), what.end());
     if (!action || action->name == "stop") return end(run, policy, verdict, what, action.has_value(), are_weights);

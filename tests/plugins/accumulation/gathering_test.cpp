@@ -30,10 +30,12 @@ std::unique_ptr<Accumulation> target(std::int64_t samples, std::int64_t piece_si
                                    {{"target_effective_batch_size", {samples, ""}}, {"piece_size", {piece_size, ""}}});
 }
 
-std::unique_ptr<Accumulation> schedule(const Numbers& sizes, const Numbers& from, const char* by) {
+std::unique_ptr<Accumulation> schedule(const Numbers& sizes, const Numbers& from, const char* by,
+                                       std::int64_t piece_size = 0) {
   return make_plugin<Accumulation>("accumulation/schedule", {{"effective_batch_size", list(sizes)},
                                                              {"from", list(from)},
-                                                             {"by", {std::string(by), ""}}});
+                                                             {"by", {std::string(by), ""}},
+                                                             {"piece_size", {piece_size, ""}}});
 }
 
 // Batches of 6; the last of an epoch has 2.
@@ -153,6 +155,10 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
         "accumulation/target: target_effective_batch_size = 5 is no multiple of the task's batches of 6 samples: give 6, or "
         "change the task's batch_size");
   CHECK(prepare(schedule({6, 12, 19}, {0, 5, 9}, "steps")).kind == 2);
+  CHECK(thrown_by([] { target(12, 13); }).text ==
+        "accumulation/target: `piece_size` is more than an update has samples (12)");
+  CHECK(thrown_by([] { schedule({6, 12}, {0, 5}, "steps", 13); }).text ==
+        "accumulation/schedule: `piece_size` is more than an update has samples (12)");
   CHECK(thrown_by([] { schedule({6, 12}, {0}, "steps"); }).text ==
         "accumulation/schedule: `from` has 1 numbers and effective_batch_size 2: give one for each");
   CHECK(thrown_by([] { schedule({6, 12}, {0, 0}, "steps"); }).text == "accumulation/schedule: `from` must begin with 0 and grow");

@@ -235,6 +235,23 @@ TEST_CASE("recovery: lists go on to the next action, and going back takes all ba
   CHECK(says(ended.text, "no action of `non_finite` is left"));
 }
 
+TEST_CASE("recovery: an update of several batches is one, and an epoch's short one is in a row with the next") {
+  const Table options{{"non_finite", value(Texts{"skip 2", "rewind 1"})},
+                      {"rewind_back", value(std::int64_t{3})},
+                      {"snapshot_every", value(std::int64_t{1})},
+                      {"snapshots", value(std::int64_t{4})}};
+  Recovered run(options, {{2, not_a_number}, {4, not_a_number}, {5, not_a_number}}, 4);
+  run.wiring.task = std::make_unique<toy::Task>(5);
+  run.wiring.accumulation = make_plugin<vernier::Accumulation>(
+      "accumulation/target", {{"target_effective_batch_size", value(std::int64_t{12})}});
+  Numbers updates;
+  run.on(Event::StepBegin, [&](Run& now) { updates.push_back(now.drawn); });
+  run.train();
+  CHECK(run.thrown == Thrown{});
+  CHECK(updates == Numbers{0, 2, 4, 5, 7, 9, 10});
+  CHECK(run.told.back() == "4: trigger=non_finite loss=nan action=rewind back=3 drop=3");
+}
+
 TEST_CASE("recovery: batches that are passed over already are not counted as dropped again") {
   const Table options{{"non_finite", value(Texts{"rewind"})},
                       {"rewind_back", value(std::int64_t{2})},
