@@ -138,6 +138,9 @@ Table configuration_of(const Capsule& capsule, const std::string& path) {
     for (const auto& [role, table] : std::get<Table>(saved.at("tables").data)) config.insert_or_assign(role, table);
   }
   config.erase(Monitor::role);
+  if (const auto run = config.find("run"); run != config.end()) {
+    std::get<Table>(run->second.data).erase("memory_limit");  // watching a step takes more than the step
+  }
   config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), path}}}, path});
   return config;
 }

@@ -113,8 +113,9 @@ class FlightRecorder final : public vernier::Callback {
       }
       return watch_->begin_forward();
     }
-    if (!is_sampled(run) || sampled_ == run.step) return;
-    sampled_ = run.step;  // the first piece only
+    // The first piece only; once more where its forward was broken off for want of memory.
+    if (!is_sampled(run) || (sampled_ == run.step && !outputs_.is_collecting)) return;
+    sampled_ = run.step;
     outputs_.measured.clear();
     outputs_.is_collecting = true;
     intercept_.emplace(layers_, outputs_);

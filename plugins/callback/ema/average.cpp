@@ -1,3 +1,4 @@
+// ema: the average itself; see ema.cpp.
 #include "average.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// rolling: copies of the state, on a GPU beside the training; see rolling.cpp.
 #include "copies.h"
 
 #include <c10/core/StreamGuard.h>
