@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -100,6 +101,9 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   const auto rate = [&](std::int64_t count) {
     return number(outcome.seconds > 0 ? static_cast<double>(count) / outcome.seconds : 0.0);
   };
+  const auto mean = [&](double all) {
+    return number(all / static_cast<double>(std::max<std::int64_t>(1, outcome.steps)));
+  };
   Json summary;
   summary["name"] = run.name;
   summary["ended_by"] = outcome.signal == 0 ? Json("done") : Json("signal " + std::to_string(outcome.signal));
@@ -119,6 +123,10 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                              {"steps_per_second", rate(outcome.steps)},
                              {"samples_per_second", rate(outcome.samples)},
                              {"tokens_per_second", rate(outcome.tokens)},
+                             {"per_update",
+                              {{"pieces", mean(static_cast<double>(outcome.pieces))},
+                               {"samples", mean(static_cast<double>(outcome.samples))},
+                               {"seconds", mean(outcome.seconds)}}},
                              {"peak_memory_bytes", peak_memory(run.device)}};
   if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
   summary["digest"] = "xxh3-128:" + digest(*run.model);

@@ -36,6 +36,7 @@ struct Outcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
   std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
   std::int64_t samples = 0, tokens = 0;
+  std::int64_t pieces = 0;
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
@@ -103,10 +104,10 @@ class Trainer {
   std::int64_t steps_of(std::int64_t epochs, Run& run);
   void save_what_is_whole(Run& run);
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
+  static void begin_metrics(Run& run);
   void loop(Run& run);
   void exchange_what_is_asked(Run& run);
-  template <class Body>
-  void attributed(const Run& run, const Body& body);
+  void attributed(const Run& run, const std::function<void()>& body);
 
   Wiring& wiring_;
   Bus& bus_;

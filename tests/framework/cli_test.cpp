@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "program.h"
+#include "run_folder.h"
 #include "thrown.h"
 
 namespace fs = std::filesystem;
@@ -33,36 +33,10 @@ use = "rolling"
 every = 5
 )";
 
-// A folder with run.toml in it, in which the program is called.
-struct Place {
-  explicit Place(const std::string& more = "", const fs::path& parent = fs::temp_directory_path()) : folder(parent) {
-    folder.write("run.toml", base + more);
-  }
-
-  int call(const Arguments& arguments) {
-    Program program(arguments, folder.path());
-    const int status = program.wait();
-    out = program.out();
-    err = program.err();
-    return status;
-  }
-  int train(const Arguments& more = {}) {
-    Arguments all = {"train", "run.toml"};
-    all.insert(all.end(), more.begin(), more.end());
-    return call(all);
-  }
-  nlohmann::json summary(const std::string& run = "out") const {
-    return nlohmann::json::parse(read_text(folder.path() / run / "summary.json"));
-  }
-  fs::path at(const std::string& name) const { return folder.path() / name; }
-
-  TemporaryFolder folder;
-  std::string out, err;
+struct Place : RunFolder {
+  explicit Place(const std::string& more = "", const fs::path& parent = fs::temp_directory_path())
+      : RunFolder(base + more, parent) {}
 };
-
-bool is_one_line(const std::string& text) {
-  return std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
-}
 
 struct Bad {
   std::string what;     // is wrong

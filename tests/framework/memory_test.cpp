@@ -2,10 +2,8 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "program.h"
+#include "run_folder.h"
 #include "thrown.h"
 
 namespace fs = std::filesystem;
@@ -33,26 +31,10 @@ every = 2
 use = "jsonl"
 )";
 
-struct Place {
-  Place() { folder.write("run.toml", wide); }
-  int train(Arguments more, void (*on)() = nullptr) {
-    more.insert(more.begin(), {"train", "run.toml"});
-    Program program(more, folder.path(), on);
-    const int status = program.wait();
-    out = program.out();
-    err = program.err();
-    return status;
-  }
-  nlohmann::json summary() const { return nlohmann::json::parse(read_text(folder.path() / "out" / "summary.json")); }
-  std::string losses() const { return read_text(folder.path() / "out" / "losses.jsonl"); }
-
-  TemporaryFolder folder;
-  std::string out, err;
+struct Place : RunFolder {
+  Place() : RunFolder(wide) {}
+  std::string losses() const { return read_text(at("out/losses.jsonl")); }
 };
-
-bool is_one_line(const std::string& text) {
-  return std::count(text.begin(), text.end(), '\n') == 1;
-}
 
 }  // namespace
 
@@ -131,4 +113,8 @@ TEST_CASE("low memory: each lever that the plugins have is set and told, and wha
   CHECK(own.train({"--low_memory", "--set=accumulation.pieces=2"}) == 0);
   CHECK(own.summary()["configuration"]["accumulation"]["use"] == "fixed");
   CHECK(own.summary()["configuration"]["accumulation"]["pieces"] == 2);
+  const auto update = own.summary()["this_process"]["per_update"];
+  CHECK(update["pieces"] == 2);
+  CHECK(update["samples"] == 2000);
+  CHECK(update["seconds"] > 0);
 }

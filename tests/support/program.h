@@ -18,8 +18,8 @@
 
 class Program {
  public:
-  // Starts it in `folder`. on: what the child does before it becomes the program.
-  Program(std::vector<std::string> arguments, const std::filesystem::path& folder, void (*on)() = nullptr) {
+  // Starts it in `folder`. before: what the child does before it becomes the program.
+  Program(std::vector<std::string> arguments, const std::filesystem::path& folder, void (*before)() = nullptr) {
     const std::string binary = VERNIER_BINARY_DIR "/vernier";
     arguments.insert(arguments.begin(), binary);
     std::vector<char*> argv;
@@ -32,7 +32,7 @@ class Program {
       const int files[] = {::open("/dev/null", O_RDONLY), ::open(out.c_str(), O_WRONLY | O_CREAT, 0600),
                            ::open(err.c_str(), O_WRONLY | O_CREAT, 0600)};
       for (int i = 0; i < 3; ++i) ::dup2(files[i], i);
-      if (on != nullptr) on();
+      if (before != nullptr) before();
       if (::chdir(folder.c_str()) == 0) ::execv(argv[0], argv.data());
       ::_exit(127);
     }

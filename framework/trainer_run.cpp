@@ -1,0 +1,240 @@
+// The life of a run around its steps: going on, going back, validations, checkpoints, the end.
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include <chrono>
+#include <utility>
+
+#include "snapshot.h"
+#include "summary.h"
+#include "trainer.h"
+
+namespace vernier {
+
+void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
+  const auto own = snapshot.part("trainer");
+  if (own.has("exchanges")) exchange_again(wiring_, run, built_, own.text("exchanges"));
+  called_ = nullptr;
+  restore_snapshot(std::move(snapshot), run, wiring_.plugins(), configuration(), allow_inexact);
+  if (own.has("asked")) asked_ = asked_again(own.text("asked"));
+  load(run, own);
+  rewind_.load(own.part("rewind"));
+  saved_step_ = run.step;
+}
+
+// What a snapshot has of the trainer itself.
+void Trainer::load(Run& run, const State& own) {
+  validation_due_ = own.has("validation_due");
+  if (own.has("samples_of_batch")) samples_of_batch_ = own.integer("samples_of_batch");
+  rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
+  fates_.load(own);
+  if (own.has("amp/total_steps")) outcome_.amp.load(own.part("amp"));
+  run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
+  best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
+  const auto real = [&](const char* name) {
+    return own.has(name) ? std::optional(own.real(name)) : std::optional<double>();
+  };
+  outcome_.validation_loss = real("validation_loss");
+  outcome_.best_validation_loss = real("best_validation_loss");
+}
+
+// Between two steps.
+void Trainer::go_back(Run& run) {
+  const auto [asker, back, drop] = std::exchange(asked_rewind_, {});
+  const auto given_up = run.step;
+  const auto memory = asker->save();
+  const auto snapshot = rewind_.back_to(run.step - back);
+  rewind_.drop(run.drawn - 1, drop * run.batches);
+  asked_.clear();
+  is_whole_ = false;
+  restore_snapshot_quietly(snapshot, run, wiring_.plugins());  // of this run, or let in where it was resumed
+  load(run, snapshot.part("trainer"));
+  asker->load(memory);
+  is_whole_ = true;
+  saved_step_ = -1;
+  rewound_from_ = given_up;
+}
+
+Outcome Trainer::train(Run& run) {
+  try {
+    attributed(run, [&] { loop(run); });
+  } catch (...) {
+    const auto failure = std::current_exception();
+    if (can_undo_ && (has_run_out_ || is_out_of_memory(failure))) undo(run);
+    save_what_is_whole(run);
+    try {
+      bus_.emit(Event::RunFailed, run);
+    } catch (...) {
+      log(Level::error, "RunFailed", caught().message);
+    }
+    std::rethrow_exception(failure);
+  }
+  const auto last = fates_.last();  // on a GPU it is known only now
+  outcome_.updates = run.updates + (last && !last->is_skipped ? 1 : 0);
+  if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
+  if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
+  return outcome_;
+}
+
+// The run ends, and what saves it is not to fail of the same.
+void Trainer::undo(Run& run) {
+  try {
+    limit_memory(run.device, 0);
+    undo_.put(run);
+    is_whole_ = true;
+  } catch (...) {
+    log(Level::error, "undoing the step", caught().message);
+  }
+}
+
+// The order in which monitors show them is that of their first use, and not every step of a run has them.
+void Trainer::begin_metrics(Run& run) {
+  run.metrics = {};
+  run.metrics.set("pieces", 0.0);
+  run.metrics.set("batch", 0.0);
+  run.metrics.clear();
+}
+
+void Trainer::loop(Run& run) {
+  using Clock = std::chrono::steady_clock;
+  const std::int64_t batches = task_->batches_per_epoch();
+  begin_metrics(run);
+  bus_.emit(Event::RunBegin, run);
+  if (validation_due_) {
+    saved_step_ = -1;  // what is saved there lacks the validation
+    conclude(run);
+  } else {
+    exchange_what_is_asked(run);
+  }
+  if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
+  while (run.step < run.steps && stop_ == 0) {
+    is_whole_ = false;
+    tell_exchanged(wiring_, run);
+    if (rewound_from_ >= 0) run.notice("rewound", {{"from", std::exchange(rewound_from_, -1)}, {"to", run.step}});
+    pass_over_dropped(run);
+    if (run.drawn % batches == 0) bus_.emit(Event::EpochBegin, run);
+    const auto start = Clock::now();
+    in_step_ = true;
+    step(run);
+    in_step_ = false;
+    const bool last = run.step + 1 == run.steps;
+    validation_due_ = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
+    if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    outcome_.seconds += seconds;
+    outcome_.steps += 1;
+    outcome_.samples += run.batch.samples;
+    outcome_.tokens += run.batch.tokens;
+    outcome_.pieces += static_cast<std::int64_t>(run.metrics.value("pieces").value_or(1));
+    count_step(outcome_.amp, run, seconds);
+    run.notices.clear();  // every listener has seen them
+    run.step += 1;
+    conclude(run);
+  }
+  outcome_.signal = is_finished(run) ? 0 : stop_.load();
+  if (saved_step_ != run.step) save(run);
+  if (const auto last = fates_.last(); last && last->is_skipped) {  // on a GPU
+    Fates::tell(run, run.step, *last);
+    if (last->has_overflowed) outcome_.amp.add_overflow();
+  }
+  bus_.emit(Event::RunEnd, run);
+}
+
+// What comes after a step: a validation, the end of an epoch, a checkpoint.
+void Trainer::conclude(Run& run) {
+  is_whole_ = true;
+  if (asked_rewind_.asker != nullptr || !asked_.empty()) asked_failure_ = {};
+  if (asked_rewind_.asker != nullptr) return go_back(run);
+  const bool is_validated = !validation_due_ || validate(run);
+  if (is_validated) {
+    validation_due_ = false;
+    end_epoch(run);
+  }
+  if (asked_failure_.asker != nullptr) {
+    called_ = std::exchange(asked_failure_.asker, nullptr);
+    throw Error(asked_failure_.why);
+  }
+  if (!is_validated) return;
+  exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
+  if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
+  if (checkpoint_->due(run)) save(run);
+}
+
+void Trainer::end_epoch(Run& run) {
+  if (run.drawn / task_->batches_per_epoch() == run.epoch) return;
+  const bool was_whole = std::exchange(is_whole_, false);
+  bus_.emit(Event::EpochEnd, run);
+  run.epoch += 1;
+  is_whole_ = was_whole;
+}
+
+// False where a signal cut it short: it is done again where the run goes on, which is then the run that was not
+// stopped.
+bool Trainer::validate(Run& run) {
+  if (run.is_stopping()) return false;
+  // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
+  for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
+  const auto restore = [&] {
+    for (auto& [module, training] : modes) module->train(training);
+  };
+  run.model->eval();
+  torch::Tensor loss;
+  try {
+    const torch::NoGradGuard no_grad;
+    run.validate = [&] { return forward([&] { return task_->validate(run); }); };
+    bus_.emit(Event::Validating, run);
+    loss = std::exchange(run.validate, nullptr)();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+  if (run.is_stopping()) return false;
+  if (!loss.defined()) return true;
+  const double value = loss.item<double>();
+  run.metrics.set("validation_loss", value);
+  outcome_.validation_loss = value;
+  outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
+  bus_.emit(Event::Validated, run);
+  return true;
+}
+
+State Trainer::snapshot(const Run& run) {
+  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
+  // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
+  State fates;
+  fates_.save(fates);
+  snapshot.put("trainer", fates);
+  if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);
+  snapshot.put("trainer/amp", outcome_.amp.state());
+  if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
+  if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
+  if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
+  if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
+  if (!asked_.empty()) snapshot.put("trainer/asked", text_of_asked(asked_));
+  if (samples_of_batch_ > 0) snapshot.put("trainer/samples_of_batch", samples_of_batch_);
+  if (rewound_from_ >= 0) snapshot.put("trainer/rewound_from", rewound_from_);
+  if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
+  return snapshot;
+}
+
+void Trainer::save(Run& run) {
+  auto whole = snapshot(run);
+  whole.put("trainer/rewind", rewind_.save());
+  checkpoint_->write(whole, run);
+  saved_step_ = run.step;
+}
+
+// Hours of training need not be lost with a step that failed, where what it worked on is whole.
+void Trainer::save_what_is_whole(Run& run) {
+  if (!is_whole_ || saved_step_ == run.step || called_ == wiring_.checkpoint.get()) return;
+  try {
+    save(run);
+  } catch (...) {
+    log(Level::error, "checkpoint after the failure", caught().message);
+  }
+}
+
+}  // namespace vernier
