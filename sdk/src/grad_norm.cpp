@@ -1,20 +1,17 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cmath>
-#include <cstring>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "parallel.h"
 #include "tensor_lists.h"
-
-// Of the OpenMP that LibTorch brings, which at::parallel_for uses only where the caller is compiled with -fopenmp. Weak:
-// without it one thread does the work.
-extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 
 namespace vernier {
 
@@ -87,42 +84,58 @@ struct Chunk {
 };
 
 // The square of a float32 is exact in float64, and lanes and their order are fixed: vectors of any width, with or without
-// fused multiplication, give the same bits. Vectors by name, for a compiler keeps an array of sums in memory.
-inline __attribute__((always_inline)) double sum_of_squares(const Chunk& part) {
-  using Four = float __attribute__((vector_size(16)));
-  using Wide = double __attribute__((vector_size(32)));
-  constexpr std::int64_t lanes = 16;
-  Wide a = {}, b = {}, c = {}, d = {};
-  const auto add = [](Wide& sum, const float* from) __attribute__((always_inline)) {
-    Four four;
-    std::memcpy(&four, from, sizeof four);
-    const auto wide = __builtin_convertvector(four, Wide);
-    sum += wide * wide;
-  };
-  std::int64_t i = 0;
-  for (; i + lanes <= part.count; i += lanes) {
-    add(a, part.first + i);
-    add(b, part.first + i + 4);
-    add(c, part.first + i + 8);
-    add(d, part.first + i + 12);
-  }
-  const Wide sums = (a + b) + (c + d);
-  double sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  for (; i < part.count; ++i) {
+// fused multiplication, give the same bits.
+constexpr std::int64_t lanes = 16;
+constexpr std::int64_t ahead = 512;  // elements fetched early: a processor's own prefetching stops at each 4 KB page
+
+// The lanes, and the rest of the chunk from `done` on.
+double sum_of_lanes(const double* sums, const Chunk& part, std::int64_t done) {
+  double four[4];
+  for (int k = 0; k < 4; ++k) four[k] = (sums[k] + sums[4 + k]) + (sums[8 + k] + sums[12 + k]);
+  double sum = (four[0] + four[1]) + (four[2] + four[3]);
+  for (auto i = done; i < part.count; ++i) {
     const double value = part.first[i];
     sum += value * value;
   }
   return sum;
 }
 
+double sum_anywhere(const Chunk& part) {
+  double sums[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= part.count; i += lanes) {
+    for (std::int64_t k = 0; k < lanes; ++k) {
+      const double value = part.first[i + k];
+      sums[k] += value * value;
+    }
+  }
+  return sum_of_lanes(sums, part, i);
+}
+
 #if defined(__x86_64__)
+// By name: compilers keep the sums above in memory, and convert four numbers in seven instructions.
 __attribute__((target("avx2,fma"))) double sum_in_256_bits(const Chunk& part) {
-  return sum_of_squares(part);
+  __m256d a = {}, b = {}, c = {}, d = {};
+  const auto add = [](__m256d& sum, const float* from) __attribute__((always_inline, target("avx2,fma"))) {
+    const auto wide = _mm256_cvtps_pd(_mm_loadu_ps(from));
+    sum = _mm256_fmadd_pd(wide, wide, sum);
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= part.count; i += lanes) {
+    __builtin_prefetch(part.first + i + ahead);
+    add(a, part.first + i);
+    add(b, part.first + i + 4);
+    add(c, part.first + i + 8);
+    add(d, part.first + i + 12);
+  }
+  double sums[lanes];
+  _mm256_storeu_pd(sums, a);
+  _mm256_storeu_pd(sums + 4, b);
+  _mm256_storeu_pd(sums + 8, c);
+  _mm256_storeu_pd(sums + 12, d);
+  return sum_of_lanes(sums, part, i);
 }
 #endif
-double sum_anywhere(const Chunk& part) {
-  return sum_of_squares(part);
-}
 
 using Sum = double (*)(const Chunk&);
 Sum best_sum() {
@@ -130,29 +143,6 @@ Sum best_sum() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return sum_in_256_bits;
 #endif
   return sum_anywhere;
-}
-
-// One sum a chunk, by as many threads as pay.
-std::vector<double> sums_of(const std::vector<Chunk>& chunks, Sum sum) {
-  struct Work {
-    const std::vector<Chunk>& chunks;
-    Sum sum;
-    std::vector<double> sums;
-    std::atomic<std::size_t> next = 0;
-  } work{chunks, sum, std::vector<double>(chunks.size())};
-  const auto body = [](void* data) {
-    auto& mine = *static_cast<Work*>(data);
-    for (auto i = mine.next++; i < mine.chunks.size(); i = mine.next++) mine.sums[i] = mine.sum(mine.chunks[i]);
-  };
-  constexpr std::size_t chunks_a_thread = 8;
-  const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()),
-                                             chunks.size() / chunks_a_thread);
-  if (threads > 1 && GOMP_parallel != nullptr) {
-    GOMP_parallel(body, &work, static_cast<unsigned>(threads), 0);
-  } else {
-    body(&work);
-  }
-  return std::move(work.sums);
 }
 
 double sum_on_host(const TensorVector& gradients) {
@@ -166,7 +156,11 @@ double sum_on_host(const TensorVector& gradients) {
       chunks.push_back({data + i, std::min(chunk, gradient.numel() - i)});
     }
   }
-  const auto sums = sums_of(chunks, sum);
+  std::vector<double> sums(chunks.size());
+  for_each_chunk(chunks.size(), /*chunks_a_thread=*/8, [&](std::size_t i) {
+    const auto k = chunks.size() - 1 - i;  // from the end: what is in the cache then is what the optimizer begins with
+    sums[k] = sum(chunks[k]);
+  });
   double total = 0;
   for (const double each : sums) total += each;
   return total;

@@ -5,13 +5,13 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
+
+#include "parallel.h"
 
 namespace vernier {
 
@@ -63,17 +63,16 @@ inline void round_chunk(const float* __restrict from, c10::BFloat16* __restrict 
 
 inline void round_on_host(const float* from, c10::BFloat16* to, std::int64_t count, std::uint64_t seed,
                           std::uint64_t first, std::uint64_t draw) {
-  at::parallel_for(0, rounding_chunks(count), 4, [&](std::int64_t begin, std::int64_t end) {
+  const auto chunks = static_cast<std::size_t>(rounding_chunks(count));
+  for_each_chunk(chunks, /*chunks_a_thread=*/4, [&](std::size_t chunk) {
     std::array<std::uint32_t, rounding_chunk> noise;
-    for (auto chunk = begin; chunk < end; ++chunk) {
-      fill_with_noise(noise.data(), seed, first + static_cast<std::uint64_t>(chunk), draw);
-      const auto start = chunk * rounding_chunk, left = count - start;
-      // A size that is known is one that compilers turn into vector instructions.
-      if (left >= rounding_chunk) {
-        round_chunk(from + start, to + start, noise.data(), rounding_chunk);
-      } else {
-        round_chunk(from + start, to + start, noise.data(), left);
-      }
+    fill_with_noise(noise.data(), seed, first + chunk, draw);
+    const auto start = static_cast<std::int64_t>(chunk) * rounding_chunk, left = count - start;
+    // A size that is known is one that compilers turn into vector instructions.
+    if (left >= rounding_chunk) {
+      round_chunk(from + start, to + start, noise.data(), rounding_chunk);
+    } else {
+      round_chunk(from + start, to + start, noise.data(), left);
     }
   });
 }

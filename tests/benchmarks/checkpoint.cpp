@@ -25,6 +25,7 @@
 
 #include "compare.h"
 #include "plugin_library.h"
+#include "python_rival.h"
 
 namespace fs = std::filesystem;
 using vernier::Tensors;
@@ -64,48 +65,6 @@ Tensors gpt_tensors() {
   for (int i = 0; i < 4; ++i) add("step." + std::to_string(i), {});
   return all;
 }
-
-// checkpoint_rivals.py, which does what it is told by a line and answers with a line.
-class Python {
- public:
-  explicit Python(const fs::path& folder) {
-    int in[2], out[2];
-    if (::pipe(in) != 0 || ::pipe(out) != 0) std::abort();
-    if (::fork() == 0) {
-      ::dup2(in[0], STDIN_FILENO);
-      ::dup2(out[1], STDOUT_FILENO);
-      for (const int end : {in[0], in[1], out[0], out[1]}) ::close(end);
-      const std::string threads = std::to_string(at::get_num_threads());
-      ::execlp("python3", "python3", VERNIER_SOURCE_DIR "/tests/benchmarks/checkpoint_rivals.py", folder.c_str(),
-               threads.c_str(), static_cast<char*>(nullptr));
-      ::_exit(127);
-    }
-    ::close(in[0]);
-    ::close(out[1]);
-    to_ = ::fdopen(in[1], "w");
-    from_ = ::fdopen(out[0], "r");
-    for (std::string line = read(); !line.empty() && line != "ready"; line = read()) has_.insert(line);
-    if (has_.empty()) std::puts("python3 has no torch 2.11 with safetensors here: its lines are left out");
-  }
-  bool has(const std::string& name) const { return has_.count(name) != 0; }
-  void call(const std::string& name) {
-    std::fprintf(to_, "%s\n", name.c_str());
-    std::fflush(to_);
-    if (read() != "done") {
-      std::fprintf(stderr, "python3: %s failed\n", name.c_str());
-      std::exit(1);
-    }
-  }
-
- private:
-  std::string read() {
-    char line[256] = "";
-    if (std::fgets(line, sizeof line, from_) == nullptr) return "";
-    return std::string(line).substr(0, std::string(line).find('\n'));
-  }
-  FILE *to_ = nullptr, *from_ = nullptr;
-  std::set<std::string> has_;
-};
 
 struct Measured {
   std::string name;
@@ -238,7 +197,7 @@ int main(int count, char** words) {
   for (const auto& [name, tensor] : live) bytes += tensor.nbytes();
   std::printf("%zu tensors, %.0f MB, %d threads, in %s\n", live.size(), static_cast<double>(bytes) / 1e6,
               at::get_num_threads(), folder.c_str());
-  Python python(folder);
+  Python python("checkpoint_rivals.py", {folder.string(), std::to_string(at::get_num_threads())});
   const auto of_python = [&](const std::string& name) {
     return Measured{"Python: " + name, [&python, name] { python.call(name); }, [&python] { python.call("after"); }};
   };

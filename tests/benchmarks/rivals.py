@@ -105,29 +105,6 @@ def lightning(pieces=1):
     return run
 
 
-def four_calls():
-    """The rival of tests/benchmarks/unscale_clip_step.cpp: unscale_, clip_grad_norm_, step, update on a 4-layer GPT."""
-    width = 256
-    block = [(width,), (width,), (width, 3 * width), (3 * width,), (width, width), (width,), (width,), (width,),
-             (width, 4 * width), (4 * width,), (4 * width, width), (width,)]
-    shapes = [(256, width), (128, width)] + block * 4 + [(width,), (width,), (256, width)]
-    parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
-    for parameter in parameters:
-        parameter.grad = torch.randn_like(parameter) * 1e-5
-    optimizer = torch.optim.AdamW(parameters, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    scaler.scale(torch.zeros(()))
-    seconds = []
-    for _ in range(200):
-        start = time.perf_counter()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        scaler.step(optimizer)
-        scaler.update(1.0)
-        seconds.append((time.perf_counter() - start) * 1e6)
-    print(f"  unscale_, clip_grad_norm_, step, update {statistics.median(seconds):10.1f} {min(seconds):10.1f} us")
-
-
 def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -148,7 +125,6 @@ def main():
                 seconds[name].append((time.perf_counter() - start) / STEPS)
     for name, times in seconds.items():
         print(f"  {name:20s} {statistics.median(times) * 1e6:10.1f} {min(times) * 1e6:10.1f} us a step")
-    four_calls()
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ torch::Tensor random_gradient(const torch::Tensor& like, std::mt19937& random) {
   switch (random() % 6) {
     case 0: return gradient.mul_(1e-6);
     case 1: return gradient.mul_(1e-25);  // whose squares are denormal, or 0
-    case 2: return gradient.mul_(1e12);
+    case 2: return gradient.mul_(random() % 2 == 0 ? 1e12 : 1e22);  // whose squares are large, or inf
     case 3: return gradient.masked_fill_(gradient.abs() < 0.5, 0);
     default: return gradient;
   }
@@ -88,6 +88,17 @@ void check_bits(unsigned seed, int threads) {
   for (int i = 0; i < 5; ++i) parameters.push_back(random_parameter(random).requires_grad_());
   Theirs<Options> theirs(parameters, options);
   Optimizer ours(parameters, options);
+  vernier::State started;  // anywhere in a run: each count of steps has bias corrections of its own
+  started.put("parameters", static_cast<std::int64_t>(parameters.size()));
+  const auto count = at::full({}, static_cast<double>(random() % 2 == 0 ? 0 : random() % 20000), at::kFloat);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto number = std::to_string(i);
+    theirs.steps[i].copy_(count);
+    started.put(number + "/step", count.clone());
+    started.put(number + "/exp_avg", theirs.mean[i].clone());
+    started.put(number + "/exp_avg_sq", theirs.square[i].clone());
+  }
+  ours.load(started);
   for (int step = 0; step < 4; ++step) {
     const double rate = options.lr / (1 + step);
     const bool scales = random() % 2 == 0;
