@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/copy.h>
 #include <vernier/plugin.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <system_error>
 
 #include "checkpoint_manifest.h"
@@ -182,8 +185,49 @@ class ComparedFile {
   }
   Tensors read() const { return file_.read_all(compared_with(file_, said_)); }
   void verify() const { file_.look_at_all(compared_with(file_, said_)); }
+  void read_into(const Tensors& live) const {
+    require_in_it(live);
+    const auto straight = alike(live);
+    if (!straight) return move_into(live, read());
+    file_.look_at_all_and_copy(compared_with(file_, said_), *straight);
+    for (const auto& [name, tensor] : *straight) tensor.unsafeGetTensorImpl()->bump_version();
+  }
 
  private:
+  void require_in_it(const Tensors& live) const {
+    for (const auto& [name, tensor] : live) {
+      const auto saved = said_.tensors.find(name);
+      if (saved == said_.tensors.end()) fail(file_.path(), name, "it is not in the file");
+      if (tensor.sizes() != at::IntArrayRef(saved->second.shape)) {
+        fail(file_.path(), name, "it is " + shape_of(saved->second) + ", and the live one " + c10::str(tensor.sizes()));
+      }
+    }
+  }
+  // What can be read straight into; one that is there under several names gets the last of its values, as by copy_.
+  // Nothing where one of them cannot.
+  std::optional<Tensors> alike(const Tensors& live) const {
+    Tensors straight;
+    std::map<const void*, std::string> names;  // by storage
+    for (const auto& entry : file_.entries()) {
+      const auto found = live.find(entry.name);
+      if (found == live.end()) continue;
+      const auto& tensor = found->second;
+      const bool is_alike = tensor.is_cpu() && tensor.layout() == torch::kStrided && tensor.is_contiguous() &&
+                            tensor.scalar_type() == entry.type && !tensor.is_conj() && !tensor.is_neg();
+      if (!is_alike) return std::nullopt;
+      straight[entry.name] = tensor;
+    }
+    for (const auto& [name, tensor] : live) {
+      auto& other = names[tensor.storage().unsafeGetStorageImpl()];
+      if (!other.empty()) {
+        if (live.at(other).data_ptr() != tensor.data_ptr() || live.at(other).nbytes() != tensor.nbytes()) return std::nullopt;
+        straight.erase(other);
+      }
+      other = name;
+    }
+    return straight;
+  }
+
   const Manifest::File& said_;
   SafetensorsFile file_;
 };
@@ -214,6 +258,18 @@ StoredCheckpoint read_checkpoint_model(const std::string& path) {
   StoredCheckpoint stored{read_manifest(path), {}, {}};
   stored.model = ComparedFile(path, stored.manifest, model_name).read();
   return stored;
+}
+
+Manifest read_checkpoint_into(const std::string& path, const Tensors& live) {
+  const torch::NoGradGuard no_grad;
+  if (!has(path, manifest_name)) {
+    auto stored = read_version_1(path);
+    move_into(live, std::move(stored.model));
+    return std::move(stored.manifest);
+  }
+  auto manifest = read_manifest(path);
+  ComparedFile(path, manifest, model_name).read_into(live);
+  return manifest;
 }
 
 Manifest verify_checkpoint(const std::string& path) {

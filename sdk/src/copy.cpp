@@ -16,6 +16,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "copy_bytes.h"
 #include "large_memory.h"
 
 namespace vernier {
@@ -38,29 +39,6 @@ bool are_alike(const torch::Tensor& a, const torch::Tensor& b) {
 bool is_large_and_alike(const Copied& one) {
   constexpr std::size_t smallest = 1 << 16;
   return are_alike(one.to, one.from) && one.to.nbytes() >= smallest;
-}
-
-void copy_bytes(const Copied& one) {
-  auto* to = static_cast<char*>(one.to.mutable_data_ptr());
-  const auto* from = static_cast<const char*>(one.from.const_data_ptr());
-  const std::size_t count = one.to.nbytes();
-#if defined(__SSE2__)
-  constexpr std::size_t line = 64, ahead = 16 * line;
-  const auto first = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, count);
-  std::memcpy(to, from, first);
-  std::size_t done = first;
-  for (; done + line <= count; done += line) {
-    _mm_prefetch(from + done + ahead, _MM_HINT_NTA);  // of an address that is not there it does nothing
-    for (std::size_t i = 0; i < line; i += sizeof(__m128i)) {
-      const auto piece = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done + i));
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + done + i), piece);
-    }
-  }
-  std::memcpy(to + done, from + done, count - done);
-  _mm_sfence();  // before another thread is told
-#else
-  std::memcpy(to, from, count);
-#endif
 }
 
 bool has_memory_of_its_own(const torch::Tensor& tensor) {
@@ -86,6 +64,26 @@ void exchange_memory(const torch::Tensor& live, const torch::Tensor& saved) {
 }
 
 }  // namespace
+
+void copy_bytes_past_caches(char* to, const char* from, std::size_t count) {
+#if defined(__SSE2__)
+  constexpr std::size_t line = 64, ahead = 16 * line;
+  const auto first = std::min((line - reinterpret_cast<std::uintptr_t>(to) % line) % line, count);
+  std::memcpy(to, from, first);
+  std::size_t done = first;
+  for (; done + line <= count; done += line) {
+    _mm_prefetch(from + done + ahead, _MM_HINT_NTA);  // of an address that is not there it does nothing
+    for (std::size_t i = 0; i < line; i += sizeof(__m128i)) {
+      const auto piece = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done + i));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + done + i), piece);
+    }
+  }
+  std::memcpy(to + done, from + done, count - done);
+  _mm_sfence();  // before another thread is told
+#else
+  std::memcpy(to, from, count);
+#endif
+}
 
 Tensors empty_on_cpu(const Tensors& like) {
   std::vector<std::uint64_t> sizes;
@@ -115,7 +113,11 @@ void copy_past_caches(const std::vector<Copied>& all) {
   }
   std::atomic<std::size_t> next = 0;
   const auto copy_some = [&] {
-    for (std::size_t i = next++; i < large.size(); i = next++) copy_bytes(*large[i]);
+    for (std::size_t i = next++; i < large.size(); i = next++) {
+      const auto& [to, from] = *large[i];
+      copy_bytes_past_caches(static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()),
+                             to.nbytes());
+    }
   };
   // Not at::parallel_for: without -fopenmp it is a plain loop.
   constexpr std::size_t worth_a_thread = 1 << 22;

@@ -1,11 +1,13 @@
 #include "file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <system_error>
 #include <utility>
 
@@ -57,6 +59,12 @@ std::uint64_t File::size() const {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+std::string File::last_change() const {
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) != 0) fail_with_errno(path_, "cannot be read");
+  return std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
+}
+
 void File::read(void* to, std::uint64_t count, std::uint64_t offset) const {
   auto* bytes = static_cast<char*>(to);
   while (count > 0) {
@@ -85,6 +93,42 @@ void File::write(const void* from, std::uint64_t count) {
 void File::finish() {
   if (!is_synced(descriptor_)) fail_with_errno(path_, "cannot be brought to the disk");
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_with_errno(path_, "cannot be closed");
+}
+
+// A lease (fcntl(2), F_SETLEASE) holds writers back, truncation included: the system tells its holder by a signal, by
+// default one that ends the process, and waits. SIGURG is ignored unless somebody asks for it.
+std::unique_ptr<MappedFile> MappedFile::of(const File& file) {
+  const auto size = file.size();
+  if (size == 0 || ::fcntl(file.descriptor_, F_SETSIG, SIGURG) != 0 ||
+      ::fcntl(file.descriptor_, F_SETLEASE, F_RDLCK) != 0) {
+    return nullptr;
+  }
+  void* bytes = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor_, 0);
+  if (bytes != MAP_FAILED && file.size() == size) {
+    return std::unique_ptr<MappedFile>(new MappedFile(file, static_cast<char*>(bytes), size));
+  }
+  if (bytes != MAP_FAILED) ::munmap(bytes, size);
+  ::fcntl(file.descriptor_, F_SETLEASE, F_UNLCK);
+  return nullptr;
+}
+
+MappedFile::~MappedFile() {
+  ::munmap(bytes_, size_);
+  ::fcntl(file_.descriptor_, F_SETLEASE, F_UNLCK);
+}
+
+const char* MappedFile::at(std::uint64_t offset, std::uint64_t count) const {
+#ifdef MADV_POPULATE_READ
+  constexpr std::uint64_t page = 4096;
+  const auto first = offset / page * page;
+  if (::madvise(bytes_ + first, offset - first + count, MADV_POPULATE_READ) == 0) return bytes_ + offset;
+#endif
+  // Where the disk fails, or the system cannot tell: the read says why, or brings the bytes into memory.
+  char buffer[1 << 16];
+  for (std::uint64_t done = 0; done < count; done += sizeof buffer) {
+    file_.read(buffer, std::min<std::uint64_t>(sizeof buffer, count - done), offset + done);
+  }
+  return bytes_ + offset;
 }
 
 void sync_folder(const std::string& folder) {

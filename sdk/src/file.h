@@ -6,6 +6,7 @@
 #include <vernier/error.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace vernier {
@@ -24,12 +25,34 @@ class File {
 
   std::uint64_t size() const;                                            // refuses what is no regular file
   void read(void* to, std::uint64_t count, std::uint64_t offset) const;  // any thread
+  std::string last_change() const;  // its time
   void write(const void* from, std::uint64_t count);
   void finish();  // brings it to the disk and closes it
 
  private:
+  friend class MappedFile;
   std::string path_;
   int descriptor_;
+};
+
+// A file's bytes where the system has them, without a copy. While it is there nobody can write to the file: they wait.
+class MappedFile {
+ public:
+  // Nothing where the system cannot promise that: a file of another user, one that is open for writing, some network file
+  // systems. Then read() serves.
+  static std::unique_ptr<MappedFile> of(const File& file);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  // To be used at once. Throws what File::read throws where the disk fails; a fault on the bytes would be a signal. Any thread.
+  const char* at(std::uint64_t offset, std::uint64_t count) const;
+
+ private:
+  MappedFile(const File& file, char* bytes, std::uint64_t size) : file_(file), bytes_(bytes), size_(size) {}
+  const File& file_;
+  char* bytes_;
+  std::uint64_t size_;
 };
 
 void sync_folder(const std::string& folder);

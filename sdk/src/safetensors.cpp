@@ -16,6 +16,7 @@
 #include <numeric>
 #include <utility>
 
+#include "copy_bytes.h"
 #include "json.h"
 #include "large_memory.h"
 #include "safetensors_file.h"
@@ -167,6 +168,13 @@ void check_layout(const std::string& path, const std::vector<Entry>& entries, st
                    std::to_string(data_size) + "; '" + torn->name + "' is the first that is not whole");
   }
   if (next < data_size) fail(path, "has " + std::to_string(data_size - next) + " bytes too many after its tensors");
+}
+
+// Any other byte in a C++ bool is undefined behaviour for whoever computes with it.
+void refuse_other_than_bool(const std::string& path, const Entry& entry, const char* bytes, std::uint64_t count) {
+  if (entry.type != torch::kBool) return;
+  const auto is_bool = [](char byte) { return byte == 0 || byte == 1; };
+  if (!std::all_of(bytes, bytes + count, is_bool)) fail(path, entry.name, "a BOOL of it is neither 0 nor 1");
 }
 
 // In the order of their bytes.
@@ -343,26 +351,38 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
     file_.read(bytes + done, count, head_.size() + entry.begin + done);
     if (checksum != nullptr) checksum->add(bytes + done, count);
   }
-  // Any other byte in a C++ bool is undefined behaviour for whoever computes with it.
-  if (entry.type == torch::kBool && into.numel() > 0 && into.view(torch::kUInt8).max().item<std::uint8_t>() > 1) {
-    fail(path(), entry.name, "a BOOL of it is neither 0 nor 1");
+  refuse_other_than_bool(path(), entry, bytes, size);
+}
+
+void SafetensorsFile::for_each_piece(const Entry& entry, const MappedFile* mapped,
+                                     const std::function<void(const char* bytes, std::uint64_t count)>& body) const {
+  constexpr std::uint64_t mapped_piece = 1 << 20;  // so much at a time that a system call for it does not matter
+  char buffer[1 << 16];
+  const std::uint64_t piece = mapped != nullptr ? mapped_piece : sizeof buffer;
+  for (std::uint64_t done = entry.begin; done < entry.end; done += piece) {
+    const auto place = head_.size() + done, count = std::min(piece, entry.end - done);
+    if (mapped != nullptr) {
+      body(mapped->at(place, count), count);
+    } else {
+      file_.read(buffer, count, place);
+      body(buffer, count);
+    }
   }
 }
 
-void SafetensorsFile::read_each(const std::function<torch::Tensor(std::size_t)>& make, const Seen& seen) const {
+void SafetensorsFile::for_each_entry(const std::function<void(const Entry&, Checksum&)>& body) const {
   // The largest first: a tensor is one thread's, and the last ones should not have the others wait for it.
   std::vector<std::size_t> order(entries_.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::ranges::greater(), [&](auto i) { return entries_[i].end - entries_[i].begin; });
   std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> trouble(entries_.size());
-  const auto read_some = [&] {
+  const auto take_some = [&] {
     Checksum checksum;
     for (std::size_t taken = next++; taken < order.size(); taken = next++) {
       const auto i = order[taken];
       try {
-        read(entries_[i], make(i), seen ? &checksum : nullptr);
-        if (seen) seen(entries_[i].name, checksum);
+        body(entries_[i], checksum);
       } catch (...) {
         trouble[i] = std::current_exception();
       }
@@ -371,8 +391,8 @@ void SafetensorsFile::read_each(const std::function<torch::Tensor(std::size_t)>&
   // Not at::parallel_for: without -fopenmp it is a plain loop.
   std::vector<std::future<void>> others;
   const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()), entries_.size());
-  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, read_some));
-  read_some();
+  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, take_some));
+  take_some();
   for (auto& other : others) other.get();
   for (const auto& each : trouble) {
     if (each) std::rethrow_exception(each);
@@ -383,17 +403,48 @@ Tensors SafetensorsFile::read_all(const Seen& seen) const try {
   std::vector<std::uint64_t> sizes;
   for (const Entry& entry : entries_) sizes.push_back(entry.end - entry.begin);
   const LargeMemory memory(sizes);
-  std::vector<torch::Tensor> read(entries_.size());
-  read_each([&](std::size_t i) { return read[i] = memory.tensor(i, entries_[i].shape, entries_[i].type); }, seen);
   Tensors tensors;
-  for (std::size_t i = 0; i < read.size(); ++i) tensors[entries_[i].name] = std::move(read[i]);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    tensors[entries_[i].name] = memory.tensor(i, entries_[i].shape, entries_[i].type);
+  }
+  for_each_entry([&](const Entry& entry, Checksum& checksum) {
+    read(entry, tensors.find(entry.name)->second, seen ? &checksum : nullptr);
+    if (seen) seen(entry.name, checksum);
+  });
   return tensors;
 } catch (const std::bad_alloc&) {
   fail(path(), "there is no memory for its " + std::to_string(size_) + " bytes");
 }
 
 void SafetensorsFile::look_at_all(const Seen& seen) const {
-  read_each([&](std::size_t i) { return torch::empty(entries_[i].shape, entries_[i].type); }, seen);
+  look_at_all(seen, MappedFile::of(file_).get());
+}
+
+void SafetensorsFile::look_at_all(const Seen& seen, const MappedFile* mapped) const {
+  for_each_entry([&](const Entry& entry, Checksum& checksum) {
+    checksum.restart();
+    for_each_piece(entry, mapped, [&](const char* bytes, std::uint64_t count) {
+      checksum.add(bytes, count);
+      refuse_other_than_bool(path(), entry, bytes, count);
+    });
+    seen(entry.name, checksum);
+  });
+}
+
+void SafetensorsFile::look_at_all_and_copy(const Seen& seen, const Tensors& live) const {
+  const auto before = file_.last_change();
+  const auto mapped = MappedFile::of(file_);
+  look_at_all(seen, mapped.get());
+  for_each_entry([&](const Entry& entry, Checksum&) {
+    const auto found = live.find(entry.name);
+    if (found == live.end()) return;
+    auto* to = static_cast<char*>(found->second.mutable_data_ptr());
+    for_each_piece(entry, mapped.get(), [&](const char* bytes, std::uint64_t count) {
+      copy_bytes_past_caches(to, bytes, count);
+      to += count;
+    });
+  });
+  if (file_.last_change() != before) fail(path(), "was written to while it was read");
 }
 
 CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,

@@ -33,11 +33,17 @@ class SafetensorsFile {
   using Seen = std::function<void(const std::string& name, const Checksum&)>;
   // Reads every tensor, several at a time; the first in the file that is refused is told.
   Tensors read_all(const Seen& seen = {}) const;
-  void look_at_all(const Seen& seen) const;  // the same in the memory of one tensor a thread
+  void look_at_all(const Seen& seen) const;  // the same in a buffer a thread
+  // Looks at all, then puts the tensors that have one of their name in `live`, each of their dtype and shape, contiguous and
+  // on the CPU, into that one. What is refused is so before the first is touched, unless somebody writes to the file between.
+  void look_at_all_and_copy(const Seen& seen, const Tensors& live) const;
 
  private:
   void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const;
-  void read_each(const std::function<torch::Tensor(std::size_t)>& make, const Seen& seen) const;
+  void look_at_all(const Seen& seen, const MappedFile* mapped) const;
+  void for_each_piece(const Entry& entry, const MappedFile* mapped,
+                      const std::function<void(const char* bytes, std::uint64_t count)>& body) const;
+  void for_each_entry(const std::function<void(const Entry&, Checksum&)>& body) const;
 
   File file_;
   std::uint64_t size_;

@@ -4,9 +4,10 @@
 //
 //   checkpoint [--check] [save] [restore] [stall] [steps]     --check: exits with 1 where a bar is missed
 //
-// A restore is into tensors that are there, and ends when they hold the values. Vernier reads the file, compares every
-// byte's checksum, and hands the memory over. Python's load_file maps the file; the copy into the tensors reads it.
-// Neither goes to the disk: the file is in the system's cache. Files and steps need a second core that is free.
+// A restore ends when tensors hold the values, in memory of their own or in a model that is there, whose tensors it leaves
+// alone until it has compared every byte's checksum: Vernier reads the file twice then. Python compares nothing. Its
+// load_file maps the file; the copy reads it. Nothing goes to the disk: the file is in the system's cache. Files and
+// steps need a second core that is free.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <dlfcn.h>
@@ -239,18 +240,26 @@ int main(int count, char** words) {
   };
   if (wants("restore")) {
     vernier::write_checkpoint(saved, {}, live, {});
-    const auto all = measure(
-        "restore, into tensors that are there",
-        with_python({{"Vernier, every byte checked",
-                      [&] { vernier::move_into(copies, vernier::read_checkpoint(saved).model); }, make_copies},
-                     {"Vernier, every byte checked, and copied", [&] { fill(vernier::read_checkpoint(saved).model); }},
+    const auto own = measure(
+        "restore, into memory of their own",
+        with_python({{"Vernier, every byte checked", [&] { vernier::read_checkpoint(saved); }},
                      {"Vernier, load_safetensors, which has no checksums",
+                      [&] { vernier::load_safetensors(saved + "/model.safetensors"); }}},
+                    {"safetensors load_file, cloned", "safetensors load_file, which maps and reads nothing"}),
+        15);
+    bars.add("restore, to safetensors", own, "Vernier, every byte checked", "Python: safetensors load_file, cloned", 1);
+    const auto into = measure(
+        "restore, into tensors that are there",
+        with_python({{"Vernier, every byte checked", [&] { vernier::read_checkpoint_into(saved, copies); }},
+                     {"Vernier, every byte checked, and handed over",
+                      [&] { vernier::move_into(copies, vernier::read_checkpoint(saved).model); }, make_copies},
+                     {"Vernier, load_safetensors, and handed over",
                       [&] { vernier::move_into(copies, vernier::load_safetensors(saved + "/model.safetensors")); },
                       make_copies}},
-                    {"safetensors load_file, copied", "safetensors load_file, which maps and reads nothing",
-                     "torch.load", "DCP load"}),
+                    {"safetensors load_file, copied", "safetensors load_model", "torch.load", "DCP load"}),
         15);
-    bars.add("restore, to safetensors", all, "Vernier, every byte checked", "Python: safetensors load_file, copied", 1);
+    bars.add("restore into a model, to safetensors", into, "Vernier, every byte checked",
+             "Python: safetensors load_model", 1);
   }
 
   vernier::State state;

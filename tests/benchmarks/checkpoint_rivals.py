@@ -14,7 +14,8 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import load_file, save_file
+from torch import nn
+from safetensors.torch import load_file, load_model, save_file
 
 LAYERS, WIDTH, VOCABULARY, CONTEXT = 29, 424, 3200, 256
 
@@ -59,6 +60,15 @@ def main():
         for name, tensor in loaded.items():
             into[name].copy_(tensor)
 
+    model = nn.Module()  # of flat names: a parameter's has no dots
+    for name, tensor in live.items():
+        model.register_parameter(name.replace(".", "_"), nn.Parameter(tensor.clone()))
+    there["model"] = os.path.join(folder, "python.model")
+    save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, there["model"])
+
+    def clone(loaded):
+        return {name: tensor.clone() for name, tensor in loaded.items()}
+
     def after():
         while begun:
             begun.pop().result()
@@ -71,6 +81,8 @@ def main():
         "torch.save": lambda: torch.save(live, written),
         "DCP save": lambda: dcp.save(live, checkpoint_id=written),
         "safetensors load_file, copied": lambda: restore(load_file(there["safetensors"])),
+        "safetensors load_file, cloned": lambda: clone(load_file(there["safetensors"])),
+        "safetensors load_model": lambda: load_model(model, there["model"]),
         "safetensors load_file, which maps and reads nothing": lambda: load_file(there["safetensors"]),
         "torch.load": lambda: restore(torch.load(there["pt"])),
         "DCP load": lambda: dcp.load(into, checkpoint_id=there["dcp"]),

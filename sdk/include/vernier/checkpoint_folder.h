@@ -2,7 +2,7 @@
 // at all, whatever stops the writer, and what was changed since is refused. docs/checkpoint-format.md specifies it.
 //
 // In a loop of your own:  vernier::write_checkpoint("runs/x/step-00000100", {.step = 100}, weights, rest);
-//                         auto saved = vernier::read_checkpoint(vernier::checkpoints_in("runs/x").front());
+//                         vernier::read_checkpoint_into(vernier::checkpoints_in("runs/x").front(), weights);
 #pragma once
 
 #include <vernier/state.h>
@@ -36,13 +36,13 @@ struct CheckpointManifest {
   };
 
   std::int64_t step = 0;            // updates finished
-  std::string run;                  // its name
-  std::vector<Plugin> plugins;      // in the order of the run
+  std::string run = {};             // its name
+  std::vector<Plugin> plugins = {}; // in the order of the run
   std::string configuration = "{}"; // as resolved: a JSON object
   // Set by write_checkpoint.
   std::int64_t version = checkpoint_format_version;
-  std::map<std::string, std::string> versions;  // of "vernier" and "torch"
-  std::map<std::string, File> files;            // by name
+  std::map<std::string, std::string> versions = {};  // of "vernier" and "torch"
+  std::map<std::string, File> files = {};            // by name
 };
 
 struct StoredCheckpoint {
@@ -70,7 +70,14 @@ VERNIER_API StoredCheckpoint read_checkpoint(const std::string& path);
 
 // Only the model's tensors, with the same checks; state.safetensors is not opened, and `state` stays empty.
 VERNIER_API StoredCheckpoint read_checkpoint_model(const std::string& path);
-// Makes the same checks as read_checkpoint on every byte, in the memory of one tensor a thread.
+
+// Puts the model's tensors of a checkpoint into the live ones of their names, as copy_ does: the same checks on every byte
+// first, so that a model is as it was after an Error, then the file once more, straight into the tensors. That takes no
+// memory for a second copy of them. Each live tensor must be in the checkpoint with its shape. Where one has another dtype,
+// stride or device, or shares memory with another, all go through memory of their own.
+VERNIER_API CheckpointManifest read_checkpoint_into(const std::string& path, const Tensors& live);
+
+// Makes the same checks as read_checkpoint on every byte, in a small buffer a thread.
 VERNIER_API CheckpointManifest verify_checkpoint(const std::string& path);
 
 // The manifest alone, its own checksum checked; the other files are not opened (version 1: the header of its one file).
