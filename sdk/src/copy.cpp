@@ -98,7 +98,7 @@ Tensors empty_on_cpu(const Tensors& like) {
   return made;
 }
 
-void copy_past_caches(const std::vector<Copied>& all) {
+void copy_past_caches(const std::vector<Copied>& all, std::optional<int> threads) {
   const torch::NoGradGuard no_grad;
   std::vector<const Copied*> large;
   std::size_t bytes = 0;
@@ -121,9 +121,11 @@ void copy_past_caches(const std::vector<Copied>& all) {
   };
   // Not at::parallel_for: without -fopenmp it is a plain loop.
   constexpr std::size_t worth_a_thread = 1 << 22;
-  const auto threads = std::min(static_cast<std::size_t>(at::get_num_threads()), bytes / worth_a_thread);
+  const auto most = static_cast<std::size_t>(threads ? *threads : at::get_num_threads());
   std::vector<std::future<void>> others;
-  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, copy_some));
+  for (std::size_t i = 1; i < std::min(most, bytes / worth_a_thread); ++i) {
+    others.push_back(std::async(std::launch::async, copy_some));
+  }
   copy_some();
   for (auto& other : others) other.get();
 }

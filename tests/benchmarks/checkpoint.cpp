@@ -6,8 +6,9 @@
 //
 // A restore ends when tensors hold the values, in memory of their own or in a model that is there, whose tensors it leaves
 // alone until it has compared every byte's checksum: Vernier reads the file twice then. Python compares nothing. Its
-// load_file maps the file; the copy reads it. Nothing goes to the disk: the file is in the system's cache. Files and
-// steps need a second core that is free.
+// load_file maps the file; the copy reads it. The stall of a save in the background is what the next backward pass begins
+// later for it: Vernier copies the optimizer's memory beside the forward pass. Nothing that is read comes from the disk: it is
+// in the system's cache. Stall and steps need a second core that is free.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <dlfcn.h>
@@ -69,9 +70,10 @@ Tensors gpt_tensors() {
 
 struct Measured {
   std::string name;
-  std::function<void()> body;
+  std::function<void()> body = {};
   std::function<void()> after = [] {};   // not measured: waits, takes away
   std::function<void()> before = [] {};  // nor this
+  std::function<double()> itself = {};   // instead of body: measures itself, in milliseconds
   std::vector<double> milliseconds = {};
 
   double least() const { return *std::min_element(milliseconds.begin(), milliseconds.end()); }
@@ -124,7 +126,7 @@ std::vector<Measured> measure(const char* title, std::vector<Measured> all, int 
   for (int round = -1; round < rounds; ++round) {
     for (auto& one : all) {
       one.before();
-      const double time = time_of(one.body);
+      const double time = one.itself ? one.itself() : time_of(one.body);
       one.after();
       if (round >= 0) one.milliseconds.push_back(time);
     }
@@ -152,6 +154,22 @@ class Background {
   void start(const vernier::State& state) {
     run_.step += 1;
     plugin_->write(state, run_);
+  }
+  // How much later the backward pass begins than without a save, in milliseconds.
+  double stall(const vernier::State& state, const std::function<void()>& forward) {
+    const int threads = at::get_num_threads();
+    const auto on_one_thread = [&] {
+      at::set_num_threads(1);
+      forward();
+      at::set_num_threads(threads);
+    };
+    const double alone = time_of(on_one_thread);
+    return time_of([&] {
+             start(state);
+             on_one_thread();
+             bus_.emit(vernier::Event::LossReady, run_);
+           }) -
+           alone;
   }
   void wait() {
     bus_.emit(vernier::Event::RunEnd, run_);
@@ -262,13 +280,24 @@ int main(int count, char** words) {
              "Python: safetensors load_model", 1);
   }
 
+  // A run's state: Adam's memory is two thirds of it.
   vernier::State state;
-  for (const auto& [name, tensor] : live) state.put("model/" + name, tensor);
+  std::size_t number = 0;
+  for (const auto& [name, tensor] : live) {
+    state.put((number++ % 3 == 0 ? "model/" : "plugin/optimizer/adamw/") + name, tensor);
+  }
+  // A forward pass of some milliseconds on one thread, which leaves a core to whoever copies beside it.
+  const auto x = torch::randn({256, 424}), w = torch::randn({1696, 424});
+  const auto forward = [&](int layers) {
+    for (int i = 0; i < layers; ++i) at::linear(x, w);
+  };
   Background background(folder / "run");
   if (wants("stall")) {
     const auto all = measure("stall of a save in the background",
                              with_python({{"a copy in memory", [&] { fill(live); }},
-                                          {"Vernier", [&] { background.start(state); }, [&] { background.wait(); }}},
+                                          {.name = "Vernier",
+                                           .after = [&] { background.wait(); },
+                                           .itself = [&] { return background.stall(state, [&] { forward(10); }); }}},
                                          {"DCP async_save"}),
                              15);
     bars.add("stall, to a copy in memory", all, "Vernier", "a copy in memory", 1.2);
@@ -276,12 +305,8 @@ int main(int count, char** words) {
   }
 
   if (wants("steps")) {
-    // One thread computes, the other core is for the writer.
-    at::set_num_threads(1);
-    const auto x = torch::randn({256, 424}), w = torch::randn({1696, 424});
-    const auto steps = [&] {
-      for (int i = 0; i < 40; ++i) at::linear(x, w);
-    };
+    at::set_num_threads(1);  // the other core is for the writer
+    const auto steps = [&] { forward(40); };
     const auto all =
         measure("40 steps on one thread",
                 {{"alone", steps},

@@ -1,9 +1,10 @@
-// rolling: copies of the state, on a GPU beside the training; see rolling.cpp.
+// rolling: copies of the state, beside the training; see rolling.cpp.
 #include "copies.h"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <future>
 #include <utility>
 
 namespace rolling {
@@ -31,24 +32,29 @@ c10::Event now_on(c10::Stream stream) {
 Copy Copies::of(const Tensors& live, torch::Device device) {
   make_room(live);
   Copy copy;
-  std::vector<Copied> on_host, soon_changed, by_update;
+  std::vector<Copied> on_host, later_on_host, soon_changed, by_update;
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : live) {
     if (!can_be_saved(tensor)) continue;
     const Copied one{copy.tensors[name] = room_for(name, tensor), tensor.detach()};
+    const bool is_by_update = name.starts_with(optimizer_prefix);
     if (tensor.is_cpu()) {
-      on_host.push_back(one);
+      (is_by_update && device.is_cpu() ? later_on_host : on_host).push_back(one);
     } else if (tensor.device() != device) {
       one.to.copy_(one.from);
     } else {
-      (name.starts_with(optimizer_prefix) ? by_update : soon_changed).push_back(one);
+      (is_by_update ? by_update : soon_changed).push_back(one);
     }
   }
   copies_ = copy.tensors;
   if (!device.is_cpu()) copy_from_device(soon_changed, by_update);
   vernier::copy_past_caches(on_host);
+  if (!later_on_host.empty()) {  // one thread: the others have the next forward pass to do
+    copied_ = std::async(std::launch::async, [all = std::move(later_on_host)] { vernier::copy_past_caches(all, 1); });
+  }
   for (const auto& [name, tensor] : live) copy.tensors.try_emplace(name, tensor);  // the writer refuses it by name
   copy.arrived = arrived_;
+  copy.copied = copied_;
   return copy;
 }
 
@@ -77,6 +83,7 @@ void Copies::copy_from_device(const std::vector<Copied>& soon_changed, const std
 }
 
 void Copies::hold_update() {
+  if (const auto copied = std::exchange(copied_, {}); copied.valid()) copied.wait();
   const auto arrived = std::exchange(arrived_, nullptr);
   if (arrived) arrived->block(c10::impl::VirtualGuardImpl(arrived->device_type()).getStream(arrived->device()));
 }

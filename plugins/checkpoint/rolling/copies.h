@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <vernier/copy.h>
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,20 +14,24 @@ namespace rolling {
 
 struct Copy {
   vernier::Tensors tensors;
-  std::shared_ptr<const c10::Event> arrived;  // empty where they have the values already
+  // Each empty where the tensors have the values already.
+  std::shared_ptr<const c10::Event> arrived = {};  // from a device
+  std::shared_future<void> copied = {};            // on the host
   // Any thread, before it reads the tensors.
   void wait() const {
+    if (copied.valid()) copied.get();
     if (arrived) arrived->synchronize();
   }
 };
 
-// A device copies into pinned memory on a stream of its own, and the host does not wait for it. Main thread only.
+// A device copies into pinned memory on a stream of its own, and the host does not wait for it. On the host a thread
+// copies what only an update changes. Main thread only.
 class Copies {
  public:
-  // The last copy must have arrived. Once this returns, what the device is given to do may change the live tensors; but
-  // those of the optimizer ("plugin/optimizer/…") only after hold_update().
+  // The last copy must have arrived. Once this returns, the live tensors may change, by what the device is given to do from
+  // then on; but those of the optimizer ("plugin/optimizer/…") only after hold_update().
   Copy of(const vernier::Tensors& live, torch::Device device);
-  // Before each update. The device waits, not the host.
+  // Before each update. A device waits by itself, the host here.
   void hold_update();
 
  private:
@@ -38,7 +43,9 @@ class Copies {
 
   vernier::Tensors copies_;
   std::optional<c10::Stream> stream_;
-  std::shared_ptr<const c10::Event> arrived_;  // of the last copy, until an update was held
+  // Of the last copy, until an update was held.
+  std::shared_ptr<const c10::Event> arrived_;
+  std::shared_future<void> copied_;
 };
 
 }  // namespace rolling

@@ -10,7 +10,7 @@
 //   monitor = "validation_loss"   the metric of a validation that says how good
 //   mode = "min"         the best is the lowest; or "max"
 //   async = true         the state is copied after the step, which takes its size in memory, and written while the
-//                        training goes on; a GPU copies it on a stream of its own
+//                        training goes on; the optimizer's memory is copied beside the next forward pass
 //   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails in the background is tried once more at the next step, which waits for it;
 //                        where that fails too, the run ends. Or "go_on": the next save tries again
@@ -62,6 +62,10 @@ const std::string model_prefix = "model/";
               Error::Kind::configuration);
 }
 
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 class Rolling final : public vernier::Checkpoint {
  public:
   explicit Rolling(vernier::Options& options)
@@ -97,7 +101,11 @@ class Rolling final : public vernier::Checkpoint {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
     bus.on(Event::StepBegin, [this](Run& run) { look(run); });
-    bus.on(Event::LossReady, [this](Run&) { copies_.hold_update(); });  // an optimizer may step in backward
+    bus.on(Event::LossReady, [this](Run&) {  // an optimizer may step in backward
+      const auto begin = Clock::now();
+      copies_.hold_update();
+      stalled_ += seconds_since(begin);
+    });
     bus.on(Event::StepEnd, [this](Run& run) { tell_progress(run); });
     bus.on(Event::Validated, [this](Run& run) { judge(run); });
     bus.on(Event::EpochEnd, [this](Run&) { wanted_ |= at_epoch_end_; });
@@ -126,12 +134,12 @@ class Rolling final : public vernier::Checkpoint {
     stop_at_failure();
     const auto begin = Clock::now();
     last_ = begin;
-    const auto copy = async_ ? copies_.of(snapshot.tensors, run.device) : rolling::Copy{snapshot.tensors, nullptr};
+    const auto copy = async_ ? copies_.of(snapshot.tensors, run.device) : rolling::Copy{snapshot.tensors};
     const auto what = std::make_shared<const Save>(describe(copy.tensors, run));
     total_ = 0;
     done_ = 0;
     for (const auto& [name, tensor] : copy.tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
-    stalled_ = std::chrono::duration<double>(Clock::now() - begin).count();
+    stalled_ = seconds_since(begin);
     save_ = [this, folder = folder_of(run.output), what, copy] {
       copy.wait();
       return folder.save(*what, [this](std::uint64_t bytes) { done_ = bytes; });

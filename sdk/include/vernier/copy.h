@@ -3,6 +3,7 @@
 
 #include <vernier/state.h>
 
+#include <optional>
 #include <vector>
 
 namespace vernier {
@@ -12,11 +13,12 @@ namespace vernier {
 VERNIER_API Tensors empty_on_cpu(const Tensors& like);
 
 // to.copy_(from) for each. Contiguous tensors of one dtype on the CPU go past the caches, which takes half of the time
-// and leaves in them what was there: for what nobody reads soon. Takes as many threads as LibTorch has been given.
+// and leaves in them what was there: for what nobody reads soon. Takes as many threads as LibTorch has been given, or
+// `threads`.
 struct Copied {
   torch::Tensor to, from;
 };
-VERNIER_API void copy_past_caches(const std::vector<Copied>& all);
+VERNIER_API void copy_past_caches(const std::vector<Copied>& all, std::optional<int> threads = {});
 
 // Puts saved values into the live tensors of the same names, as copy_ does; each must be among the saved. Memory that
 // nobody but `saved` holds changes hands instead of being copied: after read_checkpoint, where the State or the Tensors

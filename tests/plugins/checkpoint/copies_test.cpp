@@ -22,9 +22,10 @@ constexpr std::int64_t many = 1000;
 
 // A run on a device, saved in the background.
 struct Saving {
-  explicit Saving(torch::Device device)
-      : plugin(make_plugin<vernier::Checkpoint>("checkpoint/rolling",
-                                                {{"keep_last", vernier::Value{std::int64_t{9}, ""}}})) {
+  explicit Saving(torch::Device device, bool async = true)
+      : plugin(make_plugin<vernier::Checkpoint>(
+            "checkpoint/rolling",
+            {{"keep_last", vernier::Value{std::int64_t{9}, ""}}, {"async", vernier::Value{async, ""}}})) {
     bus.attach(*plugin, false);
     run.output = folder.path().string();
     run.device = device;
@@ -85,6 +86,32 @@ TEST_CASE("copies: in whatever order a device does what no event orders, what is
   }
   CHECK(were_beside_forward > 0);
   CHECK_FALSE(device.has_waited(std::this_thread::get_id()));
+}
+
+TEST_CASE("copies: on the host, what is saved is the state of the step, though the optimizer's is copied beside the next") {
+  for (const bool async : {true, false}) {
+    Saving saving(torch::kCPU, async);
+    const auto weights = torch::zeros({1 << 18}), moments = torch::zeros({1 << 22});
+    const auto count = torch::zeros({});
+    for (int step = 1; step <= 6; ++step) {
+      weights.fill_(step);
+      moments.fill_(-step);
+      count.fill_(10 * step);
+      saving.save({{weight, weights}, {moment, moments}, {"plugin/optimizer/adamw/step", count}});
+      weights.fill_(100);
+      if (step % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(step));
+      saving.tell(Event::LossReady);
+      moments.fill_(100);
+      count.fill_(100);
+    }
+    saving.tell(Event::RunEnd);
+    for (int step = 1; step <= 6; ++step) {
+      CAPTURE(step);
+      CHECK(saving.has(step, weight, step));
+      CHECK(saving.has(step, moment, -step));
+      CHECK(saving.has(step, "plugin/optimizer/adamw/step", 10 * step));
+    }
+  }
 }
 
 TEST_CASE("copies: from a GPU, what is saved is the state of the step, whatever the GPU is given meanwhile") {
