@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
+#include <vernier/plugin.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -46,11 +47,30 @@ void refuse_a_shared_run(const fs::path& path) {
   }
 }
 
-// Nobody but the owner writes to it, whatever the umask.
+// Nobody but the owner writes to it, whatever the umask. It is to outlive a loss of power, as the checkpoints in it do, so
+// each new name is brought to the disk; also that of a folder which is there: whoever made it may have been killed.
 void make_folder(const fs::path& path, std::error_code& trouble) {
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), trouble);
-  if (trouble || ::mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) return;
-  trouble = {errno, std::generic_category()};
+  const auto parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code none;
+  const bool is_new_parent = !fs::exists(parent, none);
+  if (is_new_parent) make_folder(parent, trouble);
+  if (trouble) return;
+  if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+    trouble = {errno, std::generic_category()};
+    return;
+  }
+  try {
+    sync_checkpoint_folder(parent.string());
+  } catch (const Error& error) {  // one that may be entered and not read
+    log(Level::warning, "output", error.what());
+  }
+}
+
+// Where the run is, for whoever finds it locked.
+std::string this_process() {
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return std::to_string(getpid()) + " on " + host;
 }
 
 // The run that a path is in: <run>/checkpoints/step-00000010, or any part of it.
@@ -91,13 +111,21 @@ std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
   const auto file = path / lock_name;
   const int lock = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock < 0) refuse("cannot write to the run's folder: " + file.string() + ": " + std::strerror(errno));
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+  int failed = 0;
+  do {
+    failed = flock(lock, LOCK_EX | LOCK_NB);
+  } while (failed != 0 && errno == EINTR);
+  if (failed != 0 && errno == EWOULDBLOCK) {
     close(lock);
     return std::nullopt;
   }
+  if (failed != 0) {
+    log(Level::warning, "output", file.string() + ": cannot be locked (" + std::strerror(errno) +
+                                      "): nothing keeps another run from this folder");
+  }
   // For the message to whoever finds it locked; the lock itself does not depend on it.
-  const auto pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(lock, 0) == 0) (void)!write(lock, pid.data(), pid.size());
+  const auto holder = this_process() + "\n";
+  if (ftruncate(lock, 0) == 0) (void)!write(lock, holder.data(), holder.size());
   return OutputFolder(path, lock);
 }
 
@@ -132,7 +160,7 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
   }
   if (auto folder = try_to_lock(path)) return std::move(*folder);
   std::string holder;
-  std::ifstream(path / lock_name) >> holder;
+  std::getline(std::ifstream(path / lock_name) >> std::ws, holder);
   refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
 }
 

@@ -119,7 +119,7 @@ MappedFile::~MappedFile() {
 
 const char* MappedFile::at(std::uint64_t offset, std::uint64_t count) const {
 #ifdef MADV_POPULATE_READ
-  constexpr std::uint64_t page = 4096;
+  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const auto first = offset / page * page;
   if (::madvise(bytes_ + first, offset - first + count, MADV_POPULATE_READ) == 0) return bytes_ + offset;
 #endif

@@ -1,9 +1,11 @@
 #include "output.h"
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <set>
 
@@ -12,6 +14,27 @@
 
 using vernier::OutputFolder;
 namespace fs = std::filesystem;
+
+namespace {
+
+int flock_fails_with = 0;                 // 0: it does not
+std::set<std::string>* synced = nullptr;  // gets what was brought to the disk
+
+}  // namespace
+
+// In the place of the C library's, for the whole program.
+extern "C" __attribute__((visibility("default"))) int flock(int file, int operation) noexcept {
+  static auto* const next = reinterpret_cast<int (*)(int, int)>(::dlsym(RTLD_NEXT, "flock"));
+  if (flock_fails_with == 0) return next(file, operation);
+  errno = flock_fails_with;
+  return -1;
+}
+extern "C" __attribute__((visibility("default"))) int fsync(int file) {
+  static auto* const next = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_NEXT, "fsync"));
+  std::error_code none;
+  if (synced != nullptr) synced->insert(fs::read_symlink("/proc/self/fd/" + std::to_string(file), none).string());
+  return next(file);
+}
 
 namespace {
 
@@ -139,10 +162,39 @@ TEST_CASE("output: a run in work cannot be resumed, and its process is named") {
   const fs::path wanted = folder.path() / "toy";
   const auto running = OutputFolder::open_new(wanted);
   add_run(wanted, true);
+  char host[256] = "";
+  REQUIRE(::gethostname(host, sizeof host - 1) == 0);
   const auto refusal = configuration(wanted.string() + " is in use by another run (process " +
-                                     std::to_string(::getpid()) + "); wait for it, or stop it first");
+                                     std::to_string(::getpid()) + " on " + host + "); wait for it, or stop it first");
   CHECK(thrown_by([&] { resumed(wanted); }) == refusal);
   CHECK(thrown_by([&] { resumed(wanted, wanted.string()); }) == refusal);
+}
+
+TEST_CASE("output: where the file system has no locks, a run starts all the same") {
+  const TemporaryFolder folder;
+  const fs::path wanted = folder.path() / "toy";
+  for (const int reason : {ENOLCK, EOPNOTSUPP, ENOSYS}) {
+    fs::remove_all(wanted);
+    flock_fails_with = reason;
+    CHECK(OutputFolder::open_new(wanted).path() == wanted);
+    add_run(wanted, true);
+    CHECK(resumed(wanted) == "toy");
+    flock_fails_with = 0;
+  }
+}
+
+TEST_CASE("output: the names of new folders are brought to the disk, also where somebody made one and was killed") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path() / "runs");
+  for (const char* wanted : {"runs/a/toy", "runs/killed/toy"}) {
+    if (std::string(wanted) == "runs/killed/toy") fs::create_directories(folder.path() / wanted);
+    std::set<std::string> seen;
+    synced = &seen;
+    const auto made = OutputFolder::open_new(folder.path() / wanted);
+    synced = nullptr;
+    CHECK(seen.count(fs::canonical(made.path().parent_path()).string()) == 1);
+    if (std::string(wanted) == "runs/a/toy") CHECK(seen.count(fs::canonical(folder.path() / "runs").string()) == 1);
+  }
 }
 
 TEST_CASE("output: what cannot be a folder is refused with the reason") {

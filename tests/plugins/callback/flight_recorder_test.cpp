@@ -235,17 +235,18 @@ TEST_CASE("flight_recorder: layer, phase and step of faults at random, in all pr
   std::mt19937 random(3);
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   const std::vector<std::string> places = {"loss", "input", "activation", "activation gradient", "gradient", "weight"};
-  int harmful = 0;
-  for (int i = 0; i < 360; ++i) {
+  int harmful = 0;  // on the GPT and the convolutional net
+  for (int i = 0; i < 400; ++i) {
     Fault fault;
     fault.where = places[draw(places.size())];
-    const auto task = fault.where == "input" ? 2 : draw(2);
+    const auto task = fault.where == "input" ? 2 : draw(2);  // the others read whole numbers
     const bool is_parameter = fault.where == "gradient" || fault.where == "weight";
     const auto& names = is_parameter ? parameters[task] : layers[task];
     fault.layer = names[draw(names.size())];
     fault.value = draw(2) == 0 ? HUGE_VAL : std::nan("");
     fault.step = 1 + static_cast<std::int64_t>(draw(3));
-    harmful += check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
+    const bool is_bad = check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
+    harmful += is_bad && task != 2 ? 1 : 0;
   }
   CHECK(harmful >= 300);
 }
