@@ -5,8 +5,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <ATen/MemoryOverlap.h>
+#include <c10/core/InferenceMode.h>
 #include <vernier/checkpoint_folder.h>
-#include <vernier/copy.h>
 #include <vernier/plugin.h>
 
 #include <algorithm>
@@ -176,6 +177,28 @@ StoredCheckpoint read_version_1(const std::string& path) {
   return stored;
 }
 
+// What copy_ would refuse midway, or take for another shape.
+void require_in_it(const Tensors& live, const Manifest::File& saved, const std::string& path) {
+  for (const auto& [name, tensor] : live) {
+    const auto found = saved.tensors.find(name);
+    if (found == saved.tensors.end()) fail(path, name, "it is not in the file");
+    if (!tensor.defined() || tensor.layout() != torch::kStrided || tensor.is_meta() ||
+        at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      fail(path, name, "the live one has no memory of its own for each element");
+    }
+    if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
+      fail(path, name, "the live one was made in inference mode, and may change there only");
+    }
+    if (tensor.sizes() != at::IntArrayRef(found->second.shape)) {
+      fail(path, name, "it is " + shape_of(found->second) + ", and the live one " + c10::str(tensor.sizes()));
+    }
+  }
+}
+
+void copy_all(const Tensors& saved, const Tensors& live) {
+  for (const auto& [name, tensor] : live) tensor.copy_(saved.at(name));
+}
+
 // A file of a checkpoint, compared with what its manifest says.
 class ComparedFile {
  public:
@@ -186,44 +209,40 @@ class ComparedFile {
   Tensors read() const { return file_.read_all(compared_with(file_, said_)); }
   void verify() const { file_.look_at_all(compared_with(file_, said_)); }
   void read_into(const Tensors& live) const {
-    require_in_it(live);
-    const auto straight = alike(live);
-    if (!straight) return move_into(live, read());
-    file_.look_at_all_and_copy(compared_with(file_, said_), *straight);
-    for (const auto& [name, tensor] : *straight) tensor.unsafeGetTensorImpl()->bump_version();
+    require_in_it(live, said_, file_.path());
+    if (const auto straight = alike(live)) {
+      for (const auto& [name, tensor] : *straight) tensor.unsafeGetTensorImpl()->bump_version();
+      return file_.look_at_all_and_copy(compared_with(file_, said_), *straight);
+    }
+    copy_all(read(), live);
   }
 
  private:
-  void require_in_it(const Tensors& live) const {
-    for (const auto& [name, tensor] : live) {
-      const auto saved = said_.tensors.find(name);
-      if (saved == said_.tensors.end()) fail(file_.path(), name, "it is not in the file");
-      if (tensor.sizes() != at::IntArrayRef(saved->second.shape)) {
-        fail(file_.path(), name, "it is " + shape_of(saved->second) + ", and the live one " + c10::str(tensor.sizes()));
-      }
-    }
-  }
   // What can be read straight into; one that is there under several names gets the last of its values, as by copy_.
   // Nothing where one of them cannot.
   std::optional<Tensors> alike(const Tensors& live) const {
     Tensors straight;
-    std::map<const void*, std::string> names;  // by storage
+    std::map<const char*, std::pair<const char*, std::string>> memory;  // by its begin: its end, whose it is
     for (const auto& entry : file_.entries()) {
       const auto found = live.find(entry.name);
       if (found == live.end()) continue;
       const auto& tensor = found->second;
-      const bool is_alike = tensor.is_cpu() && tensor.layout() == torch::kStrided && tensor.is_contiguous() &&
-                            tensor.scalar_type() == entry.type && !tensor.is_conj() && !tensor.is_neg();
+      const bool is_alike = tensor.is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == entry.type &&
+                            !tensor.is_conj() && !tensor.is_neg();
       if (!is_alike) return std::nullopt;
       straight[entry.name] = tensor;
+      if (tensor.nbytes() == 0) continue;
+      const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+      auto& [end, name] = memory[begin];
+      if (end != nullptr && end != begin + tensor.nbytes()) return std::nullopt;
+      if (end != nullptr) straight.erase(std::min(name, entry.name));
+      end = begin + tensor.nbytes();
+      name = std::max(name, entry.name);
     }
-    for (const auto& [name, tensor] : live) {
-      auto& other = names[tensor.storage().unsafeGetStorageImpl()];
-      if (!other.empty()) {
-        if (live.at(other).data_ptr() != tensor.data_ptr() || live.at(other).nbytes() != tensor.nbytes()) return std::nullopt;
-        straight.erase(other);
-      }
-      other = name;
+    const char* last_end = nullptr;
+    for (const auto& [begin, other] : memory) {
+      if (begin < last_end) return std::nullopt;
+      last_end = other.first;
     }
     return straight;
   }
@@ -264,7 +283,12 @@ Manifest read_checkpoint_into(const std::string& path, const Tensors& live) {
   const torch::NoGradGuard no_grad;
   if (!has(path, manifest_name)) {
     auto stored = read_version_1(path);
-    move_into(live, std::move(stored.model));
+    Manifest::File model;
+    for (const auto& [name, tensor] : stored.model) {
+      model.tensors[name] = {c10::toString(tensor.scalar_type()), tensor.sizes().vec(), ""};
+    }
+    require_in_it(live, model, path + "/" + state_name);
+    copy_all(stored.model, live);
     return std::move(stored.manifest);
   }
   auto manifest = read_manifest(path);

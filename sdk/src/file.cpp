@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,12 +60,6 @@ std::uint64_t File::size() const {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
-std::string File::last_change() const {
-  struct stat status = {};
-  if (::fstat(descriptor_, &status) != 0) fail_with_errno(path_, "cannot be read");
-  return std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
-}
-
 void File::read(void* to, std::uint64_t count, std::uint64_t offset) const {
   auto* bytes = static_cast<char*>(to);
   while (count > 0) {
@@ -95,21 +90,46 @@ void File::finish() {
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_with_errno(path_, "cannot be closed");
 }
 
-// A lease (fcntl(2), F_SETLEASE) holds writers back, truncation included: the system tells its holder by a signal, by
-// default one that ends the process, and waits. SIGURG is ignored unless somebody asks for it.
-std::unique_ptr<MappedFile> MappedFile::of(const File& file) {
-  const auto size = file.size();
-  if (size == 0 || ::fcntl(file.descriptor_, F_SETSIG, SIGURG) != 0 ||
+namespace {
+
+// Where a lease holds back all who could write: not another host's processes.
+bool is_local(int descriptor) {
+  struct statfs status = {};
+  if (::fstatfs(descriptor, &status) != 0) return false;
+  constexpr std::uint32_t btrfs = 0x9123683e, ext = 0xef53, overlay = 0x794c7630, tmpfs = 0x01021994, xfs = 0x58465342;
+  const auto type = static_cast<std::uint32_t>(status.f_type);
+  return type == btrfs || type == ext || type == overlay || type == tmpfs || type == xfs;
+}
+
+// Brings pages into memory; false, where an access would be a signal.
+bool populate(char* bytes, std::uint64_t offset, std::uint64_t count) {
+#ifdef MADV_POPULATE_READ
+  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = offset / page * page;
+  return ::madvise(bytes + first, offset - first + count, MADV_POPULATE_READ) == 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+// A lease (fcntl(2), F_SETLEASE) holds writers back, truncation included, for /proc/sys/fs/lease-break-time, 45 s by
+// default: its holder is told by a signal, by default one that ends the process, and is expected to let go. SIGURG is
+// ignored unless the program asks for it; here the lease is asked before each use.
+std::unique_ptr<MappedFile> MappedFile::of(const File& file, std::uint64_t size) {
+  if (size == 0 || !is_local(file.descriptor_) || ::fcntl(file.descriptor_, F_SETSIG, SIGURG) != 0 ||
       ::fcntl(file.descriptor_, F_SETLEASE, F_RDLCK) != 0) {
     return nullptr;
   }
   void* bytes = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor_, 0);
-  if (bytes != MAP_FAILED && file.size() == size) {
-    return std::unique_ptr<MappedFile>(new MappedFile(file, static_cast<char*>(bytes), size));
+  if (bytes == MAP_FAILED) {
+    ::fcntl(file.descriptor_, F_SETLEASE, F_UNLCK);
+    return nullptr;
   }
-  if (bytes != MAP_FAILED) ::munmap(bytes, size);
-  ::fcntl(file.descriptor_, F_SETLEASE, F_UNLCK);
-  return nullptr;
+  std::unique_ptr<MappedFile> mapped(new MappedFile(file, static_cast<char*>(bytes), size));
+  if (file.size() != size || !populate(mapped->bytes_, 0, 1)) return nullptr;
+  return mapped;
 }
 
 MappedFile::~MappedFile() {
@@ -117,18 +137,13 @@ MappedFile::~MappedFile() {
   ::fcntl(file_.descriptor_, F_SETLEASE, F_UNLCK);
 }
 
+bool MappedFile::is_leased() const {
+  return ::fcntl(file_.descriptor_, F_GETLEASE) == F_RDLCK;
+}
+
 const char* MappedFile::at(std::uint64_t offset, std::uint64_t count) const {
-#ifdef MADV_POPULATE_READ
-  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = offset / page * page;
-  if (::madvise(bytes_ + first, offset - first + count, MADV_POPULATE_READ) == 0) return bytes_ + offset;
-#endif
-  // Where the disk fails, or the system cannot tell: the read says why, or brings the bytes into memory.
-  char buffer[1 << 16];
-  for (std::uint64_t done = 0; done < count; done += sizeof buffer) {
-    file_.read(buffer, std::min<std::uint64_t>(sizeof buffer, count - done), offset + done);
-  }
-  return bytes_ + offset;
+  const bool is_in_it = offset <= size_ && count <= size_ - offset;
+  return is_in_it && is_leased() && populate(bytes_, offset, count) ? bytes_ + offset : nullptr;
 }
 
 void sync_folder(const std::string& folder) {

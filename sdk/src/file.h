@@ -25,7 +25,6 @@ class File {
 
   std::uint64_t size() const;                                            // refuses what is no regular file
   void read(void* to, std::uint64_t count, std::uint64_t offset) const;  // any thread
-  std::string last_change() const;  // its time
   void write(const void* from, std::uint64_t count);
   void finish();  // brings it to the disk and closes it
 
@@ -35,18 +34,21 @@ class File {
   int descriptor_;
 };
 
-// A file's bytes where the system has them, without a copy. While it is there nobody can write to the file: they wait.
+// A file's bytes where the system has them, without a copy, as long as nobody wants to write to it: a lease tells, and
+// holds writers back meanwhile. Where that cannot be had, or no longer, File::read serves.
 class MappedFile {
  public:
-  // Nothing where the system cannot promise that: a file of another user, one that is open for writing, some network file
-  // systems. Then read() serves.
-  static std::unique_ptr<MappedFile> of(const File& file);
+  // size: that the file should have. Nothing where the system gives no lease (a file of another user, one that is open for
+  // writing), where one would not bind other hosts, and where it cannot say beforehand that bytes can be read.
+  static std::unique_ptr<MappedFile> of(const File& file, std::uint64_t size);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  // To be used at once. Throws what File::read throws where the disk fails; a fault on the bytes would be a signal. Any thread.
+  // The bytes, to be used within seconds; nullptr where they are to be read instead: somebody waits to write, or the disk
+  // fails, which would be a signal here. Any thread.
   const char* at(std::uint64_t offset, std::uint64_t count) const;
+  bool is_leased() const;
 
  private:
   MappedFile(const File& file, char* bytes, std::uint64_t size) : file_(file), bytes_(bytes), size_(size) {}

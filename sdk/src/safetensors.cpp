@@ -356,17 +356,19 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
 
 void SafetensorsFile::for_each_piece(const Entry& entry, const MappedFile* mapped,
                                      const std::function<void(const char* bytes, std::uint64_t count)>& body) const {
-  constexpr std::uint64_t mapped_piece = 1 << 20;  // so much at a time that a system call for it does not matter
+  constexpr std::uint64_t mapped_piece = 1 << 20;  // so much at a time that system calls for it do not matter
   char buffer[1 << 16];
-  const std::uint64_t piece = mapped != nullptr ? mapped_piece : sizeof buffer;
-  for (std::uint64_t done = entry.begin; done < entry.end; done += piece) {
-    const auto place = head_.size() + done, count = std::min(piece, entry.end - done);
-    if (mapped != nullptr) {
-      body(mapped->at(place, count), count);
-    } else {
+  for (std::uint64_t done = entry.begin; done < entry.end;) {
+    const auto place = head_.size() + done;
+    auto count = std::min(mapped_piece, entry.end - done);
+    const char* bytes = mapped != nullptr ? mapped->at(place, count) : nullptr;
+    if (bytes == nullptr) {
+      count = std::min<std::uint64_t>(sizeof buffer, count);
       file_.read(buffer, count, place);
-      body(buffer, count);
+      bytes = buffer;
     }
+    body(bytes, count);
+    done += count;
   }
 }
 
@@ -417,7 +419,7 @@ Tensors SafetensorsFile::read_all(const Seen& seen) const try {
 }
 
 void SafetensorsFile::look_at_all(const Seen& seen) const {
-  look_at_all(seen, MappedFile::of(file_).get());
+  look_at_all(seen, MappedFile::of(file_, size_).get());
 }
 
 void SafetensorsFile::look_at_all(const Seen& seen, const MappedFile* mapped) const {
@@ -432,19 +434,30 @@ void SafetensorsFile::look_at_all(const Seen& seen, const MappedFile* mapped) co
 }
 
 void SafetensorsFile::look_at_all_and_copy(const Seen& seen, const Tensors& live) const {
-  const auto before = file_.last_change();
-  const auto mapped = MappedFile::of(file_);
+  const auto mapped = MappedFile::of(file_, size_);
   look_at_all(seen, mapped.get());
-  for_each_entry([&](const Entry& entry, Checksum&) {
-    const auto found = live.find(entry.name);
-    if (found == live.end()) return;
-    auto* to = static_cast<char*>(found->second.mutable_data_ptr());
-    for_each_piece(entry, mapped.get(), [&](const char* bytes, std::uint64_t count) {
-      copy_bytes_past_caches(to, bytes, count);
-      to += count;
+  const auto each = [&](const std::function<void(const Entry&, const torch::Tensor&, Checksum&)>& body) {
+    for_each_entry([&](const Entry& entry, Checksum& checksum) {
+      if (const auto found = live.find(entry.name); found != live.end()) body(entry, found->second, checksum);
     });
-  });
-  if (file_.last_change() != before) fail(path(), "was written to while it was read");
+  };
+  try {
+    each([&](const Entry& entry, const torch::Tensor& tensor, Checksum&) {
+      auto* to = static_cast<char*>(tensor.mutable_data_ptr());
+      for_each_piece(entry, mapped.get(), [&](const char* bytes, std::uint64_t count) {
+        copy_bytes_past_caches(to, bytes, count);
+        to += count;
+      });
+    });
+    if (mapped != nullptr && mapped->is_leased()) return;
+    each([&](const Entry& entry, const torch::Tensor& tensor, Checksum& checksum) {  // are they the bytes of before?
+      checksum.restart();
+      checksum.add(tensor.const_data_ptr(), tensor.nbytes());
+      seen(entry.name, checksum);
+    });
+  } catch (const Error& error) {
+    throw Error(c10::str(error.what(), "; it was whole a moment ago: the live tensors have changed in part"));
+  }
 }
 
 CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,

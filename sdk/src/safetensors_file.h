@@ -35,7 +35,7 @@ class SafetensorsFile {
   Tensors read_all(const Seen& seen = {}) const;
   void look_at_all(const Seen& seen) const;  // the same in a buffer a thread
   // Looks at all, then puts the tensors that have one of their name in `live`, each of their dtype and shape, contiguous and
-  // on the CPU, into that one. What is refused is so before the first is touched, unless somebody writes to the file between.
+  // on the CPU, into that one. What is refused is so before the first is touched, unless the file changes meanwhile.
   void look_at_all_and_copy(const Seen& seen, const Tensors& live) const;
 
  private:

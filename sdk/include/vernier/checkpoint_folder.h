@@ -74,7 +74,9 @@ VERNIER_API StoredCheckpoint read_checkpoint_model(const std::string& path);
 // Puts the model's tensors of a checkpoint into the live ones of their names, as copy_ does: the same checks on every byte
 // first, so that a model is as it was after an Error, then the file once more, straight into the tensors. That takes no
 // memory for a second copy of them. Each live tensor must be in the checkpoint with its shape. Where one has another dtype,
-// stride or device, or shares memory with another, all go through memory of their own.
+// stride or device, or shares a part of another's memory, all go through memory of their own. A file that is written to, or
+// a disk that fails, between the two leaves the model partly restored, and the Error says so. Meanwhile, on local file
+// systems, a lease holds writers back; where one comes, the process gets a SIGURG, which is ignored unless it asks for it.
 VERNIER_API CheckpointManifest read_checkpoint_into(const std::string& path, const Tensors& live);
 
 // Makes the same checks as read_checkpoint on every byte, in a small buffer a thread.
