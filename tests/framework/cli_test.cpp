@@ -613,8 +613,8 @@ TEST_CASE("cli: two runs at once get a folder each, and a run in work cannot be 
   CHECK(place.train({"--resume=out"}) == 2);
   CAPTURE(place.err);
   CHECK(is_one_line(place.err));
-  const bool is_first = says(place.err, "process " + std::to_string(first.pid()) + ")");
-  CHECK((is_first || says(place.err, "process " + std::to_string(second.pid()) + ")")));
+  const bool is_first = says(place.err, "process " + std::to_string(first.pid()) + " on ");
+  CHECK((is_first || says(place.err, "process " + std::to_string(second.pid()) + " on ")));
   CHECK(says(place.err, "out is in use by another run"));
   for (auto* program : {&first, &second}) {
     program->send(SIGTERM);
