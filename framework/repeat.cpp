@@ -26,6 +26,17 @@ std::vector<Plugin*> plugins_at_work(const Wiring& wiring) {
   return all;
 }
 
+// Weights stand still while gradients are computed: a precision's masters need no copy.
+std::unordered_set<const c10::StorageImpl*> storages_of_weights(const Run& run) {
+  std::unordered_set<const c10::StorageImpl*> storages;
+  for (const auto& parameter : run.parameters) {
+    for (const auto& tensor : {parameter.model, parameter.owned}) {
+      if (tensor.has_storage()) storages.insert(tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+  return storages;
+}
+
 class MutedMonitors {
  public:
   explicit MutedMonitors(Bus& bus) : bus_(bus) { bus_.mute_monitors(true); }
@@ -47,20 +58,20 @@ Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
 
 Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins) {
   Moment moment;
-  moment.cpu = generator(torch::kCPU).get_state().clone();
-  if (!run.device.is_cpu()) moment.device = generator(run.device).get_state().clone();
+  moment.cpu = generator(torch::kCPU).get_state();  // a copy
+  if (!run.device.is_cpu()) moment.device = generator(run.device).get_state();
   for (const auto& buffer : run.model->buffers()) moment.buffers.emplace_back(buffer, buffer.detach().clone());
-  // Weights stand still while gradients are computed: a precision's masters need no copy.
-  std::unordered_set<const c10::StorageImpl*> still;
-  for (const auto& parameter : run.parameters) {
-    for (const auto& tensor : {parameter.model, parameter.owned}) {
-      if (tensor.has_storage()) still.insert(tensor.storage().unsafeGetStorageImpl());
-    }
-  }
+  std::unordered_set<const c10::StorageImpl*> weights;
+  const auto is_weight = [&](const torch::Tensor& tensor) {
+    if (weights.empty()) weights = storages_of_weights(run);
+    return weights.count(tensor.storage().unsafeGetStorageImpl()) != 0;
+  };
   for (auto* plugin : plugins) {
     auto state = plugin->save();
     for (auto& [name, tensor] : state.tensors) {
-      if (still.count(tensor.storage().unsafeGetStorageImpl()) == 0) tensor = tensor.detach().clone();
+      const bool is_of_nobody_else = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+      if (is_of_nobody_else || is_weight(tensor)) continue;
+      tensor = tensor.detach().clone();
     }
     moment.plugins.emplace_back(plugin, std::move(state));
   }
@@ -150,7 +161,8 @@ void Undo::keep(const Run& run, const Wiring& wiring) {
   std::vector<Plugin*> plugins = {wiring.task.get(), wiring.precision.get(), wiring.scaler.get(), wiring.accumulation.get(),
                                   wiring.distributed.get()};
   for (const auto& callback : wiring.callbacks) {
-    for (const auto event : {Event::StepBegin, Event::BatchReady, Event::LossReady, Event::GradientsReady}) {
+    for (const auto event : {Event::EpochEnd, Event::EpochBegin, Event::StepBegin, Event::BatchReady, Event::LossReady,
+                             Event::GradientsReady}) {
       if (!wiring.bus.listens(*callback, event)) continue;
       plugins.push_back(callback.get());
       break;
@@ -159,12 +171,14 @@ void Undo::keep(const Run& run, const Wiring& wiring) {
   kept_ = {};  // not twice at once
   kept_ = Repeat::take(run, plugins);
   drawn_ = run.drawn;
+  epoch_ = run.epoch;
   loss_ = run.loss;
 }
 
 void Undo::put(Run& run) const {
   Repeat::put(run, kept_);
   run.drawn = drawn_;
+  run.epoch = epoch_;
   run.loss = loss_;
 }
 

@@ -52,7 +52,7 @@ class Undo {
 
  private:
   Repeat::Moment kept_;
-  std::int64_t drawn_ = 0;
+  std::int64_t drawn_ = 0, epoch_ = 0;
   torch::Tensor loss_;
 };
 

@@ -6,6 +6,7 @@
 #include <vernier/error.h>
 #include <vernier/memory.h>
 
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -52,10 +53,11 @@ Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<
 void Trainer::step(Run& run) {
   run.metrics.clear();
   run.learning_rate_factor = 1.0;
-  if (memory_limit(run.device) > 0 && !optimizer_->steps_in_backward()) {
-    undo_.keep(run, wiring_);
-    can_undo_ = true;
-  }
+  keep_for_undo(run);
+  tell_exchanged(wiring_, run);
+  if (rewound_from_ >= 0) run.notice("rewound", {{"from", rewound_from_}, {"to", run.step}});
+  pass_over_dropped(run);
+  if (run.drawn % task_->batches_per_epoch() == 0) bus_.emit(Event::EpochBegin, run);
   bus_.emit(Event::StepBegin, run);
   run.batch = next_batch(run);
   if (repeat_.is_asked()) repeat_.keep(run, wiring_);
@@ -65,11 +67,27 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::GradientsReady, run);
   if (!optimizer_->divides_gradients()) run.gradients();
   can_undo_ = false;
+  rewound_from_ = -1;
   optimizer_->step(run);
   precision_->commit(run);
   scaler_->update(run);
   settle(run);
   bus_.emit(Event::StepEnd, run);
+}
+
+// For what may end the step before its update. It takes some microseconds: of steps under a millisecond only the first
+// thousand have it, for what others have trained since the last checkpoint is soon trained again.
+void Trainer::keep_for_undo(Run& run) {
+  constexpr auto is_short = std::chrono::milliseconds(1);
+  const auto now = std::chrono::steady_clock::now();
+  const auto last_step = now - std::exchange(begun_, now);
+  can_undo_ = false;
+  if (optimizer_->steps_in_backward() || (++begun_steps_ > 1000 && last_step < is_short)) return;
+  try {
+    undo_.keep(run, wiring_);
+    can_undo_ = true;
+  } catch (...) {  // a state that cannot be saved: the next checkpoint tells
+  }
 }
 
 void Trainer::rehearse(Run& run) {
@@ -231,7 +249,6 @@ void Trainer::compute_pieces_that_fit(Run& run) {
     run.notices.resize(told);
     if (!accumulation_->split_finer(run)) {
       called_ = culprit;
-      has_run_out_ = true;
       throw Error((trouble.empty() ? "another rank found no memory" : trouble) +
                   (run.piece.samples > 1 ? "; train in smaller pieces: [accumulation] use = \"fit\" finds their size"
                                          : "; a single sample is too much: compute activations again ([task] recompute), or "

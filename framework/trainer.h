@@ -5,6 +5,7 @@
 #include <vernier/roles.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -64,7 +65,7 @@ class Trainer {
   bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
 
   // Trains from run.step to run.steps, with a checkpoint at the end, at a signal, and where something throws between
-  // two steps. What throws is told as RunFailed and rethrown with plugin and step.
+  // two steps, or in one before its update. What throws is told as RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
 
   void step(Run& run);
@@ -84,6 +85,7 @@ class Trainer {
   void compute_gradients(Run& run, Tries tries);
   void compute_pieces(Run& run);
   void compute_pieces_that_fit(Run& run);
+  void keep_for_undo(Run& run);
   void undo(Run& run);
   void refuse_too_much_memory(const Run& run);
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
@@ -127,8 +129,9 @@ class Trainer {
   Rewind rewind_;
   Repeat repeat_;
   Undo undo_;
+  std::chrono::steady_clock::time_point begun_;  // the last step
+  std::int64_t begun_steps_ = 0;
   bool can_undo_ = false;  // a step has begun, and no weight has changed
-  bool has_run_out_ = false;  // of memory
   struct {
     Plugin* asker = nullptr;
     std::int64_t back = 0, drop = 0;

@@ -61,7 +61,7 @@ Outcome Trainer::train(Run& run) {
     attributed(run, [&] { loop(run); });
   } catch (...) {
     const auto failure = std::current_exception();
-    if (can_undo_ && (has_run_out_ || is_out_of_memory(failure))) undo(run);
+    if (can_undo_) undo(run);
     save_what_is_whole(run);
     try {
       bus_.emit(Event::RunFailed, run);
@@ -82,6 +82,7 @@ void Trainer::undo(Run& run) {
   try {
     limit_memory(run.device, 0);
     undo_.put(run);
+    asked_.clear();
     is_whole_ = true;
   } catch (...) {
     log(Level::error, "undoing the step", caught().message);
@@ -98,7 +99,6 @@ void Trainer::begin_metrics(Run& run) {
 
 void Trainer::loop(Run& run) {
   using Clock = std::chrono::steady_clock;
-  const std::int64_t batches = task_->batches_per_epoch();
   begin_metrics(run);
   bus_.emit(Event::RunBegin, run);
   if (validation_due_) {
@@ -110,10 +110,6 @@ void Trainer::loop(Run& run) {
   if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
   while (run.step < run.steps && stop_ == 0) {
     is_whole_ = false;
-    tell_exchanged(wiring_, run);
-    if (rewound_from_ >= 0) run.notice("rewound", {{"from", std::exchange(rewound_from_, -1)}, {"to", run.step}});
-    pass_over_dropped(run);
-    if (run.drawn % batches == 0) bus_.emit(Event::EpochBegin, run);
     const auto start = Clock::now();
     in_step_ = true;
     step(run);
@@ -229,7 +225,8 @@ void Trainer::save(Run& run) {
 
 // Hours of training need not be lost with a step that failed, where what it worked on is whole.
 void Trainer::save_what_is_whole(Run& run) {
-  if (!is_whole_ || saved_step_ == run.step || called_ == wiring_.checkpoint.get()) return;
+  const bool is_new = run.step > 0 && run.step != saved_step_;
+  if (!is_whole_ || !is_new || called_ == wiring_.checkpoint.get()) return;
   try {
     save(run);
   } catch (...) {

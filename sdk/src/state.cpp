@@ -1,3 +1,4 @@
+#include <ATen/EmptyTensor.h>
 #include <vernier/error.h>
 #include <vernier/state.h>
 
@@ -5,16 +6,28 @@
 
 namespace vernier {
 
+namespace {
+
+// Without the dispatcher: the runner has plugins save before every step.
+template <class Number>
+torch::Tensor scalar_of(Number value) {
+  auto tensor = at::detail::empty_cpu({}, torch::dtype(c10::CppTypeToScalarType<Number>::value));
+  *tensor.template mutable_data_ptr<Number>() = value;
+  return tensor;
+}
+
+}  // namespace
+
 void State::put(const std::string& name, torch::Tensor value) {
   tensors[name] = std::move(value);
 }
 
 void State::put(const std::string& name, std::int64_t value) {
-  tensors[name] = torch::scalar_tensor(value, torch::kInt64);
+  tensors[name] = scalar_of(value);
 }
 
 void State::put(const std::string& name, double value) {
-  tensors[name] = torch::scalar_tensor(value, torch::kFloat64);
+  tensors[name] = scalar_of(value);
 }
 
 void State::put(const std::string& name, const std::string& value) {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdio>
+#include <random>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -188,6 +189,27 @@ Trained train_in_two_parts(const Table& config, std::int64_t stop, int threads =
   return result_of(second);
 }
 
+// Ended by what threw in a step, before its update; then gone on with in plugins that are made anew.
+Trained train_after_failure(const Table& config, vernier::Event event, std::int64_t step) {
+  const TemporaryFolder output;
+  bool steps_in_backward = false;
+  {
+    SmallRun first(config, output.path().string());
+    first.on(event, [&](vernier::Run& run) {
+      if (run.step >= step) throw Error("boom");
+    });
+    CHECK(says(thrown_by([&] { first.train(); }).text, "boom"));
+    step = first.run.step;
+    steps_in_backward = first.wiring->optimizer->steps_in_backward();
+  }
+  SmallRun second(config, output.path().string());
+  const bool is_resumed = second.resume();
+  if (!steps_in_backward) REQUIRE(is_resumed);
+  if (!steps_in_backward) CHECK(second.run.step == step);
+  second.train();
+  return result_of(second);
+}
+
 // Among others before the last step of an epoch of `crowded`, below, and after it.
 void check_going_on(const Table& config) {
   const auto whole = train(config);
@@ -197,6 +219,15 @@ void check_going_on(const Table& config) {
     CAPTURE(stop);
     CHECK(train_in_two_parts(config, stop) == whole);
   }
+  using vernier::Event;
+  static std::mt19937 random(1);  // NOLINT: the same each time
+  constexpr std::array before_the_update = {Event::EpochBegin, Event::StepBegin, Event::BatchReady, Event::LossReady,
+                                            Event::GradientsReady};
+  const auto event = before_the_update[random() % before_the_update.size()];
+  const auto step = static_cast<std::int64_t>(1 + random() % 10);
+  CAPTURE(static_cast<int>(event));
+  CAPTURE(step);
+  CHECK(train_after_failure(config, event, step) == whole);
 }
 
 template <class Body>

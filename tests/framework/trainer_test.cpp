@@ -617,20 +617,60 @@ TEST_CASE("trainer: a signal while it prepares ends it before the next plugin") 
   CHECK(toy.run.model == nullptr);
 }
 
-TEST_CASE("trainer: what fails between two steps is saved first, what fails in one is not") {
-  const auto saved_by = [](Event event) {
+TEST_CASE("trainer: what fails between two steps is saved first, and what fails in one before its update") {
+  const auto saved_by = [](Event event, std::int64_t step = 3) {
     Toy toy;
-    toy.on(event, [](Run& run) {
-      if (run.step >= 3) throw std::runtime_error("boom");
+    toy.on(event, [step](Run& run) {
+      if (run.step >= step) throw std::runtime_error("boom");
     });
     toy.prepare(/*validate_every=*/3);
     CHECK_THROWS_AS(toy.trainer->train(toy.run), Error);
     return toy.memory().steps;
   };
   CHECK(saved_by(Event::Validated) == std::vector<std::int64_t>{3});
-  CHECK(saved_by(Event::GradientsReady).empty());
+  for (const auto event :
+       {Event::EpochBegin, Event::StepBegin, Event::BatchReady, Event::LossReady, Event::GradientsReady}) {
+    CHECK(saved_by(event) == std::vector<std::int64_t>{3});
+    CHECK(saved_by(event, 0).empty());  // nothing has been trained
+  }
   CHECK(saved_by(Event::StepEnd).empty());
   CHECK(saved_by(Event::EpochEnd).empty());
+}
+
+TEST_CASE("trainer: a failure in any role of a step before its update is saved as the step before left the run") {
+  struct Saved {
+    std::vector<std::int64_t> steps;
+    std::optional<vernier::State> last;
+  };
+  const auto saved_by = [](const std::string& name) -> Saved {
+    FaultyToy toy;
+    toy.wiring.checkpoint = std::make_unique<toy::Memory>();
+    faulty_call = name;
+    calls_left = 2;
+    CHECK_THROWS_AS(toy.prepare().train(toy.run), Error);
+    return {toy.memory().steps, toy.memory().last};
+  };
+  for (const std::string name : {"task.next", "task.loss", "precision.forward", "precision.collect", "scaler.scale",
+                                 "scaler.unscale", "accumulation.split", "distributed.reduce"}) {
+    CAPTURE(name);
+    faulty_call = "";
+    FaultyToy whole;
+    whole.wiring.checkpoint = std::make_unique<toy::Memory>();
+    whole.run.steps = 2;
+    whole.prepare().train(whole.run);
+    const auto saved = saved_by(name);
+    CHECK(saved.steps == std::vector<std::int64_t>{2});
+    REQUIRE(saved.last);
+    const auto wanted = vernier::take_snapshot(whole.run, whole.wiring.plugins());
+    for (const auto& [part, tensor] : wanted.tensors) {
+      CAPTURE(part);
+      CHECK(torch::equal(saved.last->tensor(part), tensor));
+    }
+  }
+  for (const std::string name : {"optimizer.step", "precision.commit", "scaler.update"}) {  // the weights may be half done
+    CAPTURE(name);
+    CHECK(saved_by(name).steps.empty());
+  }
 }
 
 TEST_CASE("trainer: a new model is given its first weights before anything is made from it") {
