@@ -459,6 +459,17 @@ TEST_CASE("with options that make it remember more, a stopped and resumed run is
   }
 }
 
+TEST_CASE("with the same options on two threads, a stopped and resumed run is the run that was not") {
+  const Quiet quiet;
+  for (const std::string options : remembering) {
+    CAPTURE(options);
+    // Large enough for two threads to share a sum.
+    const auto config = from_toml({crowded, "[task]\ninputs = 64\nhidden = [192]\n", with_brackets(options)});
+    CHECK(train_in_two_parts(config, 5, 2) == train(config, 2));
+  }
+  at::set_num_threads(1);
+}
+
 TEST_CASE("with every overlay in configs, a stopped and resumed run is the run that was not") {
   const Quiet quiet;
   for_each_overlay([](const fs::path& path) {
@@ -486,24 +497,12 @@ Choices overlays_of(const std::string& role) {
   return overlays;
 }
 
-// Every plugin of a role that was built, as its first overlay has it.
-Choices plugins_of(const std::string& role) {
-  Choices plugins;
-  const auto overlays = overlays_of(role);
-  for (const auto& plugin : built_plugins().list()) {
-    if (plugin.role != role) continue;
-    const auto overlay = std::ranges::find(overlays, '"' + plugin.name + '"',
-                                           [](const auto& each) { return default_in(each.second, "use"); });
-    REQUIRE_MESSAGE(overlay != overlays.end(), "configs/", role, " has no overlay with ", plugin.name);
-    plugins.emplace_back(plugin.name, overlay->second);
-  }
-  return plugins;
-}
-
 // What an overlay has for longer runs, so that it happens around the stop.
-std::string sooner(const std::string& plugin) {
-  if (plugin == "dynamic" || plugin == "per_layer") return "[scaler]\ngrowth_interval = 3\ninit_scale = 5e5\n";
-  return plugin == "schedule" ? "[accumulation]\nfrom = [0, 5]\n" : "";
+std::string sooner(const std::string& overlay) {
+  if (overlay.starts_with("dynamic") || overlay == "per_layer") {
+    return "[scaler]\ngrowth_interval = 3\ninit_scale = 5e5\n";
+  }
+  return overlay == "schedule" ? "[accumulation]\nfrom = [0, 5]\n" : "";
 }
 
 // Large enough for two threads to share a sum. It is stopped in the middle of an epoch.
@@ -521,9 +520,8 @@ batch_size = 32
 
 void check_every_combination(int threads) {
   const Quiet quiet;
-  // A precision's levels and roundings differ in what has to be remembered, so each overlay is one of its own.
-  const auto precisions = overlays_of("precision"), scalers = plugins_of("scaler"),
-             accumulations = plugins_of("accumulation"), optimizers = plugins_of("optimizer");
+  const auto precisions = overlays_of("precision"), scalers = overlays_of("scaler"),
+             accumulations = overlays_of("accumulation"), optimizers = overlays_of("optimizer");
   std::set<std::string> tried;
   for (const auto& [precision, precision_table] : precisions) {
     for (const auto& [scaler, scaler_table] : scalers) {
