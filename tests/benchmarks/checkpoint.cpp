@@ -7,8 +7,8 @@
 // A restore ends when tensors hold the values, in memory of their own or in a model that is there, whose tensors it leaves
 // alone until it has compared every byte's checksum: Vernier reads the file twice then. Python compares nothing. Its
 // load_file maps the file; the copy reads it. The stall of a save in the background is what the next backward pass begins
-// later for it: Vernier copies the optimizer's memory beside the forward pass. Nothing that is read comes from the disk: it is
-// in the system's cache. Stall and steps need a second core that is free.
+// later for it: Vernier copies the optimizer's memory beside the forward pass, which leaves it a core, or takes them all, or
+// is not there. Nothing that is read comes from the disk: it is in the system's cache. Steps need a second core that is free.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <dlfcn.h>
@@ -93,7 +93,7 @@ struct Measured {
 class Bars {
  public:
   // one: what is measured; other: what it is measured by, which may be missing.
-  void add(const char* name, const std::vector<Measured>& all, const std::string& one, const std::string& other,
+  void add(const std::string& name, const std::vector<Measured>& all, const std::string& one, const std::string& other,
            double most) {
     const auto find = [&](const std::string& wanted) {
       return std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.name == wanted; });
@@ -156,17 +156,17 @@ class Background {
     plugin_->write(state, run_);
   }
   // How much later the backward pass begins than without a save, in milliseconds.
-  double stall(const vernier::State& state, const std::function<void()>& forward) {
+  double stall(const vernier::State& state, const std::function<void()>& forward, int forward_threads) {
     const int threads = at::get_num_threads();
-    const auto on_one_thread = [&] {
-      at::set_num_threads(1);
+    const auto on_its_threads = [&] {
+      at::set_num_threads(forward_threads);
       forward();
       at::set_num_threads(threads);
     };
-    const double alone = time_of(on_one_thread);
+    const double alone = time_of(on_its_threads);
     return time_of([&] {
              start(state);
-             on_one_thread();
+             on_its_threads();
              bus_.emit(vernier::Event::LossReady, run_);
            }) -
            alone;
@@ -293,15 +293,27 @@ int main(int count, char** words) {
   };
   Background background(folder / "run");
   if (wants("stall")) {
+    const auto vernier_beside = [&](const char* name, int layers, int threads) {
+      return Measured{.name = name,
+                      .after = [&] { background.wait(); },
+                      .itself = [&, layers, threads] {
+                        return background.stall(state, [&] { forward(layers); }, threads);
+                      }};
+    };
+    const int cores = at::get_num_threads();
     const auto all = measure("stall of a save in the background",
                              with_python({{"a copy in memory", [&] { fill(live); }},
-                                          {.name = "Vernier",
-                                           .after = [&] { background.wait(); },
-                                           .itself = [&] { return background.stall(state, [&] { forward(10); }); }}},
+                                          vernier_beside("Vernier, a core is free", 10, 1),
+                                          vernier_beside("Vernier, training on all cores", 10 * cores, cores),
+                                          vernier_beside("Vernier, nothing to do meanwhile", 0, 1)},
                                          {"DCP async_save"}),
                              15);
-    bars.add("stall, to a copy in memory", all, "Vernier", "a copy in memory", 1.2);
-    bars.add("stall, to DCP's", all, "Vernier", "Python: DCP async_save", 0.2);
+    for (const std::string how : {"Vernier, a core is free", "Vernier, training on all cores"}) {
+      bars.add("stall, to a copy in memory: " + how, all, how, "a copy in memory", 1.2);
+      bars.add("stall, to DCP's: " + how, all, how, "Python: DCP async_save", 0.2);
+    }
+    bars.add("stall, to a copy in memory, with nothing to do meanwhile", all, "Vernier, nothing to do meanwhile",
+             "a copy in memory", 1.2);
   }
 
   if (wants("steps")) {
