@@ -13,6 +13,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "log.h"
 #include "output.h"
@@ -30,7 +31,7 @@ constexpr const char* usage = R"(usage: vernier checkpoint TOOL …
   list RUN                    the checkpoints of a run: step, size, age, whether it is whole
   verify PATH…                reads every byte; of a run, of all its checkpoints
   show PATH [PATTERN…]        tensors with dtype, shape and statistics; of those whose name matches ('*.weight')
-  export PATH FILE            the model's weights as FILE.safetensors; FILE.py: with a module of Python beside it
+  export PATH FILE            the model's weights as FILE.safetensors; FILE.py: with a torch.nn.Module beside it
   import FILE… NEW            weights of safetensors files, of all pieces of one too, as one that [run] init_from takes
 
 PATH is a checkpoint, or a run: of that the newest is meant.
@@ -327,6 +328,15 @@ void write_weights(const std::string& path, const Tensors& tensors) {
             << in_bytes(fs::file_size(path)) << '\n';
 }
 
+// The weights do not tell it.
+std::optional<std::int64_t> heads_of_gpt(const CheckpointManifest& manifest) {
+  const auto is_gpt = [](const CheckpointManifest::Plugin& plugin) { return plugin.id == "task/gpt"; };
+  if (std::ranges::none_of(manifest.plugins, is_gpt)) return std::nullopt;
+  const auto configuration = nlohmann::json::parse(manifest.configuration, nullptr, /*allow_exceptions=*/false);
+  const auto heads = configuration.value(nlohmann::json::json_pointer("/task/heads"), nlohmann::json());
+  return heads.is_number_integer() ? std::optional(heads.get<std::int64_t>()) : std::nullopt;
+}
+
 int export_weights(const Words& words, const po::variables_map& given) {
   if (words.size() != 2) {
     refuse(
@@ -351,7 +361,7 @@ int export_weights(const Words& words, const po::variables_map& given) {
   write_weights(file.string(), weights);
   if (!as_python) return 0;
   const auto from = c10::str("run ", stored.manifest.run, " after step ", stored.manifest.step);
-  write_file(target, python_module(file.filename().string(), from, weights));
+  write_file(target, python_module(file.filename().string(), from, weights, heads_of_gpt(stored.manifest)));
   std::cout << target.string() << ": loads it\n";
   return 0;
 }

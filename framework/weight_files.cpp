@@ -2,6 +2,8 @@
 
 #include <vernier/error.h>
 
+#include <string.h>
+
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -78,6 +80,48 @@ def load(path=None, device="cpu"):
     return weights
 
 
+class Model(torch.nn.Module):
+    """The weights as parameters and buffers of modules, by their dotted names."""
+
+    def __init__(self, path=None, device="cpu"):
+        super().__init__()
+        weights = load(path, device)
+        for name in TENSORS:
+            module, (*parts, last) = self, name.split(".")
+            for part in parts:
+                if part not in dict(module.named_children()):
+                    module.add_module(part, torch.nn.Module())
+                module = getattr(module, part)
+            if weights[name].is_floating_point() and last not in ("running_mean", "running_var"):
+                module.register_parameter(last, torch.nn.Parameter(weights[name]))
+            else:
+                module.register_buffer(last, weights[name])
+)";
+
+// As task/gpt computes it (plugins/task/gpt/model.cpp).
+constexpr const char* python_forward_of_gpt2 = R"(
+    def forward(self, tokens):
+        """Logits [batch, time, vocabulary] of what follows each of the tokens, int64 [batch, time]. No dropout."""
+
+        def linear(layer, x):  # a weight is [inputs, outputs]
+            return F.linear(x, layer.weight.t(), layer.bias)
+
+        def norm(layer, x):
+            return F.layer_norm(x, layer.weight.shape, layer.weight, layer.bias, 1e-5)
+
+        x = F.embedding(tokens, self.wte.weight) + self.wpe.weight[: tokens.shape[1]]
+        for block in self.h.children():
+            q, k, v = linear(block.attn.c_attn, norm(block.ln_1, x)).chunk(3, dim=2)
+            q, k, v = (y.unflatten(2, (HEADS, -1)).transpose(1, 2) for y in (q, k, v))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + linear(block.attn.c_proj, y.transpose(1, 2).flatten(2))
+            y = F.gelu(linear(block.mlp.c_fc, norm(block.ln_2, x)), approximate="tanh")
+            x = x + linear(block.mlp.c_proj, y)
+        return F.linear(norm(self.ln_f, x), self.wte.weight)
+)";
+
+constexpr const char* python_program = R"(
+
 if __name__ == "__main__":
     loaded = load(*sys.argv[1:2])
     for name, tensor in loaded.items():
@@ -128,6 +172,17 @@ std::int64_t count_blocks(const Tensors& tensors) {
   return layers;
 }
 
+bool is_gpt2(const Tensors& tensors) {
+  const auto tokens = tensors.find("wte.weight"), positions = tensors.find("wpe.weight");
+  if (tokens == tensors.end() || positions == tensors.end()) return false;
+  if (tokens->second.dim() != 2 || positions->second.dim() != 2) return false;
+  const auto shapes =
+      gpt2_shapes(count_blocks(tensors), tokens->second.size(1), tokens->second.size(0), positions->second.size(0));
+  return std::ranges::equal(tensors, shapes, [](const auto& tensor, const auto& shape) {
+    return tensor.first == shape.first && tensor.second.sizes() == c10::IntArrayRef(shape.second);
+  });
+}
+
 }  // namespace
 
 Tensors best_weights(const StoredCheckpoint& stored) {
@@ -162,18 +217,30 @@ Tensors cast_weights(const std::string& path, const Tensors& tensors, torch::Sca
   return cast;
 }
 
-std::string python_module(const std::string& weights, const std::string& from, const Tensors& tensors) {
+std::string python_module(const std::string& weights, const std::string& from, const Tensors& tensors,
+                          std::optional<std::int64_t> heads) {
+  const bool has_forward = heads && is_gpt2(tensors);
   std::ostringstream out;
-  out << "# Weights of " << from << ".\n#\n"
-      << "#   weights = load()    names, dtypes and shapes are checked; needs torch and safetensors\n"
+  out << "# Weights of " << from << "; needs torch and safetensors.\n#\n"
+      << "#   weights = load()    the tensors by name; names, dtypes and shapes are checked\n"
+      << "#   model = Model()     a torch.nn.Module that has them"
+      << (has_forward ? ": logits = model(tokens)\n" : "; a subclass of yours gives it a forward\n")
       << "#\n# Run as a program it checks the file, or that of the path it is given, and prints what is in it.\n"
-      << "import os\nimport sys\n\nimport torch\nfrom safetensors.torch import load_file\n\n"
-      << "FILE = " << python_text(weights) << "\n\nTENSORS = {\n";
-  for (const auto& [name, tensor] : tensors) {
+      << "import os\nimport sys\n\nimport torch\n"
+      << (has_forward ? "import torch.nn.functional as F\n" : "") << "from safetensors.torch import load_file\n\n"
+      << "FILE = " << python_text(weights) << "\n\n";
+  if (has_forward) out << "HEADS = " << *heads << "\n\n";
+  out << "TENSORS = {\n";
+  // The tenth layer comes after the second: modules are made in this order, and who goes through them expects it.
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  std::ranges::stable_sort(names, [](const auto& a, const auto& b) { return ::strverscmp(a.c_str(), b.c_str()) < 0; });
+  for (const auto& name : names) {
+    const auto& tensor = tensors.at(name);
     out << "    " << python_text(name) << ": (" << python_dtype(tensor.scalar_type()) << ", "
         << python_shape(tensor.sizes()) << "),\n";
   }
-  out << "}\n" << python_code;
+  out << "}\n" << python_code << (has_forward ? python_forward_of_gpt2 : "") << python_program;
   return out.str();
 }
 

@@ -16,9 +16,11 @@ Tensors best_weights(const StoredCheckpoint& stored);
 // Floating-point tensors in another dtype. Refuses, naming path and tensor, what has no finite value there.
 Tensors cast_weights(const std::string& path, const Tensors& tensors, torch::ScalarType dtype);
 
-// A module of Python that loads the file `weights`, which stands beside it, by safetensors, and checks names, dtypes
-// and shapes. from: where the weights are from, a line for its reader.
-std::string python_module(const std::string& weights, const std::string& from, const Tensors& tensors);
+// A module of Python that loads the file `weights`, which stands beside it, by safetensors, checks names, dtypes and
+// shapes, and has a torch.nn.Module of them. from: where the weights are from, a line for its reader. heads: where the
+// tensors have GPT-2's names and shapes, the module gets its forward with so many.
+std::string python_module(const std::string& weights, const std::string& from, const Tensors& tensors,
+                          std::optional<std::int64_t> heads = std::nullopt);
 
 // GPT-2's published tensors under the names and in the shapes that task/gpt has. Takes names with "transformer." before
 // them, weights as Conv1D or transposed as Linear, causal masks and a head that is the token embedding. told: a line on

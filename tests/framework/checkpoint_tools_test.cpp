@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "program.h"
+#include "python.h"
 #include "same_tensors.h"
 #include "thrown.h"
 #include "weight_files.h"
@@ -75,18 +76,6 @@ struct FakeRun {
 
 Tensors weights() {
   return {{"layer.weight", torch::arange(6, torch::kFloat32).reshape({2, 3})}, {"layer.bias", torch::zeros({2})}};
-}
-
-bool has_python(const std::string& modules) {
-  return std::system(("python3 -c 'import " + modules + "' >/dev/null 2>&1").c_str()) == 0;
-}
-
-int python(const std::string& arguments, const fs::path& folder, std::string& out) {
-  const auto file = folder / "python.out";
-  const int status =
-      std::system(("cd '" + folder.string() + "' && python3 " + arguments + " >python.out 2>&1").c_str());
-  out = read_text(file);
-  return status;
 }
 
 // GPT-2 of 2 layers, width 4, as it is published.
@@ -304,14 +293,16 @@ TEST_CASE("checkpoint: Python reads what a run saved, and what was exported, wit
   run.save(3, weights());
   CHECK(call({"export", run.path(), run.folder / "model.py", "--dtype=bfloat16"}).status == 0);
   const auto text = read_text(run.folder / "model.py");
-  CHECK(text.starts_with("# Weights of run test after step 3.\n"));
+  CHECK(text.starts_with("# Weights of run test after step 3; needs torch and safetensors.\n"));
   CHECK(says(text, "FILE = \"model.safetensors\"\n"));
   CHECK(says(text, "    \"layer.weight\": (torch.bfloat16, (2, 3)),\n"));
+  CHECK_FALSE(says(text, "def forward"));
+  std::string out;
+  CHECK_MESSAGE(python("-m py_compile model.py", run.folder.path(), out) == 0, out);
   if (!has_python("torch, safetensors")) {
     MESSAGE("python3 has no torch with safetensors here: what it reads is not tried");
     return;
   }
-  std::string out;
   CHECK(python("model.py", run.folder.path(), out) == 0);
   CHECK(out == "layer.bias  torch.bfloat16  (2,)\nlayer.weight  torch.bfloat16  (2, 3)\n2 tensors, as they must be\n");
   vernier::save_safetensors(run.folder / "other.safetensors", {{"layer.weight", torch::zeros({2, 3})}});
@@ -321,6 +312,51 @@ TEST_CASE("checkpoint: Python reads what a run saved, and what was exported, wit
                "sorted(load_file(\"checkpoints/step-00000003/model.safetensors\").items())})'",
                run.folder.path(), out) == 0);
   CHECK(out == "{'layer.bias': [0.0, 0.0], 'layer.weight': [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]}\n");
+}
+
+TEST_CASE("checkpoint export: a torch.nn.Module has all names, as parameters and buffers, layers in their order") {
+  const FakeRun run;
+  Tensors model;
+  for (std::int64_t layer = 0; layer < 12; ++layer) {
+    const auto name = "deep.layers." + std::to_string(layer) + ".norm.";
+    model[name + "weight"] = torch::full({3}, static_cast<double>(layer));
+    model[name + "running_var"] = torch::ones({3});
+    model[name + "num_batches_tracked"] = torch::scalar_tensor(layer, torch::kInt64);
+  }
+  model["scale"] = torch::ones({});
+  run.save(1, model);
+  CHECK(call({"export", run.path(), run.folder / "model.py"}).status == 0);
+  const auto text = read_text(run.folder / "model.py");
+  CHECK(text.find("\"deep.layers.2.norm.weight\"") < text.find("\"deep.layers.10.norm.weight\""));
+  if (!has_python("torch, safetensors")) {
+    MESSAGE("python3 has no torch with safetensors here: the module is not made");
+    return;
+  }
+  run.folder.write("use.py", R"(import torch
+from model import Model, load
+
+class Mine(Model):
+    def forward(self, x):
+        for layer in self.deep.layers.children():
+            x = 2 * x + layer.norm.weight.sum()
+        return x * self.scale
+
+mine = Mine()
+weights = load()
+print(mine.load_state_dict({name: 2 * tensor for name, tensor in weights.items()}, strict=True))
+print(mine.load_state_dict(weights, strict=True), mine.state_dict().keys() == weights.keys())
+print(len(list(mine.parameters())), [name for name, _ in mine.named_parameters()][2:4], len(list(mine.buffers())))
+y = mine(torch.zeros(()))
+y.backward()
+print(y.item(), mine.scale.grad.item(), mine.deep.get_submodule("layers.11").norm.weight.grad.tolist())
+)");
+  std::string out;
+  CHECK(python("use.py", run.folder.path(), out) == 0);
+  double y = 0;
+  for (int layer = 0; layer < 12; ++layer) y = 2 * y + 3 * layer;
+  CHECK(out == c10::str("<All keys matched successfully>\n<All keys matched successfully> True\n"
+                        "13 ['deep.layers.1.norm.weight', 'deep.layers.2.norm.weight'] 24\n",
+                        y, ".0 ", y, ".0 [1.0, 1.0, 1.0]\n"));
 }
 
 TEST_CASE("checkpoint: weights go out of a run of task/gpt and into a new one") {
