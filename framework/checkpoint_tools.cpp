@@ -38,7 +38,9 @@ PATH is a checkpoint, or a run: of that the newest is meant.
 
 options
   --dtype DTYPE               export, import: float32, bfloat16 or float16; else as they are
-  --weights masters|model     export: float32 masters where the run kept them (the default), or what the model had
+  --weights masters|model|average
+                              export: float32 masters where the run kept them (the default), what the model had, or
+                              the average that callback/ema keeps
   --layout gpt2               import: from GPT-2's published names and shapes into those of task/gpt
 )";
 
@@ -348,7 +350,9 @@ int export_weights(const Words& words, const po::variables_map& given) {
     refuse(words[1] + ": its name must end in .safetensors, or in .py for a module of Python beside it");
   }
   const auto which = given.count("weights") != 0 ? given["weights"].as<std::string>() : "masters";
-  if (which != "masters" && which != "model") refuse("--weights is " + which + ", and must be masters or model");
+  if (which != "masters" && which != "model" && which != "average") {
+    refuse("--weights is " + which + ", and must be masters, model or average");
+  }
   const auto dtype = dtype_in(given);
   const auto file = fs::path(target).replace_extension(".safetensors");
   if (as_python) refuse_what_is_there(target);
@@ -356,7 +360,9 @@ int export_weights(const Words& words, const po::variables_map& given) {
 
   std::string path;
   const auto stored = read_newest(words[0], path);
-  auto weights = which == "masters" ? best_weights(stored) : stored.model;
+  auto weights = which == "masters"   ? best_weights(stored)
+                 : which == "average" ? averaged_weights(path, stored)
+                                      : stored.model;
   if (dtype) weights = cast_weights(path, weights, *dtype);
   write_weights(file.string(), weights);
   if (!as_python) return 0;

@@ -20,12 +20,12 @@ namespace {
   refuse(path, "tensor '" + tensor + "': " + text);
 }
 
-// What a precision keeps under "plugin/precision/<its name>/…/<kind>/<name of the weight>".
-Tensors kept_by_precision(const StoredCheckpoint& stored, const std::string& kind) {
+// What is kept under "<plugin>…/<kind>/<name of the weight>".
+Tensors kept_by(const std::string& plugin, const StoredCheckpoint& stored, const std::string& kind) {
   Tensors kept;
   for (const auto& [name, tensor] : stored.state) {
     const auto place = name.find("/" + kind + "/");
-    if (name.starts_with("plugin/precision/") && place != std::string::npos) {
+    if (name.starts_with(plugin) && place != std::string::npos) {
       kept[name.substr(place + kind.size() + 2)] = tensor;
     }
   }
@@ -186,8 +186,8 @@ bool is_gpt2(const Tensors& tensors) {
 }  // namespace
 
 Tensors best_weights(const StoredCheckpoint& stored) {
-  const auto masters = kept_by_precision(stored, "master");
-  const auto compensations = kept_by_precision(stored, "compensation");
+  const auto masters = kept_by("plugin/precision/", stored, "master");
+  const auto compensations = kept_by("plugin/precision/", stored, "compensation");
   Tensors weights;
   for (const auto& [name, tensor] : stored.model) {
     const auto master = masters.find(name), compensation = compensations.find(name);
@@ -199,6 +199,14 @@ Tensors best_weights(const StoredCheckpoint& stored) {
       weights[name] = tensor;
     }
   }
+  return weights;
+}
+
+Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored) {
+  const auto averages = kept_by("plugin/callback/ema/", stored, "average");
+  if (averages.empty()) refuse(path, "has no average of the weights; a run with [[callback]] use = \"ema\" keeps one");
+  auto weights = best_weights(stored);
+  for (const auto& [name, average] : averages) weights[name] = average;
   return weights;
 }
 

@@ -13,6 +13,10 @@ namespace vernier {
 // one, the weight plus its compensation where it kept that.
 Tensors best_weights(const StoredCheckpoint& stored);
 
+// The same with the first callback/ema's average in the place of what it averages; buffers are as they are. Refuses,
+// naming path, a checkpoint without one.
+Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored);
+
 // Floating-point tensors in another dtype. Refuses, naming path and tensor, what has no finite value there.
 Tensors cast_weights(const std::string& path, const Tensors& tensors, torch::ScalarType dtype);
 

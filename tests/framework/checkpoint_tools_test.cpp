@@ -189,12 +189,22 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
   check_equal(vernier::load_safetensors(run.folder / "model.safetensors"),
               {{"w", low}, {"kahan", low}, {"seen", torch::ones({1}, torch::kInt64)}});
   CHECK(call({"export", run.at(1), run.folder / "half.safetensors", "--dtype=float16"}).status == 0);
+  CHECK(refusal({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}) ==
+        configuration(run.at(1) + ": has no average of the weights; a run with [[callback]] use = \"ema\" keeps one"));
+  run.save(3, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}},
+           {{"plugin/precision/bf16/master/w", master},
+            {"plugin/callback/ema/updates", torch::scalar_tensor(3, torch::kInt64)},
+            {"plugin/callback/ema/average/w", 2 * master},
+            {"plugin/callback/ema#2/average/w", 3 * master}});
+  CHECK(call({"export", run.at(3), run.folder / "average.safetensors", "--weights=average"}).status == 0);
+  check_equal(vernier::load_safetensors(run.folder / "average.safetensors"),
+              {{"w", 2 * master}, {"seen", torch::ones({1}, torch::kInt64)}});
   const auto half = vernier::read_safetensors(run.folder / "half.safetensors");
   CHECK(half.tensors.at("w").equal(master.to(torch::kFloat16)));
   CHECK(half.metadata == vernier::Metadata{{"format", "pt"}});
-  run.save(2, {{"w", torch::full({2}, 1e6)}});
+  run.save(4, {{"w", torch::full({2}, 1e6)}});
   CHECK(refusal({"export", run.path(), run.folder / "large.safetensors", "--dtype=float16"}) ==
-        configuration(run.at(2) + ": tensor 'w': 2 of its values are too large for float16; take bfloat16 or float32"));
+        configuration(run.at(4) + ": tensor 'w': 2 of its values are too large for float16; take bfloat16 or float32"));
   CHECK_FALSE(fs::exists(run.folder / "large.safetensors"));
 }
 
@@ -219,7 +229,7 @@ TEST_CASE("checkpoint: bad calls end in one line that says what to do") {
   CHECK(refusal({"export", run.path(), out, "--dtype=fp8"}) ==
         configuration("--dtype is fp8, and must be float32, bfloat16 or float16"));
   CHECK(refusal({"export", run.path(), out, "--weights=best"}) ==
-        configuration("--weights is best, and must be masters or model"));
+        configuration("--weights is best, and must be masters, model or average"));
   CHECK(refusal({"import", file}).kind == 2);
   CHECK(refusal({"import", file, out, "--layout=llama"}) == configuration("--layout is llama, and must be gpt2"));
   CHECK(says(refusal({"import", file, out}).text, file + ": is not a safetensors file"));
