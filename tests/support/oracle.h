@@ -22,6 +22,7 @@ class Oracle {
     return found->second;
   }
   bool has(const std::string& name) const { return tensors_.count(name) != 0; }
+  const vernier::Tensors& tensors() const { return tensors_; }
 
  private:
   vernier::Tensors tensors_;
