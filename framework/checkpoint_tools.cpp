@@ -335,6 +335,7 @@ std::optional<std::int64_t> heads_of_gpt(const CheckpointManifest& manifest) {
   const auto is_gpt = [](const CheckpointManifest::Plugin& plugin) { return plugin.id == "task/gpt"; };
   if (std::ranges::none_of(manifest.plugins, is_gpt)) return std::nullopt;
   const auto configuration = nlohmann::json::parse(manifest.configuration, nullptr, /*allow_exceptions=*/false);
+  if (!configuration.is_object()) return std::nullopt;
   const auto heads = configuration.value(nlohmann::json::json_pointer("/task/heads"), nlohmann::json());
   return heads.is_number_integer() ? std::optional(heads.get<std::int64_t>()) : std::nullopt;
 }
