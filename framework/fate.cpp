@@ -29,6 +29,7 @@ void Fates::look(const Run& run) {
 void Fates::count(Run& run) {
   const auto count_one = [&run](const Fate& fate, std::int64_t step) {
     run.updates += fate.is_skipped ? 0 : 1;
+    if (fate.has_overflowed) run.amp.add_overflow();
     if (fate.is_skipped) tell(run, step, fate);
   };
   if (const auto before = last()) count_one(*before, run.step);
@@ -47,7 +48,7 @@ Fate Fates::now(const Run& run) {
   if (!is_set(run.found_inf)) return {};
   if (not_finite_.empty()) not_finite_ = run.non_finite_gradients();
   const bool has_overflowed = run.overflow.defined() && is_set(run.overflow);
-  return {true, has_overflowed || !not_finite_.empty(), some_of(not_finite_)};
+  return {true, has_overflowed, some_of(not_finite_)};
 }
 
 // In one tensor. Which gradients are not finite is known where the scaler has read each of them.
@@ -77,7 +78,8 @@ std::optional<Fate> Fates::last() {
 
 void Fates::tell(Run& run, std::int64_t step, const Fate& fate) {
   std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
-  details.emplace_back("reason", std::string(fate.has_overflowed ? "gradients not finite" : "vetoed"));
+  const bool is_veto = !fate.has_overflowed && fate.gradients.empty();
+  details.emplace_back("reason", std::string(is_veto ? "vetoed" : "gradients not finite"));
   if (!fate.gradients.empty()) details.emplace_back("gradients", fate.gradients);
   run.notice("step_skipped", std::move(details));
 }
@@ -98,7 +100,8 @@ void Fates::save(State& state) {
 void Fates::load(const State& state) {
   forget();
   if (!state.has("skipped")) return;
-  last_ = Fate{state.integer("skipped") != 0, true, ""};
+  const bool is_skipped = state.integer("skipped") != 0;
+  last_ = Fate{is_skipped, is_skipped, ""};
   if (!state.has("overflowed")) return;
   last_->has_overflowed = state.integer("overflowed") != 0;
   last_->gradients = state.text("not_finite");

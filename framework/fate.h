@@ -14,15 +14,15 @@ namespace vernier {
 
 struct Fate {
   bool is_skipped = false;
-  bool has_overflowed = false;  // else a listener has vetoed it
-  std::string gradients;        // some of those that were not finite
+  bool has_overflowed = false;  // as the scaler found it
+  std::string gradients;        // some of those that were not finite; neither: a listener has vetoed the update
 };
 
 // Of all steps in turn. Main thread only.
 class Fates {
  public:
   void look(const Run& run);  // when the gradients are computed, before a listener clips them, which spreads a nan
-  void count(Run& run);       // when the update is done: run.updates and the notice, of the step that is known now
+  void count(Run& run);       // when the update is done: run.updates, run.amp and the notice, of the step known now
   std::optional<Fate> last(); // of the step before, where it was not known then and count() has not told it; waits for it
   static void tell(Run& run, std::int64_t step, const Fate& fate);  // the notice step_skipped
   void forget();

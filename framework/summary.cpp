@@ -75,23 +75,24 @@ bool is_summary_of(const std::string& path, const Run& run) {
   return summary.value("ended_by", Json()) == "done" && summary.value("steps", Json()) == run.step;
 }
 
-void count_step(AmpStats& stats, const Run& run, double seconds) {
-  stats.add({.seconds = seconds, .is_amp = run.overflow.defined()});
+void count_step(Run& run) {
+  run.amp.add({.is_amp = run.overflow.defined()});
   for (const auto* metric : run.metrics.set_now()) {
-    if (metric->name == "scale" && (run.device.is_cpu() || stats.history().empty())) {
-      stats.set_scale(run.step + 1, metric->value());
+    if (metric->name == "scale" && (!run.learns_late || run.amp.history().empty())) {
+      run.amp.set_scale(run.step + 1, metric->value());
     } else if (metric->name == "underflow") {
       const auto* share = std::get_if<torch::Tensor>(&metric->number);
-      stats.add_underflow(share != nullptr ? *share : torch::scalar_tensor(metric->value()));
+      run.amp.add_underflow(share != nullptr ? *share : torch::scalar_tensor(metric->value()));
     }
   }
+}
+
+void count_scale_changes(Run& run) {
   for (const auto& notice : run.notices) {
+    if (notice.name != "scale_changed") continue;
     for (const auto& [key, detail] : notice.details) {
-      const auto* text = std::get_if<std::string>(&detail);
       const auto* number = std::get_if<double>(&detail);
-      const bool is_overflow = text != nullptr && *text == "gradients not finite" && run.overflow.defined();
-      if (notice.name == "step_skipped" && is_overflow) stats.add_overflow();
-      if (notice.name == "scale_changed" && key == "to" && number != nullptr) stats.set_scale(run.step + 2, *number);
+      if (key == "to" && number != nullptr) run.amp.set_scale(run.step + 2, *number);
     }
   }
 }
@@ -110,7 +111,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["steps"] = run.step;
   summary["updates_applied"] = outcome.updates;
   summary["updates_skipped"] = run.step - outcome.updates;
-  auto amp = Json::parse(outcome.amp.json());
+  auto amp = Json::parse(run.amp.json());
   for (const auto* of_loops : {"mean_step_seconds", "memory_saved"}) amp.erase(of_loops);
   summary["amp"] = std::move(amp);
   summary["samples"] = run.samples;

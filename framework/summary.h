@@ -15,9 +15,10 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
 // that of a shorter run.
 bool is_summary_of(const std::string& path, const Run& run);
 
-// One step, at its end, into the counts: overflows from notices, the scale and underflow from metrics. On a GPU it waits
-// for the first scale alone; later ones come from the notices.
-void count_step(AmpStats& stats, const Run& run, double seconds);
+// One step, before its end is told, into run.amp, but for its overflow: scale and underflow from metrics. Where the host
+// learns late it waits for the first scale alone; later ones come from the notices of the step, when all are there.
+void count_step(Run& run);
+void count_scale_changes(Run& run);
 
 // Every option of every plugin as it was read, as a JSON object: what a checkpoint keeps.
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring);

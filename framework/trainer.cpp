@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "snapshot.h"
+#include "summary.h"
 
 namespace vernier {
 
@@ -290,6 +291,7 @@ void Trainer::settle(Run& run) {
   run.samples += run.batch.samples;
   run.tokens += run.batch.tokens;
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
+  count_step(run);
   fates_.count(run);
 }
 

@@ -1,7 +1,6 @@
 // The training loop. Trainer::step is the one to read first.
 #pragma once
 
-#include <vernier/amp_stats.h>
 #include <vernier/roles.h>
 
 #include <atomic>
@@ -41,7 +40,6 @@ struct Outcome {
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
-  AmpStats amp;                                                 // of the whole run
   int signal = 0;                                               // that ended the run early, or 0
 };
 

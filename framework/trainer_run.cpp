@@ -29,7 +29,7 @@ void Trainer::load(Run& run, const State& own) {
   if (own.has("samples_of_batch")) samples_of_batch_ = own.integer("samples_of_batch");
   rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
   fates_.load(own);
-  if (own.has("amp/total_steps")) outcome_.amp.load(own.part("amp"));
+  if (own.has("amp/total_steps")) run.amp.load(own.part("amp"));
   run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
   best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
   const auto real = [&](const char* name) {
@@ -117,13 +117,12 @@ void Trainer::loop(Run& run) {
     const bool last = run.step + 1 == run.steps;
     validation_due_ = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
     if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    outcome_.seconds += seconds;
+    outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     outcome_.steps += 1;
     outcome_.samples += run.batch.samples;
     outcome_.tokens += run.batch.tokens;
     outcome_.pieces += static_cast<std::int64_t>(run.metrics.value("pieces").value_or(1));
-    count_step(outcome_.amp, run, seconds);
+    count_scale_changes(run);
     run.notices.clear();  // every listener has seen them
     run.step += 1;
     conclude(run);
@@ -132,7 +131,7 @@ void Trainer::loop(Run& run) {
   if (saved_step_ != run.step) save(run);
   if (const auto last = fates_.last(); last && last->is_skipped) {  // on a GPU
     Fates::tell(run, run.step, *last);
-    if (last->has_overflowed) outcome_.amp.add_overflow();
+    if (last->has_overflowed) run.amp.add_overflow();
   }
   bus_.emit(Event::RunEnd, run);
 }
@@ -204,7 +203,7 @@ State Trainer::snapshot(const Run& run) {
   fates_.save(fates);
   snapshot.put("trainer", fates);
   if (const auto exchanges = exchanges_of(wiring_); !exchanges.empty()) snapshot.put("trainer/exchanges", exchanges);
-  snapshot.put("trainer/amp", outcome_.amp.state());
+  snapshot.put("trainer/amp", run.amp.state());
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);

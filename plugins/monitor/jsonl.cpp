@@ -1,10 +1,11 @@
 // jsonl: what the run measures, a line of JSON a step, for plots and for comparing runs:
-//   {"step":200,"loss":2.25,"learning_rate":3e-04,"updates":199,"notices":[{"name":"step_skipped","step":200}]}
+//   {"step":200,"loss":2.25,"scale":32768,"updates":199,"overflows":1,"notices":[{"name":"step_skipped","step":200}]}
 //   {"step":200,"validation_loss":2.5}
-// Each metric that was set in the step has its key; "updates" counts those applied, "notices" stands where there are
-// any. Numbers read back exactly; those that JSON lacks are "nan", "inf" and "-inf". A resumed run goes on in the same
-// file, which becomes that of a run that was never stopped: there is nothing in it about time or checkpoints. Where a
-// run goes back in memory, the steps that come again have a second line, the first of them with the notice "rewound".
+// Each metric that was set in the step has its key; "updates" counts those applied, "overflows" the steps whose gradients
+// were not finite, from the first that a scaler checked; "notices" stands where there are any. Numbers read back exactly;
+// those that JSON lacks are "nan", "inf" and "-inf". A resumed run goes on in the same file, which becomes that of a run
+// that was never stopped: there is nothing in it about time or checkpoints. Where a run goes back in memory, the steps
+// that come again have a second line, the first of them with the notice "rewound", and are counted once.
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last one always have theirs
 // On a GPU each line waits for the device.
@@ -198,6 +199,7 @@ class Jsonl final : public vernier::Monitor {
     if (run.loss.defined()) line.add("loss", run.loss.item<double>());
     for (const auto* metric : metrics) line.add(metric->name, metric->value());
     line.add("updates", run.updates);
+    if (run.amp.amp_steps() > 0) line.add("overflows", run.amp.overflows());
     if (!notices.empty()) line.add("notices", notices);
     append(line);
   }

@@ -3,8 +3,9 @@
 //   every = 50       steps between plain lines; the last step always has one
 //   interval = 0.1   seconds between two drawings of the bar
 //   rate = "auto"    tokens a second where the task counts them, else steps; or "steps", "samples", "tokens"
-// Validation results and notices have lines of their own. Steps are counted from 1, the rate and the time left are
-// those of this process without its validations. The host waits for the device only where it draws.
+// Skipped updates and overflows are told where there are any, with their share of the steps. Validation results and notices
+// have lines of their own. Steps are counted from 1, the rate and the time left are those of this process without its
+// validations. The host waits for the device only where it draws.
 #include <ATen/DeviceAccelerator.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -267,6 +268,9 @@ class Progress final : public vernier::Monitor {
     if (const auto skipped = skipped_updates(run, step); skipped > 0) {
       const double share = static_cast<double>(skipped) / static_cast<double>(step);
       add(1, c10::str("skipped ", skipped) + print(" (%.2g%%)", 100 * share));
+    }
+    if (const auto overflows = run.amp.overflows(); overflows > 0) {
+      add(0, c10::str("overflows ", overflows) + print(" (%.2g%%)", 100 * run.amp.overflow_ratio()));
     }
     if (underflow_) add(0, "underflow " + print("%.2g%%", 100 * *underflow_));
     if (const auto rate = shown_rate(run); !rate.empty()) add(5, rate);

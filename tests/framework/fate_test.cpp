@@ -43,7 +43,13 @@ struct Course : toy::Toy {
         for (const auto& notice : now.notices) told.push_back(notice.text());
       });
     }
-    look(Event::StepEnd, [this](const Run& now) { updates.push_back(now.updates); });
+    look(Event::StepEnd, [this](const Run& now) {
+      updates.push_back(now.updates);
+      overflows.push_back(now.amp.overflows());
+      CHECK(now.amp.total_steps() == now.step + 1);
+      CHECK(now.amp.amp_steps() == now.step + 1);
+    });
+    look(Event::RunEnd, [this](const Run& now) { overflows.push_back(now.amp.overflows()); });
     prepare();
   }
   Texts skips() const {
@@ -56,7 +62,7 @@ struct Course : toy::Toy {
   std::array<int, steps> kinds{};
   bool spoil = false, has_hook = false;
   Texts told;
-  std::vector<std::int64_t> updates;
+  std::vector<std::int64_t> updates, overflows;  // as a monitor sees them; overflows: at RunEnd too
 };
 
 bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
@@ -73,8 +79,18 @@ TEST_CASE("fate: learnt a step late it is the same, with reason and gradients, a
     CHECK(equal(late.weights(), at_once.weights()));
     CHECK(late.skips() == at_once.skips());
     CHECK(then.updates == now.updates);
-    CHECK(then.amp.overflows() == now.amp.overflows());
+    CHECK(late.run.amp.overflows() == at_once.run.amp.overflows());
     for (std::size_t i = 1; i < steps; ++i) CHECK(late.updates[i] == at_once.updates[i - 1]);
+    std::vector<std::int64_t> counted;
+    for (const auto kind : at_once.kinds) {
+      const bool is_overflow = kind == 1 || kind == 2;
+      counted.push_back((counted.empty() ? 0 : counted.back()) + (is_overflow ? 1 : 0));
+    }
+    counted.push_back(counted.back());  // at RunEnd
+    CHECK(at_once.overflows == counted);
+    counted.pop_back();
+    counted.insert(counted.begin(), 0);  // the last step's is known at RunEnd
+    CHECK(late.overflows == counted);
     Texts expected;
     for (std::size_t i = 0; i < steps; ++i) {
       const auto step = "step_skipped step=" + std::to_string(i + 1);
@@ -103,7 +119,8 @@ TEST_CASE("fate: learnt late, a run that is stopped after any step and resumed i
     const auto end = second.trainer->train(second.run);
     CHECK(equal(second.weights(), whole.weights()));
     CHECK(end.updates == outcome.updates);
-    CHECK(end.amp.overflows() == outcome.amp.overflows());
+    const std::vector<std::int64_t> rest_overflows(whole.overflows.begin() + stop, whole.overflows.end());
+    CHECK(second.overflows == rest_overflows);
     const std::vector<std::int64_t> rest(whole.updates.begin() + stop, whole.updates.end());
     CHECK(second.updates == rest);
     // The skip of the step before the stop is told twice: at the end of the first part, and where the run goes on.

@@ -350,6 +350,23 @@ TEST_CASE("trainer: going back drops the batches that were named, and the run is
   }
 }
 
+TEST_CASE("trainer: a monitor sees the counts of the run as it stands, and forgets with it what was given up") {
+  Toy toy;
+  toy.task().overflows_in = 4;
+  toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+  toy.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 3, 1));
+  std::vector<std::int64_t> overflows;
+  toy.look(Event::StepEnd, [&](const Run& run) {
+    overflows.push_back(run.amp.overflows());
+    CHECK(run.amp.total_steps() == run.step + 1);
+    CHECK(run.amp.history().back().scale == 65536);  // this step's
+  });
+  toy.prepare(1).train(toy.run);
+  CHECK(overflows == Sizes{0, 0, 0, 1, 0, 0, 0, 0, 0});
+  CHECK(toy.run.amp.overflows() == 0);
+  CHECK(toy.run.amp.scaler_updates() == 0);
+}
+
 TEST_CASE("trainer: a run that went back, stopped at any step and resumed, ends in the same bits") {
   Toy whole;
   whole.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 3, 2, 2));
@@ -449,9 +466,9 @@ TEST_CASE("trainer: a veto is told as such, an overflow with the gradients that 
   overflows.on(Event::GradientsReady, [](Run& run) {
     for (const auto& gradient : run.gradients()) gradient.clamp_(-1, 1).nan_to_num_(0);
   });
-  const auto outcome = overflows.prepare().train(overflows.run);
+  overflows.prepare().train(overflows.run);
   CHECK(told.at(0) == "step_skipped step=3 reason=gradients not finite gradients=first,second");
-  CHECK(outcome.amp.overflows() == 1);
+  CHECK(overflows.run.amp.overflows() == 1);
 }
 
 TEST_CASE("trainer: a loss that a callback replaces is the one that is differentiated and told") {

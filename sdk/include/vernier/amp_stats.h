@@ -3,6 +3,8 @@
 //   vernier::AmpStats stats;
 //   stats.add({.seconds = seconds, .overflowed = found_inf.item<float>() != 0, .scale = scaler.get_scale()});
 //   stats.save("amp.json");
+//
+// Those of a run of the runner are Run::amp.
 #pragma once
 
 #include <vernier/abi.h>

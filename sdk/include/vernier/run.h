@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <vernier/amp_stats.h>
 #include <vernier/batch.h>
 #include <vernier/control.h>
 #include <vernier/metrics.h>
@@ -31,8 +32,8 @@ struct VERNIER_API Run {
   // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
   std::int64_t step = 0;
   std::int64_t updates = 0;  // of them applied, not skipped; known one step late where the host learns late
-  std::int64_t epoch = 0;    // 0 in the first
-  std::int64_t samples = 0, tokens = 0;
+  AmpStats amp;              // of this step too from StepEnd on, its overflow when `updates` knows; no times or memory
+  std::int64_t epoch = 0, samples = 0, tokens = 0;  // epoch: 0 in the first
   std::int64_t drawn = 0;  // batches taken from the task before this step, those too that a rewind passed over
 
   // This step.

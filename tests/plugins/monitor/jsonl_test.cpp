@@ -77,6 +77,23 @@ TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
         "{\"step\":2,\"loss\":0.125,\"updates\":2}\n");
 }
 
+TEST_CASE("jsonl: overflows are counted from the first step that a scaler checked") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  fixture.run.amp.add({.is_amp = false});
+  fixture.step();
+  for (const bool overflowed : {false, true, true, false}) {
+    fixture.run.amp.add({.overflowed = overflowed});
+    fixture.step();
+  }
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  const auto lines = fixture.lines();
+  REQUIRE(lines.size() == 5);
+  CHECK_FALSE(lines[0].contains("overflows"));
+  for (std::size_t i = 1; i < 5; ++i) CHECK(lines[i]["overflows"] == std::vector{0, 0, 1, 2, 2}[i]);
+  CHECK(lines[2].dump() == R"({"step":3,"loss":0.5,"updates":3,"overflows":1})");
+}
+
 TEST_CASE("jsonl: numbers read back exactly, and what JSON lacks is a word") {
   const TemporaryFolder folder;
   Fixture fixture(folder);

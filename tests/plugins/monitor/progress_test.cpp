@@ -85,6 +85,20 @@ TEST_CASE("progress: tells how many updates were skipped, and the underflow as i
   CHECK(lines[1].find("skipped 2 (10%)  underflow 1.2%") != std::string::npos);
 }
 
+TEST_CASE("progress: tells how many steps overflowed, with their share of those that were checked") {
+  Fixture fixture(0, option("every", std::int64_t{10}));
+  fixture.begin();
+  for (int i = 0; i < 30; ++i) {
+    fixture.run.amp.add({.is_amp = i >= 5, .overflowed = i == 12 || i == 13 || i == 25});
+    fixture.step(1.25, i == 12 || i == 13 || i == 20 || i == 25);
+  }
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0].find("overflows") == std::string::npos);
+  CHECK(lines[1].find("skipped 2 (10%)  overflows 2 (13%)  ") != std::string::npos);
+  CHECK(lines[2].find("skipped 4 (13%)  overflows 3 (12%)  ") != std::string::npos);
+}
+
 TEST_CASE("progress: plain lines where stderr is no terminal") {
   Fixture fixture(0, option("every", std::int64_t{40}));
   fixture.begin();
