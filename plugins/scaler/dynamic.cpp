@@ -14,7 +14,7 @@
 //   refill = "growth"     when they are counted anew: as the scale grows, or at each good_step
 //   at_min = "stay"       an overflow at min_scale: stay there, or fail; deepspeed: fail
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is or gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // Without a minimum the run ends before the scale is no normal float32 number any more. 2^-14, the floor of none, is
 // float16's smallest normal number: at a smaller scale the loss's own gradient loses digits. 2^40 is where the largest
@@ -70,7 +70,7 @@ class DynamicScaler final : public vernier::Scaler {
   }
   void prepare(vernier::Run& run) override {
     scale_.emplace(run.device, law_);
-    watch_.start(scale_->value());
+    watch_.start(scale_->value(), law_.min_scale, law_.max_scale);
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_->tensor(); }
   void unscale(vernier::Run& run) override {

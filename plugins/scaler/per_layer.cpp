@@ -11,7 +11,7 @@
 //   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; others have their own
 //   min_scale = 6.103515625e-05   of the loss
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is or gets there; 0: none
 //   measure_every = 100       steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // Weights must be float32 (precision level O1): what is kept in a layer's own products would be lost again in 16 bits.
 #include <fnmatch.h>
@@ -157,7 +157,7 @@ class PerLayerScaler final : public vernier::Scaler {
     scaled_.inverses = scaled_.factors.clone();
     good_ = torch::zeros({count_}, torch::dtype(torch::kInt32).device(run.device));
     scaled_.culprits->flags.assign(static_cast<std::size_t>(count_), {});
-    watch_.start(scale_->value());
+    watch_.start(scale_->value(), law_.min_scale);
   }
 
   torch::Tensor scale(const torch::Tensor& loss) override {

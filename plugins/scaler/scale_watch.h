@@ -5,6 +5,7 @@
 #include <vernier/sdk.h>
 
 #include <algorithm>
+#include <utility>
 
 // The metric "underflow", every so many steps, from gradients that are still scaled.
 class UnderflowMeter {
@@ -62,16 +63,22 @@ class ScaleWatch {
   explicit ScaleWatch(vernier::Options& options)
       : meter(options),
         bound(options),
-        below_(options.get("warn_below", 1.0, "a notice where the scale comes down to it; 0: none",
+        below_(options.get("warn_below", 1.0, "a notice where the scale is or comes that low; 0: none",
                            vernier::at_least(0))),
-        above_(options.get("warn_above", 0x1p40, "a notice where the scale comes up to it; 0: none",
+        above_(options.get("warn_above", 0x1p40, "a notice where the scale is or comes that high; 0: none",
                            vernier::at_least(0))) {
     if (below_ > 0 && above_ > 0 && below_ >= above_) {
       options.refuse("warn_below", c10::str("is not below warn_above = ", above_));
     }
   }
 
-  void start(double scale) { told_ = scale; }
+  // The scale of the first step, and the ends of its range; 0: none.
+  void start(double scale, double least = 0, double most = 0) {
+    start_ = scale;
+    least_ = least;
+    most_ = most;
+    told_ = 0;
+  }
 
   // Reading the scale is free on the CPU. On a GPU the host would wait, so it is read when a skip has become
   // known, and every hundred steps.
@@ -81,13 +88,14 @@ class ScaleWatch {
   }
 
   void tell(vernier::Run& run, double now) {
-    if (now == told_) return;
-    run.notice("scale_changed", {{"from", told_}, {"to", now}});
-    if (now <= below_ && told_ > below_) run.notice("scale_low", {{"scale", now}, {"warn_below", below_}});
-    if (above_ > 0 && now >= above_ && told_ < above_) {
-      run.notice("scale_high", {{"scale", now}, {"warn_above", above_}});
+    if (told_ == 0) {
+      warn(run, 0, start_);
+      told_ = start_;
     }
-    told_ = now;
+    if (now == told_) return;
+    const double before = std::exchange(told_, now);
+    run.notice("scale_changed", {{"from", before}, {"to", now}});
+    warn(run, before, now);
   }
 
   // What was told last is remembered: on a GPU a change may be told a hundred steps late.
@@ -96,6 +104,7 @@ class ScaleWatch {
     bound.save(state);
   }
   void load(const vernier::State& state, double now) {
+    start_ = now;
     told_ = state.has("told") ? state.real("told") : now;
     bound.load(state);
   }
@@ -104,6 +113,28 @@ class ScaleWatch {
   OverflowBound bound;
 
  private:
+  // That a run starts at an end of its range is no news: both were written by one hand.
+  void warn(vernier::Run& run, double from, double to) const {
+    std::vector<std::pair<std::string, vernier::Notice::Detail>> low{{"scale", to}}, high = low;
+    if (has_come_down(below_, from, to)) low.emplace_back("warn_below", below_);
+    if (from > 0 && has_come_down(least_, from, to)) low.emplace_back("min_scale", least_);
+    if (has_come_up(above_, from, to)) high.emplace_back("warn_above", above_);
+    if (from > 0 && has_come_up(most_, from, to)) high.emplace_back("max_scale", most_);
+    if (low.size() > 1) run.notice("scale_low", low);
+    if (high.size() > 1) run.notice("scale_high", high);
+  }
+
+  // From 0 is from nowhere, a bound of 0 is none. As float32, which a scale is: it may reach a bound only where both are.
+  static bool has_come_down(double bound, double from, double to) {
+    const auto end = static_cast<float>(bound), before = static_cast<float>(from);
+    return static_cast<float>(to) <= end && (before == 0 || before > end);
+  }
+  static bool has_come_up(double bound, double from, double to) {
+    const auto end = static_cast<float>(bound);
+    return bound > 0 && static_cast<float>(to) >= end && static_cast<float>(from) < end;
+  }
+
   double below_, above_;
-  double told_ = 0;
+  double start_ = 0, least_ = 0, most_ = 0;
+  double told_ = 0;  // 0: nothing yet
 };

@@ -1,6 +1,7 @@
 // static: one scale for the whole run; an update with an inf or nan in its gradients is skipped.
 //   scale = 65536         the loss is multiplied by it; a power of two, so that scaling is exact
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is there or beyond; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 #include "scale_watch.h"
 
@@ -8,32 +9,34 @@ class StaticScaler final : public vernier::Scaler {
  public:
   explicit StaticScaler(vernier::Options& options)
       : value_(options.get("scale", 65536.0, "what the loss is multiplied by", vernier::between(0x1p-126, 0x1p127))),
-        meter_(options),
-        bound_(options) {}
+        watch_(options) {}
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { bound_.count(run, *this); });
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
+      watch_.bound.count(run, *this);
+      watch_.tell(run, value_);
+    });
   }
   void prepare(vernier::Run& run) override {
     scale_ = torch::full({}, value_, torch::dtype(torch::kFloat32).device(run.device));
+    watch_.start(value_);
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }
   void unscale(vernier::Run& run) override {
-    meter_.measure(run);
+    watch_.meter.measure(run);
     vernier::unscale(run, scale_);
     run.metrics.set("scale", value_);
   }
   vernier::State save() const override {
     vernier::State state;
-    bound_.save(state);
+    watch_.save(state);
     return state;
   }
-  void load(const vernier::State& state) override { bound_.load(state); }
+  void load(const vernier::State& state) override { watch_.load(state, value_); }
 
  private:
   double value_;
-  UnderflowMeter meter_;
-  OverflowBound bound_;
+  ScaleWatch watch_;
   torch::Tensor scale_;
 };
 

@@ -11,7 +11,7 @@
 //   forget_after = 200    steps without an overflow after which the margin is made one power of two smaller
 //   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low and scale_high where the scale gets there; 0: none
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is or gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // One more reading of the gradients a step, for the largest; nothing waits for the device.
 #include "scale_watch.h"
@@ -51,7 +51,7 @@ class StatisticalScaler final : public vernier::Scaler {
     exponent_ = number(init_);
     for (auto* value : {&mean_, &square_, &margin_, &good_}) *value = number(0);
     for (auto* value : {&weight_, &square_weight_}) *value = number(1);
-    watch_.start(std::exp2(init_));
+    watch_.start(std::exp2(init_), std::exp2(least_), std::exp2(most_));
   }
 
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }

@@ -217,7 +217,7 @@ TEST_CASE("per_layer: an overflow that began in a layer lowers its factor alone,
   const auto index = [&layers](const char* name) {
     return std::find(layers.names().begin(), layers.names().end(), name) - layers.names().begin();
   };
-  Fixture fixture(net, {{"init_scale", value(1.0)}});
+  Fixture fixture(net, {{"init_scale", value(1.0)}, {"warn_below", value(0.0)}});
   // The layer's weight has an inf in the gradient of its product, where float16 ends: an output gradient near the end,
   // doubled by the factor.
   auto state = fixture.plugin->save();
@@ -243,6 +243,26 @@ TEST_CASE("per_layer: an overflow that began in a layer lowers its factor alone,
   CHECK(torch::equal(fixture.factors(), after));
   REQUIRE(fixture.run.notices.size() == 1);
   CHECK(fixture.run.notices[0].text() == "scale_changed from=1 to=0.5");
+}
+
+TEST_CASE("per_layer: tells that the loss's scale starts low, and that it comes to its end") {
+  torch::manual_seed(5);
+  const auto net = std::make_shared<Net>();
+  const auto x = torch::randn({4, 3, 6, 6}), target = torch::randint(0, 5, {4});
+  Fixture fixture(net, {{"init_scale", value(1.0)}, {"min_scale", value(0.25)}});
+  const std::vector<std::vector<std::string>> expected = {
+      {"scale_low scale=1 warn_below=1", "scale_changed from=1 to=0.5"},
+      {"scale_changed from=0.5 to=0.25", "scale_low scale=0.25 min_scale=0.25"},
+      {},
+  };
+  for (const auto& texts : expected) {
+    fixture.run.notices.clear();
+    fixture.gradients([&] { return net->loss(x, target) * infinity; });
+    fixture.end_step();
+    std::vector<std::string> told;
+    for (const auto& notice : fixture.run.notices) told.push_back(notice.text());
+    CHECK(told == texts);
+  }
 }
 
 TEST_CASE("per_layer: factors double after a row of good steps, up to their end; groups share one") {

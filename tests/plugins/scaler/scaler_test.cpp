@@ -195,6 +195,129 @@ TEST_CASE("scaler: dynamic tells where the scale becomes low and high, once each
   CHECK(fixture.run.notices[1].text() == "scale_high scale=512 warn_above=256");
 }
 
+TEST_CASE("scaler: a scale that is low or high from the start is told in the first step, and not again after a save") {
+  const std::vector<std::tuple<double, std::string>> cases = {
+      {0.5, "scale_low scale=0.5 warn_below=1"},
+      {1.0, "scale_low scale=1 warn_below=1"},
+      {2.0, ""},
+      {0x1p39, ""},
+      {0x1p40, "scale_high scale=1.09951e+12 warn_above=1.09951e+12"},
+      {0x1p50, "scale_high scale=1.1259e+15 warn_above=1.09951e+12"}};
+  for (const std::string name : {"static", "dynamic", "statistical"}) {
+    for (const bool learns_late : {false, true}) {
+      for (const auto& [scale, expected] : cases) {
+        CAPTURE(name);
+        CAPTURE(scale);
+        const auto options = [&](bool warns) {
+          vernier::Table table{{name == "static" ? "scale" : "init_scale", number(scale)}};
+          if (name == "statistical") table["max_scale"] = number(0x1p60);
+          if (!warns) table["warn_below"] = table["warn_above"] = number(0);
+          return table;
+        };
+        Fixture fixture(name, options(true)), early(name, options(true)), late(name, options(true));
+        Fixture silent(name, options(false));
+        for (auto* each : {&fixture, &early, &late, &silent}) each->run.learns_late = learns_late;
+        early.plugin->load(fixture.plugin->save());  // before the first step
+        const double gradient = 32768 / scale;  // no reason to change the scale
+        fixture.step(gradient);
+        const auto told = [](const Fixture& of) {
+          std::vector<std::string> texts;
+          for (const auto& notice : of.run.notices) {
+            if (notice.name != "scale_changed") texts.push_back(notice.text());
+          }
+          return texts;
+        };
+        CHECK(told(fixture) == (expected.empty() ? std::vector<std::string>{} : std::vector{expected}));
+        CHECK((early.step(gradient), told(early)) == told(fixture));
+        late.plugin->load(fixture.plugin->save());
+        for (auto* each : {&fixture, &late, &silent}) CHECK((each->step(gradient), told(*each)).empty());
+      }
+    }
+  }
+}
+
+TEST_CASE("scaler: static tells that a run goes on with another scale") {
+  Fixture before("static"), after("static", {{"scale", number(1)}});
+  before.step(1);
+  after.plugin->load(before.plugin->save());
+  after.step(1);
+  REQUIRE(names_of(after.run) == std::vector<std::string>{"scale_changed", "scale_low"});
+  CHECK(after.run.notices[0].text() == "scale_changed from=65536 to=1");
+  CHECK((after.step(1), after.run.notices.empty()));
+}
+
+TEST_CASE("scaler: each arrival at an end of the range is told, with all bounds that were reached") {
+  auto law = small_law();
+  law["min_scale"] = law["warn_below"] = number(16);
+  law["max_scale"] = number(200);
+  Fixture fixture("dynamic", law);
+  const auto told = [&] { return fixture.run.notices.empty() ? "" : fixture.run.notices.back().text(); };
+  for (int again = 0; again < 2; ++again) {
+    for (const double scale : {64, 32}) CHECK(fixture.step(infinity) == scale);
+    CHECK(told() == "scale_low scale=16 warn_below=16 min_scale=16");
+    for (int i = 0; i < 3; ++i) CHECK((fixture.step(infinity), fixture.run.notices.empty()));
+    for (int i = 0; i < 3; ++i) fixture.step(1);
+    CHECK(told() == "scale_changed from=16 to=64");
+  }
+  for (int i = 0; i < 3; ++i) fixture.step(1);
+  CHECK(told() == "scale_high scale=200 max_scale=200");
+  for (int i = 0; i < 6; ++i) CHECK((fixture.step(1), fixture.run.notices.empty()));
+}
+
+TEST_CASE("scaler: notices of the scale are those of its course, whatever its bounds, and wherever it was saved") {
+  std::mt19937 random(11);
+  const auto up_to = [&random](unsigned n) { return static_cast<int>(random() % n); };
+  int low = 0, high = 0;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    const std::string name = round % 2 == 0 ? "dynamic" : "statistical";
+    const double odd = name == "dynamic" ? 1.1 : 1;  // float32 has it only rounded; statistical takes powers of two
+    const double start = std::exp2(up_to(20)) * odd, least = start * std::exp2(-up_to(4)),
+                 most = start * std::exp2(1 + up_to(4));
+    const double below = up_to(3) == 0 ? 0 : start * std::exp2(up_to(7) - 5);
+    const double above = below + start * std::exp2(up_to(7) - 2);
+    vernier::Table options{{"init_scale", number(start)}, {"min_scale", number(least)}, {"max_scale", number(most)},
+                           {"warn_below", number(below)}, {"warn_above", number(above)}};
+    if (name == "dynamic") options["growth_interval"] = whole(2);
+    if (name == "statistical") options["mean_decay"] = options["deviation_decay"] = number(0.3);
+    auto fixture = std::make_unique<Fixture>(name, options);
+    const auto at_or_under = [](double scale, double bound) { return scale <= static_cast<float>(bound); };
+    const auto at_or_over = [](double scale, double bound) { return scale >= static_cast<float>(bound); };
+    for (int step = 0; step < 40; ++step) {
+      if (up_to(5) == 0) {  // saved and gone on with
+        auto next = std::make_unique<Fixture>(name, options);
+        next->plugin->load(fixture->plugin->save());
+        next->run.step = fixture->run.step;
+        fixture = std::move(next);
+      }
+      const double scale = fixture->step(up_to(3) == 0 ? infinity : std::exp2(up_to(24) - 20));
+      const double next = fixture->plugin->scale(torch::ones({})).item<double>();
+      std::vector<std::string> expected;
+      if (step == 0 && at_or_under(scale, below)) expected.push_back("scale_low");
+      if (step == 0 && at_or_over(scale, above)) expected.push_back("scale_high");
+      if (next != scale) expected.push_back("scale_changed");
+      const bool is_low = at_or_under(next, below) && !at_or_under(scale, below);
+      const bool is_high = at_or_over(next, above) && !at_or_over(scale, above);
+      const bool is_least = at_or_under(next, least) && !at_or_under(scale, least);
+      const bool is_most = at_or_over(next, most) && !at_or_over(scale, most);
+      if (is_low || is_least) expected.push_back("scale_low");
+      if (is_high || is_most) expected.push_back("scale_high");
+      low += is_low || is_least ? 1 : 0;
+      high += is_high || is_most ? 1 : 0;
+      CHECK(names_of(fixture->run) == expected);
+      if (expected.empty() || names_of(fixture->run) != expected) continue;
+      const auto last = fixture->run.notices.back().text();
+      const std::vector<std::pair<const char*, bool>> bounds = {
+          {"min_scale", is_least}, {"max_scale", is_most}, {"warn_below", is_low}, {"warn_above", is_high}};
+      for (const auto& [bound, is_there] : bounds) {
+        if (next != scale) CHECK(has(last, bound) == is_there);
+      }
+    }
+  }
+  CHECK(low > 100);
+  CHECK(high > 100);
+}
+
 TEST_CASE("scaler: an overflow storm ends at a normal number: the run, where the preset says so, or the fall") {
   for (const char* preset : {"none", "pytorch", "deepspeed", "megatron", "apex"}) {
     CAPTURE(preset);
