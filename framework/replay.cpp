@@ -169,6 +169,9 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
     }
   }
   replayed.origin = watcher.watch->origin(ends);
+  // What made a weight bad came before this step: the run has told more of it than the step can show.
+  const bool shows_weights = !replayed.origin || replayed.origin->phase == "update";
+  if (shows_weights && capsule.origin && capsule.origin->phase == "update") replayed.origin = capsule.origin;
   return replayed;
 }
 

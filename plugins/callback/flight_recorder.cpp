@@ -2,7 +2,8 @@
 // watched, and names layer, phase and operation where the first bad value came from, with the ranges of its inputs. The
 // update is skipped; the step is kept as a capsule, which `vernier replay` runs again.
 //   check_every = 1              steps between looks at loss and gradients; each is a host sync on a GPU
-//   check_parameters_every = 100 steps between looks at the parameters; 0: never
+//   check_parameters_every = 1   steps between looks at the parameters after the update, where its gradients still are;
+//                                0: never; each is a host sync on a GPU
 //   every = 100                  steps between samples of each layer's ranges; 0: none
 //   ring = 8                     samples that are kept, and put into the capsule
 //   capsules = 3                 faults of a run that are looked into and kept; later ones are only skipped and told
@@ -30,6 +31,9 @@ using vernier::Event;
 using vernier::LayerSample;
 using vernier::Origin;
 using vernier::Run;
+using Details = std::vector<std::pair<std::string, vernier::Notice::Detail>>;
+
+constexpr const char* no_update = "written by no update";
 
 std::string layer_of(const std::string& parameter) {
   const auto dot = parameter.rfind('.');
@@ -39,6 +43,51 @@ std::string layer_of(const std::string& parameter) {
 // What gradients are still multiplied by in memory.
 double pending_scale(const Run& run) {
   return run.grad_scale.defined() ? run.grad_scale.item<double>() : 1.0;
+}
+
+// A sum hides neither inf nor nan; finite values may overflow in it, so where it says no a second look decides. On a
+// GPU one host sync for all.
+bool have_finite_sums(const std::vector<torch::Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  bool all = true;
+  std::vector<torch::Tensor> far;
+  for (const auto& tensor : tensors) {
+    const auto sum = tensor.sum();
+    if (sum.is_cpu()) {
+      all = all && std::isfinite(sum.item<float>());
+    } else {
+      far.push_back(sum.to(torch::kFloat32));
+    }
+  }
+  return all && (far.empty() || std::isfinite(torch::stack(far).sum().item<float>()));
+}
+
+bool is_finite(const torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  return tensor.isfinite().all().item<bool>();
+}
+
+// "optimizer/adamw" of the run's plugins.
+std::string plugin_of(const std::string& role, const vernier::State& snapshot) {
+  std::istringstream ids(snapshot.text("run/plugins"));
+  for (std::string id; ids >> id;) {
+    if (id.starts_with(role + "/")) return id;
+  }
+  return role;
+}
+
+// What a plugin's state has of a parameter, by the parameter's name or its number: "exp_avg", "momentum_buffer".
+std::vector<std::pair<std::string, torch::Tensor>> state_of(const vernier::State& plugin, const std::string& parameter,
+                                                            std::size_t number) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const auto& [key, tensor] : plugin.tensors) {
+    if (!tensor.is_floating_point()) continue;
+    for (const auto& name : {parameter, std::to_string(number)}) {
+      if (key.starts_with(name + "/")) all.emplace_back(key.substr(name.size() + 1), tensor);
+      if (key.ends_with("/" + name)) all.emplace_back(key.substr(0, key.size() - name.size() - 1), tensor);
+    }
+  }
+  return all;
 }
 
 // The last output of each layer of a step's first piece.
@@ -65,7 +114,7 @@ class FlightRecorder final : public vernier::Callback {
  public:
   explicit FlightRecorder(vernier::Options& options)
       : check_every_(options.get("check_every", 1, "steps between looks at loss and gradients", vernier::at_least(1))),
-        check_parameters_every_(options.get("check_parameters_every", 100,
+        check_parameters_every_(options.get("check_parameters_every", 1,
                                             "steps between looks at the parameters; 0: never", vernier::at_least(0))),
         every_(options.get("every", 100, "steps between samples of the layers' ranges; 0: none", vernier::at_least(0))),
         size_of_ring_(options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))),
@@ -74,6 +123,9 @@ class FlightRecorder final : public vernier::Callback {
                                     vernier::at_least(0))) {}
 
   void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](Run& run) {
+      if (check_parameters_every_ > 0 && first_bad(run) == run.parameters.size()) sound_at_ = run.step;
+    });
     bus.on(Event::BatchReady, [this](Run& run) { begin_piece(run); });
     bus.on(Event::LossReady, [this](Run&) { stop_collecting(); });
     bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
@@ -88,7 +140,9 @@ class FlightRecorder final : public vernier::Callback {
     vernier::State state;
     state.put("capsules", capsules_);
     state.put("overflows", overflows_);
-    state.put("bad_parameter", bad_parameter_);
+    state.put("sound_at", sound_at_);
+    if (bad_update_) state.put("bad_update", vernier::text_of(*bad_update_));
+    state.put("is_new", static_cast<std::int64_t>(is_update_new_));
     state.put("ring", vernier::text_of(ring_));
     return state;
   }
@@ -96,7 +150,10 @@ class FlightRecorder final : public vernier::Callback {
     // Going back does not make the capsules unwritten.
     capsules_ = std::max(capsules_, state.integer("capsules"));
     overflows_ = std::max(overflows_, state.integer("overflows"));
-    bad_parameter_ = state.text("bad_parameter");
+    sound_at_ = state.integer("sound_at");
+    bad_update_.reset();
+    if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
+    is_update_new_ = state.integer("is_new") != 0;
     ring_ = vernier::ring_from(state.text("ring"));
     sampled_ = -1;
   }
@@ -129,7 +186,7 @@ class FlightRecorder final : public vernier::Callback {
   void look(Run& run) {
     stop_collecting();
     if (is_sampled(run)) sample(run);
-    if (run.step % check_every_ != 0 && bad_parameter_.empty()) return;
+    if (run.step % check_every_ != 0 && !is_update_new_) return;
     const auto what = what_is_bad(run);
     if (what.empty()) return;
     const bool is_overflow = what == "gradients" && run.overflow.defined();
@@ -142,7 +199,7 @@ class FlightRecorder final : public vernier::Callback {
       tell_in_short(run, what);
     }
     run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));  // the weights stand still
-    bad_parameter_.clear();
+    is_update_new_ = false;
   }
 
   static void tell_in_short(Run& run, const std::string& what) {
@@ -152,35 +209,81 @@ class FlightRecorder final : public vernier::Callback {
   // "loss", "gradients", "parameter", or "". A veto of others is no fault.
   std::string what_is_bad(const Run& run) const {
     if (!std::isfinite(run.loss.item<float>())) return "loss";
-    if (!bad_parameter_.empty()) return "parameter";
+    if (is_update_new_) return "parameter";
     if (run.overflow.defined()) return run.overflow.item<float>() != 0 ? "gradients" : "";
     if (const auto norm = run.metrics.value("grad_norm")) return std::isfinite(*norm) ? "" : "gradients";
-    const torch::NoGradGuard no_grad;
-    std::vector<torch::Tensor> sums;
-    for (const auto& gradient : run.gradients()) sums.push_back(gradient.sum());
-    if (sums.empty()) return "";
-    // A sum hides neither inf nor nan; finite values may overflow in it, so a second look decides.
-    bool is_finite = true;
-    if (run.device.is_cpu()) {
-      for (const auto& sum : sums) is_finite &= std::isfinite(sum.item<float>());
-    } else {
-      for (auto& sum : sums) sum = sum.to(torch::kFloat32);
-      is_finite = std::isfinite(torch::stack(sums).sum().item<float>());
-    }
-    return is_finite || run.non_finite_gradients().empty() ? "" : "gradients";
+    return have_finite_sums(run.gradients()) || run.non_finite_gradients().empty() ? "" : "gradients";
   }
 
+  // After the update, where its gradients and what the optimizer keeps still are.
   void look_at_parameters(Run& run) {
+    rate_ = run.metrics.value("learning_rate");
     if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
-    const torch::NoGradGuard no_grad;
-    for (const auto& parameter : run.parameters) {
-      const auto& tensor = parameter.latest();
-      if (std::isfinite(tensor.sum().item<float>()) || tensor.isfinite().all().item<bool>()) continue;
-      bad_parameter_ = parameter.name;
-      warn("step ", run.step + 1, ": ", parameter.name, " is not finite after the update (",
-           vernier::range_of(tensor).text(), "); the next step is looked into");
+    const auto number = first_bad(run);
+    if (number == run.parameters.size()) {
+      bad_update_.reset();
+      sound_at_ = run.step + 1;
       return;
     }
+    const auto& name = run.parameters[number].name;
+    const bool is_skipped = run.found_inf.defined() && run.found_inf.item<float>() != 0;
+    const bool is_known = bad_update_ && (is_skipped || bad_update_->tensor == name);
+    if (is_known) return;
+    Origin origin;
+    origin.phase = "update";
+    origin.tensor = name;
+    origin.layer = layer_of(name);
+    origin.outputs = {{name, vernier::range_of(bad_weight(run.parameters[number]))}};
+    if (is_skipped) {
+      origin.operation = no_update;
+    } else {
+      tell_update(run, number, /*has_gradient=*/true, origin);
+      if (sound_at_ == run.step) origin.step = run.step + 1;
+    }
+    warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(),
+         "; the next step is looked into");
+    Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
+    add(origin, details);
+    run.notice("non_finite", std::move(details));
+    bad_update_ = std::move(origin);
+    is_update_new_ = true;
+  }
+
+  // In run.parameters; its size where all are finite. What forward reads may be another tensor than the optimizer's.
+  static std::size_t first_bad(const Run& run) {
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : run.parameters) {
+      all.push_back(parameter.latest());
+      if (!parameter.latest().is_same(parameter.model)) all.push_back(parameter.model);
+    }
+    if (have_finite_sums(all)) return run.parameters.size();
+    const auto is_bad = [](const auto& parameter) {
+      return !is_finite(parameter.latest()) || !is_finite(parameter.model);
+    };
+    return static_cast<std::size_t>(std::ranges::find_if(run.parameters, is_bad) - run.parameters.begin());
+  }
+  static const torch::Tensor& bad_weight(const vernier::Parameter& parameter) {
+    return is_finite(parameter.latest()) ? parameter.model : parameter.latest();
+  }
+
+  // By which plugin and from what a parameter's update was made. The gradient is still there at StepEnd, divided by
+  // run.grad_scale or not, and another one in the next step.
+  void tell_update(const Run& run, std::size_t number, bool has_gradient, Origin& origin) const {
+    const auto& parameter = run.parameters[number];
+    const auto snapshot = run.control.snapshot();
+    const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+      origin.inputs.emplace_back(name, vernier::range_of(tensor));
+    };
+    const bool is_cast = !parameter.latest().is_same(parameter.model) && is_finite(parameter.latest());
+    if (is_cast) {  // a float32 weight that is too large for the model's dtype
+      origin.operation = plugin_of(vernier::Precision::role, snapshot);
+      return add("master weights", parameter.latest());
+    }
+    origin.operation = plugin_of(vernier::Optimizer::role, snapshot);
+    if (has_gradient && parameter.owned.grad().defined()) add("gradient", parameter.owned.grad());
+    const auto kept = snapshot.part("plugin/" + origin.operation);
+    for (const auto& [name, tensor] : state_of(kept, parameter.name, number)) add(name, tensor);
+    if (rate_) add("learning_rate", torch::tensor(*rate_, torch::kFloat64));
   }
 
   // Gradients are left as they are, and their ranges divided: run.gradients() would have others (clip_norm) sum the norm
@@ -284,19 +387,17 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
-    if (capsule.what == "parameter" && is_finite_again) {
-      Origin origin;
-      origin.phase = "update";
-      origin.tensor = bad_parameter_;
-      origin.layer = layer_of(bad_parameter_);
-      for (const auto& parameter : run.parameters) {
-        if (parameter.name == bad_parameter_) origin.outputs = {{parameter.name, vernier::range_of(parameter.latest())}};
-      }
-      capsule.origin = origin;
+    const bool is_of_weights = capsule.origin && capsule.origin->phase == "update" && capsule.origin->operation.empty();
+    const bool is_known =
+        is_of_weights && bad_update_ && (is_update_new_ || bad_update_->tensor == capsule.origin->tensor);
+    if (is_known || (capsule.what == "parameter" && is_finite_again)) {
+      capsule.origin = bad_update_;
+    } else if (is_of_weights) {
+      tell_late(run, *capsule.origin);
     }
-    if (capsule.origin && capsule.origin->phase == "update" && capsule.origin->operation.empty()) {
-      capsule.cause = c10::str("the weights were bad before step ", run.step + 1,
-                               run.step > 0 ? c10::str(": the update of step ", run.step, " or earlier made them so") : "");
+    if (capsule.origin && capsule.origin->phase == "update") bad_update_ = capsule.origin;
+    if (is_of_weights || (capsule.what == "parameter" && is_finite_again)) {
+      capsule.cause = cause_of_weights(run, *capsule.origin);
     } else if (capsule.origin) {
       const bool is_bits = is_untouched || capsule.seen.loss != capsule.repeated.loss;
       const auto difference = is_bits ? capsule.seen.difference(capsule.repeated) : "";
@@ -311,6 +412,26 @@ class FlightRecorder final : public vernier::Callback {
           "the same step again is finite: a transient fault, of memory or processor, or an operation that does not "
           "give the same result twice";
     }
+  }
+
+  // What a look at the parameters after the update would have told, but for the gradients.
+  void tell_late(const Run& run, Origin& origin) const {
+    const auto found = std::ranges::find(run.parameters, origin.tensor, &vernier::Parameter::name);
+    if (found == run.parameters.end()) return;  // one that is not trained
+    origin.outputs = {{origin.tensor, vernier::range_of(bad_weight(*found))}};
+    if (sound_at_ == run.step) {
+      origin.operation = no_update;
+    } else if (run.step > 0) {
+      tell_update(run, static_cast<std::size_t>(found - run.parameters.begin()), /*has_gradient=*/false, origin);
+    }
+  }
+
+  std::string cause_of_weights(const Run& run, const Origin& origin) const {
+    if (origin.step > 0) return c10::str("the update of step ", origin.step, " made the weights so");
+    const auto sound = sound_at_ < 0 ? "" : ", and finite " + (sound_at_ == 0 ? std::string("when the run began")
+                                                                               : c10::str("after step ", sound_at_));
+    return c10::str("the weights were bad before step ", run.step + 1, sound,
+                    origin.operation == no_update ? ": a callback wrote them since, or a fault of the memory" : "");
   }
 
   // Where it was written; "" where that was not possible. The run goes on.
@@ -333,25 +454,31 @@ class FlightRecorder final : public vernier::Callback {
   void tell(Run& run, const Capsule& capsule, const std::string& path) const {
     const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
                       : capsule.what == "gradients" ? std::string("gradients are not finite")
-                                                    : bad_parameter_ + " is not finite";
+                                                    : bad_update_->tensor + " is not finite";
     const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
     warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, "; the update is skipped",
          path.empty() ? "" : "; vernier replay " + path);
-    std::vector<std::pair<std::string, vernier::Notice::Detail>> details{{"step", capsule.step}, {"what", capsule.what}};
-    if (capsule.origin) {
-      const auto& origin = *capsule.origin;
-      details.emplace_back("phase", origin.phase);
-      details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
-      details.emplace_back("operation", origin.tensor.empty() ? origin.operation : origin.tensor);
-    }
+    Details details{{"step", capsule.step}, {"what", capsule.what}};
+    if (capsule.origin) add(*capsule.origin, details);
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
     if (!path.empty()) details.emplace_back("capsule", path.substr(run.output.size() + 1));  // in the run's folder
     run.notice("non_finite", std::move(details));
   }
 
+  static void add(const Origin& origin, Details& details) {
+    details.emplace_back("phase", origin.phase);
+    details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
+    if (!origin.operation.empty()) details.emplace_back("operation", origin.operation);
+    if (!origin.tensor.empty()) details.emplace_back("tensor", origin.tensor);
+    if (origin.step > 0) details.emplace_back("update", origin.step);
+  }
+
   std::int64_t check_every_, check_parameters_every_, every_, size_of_ring_, most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
-  std::string bad_parameter_;
+  std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
+  std::optional<Origin> bad_update_;  // of the first parameter that is not, until all are
+  bool is_update_new_ = false;        // the next step is looked into for it
+  std::optional<double> rate_;        // the learning rate of the last update
   std::deque<vernier::StepSample> ring_;
 
   vernier::Layers layers_;
@@ -361,4 +488,4 @@ class FlightRecorder final : public vernier::Callback {
   std::optional<vernier::Watch> watch_;
 };
 
-VERNIER_PLUGIN(FlightRecorder, "flight_recorder", "1.0.0")
+VERNIER_PLUGIN(FlightRecorder, "flight_recorder", "1.1.0")

@@ -49,10 +49,48 @@ Json json_of(const std::vector<std::pair<std::string, TensorRange>>& ranges) {
   return all;
 }
 
+TensorRange range_from(const Json& json) {
+  const auto real = [](const Json& value) { return value.is_number() ? value.get<double>() : HUGE_VAL; };
+  TensorRange range;
+  range.elements = json.at("elements").get<std::int64_t>();
+  range.amax = real(json.at("amax"));
+  range.rms = real(json.at("rms"));
+  range.zeros = json.at("zeros").get<std::int64_t>();
+  range.infs = json.at("infs").get<std::int64_t>();
+  range.nans = json.at("nans").get<std::int64_t>();
+  range.negative_infs = json.at("negative_infs").get<std::int64_t>();
+  const auto dtype = json.at("dtype").get<std::string>();
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+    if (dtype == c10::toString(static_cast<c10::ScalarType>(i))) range.dtype = static_cast<c10::ScalarType>(i);
+  }
+  return range;
+}
+
+std::vector<std::pair<std::string, TensorRange>> ranges_from(const Json& json) {
+  std::vector<std::pair<std::string, TensorRange>> all;
+  for (const auto& one : json) all.emplace_back(one.at("name").get<std::string>(), range_from(one));
+  return all;
+}
+
 Json json_of(const Origin& origin) {
   return {{"phase", origin.phase},   {"layer", origin.layer},         {"after_layer", origin.is_after},
           {"operation", origin.operation}, {"tensor", origin.tensor}, {"piece", origin.piece},
+          {"step", origin.step},
           {"inputs", json_of(origin.inputs)}, {"outputs", json_of(origin.outputs)}, {"text", origin.text()}};
+}
+
+Origin origin_from(const Json& json) {
+  Origin origin;
+  origin.phase = json.at("phase").get<std::string>();
+  origin.layer = json.at("layer").get<std::string>();
+  origin.is_after = json.at("after_layer").get<bool>();
+  origin.operation = json.at("operation").get<std::string>();
+  origin.tensor = json.at("tensor").get<std::string>();
+  origin.piece = json.at("piece").get<int>();
+  origin.step = json.value("step", std::int64_t{0});  // not in capsules from before it was told
+  origin.inputs = ranges_from(json.at("inputs"));
+  origin.outputs = ranges_from(json.at("outputs"));
+  return origin;
 }
 
 Json json_of(const std::deque<StepSample>& ring) {
@@ -196,6 +234,7 @@ Capsule read_capsule(const std::string& path) {
     capsule.is_transient = report.at("transient").get<bool>();
     capsule.seen = fingerprint_from(report.at("seen"));
     capsule.repeated = fingerprint_from(report.at("repeated"));
+    if (const auto& origin = report.at("origin"); !origin.is_null()) capsule.origin = origin_from(origin);
   } catch (const Json::exception& error) {
     throw Error(path + ": its report cannot be read: " + error.what());
   }
@@ -220,27 +259,23 @@ std::string text_of(const std::deque<StepSample>& ring) {
 
 std::deque<StepSample> ring_from(const std::string& text) {
   std::deque<StepSample> ring;
-  const auto real = [](const Json& value) { return value.is_number() ? value.get<double>() : HUGE_VAL; };
   for (const auto& sample : Json::parse(text)) {
     StepSample one{sample.at("step").get<std::int64_t>(), {}};
     for (const auto& layer : sample.at("layers")) {
-      TensorRange range;
-      range.elements = layer.at("elements").get<std::int64_t>();
-      range.amax = real(layer.at("amax"));
-      range.rms = real(layer.at("rms"));
-      range.zeros = layer.at("zeros").get<std::int64_t>();
-      range.infs = layer.at("infs").get<std::int64_t>();
-      range.nans = layer.at("nans").get<std::int64_t>();
-      range.negative_infs = layer.at("negative_infs").get<std::int64_t>();
-      const auto dtype = layer.at("dtype").get<std::string>();
-      for (const auto known : {torch::kFloat, torch::kHalf, torch::kBFloat16, torch::kDouble}) {
-        if (dtype == c10::toString(known)) range.dtype = known;
-      }
-      one.layers.push_back({layer.at("layer").get<std::string>(), layer.at("of").get<std::string>(), range});
+      one.layers.push_back(
+          {layer.at("layer").get<std::string>(), layer.at("of").get<std::string>(), range_from(layer)});
     }
     ring.push_back(std::move(one));
   }
   return ring;
+}
+
+std::string text_of(const Origin& origin) {
+  return json_of(origin).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Origin origin_from(const std::string& text) {
+  return origin_from(Json::parse(text));
 }
 
 }  // namespace vernier

@@ -232,7 +232,12 @@ std::optional<Origin> Watch::origin(const std::vector<std::pair<std::string, tor
 }
 
 std::string Origin::place() const {
-  if (phase == "update") return "update: " + tensor + " was not finite before the step computed anything";
+  if (phase == "update" && operation.empty()) {
+    return "update: " + tensor + " was not finite before the step computed anything";
+  }
+  if (phase == "update") {
+    return phase + (step > 0 ? c10::str(" of step ", step) : "") + ", " + tensor + ": " + operation;
+  }
   if (phase == "buffer") return "buffer: " + tensor + " was not finite before the step began";
   if (phase == "norm") return "norm: every gradient is finite, their norm is not; the largest is of " + tensor;
   if (phase == "input" && operation.empty()) return "input: " + tensor;

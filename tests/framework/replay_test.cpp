@@ -100,6 +100,38 @@ TEST_CASE("replay: the program says the bits and the origin, and shows another p
   CHECK(text.compare(line, 12, "h.1.mlp.c_fc") == 0);
 }
 
+TEST_CASE("replay: an update's operation and ranges are those that the run told") {
+  const TemporaryFolder folder;
+  const auto config = gpt(folder, policies()[0].first);
+  const auto output = folder.path() / "run";
+  fs::create_directories(output);
+  const auto table = from_toml({config});
+  std::ofstream(output / "config.toml") << vernier::to_toml(table);
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  SmallRun run(table, output);
+  run.on(Event::GradientsReady, [](vernier::Run& now) {
+    if (now.step == 1) now.learning_rate_factor *= 1e60;
+  });
+  run.train();
+  vernier::set_log_sink(nullptr);
+  const auto path = output / "capsules" / "step-00000003";
+  const auto capsule = vernier::read_capsule(path);
+  REQUIRE(capsule.origin);
+  CHECK(capsule.origin->operation == "optimizer/adamw");
+  CHECK(capsule.origin->step == 2);
+  const auto again = vernier::origin_from(vernier::text_of(*capsule.origin));
+  CHECK(again.text() == capsule.origin->text());
+  Program program({"replay", path}, folder.path());
+  CHECK(program.wait() == 0);
+  const auto text = program.out();
+  CAPTURE(text);
+  CHECK(text.find("same bits") != std::string::npos);
+  CHECK(text.find("the update of step 2 made the weights so") != std::string::npos);
+  CHECK(text.find("update of step 2, " + capsule.origin->tensor + ": optimizer/adamw; from gradient amax") !=
+        std::string::npos);
+  CHECK(text.find("learning_rate amax") != std::string::npos);
+}
+
 TEST_CASE("replay: other bits are told, with what is not as it was") {
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);

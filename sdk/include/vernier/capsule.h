@@ -50,11 +50,13 @@ struct VERNIER_API Capsule {
 
 // Whole or not at all, for the user alone (0600, 0700). The folder above it must exist. Throws Error.
 VERNIER_API void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run);
-// Of any origin: checked as a checkpoint is. `origin` and `ring` stay in the report's text and are not read back.
+// Of any origin: checked as a checkpoint is. `ring` stays in the report's text and is not read back.
 VERNIER_API Capsule read_capsule(const std::string& path);
 
-// A ring of samples as JSON, for Plugin::save; and back.
+// A ring of samples, or an origin, as JSON, for Plugin::save; and back.
 VERNIER_API std::string text_of(const std::deque<StepSample>& ring);
 VERNIER_API std::deque<StepSample> ring_from(const std::string& text);
+VERNIER_API std::string text_of(const Origin& origin);
+VERNIER_API Origin origin_from(const std::string& text);
 
 }  // namespace vernier

@@ -28,9 +28,12 @@ struct VERNIER_API Origin {
   std::string phase;
   std::string layer;      // "h.0.mlp.c_fc"; "" before the first
   bool is_after = false;  // the operation uses no weight; `layer` is the last one before it
-  std::string operation;  // "linear", or "cross_entropy_loss (log_softmax)": the part of it that it was
+  // "linear", or "cross_entropy_loss (log_softmax)": the part of it that it was. Of an update, as
+  // callback/flight_recorder tells it: the plugin that made it, "optimizer/adamw".
+  std::string operation;
   std::string tensor;     // update and buffer: its dotted name. Else "", or what kind of end was bad first: "loss"
   int piece = 0;          // of the batch, from 0
+  std::int64_t step = 0;  // update: whose it was, counted from 1; 0: not known
   std::vector<std::pair<std::string, TensorRange>> inputs, outputs;  // by the names of the operator's schema
 
   std::string place() const;  // "backward, after h.0.mlp.c_fc: gelu_backward"
