@@ -119,6 +119,23 @@ std::unique_ptr<Prepared> prepare_for(const Capsule& capsule, Table config, cons
   throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)", kind);
 }
 
+// float16 beside a run without a loss scaler gets one, as with --mixed_precision fp16.
+Table with_scaler(Table config, const std::vector<std::string>& sets) {
+  const auto name_of = [&config](const char* role) {
+    const auto found = config.find(role);
+    const auto* table = found == config.end() ? nullptr : std::get_if<Table>(&found->second.data);
+    const auto use = table == nullptr ? Table::const_iterator() : table->find("use");
+    const bool is_named = table != nullptr && use != table->end();
+    const auto* name = is_named ? std::get_if<std::string>(&use->second.data) : nullptr;
+    return name == nullptr ? std::string("none") : *name;
+  };
+  const bool is_given = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("scaler.use"); });
+  if (name_of(Precision::role) != "fp16" || name_of(Scaler::role) != "none" || is_given) return config;
+  std::cout << "float16 needs a loss scaler, and the run had none: scaler/dynamic is added; --set scaler.use=NAME takes "
+               "another\n";
+  return with_sets(std::move(config), {"scaler.use=dynamic"});
+}
+
 // What is damaged is the wrong thing to name.
 Capsule capsule_at(const std::string& path) try {
   return read_capsule(path);
@@ -230,8 +247,9 @@ int replay_capsule(const std::string& path, const std::vector<std::string>& sets
   print_origin(first);
   const int status = print_bits(capsule, first);
   if (!has_second) return status;
+  const auto other = with_scaler(with_sets(config, sets), sets);
   std::cout.flush();
-  const auto prepared = prepare_for(capsule, with_sets(config, sets), path, host, stop);
+  const auto prepared = prepare_for(capsule, other, path, host, stop);
   const auto second = replay(*prepared, capsule, true);
   std::cout << title_of(second) << ", " << second.operations << " operations: ";
   print_origin(second);

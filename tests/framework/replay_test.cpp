@@ -132,6 +132,31 @@ TEST_CASE("replay: an update's operation and ranges are those that the run told"
   CHECK(text.find("learning_rate amax") != std::string::npos);
 }
 
+TEST_CASE("replay: float16 beside a run without a scaler gets one, unless one is named") {
+  const TemporaryFolder folder;
+  const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
+  const std::string added = "scaler/dynamic is added";
+  for (const auto& words : {std::vector<std::string>{"--precision", "fp16"}, {"--set", "precision.use=fp16"},
+                            {"--set", "scaler.init_scale=8", "--precision", "fp16"}}) {
+    std::vector<std::string> all = {"replay", path};
+    all.insert(all.end(), words.begin(), words.end());
+    Program program(all, folder.path());
+    CHECK(program.wait() == 0);
+    CHECK(program.err() == "");
+    CHECK(program.out().find(added) != std::string::npos);
+    CHECK(program.out().find("side by side: fp32 loss") != std::string::npos);
+  }
+  Program named({"replay", path, "--precision", "fp16", "--set", "scaler.use=static"}, folder.path());
+  CHECK(named.wait() == 0);
+  CHECK(named.out().find(added) == std::string::npos);
+  Program none({"replay", path, "--precision", "fp16", "--set", "scaler.use=none"}, folder.path());
+  CHECK(none.wait() == 2);
+  CHECK(none.err().find("needs a loss scaler") != std::string::npos);
+  Program bf16({"replay", path, "--precision", "bf16"}, folder.path());
+  CHECK(bf16.wait() == 0);
+  CHECK(bf16.out().find(added) == std::string::npos);
+}
+
 TEST_CASE("replay: other bits are told, with what is not as it was") {
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
