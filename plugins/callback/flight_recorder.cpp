@@ -143,7 +143,7 @@ class FlightRecorder final : public vernier::Callback {
     state.put("sound_at", sound_at_);
     if (bad_update_) state.put("bad_update", vernier::text_of(*bad_update_));
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
-    state.put("ring", vernier::text_of(ring_));
+    state.put("ring", ring_text_);
     return state;
   }
   void load(const vernier::State& state) override {
@@ -154,7 +154,8 @@ class FlightRecorder final : public vernier::Callback {
     bad_update_.reset();
     if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
     is_update_new_ = state.integer("is_new") != 0;
-    ring_ = vernier::ring_from(state.text("ring"));
+    ring_text_ = state.text("ring");
+    ring_ = vernier::ring_from(ring_text_);
     sampled_ = -1;
   }
 
@@ -308,6 +309,7 @@ class FlightRecorder final : public vernier::Callback {
     outputs_.measured.clear();
     ring_.push_back(std::move(sample));
     while (static_cast<std::int64_t>(ring_.size()) > size_of_ring_) ring_.pop_front();
+    ring_text_ = vernier::text_of(ring_);
   }
 
   // --- when it is needed --------------------------------------------------------------------------------------------
@@ -480,6 +482,7 @@ class FlightRecorder final : public vernier::Callback {
   bool is_update_new_ = false;        // the next step is looked into for it
   std::optional<double> rate_;        // the learning rate of the last update
   std::deque<vernier::StepSample> ring_;
+  std::string ring_text_ = vernier::text_of(ring_);  // as it is saved, which the runner asks for in every step
 
   vernier::Layers layers_;
   Outputs outputs_;

@@ -30,7 +30,9 @@ class VERNIER_API Plugin {
   // Called once, in the order task, precision, scaler, accumulation, optimizer, checkpoint, distributed, callbacks,
   // monitors. The place to refuse what this machine or model cannot do.
   virtual void prepare(Run& run);
-  // What the next steps depend on; save → load into a fresh plugin → the same next steps, bit for bit.
+  // What the next steps depend on; save → load into a fresh plugin → the same next steps, bit for bit. Called for each
+  // checkpoint; of roles but the optimizer, and of who listens to events before the update, also before each step, which
+  // is undone where it fails: so in microseconds, with large tensors as they are (the caller copies).
   virtual State save() const;
   virtual void load(const State& state);
 
