@@ -36,11 +36,17 @@ constexpr const char* state_name = checkpoint_state_file;
 constexpr const char* format_name = checkpoint_format_name;
 constexpr const char* step_prefix = "step-";
 constexpr const char* temporary_prefix = ".tmp-";
+constexpr const char* old_prefix = ".old-";  // before the name where it belongs
 constexpr std::uint64_t longest_manifest = 1 << 28;
 
 // Folders.
 
-// A folder that only its owner reads and that is gone, unless it was renamed, when the object is.
+bool is_there(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+// A folder that only its owner reads and that is gone, unless it was renamed or is kept, when the object is.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const fs::path& parent)
@@ -50,6 +56,11 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder() {
+    if (!is_kept_) remove();
+  }
+  // To be removed later, if at all.
+  void keep() { is_kept_ = true; }
+  void remove() const {
     std::error_code ignored;  // remove_unfinished_checkpoints() tries again
     fs::remove_all(path_, ignored);
   }
@@ -58,19 +69,49 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+  bool is_kept_ = false;
 };
 
-// The two change places at once, where the file system can; what stood there is then removed with the temporary folder.
+// Where a checkpoint waits while another is put in its place.
+std::string aside_of(const std::string& path) {
+  fs::path place = fs::path(path).lexically_normal();
+  if (!place.has_filename()) place = place.parent_path();
+  return (place.parent_path() / (old_prefix + place.filename().string())).string();
+}
+
+std::string belonging_of(const fs::path& aside) {
+  return (aside.parent_path() / aside.filename().string().substr(std::string_view(old_prefix).size())).string();
+}
+
+// Where a checkpoint is to be read: the writer that put it aside may have been killed before the new one was in place.
+std::string standing(const std::string& path) {
+  return !is_there(path) && is_there(aside_of(path)) ? aside_of(path) : path;
+}
+
+// After a writer that was killed, or one whose new checkpoint is on the disk.
+void put_back_or_remove(const std::string& aside, const std::string& path) {
+  if (!is_there(aside)) return;
+  if (!is_there(path)) {
+    if (::rename(aside.c_str(), path.c_str()) != 0) fail_with_errno(aside, "cannot be put back");
+    return;
+  }
+  std::error_code trouble;
+  fs::remove_all(aside, trouble);
+  if (trouble) log(Level::warning, "checkpoint", aside + ": cannot be removed: " + trouble.message());
+}
+
+// The two change places at once, where the file system can; what stood there is then the temporary folder. Elsewhere it
+// gets a name that says where it belongs, for it would be missed if the process ended between the two renames.
 void put_in_place(const TemporaryFolder& temporary, const std::string& path) {
   if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
   if (errno != ENOTEMPTY && errno != EEXIST) fail_with_errno(path, "cannot be put in place");
   if (::renameat2(AT_FDCWD, temporary.path().c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) fail_with_errno(path, "cannot be put in place");
-  const TemporaryFolder aside(fs::path(path).parent_path());
-  if (::rename(path.c_str(), aside.path().c_str()) != 0) fail_with_errno(path, "cannot be put aside");
+  const auto aside = aside_of(path);
+  if (::rename(path.c_str(), aside.c_str()) != 0) fail_with_errno(path, "cannot be put aside");
   if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
   const int reason = errno;
-  ::rename(aside.path().c_str(), path.c_str());
+  ::rename(aside.c_str(), path.c_str());
   errno = reason;
   fail_with_errno(path, "cannot be put in place");
 }
@@ -162,8 +203,7 @@ Manifest manifest_of_version_1(const SafetensorsFile& file) {
 }
 
 bool has(const std::string& path, const char* name) {
-  struct stat status = {};
-  return ::lstat((path + "/" + name).c_str(), &status) == 0;
+  return is_there(path + "/" + name);
 }
 
 StoredCheckpoint read_version_1(const std::string& path) {
@@ -253,13 +293,15 @@ class ComparedFile {
 
 }  // namespace
 
-Manifest read_manifest(const std::string& path) {
+Manifest read_manifest(const std::string& place) {
+  const auto path = standing(place);
   if (has(path, manifest_name))
     return parse_manifest(path + "/" + manifest_name, read_text(path + "/" + manifest_name));
   return manifest_of_version_1(SafetensorsFile(path + "/" + state_name, O_NOFOLLOW));
 }
 
-StoredCheckpoint read_checkpoint(const std::string& path) {
+StoredCheckpoint read_checkpoint(const std::string& place) {
+  const auto path = standing(place);
   if (!has(path, manifest_name)) return read_version_1(path);
   StoredCheckpoint stored{read_manifest(path), {}, {}};
   const ComparedFile model(path, stored.manifest, model_name), state(path, stored.manifest, state_name);
@@ -268,7 +310,8 @@ StoredCheckpoint read_checkpoint(const std::string& path) {
   return stored;
 }
 
-StoredCheckpoint read_checkpoint_model(const std::string& path) {
+StoredCheckpoint read_checkpoint_model(const std::string& place) {
+  const auto path = standing(place);
   if (!has(path, manifest_name)) {
     auto stored = read_version_1(path);
     stored.state.clear();
@@ -279,7 +322,8 @@ StoredCheckpoint read_checkpoint_model(const std::string& path) {
   return stored;
 }
 
-Manifest read_checkpoint_into(const std::string& path, const Tensors& live) {
+Manifest read_checkpoint_into(const std::string& place, const Tensors& live) {
+  const auto path = standing(place);
   const torch::NoGradGuard no_grad;
   if (!has(path, manifest_name)) {
     auto stored = read_version_1(path);
@@ -296,13 +340,15 @@ Manifest read_checkpoint_into(const std::string& path, const Tensors& live) {
   return manifest;
 }
 
-Manifest verify_checkpoint(const std::string& path) {
+Manifest verify_checkpoint(const std::string& place) {
+  const auto path = standing(place);
   auto manifest = read_manifest(path);
   for (const auto& [name, file] : manifest.files) ComparedFile(path, manifest, name.c_str()).verify();
   return manifest;
 }
 
-bool is_checkpoint(const std::string& path) {
+bool is_checkpoint(const std::string& place) {
+  const auto path = standing(place);
   return has(path, manifest_name) || has(path, state_name);
 }
 
@@ -312,12 +358,16 @@ Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors
   const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
   refuse_a_shared_folder(parent);
   struct stat status = {};
-  const bool is_there = ::lstat(path.c_str(), &status) == 0;
-  if (is_there && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
+  const auto aside = aside_of(path);
+  if (is_there(aside)) {
+    sync_folder(parent);  // or a loss of power might take what stands at `path`, too
+    put_back_or_remove(aside, path);
+  }
   std::uint64_t done = 0;
   const auto tell = [&](std::uint64_t count) { progress(done += count); };
   const std::function<void(std::uint64_t)> piece = progress ? tell : std::function<void(std::uint64_t)>();
-  const TemporaryFolder temporary(parent);
+  TemporaryFolder temporary(parent);
   const std::string format = c10::str(format_name, " ", checkpoint_format_version);
   about.version = checkpoint_format_version;
   about.versions["vernier"] = VERNIER_VERSION;
@@ -327,7 +377,10 @@ Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors
   write_text(temporary / manifest_name, manifest_text(temporary / manifest_name, about));
   sync_folder(temporary.path());
   put_in_place(temporary, path);
+  temporary.keep();  // what stood there, until the other's name is on the disk
   sync_folder(parent);
+  temporary.remove();
+  put_back_or_remove(aside, path);
   return about;
 }
 
@@ -337,7 +390,8 @@ std::string checkpoint_name(std::int64_t step) {
 }
 
 std::int64_t step_of_checkpoint(const std::string& path) {
-  const std::string name = fs::path(path).filename().string();
+  std::string name = fs::path(path).filename().string();
+  if (name.starts_with(old_prefix)) name.erase(0, std::string_view(old_prefix).size());
   if (!name.starts_with(step_prefix)) return -1;
   std::int64_t step = -1;
   const char *first = name.data() + std::string_view(step_prefix).size(), *last = name.data() + name.size();
@@ -350,7 +404,10 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::error_code trouble;
   fs::directory_iterator entry(folder, trouble);
   for (; !trouble && entry != fs::directory_iterator(); entry.increment(trouble)) {
-    if (step_of_checkpoint(entry->path()) >= 0) found.push_back(entry->path().string());
+    const auto path = entry->path().string();
+    const bool is_aside = entry->path().filename().string().starts_with(old_prefix);
+    if (step_of_checkpoint(path) < 0 || (is_aside && is_there(belonging_of(path)))) continue;
+    found.push_back(path);
   }
   if (trouble && trouble != std::errc::no_such_file_or_directory && trouble != std::errc::not_a_directory) {
     fail(folder, "cannot be read: " + trouble.message());
@@ -373,11 +430,19 @@ void sync_checkpoint_folder(const std::string& folder) {
 }
 
 void remove_unfinished_checkpoints(const std::string& folder) {
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none)) {
-    if (!entry.path().filename().string().starts_with(temporary_prefix)) continue;
-    fs::remove_all(entry.path(), none);
-    if (none) log(Level::warning, "checkpoint", entry.path().string() + ": cannot be removed: " + none.message());
+  std::vector<fs::path> temporary, aside;
+  std::error_code trouble;
+  for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    const auto name = entry->path().filename().string();
+    if (name.starts_with(temporary_prefix)) temporary.push_back(entry->path());
+    if (name.starts_with(old_prefix)) aside.push_back(entry->path());
+  }
+  if (temporary.empty() && aside.empty()) return;
+  sync_folder(folder);  // what took their place may not be on the disk yet
+  for (const auto& path : aside) put_back_or_remove(path, belonging_of(path));
+  for (const auto& path : temporary) {
+    fs::remove_all(path, trouble);
+    if (trouble) log(Level::warning, "checkpoint", path.string() + ": cannot be removed: " + trouble.message());
   }
 }
 

@@ -399,6 +399,44 @@ TEST_CASE("checkpoint folder: names sort as steps do, and a folder is listed new
         std::vector<std::string>{folder / "step-123456789", folder / "step-00000020", folder / "step-00000003"});
 }
 
+TEST_CASE("checkpoint folder: one that was put aside stands for its name, until there is another") {
+  const TemporaryFolder folder;
+  const std::string place = folder / "step-00000003", aside = folder / ".old-step-00000003";
+  const auto write = [](const std::string& path, std::int64_t step) {
+    vernier::write_checkpoint(path, {.step = step}, {{"w", torch::full({2}, step, torch::kFloat32)}}, {});
+  };
+  write(folder / "step-00000002", 2);
+  write(place, 3);
+  fs::rename(place, aside);  // where a writer was killed between two renames
+  CHECK(vernier::step_of_checkpoint(aside) == 3);
+  CHECK(vernier::checkpoints_in(folder.path()) == std::vector<std::string>{aside, folder / "step-00000002"});
+  for (const auto& path : {place, place + "/", aside}) {
+    CAPTURE(path);
+    CHECK(vernier::is_checkpoint(path));
+    CHECK(vernier::read_manifest(path).step == 3);
+    CHECK(vernier::verify_checkpoint(path).step == 3);
+    CHECK(vernier::read_checkpoint(path).model.at("w")[0].item<float>() == 3);
+    CHECK(vernier::read_checkpoint_model(path).model.at("w")[0].item<float>() == 3);
+    auto live = torch::zeros(2);
+    CHECK(vernier::read_checkpoint_into(path, {{"w", live}}).step == 3);
+    CHECK(live[1].item<float>() == 3);
+  }
+  write(place, 4);
+  CHECK(vernier::read_manifest(place).step == 4);
+  CHECK_FALSE(fs::exists(aside));
+
+  fs::rename(place, aside);
+  vernier::remove_unfinished_checkpoints(folder.path());
+  CHECK(vernier::read_manifest(place).step == 4);
+  CHECK_FALSE(fs::exists(aside));
+
+  fs::copy(place, aside, fs::copy_options::recursive);  // killed after both renames
+  CHECK(vernier::checkpoints_in(folder.path()) == std::vector<std::string>{place, folder / "step-00000002"});
+  vernier::remove_unfinished_checkpoints(folder.path());
+  CHECK(vernier::read_manifest(place).step == 4);
+  CHECK_FALSE(fs::exists(aside));
+}
+
 TEST_CASE("checkpoint folder: what killed writers left is removed, and nothing that it points to") {
   const TemporaryFolder folder, elsewhere;
   folder.write(".tmp-a1b2c3/model.safetensors", "half");

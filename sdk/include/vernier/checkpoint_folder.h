@@ -56,9 +56,10 @@ struct StoredCheckpoint {
 
 // Writes a checkpoint: into a temporary folder beside `path`, each file brought to the disk (fsync), the folder too,
 // renamed, the parent brought to the disk. When it returns, the checkpoint outlives a loss of power; after an Error,
-// `path` is as it was. Checkpoints of one parent are for one writer at a time. Files get mode 0600, folders 0700. The
-// parent must exist and not be shared. A checkpoint that stands at `path` is replaced. Tensors of any device and stride;
-// names must be UTF-8. progress is told after each piece how many bytes of tensors are written. Returns the manifest.
+// `path` is as it was, or new where only the last of these failed. Checkpoints of one parent are for one writer at a
+// time. Files get mode 0600, folders 0700. The parent must exist and not be shared. A checkpoint that stands at `path`
+// is replaced. Tensors of any device and stride; names must be UTF-8. progress is told after each piece how many bytes
+// of tensors are written. Returns the manifest.
 VERNIER_API CheckpointManifest write_checkpoint(const std::string& path, CheckpointManifest about, const Tensors& model,
                                                 const Tensors& state,
                                                 const std::function<void(std::uint64_t)>& progress = {});
@@ -95,9 +96,12 @@ VERNIER_API bool is_checkpoint(const std::string& path);
 VERNIER_API std::string checkpoint_name(std::int64_t step);
 VERNIER_API std::int64_t step_of_checkpoint(const std::string& path);
 // The paths of what has such a name in a folder, the highest step first, whole or not. None where there is no folder.
+// Where a writer was killed while it replaced one, on a file system that cannot exchange two folders, that one is
+// found as ".old-step-00000100", which is of step 100 too. All that reads takes it for the one at its path.
 VERNIER_API std::vector<std::string> checkpoints_in(const std::string& folder);
 
-// Removes what writers that were killed left in a folder. For the one writer, before it writes.
+// Removes what writers that were killed left in a folder, and puts back what they had put aside. For the one writer,
+// before it writes.
 VERNIER_API void remove_unfinished_checkpoints(const std::string& folder);
 
 // Throws where others could put their file in the place of one in the folder: a link, or one that they may write to.
