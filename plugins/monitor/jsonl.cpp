@@ -95,16 +95,21 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
-// Takes off what a process wrote after the checkpoint that the run now goes on from, and half a line of one killed. A
-// run that went back has the lines of a step twice: only their number tells. lines: -1 where it is not known. Returns
-// how many there are.
+// A loss of power may leave half of a line, or zeros in the place of some.
+bool is_whole(std::string_view line) {
+  return step_of(line) >= 0 && line.ends_with('}') && line.find('\0') == line.npos;
+}
+
+// Takes off what a process wrote after the checkpoint that the run now goes on from, and what is no line of it. A run
+// that went back has the lines of a step twice: only their number tells. lines: -1 where it is not known. Returns how
+// many there are.
 std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
   if (!fs::is_regular_file(path)) return 0;  // /dev/stdout
   std::uintmax_t whole = 0;
   std::ifstream in(path, std::ios::binary);
   std::int64_t count = 0;
   for (std::string line; std::getline(in, line) && !in.eof(); ++count, whole += line.size() + 1) {
-    if (lines >= 0 ? count == lines : step_of(line) > last_step) break;
+    if (!is_whole(line) || (lines >= 0 ? count == lines : step_of(line) > last_step)) break;
   }
   in.close();
   if (whole != fs::file_size(path)) fs::resize_file(path, whole);
@@ -183,8 +188,14 @@ class Jsonl final : public vernier::Monitor {
  private:
   void open(const Run& run) {
     const auto path = fs::path(run.output) / name_;
+    const bool was_there = fs::is_regular_file(path);  // or it goes on in another folder, or never was a file
     file_ = std::make_unique<File>(path);
-    lines_ = cut(path, run.step, lines_);
+    const auto counted = lines_;
+    lines_ = cut(path, run.step, counted);
+    if (was_there && lines_ < counted) {
+      warn(path.string(), ": has lost ", counted - lines_, " of the ", counted, " lines up to step ", run.step,
+           "; those of the steps to come follow");
+    }
   }
 
   void write_step(const Run& run) {

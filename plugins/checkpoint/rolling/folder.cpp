@@ -2,7 +2,9 @@
 // not stay: whatever ends the process in between, the newest that was there before is there still, or the new one.
 #include "folder.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -59,6 +61,7 @@ std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps
 Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& progress) const {
   const auto start = std::chrono::steady_clock::now();
   make();
+  sync_what_is_beside();
   vernier::remove_unfinished_checkpoints(path_);
   Saved saved{path_of(what.about.step), 0, 0, {}};
   const auto manifest = vernier::write_checkpoint(saved.path, what.about, what.model, what.state, progress);
@@ -80,11 +83,28 @@ Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& p
 }
 
 void Folder::make() const {
-  if (::mkdir(path_.c_str(), 0700) == 0) {
-    vernier::sync_checkpoint_folder(fs::path(path_).parent_path().string());
-  } else if (errno != EEXIST) {
-    fail_with_errno(path_, "cannot be made");
+  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) fail_with_errno(path_, "cannot be made");
+}
+
+// The files of monitors, up to where the state says that they are written: a loss of power is not to take from them
+// what the checkpoint counts. Done here, in the background, because it takes a disk's time.
+void Folder::sync_what_is_beside() const {
+  const auto run = fs::path(path_).parent_path();
+  std::error_code trouble;
+  for (fs::directory_iterator entry(run, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    std::error_code none;
+    if (!fs::is_regular_file(entry->symlink_status(none))) continue;
+    const int file = ::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int result = file;
+    while (file >= 0 && (result = ::fsync(file)) != 0 && errno == EINTR) {
+    }
+    const int reason = errno;
+    if (file >= 0) ::close(file);
+    if (result >= 0 || reason == ENOENT || reason == EINVAL) continue;  // it is gone, or has nothing to bring to a disk
+    warn_(entry->path().string() + ": cannot be brought to the disk: " + std::generic_category().message(reason) +
+          "; a loss of power may take some of its lines");
   }
+  vernier::sync_checkpoint_folder(run.string());  // also the name of a folder that somebody made and was killed
 }
 
 // They are of a past that the run left when it went back, and would be taken for its newest. Until the new one is on

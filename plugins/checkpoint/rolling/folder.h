@@ -45,7 +45,7 @@ class Folder {
   Folder(std::string path, Retention retention, Warn warn)
       : path_(std::move(path)), retention_(retention), warn_(std::move(warn)) {}
 
-  // Any thread, one at a time: writes, then renames those of later steps, which the run went back from, to abandoned-…,
+  // Any thread, one at a time: brings what the run has written beside its checkpoints to the disk, writes, then renames those of later steps, which the run went back from, to abandoned-…,
   // then moves the links, then removes what need not stay.
   Saved save(const Save& what, const std::function<void(std::uint64_t)>& progress) const;
 
@@ -54,6 +54,7 @@ class Folder {
 
  private:
   void make() const;
+  void sync_what_is_beside() const;
   void set_aside_later(std::int64_t step) const;
   void link(const char* name, const std::vector<std::int64_t>& candidates) const;
   std::vector<std::int64_t> steps() const;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "plugin_library.h"
 #include "temporary_folder.h"
@@ -21,9 +22,11 @@ vernier::Table table(const std::string& file, std::int64_t every) {
 
 // What the trainer does, with losses that are given.
 struct Fixture {
-  explicit Fixture(const TemporaryFolder& folder, vernier::Table options = {}, std::int64_t first_step = 0)
+  explicit Fixture(const TemporaryFolder& folder, vernier::Table options = {}, std::int64_t first_step = 0,
+                   const vernier::State* saved = nullptr)
       : path(folder / "losses.jsonl"), plugin(make_plugin<Monitor>("monitor/jsonl", std::move(options))) {
     bus.attach(*plugin, true);
+    if (saved != nullptr) plugin->load(*saved);
     run.output = folder.path().string();
     run.steps = 1000;
     run.step = run.updates = first_step;
@@ -187,6 +190,62 @@ TEST_CASE("jsonl: a resumed run's file is that of a run that was never stopped, 
       CHECK(resumed.text() == whole.text());
     }
   }
+}
+
+TEST_CASE("jsonl: whatever a loss of power took, lines before are whole, and all that come after are there") {
+  static std::vector<std::string> warnings;
+  vernier::set_log_sink(
+      [](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
+  const TemporaryFolder whole_folder;
+  Fixture whole(whole_folder);
+  const auto train = [](Fixture& fixture, std::int64_t to) {
+    while (fixture.run.step < to) fixture.step(std::sin(static_cast<double>(fixture.run.step)));
+  };
+  train(whole, 20);
+  const auto state = whole.plugin->save();
+  const auto before = whole.text();
+  train(whole, 30);
+  whole.bus.emit(Event::RunEnd, whole.run);
+  const auto after = whole.text().substr(before.size());
+
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t end) { return std::size_t{random()} % end; };
+  for (int i = 0; i < 300; ++i) {
+    auto damaged = whole.text();  // on the disk there may be more than the checkpoint counts
+    const auto begin = below(damaged.size());
+    switch (i % 3) {
+      case 0:  // the end is missing
+        damaged.resize(begin);
+        break;
+      case 1: {  // room without its bytes, and whole lines after it
+        const auto count = 1 + below(damaged.size() - begin);
+        damaged.replace(begin, count, std::string(count, '\0'));
+        break;
+      }
+      case 2:  // both
+        damaged.resize(begin);
+        damaged += std::string(below(100), '\0');
+    }
+    CAPTURE(damaged);
+    const TemporaryFolder folder;
+    folder.write("losses.jsonl", damaged);
+    warnings.clear();
+    Fixture resumed(folder, {}, 20, &state);
+    train(resumed, 30);
+    resumed.bus.emit(Event::RunEnd, resumed.run);
+    auto kept = resumed.text();
+    REQUIRE(kept.ends_with(after));
+    kept.resize(kept.size() - after.size());
+    CHECK(before.starts_with(kept));
+    CHECK((kept.empty() || kept.ends_with('\n')));
+    const bool has_all = damaged.starts_with(before);
+    CHECK((kept == before) == has_all);
+    const auto lost = 20 - std::count(kept.begin(), kept.end(), '\n');
+    CHECK(warnings.size() == (has_all ? 0 : 1));
+    const auto text = resumed.path + ": has lost " + std::to_string(lost) + " of the 20 lines up to step 20";
+    if (!has_all) CHECK(warnings.front().starts_with(text));
+  }
+  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("jsonl: lines are on the disk when a checkpoint is written, and when the run fails") {
