@@ -29,10 +29,20 @@ fs::path numbered(const fs::path& wanted, int number) {
   return number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
 }
 
+// One that cannot be looked into must not be taken for an empty one.
+[[noreturn]] void refuse_to_guess(const fs::path& folder, const std::error_code& trouble) {
+  refuse(folder.string() + ": cannot be searched for an earlier run: " + trouble.message() +
+         "; see that it can be read, and start again");
+}
+
 bool holds_a_run(const fs::path& folder) {
-  const fs::directory_iterator entries(folder);
-  return std::any_of(begin(entries), end(entries),
-                     [](const auto& entry) { return entry.path().filename() != lock_name; });
+  bool holds = false;
+  std::error_code trouble;
+  for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    holds |= entry->path().filename() != lock_name;
+  }
+  if (trouble) refuse_to_guess(folder, trouble);
+  return holds;
 }
 
 bool has_checkpoints(const fs::path& folder) {
@@ -97,6 +107,8 @@ fs::path newest_run(const fs::path& wanted) {
       newest_time = time;
     }
   }
+  const bool is_none = trouble == std::errc::no_such_file_or_directory || trouble == std::errc::not_a_directory;
+  if (trouble && !is_none) refuse_to_guess(parent, trouble);
   return newest;
 }
 

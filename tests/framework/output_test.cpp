@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
 #include <fstream>
 #include <set>
 
@@ -18,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 int flock_fails_with = 0;                 // 0: it does not
+std::string unreadable;                   // a folder that the disk does not give
 std::set<std::string>* synced = nullptr;  // gets what was brought to the disk
 
 }  // namespace
@@ -27,6 +30,17 @@ extern "C" __attribute__((visibility("default"))) int flock(int file, int operat
   static auto* const next = reinterpret_cast<int (*)(int, int)>(::dlsym(RTLD_NEXT, "flock"));
   if (flock_fails_with == 0) return next(file, operation);
   errno = flock_fails_with;
+  return -1;
+}
+// std::filesystem opens folders with it.
+extern "C" __attribute__((visibility("default"))) int openat(int folder, const char* path, int flags, ...) {
+  static auto* const next = reinterpret_cast<int (*)(int, const char*, int, ...)>(::dlsym(RTLD_NEXT, "openat"));
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  if (unreadable.empty() || path != unreadable) return next(folder, path, flags, mode);
+  errno = EIO;
   return -1;
 }
 extern "C" __attribute__((visibility("default"))) int fsync(int file) {
@@ -146,6 +160,23 @@ TEST_CASE("output: of several runs the one that saved last is resumed, though ot
   fs::last_write_time(wanted.string() + "-old/checkpoints",
                       fs::file_time_type::clock::now() + std::chrono::seconds(99));
   CHECK(resumed(wanted) == "toy");
+}
+
+TEST_CASE("output: where a folder cannot be read, there may be a run in it, and none is begun anew") {
+  const TemporaryFolder folder;
+  const fs::path wanted = folder.path() / "toy";
+  add_run(wanted, true);
+  const auto refusal = [](const fs::path& which) {
+    return configuration(which.string() + ": cannot be searched for an earlier run: Input/output error; see that it can "
+                                          "be read, and start again");
+  };
+  unreadable = folder.path().string();
+  CHECK(thrown_by([&] { OutputFolder::is_there(wanted); }) == refusal(folder.path()));
+  CHECK(thrown_by([&] { resumed(wanted); }) == refusal(folder.path()));
+  unreadable = wanted.string();
+  CHECK(thrown_by([&] { OutputFolder::open_new(wanted); }) == refusal(wanted));
+  unreadable = "";
+  CHECK(OutputFolder::is_there(wanted));
 }
 
 TEST_CASE("output: a checkpoint that was moved away resumes into a new folder") {
