@@ -28,7 +28,7 @@ struct Watched {
   std::string folder, struck;
   Fault fault = Fault::none;
   int at = 0, count = 0;
-  bool records = false;
+  bool records = false, cannot_exchange = false;
   std::vector<Call> trace;
 };
 
@@ -210,6 +210,11 @@ void watch(const std::string& folder, Fault fault, int at) {
   all.at = at;
   all.count = 0;
   all.struck.clear();
+}
+
+void cannot_exchange(bool cannot) {
+  const Lock lock(watched().mutex);
+  watched().cannot_exchange = cannot;
 }
 
 int calls() {
@@ -415,8 +420,11 @@ DISK_API int renameat(int from_folder, const char* from, int to_folder, const ch
 DISK_API int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   DISK_NEXT(renameat2);
   const auto kind = (flags & RENAME_EXCHANGE) != 0 ? Kind::exchange : Kind::rename;
-  return disk::one_call({"rename"}, disk::path_of(from_folder, from), disk::a(kind, disk::path_of(to_folder, to)),
-                        [&] { return next(from_folder, from, to_folder, to, flags); });
+  return disk::one_call({"rename"}, disk::path_of(from_folder, from), disk::a(kind, disk::path_of(to_folder, to)), [&] {
+    const bool is_refused = kind == Kind::exchange && disk::watched().cannot_exchange;
+    if (is_refused) errno = EINVAL;
+    return is_refused ? -1 : next(from_folder, from, to_folder, to, flags);
+  });
 }
 DISK_API int symlink(const char* target, const char* path) noexcept {
   DISK_NEXT(symlink);

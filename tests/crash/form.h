@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <vector>
 
 // 0: the short form.
 inline double minutes() {
@@ -32,7 +33,7 @@ class Budget {
  public:
   ~Budget() { MESSAGE(tried_, " tried in ", std::round(minutes_since_begin() * 10) / 10, " minutes"); }
   bool has_more() {
-    constexpr int cases = 7;
+    constexpr int cases = 8;
     const bool more = !is_long() || tried_ == 0 || minutes_since_begin() < minutes() / cases;
     tried_ += more ? 1 : 0;
     return more;
@@ -47,22 +48,48 @@ class Budget {
   int tried_ = 0;
 };
 
-// Saves every step; the shortest that takes away what it saved first.
-inline const std::string saving_run = "[run]\nsteps = " + std::string(is_long() ? "12" : "4") + R"(
-device = "cpu"
-threads = 1
+// A run that saves every step; the shortest that takes away what it saved first.
+inline std::string saving_run(const std::string& in_checkpoint, const std::string& in_run, const std::string& tables) {
+  return "[run]\nsteps = " + std::string(is_long() ? "12" : "4") + "\ndevice = \"cpu\"\nthreads = 1\n" + in_run + R"(
 [task]
 use = "mlp"
 inputs = 3
 hidden = [4]
 classes = 2
 samples = 24
-[optimizer]
-use = "adamw"
+[[monitor]]
+use = "jsonl"
 [checkpoint]
 use = "rolling"
 every = 1
-keep_last = 2
-[[monitor]]
-use = "jsonl"
-)";
+)" + in_checkpoint + tables;
+}
+
+// What is struck is one of them after the other, so that a case takes no longer for their number.
+inline const std::vector<std::string> saving_runs = {
+    saving_run("keep_last = 2\n", "", "[optimizer]\nuse = \"adamw\"\n"),
+    // By the training thread, and what stays is told by validations too.
+    saving_run("async = false\nkeep_last = 1\nkeep_every = 3\nkeep_best = 1\nmonitor = \"accuracy\"\nmode = \"max\"\n",
+               "validate_every = 1\n", "[optimizer]\nuse = \"adamw\"\n"),
+    // As much to remember as there is: masters, their average, momentum, a scale that changes.
+    saving_run("keep_last = 2\non_failure = \"go_on\"\n", "validate_every = 2\n", R"([precision]
+use = "fp16"
+level = "O2"
+[scaler]
+use = "dynamic"
+init_scale = 16777216
+growth_interval = 1
+[optimizer]
+use = "sgd"
+momentum = 0.9
+[[callback]]
+use = "ema"
+decay = 0.5
+)")};
+constexpr std::size_t that_goes_on = 2;  // where a save fails
+
+// Of all that are to be tried in turn.
+inline std::size_t run_in_turn(std::size_t number) {
+  static std::mt19937 random(std::random_device{}());
+  return (is_long() ? random() : number) % saving_runs.size();
+}
