@@ -166,8 +166,9 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
     }
   } else {
     std::error_code none;
-    if (!fs::exists(from, none)) refuse("--resume=" + from + ": there is no such file or folder");
-    path = run_of(fs::canonical(from));
+    const bool is_there = fs::exists(from, none) || is_checkpoint(from);  // which may wait under another name
+    if (!is_there) refuse("--resume=" + from + ": there is no such file or folder");
+    path = run_of(fs::weakly_canonical(from));
     if (!has_checkpoints(path)) return open_new(wanted);  // a checkpoint that was moved elsewhere
   }
   if (auto folder = try_to_lock(path)) return std::move(*folder);

@@ -37,6 +37,13 @@ std::unordered_set<const c10::StorageImpl*> storages_of_weights(const Run& run) 
   return storages;
 }
 
+// Made by State::put, or by the plugin for the State alone: not over memory that something else owns (from_blob).
+bool is_of_nobody_else(const torch::Tensor& tensor) {
+  if (tensor.use_count() != 1 || !tensor.has_storage() || tensor.storage().use_count() != 1) return false;
+  const auto& memory = tensor.storage().data_ptr();
+  return memory.get() == nullptr || memory.get_context() == memory.get();
+}
+
 class MutedMonitors {
  public:
   explicit MutedMonitors(Bus& bus) : bus_(bus) { bus_.mute_monitors(true); }
@@ -53,14 +60,21 @@ class MutedMonitors {
 Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
   auto plugins = plugins_at_work(wiring);
   std::erase_if(plugins, [&](auto* plugin) { return askers_.count(plugin) != 0; });
-  return take(run, plugins);
+  return take(run, plugins, any_size);
 }
 
-Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins) {
+Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins, std::uint64_t largest) {
   Moment moment;
+  const auto stands = [&](const torch::Tensor& tensor) {
+    if (tensor.nbytes() <= largest) return false;
+    moment.standing.emplace_back(tensor, static_cast<std::int64_t>(tensor._version()));
+    return true;
+  };
   moment.cpu = generator(torch::kCPU).get_state();  // a copy
   if (!run.device.is_cpu()) moment.device = generator(run.device).get_state();
-  for (const auto& buffer : run.model->buffers()) moment.buffers.emplace_back(buffer, buffer.detach().clone());
+  for (const auto& buffer : run.model->buffers()) {
+    if (!stands(buffer)) moment.buffers.emplace_back(buffer, buffer.detach().clone());
+  }
   std::unordered_set<const c10::StorageImpl*> weights;
   const auto is_weight = [&](const torch::Tensor& tensor) {
     if (weights.empty()) weights = storages_of_weights(run);
@@ -69,8 +83,7 @@ Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins)
   for (auto* plugin : plugins) {
     auto state = plugin->save();
     for (auto& [name, tensor] : state.tensors) {
-      const bool is_of_nobody_else = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
-      if (is_of_nobody_else || is_weight(tensor)) continue;
+      if (is_of_nobody_else(tensor) || is_weight(tensor) || stands(tensor)) continue;
       tensor = tensor.detach().clone();
     }
     moment.plugins.emplace_back(plugin, std::move(state));
@@ -156,26 +169,38 @@ bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
   return is_untouched;
 }
 
-// The optimizer comes after what may be undone; monitors and checkpoints only look.
+// Monitors and checkpoints only look. Of the optimizer's memory there is nothing to undo unless it listens.
 void Undo::keep(const Run& run, const Wiring& wiring) {
+  constexpr std::uint64_t largest = 1 << 20;
   std::vector<Plugin*> plugins = {wiring.task.get(), wiring.precision.get(), wiring.scaler.get(), wiring.accumulation.get(),
                                   wiring.distributed.get()};
-  for (const auto& callback : wiring.callbacks) {
+  const auto add_if_it_listens = [&](Plugin* plugin) {
     for (const auto event : {Event::EpochEnd, Event::EpochBegin, Event::StepBegin, Event::BatchReady, Event::LossReady,
                              Event::GradientsReady}) {
-      if (!wiring.bus.listens(*callback, event)) continue;
-      plugins.push_back(callback.get());
-      break;
+      if (wiring.bus.listens(*plugin, event)) return plugins.push_back(plugin);
     }
+  };
+  add_if_it_listens(wiring.optimizer.get());
+  for (const auto& callback : wiring.callbacks) add_if_it_listens(callback.get());
+  forget();  // not twice at once
+  kept_ = Repeat::take(run, plugins, largest);
+  const auto stands = [this](const torch::Tensor& weight) {
+    kept_.standing.emplace_back(weight, static_cast<std::int64_t>(weight._version()));
+  };
+  for (const auto& weight : run.model->parameters()) stands(weight);  // frozen ones too
+  for (const auto& parameter : run.parameters) {
+    if (!parameter.owned.is_same(parameter.model)) stands(parameter.owned);
   }
-  kept_ = {};  // not twice at once
-  kept_ = Repeat::take(run, plugins);
   drawn_ = run.drawn;
   epoch_ = run.epoch;
   loss_ = run.loss;
 }
 
 void Undo::put(Run& run) const {
+  for (const auto& [tensor, version] : kept_.standing) {
+    if (static_cast<std::int64_t>(tensor._version()) == version) continue;
+    throw Error(c10::str("a tensor of shape ", tensor.sizes(), ", a weight or a large one, was written before the update"));
+  }
   Repeat::put(run, kept_);
   run.drawn = drawn_;
   run.epoch = epoch_;

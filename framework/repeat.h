@@ -31,9 +31,12 @@ class Repeat {
     torch::Tensor cpu, device;  // random generators
     std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers;
     std::vector<std::pair<Plugin*, State>> plugins;
+    std::vector<std::pair<torch::Tensor, std::int64_t>> standing;  // not copied, and their version
   };
+  static constexpr std::uint64_t any_size = static_cast<std::uint64_t>(-1);
   Moment take(const Run& run, const Wiring& wiring) const;
-  static Moment take(const Run& run, const std::vector<Plugin*>& plugins);
+  // largest: bytes of a tensor that is copied; larger ones are to stand still.
+  static Moment take(const Run& run, const std::vector<Plugin*>& plugins, std::uint64_t largest);
   static void put(const Run& run, const Moment& moment);
   static std::vector<std::int64_t> versions(const Run& run);
 
@@ -48,7 +51,10 @@ class Repeat {
 class Undo {
  public:
   void keep(const Run& run, const Wiring& wiring);  // before the step's first event
+  // Throws Error, and changes nothing, where something has written into a weight, or into another large tensor, which
+  // are not copied.
   void put(Run& run) const;
+  void forget() { kept_ = {}; }
 
  private:
   Repeat::Moment kept_;

@@ -68,6 +68,7 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::GradientsReady, run);
   if (!optimizer_->divides_gradients()) run.gradients();
   can_undo_ = false;
+  undo_.forget();
   rewound_from_ = -1;
   optimizer_->step(run);
   precision_->commit(run);
@@ -87,7 +88,10 @@ void Trainer::keep_for_undo(Run& run) {
   try {
     undo_.keep(run, wiring_);
     can_undo_ = true;
-  } catch (...) {  // a state that cannot be saved: the next checkpoint tells
+  } catch (...) {
+    if (!std::exchange(has_told_undo_, true)) {
+      log(Level::warning, "trainer", caught().message + " (a step that fails cannot be undone: it will not be saved)");
+    }
   }
 }
 

@@ -129,6 +129,7 @@ class Trainer {
   Undo undo_;
   std::chrono::steady_clock::time_point begun_;  // the last step
   std::int64_t begun_steps_ = 0;
+  bool has_told_undo_ = false;  // that it is not possible
   bool can_undo_ = false;  // a step has begun, and no weight has changed
   struct {
     Plugin* asker = nullptr;

@@ -82,10 +82,12 @@ void Trainer::undo(Run& run) {
   try {
     limit_memory(run.device, 0);
     undo_.put(run);
+    // Who has asked to go back takes what it is given in two halves (Control::rewind).
+    if (std::exchange(asked_rewind_, {}).asker != nullptr) undo_.put(run);
     asked_.clear();
     is_whole_ = true;
   } catch (...) {
-    log(Level::error, "undoing the step", caught().message);
+    log(Level::warning, "trainer", "the step cannot be undone, and is not saved: " + caught().message);
   }
 }
 
@@ -226,6 +228,12 @@ void Trainer::save(Run& run) {
 void Trainer::save_what_is_whole(Run& run) {
   const bool is_new = run.step > 0 && run.step != saved_step_;
   if (!is_whole_ || !is_new || called_ == wiring_.checkpoint.get()) return;
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : run.parameters) {
+    if (parameter.latest().isfinite().all().item<bool>()) continue;
+    // It would be the newest, from which the run is gone on with.
+    return log(Level::info, "trainer", "no checkpoint is made: " + parameter.name + " is not finite");
+  }
   try {
     save(run);
   } catch (...) {

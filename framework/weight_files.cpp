@@ -204,7 +204,9 @@ Tensors best_weights(const StoredCheckpoint& stored) {
 
 Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored) {
   const auto averages = kept_by("plugin/callback/ema/", stored, "average");
-  if (averages.empty()) refuse(path, "has no average of the weights; a run with [[callback]] use = \"ema\" keeps one");
+  if (averages.empty()) {
+    refuse(path, "has no average of the weights; a run with [[callback]] use = \"ema\" keeps one once it has begun");
+  }
   auto weights = best_weights(stored);
   for (const auto& [name, average] : averages) weights[name] = average;
   return weights;

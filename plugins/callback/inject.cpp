@@ -223,9 +223,13 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   void change_weights(Run& run) {
     for (auto& parameter : run.parameters) {
       if (std::ranges::find(targets_, parameter.name) == targets_.end()) continue;
-      const auto count = change(parameter.model.variable_data(), parameter.name);
+      const auto change_one = [&](const torch::Tensor& weight) {
+        weight.unsafeGetTensorImpl()->bump_version();  // past autograd, but not unnoticed: the step cannot be undone
+        return change(weight.variable_data(), parameter.name);
+      };
+      const auto count = change_one(parameter.model);
       const bool has_master = !parameter.latest().is_same(parameter.model);
-      if (has_master) change(parameter.latest().variable_data(), parameter.name);
+      if (has_master) change_one(parameter.latest());
       tell(run, parameter.name, count);
     }
   }

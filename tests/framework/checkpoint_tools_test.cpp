@@ -190,7 +190,8 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
               {{"w", low}, {"kahan", low}, {"seen", torch::ones({1}, torch::kInt64)}});
   CHECK(call({"export", run.at(1), run.folder / "half.safetensors", "--dtype=float16"}).status == 0);
   CHECK(refusal({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}) ==
-        configuration(run.at(1) + ": has no average of the weights; a run with [[callback]] use = \"ema\" keeps one"));
+        configuration(run.at(1) + ": has no average of the weights; a run with [[callback]] use = \"ema\" keeps one once "
+                                  "it has begun"));
   run.save(3, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}},
            {{"plugin/precision/bf16/master/w", master},
             {"plugin/callback/ema/updates", torch::scalar_tensor(3, torch::kInt64)},

@@ -690,6 +690,26 @@ TEST_CASE("trainer: a failure in any role of a step before its update is saved a
   }
 }
 
+TEST_CASE("trainer: a step that fails after something wrote a weight, or spoiled one before, is not saved") {
+  const auto saved_after = [](Event event, double factor) {
+    Toy toy;
+    toy.on(event, [factor](Run& run) {
+      const torch::NoGradGuard no_grad;
+      if (run.step == 2) run.model->parameters().at(0).mul_(factor);
+    });
+    toy.on(Event::GradientsReady, [event](Run& run) {
+      if (run.step == (event == Event::StepEnd ? 3 : 2)) throw std::runtime_error("boom");
+    });
+    CHECK_THROWS_AS(toy.prepare().train(toy.run), Error);
+    return toy.memory().steps;
+  };
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  CHECK(saved_after(Event::BatchReady, 2).empty());
+  CHECK(saved_after(Event::StepEnd, 2) == std::vector<std::int64_t>{3});
+  CHECK(saved_after(Event::StepEnd, NAN).empty());
+  vernier::set_log_sink(nullptr);
+}
+
 TEST_CASE("trainer: a new model is given its first weights before anything is made from it") {
   Toy toy;
   for (auto* plugin : toy.wiring.plugins()) toy.wiring.bus.attach(*plugin, false);

@@ -89,7 +89,8 @@ void Folder::make() const {
 // The files of monitors, up to where the state says that they are written: a loss of power is not to take from them
 // what the checkpoint counts. Done here, in the background, because it takes a disk's time.
 void Folder::sync_what_is_beside() const {
-  const auto run = fs::path(path_).parent_path();
+  auto run = fs::path(path_).parent_path();
+  if (run.empty()) run = ".";
   std::error_code trouble;
   for (fs::directory_iterator entry(run, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
     std::error_code none;

@@ -45,8 +45,9 @@ class Folder {
   Folder(std::string path, Retention retention, Warn warn)
       : path_(std::move(path)), retention_(retention), warn_(std::move(warn)) {}
 
-  // Any thread, one at a time: brings what the run has written beside its checkpoints to the disk, writes, then renames those of later steps, which the run went back from, to abandoned-…,
-  // then moves the links, then removes what need not stay.
+  // Any thread, one at a time: brings what the run has written beside its checkpoints to the disk, writes, then renames
+  // those of later steps, which the run went back from, to abandoned-…, then moves the links, then removes what need not
+  // stay.
   Saved save(const Save& what, const std::function<void(std::uint64_t)>& progress) const;
 
   // The newest that is whole, with warnings where it is not the newest; nothing where there are none.

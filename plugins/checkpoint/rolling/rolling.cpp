@@ -15,8 +15,8 @@
 //   on_failure = "stop"  a save that fails in the background is tried once more at the next step, which waits for it;
 //                        where that fails too, the run ends. Or "go_on": the next save tries again
 //
-// A run that ends, is stopped by a signal, or fails between two steps always has a last one; it waits until that is on
-// the disk, and fails where it cannot be. `latest` and `best` are links. Where a run goes on from before its newest
+// A run that ends, is stopped by a signal, or fails between two steps or in one before its update has a last one; it waits
+// until that is on the disk, and fails where it cannot be. `latest` and `best` are links. Where a run goes on from before its newest
 // checkpoint, the later ones stay, renamed to abandoned-step-00000200.
 #include <vernier/error.h>
 #include <vernier/roles.h>
@@ -130,6 +130,7 @@ class Rolling final : public vernier::Checkpoint {
 
   // Never two at once: half of the memory and of the disk's time for each would help neither.
   void write(const State& snapshot, Run& run) override {
+    if (has_given_up_) return;
     wait(run);
     stop_at_failure();
     const auto begin = Clock::now();
@@ -230,6 +231,7 @@ class Rolling final : public vernier::Checkpoint {
     if (std::exchange(skipped_, false))
       run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
     if (writing_.valid() && !is_writing()) wait(run);
+    has_given_up_ = !failure_.empty() && !goes_on_;
     stop_at_failure();
   }
 
@@ -305,6 +307,7 @@ class Rolling final : public vernier::Checkpoint {
   Clock::time_point last_ = Clock::now();
   rolling::Scores scores_;  // of the checkpoints that are there, and of those since
   std::string failure_;     // of the last save, until it is told
+  bool has_given_up_ = false;  // the run ends for it: it would not be saved at the end either
   rolling::Copies copies_;
   double stalled_ = 0;
   std::uint64_t total_ = 0;
