@@ -1,10 +1,12 @@
 // rolling: copies of the state, beside the training; see rolling.cpp.
 #include "copies.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <future>
+#include <thread>
 #include <utility>
 
 namespace rolling {
@@ -18,6 +20,11 @@ constexpr const char* optimizer_prefix = "plugin/optimizer/";
 
 bool can_be_saved(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == torch::kStrided;
+}
+
+// Beside training that takes all cores a copy would hold it up for longer than one before it (tests/benchmarks/checkpoint).
+bool is_a_core_free() {
+  return at::get_num_threads() < static_cast<int>(std::thread::hardware_concurrency());
 }
 
 // What was given to a stream up to now.
@@ -34,12 +41,13 @@ Copy Copies::of(const Tensors& live, torch::Device device) {
   Copy copy;
   std::vector<Copied> on_host, later_on_host, soon_changed, by_update;
   const torch::NoGradGuard no_grad;
+  const bool is_beside = device.is_cpu() && is_a_core_free();
   for (const auto& [name, tensor] : live) {
     if (!can_be_saved(tensor)) continue;
     const Copied one{copy.tensors[name] = room_for(name, tensor), tensor.detach()};
     const bool is_by_update = name.starts_with(optimizer_prefix);
     if (tensor.is_cpu()) {
-      (is_by_update && device.is_cpu() ? later_on_host : on_host).push_back(one);
+      (is_by_update && is_beside ? later_on_host : on_host).push_back(one);
     } else if (tensor.device() != device) {
       one.to.copy_(one.from);
     } else {

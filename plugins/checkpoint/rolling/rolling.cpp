@@ -10,7 +10,8 @@
 //   monitor = "validation_loss"   the metric of a validation that says how good
 //   mode = "min"         the best is the lowest; or "max"
 //   async = true         the state is copied after the step, which takes its size in memory, and written while the
-//                        training goes on; the optimizer's memory is copied beside the next forward pass
+//                        training goes on; where it leaves a core, or on a GPU, the optimizer's memory is copied beside
+//                        the next forward pass
 //   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails in the background is tried once more at the next step, which waits for it;
 //                        where that fails too, the run ends. Or "go_on": the next save tries again
