@@ -70,7 +70,7 @@ class DynamicScaler final : public vernier::Scaler {
   }
   void prepare(vernier::Run& run) override {
     scale_.emplace(run.device, law_);
-    watch_.start(scale_->value(), law_.min_scale, law_.max_scale);
+    watch_.start(run, scale_->value(), law_.min_scale, law_.max_scale);
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_->tensor(); }
   void unscale(vernier::Run& run) override {

@@ -157,7 +157,7 @@ class PerLayerScaler final : public vernier::Scaler {
     scaled_.inverses = scaled_.factors.clone();
     good_ = torch::zeros({count_}, torch::dtype(torch::kInt32).device(run.device));
     scaled_.culprits->flags.assign(static_cast<std::size_t>(count_), {});
-    watch_.start(scale_->value(), law_.min_scale);
+    watch_.start(run, scale_->value(), law_.min_scale);
   }
 
   torch::Tensor scale(const torch::Tensor& loss) override {

@@ -31,23 +31,26 @@ class OverflowBound {
       : most_(options.get("overflows_in_a_row", 200, "the run ends after so many skipped for it; 0: never",
                           vernier::at_least(0))) {}
 
-  // At each StepEnd; on a GPU the skips are those of the step before.
+  void start(const vernier::Run& run) { seen_ = run.amp.overflows(); }
+
+  // At each StepEnd; on a GPU the overflows are those of the step before.
   void count(vernier::Run& run, const vernier::Plugin& scaler) {
-    const vernier::Notice::Detail overflow = std::string("gradients not finite");
-    const auto is_overflow = [&](const vernier::Notice& notice) {
-      const auto is_reason = [&](const auto& detail) { return detail.second == overflow; };
-      return notice.name == "step_skipped" && std::ranges::any_of(notice.details, is_reason);
-    };
-    in_a_row_ = std::ranges::any_of(run.notices, is_overflow) ? in_a_row_ + 1 : 0;
+    const auto before = std::exchange(seen_, run.amp.overflows());
+    if (before == unknown) return;
+    in_a_row_ = seen_ > before ? in_a_row_ + 1 : 0;
     if (most_ == 0 || in_a_row_ < most_) return;
     run.control.fail(scaler, c10::str("the gradients of ", in_a_row_, " updates in a row overflowed (overflows_in_a_row); ",
                                       remedy));
   }
 
-  void save(vernier::State& state) const { state.put("overflows_in_a_row", in_a_row_); }
+  void save(vernier::State& state) const {
+    state.put("overflows_in_a_row", in_a_row_);
+    state.put("overflows_seen", seen_);
+  }
   void load(const vernier::State& state) {  // one that ended a run begins anew: its cause may have been mended
     in_a_row_ = state.has("overflows_in_a_row") ? state.integer("overflows_in_a_row") : 0;
     if (in_a_row_ >= most_) in_a_row_ = 0;
+    seen_ = state.has("overflows_seen") ? state.integer("overflows_seen") : unknown;
   }
 
   static constexpr const char* remedy =
@@ -55,7 +58,10 @@ class OverflowBound {
       "[[precision.rule]], or go back to an earlier checkpoint";
 
  private:
+  static constexpr std::int64_t unknown = -1;  // of an older checkpoint: the first step after it counts for nothing
+
   std::int64_t most_, in_a_row_ = 0;
+  std::int64_t seen_ = 0;  // of the run's overflows at the last StepEnd; they go back with the run, and so does this
 };
 
 class ScaleWatch {
@@ -73,7 +79,8 @@ class ScaleWatch {
   }
 
   // The scale of the first step, and the ends of its range; 0: none.
-  void start(double scale, double least = 0, double most = 0) {
+  void start(const vernier::Run& run, double scale, double least = 0, double most = 0) {
+    bound.start(run);
     start_ = scale;
     least_ = least;
     most_ = most;
@@ -101,10 +108,11 @@ class ScaleWatch {
   // What was told last is remembered: on a GPU a change may be told a hundred steps late.
   void save(vernier::State& state) const {
     state.put("told", told_);
+    state.put("start", start_);
     bound.save(state);
   }
   void load(const vernier::State& state, double now) {
-    start_ = now;
+    start_ = state.has("start") ? state.real("start") : now;
     told_ = state.has("told") ? state.real("told") : now;
     bound.load(state);
   }

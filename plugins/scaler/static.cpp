@@ -19,7 +19,7 @@ class StaticScaler final : public vernier::Scaler {
   }
   void prepare(vernier::Run& run) override {
     scale_ = torch::full({}, value_, torch::dtype(torch::kFloat32).device(run.device));
-    watch_.start(value_);
+    watch_.start(run, value_);
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }
   void unscale(vernier::Run& run) override {

@@ -51,7 +51,7 @@ class StatisticalScaler final : public vernier::Scaler {
     exponent_ = number(init_);
     for (auto* value : {&mean_, &square_, &margin_, &good_}) *value = number(0);
     for (auto* value : {&weight_, &square_weight_}) *value = number(1);
-    watch_.start(std::exp2(init_), std::exp2(least_), std::exp2(most_));
+    watch_.start(run, std::exp2(init_), std::exp2(least_), std::exp2(most_));
   }
 
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }

@@ -236,6 +236,56 @@ TEST_CASE("scaler: a scale that is low or high from the start is told in the fir
   }
 }
 
+TEST_CASE("scaler: a change before the first look at the scale is told, wherever the run was stopped between") {
+  const auto told = [](bool is_saved) {
+    Fixture first("dynamic", small_law()), second("dynamic", small_law());
+    for (auto* each : {&first, &second}) {
+      each->run.learns_late = true;
+      each->run.step = 5;  // the scaler has taken over in mid-run, and looks every hundred steps
+    }
+    for (int i = 0; i < 4; ++i) CHECK((first.step(1), first.run.notices.empty()));
+    if (is_saved) second.plugin->load(first.plugin->save());
+    auto& last = is_saved ? second : first;
+    last.run.step = 100;
+    last.step(1);
+    REQUIRE(last.run.notices.size() == 1);
+    return last.run.notices[0].text();
+  };
+  CHECK(told(false) == "scale_changed from=64 to=256");
+  CHECK(told(true) == told(false));
+}
+
+TEST_CASE("scaler: overflows in a row are the run's own, and are counted on after a save") {
+  const auto make = [] { return Fixture("static", {{"overflows_in_a_row", whole(3)}}); };
+  auto fixture = make();
+  const auto overflow = [](Fixture& of) {
+    of.run.amp.add_overflow();
+    of.step(infinity);
+  };
+  for (int i = 0; i < 2; ++i) overflow(fixture);
+  auto resumed = make();
+  resumed.plugin->load(fixture.plugin->save());
+  for (int i = 0; i < 2; ++i) resumed.run.amp.add_overflow();  // as the runner restores them
+  auto older = make();
+  auto state = fixture.plugin->save();
+  state.tensors.erase("overflows_seen");
+  older.plugin->load(state);
+  older.run.amp = resumed.run.amp;
+  for (auto* each : {&fixture, &resumed}) {
+    CHECK(each->failure.empty());
+    overflow(*each);
+    CHECK(has(each->failure, "the gradients of 3 updates in a row"));
+  }
+  overflow(older);
+  CHECK(older.failure.empty());
+  overflow(older);
+  CHECK_FALSE(older.failure.empty());
+  // Without one a row ends.
+  auto calm = make();
+  for (int i = 0; i < 6; ++i) i % 3 == 2 ? (void)calm.step(1) : overflow(calm);
+  CHECK(calm.failure.empty());
+}
+
 TEST_CASE("scaler: static tells that a run goes on with another scale") {
   Fixture before("static"), after("static", {{"scale", number(1)}});
   before.step(1);
