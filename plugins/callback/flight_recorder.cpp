@@ -124,7 +124,8 @@ class FlightRecorder final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) {
-      if (check_parameters_every_ > 0 && first_bad(run) == run.parameters.size()) sound_at_ = run.step;
+      if (check_parameters_every_ == 0 || sound_at_ >= 0) return;  // a resumed run tells what the unstopped one tells
+      if (first_bad(run) == run.parameters.size()) sound_at_ = run.step;
     });
     bus.on(Event::BatchReady, [this](Run& run) { begin_piece(run); });
     bus.on(Event::LossReady, [this](Run&) { stop_collecting(); });
@@ -143,6 +144,7 @@ class FlightRecorder final : public vernier::Callback {
     state.put("sound_at", sound_at_);
     if (bad_update_) state.put("bad_update", vernier::text_of(*bad_update_));
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
+    if (rate_.defined()) state.put("rate", rate_);
     state.put("ring", ring_text_);
     return state;
   }
@@ -150,16 +152,29 @@ class FlightRecorder final : public vernier::Callback {
     // Going back does not make the capsules unwritten.
     capsules_ = std::max(capsules_, state.integer("capsules"));
     overflows_ = std::max(overflows_, state.integer("overflows"));
-    sound_at_ = state.integer("sound_at");
+    sound_at_ = state.has("sound_at") ? state.integer("sound_at") : -1;
     bad_update_.reset();
     if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
-    is_update_new_ = state.integer("is_new") != 0;
+    const auto is_set = [&state](const char* name) { return state.has(name) && state.integer(name) != 0; };
+    is_update_new_ = is_set("is_new");
+    if (state.has("bad_parameter")) load_1_0(state.text("bad_parameter"));
+    rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
     ring_text_ = state.text("ring");
     ring_ = vernier::ring_from(ring_text_);
     sampled_ = -1;
   }
 
  private:
+  // Version 1.0.0 kept the name alone, until the next step was looked into.
+  void load_1_0(const std::string& bad_parameter) {
+    if (bad_parameter.empty()) return;
+    bad_update_.emplace();
+    bad_update_->phase = "update";
+    bad_update_->tensor = bad_parameter;
+    bad_update_->layer = layer_of(bad_parameter);
+    is_update_new_ = true;
+  }
+
   // --- what is done in every step -----------------------------------------------------------------------------------
 
   bool is_sampled(const Run& run) const { return every_ > 0 && run.step % every_ == 0; }
@@ -218,7 +233,7 @@ class FlightRecorder final : public vernier::Callback {
 
   // After the update, where its gradients and what the optimizer keeps still are.
   void look_at_parameters(Run& run) {
-    rate_ = run.metrics.value("learning_rate");
+    keep_rate(run);
     if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
     const auto number = first_bad(run);
     if (number == run.parameters.size()) {
@@ -234,13 +249,9 @@ class FlightRecorder final : public vernier::Callback {
     origin.phase = "update";
     origin.tensor = name;
     origin.layer = layer_of(name);
-    origin.outputs = {{name, vernier::range_of(bad_weight(run.parameters[number]))}};
-    if (is_skipped) {
-      origin.operation = no_update;
-    } else {
-      tell_update(run, number, /*has_gradient=*/true, origin);
-      if (sound_at_ == run.step) origin.step = run.step + 1;
-    }
+    const bool was_sound = sound_at_ == run.step;
+    if (was_sound && !is_skipped) origin.step = run.step + 1;
+    tell_bad_weight(run, number, was_sound && is_skipped, origin);
     warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(),
          "; the next step is looked into");
     Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
@@ -248,6 +259,18 @@ class FlightRecorder final : public vernier::Callback {
     run.notice("non_finite", std::move(details));
     bad_update_ = std::move(origin);
     is_update_new_ = true;
+  }
+
+  // Of the last update that was applied. On a GPU the host does not wait to know which that is.
+  void keep_rate(const Run& run) {
+    const auto value = run.metrics.value("learning_rate");
+    if (!value) return;
+    const auto& skips = run.found_inf;
+    const bool is_far = skips.defined() && !skips.is_cpu();
+    if (skips.defined() && !is_far && skips.item<float>() != 0) return;
+    const auto place = is_far ? skips.device() : torch::Device(torch::kCPU);
+    const auto rate = torch::full({}, *value, torch::dtype(torch::kFloat64).device(place));
+    rate_ = is_far && rate_.defined() ? torch::where(skips == 0, rate, rate_.to(place)) : rate;
   }
 
   // In run.parameters; its size where all are finite. What forward reads may be another tensor than the optimizer's.
@@ -267,24 +290,43 @@ class FlightRecorder final : public vernier::Callback {
     return is_finite(parameter.latest()) ? parameter.model : parameter.latest();
   }
 
-  // By which plugin and from what a parameter's update was made. The gradient is still there at StepEnd, divided by
-  // run.grad_scale or not, and another one in the next step.
-  void tell_update(const Run& run, std::size_t number, bool has_gradient, Origin& origin) const {
+  // A run does not end of what is told.
+  void tell_bad_weight(const Run& run, std::size_t number, bool is_of_no_update, Origin& origin) const {
+    try {
+      origin.outputs = {{origin.tensor, vernier::range_of(bad_weight(run.parameters[number]))}};
+      if (is_of_no_update) {
+        origin.operation = no_update;
+      } else {
+        tell_update(run, number, origin);
+      }
+    } catch (...) {
+      origin.inputs.clear();
+      warn("step ", run.step + 1, ": what ", origin.tensor, " was made from is not known: ", vernier::caught().message);
+    }
+  }
+
+  // By which plugin and from what a parameter's update was made. Where it is known whose it was (origin.step), the
+  // gradient is still there, divided by run.grad_scale or not. Where nobody looked, a callback may have written since.
+  void tell_update(const Run& run, std::size_t number, Origin& origin) const {
+    const bool is_seen = origin.step > 0;
+    if (run.step == 0 && !is_seen) return;  // it came so
     const auto& parameter = run.parameters[number];
+    const bool is_cast = !parameter.latest().is_same(parameter.model) && is_finite(parameter.latest());
+    const std::string role = is_cast ? vernier::Precision::role : vernier::Optimizer::role;
+    const std::string others = is_seen ? "" : " or a callback";
+    origin.operation = role + others;  // where there is no snapshot to be had
     const auto snapshot = run.control.snapshot();
+    const auto plugin = plugin_of(role, snapshot);
+    origin.operation = plugin + others;
     const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
       origin.inputs.emplace_back(name, vernier::range_of(tensor));
     };
-    const bool is_cast = !parameter.latest().is_same(parameter.model) && is_finite(parameter.latest());
-    if (is_cast) {  // a float32 weight that is too large for the model's dtype
-      origin.operation = plugin_of(vernier::Precision::role, snapshot);
-      return add("master weights", parameter.latest());
-    }
-    origin.operation = plugin_of(vernier::Optimizer::role, snapshot);
-    if (has_gradient && parameter.owned.grad().defined()) add("gradient", parameter.owned.grad());
-    const auto kept = snapshot.part("plugin/" + origin.operation);
+    // A float32 weight that is too large for the model's dtype.
+    if (is_cast) return add("master weights", parameter.latest());
+    if (is_seen && parameter.owned.grad().defined()) add("gradient", parameter.owned.grad());
+    const auto kept = snapshot.part("plugin/" + plugin);
     for (const auto& [name, tensor] : state_of(kept, parameter.name, number)) add(name, tensor);
-    if (rate_) add("learning_rate", torch::tensor(*rate_, torch::kFloat64));
+    if (rate_.defined()) add("learning_rate", rate_);
   }
 
   // Gradients are left as they are, and their ranges divided: run.gradients() would have others (clip_norm) sum the norm
@@ -420,12 +462,7 @@ class FlightRecorder final : public vernier::Callback {
   void tell_late(const Run& run, Origin& origin) const {
     const auto found = std::ranges::find(run.parameters, origin.tensor, &vernier::Parameter::name);
     if (found == run.parameters.end()) return;  // one that is not trained
-    origin.outputs = {{origin.tensor, vernier::range_of(bad_weight(*found))}};
-    if (sound_at_ == run.step) {
-      origin.operation = no_update;
-    } else if (run.step > 0) {
-      tell_update(run, static_cast<std::size_t>(found - run.parameters.begin()), /*has_gradient=*/false, origin);
-    }
+    tell_bad_weight(run, static_cast<std::size_t>(found - run.parameters.begin()), sound_at_ == run.step, origin);
   }
 
   std::string cause_of_weights(const Run& run, const Origin& origin) const {
@@ -480,7 +517,7 @@ class FlightRecorder final : public vernier::Callback {
   std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<Origin> bad_update_;  // of the first parameter that is not, until all are
   bool is_update_new_ = false;        // the next step is looked into for it
-  std::optional<double> rate_;        // the learning rate of the last update
+  torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
   std::deque<vernier::StepSample> ring_;
   std::string ring_text_ = vernier::text_of(ring_);  // as it is saved, which the runner asks for in every step
 

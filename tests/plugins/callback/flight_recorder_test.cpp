@@ -679,9 +679,11 @@ bool check_update(const std::string& config, const BadUpdate& fault) {
   const auto& origin = *capsule.origin;
   CHECK(capsule.step == fault.step + (is_injected ? 0 : 1));
   check_same(origin.outputs, {broken->weights[at]}, {tensor});
+  const auto blamed = id + (fault.is_late ? " or a callback" : "");  // nobody looked between update and step
+  if (is_injected && fault.is_late) CHECK(origin.operation == blamed);
   if (is_injected) return true;
-  CHECK(origin.operation == id);
-  CHECK(told(first, "operation") == id);
+  CHECK(origin.operation == blamed);
+  CHECK(told(first, "operation") == blamed);
   CHECK(origin.step == (fault.is_late ? 0 : fault.step));
   CHECK(told(first, "update") == (fault.is_late ? "" : std::to_string(fault.step)));
   const auto* cause = fault.is_late ? "the weights were bad before step" : "the update of step";
@@ -790,6 +792,118 @@ TEST_CASE("flight_recorder: a bad weight that the loss does not see is told once
   CHECK(flight.run.run.updates == 7);
   const auto capsule = capsule_of(flight, flight.notices[1]);
   CHECK(capsule.origin->outputs.at(0).second.negative_infs == 1);
+}
+
+namespace {
+
+// Breaks the bias of a hidden unit just before the update of a step, counted from 1.
+void spoil_bias_in(SmallRun& run, std::int64_t step, double value) {
+  run.on(Event::GradientsReady, [=](Run& now) {
+    const torch::NoGradGuard no_grad;
+    const auto found = std::ranges::find(now.parameters, "layers.0.bias", &vernier::Parameter::name);
+    REQUIRE(found != now.parameters.end());
+    if (now.step + 1 == step) found->owned[0] = value;
+  });
+}
+
+void skip(SmallRun& run, std::int64_t step) {
+  run.on(Event::GradientsReady, [step](Run& now) {
+    if (now.step + 1 == step) now.found_inf = torch::ones({});
+  });
+}
+
+}  // namespace
+
+TEST_CASE("flight_recorder: a skipped step does not clear the updates since the last look") {
+  Flight flight({mlp(4), recorder + std::string("check_parameters_every = 3\n")}, std::nullopt);
+  spoil_bias_in(flight.run, 1, -HUGE_VAL);  // the unit is switched off: the loss does not see it
+  skip(flight.run, 3);
+  flight.run.train();
+  REQUIRE_FALSE(flight.notices.empty());
+  CHECK(told(flight.notices[0], "step") == "3");
+  CHECK(told(flight.notices[0], "tensor") == "layers.0.bias");
+  CHECK(told(flight.notices[0], "operation") == "optimizer/sgd or a callback");
+  CHECK(told(flight.notices[0], "update").empty());
+}
+
+TEST_CASE("flight_recorder: a run that was stopped tells what the unstopped one tells") {
+  const auto flown = [](int looks, const std::vector<std::int64_t>& stops) {
+    const TemporaryFolder output;
+    const std::string around = "[checkpoint]\nuse = 'rolling'\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\n";
+    const auto config = from_toml({mlp(8), around + recorder + "check_parameters_every = " + std::to_string(looks)});
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i <= stops.size(); ++i) {
+      SmallRun run(config, output.path().string());
+      spoil_bias_in(run, 4, HUGE_VAL);
+      skip(run, 5);
+      run.on(Event::StepEnd, [&](Run& now) {
+        for (const auto& notice : now.notices) all.push_back(notice.text());
+      });
+      if (i > 0) CHECK(run.resume());
+      if (i < stops.size()) run.stop_after(stops[i]);
+      run.train();
+    }
+    for (const auto& entry : fs::directory_iterator(output.path() / "capsules")) {
+      const auto capsule = vernier::read_capsule(entry.path());
+      REQUIRE(capsule.origin);
+      all.push_back(capsule.origin->text() + "; " + capsule.cause);
+      CHECK(all.back().find("learning_rate") != std::string::npos);
+    }
+    return all;
+  };
+  for (const int looks : {0, 2, 5}) {
+    CAPTURE(looks);
+    const auto whole = flown(looks, {});
+    for (const auto& stops : std::vector<std::vector<std::int64_t>>{{1}, {2}, {3}, {4}, {5}, {1, 3, 4, 6}}) {
+      CAPTURE(stops.front());
+      CHECK(flown(looks, stops) == whole);
+    }
+  }
+}
+
+TEST_CASE("flight_recorder: what cannot be told of an update does not end the run") {
+  struct Mute final : vernier::Callback {
+    Mute() { set_id("callback/mute"); }
+    vernier::State save() const override {
+      if (is_mute) throw vernier::Error("nothing to be had");
+      return {};
+    }
+    bool is_mute = false;
+  };
+  Flight flight({mlp(4), recorder}, std::nullopt);
+  auto mute = std::make_unique<Mute>();
+  auto& is_mute = mute->is_mute;
+  flight.run.wiring->callbacks.push_back(std::move(mute));
+  spoil_bias_in(flight.run, 2, HUGE_VAL);
+  flight.run.on(Event::GradientsReady, [&](Run& run) { is_mute = run.step == 1; });
+  flight.run.on(Event::StepEnd, [&](Run&) { is_mute = false; });
+  flight.run.train();
+  CHECK(flight.run.run.step == 4);
+  REQUIRE_FALSE(flight.notices.empty());
+  CHECK(told(flight.notices[0], "tensor") == "layers.0.bias");
+  CHECK(told(flight.notices[0], "operation") == "optimizer");
+  CHECK(told(flight.notices[0], "update") == "2");
+}
+
+TEST_CASE("flight_recorder: what version 1.0.0 saved is read") {
+  const auto make = [] {
+    vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
+    return built_plugins().make<vernier::Callback>("flight_recorder", options);
+  };
+  vernier::State old;
+  for (const char* name : {"capsules", "overflows"}) old.put(name, std::int64_t{1});
+  old.put("ring", std::string("[]"));
+  for (const std::string name : {"", "layers.0.bias"}) {
+    old.put("bad_parameter", name);
+    const auto plugin = make();
+    plugin->load(old);
+    const auto state = plugin->save();
+    CHECK(state.integer("capsules") == 1);
+    CHECK(state.integer("sound_at") == -1);
+    CHECK(state.integer("is_new") == (name.empty() ? 0 : 1));
+    REQUIRE(state.has("bad_update") == !name.empty());
+    if (!name.empty()) CHECK(vernier::origin_from(state.text("bad_update")).tensor == name);
+  }
 }
 
 TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ring is in the report") {
