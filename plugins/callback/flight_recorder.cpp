@@ -144,6 +144,7 @@ class FlightRecorder final : public vernier::Callback {
     state.put("sound_at", sound_at_);
     if (bad_update_) state.put("bad_update", vernier::text_of(*bad_update_));
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
+    state.put("is_blamed", static_cast<std::int64_t>(is_blamed_));
     if (rate_.defined()) state.put("rate", rate_);
     state.put("ring", ring_text_);
     return state;
@@ -157,6 +158,7 @@ class FlightRecorder final : public vernier::Callback {
     if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
     const auto is_set = [&state](const char* name) { return state.has(name) && state.integer(name) != 0; };
     is_update_new_ = is_set("is_new");
+    is_blamed_ = is_set("is_blamed");
     if (state.has("bad_parameter")) load_1_0(state.text("bad_parameter"));
     rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
     ring_text_ = state.text("ring");
@@ -207,19 +209,37 @@ class FlightRecorder final : public vernier::Callback {
     if (what.empty()) return;
     const bool is_overflow = what == "gradients" && run.overflow.defined();
     auto& count = is_overflow ? overflows_ : capsules_;
-    const bool is_looked_into = count < (is_overflow ? most_overflows_ : most_capsules_);
+    const bool is_looked_into = count < (is_overflow ? most_overflows_ : most_capsules_) && !is_of_known_weight(run);
     if (is_looked_into) count += 1;
     if (is_looked_into) {
       investigate(run, what);
     } else if (!is_overflow) {
-      tell_in_short(run, what);
+      tell_in_short(run, what, is_blamed_ && bad_update_ ? bad_update_->place() : "not looked into");
     }
     run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));  // the weights stand still
     is_update_new_ = false;
   }
 
-  static void tell_in_short(Run& run, const std::string& what) {
-    run.notice("non_finite", {{"step", run.step + 1}, {"what", what}, {"place", std::string("not looked into")}});
+  static void tell_in_short(Run& run, const std::string& what, const std::string& place) {
+    run.notice("non_finite", {{"step", run.step + 1}, {"what", what}, {"place", place}});
+  }
+
+  // A bad weight for which a step's repeat was bad makes the later ones so, as long as it stays.
+  bool is_of_known_weight(const Run& run) {
+    if (!is_blamed_ || !bad_update_ || is_update_new_) return false;
+    const auto& name = bad_update_->tensor;
+    const auto found = std::ranges::find(run.parameters, name, &vernier::Parameter::name);
+    const auto frozen = run.model->named_parameters();
+    const bool is_still_bad = found != run.parameters.end()
+                                  ? !is_finite(found->latest()) || !is_finite(found->model)
+                                  : frozen.contains(name) && !is_finite(frozen[name]);
+    if (!is_still_bad) forget_bad_update();  // mended since, where nobody looked
+    return is_still_bad;
+  }
+
+  void forget_bad_update() {
+    bad_update_.reset();
+    is_blamed_ = false;
   }
 
   // "loss", "gradients", "parameter", or "". A veto of others is no fault.
@@ -237,7 +257,7 @@ class FlightRecorder final : public vernier::Callback {
     if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
     const auto number = first_bad(run);
     if (number == run.parameters.size()) {
-      bad_update_.reset();
+      forget_bad_update();
       sound_at_ = run.step + 1;
       return;
     }
@@ -258,6 +278,7 @@ class FlightRecorder final : public vernier::Callback {
     add(origin, details);
     run.notice("non_finite", std::move(details));
     bad_update_ = std::move(origin);
+    is_blamed_ = false;
     is_update_new_ = true;
   }
 
@@ -389,7 +410,7 @@ class FlightRecorder final : public vernier::Callback {
       warn("step ", run.step + 1, ": ", what, what == "gradients" ? " are" : " is",
            " not finite; the update is skipped; why is not known, for the step could not be run again: ",
            vernier::caught().message);
-      return tell_in_short(run, what);
+      return tell_in_short(run, what, "not looked into");
     }
     watch_.reset();
     conclude(run, capsule, is_untouched, is_finite_again);
@@ -431,7 +452,8 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
-    const bool is_of_weights = capsule.origin && capsule.origin->phase == "update" && capsule.origin->operation.empty();
+    const bool is_blamed = capsule.origin && capsule.origin->phase == "update";
+    const bool is_of_weights = is_blamed && capsule.origin->operation.empty();
     const bool is_known =
         is_of_weights && bad_update_ && (is_update_new_ || bad_update_->tensor == capsule.origin->tensor);
     if (is_known || (capsule.what == "parameter" && is_finite_again)) {
@@ -440,6 +462,7 @@ class FlightRecorder final : public vernier::Callback {
       tell_late(run, *capsule.origin);
     }
     if (capsule.origin && capsule.origin->phase == "update") bad_update_ = capsule.origin;
+    is_blamed_ = is_blamed_ || is_blamed;
     if (is_of_weights || (capsule.what == "parameter" && is_finite_again)) {
       capsule.cause = cause_of_weights(run, *capsule.origin);
     } else if (capsule.origin) {
@@ -517,6 +540,7 @@ class FlightRecorder final : public vernier::Callback {
   std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<Origin> bad_update_;  // of the first parameter that is not, until all are
   bool is_update_new_ = false;        // the next step is looked into for it
+  bool is_blamed_ = false;            // its parameter made a step bad
   torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
   std::deque<vernier::StepSample> ring_;
   std::string ring_text_ = vernier::text_of(ring_);  // as it is saved, which the runner asks for in every step
