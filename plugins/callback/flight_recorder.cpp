@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -90,6 +91,12 @@ std::vector<std::pair<std::string, torch::Tensor>> state_of(const vernier::State
   return all;
 }
 
+// Shares the text's memory, which nobody writes: a tensor of its own each time, which the runner need not copy.
+torch::Tensor bytes_of(const std::shared_ptr<const std::string>& text) {
+  return torch::from_blob(const_cast<char*>(text->data()), {static_cast<std::int64_t>(text->size())}, [text](void*) {},
+                          torch::kUInt8);
+}
+
 // The last output of each layer of a step's first piece.
 class Outputs final : public vernier::Interceptor {
  public:
@@ -146,7 +153,7 @@ class FlightRecorder final : public vernier::Callback {
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
     state.put("is_blamed", static_cast<std::int64_t>(is_blamed_));
     if (rate_.defined()) state.put("rate", rate_);
-    state.put("ring", ring_text_);
+    state.put("ring", bytes_of(ring_text_));
     return state;
   }
   void load(const vernier::State& state) override {
@@ -161,8 +168,8 @@ class FlightRecorder final : public vernier::Callback {
     is_blamed_ = is_set("is_blamed");
     if (state.has("bad_parameter")) load_1_0(state.text("bad_parameter"));
     rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
-    ring_text_ = state.text("ring");
-    ring_ = vernier::ring_from(ring_text_);
+    ring_text_ = std::make_shared<const std::string>(state.text("ring"));
+    ring_ = vernier::ring_from(*ring_text_);
     sampled_ = -1;
   }
 
@@ -372,7 +379,7 @@ class FlightRecorder final : public vernier::Callback {
     outputs_.measured.clear();
     ring_.push_back(std::move(sample));
     while (static_cast<std::int64_t>(ring_.size()) > size_of_ring_) ring_.pop_front();
-    ring_text_ = vernier::text_of(ring_);
+    ring_text_ = std::make_shared<const std::string>(vernier::text_of(ring_));
   }
 
   // --- when it is needed --------------------------------------------------------------------------------------------
@@ -543,7 +550,8 @@ class FlightRecorder final : public vernier::Callback {
   bool is_blamed_ = false;            // its parameter made a step bad
   torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
   std::deque<vernier::StepSample> ring_;
-  std::string ring_text_ = vernier::text_of(ring_);  // as it is saved, which the runner asks for in every step
+  // As it is saved, which the runner asks for in every step.
+  std::shared_ptr<const std::string> ring_text_ = std::make_shared<const std::string>(vernier::text_of(ring_));
 
   vernier::Layers layers_;
   Outputs outputs_;
