@@ -91,7 +91,7 @@ std::vector<std::pair<std::string, torch::Tensor>> state_of(const vernier::State
   return all;
 }
 
-// Shares the text's memory, which nobody writes: a tensor of its own each time, which the runner need not copy.
+// Shares the text's memory, which nobody writes.
 torch::Tensor bytes_of(const std::shared_ptr<const std::string>& text) {
   return torch::from_blob(const_cast<char*>(text->data()), {static_cast<std::int64_t>(text->size())}, [text](void*) {},
                           torch::kUInt8);
