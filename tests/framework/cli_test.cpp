@@ -525,6 +525,21 @@ TEST_CASE("cli: after a signal another SIGTERM is no reason to end at once, a SI
   CHECK((status == -SIGINT || status == 128 + SIGINT || status == 128 + SIGUSR1));
 }
 
+TEST_CASE("cli: a second SIGINT ends a run in the middle of its step, the last checkpoint whole") {
+  Place place;
+  Program program({"train", "run.toml", "--quiet", "--set=checkpoint.every=1", "--set=callback.inject.what=slow",
+                   "--set=callback.inject.at_step=5", "--set=callback.inject.milliseconds=600000"},
+                  place.folder.path());
+  REQUIRE(program.wait_for(place.at("out/checkpoints/step-00000004/manifest.json")));
+  program.send(SIGINT);
+  ::usleep(300'000);  // two that are pending at once are one
+  program.send(SIGINT);
+  const int status = program.wait();
+  CHECK((status == -SIGINT || status == 128 + SIGINT));
+  CHECK(place.call({"checkpoint", "verify", place.at("out")}) == 0);
+  CHECK(place.train({"--quiet", "--resume", "--allow-inexact"}) == 0);  // without the slow step
+}
+
 TEST_CASE("cli: resume = auto starts a run, goes on with it, and leaves a finished one") {
   Place place;
   const Arguments automatic = {set("run.resume=auto")};

@@ -61,6 +61,7 @@ std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps
 Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& progress) const {
   const auto start = std::chrono::steady_clock::now();
   make();
+  vernier::refuse_a_shared_folder(path_);  // before anything in it is touched
   sync_what_is_beside();
   vernier::remove_unfinished_checkpoints(path_);
   Saved saved{path_of(what.about.step), 0, 0, {}};
@@ -160,6 +161,7 @@ void Folder::remove(std::int64_t step) const {
 
 std::optional<vernier::StoredCheckpoint> Folder::read_newest() const {
   const auto checkpoints = vernier::checkpoints_in(path_);
+  if (!checkpoints.empty()) vernier::refuse_a_shared_folder(path_);
   std::string trouble;
   for (const auto& checkpoint : checkpoints) {
     try {

@@ -342,6 +342,26 @@ TEST_CASE("rolling: what killed processes left is cleared away") {
   CHECK(fs::exists(elsewhere / "precious"));
 }
 
+TEST_CASE("rolling: a folder of checkpoints that is a link, or that others may write to, is neither read nor touched") {
+  Fixture fixture;
+  fixture.write(10);
+  fs::create_directory(fixture.checkpoints() / ".tmp-a1b2c3");
+  const auto check_refused = [&](const char* why) {
+    CHECK(says(fixture.refusal(), why));
+    CHECK(says(thrown_by([&] { fixture.write(20); }).text, why));
+    CHECK(fixture.names() == Names{"step-00000010", ".tmp-a1b2c3"});
+  };
+  fs::permissions(fixture.checkpoints(), fs::perms::group_write, fs::perm_options::add);
+  check_refused("can be written to by others");
+  fs::permissions(fixture.checkpoints(), fs::perms::group_write, fs::perm_options::remove);
+  fs::rename(fixture.checkpoints(), fixture.folder.path() / "elsewhere");
+  fs::create_directory_symlink(fixture.folder.path() / "elsewhere", fixture.checkpoints());
+  check_refused("is a symbolic link");
+  fs::remove(fixture.checkpoints());
+  fs::rename(fixture.folder.path() / "elsewhere", fixture.checkpoints());
+  CHECK(fixture.read() == 10);
+}
+
 TEST_CASE("rolling: bytes are on the disk before names") {
   Fixture fixture;
   fixture.write(10);
