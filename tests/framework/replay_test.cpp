@@ -26,15 +26,24 @@ std::string gpt(const TemporaryFolder& folder, const std::string& more) {
          "every = 1\n" + more;
 }
 
-// A run whose weights are made too large in the update of step 2; returns the capsule of step 3.
-std::string capsule_of(const TemporaryFolder& folder, const std::string& config, double factor) {
+// A run into which something comes; returns the capsule of step 3.
+std::string capsule_of(const TemporaryFolder& folder, const std::string& config, Event event,
+                       std::function<void(vernier::Run&)> change) {
   const auto output = folder.path() / "run";
   fs::create_directories(output);
   const auto table = from_toml({config});
   std::ofstream(output / "config.toml") << vernier::to_toml(table);
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
   SmallRun run(table, output);
-  run.on(Event::StepEnd, [factor](vernier::Run& now) {
+  run.on(event, std::move(change));
+  run.train();
+  vernier::set_log_sink(nullptr);
+  return output / "capsules" / "step-00000003";
+}
+
+// Its weights are made too large after the update of step 2.
+std::string capsule_of(const TemporaryFolder& folder, const std::string& config, double factor) {
+  return capsule_of(folder, config, Event::StepEnd, [factor](vernier::Run& now) {
     if (now.step != 1) return;
     const torch::NoGradGuard no_grad;
     for (auto& parameter : now.parameters) {
@@ -44,9 +53,6 @@ std::string capsule_of(const TemporaryFolder& folder, const std::string& config,
       }
     }
   });
-  run.train();
-  vernier::set_log_sink(nullptr);
-  return output / "capsules" / "step-00000003";
 }
 
 const std::vector<std::pair<std::string, double>>& policies() {
@@ -102,19 +108,9 @@ TEST_CASE("replay: the program says the bits and the origin, and shows another p
 
 TEST_CASE("replay: an update's operation and ranges are those that the run told") {
   const TemporaryFolder folder;
-  const auto config = gpt(folder, policies()[0].first);
-  const auto output = folder.path() / "run";
-  fs::create_directories(output);
-  const auto table = from_toml({config});
-  std::ofstream(output / "config.toml") << vernier::to_toml(table);
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
-  SmallRun run(table, output);
-  run.on(Event::GradientsReady, [](vernier::Run& now) {
+  const auto path = capsule_of(folder, gpt(folder, policies()[0].first), Event::GradientsReady, [](vernier::Run& now) {
     if (now.step == 1) now.learning_rate_factor *= 1e60;
   });
-  run.train();
-  vernier::set_log_sink(nullptr);
-  const auto path = output / "capsules" / "step-00000003";
   const auto capsule = vernier::read_capsule(path);
   REQUIRE(capsule.origin);
   CHECK(capsule.origin->operation == "optimizer/adamw");

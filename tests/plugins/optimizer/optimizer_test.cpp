@@ -310,7 +310,8 @@ batch_size = 16
 )";
 
 std::string digest_after(const std::string& options) {
-  SmallRun run(from_toml({base, options}));
+  const TemporaryFolder output;
+  SmallRun run(from_toml({base, options}), output.path().string());
   run.train();
   CHECK(run.run.step == 6);
   for (const auto& parameter : run.run.parameters) {
