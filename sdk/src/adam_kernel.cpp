@@ -13,7 +13,7 @@ namespace vernier {
 namespace {
 
 constexpr std::int64_t line = 16;    // elements of a cache line
-constexpr std::int64_t ahead = 512;  // that are fetched early: a processor's own prefetching stops at each 4 KB page
+constexpr std::int64_t ahead = 1024;  // that are fetched early: a processor's own prefetching stops at each 4 KB page
 
 // What both share.
 template <class Options>
