@@ -41,20 +41,19 @@ class Float8Layers {
 
   State save() const {
     State state;
-    if (knows_ends_) {
+    if (!first_.empty()) {
       state.put("first", first_);
       state.put("last", last_);
     }
+    if (!first_.empty() && !knows_ends_) state.put("in_first_update", std::int64_t{1});
     for (const auto& [name, layer] : layers_) state.put("layers/" + name, layer.save());
     return state;
   }
 
   void load(const State& state, torch::ScalarType output) {
-    if (state.has("first")) {
-      first_ = state.text("first");
-      last_ = state.text("last");
-      knows_ends_ = true;
-    }
+    first_ = state.has("first") ? state.text("first") : "";
+    last_ = state.has("last") ? state.text("last") : "";
+    knows_ends_ = !first_.empty() && !state.has("in_first_update");
     layers_.clear();
     for (const auto& [name, tensor] : state.part("layers").tensors) {
       const auto layer = name.substr(0, name.rfind('/'));  // each has several tensors
