@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace vernier {
@@ -44,6 +45,10 @@ bool is_of_nobody_else(const torch::Tensor& tensor) {
   return memory.get() == nullptr || memory.get_context() == memory.get();
 }
 
+torch::Tensor new_copy(const torch::Tensor& tensor) {
+  return tensor.detach().clone();
+}
+
 class MutedMonitors {
  public:
   explicit MutedMonitors(Bus& bus) : bus_(bus) { bus_.mute_monitors(true); }
@@ -60,10 +65,11 @@ class MutedMonitors {
 Repeat::Moment Repeat::take(const Run& run, const Wiring& wiring) const {
   auto plugins = plugins_at_work(wiring);
   std::erase_if(plugins, [&](auto* plugin) { return askers_.count(plugin) != 0; });
-  return take(run, plugins, any_size);
+  return take(run, plugins, any_size, new_copy);
 }
 
-Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins, std::uint64_t largest) {
+Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins, std::uint64_t largest,
+                            const Copy& copy) {
   Moment moment;
   const auto stands = [&](const torch::Tensor& tensor) {
     if (tensor.nbytes() <= largest) return false;
@@ -73,7 +79,7 @@ Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins,
   moment.cpu = generator(torch::kCPU).get_state();  // a copy
   if (!run.device.is_cpu()) moment.device = generator(run.device).get_state();
   for (const auto& buffer : run.model->buffers()) {
-    if (!stands(buffer)) moment.buffers.emplace_back(buffer, buffer.detach().clone());
+    if (!stands(buffer)) moment.buffers.emplace_back(buffer, copy(buffer));
   }
   std::unordered_set<const c10::StorageImpl*> weights;
   const auto is_weight = [&](const torch::Tensor& tensor) {
@@ -84,7 +90,7 @@ Repeat::Moment Repeat::take(const Run& run, const std::vector<Plugin*>& plugins,
     auto state = plugin->save();
     for (auto& [name, tensor] : state.tensors) {
       if (is_of_nobody_else(tensor) || is_weight(tensor) || stands(tensor)) continue;
-      tensor = tensor.detach().clone();
+      tensor = copy(tensor);
     }
     moment.plugins.emplace_back(plugin, std::move(state));
   }
@@ -183,7 +189,7 @@ void Undo::keep(const Run& run, const Wiring& wiring) {
   add_if_it_listens(wiring.optimizer.get());
   for (const auto& callback : wiring.callbacks) add_if_it_listens(callback.get());
   forget();  // not twice at once
-  kept_ = Repeat::take(run, plugins, largest);
+  kept_ = Repeat::take(run, plugins, largest, new_copy);
   const auto stands = [this](const torch::Tensor& weight) {
     kept_.standing.emplace_back(weight, static_cast<std::int64_t>(weight._version()));
   };
@@ -205,6 +211,71 @@ void Undo::put(Run& run) const {
   run.drawn = drawn_;
   run.epoch = epoch_;
   run.loss = loss_;
+}
+
+// An optimizer may run passes of its own (Run::recompute), so what they change is kept too.
+void UndoUpdate::keep(const Run& run, const Wiring& wiring, const Looks& looks) {
+  plugins_ = plugins_at_work(wiring);
+  std::erase_if(plugins_, [&](const Plugin* plugin) {
+    return std::ranges::any_of(looks, [plugin](const auto& look) { return look.first == plugin; });
+  });
+  plugins_.push_back(wiring.optimizer.get());
+  take(run);
+}
+
+void UndoUpdate::take(const Run& run) {
+  next_ = 0;
+  kept_ = Repeat::take(run, plugins_, Repeat::any_size, [this](const auto& live) { return copy(live); });
+  weights_.clear();
+  gradients_.clear();
+  for (const auto& [name, model, owned] : run.parameters) {
+    weights_.emplace_back(model, copy(model));
+    if (!owned.is_same(model)) weights_.emplace_back(owned, copy(owned));
+    const auto& gradient = owned.grad();
+    gradients_.emplace_back(gradient, gradient.defined() ? copy(gradient) : gradient);
+  }
+  found_inf_ = run.found_inf;
+  grad_scale_ = run.grad_scale;
+  norm_ = run.scaled_norm;
+  metrics_ = run.metrics;
+  notices_ = run.notices;
+}
+
+torch::Tensor UndoUpdate::copy(const torch::Tensor& live) {
+  const auto place = next_++;
+  if (place >= memory_.size()) memory_.resize(place + 1);
+  auto& kept = memory_[place];
+  const bool fits = kept.defined() && kept.layout() == torch::kStrided && live.layout() == torch::kStrided &&
+                    kept.scalar_type() == live.scalar_type() && kept.device() == live.device() &&
+                    kept.sizes() == live.sizes() && kept.strides() == live.strides();
+  if (!fits) return kept = new_copy(live);
+  const torch::NoGradGuard no_grad;
+  return kept.copy_(live);
+}
+
+// A weight that has no memory between steps gets it back for this update. Who is given the copies may keep them.
+void UndoUpdate::put(Run& run) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [live, kept] : weights_) {
+    auto same = live;
+    live.nbytes() > live.storage().nbytes() ? same.set_data(kept) : void(same.copy_(kept));
+  }
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const auto& [live, kept] = gradients_[i];
+    run.parameters[i].owned.mutable_grad() = live.defined() ? live.copy_(kept) : live;
+  }
+  Repeat::put(run, kept_);
+  run.found_inf = found_inf_;
+  run.grad_scale = grad_scale_;
+  run.scaled_norm = norm_;
+  run.metrics = metrics_;
+  run.notices = notices_;
+  memory_.clear();
+}
+
+void UndoUpdate::again(Run& run) {
+  put(run);
+  take(run);
 }
 
 }  // namespace vernier

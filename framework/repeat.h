@@ -36,7 +36,8 @@ class Repeat {
   static constexpr std::uint64_t any_size = static_cast<std::uint64_t>(-1);
   Moment take(const Run& run, const Wiring& wiring) const;
   // largest: bytes of a tensor that is copied; larger ones are to stand still.
-  static Moment take(const Run& run, const std::vector<Plugin*>& plugins, std::uint64_t largest);
+  using Copy = std::function<torch::Tensor(const torch::Tensor&)>;
+  static Moment take(const Run& run, const std::vector<Plugin*>& plugins, std::uint64_t largest, const Copy& copy);
   static void put(const Run& run, const Moment& moment);
   static std::vector<std::int64_t> versions(const Run& run);
 
@@ -45,6 +46,7 @@ class Repeat {
   std::vector<std::int64_t> versions_;
 
   friend class Undo;
+  friend class UndoUpdate;
 };
 
 // The run as it was between two steps, for a step that ends before it has changed a weight.
@@ -60,6 +62,28 @@ class Undo {
   Repeat::Moment kept_;
   std::int64_t drawn_ = 0, epoch_ = 0;
   torch::Tensor loss_;
+};
+
+// A step as it is before its update, for who looks at the update and may not like it (Control::undo_update).
+class UndoUpdate {
+ public:
+  using Looks = std::vector<std::pair<const Plugin*, std::function<void(Run&)>>>;
+  void keep(const Run& run, const Wiring& wiring, const Looks& looks);  // the askers' own memory is left out
+  void put(Run& run);                              // once for each time that it is kept
+  void again(Run& run);                            // puts, and keeps
+
+ private:
+  void take(const Run& run);
+  torch::Tensor copy(const torch::Tensor& live);
+
+  Repeat::Moment kept_;
+  std::vector<Plugin*> plugins_;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> weights_, gradients_;  // live, and copied
+  torch::Tensor found_inf_, grad_scale_, norm_;
+  Metrics metrics_;
+  std::vector<Notice> notices_;
+  std::vector<torch::Tensor> memory_;  // of the last copies, in their order
+  std::size_t next_ = 0;
 };
 
 }  // namespace vernier

@@ -65,7 +65,8 @@ double limit_of(double epsilon, std::size_t depth) {
 }
 
 void print_origin(const Replayed& replayed) {
-  std::cout << (replayed.origin ? replayed.origin->text() : "loss and gradients are finite") << '\n';
+  const char* finite = replayed.bits.weights.empty() ? "loss and gradients are finite" : "loss, gradients and weights are finite";
+  std::cout << (replayed.origin ? replayed.origin->text() : finite) << '\n';
 }
 
 std::string title_of(const Replayed& replayed) {
@@ -98,7 +99,8 @@ int print_bits(const Capsule& capsule, const Replayed& replayed) {
   const auto difference = capsule.repeated.difference(replayed.bits);
   if (difference.empty()) {
     std::cout << "same bits: loss " << replayed.bits.loss << " and the gradients of " << replayed.bits.gradients.size()
-              << " parameters are those of the run"
+              << " parameters" << (replayed.bits.weights.empty() ? "" : ", and the weights after the update,")
+              << " are those of the run"
               << (capsule.is_transient ? "'s repeat; the step itself had others, for the fault was transient" : "") << '\n';
     return 0;
   }
@@ -117,6 +119,35 @@ std::unique_ptr<Prepared> prepare_for(const Capsule& capsule, Table config, cons
 } catch (...) {
   const auto [text, kind] = caught(Error::Kind::configuration);
   throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)", kind);
+}
+
+// Divided by what they were scaled with, to be compared with those of a run without a scaler.
+std::vector<std::pair<std::string, torch::Tensor>> unscaled_gradients(const Run& run) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const auto& parameter : run.parameters) {
+    const auto& gradient = parameter.owned.grad();
+    if (!gradient.defined()) continue;
+    auto value = gradient.detach().to(torch::kCPU, torch::kFloat32, /*non_blocking=*/false, /*copy=*/true);
+    if (run.grad_scale.defined()) value.div_(run.grad_scale.to(torch::kCPU));
+    all.emplace_back(parameter.name, std::move(value));
+  }
+  return all;
+}
+
+std::optional<Origin> origin_of(const Watch& watch, const Run& run, bool has_update) {
+  std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
+  for (const auto& parameter : run.parameters) {
+    if (const auto& gradient = parameter.owned.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
+    if (!has_update) continue;
+    ends.emplace_back(parameter.name, parameter.latest());
+    if (!parameter.latest().is_same(parameter.model)) ends.emplace_back(parameter.name, parameter.model);
+  }
+  return watch.origin(ends);
+}
+
+// Its own pass may be no operator that could be seen.
+void name_optimizer(Origin& origin, const std::string& id) {
+  if (origin.phase == "update") origin.operation = id + (origin.operation.empty() ? "" : ": ") + origin.operation;
 }
 
 // float16 beside a run without a loss scaler gets one, as with --mixed_precision fp16.
@@ -170,22 +201,26 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   Watcher watcher;
   prepared.wiring->bus.attach(watcher, false);
   prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { watcher.watch.emplace(*run.model, keep_outputs); });
-  watcher.watch->stop();
   replayed.bits = fingerprint(run);
-  run.gradients();  // divided by what they were scaled with, to be compared with those of a run without a scaler
+  if (keep_outputs) replayed.gradients = unscaled_gradients(run);
+  const bool has_update = !capsule.repeated.weights.empty() && std::isfinite(run.loss.item<float>()) &&
+                          run.non_finite_gradients().empty();
+  if (has_update) {
+    watcher.watch->begin_update(run.parameters);
+    prepared.trainer.replay_update(run);
+    replayed.bits.weights = digests_of_weights(run);
+  }
+  watcher.watch->stop();
   replayed.outputs = watcher.watch->outputs();
   replayed.operations = watcher.watch->operations();
   replayed.epsilon = watcher.watch->coarsest_epsilon();
-  std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
-  for (const auto& parameter : run.parameters) {
-    const auto& gradient = parameter.owned.grad();
-    if (!gradient.defined()) continue;
-    ends.emplace_back(parameter.name, gradient);
-    if (keep_outputs) {
-      replayed.gradients.emplace_back(parameter.name, gradient.detach().to(torch::kCPU, torch::kFloat32).clone());
-    }
+  replayed.origin = origin_of(*watcher.watch, run, has_update);
+  if (has_update) {
+    const bool is_same = replayed.bits.weights == capsule.repeated.weights;
+    if (replayed.origin && is_same) replayed.origin = capsule.origin;  // with ranges from before the update
+    if (replayed.origin && !is_same) name_optimizer(*replayed.origin, prepared.wiring->optimizer->id());
+    return replayed;
   }
-  replayed.origin = watcher.watch->origin(ends);
   // What made a weight bad came before this step: the run has told more of it than the step can show.
   const bool shows_weights = !replayed.origin || replayed.origin->phase == "update";
   if (shows_weights && capsule.origin && capsule.origin->phase == "update") replayed.origin = capsule.origin;

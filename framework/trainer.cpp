@@ -70,11 +70,46 @@ void Trainer::step(Run& run) {
   can_undo_ = false;
   undo_.forget();
   rewound_from_ = -1;
-  optimizer_->step(run);
-  precision_->commit(run);
+  update(run);
   scaler_->update(run);
   settle(run);
   bus_.emit(Event::StepEnd, run);
+}
+
+void Trainer::update(Run& run) {
+  const auto looks = std::exchange(looks_, {});
+  if (!looks.empty()) undo_update_.keep(run, wiring_, looks);
+  apply_update(run);
+  for (const auto& [asker, look] : looks) {
+    called_ = asker;
+    look(run);
+  }
+}
+
+void Trainer::apply_update(Run& run) {
+  optimizer_->step(run);
+  precision_->commit(run);
+}
+
+void Trainer::undo_update(Run& run, const std::function<void()>& begin, const std::function<void()>& end) {
+  const auto* caller = called_;
+  const auto skip = [&] {
+    run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));
+    apply_update(run);
+    called_ = caller;
+  };
+  try {
+    undo_update_.again(run);
+    begin();
+    apply_update(run);
+    end();
+  } catch (...) {
+    undo_update_.put(run);
+    skip();
+    throw;
+  }
+  undo_update_.put(run);
+  skip();
 }
 
 // For what may end the step before its update. It takes some microseconds: of steps under a millisecond only the first
@@ -125,6 +160,16 @@ void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const 
     run.batch = batch;
     begin();
     compute_gradients(run, Tries::once);
+  });
+  in_step_ = false;
+}
+
+void Trainer::replay_update(Run& run) {
+  in_step_ = true;
+  attributed(run, [&] {
+    bus_.emit(Event::GradientsReady, run);
+    if (!optimizer_->divides_gradients()) run.gradients();
+    apply_update(run);
   });
   in_step_ = false;
 }
@@ -367,6 +412,12 @@ Control Trainer::control(Run& run) {
     const bool is_untouched = repeat_.run(run, wiring_, begin, [&] { compute_gradients(run, Tries::once); }, end);
     called_ = caller;
     return is_untouched;
+  };
+  control.look_at_update = [this](const Plugin& asker, std::function<void(Run&)> look) {
+    looks_.emplace_back(&asker, std::move(look));
+  };
+  control.undo_update = [this, &run](const std::function<void()>& begin, const std::function<void()>& end) {
+    undo_update(run, begin, end);
   };
   return control;
 }

@@ -109,11 +109,28 @@ Json json_of(const std::deque<StepSample>& ring) {
 }
 
 Json json_of(const Fingerprint& fingerprint) {
-  return {{"loss", fingerprint.loss}, {"gradients", fingerprint.gradients}};
+  Json json = {{"loss", fingerprint.loss}, {"gradients", fingerprint.gradients}};
+  if (!fingerprint.weights.empty()) json["weights"] = fingerprint.weights;
+  return json;
 }
 
 Fingerprint fingerprint_from(const Json& json) {
-  return {json.at("loss").get<std::string>(), json.at("gradients").get<std::map<std::string, std::string>>()};
+  using Digests = std::map<std::string, std::string>;
+  return {json.at("loss").get<std::string>(), json.at("gradients").get<Digests>(), json.value("weights", Digests())};
+}
+
+// "h.0.ln_1.weight and 3 more": whose digests are not the same, or are there only once.
+std::string differing(const std::map<std::string, std::string>& first, const std::map<std::string, std::string>& second) {
+  std::vector<std::string> names;
+  for (const auto& [name, digest] : first) {
+    const auto found = second.find(name);
+    if (found == second.end() || found->second != digest) names.push_back(name);
+  }
+  for (const auto& [name, digest] : second) {
+    if (first.count(name) == 0) names.push_back(name);
+  }
+  if (names.empty()) return "";
+  return names.front() + (names.size() > 1 ? c10::str(" and ", names.size() - 1, " more") : "");
 }
 
 std::string digest_of(const torch::Tensor& tensor) {
@@ -144,19 +161,23 @@ Fingerprint fingerprint(const Run& run) {
   return all;
 }
 
+std::map<std::string, std::string> digests_of_weights(const Run& run) {
+  std::map<std::string, std::string> all;
+  for (const auto& parameter : run.parameters) {
+    all[parameter.name] = digest_of(parameter.latest());
+    if (!parameter.latest().is_same(parameter.model)) all[parameter.name] += ' ' + digest_of(parameter.model);
+  }
+  return all;
+}
+
 std::string Fingerprint::difference(const Fingerprint& other) const {
-  std::vector<std::string> names;
-  for (const auto& [name, digest] : gradients) {
-    const auto found = other.gradients.find(name);
-    if (found == other.gradients.end() || found->second != digest) names.push_back(name);
-  }
-  for (const auto& [name, digest] : other.gradients) {
-    if (gradients.count(name) == 0) names.push_back(name);
-  }
   std::string text = loss == other.loss ? "" : "the loss (" + loss + " and " + other.loss + ")";
-  if (names.empty()) return text;
-  text += (text.empty() ? "" : ", ") + ("the gradients of " + names.front());
-  return text + (names.size() > 1 ? c10::str(" and ", names.size() - 1, " more") : "");
+  const auto add = [&text](const char* what, const std::string& names) {
+    if (!names.empty()) text += (text.empty() ? "" : ", ") + (what + names);
+  };
+  add("the gradients of ", differing(gradients, other.gradients));
+  add("the weights of ", differing(weights, other.weights));
+  return text;
 }
 
 std::string Capsule::report() const {

@@ -166,6 +166,7 @@ int Watch::Seen::begin(const at::RecordFunction& function) {
                       std::string_view(function.name()).starts_with("autograd::engine::evaluate_function");
   is_backward |= operation.is_node;
   operation.is_backward = is_backward;
+  operation.is_update = is_update;
   operation.piece = std::max(piece, 0);
   const int index = static_cast<int>(operations.size());
   const auto schema = operation.is_node ? std::nullopt : function.operator_schema();
@@ -367,6 +368,18 @@ void Watch::hold(const std::string& name, const torch::Tensor& tensor) {
 void Watch::begin_forward() {
   const std::lock_guard lock(seen_->mutex);
   seen_->begin_piece();
+}
+
+// A master weight has its parameter's name. What wrote into memory before is no part of the update: a state that was put
+// back did.
+void Watch::begin_update(const std::vector<Parameter>& parameters) {
+  const std::lock_guard lock(seen_->mutex);
+  seen_->is_update = true;
+  seen_->buffer_of.clear();
+  for (const auto& parameter : parameters) {
+    const auto* storage = storage_of(parameter.owned);
+    if (storage != nullptr) seen_->names.emplace(storage, std::pair(parameter.name, SeenBuffer::Kind::parameter));
+  }
 }
 
 void Watch::stop() {

@@ -121,6 +121,7 @@ class Search {
 
   // Whether a weight had a part in what it read; those before it are known.
   bool is_of_weights(const SeenOperation& operation) const {
+    if (operation.is_update) return true;  // no infinity is meant there
     return std::ranges::any_of(operation.inputs, [this](const SeenTensor& input) {
       if (!input.is_read || input.buffer < 0) return false;
       const auto& of = seen_.buffers[static_cast<std::size_t>(input.buffer)];
@@ -149,6 +150,18 @@ std::string node_of(const Watch::Seen& seen, int operation) {
   return "";
 }
 
+// "[3]" of "self[3]".
+std::string place_in_list(const std::string& name) {
+  const auto bracket = name.rfind('[');
+  return bracket == std::string::npos ? "" : name.substr(bracket);
+}
+
+// An operation on lists has as many results as they have members.
+std::string place_of_bad(const SeenOperation& operation, const Search& search) {
+  const auto bad = std::ranges::find_if(operation.outputs, [&](const auto& each) { return !search.range(each).is_finite(); });
+  return bad == operation.outputs.end() ? "" : place_in_list(bad->name);
+}
+
 void tell_operation(const Watch::Seen& seen, const Search& search, int index, const std::string& end, Origin& origin) {
   const auto& operation = seen.operations[static_cast<std::size_t>(index)];
   const int part = search.part_of(index);
@@ -158,15 +171,27 @@ void tell_operation(const Watch::Seen& seen, const Search& search, int index, co
   } else if (const auto& inner = seen.operations[static_cast<std::size_t>(part)].name; inner != operation.name) {
     origin.operation += " (" + inner + ")";
   }
-  origin.phase = operation.is_backward ? "backward" : operation.layer < 0 ? "input" : "forward";
+  origin.phase = operation.is_update     ? "update"
+                 : operation.is_backward ? "backward"
+                 : operation.layer < 0   ? "input"
+                                         : "forward";
   origin.is_after = operation.is_after;
   origin.piece = operation.piece;
   if (operation.layer >= 0) origin.layer = seen.layers.names()[static_cast<std::size_t>(operation.layer)];
-  if (operation.layer == -2) origin.layer = layer_of_parameter(end);
+  if (operation.layer == -2 || operation.is_update) origin.layer = layer_of_parameter(end);
+  if (operation.is_update) {
+    origin.tensor = end;
+    origin.is_after = false;
+  }
+  const auto place = place_of_bad(operation, search);
+  const auto is_told = [&place](const SeenTensor& tensor) {
+    return place.empty() || place_in_list(tensor.name).empty() || place_in_list(tensor.name) == place;
+  };
   for (const auto& input : operation.inputs) {
-    if (input.is_read) origin.inputs.emplace_back(input.name, search.range(input));
+    if (input.is_read && is_told(input)) origin.inputs.emplace_back(input.name, search.range(input));
   }
   for (const auto& output : operation.outputs) {
+    if (!is_told(output)) continue;
     origin.outputs.emplace_back(output.name, search.range(output));
     if (search.range(output).is_finite() || output.buffer < 0) continue;
     const auto& buffer = seen.buffers[static_cast<std::size_t>(output.buffer)];

@@ -25,6 +25,7 @@ struct SeenOperation {
   bool is_node = false;   // of autograd's graph: it has no data of its own
   bool fills_minus_inf = false;
   bool is_backward = false;
+  bool is_update = false;
   int layer = -1;         // -1: none so far; -2: that of the gradient in which it ends
   bool is_after = false;
   int piece = 0;
@@ -66,6 +67,7 @@ class Watch::Seen {
   std::vector<std::size_t> ranges_of_outputs;
   int piece = -1;
   bool is_backward = false;  // since the first node of this piece
+  bool is_update = false;    // since begin_update
   int layer = -1;            // the last one that was met
   double epsilon = 0;
 

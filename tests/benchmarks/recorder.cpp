@@ -1,11 +1,12 @@
 // What callback/flight_recorder adds to a step of a small GPT (4 layers, width 128) while nothing happens, what a step
-// costs of which the layers' ranges are sampled (one in `every`), and what it adds to a step of the 32-32-10 network,
-// where only overhead counts.
+// costs of which the layers' ranges are sampled (one in `every`), one before whose update a copy is kept (undo_update), and
+// what it adds to a step of the 32-32-10 network, where only overhead counts.
 //
 //   recorder [--check]     --check: the bar alone, at most 1 % of the GPT's step; exits with 1 where it is missed
 //
 // The bar is the median of the ratios of steps that follow each other, in time of the processor: what other programs take is
-// not counted, and what disturbs the machine for longer disturbs both.
+// not counted, and what disturbs the machine for longer disturbs both. To it comes a hundredth of what a sampled step takes
+// longer, for one in a hundred is sampled by default.
 #include <torch/utils.h>
 
 #include <ctime>
@@ -17,17 +18,19 @@
 namespace {
 
 void compare_with(const char* title, const std::vector<std::string>& sets, int rounds, int steps) {
-  auto recorded = sets, sampled = sets, clipped = sets, both = sets;
+  auto recorded = sets, sampled = sets, undoing = sets, clipped = sets, both = sets;
   sampled.push_back("callback.flight_recorder.every=1");
   recorded.push_back("callback.flight_recorder.every=100");
+  undoing.push_back("callback.flight_recorder.undo_update=true");
   clipped.push_back("callback.clip_norm.max_norm=1.0");
   both.push_back("callback.clip_norm.max_norm=1.0");
   both.push_back("callback.flight_recorder.every=100");
-  VernierLoop plain(sets), with(recorded), sample(sampled), clip(clipped), clip_with(both);
+  VernierLoop plain(sets), with(recorded), sample(sampled), undo(undoing), clip(clipped), clip_with(both);
   compare(title,
           {{"without", [&] { plain.step(); }},
            {"flight_recorder", [&] { with.step(); }},
-           {"flight_recorder, each step sampled", [&] { sample.step(); }}},
+           {"flight_recorder, each step sampled", [&] { sample.step(); }},
+           {"flight_recorder, undo_update", [&] { undo.step(); }}},
           rounds, steps);
   compare(title, {{"clip_norm", [&] { clip.step(); }}, {"clip_norm, flight_recorder", [&] { clip_with.step(); }}},
           rounds, steps);
@@ -44,24 +47,37 @@ double seconds_of(VernierLoop& loop) {
   return now() - start;
 }
 
-// Of steps that are not sampled: what a sampled one costs is told by the table.
+double median_of(std::vector<double> all) {
+  std::sort(all.begin(), all.end());
+  return all[all.size() / 2];
+}
+
 bool is_bar_met() {
   constexpr int pairs = 150;
-  constexpr double bar = 1.01;
-  VernierLoop plain(gpt_configuration(4, 8)), with(gpt_configuration(4, 8, {"callback.flight_recorder.every=0"}));
-  std::vector<double> ratios;
-  for (int i = -2; i < pairs; ++i) {  // two to warm up
-    const bool is_plain_first = i % 2 == 0;
-    double before = is_plain_first ? seconds_of(plain) : 0;
-    const double recorded = seconds_of(with);
-    if (!is_plain_first) before = seconds_of(plain);
-    if (i >= 0) ratios.push_back(recorded / before);
-  }
-  std::sort(ratios.begin(), ratios.end());
-  const double median = ratios[pairs / 2];
-  const bool is_met = median <= bar;
-  std::printf("flight_recorder, GPT, while nothing happens: x%.4f, middle half x%.4f to x%.4f of %d pairs; bar x%.2f: %s\n",
-              median, ratios[pairs / 4], ratios[3 * pairs / 4], pairs, bar, is_met ? "met" : "MISSED");
+  constexpr double bar = 1.01, samples_a_step = 0.01;
+  const auto with_every = [](const char* every) {
+    return gpt_configuration(4, 8, {std::string("callback.flight_recorder.every=") + every});
+  };
+  VernierLoop plain(gpt_configuration(4, 8)), recorded(with_every("0")), sampled(with_every("1"));
+  const auto ratios_of = [&plain](VernierLoop& loop, int count) {
+    std::vector<double> ratios;
+    for (int i = -2; i < count; ++i) {  // two to warm up
+      const bool is_plain_first = i % 2 == 0;
+      double before = is_plain_first ? seconds_of(plain) : 0;
+      const double with = seconds_of(loop);
+      if (!is_plain_first) before = seconds_of(plain);
+      if (i >= 0) ratios.push_back(with / before);
+    }
+    std::sort(ratios.begin(), ratios.end());
+    return ratios;
+  };
+  const auto ratios = ratios_of(recorded, pairs);
+  const double unsampled = median_of(ratios), with_sample = median_of(ratios_of(sampled, pairs / 3));
+  const double ratio = unsampled + samples_a_step * std::max(0.0, with_sample - unsampled);
+  const bool is_met = ratio <= bar;
+  std::printf("flight_recorder, GPT, while nothing happens: x%.4f (a step without a sample x%.4f, middle half x%.4f to x%.4f of "
+              "%d pairs; with one x%.3f); bar x%.2f: %s\n",
+              ratio, unsampled, ratios[pairs / 4], ratios[3 * pairs / 4], pairs, with_sample, bar, is_met ? "met" : "MISSED");
   return is_met;
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "prepared.h"
+#include "flight.h"
 #include "program.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -90,6 +91,28 @@ TEST_CASE("replay: the bits of the step, in every precision, with dropout and in
   }
 }
 
+TEST_CASE("replay: the bits of a step of a network with convolutions and running statistics") {
+  for (const auto& [precision, factor] : policies()) {
+    if (precision.find("fp8") != std::string::npos) continue;  // it has no layer for it
+    CAPTURE(precision);
+    const TemporaryFolder folder;
+    const auto config = flight::images(folder, 4) + "[accumulation]\nuse = 'fixed'\npieces = 2\n" + flight::recorder +
+                        "[[callback]]\nuse = 'inject'\nlayer = 'conv_1'\nat_step = 3\n" + precision;
+    const auto path = capsule_of(folder, config, Event::RunBegin, [](vernier::Run&) {});
+    REQUIRE(fs::exists(path));
+    const auto capsule = vernier::read_capsule(path);
+    std::atomic<int> stop = 0;
+    const auto prepared =
+        vernier::prepare(vernier::configuration_of(capsule, path), "replay", built_plugins(), stop, true, 1);
+    const auto replayed = vernier::replay(*prepared, capsule, false);
+    CHECK(replayed.inexact.empty());
+    const auto bad = prepared->run.non_finite_gradients();
+    CHECK(bad == std::vector<std::string>{"conv_1.weight"});  // the bits of all others are those of numbers
+    CHECK(replayed.bits.gradients.size() > bad.size());
+    CHECK(capsule.repeated.difference(replayed.bits) == "");
+  }
+}
+
 TEST_CASE("replay: the program says the bits and the origin, and shows another precision beside it") {
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[2].first), policies()[2].second);
@@ -126,6 +149,70 @@ TEST_CASE("replay: an update's operation and ranges are those that the run told"
   CHECK(text.find("update of step 2, " + capsule.origin->tensor + ": optimizer/adamw; from gradient amax") !=
         std::string::npos);
   CHECK(text.find("learning_rate amax") != std::string::npos);
+}
+
+TEST_CASE("replay: an update that was undone is done again, to the same bits") {
+  const std::string around = "undo_update = true\n[[callback]]\nuse = 'clip_norm'\nmax_norm = 0.05\n[[callback]]\nuse = "
+                             "'schedule'\nwarmup_steps = 5\n[checkpoint]\nuse = 'rolling'\n";
+  struct Updates {
+    std::string options, operation;
+  };
+  const std::vector<Updates> optimizers = {{"use = 'adamw'\n", "optimizer/adamw"},
+                                           {"use = 'adamw'\nstate = 'bf16'\n", "optimizer/adamw"},
+                                           {"use = 'adamw'\namsgrad = true\n", "optimizer/adamw: _fused_adamw_"},
+                                           {"use = 'sgd'\nmomentum = 0.9\n", "optimizer/sgd: _fused_sgd_"}};
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  for (const auto& [options, operation] : optimizers) {
+    for (const auto& [precision, factor] : policies()) {
+      CAPTURE(options);
+      CAPTURE(precision);
+      const TemporaryFolder folder;
+      const auto output = folder.path() / "run";
+      fs::create_directories(output);
+      const auto config_with = [&](const char* rate) {
+        return from_toml({gpt(folder, around + precision), "[optimizer]\nlearning_rate = " + std::string(rate) + options});
+      };
+      {
+        SmallRun sound(config_with("1e-3\n"), output);
+        sound.stop_after(2);
+        sound.train();
+      }
+      const auto config = config_with("1e60\n");
+      std::ofstream(output / "config.toml") << vernier::to_toml(config);
+      std::string digest;
+      {
+        SmallRun run(config, output);
+        run.trainer->resume(run.run, *run.wiring->checkpoint->read(run.run, ""), /*allow_inexact=*/true);
+        digest = run.digest();
+        run.train();
+        CHECK(run.digest() == digest);  // no update stayed
+      }
+      const auto path = (output / "capsules" / "step-00000003").string();
+      REQUIRE(fs::exists(path));
+      const auto capsule = vernier::read_capsule(path);
+      CHECK(capsule.what == "parameter");
+      CHECK(capsule.repeated.weights == capsule.seen.weights);
+      REQUIRE(capsule.origin);
+      CHECK(capsule.origin->operation == operation);
+      std::atomic<int> stop = 0;
+      const auto prepared =
+          vernier::prepare(vernier::configuration_of(capsule, path), "replay", built_plugins(), stop, true, 1);
+      const auto replayed = vernier::replay(*prepared, capsule, false);
+      CHECK(replayed.inexact.empty());
+      CHECK(replayed.bits.weights.size() == prepared->run.parameters.size());
+      CHECK(capsule.repeated.difference(replayed.bits) == "");
+      REQUIRE(replayed.origin);
+      CHECK(replayed.origin->text() == capsule.origin->text());
+      if (options.find("sgd") == std::string::npos || precision != policies()[0].first) continue;
+      Program program({"replay", path, "--set", "optimizer.learning_rate=0.1"}, folder.path());
+      CHECK(program.wait() == 0);
+      const auto text = program.out();
+      CAPTURE(text);
+      CHECK(text.find(", and the weights after the update, are those of the run") != std::string::npos);
+      CHECK(text.find("loss, gradients and weights are finite") != std::string::npos);
+    }
+  }
+  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("replay: float16 beside a run without a scaler gets one, unless one is named") {

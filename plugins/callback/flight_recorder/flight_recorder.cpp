@@ -6,37 +6,33 @@
 //                                0: never; each is a host sync on a GPU
 //   every = 100                  steps between samples of each layer's ranges; 0: none
 //   ring = 8                     samples that are kept, and put into the capsule
+//   undo_update = false          where a look at the parameters follows an update, keep a copy of what it changes: one that
+//                                makes a weight bad is undone, and run again with every operation watched
 //   capsules = 3                 faults of a run that are looked into and kept; later ones are only skipped and told
 //   overflows = 1                the same for those that a loss scaler finds in gradients of a finite loss
 // A step computes the same bits when it is run again (docs/architecture.md), so nothing is watched until it is needed: the
 // idea of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005), and of Megatron-Core's
 // RerunStateMachine, which tells faults of the machine from those of the program by running the step again.
-#include <sys/stat.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 
 #include "looks.h"
+#include "ring.h"
 
 namespace {
 
 using vernier::Capsule;
 using vernier::Event;
-using vernier::LayerSample;
 using vernier::Origin;
 using vernier::Run;
+using recorder::first_bad;
 using recorder::have_finite_sums;
 using recorder::is_finite;
 using recorder::layer_of;
-using recorder::pending_scale;
 using recorder::plugin_of;
 using recorder::state_of;
 using Details = std::vector<std::pair<std::string, vernier::Notice::Detail>>;
@@ -51,11 +47,16 @@ class FlightRecorder final : public vernier::Callback {
       : check_every_(options.get("check_every", 1, "steps between looks at loss and gradients", vernier::at_least(1))),
         check_parameters_every_(options.get("check_parameters_every", 1,
                                             "steps between looks at the parameters; 0: never", vernier::at_least(0))),
-        every_(options.get("every", 100, "steps between samples of the layers' ranges; 0: none", vernier::at_least(0))),
-        size_of_ring_(options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))),
+        undo_update_(options.get("undo_update", false, "keep a copy before an update that is looked at, and undo a bad one")),
+        ring_{options.get("every", 100, "steps between samples of the layers' ranges; 0: none", vernier::at_least(0)),
+              options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))},
         most_capsules_(options.get("capsules", 3, "faults that are looked into and kept", vernier::at_least(0))),
         most_overflows_(options.get("overflows", 1, "of a scaled loss that are looked into and kept as well",
-                                    vernier::at_least(0))) {}
+                                    vernier::at_least(0))) {
+    if (undo_update_ && check_parameters_every_ == 0) {
+      options.refuse("undo_update", "is for looks at the parameters, and check_parameters_every is 0");
+    }
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) {
@@ -63,13 +64,13 @@ class FlightRecorder final : public vernier::Callback {
       if (first_bad(run) == run.parameters.size()) sound_at_ = run.step;
     });
     bus.on(Event::BatchReady, [this](Run& run) { begin_piece(run); });
-    bus.on(Event::LossReady, [this](Run&) { stop_collecting(); });
+    bus.on(Event::LossReady, [this](Run&) { ring_.end_forward(); });
     bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
     bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
   }
   void prepare(Run& run) override {
     run.control.keep_for_repeat(*this);
-    layers_ = vernier::Layers(*run.model);
+    ring_.prepare(run);
   }
 
   vernier::State save() const override {
@@ -81,7 +82,7 @@ class FlightRecorder final : public vernier::Callback {
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
     state.put("is_blamed", static_cast<std::int64_t>(is_blamed_));
     if (rate_.defined()) state.put("rate", rate_);
-    state.put("ring", ring_bytes_);
+    state.put("ring", ring_.bytes());
     return state;
   }
   void load(const vernier::State& state) override {
@@ -96,31 +97,18 @@ class FlightRecorder final : public vernier::Callback {
     is_blamed_ = is_set("is_blamed");
     if (state.has("bad_parameter")) load_1_0(state.text("bad_parameter"));
     rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
-    ring_ = vernier::ring_from(state.text("ring"));
-    ring_bytes_ = bytes_of(ring_);
-    sampled_ = -1;
+    ring_.load(state.text("ring"));
   }
 
  private:
-  static torch::Tensor bytes_of(const std::deque<vernier::StepSample>& ring) {
-    vernier::State state;
-    state.put("ring", vernier::text_of(ring));
-    return state.tensor("ring");
-  }
-
   // Version 1.0.0 kept the name alone, until the next step was looked into.
   void load_1_0(const std::string& bad_parameter) {
     if (bad_parameter.empty()) return;
-    bad_update_.emplace();
-    bad_update_->phase = "update";
-    bad_update_->tensor = bad_parameter;
-    bad_update_->layer = layer_of(bad_parameter);
+    bad_update_ = recorder::update_of(bad_parameter);
     is_update_new_ = true;
   }
 
   // --- what is done in every step -----------------------------------------------------------------------------------
-
-  bool is_sampled(const Run& run) const { return every_ > 0 && run.step % every_ == 0; }
 
   void begin_piece(Run& run) {
     if (watch_) {
@@ -129,25 +117,15 @@ class FlightRecorder final : public vernier::Callback {
       }
       return watch_->begin_forward();
     }
-    // The first piece only; once more where its forward was broken off for want of memory.
-    if (!is_sampled(run) || (sampled_ == run.step && !outputs_.is_collecting)) return;
-    sampled_ = run.step;
-    outputs_.measured.clear();
-    outputs_.is_collecting = true;
-    intercept_.emplace(layers_, outputs_);
-  }
-
-  void stop_collecting() {
-    outputs_.is_collecting = false;
-    intercept_.reset();
+    ring_.begin_piece(run);
   }
 
   void look(Run& run) {
-    stop_collecting();
-    if (is_sampled(run)) sample(run);
-    if (run.step % check_every_ != 0 && !is_update_new_) return;
-    const auto what = what_is_bad(run);
-    if (what.empty()) return;
+    ring_.end_forward();
+    ring_.sample(run);
+    const bool is_due = run.step % check_every_ == 0 || is_update_new_;
+    const auto what = is_due ? what_is_bad(run) : "";
+    if (what.empty()) return ask_for_look(run);
     const bool is_overflow = what == "gradients" && run.overflow.defined();
     auto& count = is_overflow ? overflows_ : capsules_;
     const bool is_looked_into = count < (is_overflow ? most_overflows_ : most_capsules_) && !is_of_known_weight(run);
@@ -195,7 +173,7 @@ class FlightRecorder final : public vernier::Callback {
   // After the update, where its gradients and what the optimizer keeps still are.
   void look_at_parameters(Run& run) {
     keep_rate(run);
-    if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
+    if (!looks_after(run)) return;
     const auto number = first_bad(run);
     if (number == run.parameters.size()) {
       forget_bad_update();
@@ -203,13 +181,10 @@ class FlightRecorder final : public vernier::Callback {
       return;
     }
     const auto& name = run.parameters[number].name;
-    const bool is_skipped = run.found_inf.defined() && run.found_inf.item<float>() != 0;
+    const bool is_skipped = recorder::is_skipped(run);
     const bool is_known = bad_update_ && (is_skipped || bad_update_->tensor == name);
     if (is_known) return;
-    Origin origin;
-    origin.phase = "update";
-    origin.tensor = name;
-    origin.layer = layer_of(name);
+    auto origin = recorder::update_of(name);
     const bool was_sound = sound_at_ == run.step;
     if (was_sound && !is_skipped) origin.step = run.step + 1;
     tell_bad_weight(run, number, was_sound && is_skipped, origin);
@@ -235,31 +210,15 @@ class FlightRecorder final : public vernier::Callback {
     rate_ = is_far && rate_.defined() ? torch::where(skips == 0, rate, rate_.to(place)) : rate;
   }
 
-  // In run.parameters; its size where all are finite. What forward reads may be another tensor than the optimizer's.
-  static std::size_t first_bad(const Run& run) {
-    std::vector<torch::Tensor> all;
-    for (const auto& parameter : run.parameters) {
-      all.push_back(parameter.latest());
-      if (!parameter.latest().is_same(parameter.model)) all.push_back(parameter.model);
-    }
-    if (have_finite_sums(all)) return run.parameters.size();
-    const auto is_bad = [](const auto& parameter) {
-      return !is_finite(parameter.latest()) || !is_finite(parameter.model);
-    };
-    return static_cast<std::size_t>(std::ranges::find_if(run.parameters, is_bad) - run.parameters.begin());
-  }
-  static const torch::Tensor& bad_weight(const vernier::Parameter& parameter) {
-    return is_finite(parameter.latest()) ? parameter.model : parameter.latest();
-  }
-
   // A run does not end of what is told.
   void tell_bad_weight(const Run& run, std::size_t number, bool is_of_no_update, Origin& origin) const {
     try {
-      origin.outputs = {{origin.tensor, vernier::range_of(bad_weight(run.parameters[number]))}};
+      const auto& parameter = run.parameters[number];
+      origin.outputs = {{origin.tensor, vernier::range_of(recorder::bad_weight(parameter))}};
       if (is_of_no_update) {
         origin.operation = no_update;
       } else {
-        tell_update(run, number, origin);
+        tell_update(run, number, recorder::is_bad_cast(parameter), origin);
       }
     } catch (...) {
       origin.inputs.clear();
@@ -269,11 +228,10 @@ class FlightRecorder final : public vernier::Callback {
 
   // By which plugin and from what a parameter's update was made. Where it is known whose it was (origin.step), the
   // gradient is still there, divided by run.grad_scale or not. Where nobody looked, a callback may have written since.
-  void tell_update(const Run& run, std::size_t number, Origin& origin) const {
+  void tell_update(const Run& run, std::size_t number, bool is_cast, Origin& origin) const {
     const bool is_seen = origin.step > 0;
     if (run.step == 0 && !is_seen) return;  // it came so
     const auto& parameter = run.parameters[number];
-    const bool is_cast = !parameter.latest().is_same(parameter.model) && is_finite(parameter.latest());
     const std::string role = is_cast ? vernier::Precision::role : vernier::Optimizer::role;
     const std::string others = is_seen ? "" : " or a callback";
     origin.operation = role + others;  // where there is no snapshot to be had
@@ -291,44 +249,28 @@ class FlightRecorder final : public vernier::Callback {
     if (rate_.defined()) add("learning_rate", rate_);
   }
 
-  // Gradients are left as they are, and their ranges divided: run.gradients() would have others (clip_norm) sum the norm
-  // that they have already.
-  void sample(const Run& run) {
-    vernier::StepSample sample{run.step + 1, {}};
-    const double scale = pending_scale(run);
-    const auto add = [&](const std::string& layer, const char* kind, const torch::Tensor& measured,
-                         torch::ScalarType dtype, double divisor) {
-      const auto brought = measured.to(torch::kCPU);
-      auto range = vernier::range_from(brought.const_data_ptr<double>(), dtype);
-      range.amax /= divisor;
-      range.rms /= divisor;
-      sample.layers.push_back({layer, kind, range});
-    };
-    for (const auto& [layer, measured, dtype] : outputs_.measured) add(layer, "activation", measured, dtype, 1);
-    for (const auto& parameter : run.parameters) {
-      const auto& gradient = parameter.owned.grad();
-      if (!gradient.defined()) continue;
-      add(parameter.name, "gradient", vernier::measure_range(gradient), gradient.scalar_type(), scale);
-    }
-    outputs_.measured.clear();
-    ring_.push_back(std::move(sample));
-    while (static_cast<std::int64_t>(ring_.size()) > size_of_ring_) ring_.pop_front();
-    ring_bytes_ = bytes_of(ring_);
+  bool looks_after(const Run& run) const {
+    return check_parameters_every_ > 0 && (run.step + 1) % check_parameters_every_ == 0;
   }
 
   // --- when it is needed --------------------------------------------------------------------------------------------
 
-  void investigate(Run& run, const std::string& what) {
+  Capsule capsule_of(const Run& run, const std::string& what) const {
     Capsule capsule;
     capsule.step = run.step + 1;
     capsule.what = what;
-    capsule.seen = vernier::fingerprint(run);
-    capsule.ring = ring_;
+    capsule.ring = ring_.samples();
     capsule.batch = run.batch;
+    return capsule;
+  }
+
+  void investigate(Run& run, const std::string& what) {
+    auto capsule = capsule_of(run, what);
+    capsule.seen = vernier::fingerprint(run);
     const auto norm = run.metrics.value("grad_norm");
     bool is_finite_again = false;
     const auto begin = [&] {
-      copy_state(run, capsule);
+      capsule.state = recorder::copy_of_state(run);
       watch_.emplace(*run.model);
     };
     const auto end = [&] {
@@ -341,7 +283,7 @@ class FlightRecorder final : public vernier::Callback {
       }
       capsule.origin = watch_->origin(ends);
       is_finite_again = !capsule.origin;
-      if (is_finite_again && norm && !std::isfinite(*norm)) capsule.origin = norm_that_overflows(run);
+      if (is_finite_again && norm && !std::isfinite(*norm)) capsule.origin = recorder::norm_that_overflows(run);
     };
     bool is_untouched = false;
     try {
@@ -355,41 +297,88 @@ class FlightRecorder final : public vernier::Callback {
     }
     watch_.reset();
     conclude(run, capsule, is_untouched, is_finite_again);
-    tell(run, capsule, write(run, capsule));
+    tell(run, capsule);
   }
 
-  // The state when the step began: live tensors, which may change until it is written. On a GPU there may be no room.
-  static void copy_state(const Run& run, Capsule& capsule) {
-    const auto live = run.control.snapshot();
-    for (const auto& [name, tensor] : live.tensors) {
-      capsule.state.put(name, tensor.detach().to(torch::Device(torch::kCPU), /*non_blocking=*/false, /*copy=*/true));
-    }
-    std::ifstream in(run.output + "/config.toml", std::ios::binary);
-    std::stringstream text;
-    text << in.rdbuf();
-    if (in) capsule.state.put("run/toml", text.str());
+  // An update is not to blame for a weight that was bad before.
+  void ask_for_look(Run& run) {
+    if (!undo_update_ || !looks_after(run)) return;
+    if (sound_at_ != run.step && first_bad(run) != run.parameters.size()) return;
+    run.control.look_at_update(*this, [this](Run& now) { look_at_update(now); });
   }
 
-  // Finite gradients whose squares are not.
-  static std::optional<Origin> norm_that_overflows(const Run& run) {
-    Origin origin;
-    const double scale = pending_scale(run);
-    double largest = -1;
-    for (const auto& parameter : run.parameters) {
-      if (!parameter.owned.grad().defined()) continue;
-      auto range = vernier::range_of(parameter.owned.grad());
-      range.amax /= scale;
-      range.rms /= scale;
-      if (range.amax <= largest) continue;
-      largest = range.amax;
-      origin.tensor = parameter.name;
-      origin.layer = layer_of(parameter.name);
-      origin.inputs = {{"gradient", range}};
+  // Before anybody else has seen the weights.
+  void look_at_update(Run& run) {
+    if (recorder::is_skipped(run)) return;
+    const auto number = first_bad(run);
+    if (number == run.parameters.size()) return;
+    auto capsule = capsule_of(run, "parameter");
+    capsule.seen.weights = vernier::digests_of_weights(run);
+    const auto casts = recorder::bad_casts(run);
+    const auto& parameter = run.parameters[number];
+    auto origin = recorder::update_of(parameter.name);
+    origin.step = run.step + 1;
+    origin.outputs = {{origin.tensor, vernier::range_of(recorder::bad_weight(parameter))}};
+    const auto rate = rate_;  // of the last update that stays
+    keep_rate(run);
+    const bool is_looked_into = capsules_ < most_capsules_;
+    bool was_sound = false;
+    std::optional<Origin> watched;
+    const auto begin = [&] {
+      was_sound = first_bad(run) == run.parameters.size();
+      if (!was_sound) return;
+      origin.inputs.emplace_back("weight", vernier::range_of(parameter.latest()));
+      tell_update(run, number, casts.contains(origin.tensor), origin);
+      if (!is_looked_into) return;
+      const auto seen = vernier::fingerprint(run);
+      capsule.seen.loss = seen.loss;
+      capsule.seen.gradients = seen.gradients;
+      const auto start = [&] {
+        capsule.state = recorder::copy_of_state(run);
+        watch_.emplace(*run.model);
+      };
+      run.control.repeat(start, [&] { capsule.repeated = vernier::fingerprint(run); });
+      watch_->begin_update(run.parameters);
+    };
+    const auto end = [&] {
+      if (!watch_) return;
+      watch_->stop();
+      capsule.repeated.weights = vernier::digests_of_weights(run);
+      capsule.is_transient = first_bad(run) == run.parameters.size();
+      watched = watch_->origin(recorder::weights_of(run));
+    };
+    std::string trouble;
+    try {
+      run.control.undo_update(begin, end);
+    } catch (...) {
+      trouble = vernier::caught().message;
     }
-    // In float32 a norm overflows where values are beyond the root of its largest number.
-    if (largest < 1e15) return std::nullopt;
-    origin.phase = "norm";
-    return origin;
+    watch_.reset();
+    rate_ = rate;
+    if (!was_sound) return;  // told after the step
+    if (!trouble.empty()) {
+      warn("step ", run.step + 1, ": ", parameter.name, " is not finite; ", origin.text(),
+           "; the update is undone; it could not be run again: ", trouble);
+    }
+    if (!trouble.empty() || !is_looked_into) return tell_in_short(run, "parameter", origin.place());
+    capsules_ += 1;
+    if (watched && watched->phase == "update" && !watched->operation.empty()) {
+      for (const auto& input : origin.inputs) {  // which is no tensor of the operation's
+        if (input.first == "learning_rate") watched->inputs.push_back(input);
+      }
+      const auto* role = casts.contains(watched->tensor) ? vernier::Precision::role : vernier::Optimizer::role;
+      watched->operation = plugin_of(role, capsule.state) + ": " + watched->operation;
+      watched->step = origin.step;
+      origin = std::move(*watched);
+    }
+    capsule.origin = std::move(origin);
+    const bool is_same = capsule.seen.weights == capsule.repeated.weights && capsule.seen.loss == capsule.repeated.loss;
+    capsule.cause = capsule.is_transient ? "the same update again is finite: a transient fault, of memory or processor, or "
+                                           "an operation that does not give the same result twice"
+                    : is_same            ? "the repeat has the same bits"
+                                         : "the repeat differs in " + capsule.seen.difference(capsule.repeated) +
+                                               ": it is not the same fault twice";
+    tell(run, capsule);
   }
 
   void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
@@ -437,29 +426,20 @@ class FlightRecorder final : public vernier::Callback {
                     origin.operation == no_update ? ": a callback wrote them since, or a fault of the memory" : "");
   }
 
-  // Where it was written; "" where that was not possible. The run goes on.
-  std::string write(const Run& run, const Capsule& capsule) const {
-    if (run.output.empty()) return "";
-    const auto folder = run.output + "/capsules";
-    const auto path = folder + "/" + vernier::checkpoint_name(capsule.step);
+  // And keeps it. The run goes on where that is not possible.
+  void tell(Run& run, const Capsule& capsule) const {
+    std::string path;
     try {
-      if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-        throw vernier::Error(folder + ": cannot be made: " + std::strerror(errno));
-      }
-      vernier::write_capsule(path, capsule, run.name);
+      path = recorder::write(run, capsule);
     } catch (const std::exception& error) {
       warn("the capsule of step ", capsule.step, " could not be written, the run goes on: ", error.what());
-      return "";
     }
-    return path;
-  }
-
-  void tell(Run& run, const Capsule& capsule, const std::string& path) const {
     const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
                       : capsule.what == "gradients" ? std::string("gradients are not finite")
-                                                    : bad_update_->tensor + " is not finite";
+                                                    : capsule.origin->tensor + " is not finite";
+    const auto* done = capsule.repeated.weights.empty() ? "; the update is skipped" : "; the update is undone";
     const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
-    warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, "; the update is skipped",
+    warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, done,
          path.empty() ? "" : "; vernier replay " + path);
     Details details{{"step", capsule.step}, {"what", capsule.what}};
     if (capsule.origin) add(*capsule.origin, details);
@@ -476,20 +456,16 @@ class FlightRecorder final : public vernier::Callback {
     if (origin.step > 0) details.emplace_back("update", origin.step);
   }
 
-  std::int64_t check_every_, check_parameters_every_, every_, size_of_ring_, most_capsules_, most_overflows_;
+  std::int64_t check_every_, check_parameters_every_;
+  bool undo_update_;
+  recorder::Ring ring_;
+  std::int64_t most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
   std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<Origin> bad_update_;  // of the first parameter that is not, until all are
   bool is_update_new_ = false;        // the next step is looked into for it
   bool is_blamed_ = false;            // its parameter made a step bad
   torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
-  std::deque<vernier::StepSample> ring_;
-  torch::Tensor ring_bytes_ = bytes_of(ring_);  // as it is saved, which the runner asks for in every step
-
-  vernier::Layers layers_;
-  recorder::Outputs outputs_;
-  std::optional<vernier::Intercept> intercept_;
-  std::int64_t sampled_ = -1;
   std::optional<vernier::Watch> watch_;
 };
 

@@ -1,7 +1,13 @@
-// flight_recorder: what it looks at in a run.
+// flight_recorder: what it looks at in a run, and what it keeps of it.
 #include "looks.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <sstream>
 
 namespace recorder {
@@ -11,6 +17,18 @@ using vernier::Run;
 std::string layer_of(const std::string& parameter) {
   const auto dot = parameter.rfind('.');
   return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
+
+vernier::Origin update_of(const std::string& parameter) {
+  vernier::Origin origin;
+  origin.phase = "update";
+  origin.tensor = parameter;
+  origin.layer = layer_of(parameter);
+  return origin;
+}
+
+bool is_skipped(const Run& run) {
+  return run.found_inf.defined() && run.found_inf.item<float>() != 0;
 }
 
 double pending_scale(const Run& run) {
@@ -35,6 +53,86 @@ bool have_finite_sums(const std::vector<torch::Tensor>& tensors) {
 bool is_finite(const torch::Tensor& tensor) {
   const torch::NoGradGuard no_grad;
   return tensor.isfinite().all().item<bool>();
+}
+
+std::size_t first_bad(const Run& run) {
+  std::vector<torch::Tensor> all;
+  for (const auto& [name, tensor] : weights_of(run)) all.push_back(tensor);
+  if (have_finite_sums(all)) return run.parameters.size();
+  const auto is_bad = [](const auto& parameter) {
+    return !is_finite(parameter.latest()) || !is_finite(parameter.model);
+  };
+  return static_cast<std::size_t>(std::ranges::find_if(run.parameters, is_bad) - run.parameters.begin());
+}
+
+const torch::Tensor& bad_weight(const vernier::Parameter& parameter) {
+  return is_finite(parameter.latest()) ? parameter.model : parameter.latest();
+}
+
+bool is_bad_cast(const vernier::Parameter& parameter) {
+  return !parameter.latest().is_same(parameter.model) && is_finite(parameter.latest()) && !is_finite(parameter.model);
+}
+
+std::set<std::string> bad_casts(const Run& run) {
+  std::set<std::string> names;
+  for (const auto& parameter : run.parameters) {
+    if (is_bad_cast(parameter)) names.insert(parameter.name);
+  }
+  return names;
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> weights_of(const Run& run) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const auto& parameter : run.parameters) {
+    all.emplace_back(parameter.name, parameter.latest());
+    if (!parameter.latest().is_same(parameter.model)) all.emplace_back(parameter.name, parameter.model);
+  }
+  return all;
+}
+
+std::optional<vernier::Origin> norm_that_overflows(const Run& run) {
+  vernier::Origin origin;
+  const double scale = pending_scale(run);
+  double largest = -1;
+  for (const auto& parameter : run.parameters) {
+    if (!parameter.owned.grad().defined()) continue;
+    auto range = vernier::range_of(parameter.owned.grad());
+    range.amax /= scale;
+    range.rms /= scale;
+    if (range.amax <= largest) continue;
+    largest = range.amax;
+    origin.tensor = parameter.name;
+    origin.layer = layer_of(parameter.name);
+    origin.inputs = {{"gradient", range}};
+  }
+  // In float32 a norm overflows where values are beyond the root of its largest number.
+  if (largest < 1e15) return std::nullopt;
+  origin.phase = "norm";
+  return origin;
+}
+
+vernier::State copy_of_state(const Run& run) {
+  vernier::State state;
+  const auto live = run.control.snapshot();
+  for (const auto& [name, tensor] : live.tensors) {
+    state.put(name, tensor.detach().to(torch::Device(torch::kCPU), /*non_blocking=*/false, /*copy=*/true));
+  }
+  std::ifstream in(run.output + "/config.toml", std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  if (in) state.put("run/toml", text.str());
+  return state;
+}
+
+std::string write(const Run& run, const vernier::Capsule& capsule) {
+  if (run.output.empty()) return "";
+  const auto folder = run.output + "/capsules";
+  const auto path = folder + "/" + vernier::checkpoint_name(capsule.step);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw vernier::Error(folder + ": cannot be made: " + std::strerror(errno));
+  }
+  vernier::write_capsule(path, capsule, run.name);
+  return path;
 }
 
 std::string plugin_of(const std::string& role, const vernier::State& snapshot) {

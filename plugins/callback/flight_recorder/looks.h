@@ -1,10 +1,11 @@
-// flight_recorder: what it looks at in a run; see flight_recorder.cpp.
+// flight_recorder: what it looks at in a run, and what it keeps of it; see flight_recorder.cpp.
 #pragma once
 
 #include <vernier/sdk.h>
 
+#include <optional>
+#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace recorder {
 
 // "h.0.mlp" of "h.0.mlp.weight".
 std::string layer_of(const std::string& parameter);
+
+// The origin of what an update made of a parameter, with no more than that.
+vernier::Origin update_of(const std::string& parameter);
+
+bool is_skipped(const vernier::Run& run);  // a host sync on a GPU
 
 // What gradients are still multiplied by in memory.
 double pending_scale(const vernier::Run& run);
@@ -21,29 +27,27 @@ double pending_scale(const vernier::Run& run);
 bool have_finite_sums(const std::vector<torch::Tensor>& tensors);
 bool is_finite(const torch::Tensor& tensor);
 
+// In run.parameters; its size where all are finite. What forward reads may be another tensor than the optimizer's.
+std::size_t first_bad(const vernier::Run& run);
+const torch::Tensor& bad_weight(const vernier::Parameter& parameter);
+bool is_bad_cast(const vernier::Parameter& parameter);     // the optimizer's is finite, and too large for forward's
+std::set<std::string> bad_casts(const vernier::Run& run);  // the names of such
+std::vector<std::pair<std::string, torch::Tensor>> weights_of(const vernier::Run& run);  // all of both, for Watch::origin
+
+// Finite gradients whose squares are not.
+std::optional<vernier::Origin> norm_that_overflows(const vernier::Run& run);
+
+// The state of the moment: live tensors, which may change until it is written. On a GPU there may be no room.
+vernier::State copy_of_state(const vernier::Run& run);
+
+// Where it was written; "" where the run has no folder. Throws Error.
+std::string write(const vernier::Run& run, const vernier::Capsule& capsule);
+
 // "optimizer/adamw" of the run's plugins.
 std::string plugin_of(const std::string& role, const vernier::State& snapshot);
 
 // What a plugin's state has of a parameter, by the parameter's name or its number: "exp_avg", "momentum_buffer".
 std::vector<std::pair<std::string, torch::Tensor>> state_of(const vernier::State& plugin, const std::string& parameter,
                                                             std::size_t number);
-
-// The last output of each layer of a step's first piece.
-class Outputs final : public vernier::Interceptor {
- public:
-  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
-    if (!is_collecting) return operation.proceed(std::move(arguments));  // a layer that is computed again in backward
-    const std::string layer(operation.layer());
-    auto results = operation.proceed(std::move(arguments));
-    const bool is_tensor = !layer.empty() && !results.empty() && results.front().isTensor();
-    if (is_tensor && results.front().toTensor().is_floating_point()) {
-      measured.emplace_back(layer, vernier::measure_range(results.front().toTensor()),
-                            results.front().toTensor().scalar_type());
-    }
-    return results;
-  }
-  std::vector<std::tuple<std::string, torch::Tensor, torch::ScalarType>> measured;
-  bool is_collecting = false;
-};
 
 }  // namespace recorder

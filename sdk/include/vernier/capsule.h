@@ -25,14 +25,16 @@ struct StepSample {
   std::vector<LayerSample> layers;
 };
 
-// The bits of a loss and of gradients, to be compared.
+// The bits of a loss and of gradients, to be compared; of weights too, where an update was looked at.
 struct VERNIER_API Fingerprint {
   std::string loss;                              // "7.25 (0x40e80000)"
   std::map<std::string, std::string> gradients;  // XXH3-128 by the parameters' names; without those that have none
+  std::map<std::string, std::string> weights;    // likewise, after the update; empty where it was not looked at
   // What differs in words: "the loss", "the gradients of h.0.ln_1.weight and 3 more"; "" where all is the same.
   std::string difference(const Fingerprint& other) const;
 };
 VERNIER_API Fingerprint fingerprint(const Run& run);  // of run.loss and the gradients that the optimizer would use
+VERNIER_API std::map<std::string, std::string> digests_of_weights(const Run& run);  // as the optimizer and as forward has them
 
 struct VERNIER_API Capsule {
   std::int64_t step = 0;  // counted from 1

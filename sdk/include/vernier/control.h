@@ -11,6 +11,7 @@
 namespace vernier {
 
 class Plugin;
+struct Run;
 
 // Set by the trainer; all of it is valid from Plugin::prepare on, on the main thread. Where several things are asked for
 // in one step, rewind() comes first, then exchange(); fail() is forgotten where one of them was asked for, for the run may
@@ -50,6 +51,13 @@ struct VERNIER_API Control {
   // step's beginning. end: when run has the new loss and gradients. After it all is as before the call, loss and
   // gradients too. False where a listener has changed the gradients since they were computed.
   std::function<bool(const std::function<void()>& begin, const std::function<void()>& end)> repeat;
+
+  // In GradientsReady: has the trainer copy what this step's update will change (weights, gradients, memory of optimizer
+  // and precision: as much memory again), and call `look` after the update, before Scaler::update.
+  std::function<void(const Plugin& asker, std::function<void(Run& run)> look)> look_at_update;
+  // In `look` alone: undoes the update, and has it skipped as by run.found_inf, which is not 0 then. Before that it is
+  // done once more: begin is called when all is as it was before the update, repeat() included; end when it is done.
+  std::function<void(const std::function<void()>& begin, const std::function<void()>& end)> undo_update;
 };
 
 }  // namespace vernier

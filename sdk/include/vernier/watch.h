@@ -10,6 +10,7 @@
 
 #include <torch/nn/module.h>
 #include <vernier/layers.h>
+#include <vernier/parameter.h>
 #include <vernier/tensor_range.h>
 
 #include <memory>
@@ -23,13 +24,15 @@ namespace vernier {
 // The operation whose result is the first that is not finite, its inputs being so.
 struct VERNIER_API Origin {
   // input: a tensor that came with the batch, or was made before the first layer. forward, backward. update: a parameter
-  // that was bad before the pass began, or was written in it; the update of the step before is to blame. buffer: the same
-  // of a buffer. norm: gradients are finite, and the norm of them is not.
+  // that was bad before the pass began, or was written in it: the update of the step before is to blame; or, after
+  // begin_update, what that update wrote. buffer: the same of a buffer. norm: gradients are finite, and the norm of them
+  // is not.
   std::string phase;
   std::string layer;      // "h.0.mlp.c_fc"; "" before the first
   bool is_after = false;  // the operation uses no weight; `layer` is the last one before it
   // "linear", or "cross_entropy_loss (log_softmax)": the part of it that it was. Of an update, as
-  // callback/flight_recorder tells it: the plugin that made it, "optimizer/adamw".
+  // callback/flight_recorder tells it: the plugin that made it, "optimizer/adamw", and its operation where it was
+  // watched, "optimizer/mine: addcdiv_".
   std::string operation;
   std::string tensor;     // update and buffer: its dotted name. Else "", or what kind of end was bad first: "loss"
   int piece = 0;          // of the batch, from 0
@@ -61,10 +64,11 @@ class VERNIER_API Watch {
 
   void hold(const std::string& name, const torch::Tensor& tensor);  // names a tensor of the batch, for messages
   void begin_forward();                                             // of each piece
+  void begin_update(const std::vector<Parameter>& parameters);      // an optimizer's, after which stop() comes
   void stop();                                                      // nothing more is watched; waits for the device
 
   // After stop(). Walks back from the named tensors that are not finite to where that began; the earliest. A gradient's
-  // name is its parameter's. Nothing where all of them are finite.
+  // name is its parameter's, and so is a weight's. Nothing where all of them are finite.
   std::optional<Origin> origin(const std::vector<std::pair<std::string, torch::Tensor>>& ends) const;
 
   const std::vector<LayerOutput>& outputs() const;  // after stop(), in the order of the passes
