@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
@@ -113,6 +114,87 @@ TEST_CASE("flight_recorder: what and where faults at random are, in all precisio
     harmful += is_bad && task != 2 ? 1 : 0;
   }
   CHECK(harmful >= 300);
+}
+
+TEST_CASE("flight_recorder: what callback/inject puts in at random is named where inject says it is") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> configs = {gpt(folder, 3), images(folder, 3), mlp(3)};
+  std::mt19937 random(19);
+  const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
+  const std::vector<std::string> places = {"loss", "input", "activation", "activation_gradient", "gradient", "weight"};
+  std::map<std::string, int> harmful;
+  for (int i = 0; i < 150; ++i) {
+    const auto place = places[draw(places.size())];
+    const auto task = place == "input" ? 2 : draw(2);
+    std::string layer;
+    {
+      const SmallRun run(from_toml({configs[task]}));
+      const bool is_parameter = place == "gradient" || place == "weight";
+      const auto names = vernier::Layers(*run.run.model).names();
+      layer = is_parameter ? run.run.parameters[draw(run.run.parameters.size())].name : names[draw(names.size())];
+    }
+    const auto step = 1 + draw(3);
+    auto inject = "[[callback]]\nuse = 'inject'\nwhere = '" + place + "'\nwhat = '" + (draw(2) == 0 ? "inf" : "nan") +
+                  "'\nat_step = " + std::to_string(step) + "\n";
+    if (place != "loss" && place != "input") inject += "layer = '" + layer + "'\n";
+    const auto pieces = "[accumulation]\nuse = 'fixed'\npieces = " + std::to_string(1 + draw(3)) + "\n";
+    Flight flight({configs[task], precisions[draw(precisions.size())], pieces, inject + recorder}, std::nullopt);
+    flight.run.train();
+    CAPTURE(inject);
+    CAPTURE(last_log);
+    if (!flight.is_bad) continue;
+    harmful[place] += 1;
+    REQUIRE_FALSE(flight.notices.empty());
+    const auto& notice = flight.notices.front();
+    CHECK(told(notice, "step") == std::to_string(step));
+    CHECK(told(notice, "transient") == "0");
+    const auto* phase = place == "weight"                               ? "update"
+                        : place == "input"                              ? "input"
+                        : place == "loss" || place == "activation"      ? "forward"
+                                                                        : "backward";
+    CHECK(told(notice, "phase") == phase);
+    if (place == "activation" || place == "activation_gradient") CHECK(told(notice, "layer") == layer);
+    if (place == "gradient" || place == "weight") CHECK(told(notice, "layer") == layer_of(layer));
+    if (place == "weight") CHECK(told(notice, "tensor") == layer);
+  }
+  for (const auto& place : places) {
+    CAPTURE(place);
+    CHECK(harmful[place] >= 12);
+  }
+}
+
+TEST_CASE("flight_recorder: the ring's numbers are those of the tensors") {
+  Flight flight({mlp(6), precisions[2], recorder + std::string("every = 2\nring = 2\n")}, Fault{"loss", "", std::nan(""), 6});
+  std::map<std::pair<std::int64_t, std::string>, torch::Tensor> gradients;  // by step, divided by the scale
+  flight.run.on(Event::GradientsReady, [&](Run& run) {
+    for (const auto& parameter : run.parameters) {
+      auto gradient = parameter.owned.grad().to(torch::kFloat64);
+      if (run.grad_scale.defined()) gradient = gradient / run.grad_scale.to(torch::kFloat64);
+      gradients[{run.step + 1, parameter.name}] = gradient.clone();
+    }
+  });
+  flight.run.train();
+  REQUIRE(flight.notices.size() == 1);
+  std::ifstream in(flight.output.path() / "capsules" / "step-00000006" / "report.json");
+  const auto report = nlohmann::json::parse(in);
+  const auto& ring = report.at("ring");
+  REQUIRE(ring.size() == 2);
+  int compared = 0;
+  for (const auto& sample : ring) {
+    const auto step = sample.at("step").get<std::int64_t>();
+    CHECK((step == 3 || step == 5));
+    for (const auto& one : sample.at("layers")) {
+      if (one.at("of") != "gradient") continue;
+      const auto& gradient = gradients.at({step, one.at("layer").get<std::string>()});
+      CHECK(one.at("elements") == gradient.numel());
+      CHECK(one.at("zeros") == gradient.eq(0).sum().item<std::int64_t>());
+      CHECK(one.at("infs") == 0);
+      CHECK(one.at("amax").get<double>() == doctest::Approx(gradient.abs().max().item<double>()).epsilon(1e-6));
+      CHECK(one.at("rms").get<double>() == doctest::Approx(gradient.square().mean().sqrt().item<double>()).epsilon(1e-5));
+      ++compared;
+    }
+  }
+  CHECK(compared == 2 * static_cast<int>(flight.run.run.parameters.size()));
 }
 
 TEST_CASE("flight_recorder: layers of blocks that are computed again in backward") {

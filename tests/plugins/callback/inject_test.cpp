@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <random>
 
 #include "small_run.h"
@@ -108,6 +109,41 @@ TEST_CASE("inject: spikes and underflows multiply, exactly") {
   CHECK(two.eq(expected * 1000).sum().item<int>() == 2);
   CHECK(two.eq(expected).sum().item<int>() == expected.numel() - 2);
   CHECK(two.equal(gradient_with("what = 'spike'\nelements = 2\n")));
+}
+
+TEST_CASE("inject: an underflow is a multiplication by its power of two, wherever it is") {
+  for (const std::string place : {"loss", "input", "activation", "activation_gradient", "weight"}) {
+    CAPTURE(place);
+    const auto layer = place == "loss" || place == "input" ? "" : place == "weight" ? "layer = 'layers.1.weight'\n" : "layer = 'layers.1'\n";
+    const auto with = [&](const std::string& what) { return train("where = '" + place + "'\nat_step = 2\n" + layer + what); };
+    const auto under = with("what = 'underflow'\nexponent = -20\n"), times = with("what = 'spike'\nfactor = 9.5367431640625e-07\n");
+    CHECK(under.notices.size() == 1);
+    CHECK(equal(under.gradients[0], untouched().gradients[0]));
+    CHECK(under.losses == times.losses);
+    for (std::size_t i = 0; i < under.gradients.size(); ++i) CHECK(equal(under.gradients[i], times.gradients[i]));
+    CHECK_FALSE(equal(under.gradients[1], untouched().gradients[1]));
+    if (place == "loss") CHECK(under.losses[1] == untouched().losses[1] * 0x1p-20);
+    if (place == "weight") {
+      const auto& weight = untouched().weights[1].at("layers.1.weight");
+      CHECK(under.weights[1].at("layers.1.weight").equal(weight * 0x1p-20));
+    }
+  }
+}
+
+TEST_CASE("inject: a slow step takes at least so much longer, and changes no number") {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  const auto timed = [&](SmallRun& run) {
+    static Clock::time_point start;
+    run.on(Event::StepBegin, [](Run&) { start = Clock::now(); });
+    run.on(Event::StepEnd, [&](Run&) { seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count()); });
+  };
+  const auto seen = train("what = 'slow'\nmilliseconds = 300\nat_step = 4\n", base, timed);
+  REQUIRE(seconds.size() == 5);
+  CHECK(seconds[3] >= 0.3);
+  CHECK(*std::ranges::min_element(seconds) < 0.3);
+  CHECK(seen.losses == untouched().losses);
+  CHECK(seen.notices == std::vector<std::string>{"4 injected what=slow milliseconds=300"});
 }
 
 TEST_CASE("inject: the loss, its gradient with it") {

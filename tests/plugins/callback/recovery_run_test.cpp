@@ -168,6 +168,58 @@ TEST_CASE("recovery: a real run that skips or goes back is the run by hand, bit 
   }
 }
 
+TEST_CASE("recovery: a real run with a spike that is skipped, or with a lowered rate, is the run by hand in every precision") {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += "line " + std::to_string(i * i) + '\n';
+  const std::string around = "[run]\nsteps = 40\n[optimizer]\nuse = 'adamw'\n[checkpoint]\nuse = 'none'\n[[callback]]\n"
+                             "use = 'schedule'\nwarmup_steps = 4\n";
+  const Texts tasks{"[task]\nuse = 'mlp'\nsamples = 64\n",
+                    "[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", lines) +
+                        "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\ndropout = 0.1\n"};
+  constexpr std::int64_t bad = 30;  // the step, from 1: the course of the norm is known by then
+  for (const auto& task : tasks) {
+    for (const std::string precision : {"[precision]\nuse = 'fp32'\n", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n",
+                                        "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 64\n"}) {
+      CAPTURE(task);
+      CAPTURE(precision);
+      const auto config = precision + task + around;
+      const auto spike = inject("what = 'spike'\nfactor = 100\nat_step = " + std::to_string(bad) + "\n");
+      int skipped = 0;
+      const auto run_with = [&](const std::string& recovery) {
+        return digest_of(config + spike + recovery, [&](SmallRun& run) {
+          run.on(Event::StepEnd, [&](Run& now) {
+            const bool is_skipped = now.found_inf.defined() && now.found_inf.item<float>() != 0;
+            skipped += is_skipped ? 1 : 0;
+            CHECK(is_skipped == (now.step + 1 == bad));
+          });
+        });
+      };
+      const auto by_hand = [&](const std::function<double(std::int64_t)>& factor) {
+        return digest_of(config + spike, [&](SmallRun& run) {
+          run.on(Event::GradientsReady, [&](Run& now) {
+            now.learning_rate_factor *= factor(now.step + 1);
+            if (now.step + 1 == bad) now.found_inf = torch::ones({});
+          });
+        });
+      };
+      CHECK(run_with(recovery_with("spike = ['skip']\nz_score = 20.0\nwindow = 40\n")) == by_hand([](auto) { return 1.0; }));
+      CHECK(skipped == 1);
+      // A rate that is lowered is for the update of the spike too, which is applied: no veto.
+      const auto lowered = digest_of(config + spike +
+                                     recovery_with("spike = ['lower_learning_rate']\nz_score = 20.0\nwindow = 40\n"
+                                                   "rate_factor = 0.25\nrate_steps = 4\nrate_return = 3\n"));
+      const auto factor = [](std::int64_t step) {
+        const auto after = step - bad;
+        return after < 0 ? 1.0 : after < 4 ? 0.25 : after < 7 ? 0.25 + 0.75 * static_cast<double>(after - 3) / 4 : 1.0;
+      };
+      CHECK(lowered == digest_of(config + spike, [&](SmallRun& run) {
+              run.on(Event::GradientsReady, [&](Run& now) { now.learning_rate_factor *= factor(now.step + 1); });
+            }));
+    }
+  }
+}
+
 TEST_CASE("recovery: stopped anywhere around a rewind, the lines of losses.jsonl are those of the run that was not") {
   const std::string config = "[run]\nsteps = 8\n[task]\nuse = 'mlp'\nsamples = 64\n[optimizer]\nuse = 'adamw'\n" +
                              inject("what = 'nan'\nat_batch = 6\n") +
