@@ -151,17 +151,20 @@ void name_optimizer(Origin& origin, const std::string& id) {
 }
 
 // float16 beside a run without a loss scaler gets one, as with --mixed_precision fp16.
-Table with_scaler(Table config, const std::vector<std::string>& sets) {
-  const auto name_of = [&config](const char* role) {
+Table with_scaler(Table config, const std::vector<std::string>& sets, const Host& host) {
+  const auto makes = [&]<class T>(const char* role, bool (T::*asks)() const) {
     const auto found = config.find(role);
-    const auto* table = found == config.end() ? nullptr : std::get_if<Table>(&found->second.data);
-    const auto use = table == nullptr ? Table::const_iterator() : table->find("use");
-    const bool is_named = table != nullptr && use != table->end();
-    const auto* name = is_named ? std::get_if<std::string>(&use->second.data) : nullptr;
-    return name == nullptr ? std::string("none") : *name;
+    if (found == config.end()) return false;
+    try {
+      const auto made = make(host, role, found->second);
+      return (dynamic_cast<const T&>(*made.plugin).*asks)();
+    } catch (...) {
+      return false;  // told where the run is built
+    }
   };
   const bool is_given = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("scaler.use"); });
-  if (name_of(Precision::role) != "fp16" || name_of(Scaler::role) != "none" || is_given) return config;
+  const bool lacks_one = makes(Precision::role, &Precision::needs_scaler) && !makes(Scaler::role, &Scaler::scales);
+  if (!lacks_one || is_given) return config;
   std::cout << "float16 needs a loss scaler, and the run had none: scaler/dynamic is added; --set scaler.use=NAME takes "
                "another\n";
   return with_sets(std::move(config), {"scaler.use=dynamic"});
@@ -282,7 +285,7 @@ int replay_capsule(const std::string& path, const std::vector<std::string>& sets
   print_origin(first);
   const int status = print_bits(capsule, first);
   if (!has_second) return status;
-  const auto other = with_scaler(with_sets(config, sets), sets);
+  const auto other = with_scaler(with_sets(config, sets), sets, host);
   std::cout.flush();
   const auto prepared = prepare_for(capsule, other, path, host, stop);
   const auto second = replay(*prepared, capsule, true);

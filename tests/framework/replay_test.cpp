@@ -235,9 +235,12 @@ TEST_CASE("replay: float16 beside a run without a scaler gets one, unless one is
   Program none({"replay", path, "--precision", "fp16", "--set", "scaler.use=none"}, folder.path());
   CHECK(none.wait() == 2);
   CHECK(none.err().find("needs a loss scaler") != std::string::npos);
-  Program bf16({"replay", path, "--precision", "bf16"}, folder.path());
-  CHECK(bf16.wait() == 0);
-  CHECK(bf16.out().find(added) == std::string::npos);
+  for (const char* set : {"precision.level=O1", "precision.level=O0"}) {  // the latter is float32 by another name
+    const auto use = std::string(set).ends_with("O0") ? "precision.use=fp16" : "precision.use=bf16";
+    Program other({"replay", path, "--set", use, "--set", set}, folder.path());
+    CHECK(other.wait() == 0);
+    CHECK(other.out().find(added) == std::string::npos);
+  }
 }
 
 TEST_CASE("replay: other bits are told, with what is not as it was") {

@@ -189,7 +189,7 @@ class FlightRecorder final : public vernier::Callback {
     if (was_sound && !is_skipped) origin.step = run.step + 1;
     tell_bad_weight(run, number, was_sound && is_skipped, origin);
     warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(),
-         "; the next step is looked into");
+         "; the next step is looked into", undo_update_ ? "" : "; undo_update = true undoes such an update");
     Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
     add(origin, details);
     run.notice("non_finite", std::move(details));
