@@ -325,14 +325,19 @@ TEST_CASE("flight_recorder: a skipped step does not clear the updates since the 
 }
 
 TEST_CASE("flight_recorder: a run that was stopped tells what the unstopped one tells") {
-  const auto flown = [](int looks, const std::vector<std::int64_t>& stops) {
+  const auto flown = [](int looks, const std::vector<std::int64_t>& stops, bool undoes = false) {
     const TemporaryFolder output;
     const std::string around = "[checkpoint]\nuse = 'rolling'\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\n";
-    const auto config = from_toml({mlp(8), around + recorder + "check_parameters_every = " + std::to_string(looks)});
+    const auto config = from_toml({mlp(8), around + recorder + "check_parameters_every = " + std::to_string(looks) +
+                                               (undoes ? "\nundo_update = true\n[optimizer]\nuse = 'adamw'\n" : "")});
     std::vector<std::string> all;
+    std::string digest;
     for (std::size_t i = 0; i <= stops.size(); ++i) {
       SmallRun run(config, output.path().string());
-      spoil_bias_in(run, 4, HUGE_VAL);
+      if (!undoes) spoil_bias_in(run, 4, HUGE_VAL);
+      run.on(Event::GradientsReady, [undoes](Run& now) {
+        if (undoes && now.step == 3) now.learning_rate_factor *= 1e60;
+      });
       skip(run, 5);
       run.on(Event::StepEnd, [&](Run& now) {
         for (const auto& notice : now.notices) all.push_back(notice.text());
@@ -340,13 +345,16 @@ TEST_CASE("flight_recorder: a run that was stopped tells what the unstopped one 
       if (i > 0) CHECK(run.resume());
       if (i < stops.size()) run.stop_after(stops[i]);
       run.train();
+      digest = run.digest();
     }
     for (const auto& entry : fs::directory_iterator(output.path() / "capsules")) {
       const auto capsule = vernier::read_capsule(entry.path());
       REQUIRE(capsule.origin);
       all.push_back(capsule.origin->text() + "; " + capsule.cause);
+      if (undoes) CHECK(capsule.cause == "the repeat has the same bits");
       CHECK(all.back().find("learning_rate") != std::string::npos);
     }
+    all.push_back(digest);
     return all;
   };
   for (const int looks : {0, 2, 5}) {
@@ -357,6 +365,8 @@ TEST_CASE("flight_recorder: a run that was stopped tells what the unstopped one 
       CHECK(flown(looks, stops) == whole);
     }
   }
+  const auto whole = flown(2, {}, /*undoes=*/true);
+  for (std::int64_t stop = 1; stop < 8; ++stop) CHECK(flown(2, {stop}, true) == whole);
 }
 
 TEST_CASE("flight_recorder: steps that a known bad weight breaks are skipped, and looked into once") {
