@@ -21,9 +21,11 @@ std::string some_of(const std::vector<std::string>& names) {
 
 void Fates::look(const Run& run) {
   not_finite_.clear();
+  is_loss_bad_ = false;
   if (run.learns_late) return;  // the scaler's norms tell
   const bool has_overflowed = run.overflow.defined() && is_set(run.overflow);
-  if (has_overflowed || !std::isfinite(run.loss.item<double>())) not_finite_ = run.non_finite_gradients();
+  is_loss_bad_ = !std::isfinite(run.loss.item<double>());
+  if (has_overflowed || is_loss_bad_) not_finite_ = run.non_finite_gradients();
 }
 
 void Fates::count(Run& run) {
@@ -36,12 +38,19 @@ void Fates::count(Run& run) {
   last_.reset();
   if (!run.found_inf.defined()) {
     count_one({}, run.step + 1);
+    tell_bad_loss(run);
   } else if (run.learns_late) {
     send(run);
   } else {
     count_one(now(run), run.step + 1);
   }
   run.scaled_norms.reset();
+}
+
+// What a callback has told it tells better.
+void Fates::tell_bad_loss(Run& run) {
+  const bool is_told = std::ranges::any_of(run.notices, [](const auto& notice) { return notice.name == "non_finite"; });
+  if (is_loss_bad_ && !is_told) run.notice("non_finite", {{"step", run.step + 1}, {"what", std::string("loss")}});
 }
 
 Fate Fates::now(const Run& run) {

@@ -22,7 +22,10 @@ struct Fate {
 class Fates {
  public:
   void look(const Run& run);  // when the gradients are computed, before a listener clips them, which spreads a nan
-  void count(Run& run);       // when the update is done: run.updates, run.amp and the notice, of the step known now
+  // When the update is done: run.updates, run.amp and the notice, of the step known now. Where no scaler has looked at the
+  // gradients, and the loss is not finite, the notice non_finite, unless a callback has told it; not where the host
+  // learns late.
+  void count(Run& run);
   std::optional<Fate> last(); // of the step before, where it was not known then and count() has not told it; waits for it
   static void tell(Run& run, std::int64_t step, const Fate& fate);  // the notice step_skipped
   void forget();
@@ -33,8 +36,10 @@ class Fates {
  private:
   Fate now(const Run& run);
   void send(const Run& run);
+  void tell_bad_loss(Run& run);
 
   std::vector<std::string> not_finite_;  // parameters whose gradients the step found so
+  bool is_loss_bad_ = false;
   LateNumbers sent_;                     // whether the step is skipped, has overflowed; of each gradient whether it is
   std::vector<std::string> sent_names_;  // not finite, by the names of these parameters
   std::optional<Fate> last_;

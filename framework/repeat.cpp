@@ -15,12 +15,14 @@ at::Generator generator(c10::Device device) {
   return at::globalContext().defaultGenerator(device);
 }
 
-// Those of the roles that are called between a batch and its gradients, and of who listens there.
+// Those of the roles that are called between a batch and its update, and of who listens there: what gradients are
+// computed from, and what a snapshot of the step's beginning has.
 std::vector<Plugin*> plugins_at_work(const Wiring& wiring) {
   std::vector<Plugin*> all = {wiring.task.get(), wiring.precision.get(), wiring.scaler.get(), wiring.accumulation.get(),
                               wiring.distributed.get()};
   for (const auto& callback : wiring.callbacks) {
-    if (wiring.bus.listens(*callback, Event::BatchReady) || wiring.bus.listens(*callback, Event::LossReady)) {
+    const auto listens = [&](Event event) { return wiring.bus.listens(*callback, event); };
+    if (listens(Event::BatchReady) || listens(Event::LossReady) || listens(Event::GradientsReady)) {
       all.push_back(callback.get());
     }
   }
@@ -129,7 +131,7 @@ void Repeat::again(const Run& run, const Wiring& wiring) {
 bool Repeat::run(Run& run, Wiring& wiring, const std::function<void()>& begin,
                  const std::function<void()>& compute, const std::function<void()>& end) {
   if (versions_.empty()) throw Error("a step is repeated in GradientsReady, by who asked for keep_for_repeat in prepare");
-  const bool is_untouched = versions_ == versions(run);
+  const bool is_untouched = this->is_untouched(run);
   const auto now = take(run, wiring);
   const auto parameters = run.parameters;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;
@@ -214,12 +216,14 @@ void Undo::put(Run& run) const {
 }
 
 // An optimizer may run passes of its own (Run::recompute), so what they change is kept too.
-void UndoUpdate::keep(const Run& run, const Wiring& wiring, const Looks& looks) {
+void UndoUpdate::keep(const Run& run, const Wiring& wiring, const Looks& looks, bool is_untouched) {
   plugins_ = plugins_at_work(wiring);
   std::erase_if(plugins_, [&](const Plugin* plugin) {
     return std::ranges::any_of(looks, [plugin](const auto& look) { return look.first == plugin; });
   });
   plugins_.push_back(wiring.optimizer.get());
+  broken_ = nullptr;
+  is_untouched_ = is_untouched;
   take(run);
 }
 
@@ -235,10 +239,10 @@ void UndoUpdate::take(const Run& run) {
     gradients_.emplace_back(gradient, gradient.defined() ? copy(gradient) : gradient);
   }
   found_inf_ = run.found_inf;
+  overflow_ = run.overflow;
   grad_scale_ = run.grad_scale;
   norm_ = run.scaled_norm;
-  metrics_ = run.metrics;
-  notices_ = run.notices;
+  norms_ = run.scaled_norms;
 }
 
 torch::Tensor UndoUpdate::copy(const torch::Tensor& live) {
@@ -256,6 +260,7 @@ torch::Tensor UndoUpdate::copy(const torch::Tensor& live) {
 // A weight that has no memory between steps gets it back for this update. Who is given the copies may keep them.
 void UndoUpdate::put(Run& run) {
   const torch::NoGradGuard no_grad;
+  memory_.clear();
   for (const auto& [live, kept] : weights_) {
     auto same = live;
     live.nbytes() > live.storage().nbytes() ? same.set_data(kept) : void(same.copy_(kept));
@@ -266,16 +271,52 @@ void UndoUpdate::put(Run& run) {
   }
   Repeat::put(run, kept_);
   run.found_inf = found_inf_;
+  run.overflow = overflow_;
   run.grad_scale = grad_scale_;
   run.scaled_norm = norm_;
-  run.metrics = metrics_;
-  run.notices = notices_;
-  memory_.clear();
+  run.scaled_norms = norms_;
 }
 
-void UndoUpdate::again(Run& run) {
-  put(run);
-  take(run);
+void UndoUpdate::run(Run& run, Wiring& wiring, Repeat& repeat, const std::function<void()>& begin,
+                     const std::function<void()>& apply, const std::function<void()>& end) {
+  const auto or_break = [this](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (...) {
+      broken_ = std::current_exception();
+      throw;
+    }
+  };
+  or_break([&] { put(run); });
+  if (is_untouched_) repeat.mark(run);
+  const auto metrics = run.metrics;
+  const auto notices = run.notices;
+  std::exception_ptr trouble;
+  bool is_kept = false;
+  try {
+    take(run);
+    is_kept = true;
+    const MutedMonitors muted(wiring.bus);
+    begin();
+    apply();
+    end();
+  } catch (...) {
+    trouble = std::current_exception();
+  }
+  or_break([&] {
+    if (is_kept) put(run);
+    run.metrics = metrics;
+    run.notices = notices;
+    run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));
+    apply();
+  });
+  if (trouble) std::rethrow_exception(trouble);
+}
+
+void UndoUpdate::forget() {
+  kept_ = {};
+  weights_.clear();
+  gradients_.clear();
 }
 
 }  // namespace vernier

@@ -2,6 +2,7 @@
 // found no memory), or that it can be undone.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <set>
 #include <utility>
@@ -20,6 +21,7 @@ class Repeat {
   // Where a computation was broken off: puts back what was kept, so that it can begin anew.
   void again(const Run& run, const Wiring& wiring);
   void mark(const Run& run) { versions_ = versions(run); }  // when its gradients are
+  bool is_untouched(const Run& run) const { return versions_ == versions(run); }  // they, since then
 
   // Puts back what was kept, calls begin, compute and end, and puts all back as it is now, whatever is thrown. Monitors are
   // told nothing. False: see Control.
@@ -68,20 +70,27 @@ class Undo {
 class UndoUpdate {
  public:
   using Looks = std::vector<std::pair<const Plugin*, std::function<void(Run&)>>>;
-  void keep(const Run& run, const Wiring& wiring, const Looks& looks);  // the askers' own memory is left out
-  void put(Run& run);                              // once for each time that it is kept
-  void again(Run& run);                            // puts, and keeps
+  // The askers' own memory is left out. is_untouched: the gradients are, since they were computed.
+  void keep(const Run& run, const Wiring& wiring, const Looks& looks, bool is_untouched);
+  // Puts back what was kept; then calls begin, apply and end, and puts it back once more, whatever they throw, and calls
+  // apply with run.found_inf set. Monitors are told nothing. Where putting back or skipping throws, it is broken(): then
+  // the run is not to go on.
+  void run(Run& run, Wiring& wiring, Repeat& repeat, const std::function<void()>& begin,
+           const std::function<void()>& apply, const std::function<void()>& end);
+  std::exception_ptr broken() const { return broken_; }
+  void forget();  // all but the memory, which the next copies use again
 
  private:
   void take(const Run& run);
+  void put(Run& run);
   torch::Tensor copy(const torch::Tensor& live);
 
   Repeat::Moment kept_;
   std::vector<Plugin*> plugins_;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> weights_, gradients_;  // live, and copied
-  torch::Tensor found_inf_, grad_scale_, norm_;
-  Metrics metrics_;
-  std::vector<Notice> notices_;
+  torch::Tensor found_inf_, overflow_, grad_scale_, norm_, norms_;
+  bool is_untouched_ = false;
+  std::exception_ptr broken_;
   std::vector<torch::Tensor> memory_;  // of the last copies, in their order
   std::size_t next_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "replay.h"
 
+#include <ATen/record_function.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -51,10 +52,15 @@ std::string range_text(const TensorRange& range) {
   return text + padded(range.is_finite() ? "" : c10::str(range.infs, " inf ", range.nans, " nan"), 14);
 }
 
+// Of what is finite. A nan or an inf that both have in the same place is no difference, one that only one has is beyond
+// any limit.
 double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
   const auto a = first.to(torch::kFloat64), b = second.to(torch::kFloat64);
-  const double norm = b.norm().item<double>(), error = (a - b).norm().item<double>();
-  return error == 0 ? 0 : error / norm;
+  const auto is_number = a.isfinite().logical_and(b.isfinite());
+  const auto is_same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  if (!is_number.logical_or(is_same).all().item<bool>()) return HUGE_VAL;
+  const auto error = torch::where(is_number, a - b, 0.0).norm().item<double>();
+  return error == 0 ? 0 : error / torch::where(is_number, b, 0.0).norm().item<double>();
 }
 
 // What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The factor
@@ -138,16 +144,22 @@ std::optional<Origin> origin_of(const Watch& watch, const Run& run, bool has_upd
   std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
   for (const auto& parameter : run.parameters) {
     if (const auto& gradient = parameter.owned.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
-    if (!has_update) continue;
-    ends.emplace_back(parameter.name, parameter.latest());
-    if (!parameter.latest().is_same(parameter.model)) ends.emplace_back(parameter.name, parameter.model);
+  }
+  if (has_update) {
+    for (auto& weight : weights_of(run)) ends.push_back(std::move(weight));
   }
   return watch.origin(ends);
 }
 
-// Its own pass may be no operator that could be seen.
-void name_optimizer(Origin& origin, const std::string& id) {
-  if (origin.phase == "update") origin.operation = id + (origin.operation.empty() ? "" : ": ") + origin.operation;
+// Whose update it was: a precision's where the optimizer's weight is finite, and too large for the model's dtype. An
+// optimizer's own pass may be no operator that could be seen.
+void name_plugin(Origin& origin, const Run& run, const Wiring& wiring) {
+  if (origin.phase != "update") return;
+  const auto found = std::ranges::find(run.parameters, origin.tensor, &Parameter::name);
+  const bool is_cast = found != run.parameters.end() && !found->latest().is_same(found->model) &&
+                       found->latest().isfinite().all().item<bool>();
+  const auto& id = is_cast ? wiring.precision->id() : wiring.optimizer->id();
+  origin.operation = id + (origin.operation.empty() ? "" : ": ") + origin.operation;
 }
 
 // float16 beside a run without a loss scaler gets one, as with --mixed_precision fp16.
@@ -204,16 +216,17 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   Watcher watcher;
   prepared.wiring->bus.attach(watcher, false);
   prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { watcher.watch.emplace(*run.model, keep_outputs); });
-  replayed.bits = fingerprint(run);
-  if (keep_outputs) replayed.gradients = unscaled_gradients(run);
-  const bool has_update = !capsule.repeated.weights.empty() && std::isfinite(run.loss.item<float>()) &&
-                          run.non_finite_gradients().empty();
-  if (has_update) {
-    watcher.watch->begin_update(run.parameters);
-    prepared.trainer.replay_update(run);
-    replayed.bits.weights = digests_of_weights(run);
+  bool has_update = false;
+  {
+    const at::DisableRecordFunctionGuard unrecorded;
+    replayed.bits = fingerprint(run);
+    if (keep_outputs) replayed.gradients = unscaled_gradients(run);
+    has_update = !capsule.repeated.weights.empty() && std::isfinite(run.loss.item<float>()) &&
+                 run.non_finite_gradients().empty();
   }
+  if (has_update) prepared.trainer.replay_update(run, [&] { watcher.watch->begin_update(run.parameters); });
   watcher.watch->stop();
+  if (has_update) replayed.bits.weights = digests_of_weights(run);
   replayed.outputs = watcher.watch->outputs();
   replayed.operations = watcher.watch->operations();
   replayed.epsilon = watcher.watch->coarsest_epsilon();
@@ -221,7 +234,7 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   if (has_update) {
     const bool is_same = replayed.bits.weights == capsule.repeated.weights;
     if (replayed.origin && is_same) replayed.origin = capsule.origin;  // with ranges from before the update
-    if (replayed.origin && !is_same) name_optimizer(*replayed.origin, prepared.wiring->optimizer->id());
+    if (replayed.origin && !is_same) name_plugin(*replayed.origin, run, *prepared.wiring);
     return replayed;
   }
   // What made a weight bad came before this step: the run has told more of it than the step can show.

@@ -34,7 +34,7 @@ struct Compared {
   std::string what;  // "h.0.mlp.c_fc", or a parameter's name for its gradient
   bool is_gradient = false;
   TensorRange first, second;
-  double distance = 0;  // |first - second| / |second|, Euclidean
+  double distance = 0;  // |first - second| / |second|, Euclidean, of what is finite; inf where only one of them is
   double limit = 0;     // what rounding explains
   bool is_beyond() const { return !(distance <= limit); }
 };

@@ -65,8 +65,8 @@ void Trainer::step(Run& run) {
   compute_gradients(run, Tries::smaller);
   if (repeat_.is_asked()) repeat_.mark(run);
   fates_.look(run);
-  bus_.emit(Event::GradientsReady, run);
-  if (!optimizer_->divides_gradients()) run.gradients();
+  emit_gradients_ready(run);
+  keep_for_looks(run);
   can_undo_ = false;
   undo_.forget();
   rewound_from_ = -1;
@@ -76,14 +76,36 @@ void Trainer::step(Run& run) {
   bus_.emit(Event::StepEnd, run);
 }
 
-void Trainer::update(Run& run) {
-  const auto looks = std::exchange(looks_, {});
-  if (!looks.empty()) undo_update_.keep(run, wiring_, looks);
-  apply_update(run);
-  for (const auto& [asker, look] : looks) {
-    called_ = asker;
-    look(run);
+void Trainer::emit_gradients_ready(Run& run) {
+  looks_.clear();
+  takes_looks_ = true;
+  bus_.emit(Event::GradientsReady, run);
+  takes_looks_ = false;
+  if (!optimizer_->divides_gradients()) run.gradients();
+}
+
+// Where there is no room for the copies, nobody looks.
+void Trainer::keep_for_looks(Run& run) {
+  if (looks_.empty()) return;
+  try {
+    undo_update_.keep(run, wiring_, looks_, repeat_.is_asked() && repeat_.is_untouched(run));
+  } catch (...) {
+    looks_.clear();
+    log(Level::warning, "trainer", c10::str("the update of step ", run.step + 1, " is not looked at, for it cannot be kept: ",
+                                            caught().message));
   }
+}
+
+void Trainer::update(Run& run) {
+  apply_update(run);
+  for (const auto& [asker, look] : std::exchange(looks_, {})) {
+    called_ = asker;
+    can_undo_update_ = true;
+    look(run);
+    can_undo_update_ = false;
+    if (undo_update_.broken()) std::rethrow_exception(undo_update_.broken());
+  }
+  undo_update_.forget();
 }
 
 void Trainer::apply_update(Run& run) {
@@ -91,25 +113,13 @@ void Trainer::apply_update(Run& run) {
   precision_->commit(run);
 }
 
+// What cannot be put back ends the run, whatever the asker makes of it.
 void Trainer::undo_update(Run& run, const std::function<void()>& begin, const std::function<void()>& end) {
+  if (!can_undo_update_) throw Error("an update is undone once, while it is looked at: ask for look_at_update");
+  can_undo_update_ = false;
   const auto* caller = called_;
-  const auto skip = [&] {
-    run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));
-    apply_update(run);
-    called_ = caller;
-  };
-  try {
-    undo_update_.again(run);
-    begin();
-    apply_update(run);
-    end();
-  } catch (...) {
-    undo_update_.put(run);
-    skip();
-    throw;
-  }
-  undo_update_.put(run);
-  skip();
+  undo_update_.run(run, wiring_, repeat_, begin, [&] { apply_update(run); }, end);
+  called_ = caller;
 }
 
 // For what may end the step before its update. It takes some microseconds: of steps under a millisecond only the first
@@ -164,11 +174,11 @@ void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const 
   in_step_ = false;
 }
 
-void Trainer::replay_update(Run& run) {
+void Trainer::replay_update(Run& run, const std::function<void()>& begin) {
   in_step_ = true;
   attributed(run, [&] {
-    bus_.emit(Event::GradientsReady, run);
-    if (!optimizer_->divides_gradients()) run.gradients();
+    emit_gradients_ready(run);
+    begin();
     apply_update(run);
   });
   in_step_ = false;
@@ -414,6 +424,8 @@ Control Trainer::control(Run& run) {
     return is_untouched;
   };
   control.look_at_update = [this](const Plugin& asker, std::function<void(Run&)> look) {
+    if (!takes_looks_) throw Error(asker.id() + " asks for look_at_update outside of GradientsReady");
+    if (wiring_.optimizer->steps_in_backward()) throw Error("with in_backward there is no update that could be looked at");
     looks_.emplace_back(&asker, std::move(look));
   };
   control.undo_update = [this, &run](const std::function<void()>& begin, const std::function<void()>& end) {

@@ -74,7 +74,8 @@ class Trainer {
   // Computes the gradients of a step once more, in a prepared run, for `vernier replay`: of a batch, from a snapshot that
   // was taken when it had come. begin: called when the run is as it was then.
   void replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin);
-  void replay_update(Run& run);  // after that
+  // After that: its update. begin: called before the optimizer's step.
+  void replay_update(Run& run, const std::function<void()>& begin);
 
   // Other plugins for some roles, between two steps; see exchange.h.
   void exchange(Run& run, const Table& roles);
@@ -84,6 +85,8 @@ class Trainer {
   void compute_gradients(Run& run, Tries tries);
   void compute_pieces(Run& run);
   void compute_pieces_that_fit(Run& run);
+  void emit_gradients_ready(Run& run);
+  void keep_for_looks(Run& run);
   void update(Run& run);
   void apply_update(Run& run);
   void undo_update(Run& run, const std::function<void()>& begin, const std::function<void()>& end);
@@ -132,7 +135,8 @@ class Trainer {
   Repeat repeat_;
   Undo undo_;
   UndoUpdate undo_update_;
-  std::vector<std::pair<const Plugin*, std::function<void(Run&)>>> looks_;  // at this step's update
+  UndoUpdate::Looks looks_;  // at this step's update
+  bool takes_looks_ = false, can_undo_update_ = false;
   std::chrono::steady_clock::time_point begun_;  // the last step
   std::int64_t begun_steps_ = 0;
   bool has_told_undo_ = false;  // that it is not possible

@@ -32,6 +32,7 @@ vernier::LossScaleOptions read_law(vernier::Options& options) {
   if (preset == "none") law.min_scale = 0x1p-14;
   law.init_scale = options.get("init_scale", law.init_scale, "scale of the first step", above(0));
   law.growth_factor = options.get("growth_factor", law.growth_factor, "for growing", above(1));
+  if (law.growth_factor > 0x1p16) options.refuse("growth_factor", "is beyond 65536: one step would leave all of float16's range");
   law.backoff_factor = options.get("backoff_factor", law.backoff_factor, "for an inf or nan", between(1e-6, 0.999999));
   law.growth_interval = options.get("growth_interval", law.growth_interval, "steps without one until the scale grows",
                                     between(1, 1'000'000'000));
@@ -63,7 +64,11 @@ vernier::LossScaleOptions read_law(vernier::Options& options) {
 
 class DynamicScaler final : public vernier::Scaler {
  public:
-  explicit DynamicScaler(vernier::Options& options) : law_(read_law(options)), watch_(options) {}
+  explicit DynamicScaler(vernier::Options& options) : law_(read_law(options)), watch_(options) {
+    if (watch_.bound.most() == 0 || law_.hysteresis <= watch_.bound.most()) return;
+    options.refuse("overflows_in_a_row", c10::str("is ", watch_.bound.most(), ", and hysteresis = ", law_.hysteresis,
+                                                  ": the run would end before the scale is lowered"));
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { tell(run); });

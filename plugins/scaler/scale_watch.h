@@ -32,6 +32,7 @@ class OverflowBound {
                           vernier::at_least(0))) {}
 
   void start(const vernier::Run& run) { seen_ = run.amp.overflows(); }
+  std::int64_t most() const { return most_; }  // 0: no bound
 
   // At each StepEnd; on a GPU the overflows are those of the step before.
   void count(vernier::Run& run, const vernier::Plugin& scaler) {

@@ -161,11 +161,20 @@ Fingerprint fingerprint(const Run& run) {
   return all;
 }
 
+std::vector<std::pair<std::string, torch::Tensor>> weights_of(const Run& run) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const auto& parameter : run.parameters) {
+    all.emplace_back(parameter.name, parameter.latest());
+    if (!parameter.latest().is_same(parameter.model)) all.emplace_back(parameter.name, parameter.model);
+  }
+  return all;
+}
+
 std::map<std::string, std::string> digests_of_weights(const Run& run) {
   std::map<std::string, std::string> all;
-  for (const auto& parameter : run.parameters) {
-    all[parameter.name] = digest_of(parameter.latest());
-    if (!parameter.latest().is_same(parameter.model)) all[parameter.name] += ' ' + digest_of(parameter.model);
+  for (const auto& [name, tensor] : weights_of(run)) {
+    auto& digests = all[name];
+    digests += (digests.empty() ? "" : " ") + digest_of(tensor);
   }
   return all;
 }

@@ -215,8 +215,7 @@ torch::Tensor underflow_share(const TensorVector& scaled_gradients) {
   constexpr std::int64_t rows = 64;
   constexpr double smallest = 0x1p-14;
   const torch::NoGradGuard no_grad;
-  torch::Tensor sum;
-  double elements = 0;
+  torch::Tensor sum, elements;
   for (const auto& gradient : scaled_gradients) {
     if (gradient.layout() != torch::kStrided || gradient.numel() == 0) continue;
     auto matrix = gradient.dim() < 2 ? gradient.reshape({1, -1}) : gradient.flatten(0, -2);
@@ -228,11 +227,13 @@ torch::Tensor underflow_share(const TensorVector& scaled_gradients) {
     const auto used = size.amax(1, /*keepdim=*/true).gt(0);
     const auto low = size.lt(smallest).logical_and(used).sum().to(torch::kFloat32);
     const auto all = used.sum().to(torch::kFloat32).mul_(static_cast<double>(size.size(1))).clamp_min_(1);
-    const auto share = low.div_(all).mul_(static_cast<double>(gradient.numel()));
+    const auto numel = used.any().to(torch::kFloat32).mul_(static_cast<double>(gradient.numel()));
+    const auto share = low.div_(all).mul_(numel);
     sum = sum.defined() ? sum.add_(moved(share, sum.device())) : share;
-    elements += static_cast<double>(gradient.numel());
+    elements = elements.defined() ? elements.add_(moved(numel, elements.device())) : numel.clone();
   }
-  return sum.defined() ? sum.div_(elements) : sum;
+  if (!sum.defined()) return sum;
+  return torch::where(elements > 0, sum / elements, torch::ones_like(sum));
 }
 
 }  // namespace vernier

@@ -247,7 +247,7 @@ void Watch::Seen::end(const at::RecordFunction& function, int index) {
     }
     operation.outputs.push_back(look(name, tensor, !is_raw));
     const auto dtype = tensor.scalar_type();
-    if (c10::isFloatingType(dtype) && !is_raw) {
+    if (c10::isFloatingType(dtype) && !is_raw && !is_update) {
       const double step = dtype == torch::kFloat8_e4m3fn   ? 0x1p-3
                           : dtype == torch::kFloat8_e5m2   ? 0x1p-2
                           : dtype == torch::kBFloat16      ? 0x1p-7
@@ -377,8 +377,10 @@ void Watch::begin_update(const std::vector<Parameter>& parameters) {
   seen_->is_update = true;
   seen_->buffer_of.clear();
   for (const auto& parameter : parameters) {
-    const auto* storage = storage_of(parameter.owned);
-    if (storage != nullptr) seen_->names.emplace(storage, std::pair(parameter.name, SeenBuffer::Kind::parameter));
+    for (const auto& tensor : {parameter.model, parameter.owned}) {
+      const auto* storage = storage_of(tensor);
+      if (storage != nullptr) seen_->names[storage] = {parameter.name, SeenBuffer::Kind::parameter};
+    }
   }
 }
 

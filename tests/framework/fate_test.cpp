@@ -164,3 +164,22 @@ TEST_CASE("fate: learnt late, the average of the weights moves in the same steps
     CHECK(torch::allclose(found.tensor(name), expected.tensor(name), 1e-5, 1e-6));
   }
 }
+
+TEST_CASE("fate: a loss that is not finite is told where nobody else looks") {
+  for (const bool is_checked : {false, true}) {
+    toy::Toy run;
+    if (is_checked) run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/static");
+    run.run.steps = 3;
+    run.on(Event::LossReady, [](Run& now) {
+      if (now.step == 1) now.piece_loss = now.piece_loss * HUGE_VAL;
+    });
+    Texts told;
+    run.look(Event::StepEnd, [&](const Run& now) {
+      if (now.step > 1) return;  // the weights are spoiled then
+      for (const auto& notice : now.notices) told.push_back(notice.text());
+    });
+    run.prepare().train(run.run);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].starts_with(is_checked ? "step_skipped step=2" : "non_finite step=2 what=loss"));
+  }
+}

@@ -152,7 +152,8 @@ TEST_CASE("replay: an update's operation and ranges are those that the run told"
 }
 
 TEST_CASE("replay: an update that was undone is done again, to the same bits") {
-  const std::string around = "undo_update = true\n[[callback]]\nuse = 'clip_norm'\nmax_norm = 0.05\n[[callback]]\nuse = "
+  const std::string around = "undo_update = true\n[[callback]]\nuse = 'recovery'\nspike = ['lower_learning_rate 100']\nz_score = "
+                             "0.001\nwindow = 2\n[[callback]]\nuse = 'clip_norm'\nmax_norm = 0.05\n[[callback]]\nuse = "
                              "'schedule'\nwarmup_steps = 5\n[checkpoint]\nuse = 'rolling'\n";
   struct Updates {
     std::string options, operation;
@@ -200,6 +201,7 @@ TEST_CASE("replay: an update that was undone is done again, to the same bits") {
       const auto replayed = vernier::replay(*prepared, capsule, false);
       CHECK(replayed.inexact.empty());
       CHECK(replayed.bits.weights.size() == prepared->run.parameters.size());
+      if (precision == policies()[0].first) CHECK(replayed.epsilon == 0x1p-23);  // of the passes, not of the averages
       CHECK(capsule.repeated.difference(replayed.bits) == "");
       REQUIRE(replayed.origin);
       CHECK(replayed.origin->text() == capsule.origin->text());
@@ -213,6 +215,29 @@ TEST_CASE("replay: an update that was undone is done again, to the same bits") {
     }
   }
   vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("replay: what is not finite in both is no difference, what is so in one alone is beyond any limit") {
+  vernier::Replayed first, second;
+  first.epsilon = second.epsilon = 1e-3;
+  const auto nan = std::nan("");
+  const auto add = [&](const char* name, std::initializer_list<double> a, std::initializer_list<double> b) {
+    first.gradients.emplace_back(name, torch::tensor(std::vector<double>(a)));
+    second.gradients.emplace_back(name, torch::tensor(std::vector<double>(b)));
+  };
+  first.outputs = second.outputs = {{"layer", "linear", 0, {}, torch::ones({2})}};
+  add("same", {1, nan, HUGE_VAL}, {1, nan, HUGE_VAL});
+  add("one", {1, nan}, {1, 2});
+  add("sign", {1, HUGE_VAL}, {1, -HUGE_VAL});
+  add("far", {1, nan}, {2, nan});
+  std::map<std::string, vernier::Compared> rows;
+  for (const auto& row : vernier::compare(first, second)) rows[row.what] = row;
+  CHECK(rows.at("same").distance == 0);
+  CHECK_FALSE(rows.at("same").is_beyond());
+  CHECK(rows.at("one").is_beyond());
+  CHECK(std::isinf(rows.at("sign").distance));
+  CHECK(rows.at("far").distance == 0.5);
+  CHECK(rows.at("far").is_beyond());
 }
 
 TEST_CASE("replay: float16 beside a run without a scaler gets one, unless one is named") {

@@ -118,3 +118,109 @@ TEST_CASE("undo_update: every optimizer, precision and scaler goes on as if the 
   }
   CHECK(times > 100);
 }
+
+namespace {
+
+// Descends, and fails where a test wants it.
+class Frail final : public vernier::Optimizer {
+ public:
+  Frail() { set_id("optimizer/frail"); }
+  void step(Run& run) override {
+    const torch::NoGradGuard no_grad;
+    if (run.found_inf.defined() && run.found_inf.item<float>() != 0) return;
+    for (auto& parameter : run.parameters) {
+      if (parameter.owned.grad().defined()) parameter.owned.sub_(parameter.owned.grad() * 0.01);
+    }
+  }
+  vernier::State save() const override {
+    if (fails_to_save) throw vernier::Error("no memory to save");
+    return {};
+  }
+  void load(const vernier::State&) override {
+    if (fails_to_load) throw vernier::Error("no memory to load");
+  }
+  bool fails_to_save = false, fails_to_load = false;
+};
+
+std::string mlp() {
+  return "[run]\nsteps = 5\n[task]\nuse = 'mlp'\nsamples = 64\nbatch_size = 6\n[optimizer]\nuse = 'sgd'\n"
+         "[checkpoint]\nuse = 'none'\n";
+}
+
+class Listener final : public vernier::Callback {
+ public:
+  Listener() { set_id("callback/listener"); }
+};
+
+}  // namespace
+
+TEST_CASE("undo_update: what cannot be put back ends the run, though the asker goes on; what cannot be kept does not") {
+  for (const bool is_kept : {true, false}) {
+    CAPTURE(is_kept);
+    static std::string warned;
+    warned.clear();
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warned += text + '\n'; });
+    SmallRun run(from_toml({mlp()}));
+    auto frail = std::make_unique<Frail>();
+    auto& optimizer = *frail;
+    run.wiring->optimizer = std::move(frail);
+    Listener asker;
+    int looks = 0;
+    run.on(Event::GradientsReady, [&](Run& now) {
+      if (now.step != 2) return;
+      optimizer.fails_to_save = !is_kept;
+      now.control.look_at_update(asker, [&](Run& updated) {
+        ++looks;
+        optimizer.fails_to_load = true;
+        CHECK_THROWS_WITH(updated.control.undo_update([] {}, [] {}), "no memory to load");
+      });
+    });
+    run.on(Event::StepEnd, [&](Run&) { optimizer.fails_to_save = false; });
+    std::string thrown;
+    try {
+      run.train();
+    } catch (const std::exception& error) {
+      thrown = error.what();
+    }
+    vernier::set_log_sink(nullptr);
+    CHECK(looks == (is_kept ? 1 : 0));
+    CHECK(run.run.step == (is_kept ? 2 : 5));
+    CHECK((thrown.find("no memory to load") != std::string::npos) == is_kept);
+    CHECK((warned.find("the update of step 3 is not looked at") != std::string::npos) == !is_kept);
+  }
+}
+
+TEST_CASE("undo_update: it is for a look, and once; nothing of a step is held beyond it") {
+  SmallRun run(from_toml({mlp()}));
+  Listener asker;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> gradients;
+  const auto nothing = [] {};
+  int looks = 0;
+  run.on(Event::LossReady, [&](Run&) {
+    for (const auto& gradient : gradients) CHECK(gradient.expired());
+    gradients.clear();
+  });
+  run.on(Event::GradientsReady, [&](Run& now) {
+    CHECK_THROWS_WITH(now.control.undo_update(nothing, nothing), doctest::Contains("while it is looked at"));
+    for (int i = 0; i < 2; ++i) {
+      now.control.look_at_update(asker, [&](Run& updated) {
+        ++looks;
+        updated.control.undo_update(nothing, nothing);
+        CHECK_THROWS_WITH(updated.control.undo_update(nothing, nothing), doctest::Contains("once"));
+      });
+    }
+  });
+  run.on(Event::StepEnd, [&](Run& now) {
+    CHECK_THROWS_WITH(now.control.undo_update(nothing, nothing), doctest::Contains("while it is looked at"));
+    CHECK_THROWS_WITH(now.control.look_at_update(asker, [](Run&) {}), doctest::Contains("outside of GradientsReady"));
+    for (const auto& parameter : now.parameters) {
+      gradients.emplace_back(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(parameter.owned.grad().unsafeGetTensorImpl()));
+    }
+  });
+  const auto before = run.digest();
+  run.train();
+  CHECK(looks == 10);
+  CHECK(run.run.updates == 0);
+  CHECK(run.digest() == before);
+}
+

@@ -373,5 +373,8 @@ TEST_CASE("underflow_share: counts what float16 loses, without rows that were no
   CHECK(vernier::underflow_share({torch::stack({half, torch::zeros({4})})}).item<float>() == 0.5F);
   CHECK(vernier::underflow_share({half, torch::ones({12})}).item<float>() == doctest::Approx(0.125));
   CHECK(vernier::underflow_share({half.to(torch::kHalf).repeat({300, 1})}).item<float>() == 0.5F);
-  CHECK(vernier::underflow_share({torch::zeros({3, 3})}).item<float>() == 0);
+  // Tensors of nothing but zeros: one may have had no part in the batch; where all are so, all is lost.
+  CHECK(vernier::underflow_share({half, torch::zeros({400, 3})}).item<float>() == 0.5F);
+  CHECK(vernier::underflow_share({torch::ones({5}), torch::zeros({3})}).item<float>() == 0);
+  CHECK(vernier::underflow_share({torch::zeros({3, 3}), torch::zeros({2})}).item<float>() == 1);
 }

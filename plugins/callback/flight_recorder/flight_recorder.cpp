@@ -9,7 +9,8 @@
 //   undo_update = false          where a look at the parameters follows an update, keep a copy of what it changes: one that
 //                                makes a weight bad is undone, and run again with every operation watched
 //   capsules = 3                 faults of a run that are looked into and kept; later ones are only skipped and told
-//   overflows = 1                the same for those that a loss scaler finds in gradients of a finite loss
+//   overflows = 1                the same for those that a loss scaler finds in gradients of a finite loss; the tenth in a
+//                                row is a fault as others are
 // A step computes the same bits when it is run again (docs/architecture.md), so nothing is watched until it is needed: the
 // idea of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005), and of Megatron-Core's
 // RerunStateMachine, which tells faults of the machine from those of the program by running the step again.
@@ -38,6 +39,7 @@ using recorder::state_of;
 using Details = std::vector<std::pair<std::string, vernier::Notice::Detail>>;
 
 constexpr const char* no_update = "written by no update";
+constexpr std::int64_t storm = 10;  // steps in a row whose gradients overflow: looked into as any fault is
 
 }  // namespace
 
@@ -77,6 +79,7 @@ class FlightRecorder final : public vernier::Callback {
     vernier::State state;
     state.put("capsules", capsules_);
     state.put("overflows", overflows_);
+    state.put("in_a_row", in_a_row_);
     state.put("sound_at", sound_at_);
     if (bad_update_) state.put("bad_update", vernier::text_of(*bad_update_));
     state.put("is_new", static_cast<std::int64_t>(is_update_new_));
@@ -89,6 +92,7 @@ class FlightRecorder final : public vernier::Callback {
     // Going back does not make the capsules unwritten.
     capsules_ = std::max(capsules_, state.integer("capsules"));
     overflows_ = std::max(overflows_, state.integer("overflows"));
+    in_a_row_ = state.has("in_a_row") ? state.integer("in_a_row") : 0;
     sound_at_ = state.has("sound_at") ? state.integer("sound_at") : -1;
     bad_update_.reset();
     if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
@@ -123,12 +127,14 @@ class FlightRecorder final : public vernier::Callback {
   void look(Run& run) {
     ring_.end_forward();
     ring_.sample(run);
-    const bool is_due = run.step % check_every_ == 0 || is_update_new_;
+    const bool is_due = run.step % check_every_ == 0 || is_update_new_ || (undo_update_ && looks_after(run));
     const auto what = is_due ? what_is_bad(run) : "";
+    in_a_row_ = what == "gradients" ? in_a_row_ + 1 : 0;
     if (what.empty()) return ask_for_look(run);
     const bool is_overflow = what == "gradients" && run.overflow.defined();
-    auto& count = is_overflow ? overflows_ : capsules_;
-    const bool is_looked_into = count < (is_overflow ? most_overflows_ : most_capsules_) && !is_of_known_weight(run);
+    const bool is_mended = is_overflow && in_a_row_ != storm;  // by a lower scale, as far as one knows
+    auto& count = is_mended ? overflows_ : capsules_;
+    const bool is_looked_into = count < (is_mended ? most_overflows_ : most_capsules_) && !is_of_known_weight(run);
     if (is_looked_into) count += 1;
     if (is_looked_into) {
       investigate(run, what);
@@ -322,7 +328,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto rate = rate_;  // of the last update that stays
     keep_rate(run);
     const bool is_looked_into = capsules_ < most_capsules_;
-    bool was_sound = false;
+    bool was_sound = false, is_untouched = false;
     std::optional<Origin> watched;
     const auto begin = [&] {
       was_sound = first_bad(run) == run.parameters.size();
@@ -337,7 +343,7 @@ class FlightRecorder final : public vernier::Callback {
         capsule.state = recorder::copy_of_state(run);
         watch_.emplace(*run.model);
       };
-      run.control.repeat(start, [&] { capsule.repeated = vernier::fingerprint(run); });
+      is_untouched = run.control.repeat(start, [&] { capsule.repeated = vernier::fingerprint(run); });
       watch_->begin_update(run.parameters);
     };
     const auto end = [&] {
@@ -345,7 +351,7 @@ class FlightRecorder final : public vernier::Callback {
       watch_->stop();
       capsule.repeated.weights = vernier::digests_of_weights(run);
       capsule.is_transient = first_bad(run) == run.parameters.size();
-      watched = watch_->origin(recorder::weights_of(run));
+      watched = watch_->origin(vernier::weights_of(run));
     };
     std::string trouble;
     try {
@@ -355,13 +361,19 @@ class FlightRecorder final : public vernier::Callback {
     }
     watch_.reset();
     rate_ = rate;
-    if (!was_sound) return;  // told after the step
     if (!trouble.empty()) {
       warn("step ", run.step + 1, ": ", parameter.name, " is not finite; ", origin.text(),
            "; the update is undone; it could not be run again: ", trouble);
     }
+    if (!was_sound && trouble.empty()) return;  // told after the step
     if (!trouble.empty() || !is_looked_into) return tell_in_short(run, "parameter", origin.place());
     capsules_ += 1;
+    conclude_update(capsule, std::move(origin), std::move(watched), casts, is_untouched);
+    tell(run, capsule);
+  }
+
+  static void conclude_update(Capsule& capsule, Origin origin, std::optional<Origin> watched,
+                              const std::set<std::string>& casts, bool is_untouched) {
     if (watched && watched->phase == "update" && !watched->operation.empty()) {
       for (const auto& input : origin.inputs) {  // which is no tensor of the operation's
         if (input.first == "learning_rate") watched->inputs.push_back(input);
@@ -372,13 +384,25 @@ class FlightRecorder final : public vernier::Callback {
       origin = std::move(*watched);
     }
     capsule.origin = std::move(origin);
-    const bool is_same = capsule.seen.weights == capsule.repeated.weights && capsule.seen.loss == capsule.repeated.loss;
-    capsule.cause = capsule.is_transient ? "the same update again is finite: a transient fault, of memory or processor, or "
-                                           "an operation that does not give the same result twice"
-                    : is_same            ? "the repeat has the same bits"
-                                         : "the repeat differs in " + capsule.seen.difference(capsule.repeated) +
-                                               ": it is not the same fault twice";
-    tell(run, capsule);
+    auto seen = capsule.seen, repeated = capsule.repeated;
+    seen.weights.clear();
+    repeated.weights.clear();
+    if (!is_untouched) seen.gradients = repeated.gradients;  // callbacks have changed them since
+    const auto difference = seen.difference(repeated);
+    if (!difference.empty()) {
+      // The second update was made of the first one's gradients: a replay has others.
+      capsule.is_transient = true;
+      capsule.repeated.weights.clear();
+      capsule.cause = "the same step again differs in " + difference +
+                      ": a transient fault, of memory or processor, or an operation that does not give the same result twice";
+    } else if (capsule.is_transient) {
+      capsule.cause = "the same update again is finite: a transient fault, of memory or processor, or an operation that does "
+                      "not give the same result twice";
+    } else {
+      capsule.cause = capsule.seen.weights == capsule.repeated.weights
+                          ? "the repeat has the same bits"
+                          : "the repeat of the update differs: it is not the same fault twice";
+    }
   }
 
   void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
@@ -437,7 +461,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
                       : capsule.what == "gradients" ? std::string("gradients are not finite")
                                                     : capsule.origin->tensor + " is not finite";
-    const auto* done = capsule.repeated.weights.empty() ? "; the update is skipped" : "; the update is undone";
+    const auto* done = capsule.seen.weights.empty() ? "; the update is skipped" : "; the update is undone";
     const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
     warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, done,
          path.empty() ? "" : "; vernier replay " + path);
@@ -461,6 +485,7 @@ class FlightRecorder final : public vernier::Callback {
   recorder::Ring ring_;
   std::int64_t most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
+  std::int64_t in_a_row_ = 0;         // looks at gradients that were not finite
   std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<Origin> bad_update_;  // of the first parameter that is not, until all are
   bool is_update_new_ = false;        // the next step is looked into for it

@@ -57,7 +57,7 @@ bool is_finite(const torch::Tensor& tensor) {
 
 std::size_t first_bad(const Run& run) {
   std::vector<torch::Tensor> all;
-  for (const auto& [name, tensor] : weights_of(run)) all.push_back(tensor);
+  for (const auto& [name, tensor] : vernier::weights_of(run)) all.push_back(tensor);
   if (have_finite_sums(all)) return run.parameters.size();
   const auto is_bad = [](const auto& parameter) {
     return !is_finite(parameter.latest()) || !is_finite(parameter.model);
@@ -79,15 +79,6 @@ std::set<std::string> bad_casts(const Run& run) {
     if (is_bad_cast(parameter)) names.insert(parameter.name);
   }
   return names;
-}
-
-std::vector<std::pair<std::string, torch::Tensor>> weights_of(const Run& run) {
-  std::vector<std::pair<std::string, torch::Tensor>> all;
-  for (const auto& parameter : run.parameters) {
-    all.emplace_back(parameter.name, parameter.latest());
-    if (!parameter.latest().is_same(parameter.model)) all.emplace_back(parameter.name, parameter.model);
-  }
-  return all;
 }
 
 std::optional<vernier::Origin> norm_that_overflows(const Run& run) {

@@ -32,7 +32,6 @@ std::size_t first_bad(const vernier::Run& run);
 const torch::Tensor& bad_weight(const vernier::Parameter& parameter);
 bool is_bad_cast(const vernier::Parameter& parameter);     // the optimizer's is finite, and too large for forward's
 std::set<std::string> bad_casts(const vernier::Run& run);  // the names of such
-std::vector<std::pair<std::string, torch::Tensor>> weights_of(const vernier::Run& run);  // all of both, for Watch::origin
 
 // Finite gradients whose squares are not.
 std::optional<vernier::Origin> norm_that_overflows(const vernier::Run& run);

@@ -34,7 +34,9 @@ struct VERNIER_API Fingerprint {
   std::string difference(const Fingerprint& other) const;
 };
 VERNIER_API Fingerprint fingerprint(const Run& run);  // of run.loss and the gradients that the optimizer would use
-VERNIER_API std::map<std::string, std::string> digests_of_weights(const Run& run);  // as the optimizer and as forward has them
+// As the optimizer has them, and as forward has them where that is another tensor.
+VERNIER_API std::vector<std::pair<std::string, torch::Tensor>> weights_of(const Run& run);
+VERNIER_API std::map<std::string, std::string> digests_of_weights(const Run& run);
 
 struct VERNIER_API Capsule {
   std::int64_t step = 0;  // counted from 1

@@ -85,7 +85,7 @@ VERNIER_API void unscale(Run& run, const torch::Tensor& scale);
 
 // The share of elements whose size, scaled, is below float16's smallest normal number (2^-14): 0, or with digits lost.
 // Of at most 64 rows of each tensor, evenly spread; rows of nothing but zeros (words that were not in the batch) do not
-// count. float32 0-dim on the device of the first; undefined for an empty list. No host sync on a GPU.
+// count, unless there is nothing else: then it is 1. float32 0-dim on the device of the first; undefined for an empty list. No host sync on a GPU.
 VERNIER_API torch::Tensor underflow_share(const std::vector<torch::Tensor>& scaled_gradients);
 
 }  // namespace vernier

@@ -73,7 +73,7 @@ class VERNIER_API Watch {
 
   const std::vector<LayerOutput>& outputs() const;  // after stop(), in the order of the passes
   std::int64_t operations() const;                  // how many were watched
-  double coarsest_epsilon() const;  // the largest distance of 1 to the next number in the dtypes that were met
+  double coarsest_epsilon() const;  // the largest distance of 1 to the next number in the dtypes that the passes met
 
   class Seen;
 

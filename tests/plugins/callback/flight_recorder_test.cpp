@@ -425,6 +425,18 @@ TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ri
   CHECK(text.str().find("\"step\": 2") == std::string::npos);
 }
 
+TEST_CASE("flight_recorder: a fault that the scaler takes for overflows is looked into after a harmless one, too") {
+  const auto faults = [](const char* layer, int step, int times) {
+    return "[[callback]]\nuse = 'inject'\nlayer = '" + std::string(layer) + "'\nat_step = " + std::to_string(step) +
+           "\nevery = 1\ntimes = " + std::to_string(times) + "\n";
+  };
+  Flight flight({mlp(30), precisions[2], faults("layers.0", 2, 1) + faults("layers.1", 5, 12) + recorder}, std::nullopt);
+  flight.run.train();
+  std::vector<std::string> looked;
+  for (const auto& notice : flight.notices) looked.push_back(told(notice, "step") + ' ' + told(notice, "layer"));
+  CHECK(looked == std::vector<std::string>{"2 layers.0", "14 layers.1"});
+}
+
 TEST_CASE("flight_recorder: where the capsule cannot be written, the run goes on") {
   Flight flight({mlp(4), recorder}, Fault{"loss", "", HUGE_VAL, 2});
   std::ofstream(flight.output.path() / "capsules") << "in the way";

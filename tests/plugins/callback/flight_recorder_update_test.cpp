@@ -552,6 +552,38 @@ TEST_CASE("flight_recorder: an update that is bad once is undone and told as tra
   CHECK(flight.run.run.updates == 3);
 }
 
+TEST_CASE("flight_recorder: an update of gradients that the repeat does not have is a transient fault of the step") {
+  const std::string spike = "[[callback]]\nuse = 'inject'\nwhat = 'spike'\nfactor = 1e36\nlayer = 'layers.0'\nat_step = 3\n"
+                            "transient = ";
+  for (const bool is_transient : {true, false}) {
+    CAPTURE(is_transient);
+    Flight flight({mlp(5), spike + (is_transient ? "true\n" : "false\n") + undoing}, std::nullopt);
+    flight.run.on(Event::GradientsReady, [](Run& run) {
+      if (run.step == 2) run.learning_rate_factor *= 1e6;
+    });
+    flight.run.train();
+    REQUIRE_FALSE(flight.notices.empty());
+    CHECK(told(flight.notices[0], "step") == "3");
+    CHECK(told(flight.notices[0], "what") == "parameter");
+    CHECK(told(flight.notices[0], "transient") == (is_transient ? "1" : "0"));
+    const auto capsule = capsule_of(flight, flight.notices[0]);
+    const auto* cause = is_transient ? "the same step again differs in the gradients of layers.0.weight" : "the repeat has the same bits";
+    CHECK(capsule.cause.find(cause) == 0);
+    CHECK(capsule.repeated.weights.empty() == is_transient);
+  }
+}
+
+TEST_CASE("flight_recorder: with undo_update gradients are looked at in each step of a look, so that no update is blamed") {
+  Flight flight({mlp(6), "[[callback]]\nuse = 'inject'\nwhat = 'nan'\nlayer = 'layers.0'\nat_step = 2\n",
+                 undoing + std::string("check_every = 5\n")},
+                std::nullopt);
+  flight.run.train();
+  REQUIRE(flight.notices.size() == 1);
+  CHECK(told(flight.notices[0], "step") == "2");
+  CHECK(told(flight.notices[0], "phase") == "backward");
+  CHECK(flight.run.run.updates == 5);
+}
+
 TEST_CASE("flight_recorder: with undo_update a cast that overflows is the precision's, and its operation is told") {
   Flight flight({mlp(3), precisions[2], "[precision]\nlevel = 'O2'\n", undoing}, std::nullopt);
   flight.run.on(Event::GradientsReady, [](Run& run) {

@@ -388,6 +388,9 @@ TEST_CASE("scaler: dynamic refuses what contradicts itself, with the reason") {
   CHECK(has(refusal_of({{"min_scale", number(1e6)}}), "is above init_scale"));
   CHECK(has(refusal_of({{"window", whole(5)}, {"growth_interval", whole(5)}}), "two names of one interval"));
   CHECK(has(refusal_of({{"refill", text("growth")}}), "hysteresis = 1 has none"));
+  CHECK(has(refusal_of({{"hysteresis", whole(5)}, {"overflows_in_a_row", whole(3)}}), "would end before the scale is lowered"));
+  CHECK(has(refusal_of({{"growth_factor", number(1e300)}}), "beyond 65536"));
+  CHECK(has(refusal_of({{"growth_factor", number(HUGE_VAL)}}), "beyond 65536"));
   CHECK(has(refusal_of({{"at_min", text("fail")}, {"min_scale", number(0)}}), "min_scale"));
   CHECK(has(refusal_of({{"warn_below", number(8)}, {"warn_above", number(4)}}), "is not below warn_above"));
   CHECK(has(refusal_of({{"preset", text("fairseq")}}), "fairseq"));
