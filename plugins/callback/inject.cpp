@@ -18,7 +18,8 @@
 // It comes in the first piece of a batch. An activation is what the first operation with a weight of the layer gives in
 // forward, as it lies in memory: what is made from it in forward and backward sees the fault. A gradient is that of the
 // layer's weight, in backward, before unscaling; an activation_gradient the one that comes back to the activation. A
-// weight stays as it was made.
+// weight stays as it was made. A layer that is computed again in backward (activation checkpointing) has the fault again,
+// so that nothing depends on what is kept.
 #include <ATen/ops/where.h>
 #include <vernier/precision_rules.h>
 #include <vernier/sdk.h>
@@ -83,9 +84,11 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     });
     bus.on(Event::GradientsReady, [this](Run&) {
       remove_hooks();
+      unspoilt_.clear();
       refuse_unmet();
       is_again_ = true;
     });
+    bus.on(Event::RunEnd, [this](Run& run) { warn_if_it_never_came(run); });
     bus.on(Event::RunFailed, [this](Run&) { guard_.reset(); });
   }
 
@@ -102,22 +105,15 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     }
   }
 
-  // The operations of a forward that the fault is for.
+  // The operations of a forward that the fault is for, and those of them that come again in backward.
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
     const std::string layer(operation.layer());
     auto results = operation.proceed(std::move(arguments));
-    if (seen_.count(layer) != 0 || unmet_.erase(layer) == 0) return results;  // the first of the layer's
+    const bool is_first = unmet_.count(layer) != 0 && seen_.insert(layer).second;
+    if (!is_first && unspoilt_.count(layer) == 0) return results;
     for (auto& result : results) {
       if (!result.isTensor() || !result.toTensor().is_floating_point()) continue;
-      auto output = result.toTensor();
-      if (where_ == "activation") {
-        tell(*run_, layer, change(output.variable_data(), layer));
-      } else {
-        if (!output.requires_grad()) throw Error("inject: no gradient comes back to the output of `" + layer + "`");
-        output.register_hook([this, layer](const torch::Tensor& gradient) { return changed(gradient, layer); });
-        unmet_.insert(layer);  // until backward
-        seen_.insert(layer);
-      }
+      if (is_first || is_repeat(result.toTensor(), layer)) put_into(result.toTensor(), layer, is_first);
       break;
     }
     return results;
@@ -126,12 +122,14 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   vernier::State save() const override {
     vernier::State state;
     state.put("last", last_);
+    state.put("has_come", static_cast<std::int64_t>(has_come_));
     return state;
   }
   // What is transient is not undone by going back.
   void load(const vernier::State& state) override {
     const auto last = state.integer("last");
     last_ = transient_ && has_begun_ ? std::max(last_, last) : last;
+    if (state.has("has_come") && state.integer("has_come") != 0) has_come_ = true;  // also where the run goes back
   }
 
  private:
@@ -192,10 +190,12 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     is_for_loss_ = false;
     unmet_.clear();
     seen_.clear();
+    unspoilt_.clear();
     const auto now = number(run);
     const bool is_once = transient_ || where_ == "weight" || what_ == "slow";
     if (!is_due(now) || (is_once && now <= last_)) return;
     last_ = now;
+    has_come_ = true;
     run_ = &run;
     if (what_ == "slow") return sleep(run);
     if (where_ == "loss") is_for_loss_ = true;
@@ -205,6 +205,25 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     if (!where_.starts_with("activation")) return;
     unmet_.insert(targets_.begin(), targets_.end());
     guard_.emplace(layers_, *this);
+  }
+
+  void put_into(const torch::Tensor& output, const std::string& layer, bool is_first) {
+    if (is_first && !torch::GradMode::is_enabled()) unspoilt_[layer] = output.detach().clone();
+    if (where_ == "activation") {
+      unmet_.erase(layer);
+      const auto count = change(output.variable_data(), layer);
+      if (is_first) tell(*run_, layer, count);
+    } else if (output.requires_grad()) {  // else the one that is computed again has a graph, or none is met
+      output.register_hook([this, layer](const torch::Tensor& gradient) { return changed(gradient, layer); });
+    }
+  }
+
+  // Of the calls of a layer the one that had the fault, which a checkpoint computes again to the bit.
+  bool is_repeat(const torch::Tensor& output, const std::string& layer) const {
+    const auto bits = [](const torch::Tensor& tensor) { return tensor.detach().reshape({-1}).view(torch::kByte); };
+    const auto& unspoilt = unspoilt_.at(layer);
+    return output.sizes() == unspoilt.sizes() && output.scalar_type() == unspoilt.scalar_type() &&
+           bits(output).equal(bits(unspoilt));
   }
 
   void sleep(Run& run) {
@@ -315,6 +334,15 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
                      "labels); take \"activation\" with the first layer");
   }
 
+  // As below, but the run is over. One that a signal ended goes on.
+  void warn_if_it_never_came(const Run& run) const {
+    if (has_come_ || run.step < run.steps) return;
+    const bool is_of_batch = at_batch_ > 0;
+    warn("nothing was injected in this run, which ended after ", is_of_batch ? "batch " : "step ",
+         is_of_batch ? run.drawn : run.step, ": ", is_of_batch ? "at_batch" : "at_step", " is ",
+         is_of_batch ? at_batch_ : at_step_);
+  }
+
   // A fault that was asked for and did not come would make a test of nothing.
   void refuse_unmet() const {
     if (unmet_.empty()) return;
@@ -334,9 +362,11 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   vernier::Layers layers_;
   std::vector<std::string> targets_;
   std::int64_t last_ = 0;  // the step or batch in which it came last
+  bool has_come_ = false;  // ever
   bool has_begun_ = false, is_again_ = false, is_for_loss_ = false;
   Run* run_ = nullptr;
   std::set<std::string> unmet_, seen_;
+  vernier::Tensors unspoilt_;  // outputs of this step without the fault, where they are computed again
   std::optional<vernier::Intercept> guard_;
   std::vector<std::pair<torch::Tensor, unsigned>> hooks_;
 };

@@ -265,6 +265,27 @@ TEST_CASE("inject: random faults are where they are told to be, and the same in 
   }
 }
 
+TEST_CASE("inject: a fault that the run ended before is told, once, and one that came is not") {
+  const auto warnings = [](const std::string& options, int stop_after = 0) {
+    const TemporaryFolder output;
+    static std::vector<std::string> texts;
+    texts.clear();
+    SmallRun run(from_toml({base + ("what = 'slow'\nmilliseconds = 0\n" + options)}), output.path().string());
+    if (stop_after > 0) run.stop_after(stop_after);
+    vernier::set_log_sink([](vernier::Level level, const std::string&, const std::string& text) {
+      if (level == vernier::Level::warning) texts.push_back(text);
+    });
+    run.train();
+    vernier::set_log_sink(nullptr);
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  CHECK(warnings("at_step = 9\n") == Texts{"nothing was injected in this run, which ended after step 5: at_step is 9"});
+  CHECK(warnings("at_batch = 9\n") == Texts{"nothing was injected in this run, which ended after batch 5: at_batch is 9"});
+  CHECK(warnings("at_step = 5\n").empty());
+  CHECK(warnings("at_step = 9\n", 3).empty());  // it goes on
+}
+
 TEST_CASE("inject: what is wrong is refused") {
   CHECK(says(refusal("layer = 'layers.1'\n"), "callback/inject: `at_step` or `at_batch` must say when it comes"));
   CHECK(says(refusal("at_step = 1\n"), "callback/inject: `layer` is needed"));
