@@ -339,6 +339,17 @@ void requeue(int signal) {
       "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
 }
 
+// Of a run that failed. One that was refused before it trained anything has none: what stands there is still true.
+void summarize_failure(Error::Kind kind, const Outcome& outcome,
+                       const std::function<void(const Outcome&)>& summarize) {
+  if (kind != Error::Kind::training && outcome.steps == 0) return;
+  try {
+    summarize(outcome);
+  } catch (...) {
+    log(Level::error, "summary.json", caught().message);  // and the run's own error is told as ever
+  }
+}
+
 // What a signal asks for before there is anything to save.
 int stop_before_the_first_step(const Prepared& prepared) {
   const int signal = stop_signal;
@@ -370,8 +381,17 @@ int train(const po::variables_map& given) {
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
-  const Outcome outcome = prepared->trainer.train(run);
-  write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
+  const auto summarize = [&](const Outcome& outcome) {
+    write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
+  };
+  Outcome outcome;
+  try {
+    outcome = prepared->trainer.train(run);
+  } catch (...) {
+    summarize_failure(caught().kind, prepared->trainer.outcome(), summarize);
+    throw;
+  }
+  summarize(outcome);
   warn_of_divergence(run, outcome);
   if (!quiet) print_end(*prepared, outcome, given);
   if (outcome.signal == 0) return 0;

@@ -107,10 +107,14 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   };
   Json summary;
   summary["name"] = run.name;
-  summary["ended_by"] = outcome.signal == 0 ? Json("done") : Json("signal " + std::to_string(outcome.signal));
+  summary["ended_by"] = outcome.error         ? "error"
+                        : outcome.signal == 0 ? "done"
+                                              : "signal " + std::to_string(outcome.signal);
+  if (outcome.error) summary["error"] = *outcome.error;
   summary["steps"] = run.step;
   summary["updates_applied"] = outcome.updates;
-  summary["updates_skipped"] = run.step - outcome.updates;
+  // A step that failed after its update is not among the steps.
+  summary["updates_skipped"] = std::max<std::int64_t>(0, run.step - outcome.updates);
   auto amp = Json::parse(run.amp.json());
   for (const auto* of_loops : {"mean_step_seconds", "memory_saved"}) amp.erase(of_loops);
   summary["amp"] = std::move(amp);

@@ -7,7 +7,7 @@
 
 namespace vernier {
 
-// Written at the end of a run, also of one that a signal ended. The format is described in docs/config.md.
+// Written at the end of a run, also of one that a signal or an error ended. The format is described in docs/config.md.
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome);
 

@@ -41,6 +41,7 @@ struct Outcome {
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
   int signal = 0;                                               // that ended the run early, or 0
+  std::optional<std::string> error;                             // that ended it
 };
 
 // Main thread only.
@@ -65,6 +66,9 @@ class Trainer {
   // Trains from run.step to run.steps, with a checkpoint at the end, at a signal, and where something throws between
   // two steps, or in one before its update. What throws is told as RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
+
+  // What train() returned, or where it threw what is known then.
+  const Outcome& outcome() const { return outcome_; }
 
   void step(Run& run);
 
@@ -113,6 +117,7 @@ class Trainer {
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
   static void begin_metrics(Run& run);
   void loop(Run& run);
+  void complete_outcome(const Run& run);
   void exchange_what_is_asked(Run& run);
   void attributed(const Run& run, const std::function<void()>& body);
 

@@ -68,13 +68,23 @@ Outcome Trainer::train(Run& run) {
     } catch (...) {
       log(Level::error, "RunFailed", caught().message);
     }
+    try {
+      outcome_.error = caught().message;
+      complete_outcome(run);
+    } catch (...) {
+      log(Level::error, "trainer", "what became of the run is not known in full: " + caught().message);
+    }
     std::rethrow_exception(failure);
   }
+  complete_outcome(run);
+  return outcome_;
+}
+
+void Trainer::complete_outcome(const Run& run) {
   const auto last = fates_.last();  // on a GPU it is known only now
   outcome_.updates = run.updates + (last && !last->is_skipped ? 1 : 0);
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
-  return outcome_;
 }
 
 // The run ends, and what saves it is not to fail of the same.
