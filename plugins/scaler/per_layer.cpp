@@ -232,6 +232,12 @@ class PerLayerScaler final : public vernier::Scaler {
     }
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) continue;
+      const auto is_layer = [&](const auto& name) { return fnmatch(groups_[i].c_str(), name.c_str(), 0) == 0; };
+      if (std::ranges::any_of(layers_.names(), is_layer)) {
+        throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] +
+                                 "\", and all its layers belong to patterns that stand before it; put it first",
+                             vernier::Error::Kind::configuration);
+      }
       const auto example = layers_.names().empty() ? "" : ", such as " + layers_.names().front();
       throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
                            vernier::Error::Kind::configuration);

@@ -5,6 +5,7 @@
 #include <vernier/error.h>
 #include <vernier/half_weights.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -205,6 +206,11 @@ State HalfWeights::save() const {
 
 void HalfWeights::load(const State& state) {
   const auto own = tensors();
+  const auto is_saved = [&](const auto& named) { return state.has(named.first); };
+  if (!own.empty() && std::none_of(own.begin(), own.end(), is_saved)) {
+    throw Error("the saved state has no '" + own.begin()->first +
+                "', nor any other of what weights in 16 bits keep here: it was written with another `level` or `rounding`");
+  }
   for (const auto& [name, tensor] : own) {
     const auto saved = state.tensor(name);
     if (saved.sizes() == tensor.sizes() && saved.scalar_type() == tensor.scalar_type()) continue;

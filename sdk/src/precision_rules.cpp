@@ -83,7 +83,7 @@ std::string nearest_layer(const std::string& pattern, const std::vector<std::str
 std::string no_match(const std::vector<std::string>& names, const std::string& pattern, const std::string& what) {
   const auto near = nearest_layer(pattern, names);
   return "is \"" + pattern + "\", and no " + what + " of this model has such a name; " +
-         (near.empty() ? "" : "did you mean \"" + near + "\"? ") + "It has " + some_of(names);
+         (near.empty() ? "it has " : "did you mean \"" + near + "\"? It has ") + some_of(names);
 }
 
 }  // namespace

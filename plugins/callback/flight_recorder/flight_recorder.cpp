@@ -474,7 +474,7 @@ class FlightRecorder final : public vernier::Callback {
 
   static void add(const Origin& origin, Details& details) {
     details.emplace_back("phase", origin.phase);
-    details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
+    if (!origin.layer.empty()) details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
     if (!origin.operation.empty()) details.emplace_back("operation", origin.operation);
     if (!origin.tensor.empty()) details.emplace_back("tensor", origin.tensor);
     if (origin.step > 0) details.emplace_back("update", origin.step);

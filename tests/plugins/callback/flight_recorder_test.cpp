@@ -70,6 +70,7 @@ bool check_named(const std::string& config, const std::string& precision, int pi
     CHECK(operation == met.operation);
   } else if (fault.where == "input") {
     CHECK(phase == "input");
+    CHECK(notice.text().find(" layer=") == std::string::npos);
     CHECK(operation == met.operation);
   } else if (fault.where == "activation") {
     CHECK(phase == "forward");

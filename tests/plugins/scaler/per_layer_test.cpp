@@ -278,5 +278,7 @@ TEST_CASE("per_layer: factors double after a row of good steps, up to their end;
     CHECK(fixture.factors().eq(factor).all().item<bool>());
   }
   CHECK(refusal([&] { Fixture(net, {{"group", list<std::string>({"nothing"})}}); }).find("no layer") != std::string::npos);
+  const auto shadowed = refusal([&] { Fixture(net, {{"group", list<std::string>({"*", "last"})}}); });
+  CHECK(shadowed.find("\"last\", and all its layers belong to patterns that stand before it") != std::string::npos);
   CHECK(refusal([&] { Fixture(std::make_shared<Net>(torch::kHalf)); }).find("level O1") != std::string::npos);
 }
