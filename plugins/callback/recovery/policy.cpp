@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace recovery {
 
@@ -61,13 +62,14 @@ bool Policy::has_only(const std::vector<std::string>& actions) const {
 
 std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::int64_t batches, std::int64_t calm,
                                    const std::function<bool(const std::string&)>& helps) {
-  if (last_step_ >= 0 && step > last_step_ + calm) restart();
+  if (calm_ >= calm) restart();
   const bool is_in_a_row = batch == last_batch_ + 1;
   in_a_row_ = is_in_a_row ? in_a_row_ + 1 : 1;
   last_batch_ = batch + batches - 1;
+  const bool was_good = std::exchange(calm_, 0) > 0 || step > last_step_ + 1;  // or so it seems: it may be known late
   last_step_ = std::max(last_step_, step);
   const auto count = static_cast<std::int64_t>(actions_.size());
-  if (turn_ < count && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip") number_ = 0;
+  if (turn_ < count && was_good && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip") number_ = 0;
   for (; turn_ < count; ++turn_, number_ = 0) {
     auto action = actions_[static_cast<std::size_t>(turn_)];
     if (number_ == action.at_most || !helps(action.name)) continue;
@@ -77,9 +79,16 @@ std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::i
   return std::nullopt;
 }
 
+void Policy::applied(std::int64_t step) {
+  if (last_step_ < 0 || step <= last_step_) return;
+  last_step_ = step;
+  calm_ += 1;
+}
+
 void Policy::restart() {
   turn_ = number_ = 0;
   last_step_ = last_batch_ = -2;
+  calm_ = 0;
   in_a_row_ = 0;
 }
 
@@ -88,6 +97,7 @@ vernier::State Policy::save() const {
   state.put("turn", turn_);
   state.put("number", number_);
   state.put("last_step", last_step_);
+  state.put("calm", calm_);
   state.put("in_a_row", in_a_row_);
   state.put("last_batch", last_batch_);
   return state;
@@ -97,6 +107,7 @@ void Policy::load(const vernier::State& state) {
   turn_ = state.integer("turn");
   number_ = state.integer("number");
   last_step_ = state.integer("last_step");
+  calm_ = state.has("calm") ? state.integer("calm") : 0;  // older checkpoints count steps alone
   in_a_row_ = state.integer("in_a_row");
   last_batch_ = state.integer("last_batch");
 }

@@ -29,10 +29,12 @@ class Policy {
   const std::string& name() const { return name_; }
 
   // Whose turn it is in the trouble of this step, whose update had `batches` of them from `batch` on; nothing where all had
-  // theirs. Counts it. Where `calm` steps went by since the last trouble, the first one's turn comes again; a skip is
-  // counted anew after each good batch. helps: false for actions that are passed over.
+  // theirs. Counts it. Where `calm` updates were applied since the last trouble, the first one's turn comes again; a skip
+  // is counted anew after each good batch. helps: false for actions that are passed over.
   std::optional<Action> next(std::int64_t step, std::int64_t batch, std::int64_t batches, std::int64_t calm,
                              const std::function<bool(const std::string&)>& helps);
+  // An update was applied, in that step.
+  void applied(std::int64_t step);
   // Updates of the trouble in a row that the last one ended.
   std::int64_t in_a_row() const { return in_a_row_; }
   void restart();
@@ -44,8 +46,9 @@ class Policy {
   std::string name_;
   std::vector<Action> actions_;
   std::int64_t turn_ = 0, number_ = 0;
-  // -2: none. The step is the furthest: going back is no calm.
+  // -2: none. The step is the furthest that is counted, in trouble or calm: what comes again is no calm.
   std::int64_t last_step_ = -2, last_batch_ = -2;
+  std::int64_t calm_ = 0;  // updates applied since the last trouble
   std::int64_t in_a_row_ = 0;
 };
 

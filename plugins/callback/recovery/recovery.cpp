@@ -6,7 +6,8 @@
 //   skips_in_a_row = ["stop"]   the last `skips` updates were skipped, by whomever
 //   scale_at_minimum = []       an update is skipped at a loss scale of min_scale or less
 // Each takes actions, tried in turn, with how often at most: "skip 5". A skip's 10 are counted in a row, the others' 3
-// until calm_steps went by without that trouble; fallback and stop come once. After the last one the run ends.
+// until calm_steps updates were applied without that trouble; fallback and stop come once. After the last one the run
+// ends.
 //   "skip"                      the update is not applied
 //   "lower_learning_rate"       times rate_factor for rate_steps, then back over rate_return steps
 //   "rewind"                    to the copy in memory from rewind_back steps ago (each further time as many more), and
@@ -92,7 +93,8 @@ class Recovery final : public vernier::Callback {
         spike_(options, "spike", {}, "actions where loss or gradient norm are far over their own course", true),
         skips_in_a_row_(options, "skips_in_a_row", {"stop"}, "actions after so many `skips`", false),
         scale_at_minimum_(options, "scale_at_minimum", {}, "actions where min_scale is too high a scale", false),
-        calm_(options.get("calm_steps", 100, "steps without trouble until actions are counted anew", at_least(1))),
+        calm_(options.get("calm_steps", 100, "updates applied without trouble until actions are counted anew",
+                          at_least(1))),
         z_score_(options.get("z_score", 6.0, "deviations over the mean that are a spike", vernier::above(0))),
         window_(options.get("window", 128, "steps of which mean and deviation are taken", vernier::between(2, 1e6))),
         skips_(options.get("skips", 10, "skipped updates in a row that are too many", at_least(1))),
@@ -309,6 +311,7 @@ class Recovery final : public vernier::Callback {
   void count_skips(Run& run) {
     const auto is_skip = [](const Notice& notice) { return notice.name == "step_skipped"; };
     const bool was_skipped = std::ranges::any_of(run.notices, is_skip);
+    if (!was_skipped) count_applied(run.learns_late ? run.step - 1 : run.step);
     skipped_ = was_skipped ? skipped_ + 1 : 0;
     if (!was_skipped || has_acted_) return;
     const Verdict verdict{.step = run.step, .batch = run.drawn - run.batches, .batches = run.batches};
@@ -319,6 +322,11 @@ class Recovery final : public vernier::Callback {
     if (scale_at_minimum_.empty()) return;
     const auto scale = run.metrics.value("scale");
     if (scale && *scale <= min_scale_) meet(run, scale_at_minimum_, verdict, {{"scale", *scale}});
+  }
+
+  // A step whose update was skipped is no calm one, whatever it was skipped for.
+  void count_applied(std::int64_t step) {
+    for (auto* policy : policies()) policy->applied(step);
   }
 
   // The next action that can help. batches: that are in trouble; 0: as the policy counts them.

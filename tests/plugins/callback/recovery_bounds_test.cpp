@@ -1,0 +1,158 @@
+// That every list of actions comes to its end, and which skips count.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "thrown.h"
+#include "toy_run.h"
+
+using toy::Toy;
+using vernier::Event;
+using vernier::Run;
+using vernier::Table;
+
+namespace {
+
+using Texts = std::vector<std::string>;
+
+vernier::Value value(std::int64_t data) {
+  return {data, "test.toml:2"};
+}
+vernier::Value value(const Texts& texts) {
+  vernier::Array array;
+  for (const auto& text : texts) array.push_back({text, "test.toml:2"});
+  return {array, "test.toml:2"};
+}
+
+enum class Fault { none, loss, gradient };
+
+// A fault in the steps that are asked for, and what recovery did.
+struct Faulty : Toy {
+  Faulty(Table options, std::function<Fault(const Run&)> fault, std::int64_t steps, bool learns_late = false) {
+    wiring.callbacks.push_back(make_plugin<vernier::Callback>("callback/recovery", std::move(options)));
+    on(Event::LossReady, [fault = std::move(fault)](Run& now) {
+      const auto what = fault(now);
+      if (what == Fault::loss) now.piece_loss = now.piece_loss * NAN;
+      const auto& weight = now.parameters[0].model;  // sqrt(0): the loss is as it was, its gradient inf
+      if (what == Fault::gradient) now.piece_loss = now.piece_loss + (weight - weight.detach()).sum().sqrt();
+    });
+    look(Event::StepEnd, [this](const Run& now) {
+      for (const auto& notice : now.notices) count(notice);
+    });
+    run.steps = steps;
+    run.learns_late = learns_late;
+  }
+  void count(const vernier::Notice& notice) {
+    if (notice.name != "recovered") return;
+    std::string trigger, action;
+    for (const auto& [key, detail] : notice.details) {
+      if (key == "trigger") trigger = std::get<std::string>(detail);
+      if (key == "action") action = std::get<std::string>(detail);
+    }
+    if (!trigger.empty()) ++done[trigger + ": " + action];
+  }
+  Faulty& train() {
+    prepare();
+    thrown = thrown_by([&] { trainer->train(run); });
+    return *this;
+  }
+  std::map<std::string, std::int64_t> done;
+  Thrown thrown;
+};
+
+Fault always(const Run&) {
+  return Fault::loss;
+}
+
+}  // namespace
+
+TEST_CASE("recovery: a step that was skipped is no calm one: what is allowed once is done once") {
+  for (const bool learns_late : {false, true}) {
+    Faulty run({{"non_finite", value(Texts{"skip 1000000"})},
+                {"skips", value(std::int64_t{10})},
+                {"calm_steps", value(std::int64_t{5})},
+                {"skips_in_a_row", value(Texts{"lower_learning_rate 1"})}},
+               always, 150, learns_late);
+    run.train();
+    CHECK(run.done["skips_in_a_row: lower_learning_rate"] == 1);
+    CHECK(says(run.thrown.text, "no action of `skips_in_a_row` is left"));
+    CHECK(run.run.step <= 22);
+  }
+}
+
+TEST_CASE("recovery: with a fault in every step each action is done as often as its bound at most, then the run ends") {
+  std::mt19937 random(17);
+  const auto up_to = [&](unsigned most) { return static_cast<std::int64_t>(1 + random() % most); };
+  int ended = 0, rewinds = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::map<std::string, std::int64_t> most;
+    const auto list = [&](const std::string& trigger, Texts names) {
+      std::ranges::shuffle(names, random);
+      names.resize(static_cast<std::size_t>(up_to(static_cast<unsigned>(names.size()))));
+      for (auto& name : names) {
+        const auto bound = most[trigger + ": " + name] = up_to(4);
+        name += " " + std::to_string(bound);
+      }
+      return names;
+    };
+    const auto non_finite = list("non_finite", {"skip", "lower_learning_rate", "rewind"});
+    const auto skips_in_a_row = list("skips_in_a_row", {"lower_learning_rate", "rewind"});
+    Table options{{"non_finite", value(non_finite)},
+                  {"skips_in_a_row", value(skips_in_a_row)},
+                  {"calm_steps", value(up_to(12))},
+                  {"skips", value(up_to(6))}};
+    const bool rewinds_too = std::ranges::any_of(most, [](const auto& each) { return each.first.ends_with("rewind"); });
+    if (rewinds_too) {
+      options["rewind_back"] = value(up_to(3));
+      options["snapshot_every"] = value(up_to(2));
+      options["snapshots"] = value(std::int64_t{5});
+    }
+    const auto from = up_to(8) - 1;  // the first batch with a fault, from 0
+    const auto fault = [from, has_begun = false](const Run& now) mutable {  // and stays where the run goes back
+      has_begun = has_begun || now.drawn >= from;
+      return has_begun ? Fault::loss : Fault::none;
+    };
+    Faulty run(options, fault, 300, /*learns_late=*/i % 2 == 1);
+    run.train();
+    CAPTURE(i);
+    CAPTURE(c10::str(non_finite, " | ", skips_in_a_row));
+    CHECK(says(run.thrown.text, "is left"));
+    for (const auto& [action, times] : run.done) {
+      CAPTURE(action);
+      CHECK(times <= most[action]);
+      rewinds += action.ends_with("rewind") ? 1 : 0;
+    }
+    ended += run.thrown.kind == 4 ? 1 : 0;
+  }
+  CHECK(ended == 60);
+  CHECK(rewinds > 10);  // else the lists show little
+}
+
+TEST_CASE("recovery: skips with good batches between them are not in a row, where that is known late too") {
+  for (const bool learns_late : {false, true}) {
+    Faulty run({{"non_finite", value(Texts{"skip 2", "lower_learning_rate"})}},
+               [](const Run& now) { return now.step % 2 == 1 ? Fault::loss : Fault::none; }, 12, learns_late);
+    run.train();
+    CHECK(run.thrown == Thrown{});
+    CHECK(run.done == std::map<std::string, std::int64_t>{{"non_finite: skip", 6}});
+  }
+}
+
+TEST_CASE("recovery: calm is counted in updates that were applied") {
+  // Trouble at 3 and at 9: five steps lie between, of which two are skipped for the scaler's overflow.
+  for (const std::int64_t calm : {3, 4}) {
+    Faulty run({{"non_finite", value(Texts{"lower_learning_rate 1"})}, {"calm_steps", value(calm)}},
+               [](const Run& now) {
+                 if (now.step == 3 || now.step == 9) return Fault::loss;
+                 return now.step == 5 || now.step == 6 ? Fault::gradient : Fault::none;
+               },
+               14);
+    run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+    run.train();
+    CHECK(run.thrown.text.empty() == (calm == 3));
+    CHECK(run.done["non_finite: lower_learning_rate"] == (calm == 3 ? 2 : 1));
+  }
+}
