@@ -316,14 +316,23 @@ class Progress final : public vernier::Monitor {
     screen_.line(text);
   }
 
-  // Many of one kind would hide all else: after the first ten of a name there is one a second.
+  // Those of one name may be of several kinds: a rewind is no skip.
+  static std::string kind_of(const Notice& notice) {
+    for (const auto& [key, detail] : notice.details) {
+      const auto* action = std::get_if<std::string>(&detail);
+      if (key == "action" && action != nullptr) return notice.name + ' ' + *action;
+    }
+    return notice.name;
+  }
+
+  // Many of one kind would hide all else: after the first ten of it there is one a second.
   void tell_notices(const Run& run, std::int64_t step) {
     for (const auto& notice : run.notices) {
       if (notice.name == "checkpoint_progress") {  // a number in the line, not a line
         saving_ = std::get<double>(notice.details.front().second);
         continue;
       }
-      auto& told = told_[notice.name];
+      auto& told = told_[kind_of(notice)];
       const auto now = Clock::now();
       if (told.count >= 10 && seconds_between(told.last, now) < 1) {
         told.left_out += 1;

@@ -249,6 +249,21 @@ TEST_CASE("progress: a storm of notices is thinned out") {
   CHECK(std::ranges::find(lines, "step 41  step_skipped  (and 30 more before)") != lines.end());
 }
 
+TEST_CASE("progress: many notices of one action hide no other of the same name") {
+  Fixture fixture(0);
+  fixture.run.steps = 100000;
+  fixture.begin();
+  const auto recovered = [&fixture](const char* action) {
+    fixture.run.notice("recovered", {{"trigger", std::string("non_finite")}, {"action", std::string(action)}});
+    fixture.step();
+  };
+  for (int i = 0; i < 14; ++i) recovered("skip");
+  recovered("rewind");
+  const auto& lines = fixture.seen();
+  CHECK(std::ranges::find(lines, "step 15  recovered trigger=non_finite action=rewind") != lines.end());
+  CHECK(std::ranges::count_if(lines, [](const auto& line) { return line.ends_with("action=skip"); }) < 14);
+}
+
 TEST_CASE("progress: the rate is that of this process, without validations") {
   Fixture fixture(0, {{"every", {std::int64_t{10}, ""}}, {"rate", {std::string("samples"), ""}}});
   fixture.run.step = 1000000;
