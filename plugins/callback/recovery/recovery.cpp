@@ -3,7 +3,8 @@
 //   non_finite = ["skip"]       loss, gradients or weights have an inf or NaN. Gradients that overflow under a loss
 //                               scaler are the scaler's: they count as skipped updates alone
 //   spike = []                  loss or gradient norm are over their mean by more than z_score deviations
-//   skips_in_a_row = ["stop"]   the last `skips` updates were skipped, by whomever
+//   skips_in_a_row = ["stop"]   the last `skips` updates were skipped, by whomever; but overflows before the first
+//                               update under a scaler are its search for the scale, which it ends itself
 //   scale_at_minimum = []       an update is skipped at a loss scale of min_scale or less
 // Each takes actions, tried in turn, with how often at most: "skip 5". A skip's 10 are counted in a row, the others' 3
 // until calm_steps updates were applied without that trouble; fallback and stop come once. After the last one the run
@@ -119,6 +120,9 @@ class Recovery final : public vernier::Callback {
     bus.on(Event::StepBegin, [this](Run& run) {
       loads_ = Loads::all;
       has_acted_ = false;
+      overflows_ = run.amp.overflows();
+      has_new_scaler_ = std::ranges::any_of(run.notices, is_new_scaler);
+      if (has_new_scaler_) updates_before_ = run.updates;
       run.learning_rate_factor *= rate(run);
     });
     bus.on(Event::GradientsReady, [this](Run& run) { judge(run); });
@@ -140,6 +144,7 @@ class Recovery final : public vernier::Callback {
     for (const auto* policy : policies()) state.put(policy->name(), policy->save());
     if (!spike_.empty()) state.put("window", outliers_.save());
     state.put("skipped", skipped_);
+    state.put("updates_before", updates_before_);
     state.put("rate", lowered_);
     state.put("rate_from", lowered_at_);
     state.put("has_fallen_back", static_cast<std::int64_t>(has_fallen_back_));
@@ -159,6 +164,7 @@ class Recovery final : public vernier::Callback {
     if (which == Loads::window) return;
     for (auto* policy : policies()) policy->load(state.part(policy->name()));
     skipped_ = state.integer("skipped");
+    updates_before_ = state.has("updates_before") ? state.integer("updates_before") : 0;
     lowered_ = state.real("rate");
     lowered_at_ = state.integer("rate_from");
     has_fallen_back_ = state.integer("has_fallen_back") != 0;
@@ -312,7 +318,8 @@ class Recovery final : public vernier::Callback {
     const auto is_skip = [](const Notice& notice) { return notice.name == "step_skipped"; };
     const bool was_skipped = std::ranges::any_of(run.notices, is_skip);
     if (!was_skipped) count_applied(run.learns_late ? run.step - 1 : run.step);
-    skipped_ = was_skipped ? skipped_ + 1 : 0;
+    if (has_new_scaler_ && run.learns_late) updates_before_ = run.updates;  // the last of the scaler before is known now
+    skipped_ = was_skipped ? skipped_ + (is_search(run) ? 0 : 1) : 0;
     if (!was_skipped || has_acted_) return;
     const Verdict verdict{.step = run.step, .batch = run.drawn - run.batches, .batches = run.batches};
     if (!skips_in_a_row_.empty() && skipped_ >= skips_) {
@@ -322,6 +329,15 @@ class Recovery final : public vernier::Callback {
     if (scale_at_minimum_.empty()) return;
     const auto scale = run.metrics.value("scale");
     if (scale && *scale <= min_scale_) meet(run, scale_at_minimum_, verdict, {{"scale", *scale}});
+  }
+
+  static bool is_new_scaler(const Notice& notice) {
+    return notice.name == "policy_changed" && notice.details.front().second == Notice::Detail(std::string("scaler"));
+  }
+
+  // A scale that begins high falls with each overflow until an update is applied. How long the scaler bounds.
+  bool is_search(const Run& run) const {
+    return run.updates == updates_before_ && run.amp.overflows() > overflows_;
   }
 
   // A step whose update was skipped is no calm one, whatever it was skipped for.
@@ -419,6 +435,9 @@ class Recovery final : public vernier::Callback {
   Verdict now_, known_;       // of this step; of the one before, where it is not acted on yet
   bool has_acted_ = false;    // in this step, by more than a skip
   std::int64_t skipped_ = 0;  // updates in a row
+  std::int64_t updates_before_ = 0;  // of the run, when this scaler came
+  std::int64_t overflows_ = 0;       // of the run, known when this step began
+  bool has_new_scaler_ = false;      // in this step
   double lowered_ = 1;        // the learning rate's factor from the step
   std::int64_t lowered_at_ = 0;
   bool has_fallen_back_ = false;

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -155,4 +156,93 @@ TEST_CASE("recovery: calm is counted in updates that were applied") {
     CHECK(run.thrown.text.empty() == (calm == 3));
     CHECK(run.done["non_finite: lower_learning_rate"] == (calm == 3 ? 2 : 1));
   }
+}
+
+namespace {
+
+constexpr const char* mlp = R"(
+[run]
+steps = 40
+[task]
+use = "mlp"
+samples = 64
+[optimizer]
+use = "adamw"
+[checkpoint]
+use = "none"
+[[callback]]
+use = "recovery"
+)";
+
+struct Course {
+  Thrown thrown;
+  std::int64_t steps = 0, overflows = 0;
+};
+
+// learns_late: of the fate of each step; the losses are known at once.
+Course train(const std::string& text, bool learns_late = false) {
+  const TemporaryFolder output;
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  SmallRun run(from_toml({mlp + text}), output.path().string());
+  run.run.learns_late = learns_late;
+  const auto thrown = thrown_by([&] { run.train(); });
+  vernier::set_log_sink(nullptr);
+  return {thrown, run.run.step, run.run.amp.overflows()};
+}
+
+Table dynamic_scaler(std::int64_t overflows_in_a_row) {
+  return {{"overflows_in_a_row", value(overflows_in_a_row)}};
+}
+
+}  // namespace
+
+TEST_CASE("recovery: its defaults end no healthy run in float16, wherever the scale begins") {
+  for (const std::string scaler :
+       {"use = 'dynamic'", "use = 'dynamic'\npreset = 'pytorch'", "use = 'dynamic'\npreset = 'apex'",
+        "use = 'dynamic'\npreset = 'megatron'", "use = 'dynamic'\npreset = 'deepspeed'",
+        "use = 'dynamic'\ninit_scale = 1099511627776.0", "use = 'static'\nscale = 1024.0", "use = 'per_layer'",
+        "use = 'per_layer'\ninit_scale = 4294967296.0", "use = 'statistical'"}) {
+    CAPTURE(scaler);
+    for (const bool learns_late : {false, true}) {
+      const auto start = train("[precision]\nuse = 'fp16'\n[scaler]\n" + scaler + "\n", learns_late);
+      CHECK(start.thrown == Thrown{});
+      CHECK(start.steps == 40);
+      if (says(scaler, "megatron")) CHECK(start.overflows > 10);  // or this would show nothing
+      std::string in_line = scaler;
+      if (const auto line = in_line.find('\n'); line != std::string::npos) in_line.replace(line, 1, ", ");
+      const auto later = train("[precision]\nuse = 'bf16'\n[[callback]]\nuse = 'switch'\nat_step = 3\nto = {precision = "
+                               "{use = 'fp16'}, scaler = {" + in_line + "}}\n", learns_late);
+      CHECK(later.thrown == Thrown{});
+      CHECK(later.steps == 40);
+    }
+  }
+}
+
+TEST_CASE("recovery: overflows before the first update are the scaler's to end, those after it are skips in a row") {
+  for (const bool learns_late : {false, true}) {
+    CAPTURE(learns_late);
+    const auto from = [&](std::int64_t first, std::int64_t end) {
+      Faulty run({}, [=](const Run& now) { return now.step >= first && now.step < end ? Fault::gradient : Fault::none; },
+                 60, learns_late);
+      run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic", dynamic_scaler(30));
+      run.train();
+      return std::pair(run.thrown.text, run.run.step);
+    };
+    CHECK(from(0, 25) == std::pair(std::string(), std::int64_t{60}));
+    const auto [storm, storm_end] = from(0, 60);
+    CHECK_MESSAGE(says(storm, "scaler/dynamic"), storm);
+    CHECK(says(storm, "the gradients of 30 updates in a row overflowed"));
+    CHECK(storm_end == (learns_late ? 31 : 30));
+    const auto [later, later_end] = from(1, 60);
+    CHECK_MESSAGE(says(later, "10 updates in a row were skipped"), later);
+    CHECK(later_end == (learns_late ? 12 : 11));
+  }
+}
+
+TEST_CASE("recovery: a veto before the first update is a skip, with a scaler too") {
+  Faulty run({{"non_finite", value(Texts{"skip 100"})}}, [](const Run&) { return Fault::none; }, 40);
+  run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+  run.on(Event::GradientsReady, [](Run& now) { now.found_inf = torch::ones({}, torch::kFloat32); });
+  run.train();
+  CHECK(says(run.thrown.text, "10 updates in a row were skipped"));
 }
