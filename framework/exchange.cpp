@@ -107,10 +107,46 @@ struct Takeover {
   std::string place = made.table.where;
 };
 
+std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
+  std::vector<Takeover> takeovers;
+  for (const auto& role : exchangeable_roles()) {
+    const auto table = roles.find(role);
+    if (table != roles.end()) takeovers.push_back({role, make(wiring.host, role, table->second)});
+  }
+  return takeovers;
+}
+
+// Into the wiring, or out of it again.
+void swap(Wiring& wiring, std::vector<Takeover>& takeovers) {
+  for (auto& takeover : takeovers) wiring.exchange(takeover.role, takeover.made);
+}
+
+// After swap(): those that listen to gradients contradict an optimizer that frees them.
+void listen_and_refuse_contradictions(Wiring& wiring, const std::vector<Takeover>& takeovers) {
+  for (const auto& takeover : takeovers) wiring.bus.replace(*takeover.made.plugin, *takeover.next);
+  wiring.refuse_contradictions();
+}
+
+void refuse_contradictions_with(Wiring& wiring, const Table& roles) {
+  auto takeovers = make_all(wiring, roles);
+  Bus bus = wiring.bus;
+  const auto undo = [&] {
+    swap(wiring, takeovers);
+    wiring.bus = std::move(bus);
+  };
+  swap(wiring, takeovers);
+  try {
+    listen_and_refuse_contradictions(wiring, takeovers);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  undo();
+}
+
 void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover& takeover) {
   Plugin& old = *takeover.made.plugin;
   try {
-    wiring.bus.replace(old, *takeover.next);
     const State saved = old.save();
     if (takeover.role == Precision::role) {
       static_cast<const Precision&>(old).release(run);
@@ -145,18 +181,43 @@ void try_exchange(const Wiring& wiring, const Table& roles) {
   for (const auto& [role, table] : roles) (void)make(wiring.host, role, table);
 }
 
+// When each is asked for is not known here: what fits beside any of the others will do.
+void refuse_what_never_fits(Wiring& wiring, const Table& roles, const std::vector<Table>& asked) {
+  std::vector<Table> ways = {roles};
+  for (const auto& others : asked) {
+    for (const auto& [role, table] : others) {
+      if (roles.count(role) != 0) continue;
+      for (std::size_t i = 0, count = ways.size(); i < count; ++i) {
+        if (ways[i].count(role) == 0) ways.emplace_back(ways[i]).insert_or_assign(role, table);
+      }
+    }
+  }
+  std::string why;
+  for (const auto& way : ways) {
+    try {
+      return refuse_contradictions_with(wiring, way);
+    } catch (const Error& error) {
+      if (why.empty()) why = error.what();
+    }
+  }
+  const auto& place = roles.begin()->second.where;
+  refuse((why.find(place) == std::string::npos ? place + ": " : "") + why + "; so it would be after this exchange");
+}
+
 void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles) {
   refuse_other_roles(roles);
-  std::vector<Takeover> takeovers;
-  for (const auto& role : exchangeable_roles()) {
-    const auto table = roles.find(role);
-    if (table != roles.end()) takeovers.push_back({role, make(wiring.host, role, table->second)});
-  }
+  auto takeovers = make_all(wiring, roles);
   const std::size_t asked = takeovers.size();
   Before before(wiring, run, built);
-  for (auto& takeover : takeovers) wiring.exchange(takeover.role, takeover.made);
+  const auto make_again = [&](const std::string& role, const Plugin& plugin) {
+    auto& again = takeovers.emplace_back(Takeover{role, make(wiring.host, role, wiring.table_of(plugin))});
+    wiring.exchange(again.role, again.made);
+    wiring.bus.replace(*again.made.plugin, *again.next);
+    take_over(wiring, run, built, again);
+  };
+  swap(wiring, takeovers);
   try {
-    wiring.refuse_contradictions();
+    listen_and_refuse_contradictions(wiring, takeovers);
     drop_gradients(run);
     for (const auto& takeover : takeovers) {
       take_over(wiring, run, built, takeover);
@@ -164,13 +225,10 @@ void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& ro
       if (is_same && takeover.role == Precision::role) before.restore_values();
     }
     if (roles.count(Optimizer::role) == 0 && before.has_other_owned(run)) {
-      auto& again = takeovers.emplace_back(
-          Takeover{Optimizer::role, make(wiring.host, Optimizer::role, wiring.table_of(*wiring.optimizer))});
-      wiring.exchange(again.role, again.made);
-      take_over(wiring, run, built, again);
+      make_again(Optimizer::role, *wiring.optimizer);
     }
   } catch (...) {
-    for (auto& takeover : takeovers) wiring.exchange(takeover.role, takeover.made);
+    swap(wiring, takeovers);
     before.restore(wiring, run);
     throw;
   }

@@ -23,6 +23,10 @@ void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& ro
 // Throws what the tables alone show to be wrong.
 void try_exchange(const Wiring& wiring, const Table& roles);
 
+// Throws where plugins would contradict each other with these tables, in whatever order they come with the others that
+// may be asked for. Leaves the wiring as it was.
+void refuse_what_never_fits(Wiring& wiring, const Table& roles, const std::vector<Table>& asked);
+
 // Notices of what is used in this step for the first time.
 void tell_exchanged(const Wiring& wiring, Run& run);
 

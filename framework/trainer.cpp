@@ -380,6 +380,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
       if (accumulation_->gathers()) samples_of_batch(run);  // now, for the first batch is a whole one
       if (epochs > 0) run.steps = steps_of(epochs, run);
     }
+    refuse_exchanges_that_never_fit();
   });
   run.recompute = [this, &run] {
     const auto loss = run.loss, found_inf = run.found_inf, overflow = run.overflow;
@@ -395,10 +396,23 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
   };
 }
 
+void Trainer::refuse_exchanges_that_never_fit() {
+  std::vector<Table> asked;
+  for (const auto& [asker, roles] : tried_) asked.push_back(roles);
+  for (const auto& [asker, roles] : tried_) {
+    called_ = asker;
+    refuse_what_never_fits(wiring_, roles, asked);
+  }
+}
+
 Control Trainer::control(Run& run) {
   Control control;
   control.exchange = [this](const Table& roles, bool only_try) {
-    if (only_try) return try_exchange(wiring_, roles);
+    if (only_try) {
+      try_exchange(wiring_, roles);
+      if (!roles.empty()) tried_.emplace_back(called_, roles);
+      return;
+    }
     for (const auto& [role, table] : roles) asked_.insert_or_assign(role, table);
   };
   control.keep_snapshots = [this](std::int64_t every, std::int64_t keep) { rewind_.keep(every, keep); };

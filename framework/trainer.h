@@ -119,6 +119,7 @@ class Trainer {
   void loop(Run& run);
   void complete_outcome(const Run& run);
   void exchange_what_is_asked(Run& run);
+  void refuse_exchanges_that_never_fit();
   void attributed(const Run& run, const std::function<void()>& body);
 
   Wiring& wiring_;
@@ -136,6 +137,7 @@ class Trainer {
   const std::atomic<int>& stop_;
   BuiltModel built_;
   Table asked_;  // by Control::exchange, since the last exchange
+  std::vector<std::pair<const Plugin*, Table>> tried_;  // what plugins may ask for later
   Rewind rewind_;
   Repeat repeat_;
   Undo undo_;

@@ -365,7 +365,10 @@ TEST_CASE("exchange: what is asked for in one step is exchanged together, and a 
       train(fp32 + after(5, "precision = {use = 'fp16'}") + after(5, "scaler = {use = 'dynamic', init_scale = 1e6}")) ==
       train(fp32 + after(5, to_fp16) + after(1000, to_bf16)));
   const TemporaryFolder output;
-  Small run(fp32 + after(5, "precision = {use = 'fp16'}"), output.path().string());
+  Small run(fp32, output.path().string());
+  run.on(Event::StepEnd, [](Run& now) {
+    if (now.step + 1 == 5) now.control.exchange(from_toml({"precision = {use = 'fp16'}"}), false);
+  });
   const auto thrown = thrown_by([&] { run.train(); });
   CHECK(thrown.kind == 2);
   CHECK(says(thrown.text, "precision/fp16: `use` needs a loss scaler"));
@@ -382,6 +385,88 @@ TEST_CASE("exchange: a table that is wrong is refused before the run begins") {
   CHECK(says(refusal("precision = {use = 'bf61'}").text, "0.toml:21: no precision is called \"bf61\""));
   CHECK(says(refusal("precision = {use = 'bf16', levle = 1}").text, "0.toml:21: precision/bf16: `levle`"));
   CHECK(says(refusal("task = {use = 'mlp'}").text, "0.toml:21: `task` cannot be exchanged"));
+  CHECK(says(refusal("precision = {use = 'fp16'}").text,
+             "0.toml:21: precision/fp16: `use` needs a loss scaler, or small gradients vanish, and the scaler is "
+             "scaler/none; add [scaler] use = \"dynamic\"; so it would be after this exchange"));
+}
+
+TEST_CASE("exchange: any precision with any scaler is refused before the run begins, or carried out") {
+  const std::vector<std::string> precisions = {
+      "", "{use = 'fp32'}", "{use = 'bf16'}", "{use = 'fp16'}", "{use = 'fp16', level = 'O2'}", "{use = 'bf16', level = 'O3'}"};
+  const std::vector<std::string> scalers = {"", "none", "dynamic", "static", "per_layer", "statistical"};
+  int refused = 0, carried_out = 0;
+  for (const std::string start : {fp32, bf16, fp16, "[precision]\nuse = 'bf16'\nlevel = 'O2'\n"}) {
+    for (const auto& precision : precisions) {
+      for (const auto& scaler : scalers) {
+        if (precision.empty() && scaler.empty()) continue;
+        std::string to = precision.empty() ? "" : "precision = " + precision + "\n";
+        if (!scaler.empty()) to += "scaler = {use = '" + scaler + "'}\n";
+        CAPTURE(start);
+        CAPTURE(to);
+        const bool is_fp16 = says(precision.empty() ? start : precision, "fp16");
+        const bool is_scaled = scaler.empty() ? start == fp16 : scaler != "none";
+        const bool is_16_bits = says(precision.empty() ? start : precision, "level");
+        const TemporaryFolder output;
+        std::unique_ptr<Small> run;
+        const auto thrown =
+            thrown_by([&] { run = std::make_unique<Small>(start + after(2, to), output.path().string()); });
+        CHECK((run == nullptr) == (is_fp16 && !is_scaled));
+        if (run == nullptr) {
+          CHECK(thrown.kind == 2);
+          CHECK_MESSAGE(says(thrown.text, "0.toml:"), thrown.text);
+          refused += 1;
+          continue;
+        }
+        run->stop_after(4);
+        const auto at_the_swap = thrown_by([&] { run->train(); });
+        if (scaler == "per_layer" && is_16_bits) {  // known when the weights are
+          CHECK(says(at_the_swap.text, "use precision level O1; nothing was exchanged after step 2"));
+          continue;
+        }
+        CHECK(at_the_swap == Thrown{});
+        CHECK(run->run.step == 4);
+        if (!scaler.empty()) CHECK(run->wiring->scaler->id() == "scaler/" + scaler);
+        carried_out += 1;
+      }
+    }
+  }
+  CHECK(refused > 10);
+  CHECK(carried_out > 80);
+}
+
+TEST_CASE("exchange: what fits only with what another asks for is not refused beforehand") {
+  CHECK(without_notices(train(fp32 + after(4, "scaler = {use = 'dynamic', init_scale = 1e6}") +
+                              after(9, "precision = {use = 'fp16'}"))) ==
+        without_notices(train(fp32 + after(4, "scaler = {use = 'dynamic', init_scale = 1e6}") +
+                              after(9, "precision = {use = 'fp16'}\nscaler = {use = 'dynamic', init_scale = 1e6}"))));
+  const auto refusal = [](const std::string& text) {
+    const TemporaryFolder output;
+    return thrown_by([&] { Small run(text, output.path().string()); }).text;
+  };
+  CHECK(says(refusal(fp32 + after(4, "scaler = {use = 'none'}") + after(9, "precision = {use = 'fp16'}")),
+             "0.toml:26: precision/fp16: `use` needs a loss scaler"));
+  const auto in_backward = [&](const std::string& to) {
+    const auto config = from_toml({base + after(2, to), "[optimizer]\nin_backward = true\n"});
+    return thrown_by([&] { SmallRun run(config); }).text;
+  };
+  CHECK(says(in_backward(to_fp16), "`in_backward` updates weights before scaler/dynamic"));
+  CHECK(says(in_backward("accumulation = {use = 'fit'}"), "`in_backward` frees each gradient as it is used"));
+  CHECK(in_backward(to_bf16).empty());
+}
+
+TEST_CASE("exchange: what is only tried leaves no trace") {
+  for (const char* to : {to_fp16, "precision = {use = 'fp16'}", to_masters, "accumulation = {use = 'fixed', pieces = 3}"}) {
+    CAPTURE(to);
+    Stopped run{std::string(fp32)};
+    const auto before = everything(run);
+    const auto plugins = run.wiring->plugins();
+    const auto thrown = thrown_by([&] { vernier::refuse_what_never_fits(*run.wiring, from_toml({to}), {}); });
+    CHECK(thrown.text.empty() == (std::string(to) != "precision = {use = 'fp16'}"));
+    CHECK(run.wiring->plugins() == plugins);
+    CHECK(equal(everything(run), before));
+    run.train();
+    CHECK(result_of(run) == train(fp32));
+  }
 }
 
 TEST_CASE("exchange: asked for at RunBegin it holds from the first step on") {
