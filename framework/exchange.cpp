@@ -45,6 +45,10 @@ class Before {
     const torch::NoGradGuard no_grad;
     for (auto [tensor, data] : data_) tensor.copy_(data);
   }
+  bool has_other_model() const {
+    return std::ranges::any_of(
+        data_, [](const auto& each) { return each.first.scalar_type() != each.second.scalar_type(); });
+  }
   // A precision may put other tensors into the optimizer's hands, or another dtype into the same.
   bool has_other_owned(const Run& run) const {
     return !std::ranges::equal(owned_, run.parameters, [](const auto& before, const Parameter& now) {
@@ -224,6 +228,7 @@ void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& ro
       const bool is_same = is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
       if (is_same && takeover.role == Precision::role) before.restore_values();
     }
+    if (roles.count(Scaler::role) == 0 && before.has_other_model()) make_again(Scaler::role, *wiring.scaler);
     if (roles.count(Optimizer::role) == 0 && before.has_other_owned(run)) {
       make_again(Optimizer::role, *wiring.optimizer);
     }

@@ -469,6 +469,27 @@ TEST_CASE("exchange: what is only tried leaves no trace") {
   }
 }
 
+TEST_CASE("exchange: a scaler that cannot go with the weights of another precision is asked, the others keep their scale") {
+  constexpr const char* per_layer = "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'per_layer'\n";
+  const auto whole = train(per_layer);
+  Stopped run{std::string(per_layer)};
+  const State before = everything(run);
+  const auto thrown = thrown_by([&] { run.exchange("precision = {use = 'fp16', level = 'O2'}"); });
+  CHECK(thrown.kind == 2);
+  CHECK_MESSAGE(says(thrown.text, "scaler/per_layer: "), thrown.text);
+  CHECK(says(thrown.text, "use precision level O1; nothing was exchanged after step 5"));
+  CHECK(equal(everything(run), before));
+  CHECK(run.is_in(torch::kFloat32, torch::kFloat32));
+  run.train();
+  CHECK(result_of(run) == whole);
+
+  Stopped dynamic{std::string(fp16)};
+  const State scale = copy_of(dynamic.wiring->scaler->save());
+  dynamic.exchange("precision = {use = 'fp16', level = 'O2'}");
+  CHECK(equal(dynamic.wiring->scaler->save(), scale));
+  CHECK(dynamic.wiring->exchanged.size() == 1);
+}
+
 TEST_CASE("exchange: asked for at RunBegin it holds from the first step on") {
   const TemporaryFolder output;
   Small run(std::string(fp32), output.path().string());
