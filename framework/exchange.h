@@ -16,8 +16,8 @@ BuiltModel built_model(const torch::nn::Module& model);
 
 // Makes, attaches and prepares the plugins that the tables name, and hands over what the old ones knew; those are
 // destroyed. A new precision finds the model as the task built it, with the values of the masters where there are some,
-// and the optimizer is made anew where its tensors are, the scaler where the model's dtype is another, which it may refuse. What throws leaves wiring and run as they were; the error says
-// the table's place.
+// and the optimizer is made anew where its tensors are, the scaler where the model's dtype is another, which it may refuse.
+// What throws leaves wiring and run as they were; the error says the table's place.
 void exchange(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles);
 
 // Throws what the tables alone show to be wrong.

@@ -6,7 +6,8 @@
 // began elsewhere, the loss's scale. One scale a layer: R. Zhao et al., Adaptive Loss Scaling for Mixed Precision Training,
 // 2019 (arXiv 1910.12385); FairScale's LayerwiseGradientScaler. Factors within one backward are ours.
 //   init_scale = 65536        of the loss, which follows PyTorch's law
-//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the loss's scale, doubles
+//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the loss's scale, doubles; the
+//                             layers begin at different places of it, and so double in turn
 //   max_factor = 256          powers of two; a layer's factor begins at 1 and goes no higher, and no lower than its inverse
 //   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; others have their own
 //   min_scale = 6.103515625e-05   of the loss
@@ -155,7 +156,10 @@ class PerLayerScaler final : public vernier::Scaler {
     assign_units();
     scaled_.factors = torch::ones({count_}, torch::dtype(torch::kFloat32).device(run.device));
     scaled_.inverses = scaled_.factors.clone();
-    good_ = torch::zeros({count_}, torch::dtype(torch::kInt32).device(run.device));
+    // In turn: were all doubled in one step, as many layers could overflow one after the other.
+    std::vector<std::int64_t> turns;
+    for (std::int64_t i = 0; i < count_; ++i) turns.push_back(i * law_.growth_interval / count_);
+    good_ = torch::tensor(turns, torch::kInt64).to(run.device, torch::kInt32);
     scaled_.culprits->flags.assign(static_cast<std::size_t>(count_), {});
     watch_.start(run, scale_->value(), law_.min_scale);
   }

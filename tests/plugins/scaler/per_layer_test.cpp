@@ -271,12 +271,20 @@ TEST_CASE("per_layer: factors double after a row of good steps, up to their end;
   const auto x = torch::randn({4, 3, 6, 6}), target = torch::randint(0, 5, {4});
   Fixture fixture(net, {{"growth_interval", value(2)}, {"max_factor", value(4.0)}, {"group", list<std::string>({"*t*"})}});
   REQUIRE(fixture.factors().numel() == 3);  // twice and last; the model's own; norm
-  const std::vector<float> expected = {1, 2, 2, 4, 4, 4};
-  for (const float factor : expected) {
+  const std::vector<float> first = {1, 2, 2, 4, 4, 4}, last = {2, 2, 4, 4, 4, 4};  // half a turn apart
+  for (std::size_t i = 0; i < first.size(); ++i) {
     fixture.gradients([&] { return net->loss(x, target); });
     fixture.end_step();
-    CHECK(fixture.factors().eq(factor).all().item<bool>());
+    CHECK(fixture.factors().equal(torch::tensor({first[i], first[i], last[i]})));
   }
+  Fixture in_turn(net, {{"growth_interval", value(30)}, {"group", list<std::string>({"*t*"})}});
+  for (int i = 0; i < 30; ++i) {
+    const auto before = in_turn.factors().clone();
+    in_turn.gradients([&] { return net->loss(x, target); });
+    in_turn.end_step();
+    CHECK(in_turn.factors().ne(before).sum().item<int>() <= 1);
+  }
+  CHECK(in_turn.factors().eq(2).all().item<bool>());
   CHECK(refusal([&] { Fixture(net, {{"group", list<std::string>({"nothing"})}}); }).find("no layer") != std::string::npos);
   const auto shadowed = refusal([&] { Fixture(net, {{"group", list<std::string>({"*", "last"})}}); });
   CHECK(shadowed.find("\"last\", and all its layers belong to patterns that stand before it") != std::string::npos);
