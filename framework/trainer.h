@@ -64,7 +64,7 @@ class Trainer {
   bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
 
   // Trains from run.step to run.steps, with a checkpoint at the end, at a signal, and where something throws between
-  // two steps, or in one before its update. What throws is told as RunFailed and rethrown with plugin and step.
+  // two steps, or in one before its update; but none of weights that are not finite. What throws is told as RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
 
   // What train() returned, or where it threw what is known then.
@@ -114,6 +114,8 @@ class Trainer {
   std::int64_t samples_of_batch(const Run& run);
   std::int64_t steps_of(std::int64_t epochs, Run& run);
   void save_what_is_whole(Run& run);
+  static bool is_spoiled(const Run& run);
+  void save_unless_spoiled(Run& run);
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
   static void begin_metrics(Run& run);
   void loop(Run& run);

@@ -4,6 +4,7 @@
 #include <vernier/memory.h>
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "snapshot.h"
@@ -140,7 +141,7 @@ void Trainer::loop(Run& run) {
     conclude(run);
   }
   outcome_.signal = is_finished(run) ? 0 : stop_.load();
-  if (saved_step_ != run.step) save(run);
+  if (saved_step_ != run.step) save_unless_spoiled(run);
   if (const auto last = fates_.last(); last && last->is_skipped) {  // on a GPU
     Fates::tell(run, run.step, *last);
     if (last->has_overflowed) run.amp.add_overflow();
@@ -165,7 +166,7 @@ void Trainer::conclude(Run& run) {
   if (!is_validated) return;
   exchange_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
   if (rewind_.due(run.step)) rewind_.add(run.step, snapshot(run));
-  if (checkpoint_->due(run)) save(run);
+  if (checkpoint_->due(run)) save_unless_spoiled(run);
 }
 
 void Trainer::end_epoch(Run& run) {
@@ -234,16 +235,29 @@ void Trainer::save(Run& run) {
   saved_step_ = run.step;
 }
 
+// It would be the newest, from which the run is gone on with, and older ones make room for it.
+bool Trainer::is_spoiled(const Run& run) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : run.parameters) {
+    if (parameter.latest().isfinite().all().item<bool>()) continue;
+    log(Level::warning, "trainer",
+        c10::str("no checkpoint is made after step ", run.step, ": ", parameter.name, " is not finite"));
+    return true;
+  }
+  return false;
+}
+
+// Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them.
+void Trainer::save_unless_spoiled(Run& run) {
+  const bool is_suspect = run.loss.defined() && !std::isfinite(run.loss.item<double>());
+  if (!is_suspect || !is_spoiled(run)) save(run);
+}
+
 // Hours of training need not be lost with a step that failed, where what it worked on is whole.
 void Trainer::save_what_is_whole(Run& run) {
   const bool is_new = run.step > 0 && run.step != saved_step_;
   if (!is_whole_ || !is_new || called_ == wiring_.checkpoint.get()) return;
-  const torch::NoGradGuard no_grad;
-  for (const auto& parameter : run.parameters) {
-    if (parameter.latest().isfinite().all().item<bool>()) continue;
-    // It would be the newest, from which the run is gone on with.
-    return log(Level::info, "trainer", "no checkpoint is made: " + parameter.name + " is not finite");
-  }
+  if (is_spoiled(run)) return;
   try {
     save(run);
   } catch (...) {

@@ -183,3 +183,22 @@ TEST_CASE("fate: a loss that is not finite is told where nobody else looks") {
     CHECK(told[0].starts_with(is_checked ? "step_skipped step=2" : "non_finite step=2 what=loss"));
   }
 }
+
+TEST_CASE("fate: weights that are not finite are in no checkpoint, those of a skipped update are") {
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  for (const bool is_skipped : {false, true}) {
+    toy::Toy run;
+    run.run.steps = 5;
+    run.memory().every = 1;
+    run.on(Event::LossReady, [](Run& now) {
+      if (now.step == 2) now.piece_loss = now.piece_loss * HUGE_VAL;
+    });
+    run.on(Event::GradientsReady, [is_skipped](Run& now) {
+      if (now.step == 2 && is_skipped) now.found_inf = torch::ones({});
+    });
+    run.prepare().train(run.run);
+    const std::vector<std::int64_t> all{1, 2, 3, 4, 5}, sound{1, 2};
+    CHECK(run.memory().steps == (is_skipped ? all : sound));
+  }
+  vernier::set_log_sink(nullptr);
+}

@@ -12,7 +12,7 @@
 #define VERNIER_API __attribute__((visibility("default")))
 
 // Counts the changes of the SDK's headers; tests/sdk/abi_test.cpp fails when they change and this does not.
-#define VERNIER_ABI 2
+#define VERNIER_ABI 3
 
 #ifdef __has_feature  // clang
 #define VERNIER_HAS_FEATURE(x) __has_feature(x)
