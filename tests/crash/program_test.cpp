@@ -59,7 +59,8 @@ int errors_in(const std::string& text) {
       errors += 1;
     } else {
       const auto who = line.substr(0, line.find(": "));
-      CHECK_MESSAGE((who == "checkpoint/rolling" || who == "output" || says(who, "monitor/jsonl")), line);
+      const bool is_known = who == "checkpoint/rolling" || who == "output" || who == "summary.json";
+      CHECK_MESSAGE((is_known || says(who, "monitor/jsonl")), line);
     }
   }
   return errors;
