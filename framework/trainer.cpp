@@ -91,6 +91,7 @@ void Trainer::keep_for_looks(Run& run) {
     undo_update_.keep(run, wiring_, looks_, repeat_.is_asked() && repeat_.is_untouched(run));
   } catch (...) {
     looks_.clear();
+    undo_update_ = {};  // what it had copied by then
     log(Level::warning, "trainer", c10::str("the update of step ", run.step + 1, " is not looked at, for it cannot be kept: ",
                                             caught().message));
   }

@@ -64,7 +64,8 @@ class Trainer {
   bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
 
   // Trains from run.step to run.steps, with a checkpoint at the end, at a signal, and where something throws between
-  // two steps, or in one before its update; but none of weights that are not finite. What throws is told as RunFailed and rethrown with plugin and step.
+  // two steps, or in one before its update; on a CPU none of weights that are not finite. What throws is told as
+  // RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
 
   // What train() returned, or where it threw what is known then.

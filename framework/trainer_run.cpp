@@ -247,9 +247,10 @@ bool Trainer::is_spoiled(const Run& run) {
   return false;
 }
 
-// Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them.
+// Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them. On a
+// GPU the host would wait for the update, and a save holds it up for its copy alone.
 void Trainer::save_unless_spoiled(Run& run) {
-  const bool is_suspect = run.loss.defined() && !std::isfinite(run.loss.item<double>());
+  const bool is_suspect = !run.learns_late && run.loss.defined() && !std::isfinite(run.loss.item<double>());
   if (!is_suspect || !is_spoiled(run)) save(run);
 }
 

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <map>
 #include <random>
 
+#include "host_syncs.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -201,4 +203,30 @@ TEST_CASE("fate: weights that are not finite are in no checkpoint, those of a sk
     CHECK(run.memory().steps == (is_skipped ? all : sound));
   }
   vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("fate: where the host learns late, a step reads no number of it, with any scaler and the usual callbacks") {
+  // LossScale computes on the host where the device is a CPU; by operators it reads nothing (loss_scale_test.cpp).
+  const std::map<std::string, int> on_a_cpu = {{"none", 0}, {"static", 0}, {"dynamic", 1}, {"statistical", 0}, {"per_layer", 2}};
+  for (const auto& [scaler, of_loss_scale] : on_a_cpu) {
+    CAPTURE(scaler);
+    toy::Toy run;
+    run.run.learns_late = true;
+    run.run.steps = 6;
+    run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/" + scaler);
+    run.wiring.optimizer = make_plugin<vernier::Optimizer>("optimizer/adamw");
+    for (const char* name : {"recovery", "schedule", "ema"}) {
+      run.wiring.callbacks.push_back(make_plugin<vernier::Callback>("callback/" + std::string(name)));
+    }
+    run.wiring.callbacks.push_back(make_plugin<vernier::Callback>("callback/clip_norm", {{"max_norm", {1.0, ""}}}));
+    auto& trainer = run.prepare();
+    for (int step = 0; step < 6; ++step) {
+      CAPTURE(step);
+      const int reads = host_syncs_of([&] { trainer.step(run.run); });
+      // Scale and, a step late, weights are looked at once in a hundred steps.
+      if (run.run.step % 100 > 1) CHECK(reads == of_loss_scale);
+      run.run.notices.clear();
+      run.run.step += 1;
+    }
+  }
 }
