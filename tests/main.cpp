@@ -1,3 +1,38 @@
-// The main of every test program.
+// The main of every test program. The cases of a file share a process: none leaves anything behind for the next.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <torch/utils.h>
+#include <vernier/memory.h>
+#include <vernier/plugin.h>
+
+namespace {
+
+class FreshState final : public doctest::IReporter {
+ public:
+  explicit FreshState(const doctest::ContextOptions&) {}
+  void test_case_start(const doctest::TestCaseData&) override {
+    vernier::set_log_sink(nullptr);
+    vernier::limit_memory(torch::kCPU, 0);
+    at::set_num_threads(threads_);
+    torch::manual_seed(0);
+  }
+  void report_query(const doctest::QueryData&) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats&) override {}
+  void test_case_reenter(const doctest::TestCaseData&) override {}
+  void test_case_end(const doctest::CurrentTestCaseStats&) override {}
+  void test_case_exception(const doctest::TestCaseException&) override {}
+  void subcase_start(const doctest::SubcaseSignature&) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData&) override {}
+  void log_message(const doctest::MessageData&) override {}
+  void test_case_skipped(const doctest::TestCaseData&) override {}
+
+ private:
+  int threads_ = at::get_num_threads();
+};
+
+REGISTER_LISTENER("fresh", 1, FreshState);
+
+}  // namespace

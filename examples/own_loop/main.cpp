@@ -1,7 +1,7 @@
 // A loop of your own with Vernier's toolkit: mixed precision with loss scaling, clipping, a fused AdamW, and a model
 // that is saved and loaded again. Nothing here knows of plugins, TOML or the runner.
 #include <torch/nn.h>
-#include <vernier/sdk.h>
+#include <vernier/toolkit.h>
 
 #include <iostream>
 

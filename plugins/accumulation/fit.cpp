@@ -1,16 +1,16 @@
-// fit: each batch in as few pieces as fit into memory. Their size is predicted, not found by failing: single samples of the
-// first batch are trained and measured, then pieces of up to eight times the largest that was measured, as long as they
-// are seen to fit. The bytes of a piece are the largest of some moments', each a fixed part and a part per sample; hence
+// fit: each batch in as few micro-batches as fit into memory. Their size is predicted, not found by failing: single samples of the
+// first batch are trained and measured, then micro-batches of up to eight times the largest that was measured, as long as they
+// are seen to fit. The bytes of a micro-batch are the largest of some moments', each a fixed part and a part per sample; hence
 // they are convex in its samples, and bytes per sample fall: a line between two measurements, and one through zero beyond
 // the last, are never too low. After the first update, when the optimizer has its memory, the size is computed anew, with
-// every piece measured until it stands still. Where a piece finds no memory all the same, the batch is trained again in
+// every micro-batch measured until it stands still. Where a micro-batch finds no memory all the same, the batch is trained again in
 // smaller ones (of half the size, where the bytes do not explain it), nothing is lost, and larger ones are tried again
 // later, after twice as long where that fails. Memory is [run] memory_limit, or what the system gives (free_memory in
 // vernier/memory.h). With a limit the sizes are the same in every run; what the system gives may differ. A checkpoint
 // keeps them.
 //   margin = 0.03            share of what is free that stays so
-//   largest = 0              the most samples of a piece; 0: as many as fit
-//   try_larger_after = 100   steps until a larger piece is tried again, where one found no memory
+//   largest = 0              the most samples of a micro-batch; 0: as many as fit
+//   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
 //   weight = "samples"       or "tokens"
 //   weight_column = -1, padding = -100
 #include <algorithm>
@@ -19,26 +19,26 @@
 #include <iterator>
 #include <map>
 
-#include "pieces.h"
+#include "micro_batches.h"
 
 class FitAccumulation final : public vernier::Accumulation {
  public:
   explicit FitAccumulation(vernier::Options& options)
       : margin_(options.get("margin", 0.03, "share of what is free that stays so", vernier::between(0, 0.9))),
-        largest_(options.get("largest", 0, "the most samples of a piece; 0: as many as fit", vernier::at_least(0))),
+        largest_(options.get("largest", 0, "the most samples of a micro-batch; 0: as many as fit", vernier::at_least(0))),
         try_after_(options.get("try_larger_after", 100,
-                               "steps until a larger piece is tried again, where one found no memory", vernier::at_least(1))),
+                               "steps until a larger micro-batch is tried again, where one found no memory", vernier::at_least(1))),
         weight_(options) {}
 
   void attach(vernier::Bus& bus) override {
     using vernier::Event;
     bus.on(Event::StepBegin, [this](vernier::Run& run) { begin_step(run); });
     bus.on(Event::BatchReady, [this](vernier::Run& run) {
-      end_piece();
-      begin_piece(run);
+      end_micro_batch();
+      begin_micro_batch(run);
     });
     bus.on(Event::GradientsReady, [this](vernier::Run& run) {
-      end_piece();
+      end_micro_batch();
       if (is_learning() && !points_.empty()) chosen_ = fitting(run, room(run));  // the whole batch went through
       is_first_time_ = false;
     });
@@ -51,26 +51,27 @@ class FitAccumulation final : public vernier::Accumulation {
     if (device_.is_cpu() && vernier::memory_limit(device_) == 0) {
       vernier::limit_memory(device_, vernier::allocated_memory(device_).now + vernier::free_memory(device_));
     }
-    run.control.keep_for_repeat(*this);
+    run.control->want(vernier::Stage::batch, *this);
   }
 
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
-    pieces_begun_ = 0;
+    micro_batches_begun_ = 0;
     largest_batch_ = std::max(largest_batch_, bytes_of(batch));
     if (!is_learning()) return weight_.weighed(at_most(batch, size_));
-    // Gradients come with the first piece, so only later ones are measured. The last, the rest of the batch, is the one
+    // Gradients come with the first micro-batch, so only later ones are measured. The last, the rest of the batch, is the one
     // that is looked at before it is tried.
     auto sizes = points_.empty() ? std::vector<std::int64_t>{1, 1, 2} : std::vector<std::int64_t>{1, next_};
     sizes.push_back(batch.samples);
-    std::vector<vernier::Batch> pieces;
-    for (std::int64_t i = 0, first = 0; first < batch.samples; first += pieces.back().samples) {
-      pieces.push_back(batch.narrow(first, std::min(sizes[static_cast<std::size_t>(i++)], batch.samples - first)));
+    std::vector<vernier::Batch> micro_batches;
+    for (std::int64_t i = 0, first = 0; first < batch.samples; first += micro_batches.back().samples) {
+      micro_batches.push_back(batch.narrow(first, std::min(sizes[static_cast<std::size_t>(i++)], batch.samples - first)));
     }
-    return weight_.weighed(std::move(pieces));
+    return weight_.weighed(std::move(micro_batches));
   }
 
-  bool split_finer(vernier::Run& run) override {
-    const auto failed = run.piece.samples;
+  bool can_shrink() const override { return true; }
+  bool shrink(vernier::Run& run) override {
+    const auto failed = run.micro_batch.samples;
     measuring_ = {};
     if (std::exchange(is_too_much_, false)) {
       const auto fits = fitting(run, room_), measured = points_.rbegin()->first;
@@ -84,14 +85,14 @@ class FitAccumulation final : public vernier::Accumulation {
     }
     // A little too much, or for a reason that its bytes do not tell.
     const auto fits = points_.empty() ? failed : fitting(run, room(run));
-    const auto size = run.control.least(fits < failed ? fits : failed / 2);
+    const auto size = run.control->all_reduce_min(fits < failed ? fits : failed / 2);
     if (size == 0 || failed == 1) return false;
     wanted_ = fits < failed ? size : std::max({wanted_, size_, failed});
     size_ = size;
     const bool has_held = run.step - changed_at_ > waits_;
     waits_ = waits_ == 0 || has_held ? try_after_ : 2 * waits_;
     changed_at_ = run.step;
-    run.notice("out_of_memory", {{"piece", failed}, {"smaller", size_}});
+    run.notice("out_of_memory", {{"micro_batch", failed}, {"smaller", size_}});
     return true;
   }
 
@@ -133,7 +134,7 @@ class FitAccumulation final : public vernier::Accumulation {
   }
 
  private:
-  struct Piece {
+  struct MicroBatch {
     std::int64_t samples = 0, before = 0;  // bytes that stood there before it
   };
 
@@ -152,22 +153,22 @@ class FitAccumulation final : public vernier::Accumulation {
     }
   }
 
-  void begin_piece(vernier::Run& run) {
+  void begin_micro_batch(vernier::Run& run) {
     measuring_ = {};
-    pieces_begun_ += 1;
+    micro_batches_begun_ += 1;
     if (is_settled_ || !is_first_time_) return;
     if (is_learning() && !points_.empty()) {
       refuse_too_much(run, std::min(reach(), fitting(run, room(run))));
-    } else if (pieces_begun_ == 1 && run.updates > 0) {
+    } else if (micro_batches_begun_ == 1 && run.updates > 0) {
       settle(run);
     }
     vernier::reset_peak_memory(device_);
-    measuring_ = {run.piece.samples, vernier::allocated_memory(device_).now};
+    measuring_ = {run.micro_batch.samples, vernier::allocated_memory(device_).now};
   }
 
   // The trainer has the batch split again.
   void refuse_too_much(const vernier::Run& run, std::int64_t fits) {
-    is_too_much_ = run.piece.samples > std::max<std::int64_t>(1, fits);
+    is_too_much_ = run.micro_batch.samples > std::max<std::int64_t>(1, fits);
     TORCH_CHECK_WITH(OutOfMemoryError, !is_too_much_, "the rest of the batch would not fit");
   }
 
@@ -175,21 +176,21 @@ class FitAccumulation final : public vernier::Accumulation {
   void settle(vernier::Run& run) {
     const auto fits = fitting(run, room(run));
     is_settled_ = std::exchange(has_trained_with_optimizer_, true) && std::abs(fits - wanted_) <= wanted_ / 50;
-    if (size_ == wanted_) size_ = fits;  // else a piece found no memory, and what is thought to fit has to wait
+    if (size_ == wanted_) size_ = fits;  // else a micro-batch found no memory, and what is thought to fit has to wait
     wanted_ = is_settled_ ? std::min(fits, wanted_) : fits;
     size_ = std::min(size_, wanted_);
     refuse_too_much(run, fits);
     if (is_settled_) {
-      info("pieces of ", size_, " samples, which take ", vernier::memory_text(bytes_of(size_)), " of the ",
+      info("micro-batches of ", size_, " samples, which take ", vernier::memory_text(bytes_of(size_)), " of the ",
            vernier::memory_text(room_), " that are free");
     }
   }
 
-  void end_piece() {
-    const auto piece = std::exchange(measuring_, {});
-    if (piece.samples == 0 || pieces_begun_ < 2) return;
-    auto& bytes = points_[piece.samples];
-    bytes = std::max(bytes, vernier::allocated_memory(device_).peak - piece.before);
+  void end_micro_batch() {
+    const auto micro_batch = std::exchange(measuring_, {});
+    if (micro_batch.samples == 0 || micro_batches_begun_ < 2) return;
+    auto& bytes = points_[micro_batch.samples];
+    bytes = std::max(bytes, vernier::allocated_memory(device_).peak - micro_batch.before);
   }
 
   // Never too low: see above.
@@ -213,7 +214,7 @@ class FitAccumulation final : public vernier::Accumulation {
       const auto middle = (fits + fails) / 2;
       (bytes_of(middle) <= free ? fits : fails) = middle;
     }
-    const auto size = run.control.least(fits);
+    const auto size = run.control->all_reduce_min(fits);
     return largest_ > 0 ? std::min(size, largest_) : size;
   }
 
@@ -223,17 +224,17 @@ class FitAccumulation final : public vernier::Accumulation {
     return bytes;
   }
 
-  // What a piece will find free that is not the first: gradients of the model stand there then, those of masters do not.
+  // What a micro-batch will find free that is not the first: gradients of the model stand there then, those of masters do not.
   // A batch on the same device may be the short one of an epoch's end.
   std::int64_t room(vernier::Run& run) {
     auto room = vernier::free_memory(device_);
     for (const auto& parameter : run.parameters) {
-      const auto& gradient = parameter.owned.grad();
+      const auto& gradient = parameter.master.grad();
       if (!parameter.model.grad().defined()) room -= static_cast<std::int64_t>(parameter.model.nbytes());
-      if (gradient.defined() && !parameter.owned.is_same(parameter.model)) room += static_cast<std::int64_t>(gradient.nbytes());
+      if (gradient.defined() && !parameter.master.is_same(parameter.model)) room += static_cast<std::int64_t>(gradient.nbytes());
     }
     if (device_.is_cpu()) room += bytes_of(run.batch) - largest_batch_;
-    return room_ = run.control.least(room);
+    return room_ = run.control->all_reduce_min(room);
   }
 
   double margin_;
@@ -241,19 +242,19 @@ class FitAccumulation final : public vernier::Accumulation {
   Weight weight_;
   torch::Device device_ = torch::kCPU;
 
-  std::int64_t size_ = 0;           // of a piece, at most; 0: not known yet
-  std::int64_t next_ = 0;           // while it is not: the piece to measure
-  std::map<std::int64_t, std::int64_t> points_;  // by samples of a piece: its bytes, as measured
+  std::int64_t size_ = 0;           // of a micro-batch, at most; 0: not known yet
+  std::int64_t next_ = 0;           // while it is not: the micro-batch to measure
+  std::map<std::int64_t, std::int64_t> points_;  // by samples of a micro-batch: its bytes, as measured
   bool is_settled_ = false, has_trained_with_optimizer_ = false;
   std::int64_t wanted_ = 0;         // where memory was found missing: the size that was thought to fit
   std::int64_t waits_ = 0, changed_at_ = 0;  // steps until a larger one is tried, and since when
 
   std::int64_t chosen_ = 0;         // what size_ is to be in the next step: this one may be run again as it was
   bool is_first_time_ = false;      // that the step's gradients are computed
-  Piece measuring_;                 // the one in work; bytes: those that stood there before
-  std::int64_t pieces_begun_ = 0;   // of the batch
-  bool is_too_much_ = false;        // the piece in work was not tried
-  std::int64_t refused_after_ = 0;  // the largest piece that was measured when one was not tried last
+  MicroBatch measuring_;                 // the one in work; bytes: those that stood there before
+  std::int64_t micro_batches_begun_ = 0;   // of the batch
+  bool is_too_much_ = false;        // the micro-batch in work was not tried
+  std::int64_t refused_after_ = 0;  // the largest micro-batch that was measured when one was not tried last
   std::int64_t room_ = 0;           // as it was looked at last
   std::int64_t largest_batch_ = 0;  // bytes
 };

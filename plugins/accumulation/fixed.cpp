@@ -1,27 +1,27 @@
-// fixed: each batch in the same number of pieces, of sizes that differ by one sample at most. Memory falls with the
-// size of a piece; the gradient stays that of the whole batch.
-//   pieces = 1                 a batch of fewer samples (the tail of an epoch) is split into single samples
-//   piece_size = 0             instead: the most samples of a piece
-//   weight = "samples"         or "tokens", see pieces.h
+// fixed: each batch in the same number of micro-batches, of sizes that differ by one sample at most. Memory falls with the
+// size of a micro-batch; the gradient stays that of the whole batch.
+//   micro_batches = 1                 a batch of fewer samples (the tail of an epoch) is split into single samples
+//   micro_batch_size = 0             instead: the most samples of a micro-batch
+//   weight = "samples"         or "tokens", see micro_batches.h
 //   weight_column = -1, padding = -100
-#include "pieces.h"
+#include "micro_batches.h"
 
 class FixedAccumulation final : public vernier::Accumulation {
  public:
   explicit FixedAccumulation(vernier::Options& options)
-      : pieces_(options.get("pieces", 1, "in how many pieces a batch is trained", vernier::at_least(1))),
-        piece_size_(options.get("piece_size", 0, "instead of pieces: the most samples of one; 0: pieces says it",
+      : micro_batches_(options.get("micro_batches", 1, "in how many micro-batches a batch is trained", vernier::at_least(1))),
+        micro_batch_size_(options.get("micro_batch_size", 0, "instead of micro_batches: the most samples of one; 0: micro_batches decides",
                                 vernier::at_least(0))),
         weight_(options) {
-    if (piece_size_ > 0 && options.given("pieces")) options.refuse("piece_size", "and `pieces` say the same; give one");
+    if (micro_batch_size_ > 0 && options.given("micro_batches")) options.refuse("micro_batch_size", "and `micro_batches` say the same; give one");
   }
 
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     largest_ = std::max(largest_, batch.samples);
-    refuse_more_than_a_batch("pieces", pieces_);
-    refuse_more_than_a_batch("piece_size", piece_size_);
-    return weight_.weighed(piece_size_ > 0 ? at_most(batch, piece_size_)
-                                           : evenly(batch, std::min(pieces_, batch.samples)));
+    refuse_more_than_a_batch("micro_batches", micro_batches_);
+    refuse_more_than_a_batch("micro_batch_size", micro_batch_size_);
+    return weight_.weighed(micro_batch_size_ > 0 ? at_most(batch, micro_batch_size_)
+                                           : evenly(batch, std::min(micro_batches_, batch.samples)));
   }
 
   vernier::State save() const override {
@@ -39,7 +39,7 @@ class FixedAccumulation final : public vernier::Accumulation {
                          vernier::Error::Kind::configuration);
   }
 
-  std::int64_t pieces_, piece_size_;
+  std::int64_t micro_batches_, micro_batch_size_;
   Weight weight_;
   std::int64_t largest_ = 0;  // batch so far: a smaller one is the tail of an epoch
 };

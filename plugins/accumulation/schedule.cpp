@@ -4,13 +4,13 @@
 //   effective_batch_size   required: samples of an update, a list, multiples of the task's batch_size: [32, 64, 128]
 //   from = [0]             the steps or epochs from which on each holds: [0, 1000, 4000]
 //   by = "steps"           or "epochs"
-//   piece_size = 0         the most samples of a piece; 0: the task's batch_size
+//   micro_batch_size = 0         the most samples of a micro-batch; 0: the task's batch_size
 //   weight = "samples"     or "tokens"
 //   weight_column = -1, padding = -100
 #include <algorithm>
 #include <functional>
 
-#include "pieces.h"
+#include "micro_batches.h"
 
 class ScheduleAccumulation final : public Gathering {
  public:
@@ -30,7 +30,7 @@ class ScheduleAccumulation final : public Gathering {
     if (from_.front() != 0 || std::ranges::adjacent_find(from_, std::greater_equal<>()) != from_.end()) {
       options.refuse("from", "must begin with 0 and grow");
     }
-    refuse_larger_piece(options, std::ranges::max(sizes_));
+    refuse_larger_micro_batch(options, std::ranges::max(sizes_));
   }
 
  private:

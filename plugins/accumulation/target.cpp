@@ -1,10 +1,10 @@
-// target: an update trains on so many samples, which are several of the task's batches; how many pieces that is follows
+// target: an update trains on so many samples, which are several of the task's batches; how many micro-batches that is follows
 // from it.
 //   target_effective_batch_size   required: samples of an update, a multiple of the task's batch_size
-//   piece_size = 0                the most samples of a piece; 0: the task's batch_size
+//   micro_batch_size = 0                the most samples of a micro-batch; 0: the task's batch_size
 //   weight = "samples"            or "tokens"
 //   weight_column = -1, padding = -100
-#include "pieces.h"
+#include "micro_batches.h"
 
 class TargetAccumulation final : public Gathering {
  public:
@@ -13,7 +13,7 @@ class TargetAccumulation final : public Gathering {
         target_(options.require<std::int64_t>("target_effective_batch_size",
                                               "samples of an update, a multiple of the task's batch_size",
                                               vernier::at_least(1))) {
-    if (target_ > 0) refuse_larger_piece(options, target_);  // 0: only described
+    if (target_ > 0) refuse_larger_micro_batch(options, target_);  // 0: only described
   }
 
  private:

@@ -1,6 +1,7 @@
-// clip_norm: scales all gradients down where their common norm is over a limit, after unscaling (Pascanu et al., ICML
-// 2013; torch.nn.utils.clip_grad_norm_). The norm before, "grad_norm", stays on the device. Float32 gradients are not
-// touched here where the order is 2: the factor goes into run.grad_scale, and the optimizer's pass divides by it.
+// clip_norm: scales all gradients down where their common norm is above a limit, after unscaling. Sources: Pascanu et
+// al., ICML 2013; torch.nn.utils.clip_grad_norm_. The norm before clipping is run.grad_norm and the metric "grad_norm";
+// it stays on the device. Where the order is 2, float32 gradients are not changed here: the factor goes into
+// run.grad_scale, and the optimizer divides by it in its own pass.
 //   max_norm = 1.0
 //   norm_type = 2.0   the order p of the norm; inf for the largest element
 #include <vernier/sdk.h>
@@ -14,8 +15,10 @@ class ClipNorm final : public vernier::Callback {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::GradientsReady,
-           [this](vernier::Run& run) { run.metrics.set("grad_norm", clip(run)); });
+    bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) {
+      run.grad_norm = clip(run);
+      run.metrics.set("grad_norm", run.grad_norm);
+    });
   }
 
  private:

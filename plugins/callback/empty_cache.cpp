@@ -1,11 +1,12 @@
-// empty_cache: gives memory back that is kept for later use, every so many steps: on a GPU what LibTorch's caching allocator
-// holds and nobody uses, as torch.cuda.empty_cache() does; on a CPU the C library's free pages (malloc_trim). For other
-// programs on the same device, or after a part of the run that took more than the rest will. It makes no room for this run's
-// own tensors, which take that memory anyway, but where it is in pieces that do not fit. No number of the run changes.
+// empty_cache: gives unused memory back to the system, every so many steps: on a GPU the memory that LibTorch's caching
+// allocator holds, as torch.cuda.empty_cache() does, and on a CPU the free pages of the C library (malloc_trim). It is
+// for other programs on the same device, and for runs of which one part takes more memory than the rest. It makes no
+// room for the run's own tensors, which take that memory anyway, unless it is in blocks that do not fit. It changes no
+// result.
 //   every = 100    steps
-//   above = 0.0    only where more than this share of what is held is unused; 0: always
-// The next steps get the memory anew, and on a GPU the host waits for the device. How much came back is logged, each time
-// at level debug and in all at the end.
+//   above = 0.0    only if more than this share of the memory held is unused; 0: always
+// The next steps get the memory again, and on a GPU the host waits for the device. The log says how much came back: the
+// first time, and in all at the end; with --debug each time.
 #include <ATen/DeviceAccelerator.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -32,10 +33,11 @@ Memory memory_of(c10::Device device) {
   }
   constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = at::accelerator::getDeviceStats(device.index());
-  return {static_cast<double>(stats.reserved_bytes[all].current), static_cast<double>(stats.allocated_bytes[all].current)};
+  return {static_cast<double>(stats.reserved_bytes[all].current),
+          static_cast<double>(stats.allocated_bytes[all].current)};
 }
 
-// What the system has given: of a process its resident pages, for malloc_trim changes none of malloc's own counts.
+// Bytes that the system has given. On a CPU these are the resident pages, since malloc_trim changes no count of malloc.
 double taken_from_system(c10::Device device) {
   if (!device.is_cpu()) return memory_of(device).held;
   double pages = 0, resident = 0;
@@ -47,7 +49,8 @@ class EmptyCache final : public vernier::Callback {
  public:
   explicit EmptyCache(vernier::Options& options)
       : every_(options.get("every", 100, "steps from one time to the next", vernier::at_least(1))),
-        above_(options.get("above", 0.0, "only where more than this share is unused; 0: always", vernier::between(0, 1))) {}
+        above_(options.get("above", 0.0, "only if more than this share is unused; 0: always", vernier::between(0, 1))) {
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepEnd, [this](Run& run) {
@@ -70,7 +73,7 @@ class EmptyCache final : public vernier::Callback {
     const double came_back = std::max(before - taken_from_system(run.device), 0.0);
     given_back_ += came_back;
     times_ += 1;
-    vernier::log(vernier::Level::debug, id(),
+    vernier::log(times_ == 1 ? vernier::Level::info : vernier::Level::debug, id(),
                  c10::str("step ", run.step + 1, ": gave ", std::llround(came_back / 1e6), " MB back"));
   }
 

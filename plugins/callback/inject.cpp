@@ -15,7 +15,7 @@
 //   milliseconds = 100   what a slow step takes longer
 //   transient = false    not again where the same step is run again, as a fault of the hardware would not
 //
-// It comes in the first piece of a batch. An activation is what the first operation with a weight of the layer gives in
+// It comes in the first micro-batch of a batch. An activation is what the first operation with a weight of the layer gives in
 // forward, as it lies in memory: what is made from it in forward and backward sees the fault. A gradient is that of the
 // layer's weight, in backward, before unscaling; an activation_gradient the one that comes back to the activation. A
 // weight stays as it was made. A layer that is computed again in backward (activation checkpointing) has the fault again,
@@ -76,7 +76,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     bus.on(Event::BatchReady, [this](Run& run) {
       remove_hooks();
       if (where_ == "input" && what_ != "slow") refuse_without_numbers(run);
-      if (!run.loss.defined()) begin(run);  // the first piece
+      if (!run.loss.defined()) begin(run);  // the first micro-batch
     });
     bus.on(Event::LossReady, [this](Run& run) {
       guard_.reset();
@@ -173,10 +173,10 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   // The step, or the batch; of several in an update the one that is due.
   std::int64_t number(const Run& run) const {
     if (at_batch_ == 0) return run.step + 1;
-    for (auto batch = run.drawn + 1; batch < run.drawn + run.batches; ++batch) {
+    for (auto batch = run.batches_drawn + 1; batch < run.batches_drawn + run.batches; ++batch) {
       if (is_due(batch)) return batch;
     }
-    return run.drawn + run.batches;
+    return run.batches_drawn + run.batches;
   }
 
   bool is_due(std::int64_t number) const {
@@ -232,7 +232,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   }
 
   void change_input(Run& run) {
-    for (auto& tensor : run.piece.tensors) {
+    for (auto& tensor : run.micro_batch.tensors) {
       if (!tensor.is_floating_point()) continue;
       tensor = tensor.clone();  // the task's own may be the same
       return tell(run, "", change(tensor, "input"));
@@ -247,8 +247,8 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
         return change(weight.variable_data(), parameter.name);
       };
       const auto count = change_one(parameter.model);
-      const bool has_master = !parameter.latest().is_same(parameter.model);
-      if (has_master) change_one(parameter.latest());
+      const bool has_master = !parameter.best().is_same(parameter.model);
+      if (has_master) change_one(parameter.best());
       tell(run, parameter.name, count);
     }
   }
@@ -283,7 +283,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   bool is_value() const { return what_ == "inf" || what_ == "nan"; }
 
   std::int64_t change_loss(Run& run) const {
-    run.piece_loss = run.piece_loss * (is_value() ? value() : multiplier());
+    run.micro_batch_loss = run.micro_batch_loss * (is_value() ? value() : multiplier());
     return 1;
   }
 
@@ -328,7 +328,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
 
   void refuse_without_numbers(const Run& run) const {
     const auto is_real = [](const torch::Tensor& tensor) { return tensor.is_floating_point(); };
-    if (std::ranges::any_of(run.piece.tensors, is_real)) return;
+    if (std::ranges::any_of(run.micro_batch.tensors, is_real)) return;
     options_->refuse("where",
                      "is \"input\", and this task's batches have no floating-point numbers (they are tokens or "
                      "labels); take \"activation\" with the first layer");
@@ -339,7 +339,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     if (has_come_ || run.step < run.steps) return;
     const bool is_of_batch = at_batch_ > 0;
     warn("nothing was injected in this run, which ended after ", is_of_batch ? "batch " : "step ",
-         is_of_batch ? run.drawn : run.step, ": ", is_of_batch ? "at_batch" : "at_step", " is ",
+         is_of_batch ? run.batches_drawn : run.step, ": ", is_of_batch ? "at_batch" : "at_step", " is ",
          is_of_batch ? at_batch_ : at_step_);
   }
 

@@ -1,7 +1,7 @@
-// schedule: the learning rate over the run: a linear warm-up, then constant, linear or cosine (Loshchilov and Hutter,
-// SGDR, ICLR 2017) down to a last factor. Counts updates that were applied: a skipped one does not use the schedule up.
+// schedule: changes the learning rate over the run: a linear warm-up, then constant, linear or cosine (Loshchilov and
+// Hutter, SGDR, ICLR 2017) down to a last factor. It counts applied updates: a skipped update does not advance it.
 //   kind = "cosine"      constant | linear | cosine
-//   warmup_steps = 0     applied updates from 1/(warmup_steps + 1) of the rate to all of it
+//   warmup_steps = 0     applied updates from 1/(warmup_steps + 1) of the rate to the full rate
 //   decay_steps = 0      applied updates, warm-up included, until final_factor is reached; 0: all that are planned
 //   final_factor = 0.0   of the learning rate, where the decay ends
 #include <vernier/sdk.h>
@@ -18,6 +18,9 @@ class Schedule final : public vernier::Callback {
         decay_(options.get("decay_steps", 0, "applied updates until final_factor, warm-up included; 0: all planned",
                            vernier::at_least(0))),
         final_(options.get("final_factor", 0.0, "share of the learning rate at the end", vernier::between(0, 1))) {
+    for (const char* key : {"decay_steps", "final_factor"}) {
+      if (kind_ == "constant" && options.given(key)) options.refuse(key, "is for kind = \"linear\" or \"cosine\"");
+    }
     if (decay_ != 0 && decay_ <= warmup_) options.refuse("decay_steps", "must be over `warmup_steps`, or 0");
   }
 

@@ -1,8 +1,8 @@
-// switch: puts other plugins into roles while the run runs, once: after a step, or where a metric crosses a line.
+// switch: puts other plugins into roles once in mid-run: after a step, or when a metric crosses a line.
 //   at_step = 0    after so many steps; 0: not by the step
-//   metric = ""    a metric by name, or "loss"; looked at after each step and each validation
-//   above = inf    switches where the metric is over it
-//   below = -inf   switches where the metric is under it
+//   metric = ""    a metric by name, or "loss"; it is checked after each step and each validation
+//   above = inf    switches when the metric is above it
+//   below = -inf   switches when the metric is below it
 //   to             required: by role the table of its plugin from then on, as in
 //
 //   [[callback]]
@@ -12,7 +12,7 @@
 //   precision = {use = "fp16"}
 //   scaler = {use = "dynamic"}
 //
-// What happens then stands in docs/architecture.md. A metric costs a look at the device in each step.
+// docs/architecture.md describes a swap. With a metric the host waits for the device in each step.
 #include <vernier/sdk.h>
 
 #include <cmath>
@@ -21,9 +21,9 @@ class Switch final : public vernier::Callback {
  public:
   explicit Switch(vernier::Options& options)
       : at_step_(options.get("at_step", 0, "switches after so many steps; 0: not by the step", vernier::at_least(0))),
-        metric_(options.get("metric", "", "looked at after each step and each validation; or \"loss\"")),
-        above_(options.get("above", HUGE_VAL, "switches where the metric is over it")),
-        below_(options.get("below", -HUGE_VAL, "switches where the metric is under it")),
+        metric_(options.get("metric", "", "checked after each step and each validation; or \"loss\"")),
+        above_(options.get("above", HUGE_VAL, "switches when the metric is above it")),
+        below_(options.get("below", -HUGE_VAL, "switches when the metric is below it")),
         to_(options.require<vernier::Table>("to", "by role the table of its plugin from then on")) {
     const bool has_line = options.given("above") || options.given("below");
     if (!metric_.empty() && !has_line) options.refuse("metric", "needs a line: add `above` or `below`");
@@ -38,11 +38,11 @@ class Switch final : public vernier::Callback {
     bus.on(vernier::Event::Validated, [this](vernier::Run& run) {
       look(run, run.step);
       if (metric_.empty() || is_known_) return;
-      warn("no plugin has measured \"", metric_, "\" so far: it switches by nothing; monitor/jsonl shows what there is");
-      is_known_ = true;  // told once
+      warn("no plugin has set the metric \"", metric_, "\" so far; monitor/jsonl shows all metrics that are set");
+      is_known_ = true;  // warns once
     });
   }
-  void prepare(vernier::Run& run) override { run.control.exchange(to_, /*only_try=*/true); }
+  void prepare(vernier::Run& run) override { run.control->try_swap(to_); }
 
   vernier::State save() const override {
     vernier::State state;
@@ -55,7 +55,7 @@ class Switch final : public vernier::Callback {
   void look(vernier::Run& run, std::int64_t steps) {
     if (has_switched_ || !(steps == at_step_ || has_crossed(run))) return;
     has_switched_ = true;
-    run.control.exchange(to_, /*only_try=*/false);
+    run.control->swap(to_);
   }
   bool has_crossed(const vernier::Run& run) {
     if (metric_.empty()) return false;

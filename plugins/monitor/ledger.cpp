@@ -41,7 +41,7 @@ class Ledger final : public vernier::Monitor {
       if (!is_measured(run) && run.step > 0) return;
       if (!ledger_) open(run);
       ledger_->begin_update();
-      updates_ = true;  // an optimizer may run the pieces once more: that is its memory
+      updates_ = true;  // an optimizer may run the micro-batches once more: that is its memory
     });
     bus.on(Event::StepEnd, [this](const Run& run) {
       if (ledger_) end(run);
@@ -54,9 +54,9 @@ class Ledger final : public vernier::Monitor {
 
   void open(const Run& run) {
     std::vector<torch::Tensor> masters;
-    for (const auto& parameter : run.parameters) masters.push_back(parameter.owned);
+    for (const auto& parameter : run.parameters) masters.push_back(parameter.master);
     ledger_.emplace(*run.model, std::move(masters));
-    ledger_->hold("batch", run.piece.tensors);
+    ledger_->hold("batch", run.micro_batch.tensors);
     ledger_->hold("optimizer", optimizer_);
   }
 

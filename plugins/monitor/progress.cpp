@@ -1,11 +1,12 @@
-// progress: how far the run is, on stderr: a bar in the last line of a terminal, else plain lines.
+// progress: shows on stderr how far the run is: a bar in the last line of a terminal, and plain lines elsewhere.
 //   bar = "auto"     a bar where stderr is a terminal; or "always", "never"
 //   every = 50       steps between plain lines; the last step always has one
 //   interval = 0.1   seconds between two drawings of the bar
-//   rate = "auto"    tokens a second where the task counts them, else steps; or "steps", "samples", "tokens"
-// Skipped updates and overflows are told where there are any, with their share of the steps. Validation results and notices
-// have lines of their own. Steps are counted from 1, the rate and the time left are those of this process without its
-// validations. The host waits for the device only where it draws.
+//   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"
+// After loss, learning rate and scale it shows skipped updates and overflows where there are any, with their share of
+// the steps, and at most three metrics of other plugins. Validation results and notices have lines of their own. Steps
+// are counted from 1. The rate and the time left are those of this process, without its validations. The host waits for
+// the device only to draw.
 #include <ATen/DeviceAccelerator.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -72,7 +73,7 @@ double memory_in_use(torch::Device device) {
   return static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-// Counts and the time they took, where what is some seconds old weighs little.
+// Counts and the time they took. What is some seconds old weighs little.
 class Rate {
  public:
   void restart(Clock::time_point now) { last_ = now; }
@@ -96,7 +97,7 @@ class Screen {
  public:
   // A line that stays, above the one that is drawn.
   void line(const std::string& text) { write((drawn_.empty() ? "" : clear_line) + text + '\n' + drawn_); }
-  // Over what was drawn before. No longer than a line of the terminal: what wraps cannot be drawn over.
+  // Draws over the last drawing. The text must fit into a line of the terminal, since a wrapped line cannot be redrawn.
   void draw(const std::string& text) {
     drawn_ = text;
     write('\r' + text + "\x1b[K");
@@ -119,7 +120,7 @@ class Screen {
     while (!text.empty()) {
       const auto written = ::write(STDERR_FILENO, text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return;  // a terminal that was closed is no reason to say more
+      if (written < 0) return;  // a closed terminal is not worth an error
       text.remove_prefix(static_cast<std::size_t>(written));
     }
   }
@@ -127,7 +128,7 @@ class Screen {
   std::string drawn_;
 };
 
-// False only where the environment names another encoding: terminals are UTF-8 unless somebody says otherwise.
+// False only where the environment names another encoding.
 bool speaks_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
@@ -154,7 +155,7 @@ std::string bar(double share, std::size_t width, bool utf8) {
 // A part of the line; all are ASCII, so a byte is a column.
 struct Field {
   std::string text;
-  int importance;  // those of the least are left out where the terminal is narrow
+  int importance;  // a narrow terminal shows the most important fields
 };
 
 std::size_t width_of(const std::vector<Field>& fields) {
@@ -169,7 +170,7 @@ std::string join(const std::vector<Field>& fields) {
   return text;
 }
 
-// Fills a width: first the fields that matter most, the bar before the last of them.
+// Fills a width with a bar and fields. The least important fields are dropped first, and the bar before the last three.
 std::string fit(std::vector<Field> fields, double share, std::size_t columns, bool utf8) {
   constexpr std::size_t smallest_bar = 8, largest_bar = 24, around_bar = 4;
   const auto less = [](const Field& a, const Field& b) { return a.importance < b.importance; };
@@ -236,7 +237,7 @@ class Progress final : public vernier::Monitor {
 
   bool has_gone_back(std::int64_t step) const { return static_cast<double>(step) <= counted_[0]; }
 
-  // What lay between the last two steps was no training, or was given up.
+  // The time since the last step was a validation, or the steps before were undone by a rewind.
   void count_from_here(const Run& run, std::int64_t step) {
     validated_ = false;
     counted_ = counts(run, step);
@@ -273,6 +274,7 @@ class Progress final : public vernier::Monitor {
       add(0, c10::str("overflows ", overflows) + print(" (%.2g%%)", 100 * run.amp.overflow_ratio()));
     }
     if (underflow_) add(0, "underflow " + print("%.2g%%", 100 * *underflow_));
+    for (const auto& metric : other_metrics(run)) add(-1, metric);
     if (const auto rate = shown_rate(run); !rate.empty()) add(5, rate);
     add(2, short_number(memory_in_use(run.device)) + "B");
     if (saving_ >= 0) add(6, "saving " + print("%.0f%%", 100 * saving_));
@@ -280,7 +282,22 @@ class Progress final : public vernier::Monitor {
     return fields;
   }
 
-  // On a GPU the last step's is not known yet.
+  // "grad_norm 0.512": metrics of the step that the line does not show anyway.
+  std::vector<std::string> other_metrics(const Run& run) const {
+    static constexpr std::array<const char*, 5> not_shown = {"learning_rate", "scale", "underflow", "micro_batches",
+                                                             "batch"};
+    constexpr std::size_t most = 3;
+    std::vector<std::string> texts;
+    for (const auto* metric : run.metrics.set_now()) {
+      const bool is_of_step = std::ranges::find(of_step_, metric->name) != of_step_.end();
+      if (!is_of_step || std::ranges::find(not_shown, metric->name) != not_shown.end()) continue;
+      texts.push_back(metric->name + " " + print("%.4g", metric->value()));
+      if (texts.size() == most) break;
+    }
+    return texts;
+  }
+
+  // On a GPU the result of the last update is not known yet.
   static std::int64_t skipped_updates(const Run& run, std::int64_t step) {
     return step - run.updates - (run.device.is_cpu() ? 0 : 1);
   }
@@ -316,7 +333,7 @@ class Progress final : public vernier::Monitor {
     screen_.line(text);
   }
 
-  // Those of one name may be of several kinds: a rewind is no skip.
+  // Notices of one name may be of several kinds: a rewind is not a skip.
   static std::string kind_of(const Notice& notice) {
     for (const auto& [key, detail] : notice.details) {
       const auto* action = std::get_if<std::string>(&detail);
@@ -325,7 +342,7 @@ class Progress final : public vernier::Monitor {
     return notice.name;
   }
 
-  // Many of one kind would hide all else: after the first ten of it there is one a second.
+  // Many notices of one kind would hide all others. After the first ten of a kind there is one per second.
   void tell_notices(const Run& run, std::int64_t step) {
     for (const auto& notice : run.notices) {
       if (notice.name == "checkpoint_progress") {  // a number in the line, not a line
@@ -370,9 +387,9 @@ class Progress final : public vernier::Monitor {
   Rate rate_;
   std::array<double, 3> counted_ = {};  // steps, samples, tokens at the last measurement
   bool validated_ = false;              // since the last step
-  std::optional<double> underflow_;     // as it was measured last
-  double saving_ = -1;                  // share of the checkpoint in work that is written, or -1
-  std::vector<std::string> of_step_;    // metrics of the last step drawn, to tell validation's from them
+  std::optional<double> underflow_;     // the last measurement
+  double saving_ = -1;                  // share of the current checkpoint that is written, or -1
+  std::vector<std::string> of_step_;    // metrics of the last step drawn; others are those of a validation
   std::map<std::string, Told> told_;
 };
 

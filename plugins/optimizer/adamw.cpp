@@ -1,19 +1,19 @@
-// adamw: Adam with decoupled weight decay (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019),
-// one fused pass, the numbers of torch.optim.AdamW(fused=True).
+// adamw: Adam with decoupled weight decay, in one fused pass, with the numbers of torch.optim.AdamW(fused=True).
+// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019.
 //   learning_rate = 0.001
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-8
 //   weight_decay = 0.01
 //   no_decay = []      names of parameters without weight decay, * for any text: ["*.bias", "*.ln_*"]
 //   amsgrad = false
-//   state = "float32"  in what the two averages are kept: float32 (the weights' dtype, as in PyTorch), bf16 (rounded by
-//                      chance, Gupta et al., ICML 2015), 8bit (block-wise quantised, Dettmers et al., ICLR 2022)
-//   in_backward = false   use and free each gradient in backward
+//   state = "float32"  of the two averages: float32 (the dtype of the weights, as in PyTorch), bf16 (with stochastic
+//                      rounding, Gupta et al., ICML 2015), 8bit (block-wise quantised, Dettmers et al., ICLR 2022)
+//   in_backward = false   uses and frees each gradient in backward
 #include <fnmatch.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
 
-#include "in_backward.h"
+#include "fused_step.h"
 
 class AdamWPlugin final : public vernier::Optimizer {
  public:
@@ -26,21 +26,20 @@ class AdamWPlugin final : public vernier::Optimizer {
                  .amsgrad = options.get("amsgrad", false, "use the largest mean of squares so far")},
         no_decay_(options.get("no_decay", std::vector<std::string>{}, "names without weight decay, * for any text")),
         state_(options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept")),
-        in_backward_(options) {
+        fused_(options, options_.lr) {
     if (state_ == "bf16") options_.state = vernier::AdamState::bfloat16;
     if (state_ == "8bit") options_.state = vernier::AdamState::eight_bit;
-    if (options_.amsgrad && state_ != "float32") options.refuse("state", "is float32 where amsgrad keeps a third average");
+    if (options_.amsgrad && state_ != "float32")
+      options.refuse("state", "is float32 where amsgrad keeps a third average");
   }
 
-  void attach(vernier::Bus& bus) override {
-    in_backward_.attach(bus, [this](vernier::Run& run, bool updates) {
-      set_rate(run);
-      optimizer_->step_in_backward(updates);
-    });
-  }
+  void attach(vernier::Bus& bus) override { fused_.attach(bus); }
 
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
+    return fused_.contradiction(other, bus);
+  }
   void prepare(vernier::Run& run) override {
-    in_backward_.prepare(run, "adamw");
+    fused_.refuse_masters(run, "adamw");
     refuse_small_eps(run);
     refuse_16_bits(run);
     options_.seed = run.seed;
@@ -51,41 +50,29 @@ class AdamWPlugin final : public vernier::Optimizer {
     for (const auto& parameter : run.parameters) {
       auto& group = is_plain(parameter.name) ? plain : decayed;
       auto& names = is_plain(parameter.name) ? plain_names : names_;
-      group.parameters.push_back(parameter.owned);
+      group.parameters.push_back(parameter.master);
       names.push_back(parameter.name);
     }
     names_.insert(names_.end(), plain_names.begin(), plain_names.end());
-    optimizer_ = std::make_unique<vernier::AdamW>(std::vector{decayed, plain});
+    fused_.start(std::make_unique<vernier::AdamW>(std::vector{decayed, plain}));
   }
 
-  void step(vernier::Run& run) override {
-    set_rate(run);
-    if (in_backward_.is_on()) {
-      optimizer_->step_in_backward(false);
-      optimizer_->step();  // what the last piece did not reach
-      return optimizer_->zero_grad();
-    }
-    optimizer_->step(run.found_inf, run.grad_scale);
-  }
+  void step(vernier::Run& run) override { fused_.step(run); }
   bool divides_gradients() const override { return true; }
-  bool steps_in_backward() const override { return in_backward_.is_on(); }
+  bool steps_in_backward() const override { return fused_.is_in_backward(); }
 
-  // Under the parameters' names: their numbers depend on no_decay, which may be another where a run goes on.
+  // The state is under the parameters' names. Their indices depend on no_decay, which may change on resume.
   vernier::State save() const override {
-    return renamed(optimizer_->state(), [this](const std::string& number) { return names_[std::stoul(number)]; });
+    return renamed(fused_.optimizer().state(),
+                   [this](const std::string& number) { return names_[std::stoul(number)]; });
   }
   void load(const vernier::State& state) override {
-    optimizer_->load(renamed(state, [this](const std::string& name) {
+    fused_.optimizer().load(renamed(state, [this](const std::string& name) {
       return std::to_string(std::ranges::find(names_, name) - names_.begin());
     }));
   }
 
  private:
-  void set_rate(vernier::Run& run) {
-    const double rate = options_.lr * run.learning_rate_factor;
-    optimizer_->set_lr(rate);
-    run.metrics.set("learning_rate", rate);
-  }
   // Puts another text before the slash of each entry that has one.
   template <class Function>
   static vernier::State renamed(const vernier::State& state, const Function& other) {
@@ -102,11 +89,11 @@ class AdamWPlugin final : public vernier::Optimizer {
   bool is_plain(const std::string& name) const {
     return std::ranges::any_of(no_decay_, [&](const auto& pattern) { return matches(pattern, name); });
   }
-  // The squares are in the weights' dtype. In float16 those of most gradients are 0, and eps alone is what divides.
+  // The squares have the dtype of the weights. In float16 the squares of most gradients are 0, so only eps divides.
   void refuse_small_eps(const vernier::Run& run) const {
     if (options_.eps >= 1e-5) return;
     for (const auto& parameter : run.parameters) {
-      if (parameter.owned.scalar_type() != torch::kFloat16) continue;
+      if (parameter.master.scalar_type() != torch::kFloat16) continue;
       throw vernier::Error(
           c10::str("optimizer/adamw: eps = ", options_.eps, " is too small for float16 weights (", parameter.name,
                    "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"),
@@ -116,11 +103,11 @@ class AdamWPlugin final : public vernier::Optimizer {
   void refuse_16_bits(const vernier::Run& run) const {
     if (state_ == "float32") return;
     for (const auto& parameter : run.parameters) {
-      if (parameter.owned.scalar_type() == torch::kFloat32) continue;
-      throw vernier::Error(c10::str("optimizer/adamw: state = \"", state_, "\" is for float32 weights, and ",
-                                    parameter.name, " is ", parameter.owned.scalar_type(),
-                                    ": leave `state` out, or keep float32 weights"),
-                           vernier::Error::Kind::configuration);
+      if (parameter.master.scalar_type() == torch::kFloat32) continue;
+      throw vernier::Error(
+          c10::str("optimizer/adamw: state = \"", state_, "\" is for float32 weights, and ", parameter.name, " is ",
+                   parameter.master.scalar_type(), ": leave `state` out, or keep float32 weights"),
+          vernier::Error::Kind::configuration);
     }
   }
   static void refuse_unmatched(const std::string& pattern, const vernier::Run& run) {
@@ -135,9 +122,8 @@ class AdamWPlugin final : public vernier::Optimizer {
   vernier::AdamWOptions options_;
   std::vector<std::string> no_decay_;
   std::string state_;
-  InBackward in_backward_;
-  std::vector<std::string> names_;  // in the optimizer's order
-  std::unique_ptr<vernier::AdamW> optimizer_;
+  FusedStep fused_;
+  std::vector<std::string> names_;  // in the order of the optimizer
 };
 
 VERNIER_PLUGIN(AdamWPlugin, "adamw", "1.1.0")

@@ -1,11 +1,12 @@
-// fp32: every tensor in the dtype that the model has, float32 unless the task says otherwise, but for what a rule
-// lowers. On a GPU LibTorch lets convolutions use TF32, as PyTorch does.
-// Options: those of vernier/mixed_precision.h and vernier/precision_rules.h.
+// fp32: keeps every tensor in the dtype of the model, float32 unless the task says otherwise, except where a rule
+// lowers it. On a GPU LibTorch lets convolutions use TF32, as PyTorch does.
+//   level = "O1"   O0 or O1, which are the same here, so that a command line may give one to every precision
+// The other options are those of vernier/mixed_precision.h, without rounding, and of vernier/precision_rules.h.
 #include <vernier/mixed_precision.h>
 
 class Fp32 final : public vernier::MixedPrecision {
  public:
-  explicit Fp32(vernier::Options& options) : MixedPrecision(options, torch::kFloat32) {}
+  explicit Fp32(vernier::Options& options) : MixedPrecision(options, torch::kFloat32, Levels::float32) {}
 };
 
 VERNIER_PLUGIN(Fp32, "fp32", "1.1.0")

@@ -1,24 +1,24 @@
-// fp8: linear layers in 8-bit floats, each operand with a scale; the rest as in bf16. On a GPU of compute
-// capability 8.9 (9.0 for rowwise and block) it is faster than bf16, on a CPU it is emulated: the same numbers, but
-// slower. It needs no loss scaler. The layers that are called first and last, which suffer most, and those whose widths
-// are not multiples of 16 stay in bf16.
+// fp8: computes linear layers in 8-bit floats, each operand with a scale, and everything else as bf16. On a GPU of
+// compute capability 8.9 (9.0 for rowwise and block) it is faster than bf16. On a CPU it is emulated: the same numbers,
+// but slower. It needs no loss scaler. The layers that the model calls first and last, which suffer most, stay in bf16,
+// and so do layers whose widths are not multiples of 16.
 //
-// recipe = "delayed"           delayed | current | rowwise | rowwise_with_high_precision_grad_weight | block:
-//                              of what a scale is, and from when: vernier/float8_linear.h
-// format = "auto"              hybrid: E4M3 forward, E5M2 for gradients; e4m3: for all; auto: hybrid for delayed and
-//                              current, e4m3 for the others
-// margin = 0                   scales are divided by 2^margin
-// power_of_two_scales = "auto" yes | no | auto: no for delayed and current, yes for the others
-// amax_history_len = 1024      delayed: updates that are looked back on
-// amax_compute = "max"         delayed: the largest of them counts, or the "most_recent"
-// first_last_in_bf16 = true    the first update is in bf16 then, and tells which these are
-// and those of vernier/mixed_precision.h and vernier/precision_rules.h; use = "fp8" in a rule takes a layer into fp8
-// that would not be, its first and last ones too.
+//   recipe = "delayed"           delayed | current | rowwise | rowwise_with_high_precision_grad_weight | block:
+//                                what has one scale, and when it is found: vernier/float8_linear.h
+//   format = "auto"              hybrid: E4M3 forward, E5M2 for gradients; e4m3: for all; auto: hybrid for delayed and
+//                                current, e4m3 for the others
+//   margin = 0                   scales are divided by 2^margin
+//   power_of_two_scales = "auto" yes | no | auto: no for delayed and current, yes for the others
+//   amax_history_len = 1024      delayed: updates in the history of magnitudes
+//   amax_compute = "max"         delayed: the scale comes from the largest of them, or from the "most_recent"
+//   first_last_in_bf16 = true    the first update is in bf16 then, to find these layers
+// The other options are those of vernier/mixed_precision.h and vernier/precision_rules.h. A rule with use = "fp8"
+// computes a layer in fp8 that would stay in bf16, its first and last ones too.
 //
-// Micikevicius et al., FP8 Formats for Deep Learning, 2022. Recipes and defaults are those of Transformer Engine
-// (delayed: DelayedScaling, current: Float8CurrentScaling, block: Float8BlockScaling) and torchao (rowwise…). A skipped
-// update moves histories and scales as any other, as in Transformer Engine: an inf in it freezes the scale for as long
-// as it is the largest in the history.
+// Sources: Micikevicius et al., FP8 Formats for Deep Learning, 2022; recipes and defaults are those of Transformer
+// Engine (delayed: DelayedScaling, current: Float8CurrentScaling, block: Float8BlockScaling) and torchao (rowwise…). As
+// in Transformer Engine, a skipped update changes histories and scales like any other: an inf in it fixes the scale for
+// as long as it is the largest in the history.
 #include <vernier/error.h>
 #include <vernier/mixed_precision.h>
 

@@ -1,24 +1,25 @@
-// dynamic: a scale that grows until gradients overflow, and backs off. After a step with an inf or nan the update is
-// skipped and the scale is multiplied by backoff_factor; after growth_interval steps in a row without one, by
-// growth_factor. That is PyTorch's law (torch.amp.GradScaler); a preset is another project's rule with its defaults, of
-// which single options may be set otherwise. Each rule and its source: docs/scalers.md.
-//   preset = "none"       or pytorch, deepspeed, megatron, apex; none: PyTorch's law, and a floor under the scale
+// dynamic: raises the scale until gradients overflow, and then lowers it. A step whose gradients have an inf or NaN is
+// skipped, and its scale is multiplied by backoff_factor. After growth_interval steps in a row without one, the scale
+// is multiplied by growth_factor. This is the rule of torch.amp.GradScaler. A preset is the rule of another project
+// with its defaults, and each option may be set beside it. docs/scalers.md describes each rule and its source.
+//   preset = "none"       none, pytorch, deepspeed, megatron or apex; none: PyTorch's rule with a lower bound
 //   init_scale = 65536    megatron: 2^32
 //   growth_factor = 2, backoff_factor = 0.5
 //   growth_interval = 2000   deepspeed, megatron: 1000
-//   window = 0            the other name of growth_interval; only one may be given
+//   window = 0            the other name of growth_interval; only one of them may be given
 //   min_scale = 6.103515625e-05   0: none; pytorch, apex: none; deepspeed, megatron: 1
 //   max_scale = 0         0: none; apex: 2^24
-//   hysteresis = 1        the overflow at which the scale backs off; those before it, since the refill, are skips alone;
+//   hysteresis = 1        the overflow at which the scale is lowered; those before it only skip their updates;
 //                         deepspeed, megatron: 2
-//   refill = "growth"     when they are counted anew: as the scale grows, or at each good_step
-//   at_min = "stay"       an overflow at min_scale: stay there, or fail; deepspeed: fail
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is or gets there; 0: none
+//   refill = "growth"     when overflows are counted anew: when the scale grows, or at each good_step
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
-// Without a minimum the run ends before the scale is no normal float32 number any more. 2^-14, the floor of none, is
-// float16's smallest normal number: at a smaller scale the loss's own gradient loses digits. 2^40 is where the largest
-// gradient that does not overflow would, unscaled, be 0 in float16.
+// The scale stays at min_scale, or without a minimum at float32's smallest normal number. Only overflows_in_a_row ends
+// a run there, with preset deepspeed too, where DeepSpeed itself raises an error at an overflow at its minimum. The
+// minimum of preset none, 2^-14, is float16's smallest normal number: at a smaller scale the gradient of the loss
+// itself loses digits. At a scale of 2^40 even the largest gradient that does not overflow would be 0 in float16
+// without it.
 #include "scale_watch.h"
 
 namespace {
@@ -32,7 +33,9 @@ vernier::LossScaleOptions read_law(vernier::Options& options) {
   if (preset == "none") law.min_scale = 0x1p-14;
   law.init_scale = options.get("init_scale", law.init_scale, "scale of the first step", above(0));
   law.growth_factor = options.get("growth_factor", law.growth_factor, "for growing", above(1));
-  if (law.growth_factor > 0x1p16) options.refuse("growth_factor", "is beyond 65536: one step would leave all of float16's range");
+  if (law.growth_factor > 0x1p16) {
+    options.refuse("growth_factor", "is beyond 65536: one step would leave all of float16's range");
+  }
   law.backoff_factor = options.get("backoff_factor", law.backoff_factor, "for an inf or nan", between(1e-6, 0.999999));
   law.growth_interval = options.get("growth_interval", law.growth_interval, "steps without one until the scale grows",
                                     between(1, 1'000'000'000));
@@ -44,15 +47,14 @@ vernier::LossScaleOptions read_law(vernier::Options& options) {
   if (window > 0) law.growth_interval = window;
   law.min_scale = options.get("min_scale", law.min_scale, "the scale goes no lower; 0: none", at_least(0));
   law.max_scale = options.get("max_scale", law.max_scale, "the scale goes no higher; 0: none", at_least(0));
-  law.hysteresis = options.get("hysteresis", law.hysteresis, "the overflow at which the scale backs off",
-                               between(1, 1'000'000));
+  law.hysteresis =
+      options.get("hysteresis", law.hysteresis, "the overflow at which the scale backs off", between(1, 1'000'000));
   const auto refill = options.choose("refill", "growth", {"growth", "good_step"}, "when overflows are counted anew");
   if (options.given("refill") && law.hysteresis == 1) {
-    options.refuse("refill", "says when hysteresis starts anew, and hysteresis = 1 has none; raise it, or leave this out");
+    options.refuse("refill",
+                   "says when hysteresis starts anew, and hysteresis = 1 has none; raise it, or leave this out");
   }
   if (refill == "good_step") law.refill = Refill::good_step;
-  law.fails_at_min = options.choose("at_min", law.fails_at_min ? "fail" : "stay", {"stay", "fail"},
-                                    "what an overflow at min_scale does") == "fail";
   if (const auto [option, reason] = contradiction(law); !option.empty()) {
     const bool is_window = option == "growth_interval" && window > 0;
     options.refuse(is_window ? "window" : option.c_str(), reason);
@@ -71,7 +73,10 @@ class DynamicScaler final : public vernier::Scaler {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { tell(run); });
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
+      const bool reads = ScaleWatch::is_time(run);
+      watch_.end_step(run, *this, reads ? std::optional(scale_->value()) : std::nullopt);
+    });
   }
   void prepare(vernier::Run& run) override {
     scale_.emplace(run.device, law_);
@@ -79,15 +84,10 @@ class DynamicScaler final : public vernier::Scaler {
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_->tensor(); }
   void unscale(vernier::Run& run) override {
-    run.metrics.set("scale", scale_->tensor().clone());  // of this step; update() changes it in place
-    watch_.meter.measure(run);
+    watch_.begin(run, scale_->tensor());
     vernier::unscale(run, scale_->tensor());
-    found_inf_ = found_inf_.defined() ? torch::maximum(found_inf_, run.found_inf) : run.found_inf.clone();
   }
-  void update(vernier::Run&) override {
-    scale_->update(found_inf_);
-    found_inf_.reset();
-  }
+  void update(vernier::Run& run) override { scale_->update(run.found_inf); }
 
   vernier::State save() const override {
     auto state = scale_->save();
@@ -100,22 +100,9 @@ class DynamicScaler final : public vernier::Scaler {
   }
 
  private:
-  void tell(vernier::Run& run) {
-    watch_.bound.count(run, *this);
-    if (!ScaleWatch::is_time(run)) return;
-    const double now = scale_->value();
-    watch_.tell(run, now);
-    if (!scale_->is_exhausted()) return;
-    const auto why = law_.min_scale > 0 ? c10::str("gradients still overflow at min_scale = ", now)
-                                        : c10::str("gradients still overflow at a scale of ", now,
-                                                   ", and a smaller one is no normal float32 number");
-    run.control.fail(*this, why + ": " + OverflowBound::remedy);
-  }
-
   vernier::LossScaleOptions law_;
   ScaleWatch watch_;
   std::optional<vernier::LossScale> scale_;
-  torch::Tensor found_inf_;  // of all passes of a step, and of the gradients alone: a listener's veto is no overflow
 };
 
 VERNIER_PLUGIN(DynamicScaler, "dynamic", "1.1.0")

@@ -1,4 +1,4 @@
-// none: the loss is not scaled and gradients are not checked. No options.
+// none: leaves the loss as it is and does not check the gradients. It has no options.
 #include <vernier/sdk.h>
 
 class NoScaler final : public vernier::Scaler {

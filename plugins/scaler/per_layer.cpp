@@ -1,25 +1,28 @@
-// per_layer: a scale of the loss, and for each layer a factor of its own, by which its gradients are larger than those
-// around it. Each operation with a layer's weight takes the gradient of its output times the factor, and gives those of
-// its inputs and weights divided by it. So all that leaves a layer, residual sums and tied weights included, has the one
-// scale of the loss, while the layer's own products use float16's range. Factors are powers of two: gradients that are
-// finite and not too small keep their bits. An overflow that began in a layer lowers that layer's factor alone; one that
-// began elsewhere, the loss's scale. One scale a layer: R. Zhao et al., Adaptive Loss Scaling for Mixed Precision Training,
-// 2019 (arXiv 1910.12385); FairScale's LayerwiseGradientScaler. Factors within one backward are ours.
-//   init_scale = 65536        of the loss, which follows PyTorch's law
-//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the loss's scale, doubles; the
-//                             layers begin at different places of it, and so double in turn
-//   max_factor = 256          powers of two; a layer's factor begins at 1 and goes no higher, and no lower than its inverse
-//   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; others have their own
+// per_layer: scales the loss, and the gradients inside each layer by a further factor of that layer. An operation with
+// a layer's weight multiplies the gradient of its output by the factor, and divides the gradients of its inputs and
+// weights by it. So everything outside the layer, such as residual sums and tied weights, has the scale of the loss
+// alone, while the layer's own products use the whole range of float16. Factors are powers of two, so gradients that
+// are finite and not too small keep their bits. An overflow that began in a layer lowers the factor of that layer; any
+// other overflow lowers the scale of the loss. Source: R. Zhao et al., Adaptive Loss Scaling for Mixed Precision
+// Training, 2019 (arXiv 1910.12385), and FairScale's LayerwiseGradientScaler, which have one scale for each layer.
+// Factors within one backward pass are our own.
+//   init_scale = 65536        of the loss, which follows PyTorch's rule
+//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the scale of the loss,
+//                             doubles; the layers start at different points of it, so they double in turn
+//   max_factor = 256          a power of two; a layer's factor starts at 1 and stays between 1/max_factor and this
+//   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; each other layer
+//                             has a factor of its own
 //   min_scale = 6.103515625e-05   of the loss
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is or gets there; 0: none
-//   measure_every = 100       steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
-// Weights must be float32 (precision level O1): what is kept in a layer's own products would be lost again in 16 bits.
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
+//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+// Weights must be float32 (precision level O1): 16-bit weight gradients would lose again what the factors save.
 #include <fnmatch.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <vernier/layers.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "scale_watch.h"
@@ -29,7 +32,7 @@ namespace {
 using vernier::Event;
 using vernier::Values;
 
-// Where overflows of a step began: a flag for each factor.
+// In which layers the overflows of a step began: a flag for each factor.
 struct Culprits {
   std::vector<torch::Tensor> flags;  // 0-dim bool, undefined for none
   void add(std::size_t unit, const torch::Tensor& flag) {
@@ -49,7 +52,7 @@ torch::Tensor is_finite(const torch::Tensor& gradient) {
   return values.sum(torch::kFloat32).isfinite();  // inf and nan spread; finite 16-bit numbers cannot overflow
 }
 
-// The identity, but that the gradient is multiplied.
+// The identity in forward; multiplies the gradient in backward.
 class Multiply final : public torch::autograd::Node {
  public:
   Multiply(std::shared_ptr<Call> call, torch::Tensor factor, bool is_output)
@@ -120,17 +123,18 @@ class PerLayerScaler final : public vernier::Scaler {
   explicit PerLayerScaler(vernier::Options& options) : watch_(options) {
     using namespace vernier;
     law_.init_scale = options.get("init_scale", law_.init_scale, "scale of the loss in the first step", above(0));
-    law_.growth_interval = options.get("growth_interval", law_.growth_interval, "steps without an overflow until it grows",
-                                       between(1, 1'000'000'000));
+    law_.growth_interval = options.get("growth_interval", law_.growth_interval,
+                                       "steps without an overflow until it grows", between(1, 1'000'000'000));
     law_.min_scale = options.get("min_scale", 0x1p-14, "of the loss", above(0));
     most_ = options.get("max_factor", 256.0, "of a layer, a power of two", between(2, 0x1p24));
     groups_ = options.get("group", std::vector<std::string>{}, "patterns of layers that share a factor");
     int exponent = 0;
-    if (std::frexp(most_, &exponent) != 0.5) options.refuse("max_factor", "must be a power of two, so that it is exact");
+    if (std::frexp(most_, &exponent) != 0.5)
+      options.refuse("max_factor", "must be a power of two, so that it is exact");
     if (const auto [option, reason] = contradiction(law_); !option.empty()) options.refuse(option.c_str(), reason);
   }
 
-  // The guard lives from BatchReady to scale(): those of later listeners are made after it and gone before.
+  // The guard lives from BatchReady to scale(). Guards of later listeners are made after it and destroyed before it.
   void attach(vernier::Bus& bus) override {
     bus.on(Event::BatchReady, [this](vernier::Run&) {
       guard_.reset();
@@ -138,8 +142,8 @@ class PerLayerScaler final : public vernier::Scaler {
     });
     bus.on(Event::RunFailed, [this](vernier::Run&) { guard_.reset(); });
     bus.on(Event::StepEnd, [this](vernier::Run& run) {
-      watch_.bound.count(run, *this);
-      if (ScaleWatch::is_time(run)) watch_.tell(run, scale_->value());
+      const bool reads = ScaleWatch::is_time(run);
+      watch_.end_step(run, *this, reads ? std::optional(scale_->value()) : std::nullopt);
     });
   }
 
@@ -156,7 +160,7 @@ class PerLayerScaler final : public vernier::Scaler {
     assign_units();
     scaled_.factors = torch::ones({count_}, torch::dtype(torch::kFloat32).device(run.device));
     scaled_.inverses = scaled_.factors.clone();
-    // In turn: were all doubled in one step, as many layers could overflow one after the other.
+    // They double in turn. If all doubled in one step, as many layers could overflow one after the other.
     std::vector<std::int64_t> turns;
     for (std::int64_t i = 0; i < count_; ++i) turns.push_back(i * law_.growth_interval / count_);
     good_ = torch::tensor(turns, torch::kInt64).to(run.device, torch::kInt32);
@@ -170,14 +174,12 @@ class PerLayerScaler final : public vernier::Scaler {
   }
 
   void unscale(vernier::Run& run) override {
-    run.metrics.set("scale", scale_->tensor().clone());
-    watch_.meter.measure(run);
+    watch_.begin(run, scale_->tensor());
     vernier::unscale(run, scale_->tensor());
-    found_inf_ = found_inf_.defined() ? torch::maximum(found_inf_, run.found_inf) : run.found_inf.clone();
   }
 
-  // PyTorch's law for each: an overflow halves what it began in, a row of good steps doubles.
-  void update(vernier::Run&) override {
+  // PyTorch's rule for each factor: an overflow that began there halves it, a row of good steps doubles it.
+  void update(vernier::Run& run) override {
     const torch::NoGradGuard no_grad;
     auto none = torch::zeros({}, good_.options().dtype(torch::kBool));
     std::vector<torch::Tensor> flags;
@@ -186,8 +188,8 @@ class PerLayerScaler final : public vernier::Scaler {
       flag.reset();
     }
     const auto bad = flags.empty() ? torch::zeros({0}, none.options()) : torch::stack(flags);
-    const auto overflow = found_inf_.ne(0);
-    const auto began = bad.logical_and(overflow);  // an inf that a cast of the gradient made 0 again skips nothing
+    const auto overflow = run.found_inf.ne(0);
+    const auto began = bad.logical_and(overflow);  // no update is skipped for an inf that a cast has made 0 again
     const auto& factors = scaled_.factors;
     const auto at_the_end = began.logical_and(factors.le(1 / most_));
     const auto lowered = torch::where(began, (factors * 0.5).clamp_min(1 / most_), factors);
@@ -196,10 +198,9 @@ class PerLayerScaler final : public vernier::Scaler {
     good_.masked_fill_(grows, 0);
     scaled_.factors = torch::where(grows, (lowered * 2).clamp_max(most_), lowered);
     scaled_.inverses = scaled_.factors.reciprocal();
-    // The loss's scale answers for what no factor can; a step that a layer's overflow voided is neither good nor bad for it.
+    // The scale of the loss falls where no factor can. A step that a layer's overflow voided does not count for it.
     const auto is_of_loss = overflow.logical_and(began.any().logical_not().logical_or(at_the_end.any()));
     scale_->update(is_of_loss.to(torch::kFloat32), /*passed_over=*/overflow.logical_and(is_of_loss.logical_not()));
-    found_inf_.reset();
   }
 
   vernier::State save() const override {
@@ -214,7 +215,8 @@ class PerLayerScaler final : public vernier::Scaler {
     watch_.load(state, scale_->value());
     const auto factors = state.tensor("factors"), good = state.tensor("good");
     if (factors.numel() != count_ || good.numel() != count_) {
-      throw vernier::Error(c10::str("the saved factors are of ", factors.numel(), " layers or groups, and here are ", count_));
+      throw vernier::Error(
+          c10::str("the saved factors are of ", factors.numel(), " layers or groups, and here are ", count_));
     }
     scaled_.factors = factors.to(good_.device(), torch::kFloat32).clamp(1 / most_, most_);
     scaled_.inverses = scaled_.factors.reciprocal();
@@ -243,8 +245,9 @@ class PerLayerScaler final : public vernier::Scaler {
                              vernier::Error::Kind::configuration);
       }
       const auto example = layers_.names().empty() ? "" : ", such as " + layers_.names().front();
-      throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
-                           vernier::Error::Kind::configuration);
+      throw vernier::Error(
+          "scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
+          vernier::Error::Kind::configuration);
     }
   }
 
@@ -257,7 +260,6 @@ class PerLayerScaler final : public vernier::Scaler {
   ScaledLayers scaled_;
   std::int64_t count_ = 0;  // of factors
   torch::Tensor good_;      // int32 [count]: steps in a row without an overflow of its own
-  torch::Tensor found_inf_;
   std::optional<vernier::Intercept> guard_;
 };
 

@@ -1,10 +1,10 @@
-// What the scalers tell alike: changes of the scale, its leaving the range that is thought healthy, the share of
-// gradients that underflow.
+// What all loss scalers share. They count scales and underflow into run.amp, report changes of the scale, warn where it
+// is very low or high, and end a run whose updates all overflow.
 #pragma once
 
 #include <vernier/sdk.h>
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 // The metric "underflow", every so many steps, from gradients that are still scaled.
@@ -13,18 +13,22 @@ class UnderflowMeter {
   explicit UnderflowMeter(vernier::Options& options)
       : every_(options.get("measure_every", 100, "steps between measurements of underflow; 0: none",
                            vernier::at_least(0))) {}
-  void measure(vernier::Run& run) const {
+
+  void measure(vernier::Run& run) {
     if (every_ == 0 || (run.step + 1) % every_ != 0) return;
-    if (const auto share = vernier::underflow_share(run.gradients()); share.defined()) {
-      run.metrics.set("underflow", share);
-    }
+    const auto share = vernier::underflow_share(run.gradients());
+    if (!share.defined()) return;
+    run.metrics.set("underflow", share);
+    if (!std::exchange(has_measured_, true)) run.amp.add_underflow(share);
   }
+  void end_step() { has_measured_ = false; }
 
  private:
   std::int64_t every_;
+  bool has_measured_ = false;  // in this step: a step of several passes counts once
 };
 
-// Ends a run in which nothing is learnt any more.
+// Ends a run in which nothing is learned any more.
 class OverflowBound {
  public:
   explicit OverflowBound(vernier::Options& options)
@@ -34,35 +38,35 @@ class OverflowBound {
   void start(const vernier::Run& run) { seen_ = run.amp.overflows(); }
   std::int64_t most() const { return most_; }  // 0: no bound
 
-  // At each StepEnd; on a GPU the overflows are those of the step before.
+  // Called at each StepEnd. Where results are late, the overflow is that of the step before.
   void count(vernier::Run& run, const vernier::Plugin& scaler) {
     const auto before = std::exchange(seen_, run.amp.overflows());
     if (before == unknown) return;
     in_a_row_ = seen_ > before ? in_a_row_ + 1 : 0;
     if (most_ == 0 || in_a_row_ < most_) return;
-    run.control.fail(scaler, c10::str("the gradients of ", in_a_row_, " updates in a row overflowed (overflows_in_a_row); ",
-                                      remedy));
+    run.control->fail(scaler, c10::str("the gradients of ", in_a_row_,
+                                       " updates in a row overflowed (overflows_in_a_row); ", remedy));
   }
 
   void save(vernier::State& state) const {
     state.put("overflows_in_a_row", in_a_row_);
     state.put("overflows_seen", seen_);
   }
-  void load(const vernier::State& state) {  // one that ended a run begins anew: its cause may have been mended
+  // A row that has ended a run starts again from 0, since the user may have removed its cause.
+  void load(const vernier::State& state) {
     in_a_row_ = state.has("overflows_in_a_row") ? state.integer("overflows_in_a_row") : 0;
     if (in_a_row_ >= most_) in_a_row_ = 0;
     seen_ = state.has("overflows_seen") ? state.integer("overflows_seen") : unknown;
   }
 
-  static constexpr const char* remedy =
-      "the loss diverged, or a layer computes what is not finite: lower the learning rate, compute that layer in fp32 by a "
-      "[[precision.rule]], or go back to an earlier checkpoint";
-
  private:
-  static constexpr std::int64_t unknown = -1;  // of an older checkpoint: the first step after it counts for nothing
+  static constexpr const char* remedy =
+      "the loss diverged, or a layer computes what is not finite: lower the learning rate, compute that layer in fp32 "
+      "by a [[precision.rule]], or go back to an earlier checkpoint";
+  static constexpr std::int64_t unknown = -1;  // in older checkpoints: the first step after the resume is not counted
 
   std::int64_t most_, in_a_row_ = 0;
-  std::int64_t seen_ = 0;  // of the run's overflows at the last StepEnd; they go back with the run, and so does this
+  std::int64_t seen_ = 0;  // the run's overflows at the last StepEnd; a rewind puts both back
 };
 
 class ScaleWatch {
@@ -79,34 +83,48 @@ class ScaleWatch {
     }
   }
 
-  // The scale of the first step, and the ends of its range; 0: none.
+  // scale: that of the first step. least, most: the ends of its range; 0: none.
   void start(const vernier::Run& run, double scale, double least = 0, double most = 0) {
     bound.start(run);
-    start_ = scale;
+    start_ = used_ = scale;
     least_ = least;
     most_ = most;
     told_ = 0;
   }
 
-  // Reading the scale is free on the CPU. On a GPU the host would wait, so it is read when a skip has become
-  // known, and every hundred steps.
+  // Called by Scaler::unscale while the gradients are still scaled. scale: that of this step.
+  void begin(vernier::Run& run, const torch::Tensor& scale) {
+    run.metrics.set("scale", scale.clone());  // a copy, since update() may change the tensor in place
+    if (!run.results_are_late) used_ = scale.item<double>();
+    meter.measure(run);
+  }
+  void begin(vernier::Run& run, double scale) {
+    run.metrics.set("scale", scale);
+    used_ = scale;
+    meter.measure(run);
+  }
+
+  // Whether a scaler reads its scale at this StepEnd. On a CPU that is free. On a GPU the host would wait, so it reads
+  // only where a skipped update has become known, and every hundred steps.
   static bool is_time(const vernier::Run& run) {
-    const auto is_skip = [](const vernier::Notice& notice) { return notice.name == "step_skipped"; };
-    return !run.learns_late || run.step % 100 == 0 || std::ranges::any_of(run.notices, is_skip);
+    const bool was_skipped =
+        vernier::is_skipped(run.last_update);
+    return !run.results_are_late || run.step % 100 == 0 || was_skipped;
   }
 
-  void tell(vernier::Run& run, double now) {
-    if (told_ == 0) {
-      warn(run, 0, start_);
-      told_ = start_;
+  // Called at each StepEnd. next: the scale of the next step, where it has been read.
+  void end_step(vernier::Run& run, const vernier::Plugin& scaler, std::optional<double> next) {
+    bound.count(run, scaler);
+    meter.end_step();
+    if (!run.results_are_late) {
+      run.amp.set_scale(run.step + 1, used_);
+    } else if (run.amp.history().empty()) {
+      run.amp.set_scale(run.step + 1, start_);
     }
-    if (now == told_) return;
-    const double before = std::exchange(told_, now);
-    run.notice("scale_changed", {{"from", before}, {"to", now}});
-    warn(run, before, now);
+    if (next) report(run, *next);
   }
 
-  // What was told last is remembered: on a GPU a change may be told a hundred steps late.
+  // The scale of the last report is saved, because on a GPU a change may be reported a hundred steps late.
   void save(vernier::State& state) const {
     state.put("told", told_);
     state.put("start", start_);
@@ -118,11 +136,23 @@ class ScaleWatch {
     bound.load(state);
   }
 
-  const UnderflowMeter meter;
+  UnderflowMeter meter;
   OverflowBound bound;
 
  private:
-  // That a run starts at an end of its range is no news: both were written by one hand.
+  void report(vernier::Run& run, double now) {
+    if (told_ == 0) {
+      warn(run, 0, start_);
+      told_ = start_;
+    }
+    if (now == told_) return;
+    const double before = std::exchange(told_, now);
+    run.notice("scale_changed", {{"from", before}, {"to", now}});
+    run.amp.set_scale(run.step + 2, now);
+    warn(run, before, now);
+  }
+
+  // A run that starts at min_scale or max_scale gets no warning for it: the user chose both.
   void warn(vernier::Run& run, double from, double to) const {
     std::vector<std::pair<std::string, vernier::Notice::Detail>> low{{"scale", to}}, high = low;
     if (has_come_down(below_, from, to)) low.emplace_back("warn_below", below_);
@@ -133,7 +163,7 @@ class ScaleWatch {
     if (high.size() > 1) run.notice("scale_high", high);
   }
 
-  // From 0 is from nowhere, a bound of 0 is none. As float32, which a scale is: it may reach a bound only where both are.
+  // from = 0: the first step. bound = 0: none. Compares as float32, which the scale is: it reaches a bound only so.
   static bool has_come_down(double bound, double from, double to) {
     const auto end = static_cast<float>(bound), before = static_cast<float>(from);
     return static_cast<float>(to) <= end && (before == 0 || before > end);
@@ -145,5 +175,6 @@ class ScaleWatch {
 
   double below_, above_;
   double start_ = 0, least_ = 0, most_ = 0;
-  double told_ = 0;  // 0: nothing yet
+  double used_ = 0;  // the scale of this step
+  double told_ = 0;  // the scale of the last report; 0: none yet
 };

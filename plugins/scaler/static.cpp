@@ -1,7 +1,7 @@
-// static: one scale for the whole run; an update with an inf or nan in its gradients is skipped.
-//   scale = 65536         the loss is multiplied by it; a power of two, so that scaling is exact
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is there or beyond; 0: none
+// static: multiplies the loss by one scale for the whole run, and skips an update whose gradients have an inf or NaN.
+//   scale = 65536         factor of the loss; a power of two scales exactly
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 #include "scale_watch.h"
 
@@ -12,10 +12,7 @@ class StaticScaler final : public vernier::Scaler {
         watch_(options) {}
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
-      watch_.bound.count(run, *this);
-      watch_.tell(run, value_);
-    });
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { watch_.end_step(run, *this, value_); });
   }
   void prepare(vernier::Run& run) override {
     scale_ = torch::full({}, value_, torch::dtype(torch::kFloat32).device(run.device));
@@ -23,9 +20,8 @@ class StaticScaler final : public vernier::Scaler {
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }
   void unscale(vernier::Run& run) override {
-    watch_.meter.measure(run);
+    watch_.begin(run, value_);
     vernier::unscale(run, scale_);
-    run.metrics.set("scale", value_);
   }
   vernier::State save() const override {
     vernier::State state;

@@ -1,21 +1,22 @@
-// statistical: sets the scale from the running distribution of the exponents of the largest gradients, so that it neither
-// waits thousands of steps to grow nor overflows to find out. log2 of each step's largest gradient is taken as normally
-// distributed; the scale is the largest power of two with which float16's end, 2^16, lies `deviations` standard
-// deviations above the mean: NVIDIA OpenSeq2Seq, open_seq2seq/optimizers/automatic_loss_scaler.py, LogMaxScaler, with
-// its constants. Ours are the powers of two; the deviation about the running mean, for about a slow mean a drift of the
-// gradients would count as noise; and what an overflow teaches: gradients of activations may be larger than those of
-// weights, by a margin that is added where it showed and forgotten power by power.
+// statistical: sets the scale from the running distribution of the largest gradients, so that it need not wait
+// thousands of steps to grow, nor overflow to find its limit. log2 of each step's largest gradient is taken as normally
+// distributed. The scale is the largest power of two that leaves `deviations` standard deviations between the mean and
+// float16's end, 2^16. Source: NVIDIA OpenSeq2Seq, open_seq2seq/optimizers/automatic_loss_scaler.py, LogMaxScaler, with
+// its constants. Three things are our own. The scale is a power of two. The deviation is taken about the running mean,
+// since about a slow mean a drift of the gradients would count as noise. An overflow adds a margin, since gradients of
+// activations may be larger than those of weights, and the margin shrinks again by one power of two at a time.
 //   init_scale = 65536    a power of two, until the first gradients are known
-//   mean_decay = 0.99, deviation_decay = 0.999   of the running averages, a step
-//   deviations = 3.09     one overflow in a thousand steps, were it a normal distribution
-//   forget_after = 200    steps without an overflow after which the margin is made one power of two smaller
+//   mean_decay = 0.99, deviation_decay = 0.999   of the running averages, in each step
+//   deviations = 3.09     of a normal distribution, one step in a thousand overflows
+//   forget_after = 200    steps without an overflow after which the margin shrinks by one power of two
 //   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for it; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is or gets there; 0: none
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
-// One more reading of the gradients a step, for the largest; nothing waits for the device.
+// It reads the gradients once more in each step, for the largest one. The host does not wait for the device.
 #include "scale_watch.h"
 
+#include <algorithm>
 #include <cmath>
 
 class StatisticalScaler final : public vernier::Scaler {
@@ -25,7 +26,8 @@ class StatisticalScaler final : public vernier::Scaler {
         mean_decay_(options.get("mean_decay", 0.99, "of the running mean", vernier::between(0, 0.999999))),
         deviation_decay_(
             options.get("deviation_decay", 0.999, "of the running deviation", vernier::between(0, 0.999999))),
-        deviations_(options.get("deviations", 3.09, "between the mean exponent and float16's end", vernier::at_least(0))),
+        deviations_(
+            options.get("deviations", 3.09, "between the mean exponent and float16's end", vernier::at_least(0))),
         forget_after_(options.get("forget_after", 200, "steps without an overflow until the margin shrinks",
                                   vernier::at_least(1))),
         least_(power(options, "min_scale", 0x1p-14, "the scale goes no lower")),
@@ -38,8 +40,8 @@ class StatisticalScaler final : public vernier::Scaler {
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
-      watch_.bound.count(run, *this);
-      if (ScaleWatch::is_time(run)) watch_.tell(run, scale_.item<double>());
+      const bool reads = ScaleWatch::is_time(run);
+      watch_.end_step(run, *this, reads ? std::optional(scale_.item<double>()) : std::nullopt);
     });
   }
 
@@ -57,36 +59,33 @@ class StatisticalScaler final : public vernier::Scaler {
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }
 
   void unscale(vernier::Run& run) override {
-    run.metrics.set("scale", scale_.clone());
-    watch_.meter.measure(run);
+    watch_.begin(run, scale_);
     const auto largest = vernier::grad_norm(run.gradients(), HUGE_VAL).to(run.device, torch::kFloat64) / scale_;
     largest_ = largest_.defined() ? torch::maximum(largest_, largest) : largest;
     vernier::unscale(run, scale_);
-    found_inf_ = found_inf_.defined() ? torch::maximum(found_inf_, run.found_inf) : run.found_inf.clone();
   }
 
-  void update(vernier::Run&) override {
+  void update(vernier::Run& run) override {
     const torch::NoGradGuard no_grad;
-    const auto bad = found_inf_.ne(0);
+    const auto bad = run.found_inf.ne(0);
     const auto exponent = largest_.log2();  // -inf where all are 0, and nothing is learnt
     learn(exponent, bad.logical_not().logical_and(exponent.isfinite()));
     const auto variance = (square_ / (1 - square_weight_)).nan_to_num(0);
     const auto room = 16 - (mean_ / (1 - weight_) + deviations_ * variance.sqrt());  // nan until something was learnt
     const auto lower = exponent_ - 1;
-    // An overflow: one power less, and the margin with which the distribution would have said so.
+    // After an overflow: one power of two less, and the margin with which the distribution would have foreseen it.
     const auto surprise = torch::maximum(margin_, room.floor() - lower).nan_to_num(0);
     good_ = torch::where(bad, torch::zeros_like(good_), good_ + 1);
     const auto forgets = good_.ge(forget_after_);
     good_.masked_fill_(forgets, 0);
     margin_ = torch::where(bad, surprise, torch::where(forgets, (margin_ - 1).clamp_min(0), margin_));
     const auto wanted = room - margin_, floor = wanted.floor();
-    // Half a power of two must be free before it grows, or it would go to and fro.
+    // The scale grows only where half a power of two stays free; else it would go up and down in turn.
     const auto grown = torch::where((wanted - 0.5).floor().gt(exponent_), (wanted - 0.5).floor(), exponent_);
     const auto next = torch::where(floor.lt(exponent_), floor, grown).nan_to_num(0);
     const auto known = room.isfinite();
     exponent_ = torch::where(bad, lower, torch::where(known, next, exponent_)).clamp(least_, most_);
     scale_ = exponent_.exp2().to(torch::kFloat32);
-    found_inf_.reset();
     largest_.reset();
   }
 
@@ -133,11 +132,11 @@ class StatisticalScaler final : public vernier::Scaler {
   std::int64_t forget_after_;
   double least_, most_;
   ScaleWatch watch_;
-  torch::Tensor scale_, exponent_;             // all 0-dim on the device, float64 but for the scale
-  torch::Tensor mean_, square_;                // of log2 of the largest gradient; not yet divided by 1 - weight
-  torch::Tensor weight_, square_weight_;       // of the 0 that they began with
+  torch::Tensor scale_, exponent_;        // all 0-dim on the device, float64 but for the scale
+  torch::Tensor mean_, square_;           // of log2 of the largest gradient; not yet divided by 1 - weight
+  torch::Tensor weight_, square_weight_;  // of the 0 that they began with
   torch::Tensor margin_, good_;
-  torch::Tensor largest_, found_inf_;          // of the step
+  torch::Tensor largest_;  // gradient of the step, over all its passes
 };
 
 VERNIER_PLUGIN(StatisticalScaler, "statistical", "1.0.0")

@@ -103,8 +103,8 @@ class Mlp final : public vernier::Task {
 
   std::int64_t batches_per_epoch() const override { return (training() + batch_size_ - 1) / batch_size_; }
 
-  torch::Tensor loss(const Batch& piece) override {
-    return at::cross_entropy_loss(network_->forward(piece.tensors[0]), piece.tensors[1]);
+  torch::Tensor loss(const Batch& micro_batch) override {
+    return at::cross_entropy_loss(network_->forward(micro_batch.tensors[0]), micro_batch.tensors[1]);
   }
 
   torch::Tensor validate(Run& run) override {

@@ -1,28 +1,29 @@
-// loss_average: a moving average of the loss, as the metric "loss_average", so that a noisy curve can be read.
-//   decay = 0.98   share of the average that is kept each step
+// loss_average: computes a moving average of the loss, so that a noisy curve can be read. monitor/progress shows it on
+// the terminal, and monitor/jsonl writes it into losses.jsonl, as the metric "loss_average".
+//   decay = 0.98   share of the average that is kept in each step
 //
-// This file is a plugin whole. Copy the folder, rename, and put your rule in the place of this one.
+// This file is a complete plugin. Copy the folder, rename it, and replace this rule with your own.
 #include <vernier/sdk.h>
 
 class LossAverage final : public vernier::Callback {
  public:
-  // Reads its options, and does nothing else. Reading declares: `vernier plugins callback/loss_average` prints this.
+  // Reads the options and does nothing else. `vernier plugins callback/loss_average` prints what is read here.
   explicit LossAverage(vernier::Options& options)
-      : decay_(options.get("decay", 0.98, "share of the average that is kept each step", vernier::between(0, 1))) {}
+      : decay_(options.get("decay", 0.98, "share of the average that is kept in each step", vernier::between(0, 1))) {}
 
-  // Says at which moments of the step it is told. The comment over vernier::Event shows them all.
+  // Chooses the events that call this plugin. The comment over vernier::Event lists them all.
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
-      // Tensors stay on their device: no item() here, or the GPU would stand still in every step.
+      // The tensors stay on their device. An item() here would make the host wait for the GPU in every step.
       average_ = average_.defined() ? average_.lerp(run.loss, 1 - decay_) : run.loss;
       run.metrics.set("loss_average", average_);
     });
   }
 
-  // Called once, when model and device are known: the place to refuse what cannot work, by throwing vernier::Error.
+  // Called once, when model and device are known. Throw vernier::Error here if something cannot work.
   void prepare(vernier::Run& run) override { device_ = run.device; }
 
-  // What the next steps depend on, so that a resumed run goes on bit for bit.
+  // The memory on which the next steps depend. With it a resumed run equals one that was never stopped, bit for bit.
   vernier::State save() const override {
     vernier::State state;
     if (average_.defined()) state.put("average", average_);

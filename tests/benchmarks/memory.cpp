@@ -25,7 +25,7 @@ struct Measured {
   vernier::MemoryUse use() {
     loop.step();  // the optimizer has its state
     std::vector<torch::Tensor> masters;
-    for (const auto& parameter : loop.run().parameters) masters.push_back(parameter.owned);
+    for (const auto& parameter : loop.run().parameters) masters.push_back(parameter.master);
     listener.ledger.emplace(*loop.run().model, std::move(masters));
     listener.ledger->hold("optimizer", loop.optimizer_bytes());
     loop.step();
@@ -73,22 +73,22 @@ const std::vector<Lever> levers = {
     {"`task.recompute=selective`", {"task.recompute=selective"}},
     {"`task.recompute=full`, `recompute_every=2`", {"task.recompute=full", "task.recompute_every=2"}},
     {"`task.recompute=full`, `recompute_budget=80MB`", {"task.recompute=full", "task.recompute_budget=80MB"}},
-    {"`--grad_ckpt` (`task.recompute=full`)", {"task.recompute=full"}},
-    {"`--grad_accum_steps 4`", {"accumulation.pieces=4"}},
-    {"`--grad_accum_steps 4 --grad_ckpt`", {"accumulation.pieces=4", "task.recompute=full"}},
+    {"`--grad-ckpt` (`task.recompute=full`)", {"task.recompute=full"}},
+    {"`--grad-accum-steps 4`", {"accumulation.micro_batches=4"}},
+    {"`--grad-accum-steps 4 --grad-ckpt`", {"accumulation.micro_batches=4", "task.recompute=full"}},
     {"`accumulation.use=fit`, `run.memory_limit=100MB`", {"accumulation.use=fit"}, 100'000'000},
-    {"`--mixed_precision bf16`", {"precision.use=bf16"}},
-    {"`--mixed_precision bf16`, `task.recompute=selective`", {"precision.use=bf16", "task.recompute=selective"}},
-    {"`--mixed_precision bf16 --grad_ckpt`", {"precision.use=bf16", "task.recompute=full"}},
+    {"`--mixed-precision bf16`", {"precision.use=bf16"}},
+    {"`--mixed-precision bf16`, `task.recompute=selective`", {"precision.use=bf16", "task.recompute=selective"}},
+    {"`--mixed-precision bf16 --grad-ckpt`", {"precision.use=bf16", "task.recompute=full"}},
     {"`optimizer.state=bf16`", {"optimizer.state=bf16"}},
     {"`optimizer.state=8bit`", {"optimizer.state=8bit"}},
     {"`optimizer.in_backward=true`", {"optimizer.in_backward=true"}},
-    {"`--mixed_precision bf16 --amp_opt_level O3 --grad_ckpt --grad_accum_steps 4`",
-     {"precision.use=bf16", "precision.level=O3", "task.recompute=full", "accumulation.pieces=4"}},
+    {"`--mixed-precision bf16 --amp-opt-level O3 --grad-ckpt --grad-accum-steps 4`",
+     {"precision.use=bf16", "precision.level=O3", "task.recompute=full", "accumulation.micro_batches=4"}},
     {"the same with O2, `optimizer.state=8bit`",
-     {"precision.use=bf16", "precision.level=O2", "task.recompute=full", "accumulation.pieces=4",
+     {"precision.use=bf16", "precision.level=O2", "task.recompute=full", "accumulation.micro_batches=4",
       "optimizer.state=8bit"}},
-    {"`--grad_ckpt`, `optimizer.state=8bit`, `optimizer.in_backward=true`",
+    {"`--grad-ckpt`, `optimizer.state=8bit`, `optimizer.in_backward=true`",
      {"task.recompute=full", "optimizer.state=8bit", "optimizer.in_backward=true"}},
 };
 

@@ -10,9 +10,9 @@
 
 class PlainLoop {
  public:
-  // pieces: calls of `loss` an update, as many batches whose mean is trained on.
-  PlainLoop(std::vector<torch::Tensor> parameters, std::function<torch::Tensor()> loss, int pieces = 1)
-      : parameters_(std::move(parameters)), loss_(std::move(loss)), pieces_(pieces) {
+  // micro_batches: calls of `loss` an update, as many batches whose mean is trained on.
+  PlainLoop(std::vector<torch::Tensor> parameters, std::function<torch::Tensor()> loss, int micro_batches = 1)
+      : parameters_(std::move(parameters)), loss_(std::move(loss)), micro_batches_(micro_batches) {
     for (const auto& parameter : parameters_) {
       mean_.push_back(torch::zeros_like(parameter));
       square_.push_back(torch::zeros_like(parameter));
@@ -23,8 +23,8 @@ class PlainLoop {
   torch::Tensor step() {
     for (auto& parameter : parameters_) parameter.mutable_grad().reset();
     torch::Tensor loss;
-    for (int i = 0; i < pieces_; ++i) {
-      loss = pieces_ == 1 ? loss_() : loss_() / pieces_;
+    for (int i = 0; i < micro_batches_; ++i) {
+      loss = micro_batches_ == 1 ? loss_() : loss_() / micro_batches_;
       loss.backward();
     }
     const torch::NoGradGuard no_grad;
@@ -40,5 +40,5 @@ class PlainLoop {
  private:
   std::vector<torch::Tensor> parameters_, mean_, square_, steps_;
   std::function<torch::Tensor()> loss_;
-  int pieces_;
+  int micro_batches_;
 };

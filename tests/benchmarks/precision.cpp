@@ -23,14 +23,15 @@ int main() {
   compare("fp32 and a rule for the MLPs that says fp32",
           {{"no rule", [&] { fp32.step(); }}, {"a rule", [&] { ruled.step(); }}}, /*rounds=*/30, /*steps_a_round=*/2);
 
-  std::vector<std::unique_ptr<VernierLoop>> pieces;
+  std::vector<std::unique_ptr<VernierLoop>> micro_batches;
   for (const char* casts : {"none", "forward", "update"}) {
-    pieces.push_back(std::make_unique<VernierLoop>(gpt_configuration(
-        2, 16, {"precision.use=bf16", std::string("precision.weight_casts=") + casts, "accumulation.pieces=8"})));
+    micro_batches.push_back(std::make_unique<VernierLoop>(gpt_configuration(
+        2, 16,
+        {"precision.use=bf16", std::string("precision.weight_casts=") + casts, "accumulation.micro_batches=8"})));
   }
-  compare("bf16 in 8 pieces, casts of weights",
-          {{"none kept", [&] { pieces[0]->step(); }},
-           {"kept for a forward pass", [&] { pieces[1]->step(); }},
-           {"kept for the update", [&] { pieces[2]->step(); }}},
+  compare("bf16 in 8 micro-batches, casts of weights",
+          {{"none kept", [&] { micro_batches[0]->step(); }},
+           {"kept for a forward pass", [&] { micro_batches[1]->step(); }},
+           {"kept for the update", [&] { micro_batches[2]->step(); }}},
           /*rounds=*/20, /*steps_a_round=*/1);
 }

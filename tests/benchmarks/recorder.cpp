@@ -1,12 +1,12 @@
 // What callback/flight_recorder adds to a step of a small GPT (4 layers, width 128) while nothing happens, what a step
-// costs of which the layers' ranges are sampled (one in `every`), one before whose update a copy is kept (undo_update), and
-// what it adds to a step of the 32-32-10 network, where only overhead counts.
+// costs of which the layers' ranges are sampled (one in `every`), one before whose update a copy is kept (undo_update),
+// and what it adds to a step of the 32-32-10 network, where only overhead counts.
 //
 //   recorder [--check]     --check: the bar alone, at most 1 % of the GPT's step; exits with 1 where it is missed
 //
-// The bar is the median of the ratios of steps that follow each other, in time of the processor: what other programs take is
-// not counted, and what disturbs the machine for longer disturbs both. To it comes a hundredth of what a sampled step takes
-// longer, for one in a hundred is sampled by default.
+// The bar is the median of the ratios of steps that follow each other, in time of the processor: what other programs
+// take is not counted, and what disturbs the machine for longer disturbs both. To it comes a hundredth of what a
+// sampled step takes longer, for one in a hundred is sampled by default.
 #include <torch/utils.h>
 
 #include <ctime>
@@ -75,9 +75,10 @@ bool is_bar_met() {
   const double unsampled = median_of(ratios), with_sample = median_of(ratios_of(sampled, pairs / 3));
   const double ratio = unsampled + samples_a_step * std::max(0.0, with_sample - unsampled);
   const bool is_met = ratio <= bar;
-  std::printf("flight_recorder, GPT, while nothing happens: x%.4f (a step without a sample x%.4f, middle half x%.4f to x%.4f of "
-              "%d pairs; with one x%.3f); bar x%.2f: %s\n",
-              ratio, unsampled, ratios[pairs / 4], ratios[3 * pairs / 4], pairs, with_sample, bar, is_met ? "met" : "MISSED");
+  std::printf(
+      "flight_recorder, GPT, while nothing happens: x%.4f (a step without a sample x%.4f, middle half x%.4f to x%.4f "
+      "of %d pairs; with one x%.3f); bar x%.2f: %s\n",
+      ratio, unsampled, ratios[pairs / 4], ratios[3 * pairs / 4], pairs, with_sample, bar, is_met ? "met" : "MISSED");
   return is_met;
 }
 

@@ -36,30 +36,30 @@ class Batches:
         return self.points.index_select(0, numbers), self.labels.index_select(0, numbers)
 
 
-def pytorch(pieces=1):
+def pytorch(micro_batches=1):
     model, batches = network(), Batches()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step():
         optimizer.zero_grad()
-        for _ in range(pieces):
+        for _ in range(micro_batches):
             x, y = batches.next()
             loss = functional.cross_entropy(model(x), y)
-            (loss if pieces == 1 else loss / pieces).backward()
+            (loss if micro_batches == 1 else loss / micro_batches).backward()
         optimizer.step()
 
     return lambda: [step() for _ in range(STEPS)]
 
 
-def accelerate(pieces=1):
+def accelerate(micro_batches=1):
     from accelerate import Accelerator
 
-    accelerator, batches = Accelerator(cpu=True, gradient_accumulation_steps=pieces), Batches()
+    accelerator, batches = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches), Batches()
     model = network()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), fused=True))
 
     def step():
-        for _ in range(pieces):
+        for _ in range(micro_batches):
             with accelerator.accumulate(model):
                 x, y = batches.next()
                 accelerator.backward(functional.cross_entropy(model(x), y))
@@ -69,7 +69,7 @@ def accelerate(pieces=1):
     return lambda: [step() for _ in range(STEPS)]
 
 
-def lightning(pieces=1):
+def lightning(micro_batches=1):
     import lightning
 
     class Module(lightning.LightningModule):
@@ -88,10 +88,10 @@ def lightning(pieces=1):
             self.batches = Batches()
 
         def __len__(self):
-            return STEPS * pieces
+            return STEPS * micro_batches
 
         def __iter__(self):
-            return (self.batches.next() for _ in range(STEPS * pieces))
+            return (self.batches.next() for _ in range(STEPS * micro_batches))
 
     module, loader = Module(), Loader()
 
@@ -99,7 +99,7 @@ def lightning(pieces=1):
         # Everything off that can be switched off.
         trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
                                     enable_progress_bar=False, enable_model_summary=False, barebones=True,
-                                    accumulate_grad_batches=pieces)
+                                    accumulate_grad_batches=micro_batches)
         trainer.fit(module, loader)
 
     return run
@@ -113,7 +113,7 @@ def main():
     for make in (pytorch, accelerate, lightning):
         try:
             rivals[make.__name__] = make()
-            rivals[make.__name__ + ", 4 pieces"] = make(4)
+            rivals[make.__name__ + ", 4 micro-batches"] = make(4)
         except ImportError as missing:
             print(f"{make.__name__}: left out ({missing})")
     seconds = {name: [] for name in rivals}
@@ -124,7 +124,7 @@ def main():
             if round_ >= 0:
                 seconds[name].append((time.perf_counter() - start) / STEPS)
     for name, times in seconds.items():
-        print(f"  {name:20s} {statistics.median(times) * 1e6:10.1f} {min(times) * 1e6:10.1f} us a step")
+        print(f"  {name:26s} {statistics.median(times) * 1e6:10.1f} {min(times) * 1e6:10.1f} us a step")
 
 
 if __name__ == "__main__":

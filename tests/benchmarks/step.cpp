@@ -1,6 +1,6 @@
 // What Vernier adds to a step where only overhead counts: a 32-32-10 network, batches of 8, float32, one thread.
-// Bars: the whole step with the default plugins within 10 microseconds of the plain LibTorch loop; four pieces in no more
-// than PyTorch's plain loop takes (rivals.py).
+// Bars: the whole step with the default plugins within 10 microseconds of the plain LibTorch loop; four micro-batches
+// in no more than PyTorch's plain loop takes (rivals.py).
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
@@ -13,7 +13,7 @@
 namespace {
 
 // The same work as task/mlp: a shuffled batch by two index_selects, two linear maps, cross-entropy.
-PlainLoop plain_loop(int pieces = 1) {
+PlainLoop plain_loop(int micro_batches = 1) {
   const auto weight1 = torch::randn({32, 32}).mul_(0.1).requires_grad_(), bias1 = torch::zeros({32}).requires_grad_();
   const auto weight2 = torch::randn({10, 32}).mul_(0.1).requires_grad_(), bias2 = torch::zeros({10}).requires_grad_();
   const auto points = torch::randn({1024, 32});
@@ -29,7 +29,7 @@ PlainLoop plain_loop(int pieces = 1) {
     *position += 8;
     const auto input = points.index_select(0, numbers), target = labels.index_select(0, numbers);
     return at::cross_entropy_loss(at::linear(at::relu(at::linear(input, weight1, bias1)), weight2, bias2), target);
-  }, pieces);
+  }, micro_batches);
 }
 
 const std::vector<std::string> mlp = {"task.use=mlp", "task.samples=1024", "task.validation=0.0",
@@ -61,10 +61,10 @@ int main() {
           /*rounds=*/60, /*steps_a_round=*/500);
 
   auto four = plain_loop(4);
-  VernierLoop fixed(with(mlp, {"task.batch_size=32", "accumulation.pieces=4"}));
+  VernierLoop fixed(with(mlp, {"task.batch_size=32", "accumulation.micro_batches=4"}));
   VernierLoop target(with(mlp, {"accumulation.use=target", "accumulation.target_effective_batch_size=32"}));
   VernierLoop fit(with(mlp, {"task.batch_size=32", "accumulation.use=fit", "accumulation.largest=8"}));
-  compare("the same, updates of 4 pieces of 8",
+  compare("the same, updates of 4 micro-batches of 8",
           {{"plain LibTorch loop, 4 batches, _fused_adamw_", [&] { four.step(); }},
            {"Vernier, accumulation/fixed", [&] { fixed.step(); }},
            {"Vernier, accumulation/target", [&] { target.step(); }},

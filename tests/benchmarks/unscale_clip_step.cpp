@@ -1,15 +1,16 @@
 // Unscale, clip, step and update in two passes against PyTorch's four calls in a row, on the gradients of a 4-layer GPT
 // (53 tensors, 3.4 million elements), one thread. Bar: at most 0.6 of the time of
 // scaler.unscale_(optimizer); clip_grad_norm_(parameters, 1.0); scaler.step(optimizer); scaler.update() with
-// AdamW(fused=True), where python3 has torch 2.11 (unscale_clip_step_rival.py). Beside them the same operators called from C++,
-// which Python does not hold up, and what the update costs with averages in fewer bits. Then the bars, each met or missed.
+// AdamW(fused=True), where python3 has torch 2.11 (unscale_clip_step_rival.py). Beside them the same operators called
+// from C++, which Python does not hold up, and what the update costs with averages in fewer bits. Then the bars, each
+// met or missed.
 //
 //   unscale_clip_step [--check]     --check: exits with 1 where a bar is missed
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
-#include <vernier/sdk.h>
+#include <vernier/optim.h>
 
 #include <cmath>
 #include <memory>
@@ -36,7 +37,9 @@ List parameters(double gradient) {
       shapes.push_back(shape);
     }
   }
-  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width}, {width}, {256, width}}) shapes.push_back(shape);
+  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width}, {width}, {256, width}}) {
+    shapes.push_back(shape);
+  }
   torch::manual_seed(1);
   List all;
   for (const auto& shape : shapes) {
@@ -67,8 +70,8 @@ class FourCalls {
     const auto factor = ((norm + 1e-6).reciprocal() * 1.0).clamp_max(1.0);
     at::_foreach_mul_(gradients, factor);
     at::_foreach_add_(steps_, 1);
-    at::_fused_adamw_(parameters_, gradients, mean_, square_, {}, steps_, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false, {},
-                      found_inf);
+    at::_fused_adamw_(parameters_, gradients, mean_, square_, {}, steps_, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false,
+                      {}, found_inf);
     at::_foreach_sub_(steps_, List(steps_.size(), found_inf));
     at::_amp_update_scale_(scale_, tracker_, found_inf, 2.0, 0.5, 2000);
   }
@@ -124,15 +127,16 @@ int main(int argc, char** argv) {
     const auto& ours = rivals.back();
     const bool is_measured = python.has("four_calls");
     const double ratio = ours.ratio(rivals.front());
-    verdicts += c10::str(!is_measured ? "  not measured" : ratio <= bar ? "  met   " : "  MISSED", "  clip_and_step, ", what,
-                         ", to PyTorch: ", is_measured ? rounded(ratio) : std::nan(""), ", at most ", bar,
+    verdicts += c10::str(!is_measured ? "  not measured" : ratio <= bar ? "  met   " : "  MISSED", "  clip_and_step, ",
+                         what, ", to PyTorch: ", is_measured ? rounded(ratio) : std::nan(""), ", at most ", bar,
                          "; to its operators alone: ", rounded(ours.ratio(rivals[is_measured ? 1 : 0])), "\n");
     is_missed |= is_measured && ratio > bar;
   }
   std::vector<Rival> steps;
   std::vector<std::unique_ptr<vernier::AdamW>> optimizers;
   const auto add_step = [&](const char* name, vernier::AdamState state) {
-    optimizers.push_back(std::make_unique<vernier::AdamW>(parameters(1), vernier::AdamWOptions{.lr = 1e-3, .state = state}));
+    optimizers.push_back(
+        std::make_unique<vernier::AdamW>(parameters(1), vernier::AdamWOptions{.lr = 1e-3, .state = state}));
     steps.push_back({name, [optimizer = optimizers.back().get()] { optimizer->step(); }});
   };
   add_step("averages in float32", vernier::AdamState::full);

@@ -1,15 +1,15 @@
 // Vernier's side of a benchmark: the real plugins from their shared libraries, wired by the real host.
 #pragma once
 
-#include <vernier/sdk.h>
+#include <vernier/roles.h>
 
 #include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "config.h"
-#include "trainer.h"
+#include "run/trainer.h"
+#include "wiring/config.h"
 
 // The small GPT of the benchmarks: blocks of 128, windows of 128 bytes of this project's sources.
 inline std::vector<std::string> gpt_configuration(int layers, int batch_size,

@@ -228,7 +228,7 @@ void check_going_on(const Table& config, bool is_repeatable = true) {
   }
   if (!is_repeatable) return;
   using vernier::Event;
-  constexpr std::array before_the_update = {Event::EpochBegin, Event::StepBegin, Event::BatchReady, Event::LossReady,
+  constexpr std::array before_the_update = {Event::StepBegin, Event::BatchReady, Event::LossReady,
                                             Event::GradientsReady};
   std::mt19937 random(static_cast<unsigned>(std::hash<std::string>()(whole.digest)));
   const auto event = before_the_update[random() % before_the_update.size()];
@@ -400,10 +400,10 @@ use = "jsonl"
 
 // Options with which a plugin remembers what it does not with its defaults.
 constexpr const char* remembering[] = {
-    "[accumulation]\nuse = 'fixed'\npieces = 4\n",
-    "[accumulation]\nuse = 'fixed'\npieces = 16\n[precision]\nuse = 'fp32'\n[scaler]\nuse = 'none'\n",
+    "[accumulation]\nuse = 'fixed'\nmicro_batches = 4\n",
+    "[accumulation]\nuse = 'fixed'\nmicro_batches = 16\n[precision]\nuse = 'fp32'\n[scaler]\nuse = 'none'\n",
     "[accumulation]\nuse = 'target'\ntarget_effective_batch_size = 32\n",
-    "[accumulation]\nuse = 'schedule'\neffective_batch_size = [16, 32]\nfrom = [0, 6]\npiece_size = 5\n",
+    "[accumulation]\nuse = 'schedule'\neffective_batch_size = [16, 32]\nfrom = [0, 6]\nmicro_batch_size = 5\n",
     "[accumulation]\nuse = 'fit'\nlargest = 6\n",
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
@@ -507,7 +507,8 @@ TEST_CASE("with every overlay in configs, a stopped and resumed run is the run t
     if (path.parent_path().filename() == "checkpoint" && path.stem() == "none") return;
     // fp16 needs the scaler that some overlays replace.
     const bool is_scaler_none = path.parent_path().filename() == "scaler" && path.stem() == "none";
-    check_going_on(from_toml({crowded, decided_beforehand(path.stem()), is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_text(path)}));
+    check_going_on(from_toml({crowded, decided_beforehand(path.stem()),
+                              is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_text(path)}));
   });
 }
 
@@ -593,14 +594,14 @@ TEST_CASE("with every precision, scaler, accumulation and optimizer, on two thre
   check_every_combination(2);
 }
 
-TEST_CASE("with dropout and pieces, a stopped and resumed run is the run that was not") {
+TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run that was not") {
   const Quiet quiet;
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 60; ++i) text += "line " + std::to_string(i * i) + '\n';
   const std::string task = "[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
                            "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\ndropout = 0.2\nvalidation = 0.1\n" +
-                           "sample_bytes = 20\nbatch_size = 8\n[accumulation]\nuse = 'fixed'\npieces = 4\n";
+                           "sample_bytes = 20\nbatch_size = 8\n[accumulation]\nuse = 'fixed'\nmicro_batches = 4\n";
   check_going_on(from_toml({crowded, task}));
   check_going_on(from_toml({crowded, task, "[precision]\nlevel = 'O2'\n"}));
 }
@@ -610,10 +611,11 @@ TEST_CASE("with activations computed again, in every precision, the run has the 
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + '\n';
-  const std::string task = "[run]\nsteps = 6\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
-                           "']\nlayers = 3\nheads = 2\nwidth = 32\ncontext = 16\ndropout = 0.2\nvalidation = 0.1\n" +
-                           "sample_bytes = 0\nbatch_size = 8\n[optimizer]\nuse = 'adamw'\n[[monitor]]\nuse = 'jsonl'\n" +
-                           "[accumulation]\nuse = 'fixed'\npieces = 2\n[scaler]\nuse = 'dynamic'\ninit_scale = 1024\n";
+  const std::string task =
+      "[run]\nsteps = 6\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
+      "']\nlayers = 3\nheads = 2\nwidth = 32\ncontext = 16\ndropout = 0.2\nvalidation = 0.1\n" +
+      "sample_bytes = 0\nbatch_size = 8\n[optimizer]\nuse = 'adamw'\n[[monitor]]\nuse = 'jsonl'\n" +
+      "[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n[scaler]\nuse = 'dynamic'\ninit_scale = 1024\n";
   auto precisions = overlays_of("precision");
   precisions.emplace_back("casts kept", "[precision]\nuse = 'bf16'\nweight_casts = 'update'\n");
   precisions.emplace_back("rules", "[precision]\nuse = 'bf16'\nrule = [{match = "

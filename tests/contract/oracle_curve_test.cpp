@@ -37,10 +37,10 @@ class Recorded final : public vernier::Task {
     return {{rows.narrow(1, 0, context).contiguous(), rows.narrow(1, 1, context).contiguous()}, 4, 4 * context};
   }
   std::int64_t batches_per_epoch() const override { return steps; }
-  torch::Tensor loss(const vernier::Batch& piece) override {
-    const auto logits = network_->forward(piece.tensors[0]);
+  torch::Tensor loss(const vernier::Batch& micro_batch) override {
+    const auto logits = network_->forward(micro_batch.tensors[0]);
     computed_in = logits.scalar_type();
-    return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), piece.tensors[1].reshape(-1));
+    return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), micro_batch.tensors[1].reshape(-1));
   }
   torch::ScalarType computed_in = torch::kDouble;
 
@@ -54,8 +54,8 @@ class Recorded final : public vernier::Task {
 // By name, as the recorded norms are sorted.
 torch::Tensor norms(const std::vector<vernier::Parameter>& parameters, bool of_gradients) {
   std::map<std::string, double> sorted;
-  for (const auto& [name, model, owned] : parameters) {
-    const auto tensor = of_gradients ? owned.grad() : owned.detach();
+  for (const auto& [name, model, master] : parameters) {
+    const auto tensor = of_gradients ? master.grad() : master.detach();
     sorted[name] = tensor.to(torch::kDouble).norm().item<double>();
   }
   std::vector<double> all;
@@ -87,12 +87,14 @@ struct Trained {
 };
 
 // With a scaler's options: scaler/dynamic.
-Trained train(const Oracle& oracle, const Curve& curve, int pieces = 1, const std::optional<Table>& scaler = {}) {
+Trained train(const Oracle& oracle, const Curve& curve, int micro_batches = 1,
+              const std::optional<Table>& scaler = {}) {
   toy::Toy toy;
   toy.wiring.task = std::make_unique<Recorded>(oracle);
   toy.wiring.precision = make_plugin<vernier::Precision>(std::string("precision/") + curve.precision);
   if (scaler) toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic", *scaler);
-  toy.wiring.accumulation = make_plugin<vernier::Accumulation>("accumulation/fixed", {{"pieces", value(pieces)}});
+  toy.wiring.accumulation =
+      make_plugin<vernier::Accumulation>("accumulation/fixed", {{"micro_batches", value(micro_batches)}});
   toy.wiring.optimizer = make_plugin<vernier::Optimizer>("optimizer/adamw", {{"learning_rate", value(1e-3)},
                                                                              {"beta1", value(0.9)},
                                                                              {"beta2", value(0.95)},
@@ -136,9 +138,9 @@ void check_losses(const std::vector<double>& losses, const torch::Tensor& record
 }
 
 // All that is recorded of a curve.
-Trained follow(const Oracle& oracle, const std::string& name, const Curve& curve, int pieces = 1,
+Trained follow(const Oracle& oracle, const std::string& name, const Curve& curve, int micro_batches = 1,
                const std::optional<Table>& scaler = {}) {
-  const auto trained = train(oracle, curve, pieces, scaler);
+  const auto trained = train(oracle, curve, micro_batches, scaler);
   CHECK((trained.computed_in == curve.computed_in));  // the tolerances alone would pass what was never cast
   check_losses(trained.losses, oracle[name + ".loss"], curve.loss);
   REQUIRE(trained.final_norms.numel() == 40);
@@ -156,12 +158,12 @@ Trained follow(const Oracle& oracle, const std::string& name, const Curve& curve
 
 }  // namespace
 
-TEST_CASE("oracle curve: float32 in one piece") {
+TEST_CASE("oracle curve: float32 in one micro-batch") {
   const Oracle oracle("gpt_curve");
   CHECK(follow(oracle, "fp32", fp32).skipped.empty());
 }
 
-TEST_CASE("oracle curve: float32 in four pieces, near that of one piece too") {
+TEST_CASE("oracle curve: float32 in four micro-batches, near that of one micro-batch too") {
   const Oracle oracle("gpt_curve");
   const auto trained = follow(oracle, "fp32_pieces", fp32, 4);
   check_losses(trained.losses, oracle["fp32.loss"], 1e-5);

@@ -18,7 +18,7 @@
 
 #include "disk.h"
 #include "form.h"
-#include "output.h"
+#include "output/output.h"
 #include "power_loss.h"
 #include "small_run.h"
 #include "thrown.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <vernier/capsule.h>
+#include <vernier/layers.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "small_run.h"
+#include "trace/capsule.h"
 
 namespace flight {
 
@@ -68,9 +69,9 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
     bus.on(Event::LossReady, [this](Run& run) {
       guard_.reset();
       if (is_on_ && fault_.where == "loss") {
-        met = {"mul", {vernier::range_of(run.piece_loss)}, {}};
-        run.piece_loss = run.piece_loss * fault_.value;
-        met.outputs = {vernier::range_of(run.piece_loss)};
+        met = {"mul", {vernier::range_of(run.micro_batch_loss)}, {}};
+        run.micro_batch_loss = run.micro_batch_loss * fault_.value;
+        met.outputs = {vernier::range_of(run.micro_batch_loss)};
       }
     });
     bus.on(Event::GradientsReady, [this](Run&) { is_on_ = false; });
@@ -88,7 +89,9 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
       spoil_by_fault(output);
       met = {std::string(operation.name()), inputs, ranges_of(results)};
     }
-    if (fault_.where == "activation gradient") output.register_hook([this](const torch::Tensor& g) { return spoiled(g); });
+    if (fault_.where == "activation gradient") {
+      output.register_hook([this](const torch::Tensor& g) { return spoiled(g); });
+    }
     return results;
   }
   Met met;
@@ -123,13 +126,14 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
   }
   void begin(Run& run) {
     is_on_ = false;
-    if (run.loss.defined() || run.step + 1 != fault_.step || (fault_.once && times_ > 0)) return;  // the first piece
+    const bool is_first = !run.loss.defined();  // of the micro-batches
+    if (!is_first || run.step + 1 != fault_.step || (fault_.once && times_ > 0)) return;
     ++times_;
     is_on_ = true;
     is_met_ = false;
     if (fault_.where == "input") {
-      run.piece.tensors[0] = run.piece.tensors[0].clone();
-      spoil_by_fault(run.piece.tensors[0]);
+      run.micro_batch.tensors[0] = run.micro_batch.tensors[0].clone();
+      spoil_by_fault(run.micro_batch.tensors[0]);
     }
     for (auto& parameter : run.parameters) {
       if (parameter.name != fault_.layer) continue;
@@ -163,7 +167,8 @@ inline std::string last_log;
 
 // A run with a fault, and what the recorder said of it.
 struct Flight {
-  Flight(const std::vector<std::string>& config, const std::optional<Fault>& fault) : run(from_toml(config), output.path()) {
+  Flight(const std::vector<std::string>& config, const std::optional<Fault>& fault)
+      : run(from_toml(config), output.path()) {
     vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) {
       if (text.starts_with("step ")) last_log = text;
     });
@@ -205,7 +210,8 @@ inline std::string images(const TemporaryFolder& folder, int steps) {
   }
   return "[run]\nsteps = " + std::to_string(steps) + "\n[task]\nuse = 'images'\nimages = '" +
          folder.write("images", images) + "'\nlabels = '" + folder.write("labels", labels) +
-         "'\nbatch_size = 12\nchannels = 4\n[optimizer]\nuse = 'sgd'\nlearning_rate = 0.01\n[checkpoint]\nuse = 'none'\n";
+         "'\nbatch_size = 12\nchannels = 4\n[optimizer]\nuse = 'sgd'\nlearning_rate = 0.01\n"
+         "[checkpoint]\nuse = 'none'\n";
 }
 
 inline std::string mlp(int steps) {
@@ -249,7 +255,7 @@ inline vernier::Capsule capsule_of(const Flight& flight, const vernier::Notice& 
 }
 
 // That an operation has the ranges that it had, its inputs being finite and its outputs not.
-inline void check_ranges(const vernier::Origin& origin, const Met& met) {
+inline void check_ranges(const vernier::NonFiniteOrigin& origin, const Met& met) {
   const auto is_finite = [](const auto& named) { return named.second.is_finite(); };
   CHECK(std::ranges::all_of(origin.inputs, is_finite));
   CHECK_FALSE(std::ranges::all_of(origin.outputs, is_finite));

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "config.h"
-#include "snapshot.h"
+#include "run/snapshot.h"
+#include "run/trainer.h"
 #include "temporary_folder.h"
-#include "trainer.h"
-#include "wiring.h"
+#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 // The plugins of the build.
 inline vernier::Host built_plugins() {
@@ -53,6 +53,7 @@ class SmallRun {
     run.output = output;
     run.seed = options.seed;
     run.steps = options.steps;
+    trainer->undo_failed_steps(options.undo_failed_steps);
     trainer->prepare(run, options.epochs);
   }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "plugin_library.h"
-#include "trainer.h"
+#include "run/trainer.h"
 
 namespace toy {
 
@@ -44,8 +44,8 @@ class Task : public vernier::Task {
   }
   vernier::Batch next() override { return batch(place_++ % batches_); }
   std::int64_t batches_per_epoch() const override { return batches_; }
-  torch::Tensor loss(const vernier::Batch& piece) override {
-    const auto loss = at::mse_loss(model->forward(piece.tensors[0]), piece.tensors[1]);
+  torch::Tensor loss(const vernier::Batch& micro_batch) override {
+    const auto loss = at::mse_loss(model->forward(micro_batch.tensors[0]), micro_batch.tensors[1]);
     return place_ == overflows_in ? loss * HUGE_VAL : loss;
   }
   torch::Tensor validate(vernier::Run&) override { return loss(batch(100)); }
@@ -72,20 +72,23 @@ class Descent : public vernier::Optimizer {
   Descent() { set_id("optimizer/descent"); }
   void step(vernier::Run& run) override {
     const torch::NoGradGuard no_grad;
-    if (run.found_inf.defined() && run.found_inf.item<float>() != 0.0F) return;
-    for (auto& parameter : run.parameters) parameter.owned.sub_(parameter.owned.grad(), 0.1 * run.learning_rate_factor);
+    if (run.skip_update.defined() && run.skip_update.item<float>() != 0.0F) return;
+    const double rate = 0.1 * run.learning_rate_factor;
+    for (auto& parameter : run.parameters) parameter.master.sub_(parameter.master.grad(), rate);
   }
 };
 
-// Pieces of the sizes that are given.
-class Pieces : public vernier::Accumulation {
+// Micro-batches of the sizes that are given.
+class MicroBatches : public vernier::Accumulation {
  public:
-  explicit Pieces(std::vector<std::int64_t> sizes) : sizes_(std::move(sizes)) { set_id("accumulation/pieces"); }
+  explicit MicroBatches(std::vector<std::int64_t> sizes) : sizes_(std::move(sizes)) {
+    set_id("accumulation/micro_batches");
+  }
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
-    std::vector<vernier::Batch> pieces;
+    std::vector<vernier::Batch> micro_batches;
     std::int64_t first = 0;
-    for (const auto size : sizes_) pieces.push_back(batch.narrow(std::exchange(first, first + size), size));
-    return pieces;
+    for (const auto size : sizes_) micro_batches.push_back(batch.narrow(std::exchange(first, first + size), size));
+    return micro_batches;
   }
 
  private:
@@ -127,7 +130,7 @@ struct Toy {
     wiring.task = std::make_unique<Task>();
     wiring.precision = make_plugin<vernier::Precision>("precision/fp32");
     wiring.scaler = make_plugin<vernier::Scaler>("scaler/none");
-    wiring.accumulation = std::make_unique<Pieces>(std::vector<std::int64_t>{6});
+    wiring.accumulation = std::make_unique<MicroBatches>(std::vector<std::int64_t>{6});
     wiring.optimizer = std::make_unique<Descent>();
     wiring.checkpoint = std::make_unique<Memory>();
     wiring.distributed = make_plugin<vernier::Distributed>("distributed/none");

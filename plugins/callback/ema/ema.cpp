@@ -35,17 +35,21 @@ class Ema final : public vernier::Callback {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepEnd, [this](Run& run) {
       const auto steps = run.step + 1 - start_;
-      if (steps > 0 && steps % every_ == 0) average_->update(weights(), run.found_inf);
+      if (steps > 0 && steps % every_ == 0) average_->update(weights(), run.skip_update);
     });
-    bus.on(Event::Validating, [this](Run& run) {
-      if (validate_ == "trained") return;
-      run.validate = [this, &run, validate = std::move(run.validate)] { return validated(run, validate); };
-    });
+  }
+
+  torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
+    if (validate_ == "trained") return body();
+    torch::Tensor trained;
+    if (validate_ == "both" || average_->is_empty()) trained = body();
+    if (validate_ == "both" && trained.defined()) run.metrics.set("trained_validation_loss", trained);
+    return average_->is_empty() || run.is_stopping() ? trained : of_average(body);
   }
 
   void prepare(Run& run) override {
     run_ = &run;
-    average_.emplace(rule_, run.learns_late);
+    average_.emplace(rule_, run.results_are_late);
   }
 
   vernier::State save() const override {
@@ -74,19 +78,11 @@ class Ema final : public vernier::Callback {
   std::vector<torch::Tensor> weights() const {
     std::vector<torch::Tensor> all;
     all.reserve(run_->parameters.size());
-    for (const auto& parameter : run_->parameters) all.push_back(parameter.latest().detach());
+    for (const auto& parameter : run_->parameters) all.push_back(parameter.best().detach());
     return all;
   }
 
-  torch::Tensor validated(Run& run, const std::function<torch::Tensor()>& validate) {
-    torch::Tensor trained;
-    if (validate_ == "both" || average_->is_empty()) trained = validate();
-    if (validate_ == "both" && trained.defined()) run.metrics.set("trained_validation_loss", trained);
-    return average_->is_empty() || run.is_stopping() ? trained : of_average(validate);
-  }
-
-  // The weights are copied and not exchanged: who knows a layer by its storage still does, and who keeps something that
-  // was made of a weight sees by its version that it changed.
+  // The weights are overwritten, not replaced: layers stay known by their storage, and their versions show the change.
   torch::Tensor of_average(const std::function<torch::Tensor()>& validate) {
     std::vector<std::pair<torch::Tensor, torch::Tensor>> changed;
     const auto put_back = [&changed] {

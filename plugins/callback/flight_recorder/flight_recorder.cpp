@@ -28,7 +28,7 @@ namespace {
 
 using vernier::Capsule;
 using vernier::Event;
-using vernier::Origin;
+using vernier::NonFiniteOrigin;
 using vernier::Run;
 using recorder::first_bad;
 using recorder::have_finite_sums;
@@ -65,13 +65,14 @@ class FlightRecorder final : public vernier::Callback {
       if (check_parameters_every_ == 0 || sound_at_ >= 0) return;  // a resumed run tells what the unstopped one tells
       if (first_bad(run) == run.parameters.size()) sound_at_ = run.step;
     });
-    bus.on(Event::BatchReady, [this](Run& run) { begin_piece(run); });
+    bus.on(Event::BatchReady, [this](Run& run) { begin_micro_batch(run); });
     bus.on(Event::LossReady, [this](Run&) { ring_.end_forward(); });
     bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
+    bus.on(Event::UpdateDone, [this](Run& run) { look_at_update(run); });
     bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
   }
   void prepare(Run& run) override {
-    run.control.keep_for_repeat(*this);
+    run.control->want(vernier::Stage::batch, *this);
     ring_.prepare(run);
   }
 
@@ -92,36 +93,27 @@ class FlightRecorder final : public vernier::Callback {
     // Going back does not make the capsules unwritten.
     capsules_ = std::max(capsules_, state.integer("capsules"));
     overflows_ = std::max(overflows_, state.integer("overflows"));
-    in_a_row_ = state.has("in_a_row") ? state.integer("in_a_row") : 0;
-    sound_at_ = state.has("sound_at") ? state.integer("sound_at") : -1;
+    in_a_row_ = state.integer("in_a_row");
+    sound_at_ = state.integer("sound_at");
     bad_update_.reset();
     if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
-    const auto is_set = [&state](const char* name) { return state.has(name) && state.integer(name) != 0; };
-    is_update_new_ = is_set("is_new");
-    is_blamed_ = is_set("is_blamed");
-    if (state.has("bad_parameter")) load_1_0(state.text("bad_parameter"));
+    is_update_new_ = state.integer("is_new") != 0;
+    is_blamed_ = state.integer("is_blamed") != 0;
     rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
     ring_.load(state.text("ring"));
   }
 
  private:
-  // Version 1.0.0 kept the name alone, until the next step was looked into.
-  void load_1_0(const std::string& bad_parameter) {
-    if (bad_parameter.empty()) return;
-    bad_update_ = recorder::update_of(bad_parameter);
-    is_update_new_ = true;
-  }
-
   // --- what is done in every step -----------------------------------------------------------------------------------
 
-  void begin_piece(Run& run) {
+  void begin_micro_batch(Run& run) {
     if (watch_) {
-      for (std::size_t i = 0; i < run.piece.tensors.size(); ++i) {
-        watch_->hold(c10::str("tensor ", i, " of the batch"), run.piece.tensors[i]);
+      for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {
+        watch_->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
       }
       return watch_->begin_forward();
     }
-    ring_.begin_piece(run);
+    ring_.begin_micro_batch(run);
   }
 
   void look(Run& run) {
@@ -131,7 +123,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto what = is_due ? what_is_bad(run) : "";
     in_a_row_ = what == "gradients" ? in_a_row_ + 1 : 0;
     if (what.empty()) return ask_for_look(run);
-    const bool is_overflow = what == "gradients" && run.overflow.defined();
+    const bool is_overflow = what == "gradients" && run.found_inf.defined();
     const bool is_mended = is_overflow && in_a_row_ != storm;  // by a lower scale, as far as one knows
     auto& count = is_mended ? overflows_ : capsules_;
     const bool is_looked_into = count < (is_mended ? most_overflows_ : most_capsules_) && !is_of_known_weight(run);
@@ -141,12 +133,17 @@ class FlightRecorder final : public vernier::Callback {
     } else if (!is_overflow) {
       tell_in_short(run, what, is_blamed_ && bad_update_ ? bad_update_->place() : "not looked into");
     }
-    run.found_inf = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));  // the weights stand still
+    run.skip_update = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));  // the weights stand still
     is_update_new_ = false;
   }
 
   static void tell_in_short(Run& run, const std::string& what, const std::string& place) {
-    run.notice("non_finite", {{"step", run.step + 1}, {"what", what}, {"place", place}});
+    report(run, {{"step", run.step + 1}, {"what", what}, {"place", place}});
+  }
+
+  static void report(Run& run, Details details) {
+    run.notice("non_finite", std::move(details));
+    run.non_finite_reported = true;
   }
 
   // A bad weight for which a step's repeat was bad makes the later ones so, as long as it stays.
@@ -156,7 +153,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto found = std::ranges::find(run.parameters, name, &vernier::Parameter::name);
     const auto frozen = run.model->named_parameters();
     const bool is_still_bad = found != run.parameters.end()
-                                  ? !is_finite(found->latest()) || !is_finite(found->model)
+                                  ? !is_finite(found->best()) || !is_finite(found->model)
                                   : frozen.contains(name) && !is_finite(frozen[name]);
     if (!is_still_bad) forget_bad_update();  // mended since, where nobody looked
     return is_still_bad;
@@ -171,8 +168,8 @@ class FlightRecorder final : public vernier::Callback {
   std::string what_is_bad(const Run& run) const {
     if (!std::isfinite(run.loss.item<float>())) return "loss";
     if (is_update_new_) return "parameter";
-    if (run.overflow.defined()) return run.overflow.item<float>() != 0 ? "gradients" : "";
-    if (const auto norm = run.metrics.value("grad_norm")) return std::isfinite(*norm) ? "" : "gradients";
+    if (run.found_inf.defined()) return run.found_inf.item<float>() != 0 ? "gradients" : "";
+    if (run.grad_norm.defined()) return std::isfinite(run.grad_norm.item<double>()) ? "" : "gradients";
     return have_finite_sums(run.gradients()) || run.non_finite_gradients().empty() ? "" : "gradients";
   }
 
@@ -198,7 +195,7 @@ class FlightRecorder final : public vernier::Callback {
          "; the next step is looked into", undo_update_ ? "" : "; undo_update = true undoes such an update");
     Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
     add(origin, details);
-    run.notice("non_finite", std::move(details));
+    report(run, std::move(details));
     bad_update_ = std::move(origin);
     is_blamed_ = false;
     is_update_new_ = true;
@@ -208,7 +205,7 @@ class FlightRecorder final : public vernier::Callback {
   void keep_rate(const Run& run) {
     const auto value = run.metrics.value("learning_rate");
     if (!value) return;
-    const auto& skips = run.found_inf;
+    const auto& skips = run.skip_update;
     const bool is_far = skips.defined() && !skips.is_cpu();
     if (skips.defined() && !is_far && skips.item<float>() != 0) return;
     const auto place = is_far ? skips.device() : torch::Device(torch::kCPU);
@@ -217,7 +214,7 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   // A run does not end of what is told.
-  void tell_bad_weight(const Run& run, std::size_t number, bool is_of_no_update, Origin& origin) const {
+  void tell_bad_weight(const Run& run, std::size_t number, bool is_of_no_update, NonFiniteOrigin& origin) const {
     try {
       const auto& parameter = run.parameters[number];
       origin.outputs = {{origin.tensor, vernier::range_of(recorder::bad_weight(parameter))}};
@@ -234,22 +231,22 @@ class FlightRecorder final : public vernier::Callback {
 
   // By which plugin and from what a parameter's update was made. Where it is known whose it was (origin.step), the
   // gradient is still there, divided by run.grad_scale or not. Where nobody looked, a callback may have written since.
-  void tell_update(const Run& run, std::size_t number, bool is_cast, Origin& origin) const {
+  void tell_update(const Run& run, std::size_t number, bool is_cast, NonFiniteOrigin& origin) const {
     const bool is_seen = origin.step > 0;
     if (run.step == 0 && !is_seen) return;  // it came so
     const auto& parameter = run.parameters[number];
     const std::string role = is_cast ? vernier::Precision::role : vernier::Optimizer::role;
     const std::string others = is_seen ? "" : " or a callback";
     origin.operation = role + others;  // where there is no snapshot to be had
-    const auto snapshot = run.control.snapshot();
+    const auto snapshot = run.control->snapshot();
     const auto plugin = plugin_of(role, snapshot);
     origin.operation = plugin + others;
     const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
       origin.inputs.emplace_back(name, vernier::range_of(tensor));
     };
     // A float32 weight that is too large for the model's dtype.
-    if (is_cast) return add("master weights", parameter.latest());
-    if (is_seen && parameter.owned.grad().defined()) add("gradient", parameter.owned.grad());
+    if (is_cast) return add("master weights", parameter.best());
+    if (is_seen && parameter.master.grad().defined()) add("gradient", parameter.master.grad());
     const auto kept = snapshot.part("plugin/" + plugin);
     for (const auto& [name, tensor] : state_of(kept, parameter.name, number)) add(name, tensor);
     if (rate_.defined()) add("learning_rate", rate_);
@@ -273,7 +270,7 @@ class FlightRecorder final : public vernier::Callback {
   void investigate(Run& run, const std::string& what) {
     auto capsule = capsule_of(run, what);
     capsule.seen = vernier::fingerprint(run);
-    const auto norm = run.metrics.value("grad_norm");
+    const bool has_bad_norm = run.grad_norm.defined() && !std::isfinite(run.grad_norm.item<double>());
     bool is_finite_again = false;
     const auto begin = [&] {
       capsule.state = recorder::copy_of_state(run);
@@ -285,15 +282,15 @@ class FlightRecorder final : public vernier::Callback {
       std::vector<std::pair<std::string, torch::Tensor>> ends;
       if (run.loss.defined()) ends.emplace_back("loss", run.loss);
       for (const auto& parameter : run.parameters) {
-        if (parameter.owned.grad().defined()) ends.emplace_back(parameter.name, parameter.owned.grad());
+        if (parameter.master.grad().defined()) ends.emplace_back(parameter.name, parameter.master.grad());
       }
       capsule.origin = watch_->origin(ends);
       is_finite_again = !capsule.origin;
-      if (is_finite_again && norm && !std::isfinite(*norm)) capsule.origin = recorder::norm_that_overflows(run);
+      if (is_finite_again && has_bad_norm) capsule.origin = recorder::norm_that_overflows(run);
     };
     bool is_untouched = false;
     try {
-      is_untouched = run.control.repeat(begin, end);
+      is_untouched = run.control->rerun(vernier::Stage::batch, begin, end);
     } catch (...) {  // all is put back, and the update is skipped all the same
       watch_.reset();
       warn("step ", run.step + 1, ": ", what, what == "gradients" ? " are" : " is",
@@ -310,12 +307,13 @@ class FlightRecorder final : public vernier::Callback {
   void ask_for_look(Run& run) {
     if (!undo_update_ || !looks_after(run)) return;
     if (sound_at_ != run.step && first_bad(run) != run.parameters.size()) return;
-    run.control.look_at_update(*this, [this](Run& now) { look_at_update(now); });
+    run.control->want(vernier::Stage::gradients, *this);
+    looks_at_ = run.step;
   }
 
-  // Before anybody else has seen the weights.
+  // Before the step is counted and anybody else has used the weights.
   void look_at_update(Run& run) {
-    if (recorder::is_skipped(run)) return;
+    if (looks_at_ != run.step || recorder::is_skipped(run)) return;
     const auto number = first_bad(run);
     if (number == run.parameters.size()) return;
     auto capsule = capsule_of(run, "parameter");
@@ -327,14 +325,23 @@ class FlightRecorder final : public vernier::Callback {
     origin.outputs = {{origin.tensor, vernier::range_of(recorder::bad_weight(parameter))}};
     const auto rate = rate_;  // of the last update that stays
     keep_rate(run);
+    if (!run.control->roll_back(vernier::Stage::gradients)) return;  // reported after the step
+    run_again(run, std::move(capsule), std::move(origin), casts, parameter);
+    rate_ = rate;
+  }
+
+  // The update that was rolled back, on the side and watched; reports what it finds. A weight that was bad before is reported
+  // after the step.
+  void run_again(Run& run, Capsule capsule, NonFiniteOrigin origin, const std::set<std::string>& casts,
+                 const vernier::Parameter& parameter) {
     const bool is_looked_into = capsules_ < most_capsules_;
     bool was_sound = false, is_untouched = false;
-    std::optional<Origin> watched;
+    std::optional<NonFiniteOrigin> watched;
     const auto begin = [&] {
       was_sound = first_bad(run) == run.parameters.size();
       if (!was_sound) return;
-      origin.inputs.emplace_back("weight", vernier::range_of(parameter.latest()));
-      tell_update(run, number, casts.contains(origin.tensor), origin);
+      origin.inputs.emplace_back("weight", vernier::range_of(parameter.best()));
+      tell_update(run, static_cast<std::size_t>(&parameter - run.parameters.data()), casts.contains(origin.tensor), origin);
       if (!is_looked_into) return;
       const auto seen = vernier::fingerprint(run);
       capsule.seen.loss = seen.loss;
@@ -343,7 +350,8 @@ class FlightRecorder final : public vernier::Callback {
         capsule.state = recorder::copy_of_state(run);
         watch_.emplace(*run.model);
       };
-      is_untouched = run.control.repeat(start, [&] { capsule.repeated = vernier::fingerprint(run); });
+      is_untouched =
+          run.control->rerun(vernier::Stage::batch, start, [&] { capsule.repeated = vernier::fingerprint(run); });
       watch_->begin_update(run.parameters);
     };
     const auto end = [&] {
@@ -355,24 +363,23 @@ class FlightRecorder final : public vernier::Callback {
     };
     std::string trouble;
     try {
-      run.control.undo_update(begin, end);
+      run.control->rerun(vernier::Stage::gradients, begin, end);
     } catch (...) {
       trouble = vernier::caught().message;
     }
     watch_.reset();
-    rate_ = rate;
     if (!trouble.empty()) {
       warn("step ", run.step + 1, ": ", parameter.name, " is not finite; ", origin.text(),
            "; the update is undone; it could not be run again: ", trouble);
     }
-    if (!was_sound && trouble.empty()) return;  // told after the step
+    if (!was_sound && trouble.empty()) return;
     if (!trouble.empty() || !is_looked_into) return tell_in_short(run, "parameter", origin.place());
     capsules_ += 1;
     conclude_update(capsule, std::move(origin), std::move(watched), casts, is_untouched);
     tell(run, capsule);
   }
 
-  static void conclude_update(Capsule& capsule, Origin origin, std::optional<Origin> watched,
+  static void conclude_update(Capsule& capsule, NonFiniteOrigin origin, std::optional<NonFiniteOrigin> watched,
                               const std::set<std::string>& casts, bool is_untouched) {
     if (watched && watched->phase == "update" && !watched->operation.empty()) {
       for (const auto& input : origin.inputs) {  // which is no tensor of the operation's
@@ -436,13 +443,13 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   // What a look at the parameters after the update would have told, but for the gradients.
-  void tell_late(const Run& run, Origin& origin) const {
+  void tell_late(const Run& run, NonFiniteOrigin& origin) const {
     const auto found = std::ranges::find(run.parameters, origin.tensor, &vernier::Parameter::name);
     if (found == run.parameters.end()) return;  // one that is not trained
     tell_bad_weight(run, static_cast<std::size_t>(found - run.parameters.begin()), sound_at_ == run.step, origin);
   }
 
-  std::string cause_of_weights(const Run& run, const Origin& origin) const {
+  std::string cause_of_weights(const Run& run, const NonFiniteOrigin& origin) const {
     if (origin.step > 0) return c10::str("the update of step ", origin.step, " made the weights so");
     const auto sound = sound_at_ < 0 ? "" : ", and finite " + (sound_at_ == 0 ? std::string("when the run began")
                                                                                : c10::str("after step ", sound_at_));
@@ -469,10 +476,10 @@ class FlightRecorder final : public vernier::Callback {
     if (capsule.origin) add(*capsule.origin, details);
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
     if (!path.empty()) details.emplace_back("capsule", path.substr(run.output.size() + 1));  // in the run's folder
-    run.notice("non_finite", std::move(details));
+    report(run, std::move(details));
   }
 
-  static void add(const Origin& origin, Details& details) {
+  static void add(const NonFiniteOrigin& origin, Details& details) {
     details.emplace_back("phase", origin.phase);
     if (!origin.layer.empty()) details.emplace_back("layer", (origin.is_after ? "after " : "") + origin.layer);
     if (!origin.operation.empty()) details.emplace_back("operation", origin.operation);
@@ -485,13 +492,14 @@ class FlightRecorder final : public vernier::Callback {
   recorder::Ring ring_;
   std::int64_t most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
+  std::int64_t looks_at_ = -1;        // the step whose update is looked at: a copy of what it changes was asked for
   std::int64_t in_a_row_ = 0;         // looks at gradients that were not finite
   std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
-  std::optional<Origin> bad_update_;  // of the first parameter that is not, until all are
+  std::optional<NonFiniteOrigin> bad_update_;  // of the first parameter that is not, until all are
   bool is_update_new_ = false;        // the next step is looked into for it
   bool is_blamed_ = false;            // its parameter made a step bad
   torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
-  std::optional<vernier::Watch> watch_;
+  std::optional<vernier::NonFiniteTracer> watch_;
 };
 
 VERNIER_PLUGIN(FlightRecorder, "flight_recorder", "1.1.0")

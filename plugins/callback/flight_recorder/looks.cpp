@@ -19,8 +19,8 @@ std::string layer_of(const std::string& parameter) {
   return dot == std::string::npos ? "" : parameter.substr(0, dot);
 }
 
-vernier::Origin update_of(const std::string& parameter) {
-  vernier::Origin origin;
+vernier::NonFiniteOrigin update_of(const std::string& parameter) {
+  vernier::NonFiniteOrigin origin;
   origin.phase = "update";
   origin.tensor = parameter;
   origin.layer = layer_of(parameter);
@@ -28,7 +28,7 @@ vernier::Origin update_of(const std::string& parameter) {
 }
 
 bool is_skipped(const Run& run) {
-  return run.found_inf.defined() && run.found_inf.item<float>() != 0;
+  return run.skip_update.defined() && run.skip_update.item<float>() != 0;
 }
 
 double pending_scale(const Run& run) {
@@ -60,17 +60,17 @@ std::size_t first_bad(const Run& run) {
   for (const auto& [name, tensor] : vernier::weights_of(run)) all.push_back(tensor);
   if (have_finite_sums(all)) return run.parameters.size();
   const auto is_bad = [](const auto& parameter) {
-    return !is_finite(parameter.latest()) || !is_finite(parameter.model);
+    return !is_finite(parameter.best()) || !is_finite(parameter.model);
   };
   return static_cast<std::size_t>(std::ranges::find_if(run.parameters, is_bad) - run.parameters.begin());
 }
 
 const torch::Tensor& bad_weight(const vernier::Parameter& parameter) {
-  return is_finite(parameter.latest()) ? parameter.model : parameter.latest();
+  return is_finite(parameter.best()) ? parameter.model : parameter.best();
 }
 
 bool is_bad_cast(const vernier::Parameter& parameter) {
-  return !parameter.latest().is_same(parameter.model) && is_finite(parameter.latest()) && !is_finite(parameter.model);
+  return !parameter.best().is_same(parameter.model) && is_finite(parameter.best()) && !is_finite(parameter.model);
 }
 
 std::set<std::string> bad_casts(const Run& run) {
@@ -81,13 +81,13 @@ std::set<std::string> bad_casts(const Run& run) {
   return names;
 }
 
-std::optional<vernier::Origin> norm_that_overflows(const Run& run) {
-  vernier::Origin origin;
+std::optional<vernier::NonFiniteOrigin> norm_that_overflows(const Run& run) {
+  vernier::NonFiniteOrigin origin;
   const double scale = pending_scale(run);
   double largest = -1;
   for (const auto& parameter : run.parameters) {
-    if (!parameter.owned.grad().defined()) continue;
-    auto range = vernier::range_of(parameter.owned.grad());
+    if (!parameter.master.grad().defined()) continue;
+    auto range = vernier::range_of(parameter.master.grad());
     range.amax /= scale;
     range.rms /= scale;
     if (range.amax <= largest) continue;
@@ -104,7 +104,7 @@ std::optional<vernier::Origin> norm_that_overflows(const Run& run) {
 
 vernier::State copy_of_state(const Run& run) {
   vernier::State state;
-  const auto live = run.control.snapshot();
+  const auto live = run.control->snapshot();
   for (const auto& [name, tensor] : live.tensors) {
     state.put(name, tensor.detach().to(torch::Device(torch::kCPU), /*non_blocking=*/false, /*copy=*/true));
   }

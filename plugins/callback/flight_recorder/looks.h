@@ -3,6 +3,8 @@
 
 #include <vernier/sdk.h>
 
+#include "trace/capsule.h"
+
 #include <optional>
 #include <set>
 #include <string>
@@ -15,7 +17,7 @@ namespace recorder {
 std::string layer_of(const std::string& parameter);
 
 // The origin of what an update made of a parameter, with no more than that.
-vernier::Origin update_of(const std::string& parameter);
+vernier::NonFiniteOrigin update_of(const std::string& parameter);
 
 bool is_skipped(const vernier::Run& run);  // a host sync on a GPU
 
@@ -34,7 +36,7 @@ bool is_bad_cast(const vernier::Parameter& parameter);     // the optimizer's is
 std::set<std::string> bad_casts(const vernier::Run& run);  // the names of such
 
 // Finite gradients whose squares are not.
-std::optional<vernier::Origin> norm_that_overflows(const vernier::Run& run);
+std::optional<vernier::NonFiniteOrigin> norm_that_overflows(const vernier::Run& run);
 
 // The state of the moment: live tensors, which may change until it is written. On a GPU there may be no room.
 vernier::State copy_of_state(const vernier::Run& run);

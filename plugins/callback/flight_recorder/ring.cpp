@@ -19,8 +19,8 @@ void Ring::load(const std::string& text) {
   sampled_ = -1;
 }
 
-// The first piece only; once more where its forward was broken off for want of memory.
-void Ring::begin_piece(const Run& run) {
+// The first micro-batch only; once more where its forward was broken off for want of memory.
+void Ring::begin_micro_batch(const Run& run) {
   if (!is_sampled(run) || (sampled_ == run.step && !outputs_.is_collecting)) return;
   sampled_ = run.step;
   outputs_.measured.clear();
@@ -49,7 +49,7 @@ void Ring::sample(const Run& run) {
   };
   for (const auto& [layer, measured, dtype] : outputs_.measured) add(layer, "activation", measured, dtype, 1);
   for (const auto& parameter : run.parameters) {
-    const auto& gradient = parameter.owned.grad();
+    const auto& gradient = parameter.master.grad();
     if (!gradient.defined()) continue;
     add(parameter.name, "gradient", vernier::measure_range(gradient), gradient.scalar_type(), scale);
   }

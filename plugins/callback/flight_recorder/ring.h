@@ -3,6 +3,8 @@
 
 #include <vernier/sdk.h>
 
+#include "trace/capsule.h"
+
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -12,7 +14,7 @@
 
 namespace recorder {
 
-// The last output of each layer of a step's first piece.
+// The last output of each layer of a step's first micro-batch.
 class Outputs final : public vernier::Interceptor {
  public:
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
@@ -30,14 +32,14 @@ class Outputs final : public vernier::Interceptor {
   bool is_collecting = false;
 };
 
-// The last samples of each layer's output, in a step's first piece, and of each gradient.
+// The last samples of each layer's output, in a step's first micro-batch, and of each gradient.
 class Ring {
  public:
   // every: steps from one sample to the next, 0: none. size: how many are kept.
   Ring(std::int64_t every, std::int64_t size) : every_(every), size_(size) {}
   void prepare(const vernier::Run& run) { layers_ = vernier::Layers(*run.model); }
 
-  void begin_piece(const vernier::Run& run);  // at BatchReady
+  void begin_micro_batch(const vernier::Run& run);  // at BatchReady
   void end_forward();
   void sample(const vernier::Run& run);  // at GradientsReady: adds the step, where it is one of a sample
 

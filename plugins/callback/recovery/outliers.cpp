@@ -19,7 +19,7 @@ void Outliers::prepare(torch::Device device) {
 torch::Tensor Outliers::z_scores(const torch::Tensor& values) const {
   const torch::NoGradGuard no_grad;
   const auto needed = std::min(window_, std::max<std::int64_t>(20, window_ / 2));
-  const auto taken = (places_ < count_).to(torch::kFloat64);  // all once the ring is full
+  const auto taken = (places_ < count_).to(torch::kFloat64);  // all 1 once the ring is full
   const auto n = taken.sum();
   const auto mean = (values_ * taken).sum(1) / n;
   const auto variance = ((values_ - mean.unsqueeze(1)) * taken).square().sum(1) / (n - 1);

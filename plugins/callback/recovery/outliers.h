@@ -1,4 +1,4 @@
-// How far loss and gradient norm are from their own course, computed where they are: the host does not wait.
+// z-scores of loss and gradient norm over their last values, computed on their device: the host does not wait.
 #pragma once
 
 #include <vernier/state.h>
@@ -7,16 +7,16 @@
 
 namespace recovery {
 
-// z = (value - mean) / std over the last `window` values, this one not among them, std as torch.std has it
-// (Bessel's correction). It judges from 20 values on, or half a window where that is more, as OLMo-core's
-// SkipStepOptimizer; nothing before, and nothing where all values are the same.
+// z = (value - mean) / std over the last `window` values, without the value itself; std as torch.std (Bessel's
+// correction). There is a z-score from 20 values on, or from half a window where that is more, as in OLMo-core's
+// SkipStepOptimizer. There is none before that, and none where all values are the same.
 class Outliers {
  public:
   explicit Outliers(std::int64_t window) : window_(window) {}
   void prepare(torch::Device device);
-  // values: float64 [2]. Returns float64 [2], nan where it cannot judge.
+  // values: float64 [2]. Returns float64 [2], nan where there is no z-score.
   torch::Tensor z_scores(const torch::Tensor& values) const;
-  // keep: a 0-dim bool. What was an outlier is not added: it would widen the course that it left.
+  // keep: a 0-dim bool, false for an outlier: it would raise the deviation that it is measured by.
   void add(const torch::Tensor& values, const torch::Tensor& keep);
 
   vernier::State save() const;
@@ -25,7 +25,7 @@ class Outliers {
  private:
   std::int64_t window_;
   torch::Tensor values_;  // float64 [2, window], a ring
-  torch::Tensor count_;   // int64, of all that were added
+  torch::Tensor count_;   // int64, how many were added
   torch::Tensor places_;  // 0, 1, …, window - 1
 };
 

@@ -1,4 +1,4 @@
-// recovery: whose turn it is; see recovery.cpp.
+// recovery: reads the lists of actions and chooses the next action; see recovery.cpp.
 #include "policy.h"
 
 #include <algorithm>
@@ -66,10 +66,11 @@ std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::i
   const bool is_in_a_row = batch == last_batch_ + 1;
   in_a_row_ = is_in_a_row ? in_a_row_ + 1 : 1;
   last_batch_ = batch + batches - 1;
-  const bool was_good = std::exchange(calm_, 0) > 0 || step > last_step_ + 1;  // or so it seems: it may be known late
+  const bool was_good = std::exchange(calm_, 0) > 0 || step > last_step_ + 1;  // or so it seems, where results are late
   last_step_ = std::max(last_step_, step);
   const auto count = static_cast<std::int64_t>(actions_.size());
-  if (turn_ < count && was_good && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip") number_ = 0;
+  if (turn_ < count && was_good && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip")
+    number_ = 0;
   for (; turn_ < count; ++turn_, number_ = 0) {
     auto action = actions_[static_cast<std::size_t>(turn_)];
     if (number_ == action.at_most || !helps(action.name)) continue;

@@ -1,4 +1,4 @@
-// What is done about one kind of trouble: actions that take turns.
+// The actions against one kind of trouble, and whose turn it is.
 #pragma once
 
 #include <vernier/options.h>
@@ -13,13 +13,14 @@ namespace recovery {
 
 struct Action {
   std::string name;          // skip | lower_learning_rate | rewind | fallback | stop
-  std::int64_t at_most = 1;  // times in a row, before the next one's turn
-  std::int64_t number = 0;   // of this time, from 1
+  std::int64_t at_most = 1;  // how often in a row, before it is the next action's turn
+  std::int64_t number = 0;   // how often it has come in a row, this time included
 };
 
 class Policy {
  public:
-  // Reads "rewind" or "rewind 2" from the list at `key`; refuses what is none, or what can never have its turn.
+  // Reads the list at `key`, with actions such as "rewind" or "rewind 2". Refuses unknown actions, and actions that can
+  // never have their turn.
   Policy(vernier::Options& options, const char* key, std::vector<std::string> fallback, const char* meaning,
          bool may_skip);
 
@@ -28,14 +29,15 @@ class Policy {
   bool has_only(const std::vector<std::string>& actions) const;
   const std::string& name() const { return name_; }
 
-  // Whose turn it is in the trouble of this step, whose update had `batches` of them from `batch` on; nothing where all had
-  // theirs. Counts it. Where `calm` updates were applied since the last trouble, the first one's turn comes again; a skip
-  // is counted anew after each good batch. helps: false for actions that are passed over.
+  // Chooses the action against the trouble of this step, and counts it; nothing where all actions had their turns. The
+  // update of the step had `batches` batches from `batch` on. Where `calm` updates were applied since the last trouble,
+  // the first action has its turn again; skips are counted anew after each good batch. helps: false for actions to
+  // leave out.
   std::optional<Action> next(std::int64_t step, std::int64_t batch, std::int64_t batches, std::int64_t calm,
                              const std::function<bool(const std::string&)>& helps);
-  // An update was applied, in that step.
+  // Called for each update that was applied, with its step.
   void applied(std::int64_t step);
-  // Updates of the trouble in a row that the last one ended.
+  // How many updates in a row were in trouble, up to the last trouble.
   std::int64_t in_a_row() const { return in_a_row_; }
   void restart();
 
@@ -46,7 +48,8 @@ class Policy {
   std::string name_;
   std::vector<Action> actions_;
   std::int64_t turn_ = 0, number_ = 0;
-  // -2: none. The step is the furthest that is counted, in trouble or calm: what comes again is no calm.
+  // -2: none. last_step_ is the furthest step that was counted, in trouble or calm: a step that comes again after a
+  // rewind is not calm.
   std::int64_t last_step_ = -2, last_batch_ = -2;
   std::int64_t calm_ = 0;  // updates applied since the last trouble
   std::int64_t in_a_row_ = 0;

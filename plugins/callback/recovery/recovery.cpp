@@ -1,37 +1,37 @@
-// recovery: acts where a run is in trouble, by a list of actions for each kind of it; every action is told by the
-// notice `recovered`, none goes on for ever, and a run that nothing helps ends with an error and a checkpoint.
-//   non_finite = ["skip"]       loss, gradients or weights have an inf or NaN. Gradients that overflow under a loss
-//                               scaler are the scaler's: they count as skipped updates alone
-//   spike = []                  loss or gradient norm are over their mean by more than z_score deviations
-//   skips_in_a_row = ["stop"]   the last `skips` updates were skipped, by whomever; but overflows before the first
-//                               update under a scaler are its search for the scale, which it ends itself
-//   scale_at_minimum = []       an update is skipped at a loss scale of min_scale or less
-// Each takes actions, tried in turn, with how often at most: "skip 5". A skip's 10 are counted in a row, the others' 3
-// until calm_steps updates were applied without that trouble; fallback and stop come once. After the last one the run
-// ends.
+// recovery: acts when a run is in trouble, by a list of actions for each kind of trouble. Each action is reported by
+// the notice `recovered`, and none is repeated for ever. A run that no action helps ends with an error and a
+// checkpoint.
+//   non_finite = ["skip"]       the loss, a gradient or a weight has an inf or NaN. Under a loss scaler, gradients that
+//                               overflow are the scaler's affair: they only count as skipped updates
+//   spike = []                  loss or gradient norm are more than z_score deviations over their mean
+//   skips_in_a_row = ["stop"]   the last `skips` updates were skipped, for any reason. Overflows before the first
+//                               update that is applied under a scaler do not count: they are its search for the scale,
+//                               which its option overflows_in_a_row ends
+// Each takes actions, which are tried in turn, with how often at most: "skip 5". By default that is 10 times in a row
+// for skip and 3 times for others, counted anew after calm_steps updates were applied without that trouble. fallback
+// and stop come once. The run ends when no action is left.
 //   "skip"                      the update is not applied
-//   "lower_learning_rate"       times rate_factor for rate_steps, then back over rate_return steps
-//   "rewind"                    to the copy in memory from rewind_back steps ago (each further time as many more), and
-//                               without the batches of the updates in trouble, the last rewind_drop at least
+//   "lower_learning_rate"       by rate_factor for rate_steps steps, then back to the full rate over rate_return steps
+//   "rewind"                    back to the copy in memory from rewind_back steps ago, each further time as many steps
+//                               more; drops the batches of the updates in trouble, at least those of rewind_drop
 //   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
 //   "stop"                      the run ends
-// What is not finite is never applied, whatever the action.
+// An update that is not finite is never applied, whatever the action.
 //   calm_steps = 100
 //   z_score = 6.0, window = 128
 //   skips = 10
-//   min_scale = 1.0
-//   weights_every = 100         steps between looks at the weights; they are looked at too where loss or gradients are
+//   weights_every = 100         steps between checks of the weights; they are also checked where loss or gradients are
 //                               not finite, and before the run is ended
 //   rate_factor = 0.5, rate_steps = 100, rate_return = 100
 //   rewind_back = 10, rewind_drop = 1
 //   snapshot_every = 10, snapshots = 3   copies of the run in memory, for rewind
-//   to = {}                     by role the table of its plugin, for fallback
+//   to = {}                     for fallback: by role the table of its plugin
 //
-// Spikes: OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h; unlike theirs a value that was too high is not
-// added to the window, and one that is low is no trouble. Going back and passing over batches: PaLM (Chowdhery et al.
-// 2022, section 5.1). Falling back while the run runs: Marian's --custom-fallbacks. Stands before clip_norm, for
-// clipping spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or
-// stop: then it learns of both one step late.
+// Spikes follow OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h. Unlike there, a value that was too high
+// does not enter the window, and a low value is no trouble. Going back and dropping batches follows PaLM (Chowdhery et
+// al. 2022, section 5.1), falling back follows Marian's --custom-fallbacks. Place it before clip_norm, because clipping
+// spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or stop:
+// then it learns of both one step late.
 #include <ATen/ops/where.h>
 #include <vernier/sdk.h>
 
@@ -51,15 +51,16 @@ using vernier::Error;
 using vernier::Event;
 using vernier::Notice;
 using vernier::Run;
+using vernier::UpdateResult;
 using Details = std::vector<std::pair<std::string, Notice::Detail>>;
 
-enum Place { loss, norm, z_loss, z_norm };  // of a verdict
+enum Place { loss, norm, z_loss, z_norm };  // in a verdict
 
-// What is known of a step: float64 [4] by Place, on the device and, at the latest a step later, on the host.
+// What is known of a step: float64 [4] by Place, on the device and, one step later at the latest, on the host.
 struct Verdict {
   torch::Tensor device = {}, host = {};
   std::int64_t step = -1, batch = -1, batches = 1;  // the first of the update, and how many it had
-  bool is_scaled = false;                           // a scaler looks at the gradients
+  bool is_scaled = false;                           // a scaler checks the gradients
 
   double operator[](Place place) const {
     const double value = host.const_data_ptr<double>()[place];
@@ -67,13 +68,6 @@ struct Verdict {
   }
   bool is_finite() const { return std::isfinite((*this)[loss]) && (is_scaled || std::isfinite((*this)[norm])); }
 };
-
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t most = 3;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i > 0 ? "," : "") + names[i];
-  return text + (names.size() > most ? c10::str(" and ", names.size() - most, " more") : "");
-}
 
 std::vector<std::string> non_finite_weights(const Run& run) {
   const torch::NoGradGuard no_grad;
@@ -93,13 +87,11 @@ class Recovery final : public vernier::Callback {
       : non_finite_(options, "non_finite", {"skip"}, "actions where loss, gradients or weights are not finite", true),
         spike_(options, "spike", {}, "actions where loss or gradient norm are far over their own course", true),
         skips_in_a_row_(options, "skips_in_a_row", {"stop"}, "actions after so many `skips`", false),
-        scale_at_minimum_(options, "scale_at_minimum", {}, "actions where min_scale is too high a scale", false),
         calm_(options.get("calm_steps", 100, "updates applied without trouble until actions are counted anew",
                           at_least(1))),
         z_score_(options.get("z_score", 6.0, "deviations over the mean that are a spike", vernier::above(0))),
         window_(options.get("window", 128, "steps of which mean and deviation are taken", vernier::between(2, 1e6))),
         skips_(options.get("skips", 10, "skipped updates in a row that are too many", at_least(1))),
-        min_scale_(options.get("min_scale", 1.0, "loss scale that should not overflow", vernier::above(0))),
         weights_every_(options.get("weights_every", 100, "steps between looks at the weights", at_least(1))),
         rate_factor_(options.get("rate_factor", 0.5, "of the learning rate where it is lowered",
                                  vernier::between(1e-9, 0.999999))),
@@ -118,10 +110,8 @@ class Recovery final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepBegin, [this](Run& run) {
-      loads_ = Loads::all;
       has_acted_ = false;
-      overflows_ = run.amp.overflows();
-      has_new_scaler_ = std::ranges::any_of(run.notices, is_new_scaler);
+      has_new_scaler_ = std::ranges::find(run.swapped, vernier::Scaler::role) != run.swapped.end();
       if (has_new_scaler_) updates_before_ = run.updates;
       run.learning_rate_factor *= rate(run);
     });
@@ -134,15 +124,15 @@ class Recovery final : public vernier::Callback {
 
   void prepare(Run& run) override {
     outliers_.prepare(run.device);
-    waits_ = !run.learns_late || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
-    if (uses("rewind")) run.control.keep_snapshots(snapshot_every_, snapshots_);
-    if (uses("fallback")) run.control.exchange(to_, /*only_try=*/true);
+    waits_ = !run.results_are_late || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
+    if (uses("rewind")) run.control->keep_savepoints(snapshot_every_, snapshots_);
+    if (uses("fallback")) run.control->try_swap(to_);
   }
 
   vernier::State save() const override {
     vernier::State state;
     for (const auto* policy : policies()) state.put(policy->name(), policy->save());
-    if (!spike_.empty()) state.put("window", outliers_.save());
+    if (!spike_.empty()) state.put(window_prefix, outliers_.save());
     state.put("skipped", skipped_);
     state.put("updates_before", updates_before_);
     state.put("rate", lowered_);
@@ -156,12 +146,10 @@ class Recovery final : public vernier::Callback {
     return state;
   }
 
-  // Going back loads twice: what the snapshot has, then what this plugin had. Of the first the window is taken, for
-  // those steps come again; of the second all that counts.
+  // After a rewind the window is that of the savepoint, since those steps come again; all counts are those from before
+  // the rewind.
   void load(const vernier::State& state) override {
-    const auto which = std::exchange(loads_, loads_ == Loads::window ? Loads::counts : Loads::all);
-    if (which != Loads::counts && !spike_.empty()) load_window(state.part("window"));
-    if (which == Loads::window) return;
+    if (!spike_.empty()) load_window(state.part(window_prefix));
     for (auto* policy : policies()) policy->load(state.part(policy->name()));
     skipped_ = state.integer("skipped");
     updates_before_ = state.has("updates_before") ? state.integer("updates_before") : 0;
@@ -177,8 +165,10 @@ class Recovery final : public vernier::Callback {
   }
 
  private:
-  std::vector<Policy*> policies() { return {&non_finite_, &spike_, &skips_in_a_row_, &scale_at_minimum_}; }
-  std::vector<const Policy*> policies() const { return {&non_finite_, &spike_, &skips_in_a_row_, &scale_at_minimum_}; }
+  static constexpr const char* window_prefix = "window";  // of entries that a rewind takes from the savepoint
+
+  std::vector<Policy*> policies() { return {&non_finite_, &spike_, &skips_in_a_row_}; }
+  std::vector<const Policy*> policies() const { return {&non_finite_, &spike_, &skips_in_a_row_}; }
   bool uses(const std::string& action) const {
     return std::ranges::any_of(policies(), [&](const auto* policy) { return policy->has(action); });
   }
@@ -195,7 +185,6 @@ class Recovery final : public vernier::Callback {
            {"rate_factor", "rate_steps", "rate_return"});
     refuse(uses("fallback"), "is for \"fallback\", which no trigger asks for", {"to"});
     refuse(!spike_.empty(), "is for `spike`, which has no action", {"z_score", "window"});
-    refuse(!scale_at_minimum_.empty(), "is for `scale_at_minimum`, which has no action", {"min_scale"});
     refuse(!skips_in_a_row_.empty(), "is for `skips_in_a_row`, which has no action", {"skips"});
     if (uses("fallback") && to_.empty()) {
       options.refuse("to",
@@ -213,12 +202,12 @@ class Recovery final : public vernier::Callback {
     }
   }
 
-  // Of a run without `spike`, or with another window, there is no course to go on with.
+  // A run without `spike`, or with another window, saved no window that fits: then it starts empty.
   void load_window(const vernier::State& state) {
     if (state.has("values") && state.tensor("values").size(-1) == window_) outliers_.load(state);
   }
 
-  // The course of the rate: lowered, then a line back.
+  // The factor of the learning rate in this step: lowered_, then linearly back to 1.
   double rate(Run& run) {
     if (lowered_ == 1) return 1;
     const auto after = run.step - lowered_at_ - rate_steps_;
@@ -231,7 +220,7 @@ class Recovery final : public vernier::Callback {
     return 1;
   }
 
-  // GradientsReady.
+  // At GradientsReady.
   void judge(Run& run) {
     now_ = measure(run);
     if (waits_) {
@@ -248,10 +237,11 @@ class Recovery final : public vernier::Callback {
     now_.host.copy_(values, /*non_blocking=*/true);
   }
 
-  // In one tensor, where the gradients are.
+  // Into one tensor on the device of the gradients.
   Verdict measure(Run& run) {
     const torch::NoGradGuard no_grad;
-    Verdict verdict{.step = run.step, .batch = run.drawn, .batches = run.batches, .is_scaled = run.overflow.defined()};
+    Verdict verdict{
+        .step = run.step, .batch = run.batches_drawn, .batches = run.batches, .is_scaled = run.found_inf.defined()};
     const auto loss_value = run.loss.to(torch::kFloat64);
     auto values = torch::stack({loss_value, norm_of(run, loss_value)});
     if (spike_.empty()) {
@@ -265,28 +255,26 @@ class Recovery final : public vernier::Callback {
   }
 
   torch::Tensor norm_of(Run& run, const torch::Tensor& like) const {
-    for (const auto* metric : run.metrics.set_now()) {
-      if (metric->name != "grad_norm") continue;  // of a callback before this one
-      if (const auto* tensor = std::get_if<torch::Tensor>(&metric->number)) return tensor->detach().to(like.options());
+    if (!run.grad_norm.defined()) {
+      if (run.found_inf.defined() && spike_.empty()) return torch::zeros_like(like);  // not needed
+      run.grad_norm = grad_norm(run);
+      run.metrics.set("grad_norm", run.grad_norm);
     }
-    if (run.overflow.defined() && spike_.empty()) return torch::zeros_like(like);  // nobody asks
-    const auto norm = grad_norm(run);
-    run.metrics.set("grad_norm", norm);
-    return norm.to(like.options());
+    return run.grad_norm.detach().to(like.options());
   }
 
-  // Where the scaler has found it, the gradients stay scaled: the optimizer divides in the pass that it makes anyway.
+  // Where the scaler has computed the norm, the gradients stay scaled: the optimizer divides them in its own pass.
   static torch::Tensor grad_norm(const Run& run) {
     if (!run.scaled_norm.defined()) return vernier::grad_norm(run.gradients());
     return run.grad_scale.defined() ? run.scaled_norm / run.grad_scale : run.scaled_norm.clone();
   }
 
   static void veto(Run& run, const torch::Tensor& flag) {
-    run.found_inf = run.found_inf.defined() ? torch::maximum(run.found_inf, flag) : flag;
+    run.skip_update = run.skip_update.defined() ? torch::maximum(run.skip_update, flag) : flag;
   }
   static void veto(Run& run) { veto(run, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device))); }
 
-  // Where the host knows of a step only after the next one, its update is skipped already.
+  // At StepEnd, where the host knows a step only after the next one: the update of that step was skipped already.
   void act_late(Run& run) {
     if (waits_) return;
     if (known_.step >= 0) act(run, known_);
@@ -297,7 +285,7 @@ class Recovery final : public vernier::Callback {
     const bool is_due = !non_finite_.empty() && verdict.step % weights_every_ == 0;
     if (is_due || !verdict.is_finite()) {
       const auto weights = non_finite_weights(run);
-      if (!weights.empty()) return meet(run, non_finite_, verdict, {{"weights", some_of(weights)}}, true);
+      if (!weights.empty()) return meet(run, non_finite_, verdict, {{"weights", vernier::some_of(weights)}}, true);
     }
     if (!verdict.is_finite()) return meet(run, non_finite_, verdict, what_is_not_finite(run, verdict));
     const bool is_loss = verdict[z_loss] > z_score_;
@@ -309,43 +297,33 @@ class Recovery final : public vernier::Callback {
     if (!std::isfinite(verdict[loss])) return {{"loss", verdict[loss]}};
     const auto names =
         waits_ ? run.non_finite_gradients() : std::vector<std::string>{};  // late: they are of another step
-    if (!names.empty()) return {{"gradients", some_of(names)}};
+    if (!names.empty()) return {{"gradients", vernier::some_of(names)}};
     return {{"grad_norm", verdict[norm]}};
   }
 
-  // StepEnd: `step_skipped` is of this step, on a GPU of the one before.
+  // At StepEnd: run.last_update is of this step; where results are late, of the one before.
   void count_skips(Run& run) {
-    const auto is_skip = [](const Notice& notice) { return notice.name == "step_skipped"; };
-    const bool was_skipped = std::ranges::any_of(run.notices, is_skip);
-    if (!was_skipped) count_applied(run.learns_late ? run.step - 1 : run.step);
-    if (has_new_scaler_ && run.learns_late) updates_before_ = run.updates;  // the last of the scaler before is known now
+    const bool was_skipped = vernier::is_skipped(run.last_update);
+    if (!was_skipped) count_applied(run.results_are_late ? run.step - 1 : run.step);
+    if (has_new_scaler_ && run.results_are_late) updates_before_ = run.updates;  // with the old scaler's last update
     skipped_ = was_skipped ? skipped_ + (is_search(run) ? 0 : 1) : 0;
-    if (!was_skipped || has_acted_) return;
-    const Verdict verdict{.step = run.step, .batch = run.drawn - run.batches, .batches = run.batches};
-    if (!skips_in_a_row_.empty() && skipped_ >= skips_) {
-      const auto count = std::exchange(skipped_, 0);
-      return meet(run, skips_in_a_row_, verdict, {{"skipped", count}}, false, count);
-    }
-    if (scale_at_minimum_.empty()) return;
-    const auto scale = run.metrics.value("scale");
-    if (scale && *scale <= min_scale_) meet(run, scale_at_minimum_, verdict, {{"scale", *scale}});
+    if (!was_skipped || has_acted_ || skips_in_a_row_.empty() || skipped_ < skips_) return;
+    const Verdict verdict{.step = run.step, .batch = run.batches_drawn - run.batches, .batches = run.batches};
+    const auto count = std::exchange(skipped_, 0);
+    meet(run, skips_in_a_row_, verdict, {{"skipped", count}}, false, count);
   }
 
-  static bool is_new_scaler(const Notice& notice) {
-    return notice.name == "policy_changed" && notice.details.front().second == Notice::Detail(std::string("scaler"));
-  }
-
-  // A scale that begins high falls with each overflow until an update is applied. How long the scaler bounds.
+  // A scale that starts too high falls with each overflow until an update is applied. The scaler bounds that search.
   bool is_search(const Run& run) const {
-    return run.updates == updates_before_ && run.amp.overflows() > overflows_;
+    return run.updates == updates_before_ && run.last_update == UpdateResult::found_inf;
   }
 
-  // A step whose update was skipped is no calm one, whatever it was skipped for.
+  // A step whose update was skipped is not calm, whatever the reason.
   void count_applied(std::int64_t step) {
     for (auto* policy : policies()) policy->applied(step);
   }
 
-  // The next action that can help. batches: that are in trouble; 0: as the policy counts them.
+  // Performs the next action that can help. batches: how many updates in a row are in trouble; 0: as the policy counts.
   void meet(Run& run, Policy& policy, const Verdict& verdict, Details what, bool are_weights = false,
             std::int64_t batches = 0) {
     if (policy.empty()) return;
@@ -366,7 +344,7 @@ class Recovery final : public vernier::Callback {
     has_acted_ = has_acted_ || action->name != "skip";
   }
 
-  // At StepEnd the update is past, and was skipped where one of these triggers is met.
+  // At StepEnd there is nothing to veto: the update is past, and was skipped where one of these triggers is met.
   void veto_where_it_counts(Run& run) const {
     if (waits_ && now_.step == run.step) veto(run);
   }
@@ -380,13 +358,12 @@ class Recovery final : public vernier::Callback {
       details.emplace_back("factor", lowered_);
     } else if (action.name == "rewind") {
       const auto back = back_ * action.number, drop = drop_ == 0 ? 0 : std::max(drop_, batches);
-      run.control.rewind(*this, back, drop);
-      loads_ = Loads::window;
+      run.control->rewind(*this, back, drop, window_prefix);
       skipped_ = 0;
       details.emplace_back("back", back);
       details.emplace_back("drop", drop);
     } else if (action.name == "fallback") {
-      run.control.exchange(to_, /*only_try=*/false);
+      run.control->swap(to_);
       has_fallen_back_ = true;
     }
   }
@@ -396,7 +373,6 @@ class Recovery final : public vernier::Callback {
     const auto value = std::visit([](const auto& each) { return c10::str(each); }, what.front().second);
     const auto in_step = " in step " + std::to_string(step);
     if (key == "skipped") return value + " updates in a row were skipped, the last" + in_step;
-    if (key == "scale") return "an update is skipped at a loss scale of " + value + in_step;
     if (key == "gradients" || key == "weights") return key + " are not finite" + in_step + ": " + value;
     if (what.size() == 1) return key + " is " + value + in_step;
     return key + " is " + value + in_step +
@@ -410,38 +386,35 @@ class Recovery final : public vernier::Callback {
     if (are_weights && !is_asked) text += " that could help";
     policy.restart();  // who resumes the run gives all of them another chance
     const auto weights = are_weights ? std::vector<std::string>() : non_finite_weights(run);
-    if (!weights.empty()) text += "; weights are not finite: " + some_of(weights);
+    if (!weights.empty()) text += "; weights are not finite: " + vernier::some_of(weights);
     if (are_weights || !weights.empty()) {
       throw Error(text +
                   ". No checkpoint is made of these weights. --resume goes on from the last one; where it was made "
                   "after the update that spoiled them, name an earlier one: --resume=PATH");
     }
-    run.control.fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
+    run.control->fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
     has_acted_ = true;
   }
 
-  Policy non_finite_, spike_, skips_in_a_row_, scale_at_minimum_;
+  Policy non_finite_, spike_, skips_in_a_row_;
   std::int64_t calm_;
   double z_score_;
   std::int64_t window_, skips_;
-  double min_scale_;
   std::int64_t weights_every_;
   double rate_factor_;
   std::int64_t rate_steps_, rate_return_, back_, drop_, snapshot_every_, snapshots_;
   vernier::Table to_;
   Outliers outliers_;
 
-  bool waits_ = true;         // in each step until the device has the verdict
-  Verdict now_, known_;       // of this step; of the one before, where it is not acted on yet
-  bool has_acted_ = false;    // in this step, by more than a skip
-  std::int64_t skipped_ = 0;  // updates in a row
-  std::int64_t updates_before_ = 0;  // of the run, when this scaler came
-  std::int64_t overflows_ = 0;       // of the run, known when this step began
-  bool has_new_scaler_ = false;      // in this step
-  double lowered_ = 1;        // the learning rate's factor from the step
+  bool waits_ = true;                // for the verdict of the device, in each step
+  Verdict now_, known_;              // of this step; of the step before, where it has not been acted on yet
+  bool has_acted_ = false;           // in this step, by more than a skip
+  std::int64_t skipped_ = 0;         // updates in a row
+  std::int64_t updates_before_ = 0;  // run.updates when this scaler took over
+  bool has_new_scaler_ = false;      // from this step on
+  double lowered_ = 1;               // the factor of the learning rate from step lowered_at_ on
   std::int64_t lowered_at_ = 0;
   bool has_fallen_back_ = false;
-  enum class Loads { all, window, counts } loads_ = Loads::all;
 };
 
 }  // namespace

@@ -22,12 +22,12 @@ bool can_be_saved(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == torch::kStrided;
 }
 
-// Beside training that takes all cores a copy would hold it up for longer than one before it (tests/benchmarks/checkpoint).
+// If training uses all cores, a copy beside it takes longer than a copy before it (tests/benchmarks/checkpoint).
 bool is_a_core_free() {
   return at::get_num_threads() < static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// What was given to a stream up to now.
+// An event after everything that the stream has been given so far.
 c10::Event now_on(c10::Stream stream) {
   c10::Event event(stream.device_type());
   event.record(stream);
@@ -56,19 +56,20 @@ Copy Copies::of(const Tensors& live, torch::Device device) {
   }
   copies_ = copy.tensors;
   if (!device.is_cpu()) copy_from_device(soon_changed, by_update);
-  vernier::copy_past_caches(on_host);
-  if (!later_on_host.empty()) {  // one thread: the others have the next forward pass to do
-    copied_ = std::async(std::launch::async, [all = std::move(later_on_host)] { vernier::copy_past_caches(all, 1); });
+  vernier::copy_non_temporal(on_host);
+  if (!later_on_host.empty()) {  // one thread: the others run the next forward pass
+    copied_ = std::async(std::launch::async, [all = std::move(later_on_host)] { vernier::copy_non_temporal(all, 1); });
   }
-  for (const auto& [name, tensor] : live) copy.tensors.try_emplace(name, tensor);  // the writer refuses it by name
+  for (const auto& [name, tensor] : live)
+    copy.tensors.try_emplace(name, tensor);  // the writer refuses the others by name
   copy.arrived = arrived_;
   copy.copied = copied_;
   return copy;
 }
 
-// Weights, buffers and what plugins remember may change as soon as the run goes on, so what the device is given next
-// waits for their copies. The optimizer's memory, most of all there is, changes in the update alone: it is copied
-// beside the next forward and backward pass.
+// Weights, buffers and the state of most plugins may change in the next step, so the training stream waits for their
+// copies. The optimizer's memory, which is the largest part, changes only in the update. It is copied during the next
+// forward and backward pass.
 void Copies::copy_from_device(const std::vector<Copied>& soon_changed, const std::vector<Copied>& by_update) {
   if (soon_changed.empty() && by_update.empty()) return;
   const auto device = (soon_changed.empty() ? by_update : soon_changed).front().from.device();
@@ -78,7 +79,7 @@ void Copies::copy_from_device(const std::vector<Copied>& soon_changed, const std
   const auto copy = [&](const std::vector<Copied>& all) {
     for (const auto& [to, from] : all) {
       to.copy_(from, /*non_blocking=*/true);
-      // Who gives the memory back meanwhile must not get it for something else before it is read.
+      // Memory that is freed meanwhile must not be reused before this copy has read it.
       implementation.recordDataPtrOnStream(from.storage().data_ptr(), *stream_);
     }
   };
@@ -96,7 +97,7 @@ void Copies::hold_update() {
   if (arrived) arrived->block(c10::impl::VirtualGuardImpl(arrived->device_type()).getStream(arrived->device()));
 }
 
-// The large ones at once: what is mostly new is mostly the first copy.
+// Allocates the large tensors in one block. Most of them are new only in the first copy.
 void Copies::make_room(const Tensors& live) {
   constexpr std::size_t large = 1 << 16;
   Tensors wanted;

@@ -1,8 +1,7 @@
-// Copies of a state on the host, in memory that the next copy uses again.
+// Copies of a state on the host. Each copy reuses the memory of the one before.
 #pragma once
 
 #include <c10/core/Event.h>
-#include <vernier/copy.h>
 
 #include <future>
 #include <memory>
@@ -10,28 +9,30 @@
 #include <string>
 #include <vector>
 
+#include "files/copy.h"
+
 namespace rolling {
 
 struct Copy {
   vernier::Tensors tensors;
-  // Each empty where the tensors have the values already.
+  // Each is empty if the tensors already have their values.
   std::shared_ptr<const c10::Event> arrived = {};  // from a device
   std::shared_future<void> copied = {};            // on the host
-  // Any thread, before it reads the tensors.
+  // Waits for the values. Any thread calls this before it reads the tensors.
   void wait() const {
     if (copied.valid()) copied.get();
     if (arrived) arrived->synchronize();
   }
 };
 
-// A device copies into pinned memory on a stream of its own, and the host does not wait for it. On the host a thread
-// copies what only an update changes. Main thread only.
+// A device copies into pinned memory on its own stream, and the host does not wait for it. For tensors on the host, a
+// thread copies what only an update changes. Main thread only.
 class Copies {
  public:
-  // The last copy must have arrived. Once this returns, the live tensors may change, by what the device is given to do from
-  // then on; but those of the optimizer ("plugin/optimizer/…") only after hold_update().
+  // The last copy must have arrived. After the return the live tensors may change, except those of the optimizer
+  // ("plugin/optimizer/…"), which may change only after hold_update().
   Copy of(const vernier::Tensors& live, torch::Device device);
-  // Before each update. A device waits by itself, the host here.
+  // The caller calls this before each update. The device waits on its stream, the host in this function.
   void hold_update();
 
  private:
@@ -43,7 +44,7 @@ class Copies {
 
   vernier::Tensors copies_;
   std::optional<c10::Stream> stream_;
-  // Of the last copy, until an update was held.
+  // Of the last copy, until hold_update().
   std::shared_ptr<const c10::Event> arrived_;
   std::shared_future<void> copied_;
 };

@@ -1,5 +1,5 @@
-// Writes a checkpoint, then sets aside those that the run went back from, then moves the links, then removes what need
-// not stay: whatever ends the process in between, the newest that was there before is there still, or the new one.
+// Writes a checkpoint, sets aside those of later steps, moves the links, and removes what need not stay, in this order.
+// Whenever the process ends, either the newest checkpoint from before or the new one is complete.
 #include "folder.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ using vernier::Error;
 namespace {
 
 constexpr const char* abandoned_prefix = "abandoned-";
-constexpr const char* unfinished_prefix = ".tmp-";  // remove_unfinished_checkpoints() takes it away
+constexpr const char* unfinished_prefix = ".tmp-";  // remove_unfinished_checkpoints() removes it
 
 [[noreturn]] void fail_with_errno(const std::string& path, const char* doing) {
   throw Error(path + ": " + doing + ": " + std::generic_category().message(errno));
@@ -64,10 +64,11 @@ Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& p
   vernier::refuse_a_shared_folder(path_);  // before anything in it is touched
   sync_what_is_beside();
   vernier::remove_unfinished_checkpoints(path_);
-  Saved saved{path_of(what.about.step), 0, 0, {}};
-  const auto manifest = vernier::write_checkpoint(saved.path, what.about, what.model, what.state, progress);
+  Saved saved{path_of(what.checkpoint.manifest.step), 0, 0, {}};
+  const auto& [about, model, state] = what.checkpoint;
+  const auto manifest = vernier::write_checkpoint(saved.path, about, model, state, progress);
   for (const auto& [name, file] : manifest.files) saved.bytes += file.bytes;
-  set_aside_later(what.about.step);
+  set_aside_later(what.checkpoint.manifest.step);
   const auto all = steps();
   saved.steps = those_that_stay(all, what.scores, retention_);
   link("latest", all);
@@ -87,8 +88,8 @@ void Folder::make() const {
   if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) fail_with_errno(path_, "cannot be made");
 }
 
-// The files of monitors, up to where the state says that they are written: a loss of power is not to take from them
-// what the checkpoint counts. Done here, in the background, because it takes a disk's time.
+// Syncs the files of monitors. The checkpoint counts their lines, which a loss of power must not take. Runs here, in
+// the background, because the disk takes its time.
 void Folder::sync_what_is_beside() const {
   auto run = fs::path(path_).parent_path();
   if (run.empty()) run = ".";
@@ -102,15 +103,15 @@ void Folder::sync_what_is_beside() const {
     }
     const int reason = errno;
     if (file >= 0) ::close(file);
-    if (result >= 0 || reason == ENOENT || reason == EINVAL) continue;  // it is gone, or has nothing to bring to a disk
+    if (result >= 0 || reason == ENOENT || reason == EINVAL) continue;  // the file is gone or cannot be synced
     warn_(entry->path().string() + ": cannot be brought to the disk: " + std::generic_category().message(reason) +
           "; a loss of power may take some of its lines");
   }
-  vernier::sync_checkpoint_folder(run.string());  // also the name of a folder that somebody made and was killed
+  vernier::sync_checkpoint_folder(run.string());  // also the name of a folder whose maker was killed
 }
 
-// They are of a past that the run left when it went back, and would be taken for its newest. Until the new one is on
-// the disk they may be all that there is to resume from.
+// After a rewind, checkpoints of later steps would look like the newest. They are renamed only after the new one is on
+// the disk, because until then they may be the only ones to resume from.
 void Folder::set_aside_later(std::int64_t step) const {
   bool has_renamed = false;
   for (const auto& checkpoint : vernier::checkpoints_in(path_)) {
@@ -125,7 +126,7 @@ void Folder::set_aside_later(std::int64_t step) const {
   if (has_renamed) vernier::sync_checkpoint_folder(path_);
 }
 
-// For people; a run goes on without: some file systems have no links.
+// Links are for people. Some file systems have none, so a failure is only a warning.
 void Folder::link(const char* name, const std::vector<std::int64_t>& candidates) const {
   if (candidates.empty()) return;
   const fs::path target = vernier::checkpoint_name(candidates.front()), place = fs::path(path_) / name;
@@ -150,7 +151,7 @@ std::string Folder::path_of(std::int64_t step) const {
   return (fs::path(path_) / vernier::checkpoint_name(step)).string();
 }
 
-// Renamed first, so that a process that is killed here leaves no half of a checkpoint behind.
+// Renames the folder first: if the process is killed here, no incomplete checkpoint is left.
 void Folder::remove(std::int64_t step) const {
   const auto aside = fs::path(path_) / (unfinished_prefix + vernier::checkpoint_name(step));
   std::error_code trouble;
@@ -169,7 +170,7 @@ std::optional<vernier::StoredCheckpoint> Folder::read_newest() const {
       if (!trouble.empty()) warn_("resuming from " + checkpoint + ", the newest that can be read");
       return stored;
     } catch (const Error& error) {
-      if (error.kind() == Error::Kind::configuration) throw;  // whole, but not for this version
+      if (error.kind() == Error::Kind::configuration) throw;  // complete, but of another version
       warn_(error.what());
       if (trouble.empty()) trouble = error.what();
     }

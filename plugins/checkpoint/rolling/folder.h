@@ -1,4 +1,4 @@
-// The checkpoints of one run: which stay, and which the links name.
+// The checkpoints of one run on the disk: which of them stay, and where the links lead.
 #pragma once
 
 #include <vernier/checkpoint_folder.h>
@@ -12,31 +12,30 @@
 
 namespace rolling {
 
-using Scores = std::map<std::int64_t, double>;  // of the checkpoints of some steps
+using Scores = std::map<std::int64_t, double>;  // by the step of the checkpoint
 
 struct Retention {
   std::int64_t keep_last = 3, keep_every = 0, keep_best = 0;
   bool highest_is_best = false;
 };
 
-// The steps with the best scores, the best first; of equal ones the earlier. At most `count`.
+// The steps with the best scores, the best first; of equal scores the earlier step. At most `count`.
 std::vector<std::int64_t> best_of(const Scores& scores, std::int64_t count, bool highest_is_best);
 
-// Of the steps that there are, the highest first, those that stay.
+// The steps whose checkpoints stay. steps: of all checkpoints, the highest first.
 std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps, const Scores& scores,
                                           const Retention& retention);
 
-// One save: what is to be written, and what was.
+// Input and result of Folder::save.
 struct Save {
-  vernier::CheckpointManifest about;
-  vernier::Tensors model, state;
+  vernier::StoredCheckpoint checkpoint;
   Scores scores;
 };
 struct Saved {
   std::string path;
   double seconds = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::int64_t> steps;  // that are there now, the highest first
+  std::vector<std::int64_t> steps;  // of the checkpoints that stay, the highest first
 };
 
 class Folder {
@@ -45,12 +44,12 @@ class Folder {
   Folder(std::string path, Retention retention, Warn warn)
       : path_(std::move(path)), retention_(retention), warn_(std::move(warn)) {}
 
-  // Any thread, one at a time: brings what the run has written beside its checkpoints to the disk, writes, then renames
-  // those of later steps, which the run went back from, to abandoned-…, then moves the links, then removes what need not
-  // stay.
+  // Any thread, one at a time. Syncs the files that the run has beside its checkpoints, and writes the checkpoint. Then
+  // renames checkpoints of later steps to abandoned-…, moves the links, and removes the checkpoints that need not stay.
   Saved save(const Save& what, const std::function<void(std::uint64_t)>& progress) const;
 
-  // The newest that is whole, with warnings where it is not the newest; nothing where there are none.
+  // The newest complete checkpoint, with a warning for each newer one. nullopt if the folder has none. Throws Error if
+  // none can be read, or at a checkpoint of another format version.
   std::optional<vernier::StoredCheckpoint> read_newest() const;
 
  private:

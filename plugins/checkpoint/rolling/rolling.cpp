@@ -1,24 +1,25 @@
-// rolling: saves the run to <run.output>/checkpoints/step-00000100, in the format of docs/checkpoint-format.md, and
-// keeps the newest few, every so many, and the best.
+// rolling: saves the run to <run.output>/checkpoints/step-00000100, in the format of docs/checkpoint-format.md. Keeps
+// the newest checkpoints, those of regular steps, and the best ones.
 //
 //   every = 500          steps from one checkpoint to the next; 0: none by steps
 //   every_minutes = 0    the same by the clock
-//   at_epoch_end = false one where the data start anew
-//   keep_last = 3        the newest ones that stay; an older one goes once a newer one is whole
-//   keep_every = 0       those of steps that this divides stay for good
-//   keep_best = 0        the best ones that stay; a validation that is among them is saved at once
-//   monitor = "validation_loss"   the metric of a validation that says how good
-//   mode = "min"         the best is the lowest; or "max"
-//   async = true         the state is copied after the step, which takes its size in memory, and written while the
-//                        training goes on; where it leaves a core, or on a GPU, the optimizer's memory is copied beside
-//                        the next forward pass
-//   in_flight = "wait"   where the last one is still being written: wait for it, or "skip" this one with a notice
-//   on_failure = "stop"  a save that fails in the background is tried once more at the next step, which waits for it;
-//                        where that fails too, the run ends. Or "go_on": the next save tries again
+//   at_epoch_end = false a checkpoint at the end of each epoch
+//   keep_last = 3        how many of the newest stay; an older one is removed once a newer one is complete
+//   keep_every = 0       checkpoints of steps that are multiples of this stay for good
+//   keep_best = 0        how many of the best stay; a validation that is among the best is saved at once
+//   monitor = "validation_loss"   the metric of a validation that decides which is best
+//   mode = "min"         the lowest value is best; or "max"
+//   async = true         the state is copied after the step, which needs its size in memory, and written during the
+//                        training. On a GPU, or if a core is free, the optimizer's memory is copied during the next
+//                        forward pass.
+//   in_flight = "wait"   if the last checkpoint is still being written: wait for it, or "skip" this one with a notice
+//   on_failure = "stop"  a save that fails in the background is repeated at the next step, which waits for it. If that
+//                        fails too, the run ends. With "go_on" the next save tries again.
 //
-// A run that ends, is stopped by a signal, or fails between two steps or in one before its update has a last one; it waits
-// until that is on the disk, and fails where it cannot be. `latest` and `best` are links. Where a run goes on from before its newest
-// checkpoint, the later ones stay, renamed to abandoned-step-00000200.
+// A run writes a last checkpoint when it ends, when a signal stops it, and when it fails between two steps or before
+// the update of a step. It waits until the checkpoint is on the disk, and fails if it cannot be written. `latest` and
+// `best` are links. If a run resumes from a checkpoint before its newest, the later ones become
+// abandoned-step-00000200.
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
@@ -30,10 +31,10 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <sstream>
 #include <utility>
 
 #include "copies.h"
+#include "files/checkpoint_split.h"
 #include "folder.h"
 
 namespace {
@@ -46,21 +47,15 @@ using vernier::Error;
 using vernier::Event;
 using vernier::Run;
 using vernier::State;
-using vernier::Tensors;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* configuration_key = "run/configuration";
-constexpr const char* versions_key = "run/versions";
-constexpr const char* capsule_key = "capsule/report";
-const std::string model_prefix = "model/";
-
-// It is laid out as a checkpoint, but of the middle of a step: a run that went on from it would lack that step's batch.
+// A capsule has the format of a checkpoint, but it is of the middle of a step. A run resumed from it would lack the
+// batch of that step.
 [[noreturn]] void refuse_capsule(const std::string& path) {
-  throw Error(path +
+  vernier::refuse(path +
                   ": is a capsule of callback/flight_recorder, kept in the middle of a step; look at it with vernier "
                   "replay " +
-                  path + ", and resume from a checkpoint of the run",
-              Error::Kind::configuration);
+                  path + ", and resume from a checkpoint of the run");
 }
 
 double seconds_since(Clock::time_point begin) {
@@ -94,7 +89,7 @@ class Rolling final : public vernier::Checkpoint {
     if (!writing_.valid()) return;
     try {
       (void)writing_.get();
-    } catch (...) {  // nobody else will ask
+    } catch (...) {  // nobody else asks for the result
       warn(vernier::caught().message);
     }
   }
@@ -102,7 +97,7 @@ class Rolling final : public vernier::Checkpoint {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
     bus.on(Event::StepBegin, [this](Run& run) { look(run); });
-    bus.on(Event::LossReady, [this](Run&) {  // an optimizer may step in backward
+    bus.on(Event::LossReady, [this](Run&) {  // the optimizer may step during backward
       const auto begin = Clock::now();
       copies_.hold_update();
       stalled_ += seconds_since(begin);
@@ -129,7 +124,7 @@ class Rolling final : public vernier::Checkpoint {
     return !skipped_;
   }
 
-  // Never two at once: half of the memory and of the disk's time for each would help neither.
+  // Never two at once: each would get half of the memory and of the disk's time.
   void write(const State& snapshot, Run& run) override {
     if (has_given_up_) return;
     wait(run);
@@ -137,7 +132,7 @@ class Rolling final : public vernier::Checkpoint {
     const auto begin = Clock::now();
     last_ = begin;
     const auto copy = async_ ? copies_.of(snapshot.tensors, run.device) : rolling::Copy{snapshot.tensors};
-    const auto what = std::make_shared<const Save>(describe(copy.tensors, run));
+    const auto what = std::make_shared<const Save>(describe({copy.tensors}, run));
     total_ = 0;
     done_ = 0;
     for (const auto& [name, tensor] : copy.tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
@@ -156,12 +151,11 @@ class Rolling final : public vernier::Checkpoint {
     if (from.empty()) return state_of(folder_of(run.output).read_newest());
     if (vernier::is_checkpoint(from)) {
       auto state = state_of(vernier::read_checkpoint(from));
-      if (state->has(capsule_key)) refuse_capsule(from);
+      if (state->has(vernier::capsule_report_key)) refuse_capsule(from);
       return state;
     }
     if (auto state = state_of(folder_of(from).read_newest())) return state;
-    throw Error(from + ": is neither a checkpoint (it has no manifest.json) nor the folder of a run with one",
-                Error::Kind::configuration);
+    vernier::refuse(from + ": is neither a checkpoint (it has no manifest.json) nor the folder of a run with one");
   }
 
   State save() const override {
@@ -178,7 +172,7 @@ class Rolling final : public vernier::Checkpoint {
   }
 
   void load(const State& state) override {
-    if (!state.has("scores")) return;  // saved by another
+    if (!state.has("scores")) return;  // the state of another checkpoint plugin
     const auto steps = state.tensor("scored_steps"), values = state.tensor("scores");
     scores_.clear();
     for (std::int64_t i = 0; i < steps.numel(); ++i) scores_[steps[i].item<std::int64_t>()] = values[i].item<double>();
@@ -189,45 +183,23 @@ class Rolling final : public vernier::Checkpoint {
     return {(fs::path(run) / "checkpoints").string(), retention_, [this](const std::string& text) { warn(text); }};
   }
 
-  // The configuration and the plugins are for the manifest, where people and tools look for them.
-  Save describe(const Tensors& tensors, const Run& run) const {
-    Save what;
-    what.about.step = run.step;
-    what.about.run = run.name;
-    what.scores = scores_;
-    State all;
-    all.tensors = tensors;
-    if (all.has(configuration_key)) what.about.configuration = all.text(configuration_key);
-    std::istringstream lines(all.has(versions_key) ? all.text(versions_key) : "");
-    for (std::string id, version; lines >> id >> version;) what.about.plugins.push_back({id, version});
-    for (const auto& [name, tensor] : tensors) {
-      if (name.starts_with(model_prefix)) {
-        what.model[name.substr(model_prefix.size())] = tensor;
-      } else if (name != configuration_key && name != versions_key) {
-        what.state[name] = tensor;
-      }
-    }
+  Save describe(const State& snapshot, const Run& run) const {
+    Save what{vernier::split_snapshot(snapshot), scores_};
+    what.checkpoint.manifest.step = run.step;
+    what.checkpoint.manifest.run = run.name;
     return what;
   }
 
   static std::optional<State> state_of(std::optional<vernier::StoredCheckpoint> stored) {
     if (!stored) return std::nullopt;
-    State state;
-    state.tensors = std::move(stored->state);
-    for (auto& [name, tensor] : stored->model) state.tensors[model_prefix + name] = std::move(tensor);
-    if (stored->manifest.version == 1) return state;
-    std::string versions;
-    for (const auto& plugin : stored->manifest.plugins) versions += plugin.id + ' ' + plugin.version + '\n';
-    state.put(versions_key, versions);
-    state.put(configuration_key, stored->manifest.configuration);
-    return state;
+    return vernier::join_snapshot(std::move(*stored));
   }
 
   bool is_writing() const {
     return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::timeout;
   }
 
-  // At a step: what was written in the meantime is told, what failed ends the run.
+  // Reports a finished save at the beginning of a step. A failed save ends the run.
   void look(Run& run) {
     if (std::exchange(skipped_, false))
       run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
@@ -245,12 +217,12 @@ class Rolling final : public vernier::Checkpoint {
       failure_ = vernier::caught().message;
       if (async_ && (is_last || !goes_on_)) try_again(run, save);
       if (failure_.empty() || !goes_on_) return;
-      warn(failure_, " (the run goes on without this checkpoint; the next save tries again)");
+      warn(failure_, " (the run continues without this checkpoint; the next save tries again)");
       run.notice("checkpoint_failed", {{"reason", failure_}});
     }
   }
 
-  // What is to be saved is there still, and no later save is sure to come.
+  // Repeats the save, whose copy still exists, because a later save may not come.
   void try_again(Run& run, const std::function<Saved()>& save) {
     const auto first = failure_;
     try {
@@ -306,14 +278,14 @@ class Rolling final : public vernier::Checkpoint {
 
   bool wanted_ = false, skipped_ = false;
   Clock::time_point last_ = Clock::now();
-  rolling::Scores scores_;  // of the checkpoints that are there, and of those since
-  std::string failure_;     // of the last save, until it is told
-  bool has_given_up_ = false;  // the run ends for it: it would not be saved at the end either
+  rolling::Scores scores_;     // of the existing checkpoints and of later validations
+  std::string failure_;        // of the last save, until it is reported
+  bool has_given_up_ = false;  // a save failed and ends the run, so no last checkpoint either
   rolling::Copies copies_;
   double stalled_ = 0;
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_ = 0;
-  std::function<Saved()> save_;  // writes what was copied last
+  std::function<Saved()> save_;  // writes the last copy
   std::future<Saved> writing_;   // the last member: it uses the others
 };
 

@@ -1,13 +1,15 @@
-// adaptive: measures, on the real batch, what each layer's products and each attention take in every dtype and kernel,
-// forward and backward, and how far outputs and gradients are from float32's; then each computes in the fastest that
-// keeps to the error budget. All others take the dtype that reaches them. Weights stay in float32.
+// adaptive: measures the products of each layer and each attention on the real batch, in every dtype and kernel: the
+// time of forward and backward, and the distance of outputs and gradients from float32. Each then computes in the
+// fastest one that keeps to the error budget. All other operations compute in the dtype of their inputs. Weights stay
+// in float32.
 //
 //   candidates = ["bf16"]     of bf16 and fp16, besides float32; fp16 needs a loss scaler
+//   attention = "auto"        auto measures both kernels; fused | matmul: only that one
 //   error_budget = 0.02       relative root mean square error of outputs and of gradients, against float32
 //   min_gain = 0.05           share of the time that a change must save
 //   measure_steps = 3         first steps that are measured; they compute in float32
-//   measure_every = 500       steps between later measurements; 0: none. A step that was skipped calls for one too
-//   quiet_steps = 1000        steps that a layer stays promoted, for an error or an overflow, before it may be lowered
+//   measure_every = 500       steps between later measurements; 0: none. A skipped step is followed by one too
+//   quiet_steps = 1000        steps that a layer stays promoted after an error or an overflow, before it may be lowered
 //   decided = []              [[precision.decided]] tables, which a run writes to <run.output>/adaptive.toml: the same
 //                             decisions at the same steps, without measuring
 //     decided.step = 0             steps finished when it took effect
@@ -15,9 +17,10 @@
 //     decided.op = ""              operator
 //     decided.use = "fp32"         fp32 | bf16 | fp16
 //     decided.kernel = "fused"     fused | matmul, for attention
-// and those of vernier/mixed_precision.h and vernier/precision_rules.h; a rule stands above what is measured.
+// The other options are those of vernier/mixed_precision.h, without level and rounding, and of
+// vernier/precision_rules.h. A rule takes precedence over what is measured.
 //
-// Times differ from run to run, and so may decisions: what is to be repeated bit for bit takes adaptive.toml.
+// Times differ from run to run, and so may decisions. For a run that must repeat bit for bit, give adaptive.toml.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <vernier/error.h>
 #include <vernier/mixed_precision.h>
@@ -62,7 +65,7 @@ struct Decision {
 class Adaptive final : public vernier::MixedPrecision {
  public:
   explicit Adaptive(vernier::Options& options)
-      : MixedPrecision(options, torch::kFloat32),
+      : MixedPrecision(options, torch::kFloat32, Levels::none),
         error_budget_(options.get("error_budget", 0.02, "relative RMS error against float32", vernier::above(0))),
         min_gain_(options.get("min_gain", 0.05, "share of the time that a change must save", vernier::between(0, 1))),
         measure_steps_(options.get("measure_steps", 3, "first steps that are measured", vernier::at_least(1))),
@@ -74,12 +77,8 @@ class Adaptive final : public vernier::MixedPrecision {
     read_decisions(options);
   }
 
-  bool needs_scaler() const override {
-    const auto is_fp16 = [](const Candidate& candidate) { return candidate.use == Use::fp16; };
-    const auto decides_fp16 = [](const Decision& decision) { return decision.candidate.use == Use::fp16; };
-    return MixedPrecision::needs_scaler() || std::any_of(candidates_.begin(), candidates_.end(), is_fp16) ||
-           std::any_of(decisions_.begin(), decisions_.end(), decides_fp16);
-  }
+  bool is_mixed() const override { return MixedPrecision::is_mixed() || may_use(Use::bf16) || may_use(Use::fp16); }
+  bool needs_scaler() const override { return MixedPrecision::needs_scaler() || may_use(Use::fp16); }
 
   void attach(vernier::Bus& bus) override {
     MixedPrecision::attach(bus);
@@ -134,6 +133,11 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
  private:
+  bool may_use(Use use) const {
+    const auto uses = [use](const Candidate& candidate) { return candidate.use == use; };
+    return std::ranges::any_of(candidates_, uses) || std::ranges::any_of(decisions_, uses, &Decision::candidate);
+  }
+
   static bool is_measured(std::string_view op) {
     constexpr std::array ops = {"linear",           "matmul",           "mm",     "bmm",    "addmm",
                                 "baddbmm",          "conv1d",           "conv2d", "conv3d", "conv_transpose1d",
@@ -141,11 +145,14 @@ class Adaptive final : public vernier::MixedPrecision {
     return std::find(ops.begin(), ops.end(), op) != ops.end();
   }
 
-  // Attention is measured with both kernels.
+  // Attention has two kernels, unless the option `attention` names one. The first candidate is float32.
   std::vector<Candidate> candidates_for(const Site& site) const {
+    const auto& kernel = attention_kernel();
     std::vector<Candidate> all;
     for (const auto& candidate : candidates_) {
-      if (candidate.kernel == Kernel::fused || site.op == attention) all.push_back(candidate);
+      const bool is_possible = site.op == attention ? kernel == "auto" || kernel == name_of(candidate.kernel)
+                                                    : candidate.kernel == Kernel::fused;
+      if (is_possible) all.push_back(candidate);
     }
     return all;
   }
@@ -166,7 +173,7 @@ class Adaptive final : public vernier::MixedPrecision {
       site.layer = layer;
       site.op = op;
       site.measured.resize(candidates_for(site).size());
-      take(site, candidates_.front());
+      take(site, candidates_for(site).front());
     }
     return site;
   }
@@ -179,11 +186,12 @@ class Adaptive final : public vernier::MixedPrecision {
     return {site.rule.use, site.op == attention ? site.rule.kernel : Kernel::fused};
   }
 
-  // "fp32 fp32 by matmul bf16 …, 0.02": what decisions depend on.
+  // "fp32, fp32 by matmul, bf16, …, 0.02 0.05": what decisions depend on.
   std::string text_of_candidates() const {
     std::string text;
     for (const auto& candidate : candidates_) text += text_of(candidate) + ", ";
-    return c10::str(text, error_budget_, ' ', min_gain_);
+    const auto& kernel = attention_kernel();
+    return c10::str(text, error_budget_, ' ', min_gain_, kernel == "auto" ? "" : " " + kernel);
   }
   void read_candidates(vernier::Options& options);
   void read_decisions(vernier::Options& options);
@@ -199,8 +207,8 @@ class Adaptive final : public vernier::MixedPrecision {
   double error_budget_, min_gain_;
   std::int64_t measure_steps_, measure_every_, quiet_steps_;
   std::vector<Candidate> candidates_;  // the first is float32
-  std::vector<Decision> decisions_;    // all so far, or those that are given
-  bool replays_ = false;               // they are given
+  std::vector<Decision> decisions_;    // all so far, or those of the option `decided`
+  bool replays_ = false;               // the option `decided` is given
   bool measuring_ = false, was_skipped_ = false;
   std::int64_t step_ = 0;  // the last that began
   std::int64_t measurements_ = 0;
@@ -258,9 +266,9 @@ void Adaptive::begin(Run& run) {
 
 void Adaptive::end(Run& run) {
   step_ = run.step + 1;
-  if (replays_) return take_decided();  // a validation after this step goes by them
-  was_skipped_ = std::any_of(run.notices.begin(), run.notices.end(),
-                             [](const auto& notice) { return notice.name == "step_skipped"; });
+  if (replays_) return take_decided();  // for a validation after this step
+  was_skipped_ =
+      vernier::is_skipped(run.last_update);
   if (!measuring_) return;
   measuring_ = false;
   measurements_ += 1;
@@ -276,7 +284,7 @@ void Adaptive::measure(Site& site, const Repeated& repeated, const torch::Tensor
   auto& seconds = seconds_[site.work];
   seconds.resize(candidates.size(), HUGE_VAL);
   std::vector<std::vector<torch::Tensor>> got(candidates.size());
-  // In turn, so that a noisy machine disturbs all alike; the first round may prepare kernels.
+  // All candidates in each round, so that a noisy machine disturbs all alike. The first round may prepare kernels.
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
@@ -286,7 +294,7 @@ void Adaptive::measure(Site& site, const Repeated& repeated, const torch::Tensor
       seconds[i] = std::min(seconds[i], std::chrono::duration<double>(Clock::now() - start).count());
     }
   }
-  // A gradient that arrives broken has left the range here or above; nothing can be compared then.
+  // A gradient that is not finite left the range here or in a later layer. Then nothing can be compared.
   const bool is_finite = gradient.isfinite().all().item<bool>();
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     site.measured[i].overflows = !is_finite && candidates[i].use != Use::fp32;
@@ -294,7 +302,7 @@ void Adaptive::measure(Site& site, const Repeated& repeated, const torch::Tensor
   }
 }
 
-// The fastest that is good enough; what is in force stays unless another saves min_gain of its time.
+// The fastest candidate that is good enough. The current one stays unless another saves min_gain of its time.
 std::size_t Adaptive::choose(const Site& site, std::int64_t step) const {
   const auto candidates = candidates_for(site);
   const auto now =
@@ -303,7 +311,7 @@ std::size_t Adaptive::choose(const Site& site, std::int64_t step) const {
   const auto is_good = [&](std::size_t i) {
     const auto& measured = site.measured[i];
     if (candidates[i].use == Use::fp32) return true;
-    // After a promotion half of the budget must do, or the next large gradient would promote it again.
+    // After a promotion only half of the budget is allowed; else the next large gradient would promote it again.
     const double budget = site.promoted_at >= 0 && i != now ? error_budget_ / 2 : error_budget_;
     return !is_held && !measured.overflows && measured.error <= budget;
   };
@@ -334,7 +342,7 @@ void Adaptive::decide(Run& run) {
   write(run);
 }
 
-// One notice for all that change alike.
+// One notice for all sites that change alike.
 void Adaptive::tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
   struct Change {
     std::string names;
@@ -366,7 +374,7 @@ void Adaptive::tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& 
   }
 }
 
-// Losing this file would cost only a measurement: a failure is told, and the run goes on.
+// Without this file only measurements would be lost, so a failure is a warning and the run continues.
 void Adaptive::write(const Run& run) const {
   if (run.output.empty()) return;
   const auto path = run.output + "/adaptive.toml";
@@ -398,7 +406,7 @@ void Adaptive::write(const Run& run) const {
 
 vernier::State Adaptive::save() const {
   auto state = MixedPrecision::save();
-  std::ostringstream decided;  // one entry, so that all of it is handed over to another policy, or nothing
+  std::ostringstream decided;  // one entry, so that a swap hands over all of it or nothing
   decided << text_of_candidates() << '\n' << measurements_ << '\n';
   for (const auto& decision : decisions_) {
     decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
@@ -418,10 +426,10 @@ vernier::State Adaptive::save() const {
 void Adaptive::load(const vernier::State& state) {
   MixedPrecision::load(state);
   step_ = state.integer("step");
-  if (replays_) return take_decided();  // before a validation may ask for it
+  if (replays_) return take_decided();  // for a validation before the next step
   std::istringstream decided(state.text("decisions"));
   std::string line;
-  // From a policy with other candidates nothing is taken over: it is measured anew.
+  // Nothing comes from a policy with other candidates: this one measures again.
   if (std::getline(decided, line) && line != text_of_candidates()) return;
   if (std::getline(decided, line)) measurements_ = std::stoll(line);
   was_skipped_ = state.integer("was_skipped") != 0;

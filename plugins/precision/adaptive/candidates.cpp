@@ -1,4 +1,4 @@
-// Which candidates an operation has, and how a run of one is timed and its error taken.
+// The candidates of an operation: their names, a run of one, and its error.
 #include "candidates.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -43,7 +43,7 @@ void compare(const torch::Tensor& got, const torch::Tensor& exact, Measured& int
   const auto finite = a.isfinite();
   into.overflows = into.overflows || (~finite & b.isfinite()).any().item<bool>();
   const double norm = b.norm().item<double>(), distance = (a - b).norm().item<double>();
-  if (norm == 0 || !std::isfinite(norm)) return;  // nothing to be measured by
+  if (norm == 0 || !std::isfinite(norm)) return;  // nothing to compare with
   into.error = std::max(into.error, std::isfinite(distance) ? distance / norm : HUGE_VAL);
   into.cosine = std::min(into.cosine, a.dot(b).item<double>() / (a.norm().item<double>() * norm));
   const auto lost = (a == 0) & (b != 0);
@@ -84,7 +84,7 @@ std::vector<torch::Tensor> Repeated::run(const Candidate& candidate, const torch
 }
 
 torch::Tensor Repeated::call(const Candidate& candidate, Values arguments) const {
-  const bool shares_heads = is_attention_ && arguments[7].toBool();  // left to the kernel here
+  const bool shares_heads = is_attention_ && arguments[7].toBool();  // these take the fused kernel here
   if (is_attention_ && candidate.kernel == Kernel::matmul && !shares_heads) {
     return vernier::attention_by_matmul(arguments[0].toTensor(), arguments[1].toTensor(), arguments[2].toTensor(),
                                         arguments[3].toOptional<torch::Tensor>().value_or(torch::Tensor()), 0.0,

@@ -1,4 +1,4 @@
-// What precision/adaptive may choose from for an operation, and how one is measured.
+// The candidates that precision/adaptive has for an operation, and the measurement of one.
 #pragma once
 
 #include <torch/types.h>
@@ -14,7 +14,7 @@ using Kernel = vernier::PrecisionRule::Kernel;
 
 constexpr const char* attention = "scaled_dot_product_attention";
 
-// What an operation may compute in.
+// A dtype and a kernel for an operation.
 struct Candidate {
   Use use;
   Kernel kernel;
@@ -26,24 +26,24 @@ const char* name_of(Kernel kernel);
 Use use_named(const std::string& name);
 std::string text_of(const Candidate& candidate);
 
-// Of one candidate in one place, in the last step that was measured.
+// The results of one candidate at one site, in the last step that was measured.
 struct Measured {
-  double error = 0;      // relative, the worst of outputs and gradients
-  double cosine = 1;     // the least
-  double underflow = 0;  // share of numbers that are 0 and are not in float32, the largest
+  double error = 0;      // relative, the largest of outputs and gradients
+  double cosine = 1;     // the smallest
+  double underflow = 0;  // the largest share of numbers that are 0 here and not in float32
   bool overflows = false;
 };
 
-// The distance of what a candidate gave from what float32 gave.
+// Adds the distance of a candidate's result from float32's.
 void compare(const torch::Tensor& got, const torch::Tensor& exact, Measured& into);
 
-// One operation as it was called, to be run again by itself when its gradient is known.
+// One call of an operation, to be run again by itself when its gradient is known.
 class Repeated {
  public:
   Repeated(const vernier::Operation& operation, const vernier::Values& arguments);
   // "linear [2048, 192] [576, 192] [576]"
   std::string work() const;
-  // The output and the gradients of what has one.
+  // The output, and the gradients of all inputs that require one.
   std::vector<torch::Tensor> run(const Candidate& candidate, const torch::Tensor& gradient) const;
 
  private:

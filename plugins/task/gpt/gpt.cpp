@@ -1,25 +1,26 @@
-// gpt: GPT-2's network trained on any files, a byte a token, validated in bits per byte and by what it writes.
+// gpt: trains GPT-2's network on any files, with one token per byte, and validates in bits per byte and by a sample.
 //
-// data                  required: files and folders; from folders hidden and binary files are left out (text.h)
-// batch_size = 8        windows of an update
-// context = 256         bytes of a window
+// data                  required: files and folders; hidden and binary files in folders are left out (text.h)
+// batch_size = 8        windows in an update
+// context = 256         bytes in a window
 // layers = 4, heads = 4, width = 256
 // dropout = 0.0         after embeddings, attention and both halves of a block
-// recompute = "none"    full: blocks keep their input alone, and are computed once more in backward (less memory, more
-//                       work by a third, the same bits). selective: they keep what matrix products and attention return
-//                       too, and compute the cheap rest once more
+// recompute = "none"    full: blocks keep only their input, and are computed again in backward (less memory, a third
+//                       more work, the same bits). selective: they also keep the results of matrix products and
+//                       attention, and compute only the cheap rest again
 // recompute_every = 1   only every so many-th block does
-// recompute_budget = "" only as many blocks as are needed to keep all activations of a piece below it: "60MB", or "50%"
-//                       of what they are otherwise. The first piece is measured (vernier/recompute_budget.h)
+// recompute_budget = "" recomputes only as many blocks as are needed to keep all activations of a micro-batch below it:
+//                       "60MB", or "50%" of what they are otherwise. The first micro-batch is measured
+//                       (vernier/recompute_budget.h)
 // order = "shuffled"    of the windows in an epoch, or "sequential"
-// validation = 0.1      share of the windows held out; 0: none
-// validation_batches = 20  of at most 32 windows in a validation, spread over all that are held out; 0: all
-// sample_bytes = 200    written into the log by each validation; 0: none
-// sample_prompt = "The "  what the sample continues
+// validation = 0.1      share of the windows that is held out; 0: none
+// validation_batches = 20  batches of at most 32 windows in a validation, spread over all that are held out; 0: all
+// sample_bytes = 200    bytes that each validation writes into the log; 0: none
+// sample_prompt = "The "  the text that the sample continues
 // temperature = 0.8     of the sample; 0: always the likeliest byte
-// top_k = 0             draw among the k likeliest bytes; 0: among all
+// top_k = 0             draws among the k likeliest bytes; 0: among all
 //
-// Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", without its tokenizer.
+// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", without its tokenizer.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <vernier/memory_ledger.h>
@@ -66,7 +67,7 @@ gpt::Shape read_shape(Options& options) {
 
 std::string read_budget(Options& options, const gpt::Shape& shape) {
   constexpr const char* key = "recompute_budget";
-  auto budget = options.get(key, "", "only as many blocks as keep a piece's activations below it: 60MB, or 50%");
+  auto budget = options.get(key, "", "only as many blocks as keep a micro-batch's activations below it: 60MB, or 50%");
   if (!options.given(key)) return budget;
   if (shape.recompute_every == 0) options.refuse(key, "is for recompute = \"full\" or \"selective\"");
   if (options.given("recompute_every"))
@@ -110,9 +111,15 @@ class Gpt final : public vernier::Task {
   void attach(vernier::Bus& bus) override {
     if (recompute_budget_.empty()) return;
     bus.on(vernier::Event::StepBegin, [this](const Run& run) {
-      const auto is_change = [](const vernier::Notice& notice) { return notice.name == "policy_changed"; };
-      if (std::any_of(run.notices.begin(), run.notices.end(), is_change)) budgeted_->forget();
+      if (!run.swapped.empty()) budgeted_->forget();  // another precision may need more memory or less
     });
+  }
+
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    const auto* accumulation = dynamic_cast<const vernier::Accumulation*>(&other);
+    if (recompute_budget_.empty() || accumulation == nullptr || !accumulation->can_shrink()) return {};
+    return {"recompute_budget",
+            "is for micro-batches of one size, which " + other.id() + " looks for; leave one of them out"};
   }
 
   void prepare(Run& run) override {
@@ -129,12 +136,12 @@ class Gpt final : public vernier::Task {
 
   std::int64_t batches_per_epoch() const override { return (training_.numel() + batch_size_ - 1) / batch_size_; }
 
-  torch::Tensor loss(const Batch& piece) override {
+  torch::Tensor loss(const Batch& micro_batch) override {
     const auto forward = [&] {
-      const auto logits = network_->forward(piece.tensors[0]);
-      return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), piece.tensors[1].view(-1));
+      const auto logits = network_->forward(micro_batch.tensors[0]);
+      return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), micro_batch.tensors[1].view(-1));
     };
-    return budgeted_ ? budgeted_->forward(piece.samples, piece.tensors[0].device(), forward) : forward();
+    return budgeted_ ? budgeted_->forward(micro_batch.samples, micro_batch.tensors[0].device(), forward) : forward();
   }
 
   torch::Tensor validate(Run& run) override {
@@ -148,13 +155,13 @@ class Gpt final : public vernier::Task {
   vernier::State save() const override {
     vernier::State state;
     state.put("sampler", sampler_->save());
-    state.put("text", fingerprint_);
+    state.put("checksum", checksum_);
     return state;
   }
 
   void load(const vernier::State& state) override {
     sampler_->load(state.part("sampler"));
-    if (state.integer("text") == fingerprint_) return;
+    if (state.text("checksum") == checksum_) return;
     throw vernier::Error("data has changed since this run was saved; give the same files, or start a new run",
                          vernier::Error::Kind::configuration);
   }
@@ -167,10 +174,10 @@ class Gpt final : public vernier::Task {
     if (!count) {
       const auto most = bytes.recomputed < bytes.kept ? bytes.blocks - 1 : 0;
       throw vernier::Error(
-          c10::str("recompute_budget: activations of a piece are ",
+          c10::str("recompute_budget: activations of a micro-batch are ",
                    vernier::memory_text(vernier::peak_activations(bytes, most)), " at least, with ", most, " of ",
                    bytes.blocks, " blocks computed again, and the budget is ", vernier::memory_text(budget),
-                   ". Raise it, or train in more pieces ([accumulation] pieces)"),
+                   ". Raise it, or train in more micro-batches ([accumulation] micro_batches)"),
           vernier::Error::Kind::configuration);
     }
     info("computes ", *count, " of ", bytes.blocks,
@@ -181,7 +188,7 @@ class Gpt final : public vernier::Task {
 
   void read_data() {
     const auto text = gpt::read_text(paths_);
-    fingerprint_ = text.fingerprint;
+    checksum_ = text.checksum;
     windows_ = gpt::Windows(text.bytes, shape_.context);
     std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
     check_size(text.bytes.numel());
@@ -205,7 +212,7 @@ class Gpt final : public vernier::Task {
     }
   }
 
-  // Every k-th of the windows held out, the same in each validation.
+  // Every k-th of the held-out windows, the same ones in each validation.
   void choose_looked_at() {
     const auto cap = validation_batches_ == 0 ? held_out_.numel() : validation_batches_ * validation_batch();
     const auto count = std::min(cap, held_out_.numel());
@@ -213,7 +220,7 @@ class Gpt final : public vernier::Task {
       looked_at_ = held_out_.index_select(0, (torch::arange(count) * held_out_.numel()).floor_divide(count));
   }
 
-  // A batch may be larger than what fits the memory in one piece.
+  // A whole batch may be too large for the memory.
   std::int64_t validation_batch() const { return std::min<std::int64_t>(batch_size_, 32); }
 
   torch::Tensor validation_loss(const Run& run) {
@@ -227,7 +234,7 @@ class Gpt final : public vernier::Task {
   }
 
   void log_sample(const Run& run) const {
-    // A generator of its own: the same run writes the same sample, and its other random numbers stay as they are.
+    // It has its own generator, so the same run writes the same sample, and the run's random numbers stay as they are.
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed + static_cast<std::uint64_t>(run.step));
     const auto text = gpt::continuation(*network_, sampling_, shape_.context, run.device, generator);
     info("sample after step ", run.step, ":\n", gpt::printable(sampling_.prompt + text));
@@ -242,7 +249,7 @@ class Gpt final : public vernier::Task {
   std::int64_t validation_batches_;
   gpt::Sampling sampling_;
 
-  std::int64_t fingerprint_ = 0;
+  std::string checksum_;  // of the text
   gpt::Windows windows_;
   torch::Tensor training_, held_out_, looked_at_;  // numbers of windows
   std::optional<vernier::Sampler> sampler_;

@@ -1,4 +1,4 @@
-// The network of task/gpt; model.h says what it is.
+// The network of task/gpt; see model.h.
 #include "model.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -130,7 +130,7 @@ Network::Network(const Shape& shape, std::uint64_t seed)
   initialise(shape.layers, seed);
 }
 
-// Weights into the residual stream are smaller by the root of how many add up there; biases and norms keep 0 and 1.
+// Weights into the residual stream are divided by the root of their number; biases and norms keep 0 and 1.
 void Network::initialise(std::int64_t layers, std::uint64_t seed) {
   torch::NoGradGuard no_grad;
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
@@ -143,7 +143,7 @@ void Network::initialise(std::int64_t layers, std::uint64_t seed) {
 
 torch::Tensor Network::features(const torch::Tensor& tokens) {
   const auto time = tokens.size(1);
-  // The whole table as it is: a view of it would cost its gradient a copy.
+  // Uses the whole table where it fits, because a view of it would cost a copy of its gradient.
   auto positions = time == position_embedding_.size(0) ? position_embedding_ : position_embedding_.narrow(0, 0, time);
   auto x = drop(at::embedding(token_embedding_, tokens) + positions, dropout_, is_training());
   for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x);

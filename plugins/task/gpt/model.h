@@ -19,7 +19,7 @@ struct Shape {
   std::int64_t layers = 4, heads = 4, width = 256, context = 256;
   double dropout = 0.0;
   std::int64_t recompute_every = 0;            // every so many-th block is computed again in backward; 0: none
-  vernier::Keep keep = vernier::Keep::inputs;  // what such a block keeps
+  vernier::Keep keep = vernier::Keep::inputs;  // what such a block keeps for it
 };
 
 class Block;
@@ -27,14 +27,15 @@ class LayerNorm;
 
 class Network final : public torch::nn::Module {
  public:
-  // On the CPU, in float32, with GPT-2's initialisation drawn from the seed alone.
+  // Builds the network on the CPU in float32, with GPT-2's initialisation drawn from the seed alone.
   Network(const Shape& shape, std::uint64_t seed);
 
   // Logits [batch, time, vocabulary] of tokens [batch, time], time <= context.
   torch::Tensor forward(const torch::Tensor& tokens);
   // Logits [batch, vocabulary] of the token that follows the last one.
   torch::Tensor next_token(const torch::Tensor& tokens);
-  // Has it decided which blocks are computed again, instead of recompute_every; it lives as long as the network.
+  // Lets `blocks` choose which blocks are computed again, instead of recompute_every. It must live as long as forward()
+  // is called.
   void set_budget(vernier::BudgetedBlocks& blocks) { budgeted_ = &blocks; }
 
  private:

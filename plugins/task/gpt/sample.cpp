@@ -1,4 +1,4 @@
-// Drawing one byte after the other; sample.h says how.
+// Draws one byte after the other; sample.h describes the rule.
 #include "sample.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double coldest = 1e-6;  // below, the quotient of two logits may overflow
 
-// Nothing where the logits are not finite: a diverged network has no next byte.
+// Returns nothing where the logits are not finite: a diverged network has no next byte.
 std::optional<char> draw(torch::Tensor logits, const Sampling& sampling, at::Generator generator) {
   logits = logits.to(torch::kCPU, torch::kFloat32);
   if (!logits.isfinite().all().item<bool>()) return std::nullopt;
@@ -25,7 +25,7 @@ std::optional<char> draw(torch::Tensor logits, const Sampling& sampling, at::Gen
   return static_cast<char>(logits.softmax(0).multinomial(1, false, generator).item<std::int64_t>());
 }
 
-// The bytes of the UTF-8 character that begins here; 0 where none does or where it is a control character.
+// The length of the UTF-8 character that begins here; 0 where none begins or where it is a control character.
 std::size_t character(const std::string& text, std::size_t at) {
   auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto first = byte(at);

@@ -1,4 +1,4 @@
-// What the network writes, byte by byte, and how to show it.
+// Samples from the network, byte by byte, and the text that shows them.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -17,12 +17,12 @@ struct Sampling {
   std::int64_t top_k = 0;    // draws among the k likeliest bytes; 0: among all
 };
 
-// The continuation of the prompt, at most `context` bytes at a time in view. Draws from the generator (CPU) alone. Ends
-// early, and says so in the text, where the network's logits are not finite.
+// The continuation of the prompt; the network sees the last `context` bytes. All random numbers come from the
+// generator, which is on the CPU. Where the network's logits are not finite it ends early, and the text says so.
 std::string continuation(Network& network, const Sampling& sampling, std::int64_t context, torch::Device device,
                          at::Generator generator);
 
-// Safe for a terminal: valid UTF-8, newlines and tabs stay, every other byte and control character becomes \xNN.
+// Makes bytes safe for a terminal: valid UTF-8, newlines and tabs stay, and all other bytes become \xNN.
 std::string printable(const std::string& bytes);
 
 }  // namespace gpt

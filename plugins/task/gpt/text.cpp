@@ -1,6 +1,7 @@
-// Reading files into bytes and windows; text.h says which.
+// Reads files into bytes and windows; text.h says which files.
 #include "text.h"
 
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -52,20 +53,13 @@ void append(std::string& text, const fs::path& path) {
   if (file.bad()) fail(path, "cannot be read");
 }
 
-// Takes back what it appended where that is not text.
+// Removes what it appended if that is not text.
 bool append_if_text(std::string& text, const fs::path& path) {
   const auto before = text.size();
   append(text, path);
   if (text.find('\0', before) == std::string::npos) return true;
   text.resize(before);
   return false;
-}
-
-// FNV-1a of 64 bits: the same on every machine and standard library, as std::hash is not.
-std::int64_t fingerprint_of(const std::string& bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
 }
 
 torch::Tensor as_tensor(std::string text) {
@@ -91,7 +85,7 @@ Text read_text(const std::vector<std::string>& paths) {
                                          : "does not exist; paths are relative to the working folder");
     }
   }
-  result.fingerprint = fingerprint_of(text);
+  result.checksum = vernier::checksum_of(text);
   result.bytes = as_tensor(std::move(text));
   return result;
 }

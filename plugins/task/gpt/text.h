@@ -12,18 +12,20 @@
 namespace gpt {
 
 struct Text {
-  torch::Tensor bytes;           // uint8, one after the other in the order of the files
-  std::int64_t fingerprint = 0;  // of the bytes, to know them again when a run is resumed
+  torch::Tensor bytes;   // uint8, all files in order
+  std::string checksum;  // of the bytes, to recognise them when a run is resumed
   std::int64_t files = 0;
-  std::int64_t skipped = 0;  // in folders, for a NUL byte
+  std::int64_t skipped = 0;  // files in folders that hold a NUL byte
 };
 
-// Files as they are; folders with all that is below them in sorted order, but for names that begin with a dot, folders
-// that are symbolic links, and files that hold a NUL byte, which no text does. Throws Error naming the path.
+// Reads files as they are, and all files below folders in sorted order. In folders it leaves out names that begin with
+// a dot, folders that are symbolic links, and files that hold a NUL byte, which text does not. Throws Error naming the
+// path.
 Text read_text(const std::vector<std::string>& paths);
 
 // Window i predicts the bytes i * context + 1 … (i + 1) * context, each from those before it in the window. So every
-// byte but the first, and those of a last part that fills no window, is predicted in one window and in no other.
+// byte is predicted in exactly one window, except the first byte and those of a last part that is shorter than a
+// window.
 class Windows {
  public:
   Windows() = default;
@@ -36,8 +38,8 @@ class Windows {
   torch::Tensor windows_;  // [count, context + 1], a view of the bytes
 };
 
-// The numbers of the windows to train on and of those held out, int64, in order. Blocks of neighbouring windows are
-// held out, evenly over the whole text: both parts see every kind of file, and few held-out windows touch a training
+// The numbers of the windows to train on and of those held out, int64, in order. It holds out blocks of neighbouring
+// windows, evenly over the whole text. So both parts see every kind of file, and few held-out windows touch a training
 // window.
 std::pair<torch::Tensor, torch::Tensor> split(std::int64_t windows, double share);
 

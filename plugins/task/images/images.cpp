@@ -8,7 +8,7 @@
 // channels = 16         of the first convolution; the second has twice as many
 // order = "shuffled"    of the images in an epoch, or "sequential"
 //
-// Ioffe and Szegedy 2015, "Batch Normalization". Its statistics are those of a piece, so that accumulation, exact
+// Ioffe and Szegedy 2015, "Batch Normalization". Its statistics are those of a micro-batch, so that accumulation, exact
 // elsewhere, gives slightly other numbers here.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -117,8 +117,8 @@ class Images final : public vernier::Task {
 
   std::int64_t batches_per_epoch() const override { return (training_.count() + batch_size_ - 1) / batch_size_; }
 
-  torch::Tensor loss(const Batch& piece) override {
-    return at::cross_entropy_loss(network_->forward(piece.tensors[0]), piece.tensors[1]);
+  torch::Tensor loss(const Batch& micro_batch) override {
+    return at::cross_entropy_loss(network_->forward(micro_batch.tensors[0]), micro_batch.tensors[1]);
   }
 
   torch::Tensor validate(Run& run) override {

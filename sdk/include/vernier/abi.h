@@ -1,7 +1,8 @@
-// The door between the host and a plugin: one exported data symbol, `vernier_plugin`.
+// The binary interface between the host and a plugin: one exported data symbol, `vernier_plugin`.
 //
-// Host and plugin share LibTorch's C++ ABI, so the host asks for equality of `abi` and `build`. It reads the descriptor
-// from the file before it opens the library: a plugin that does not fit never runs. `abi` and `build` never move.
+// Host and plugin share LibTorch's C++ ABI, so the host requires its own values of `abi` and `build`. It reads the
+// descriptor from the ELF file before it opens the library, so an incompatible plugin never runs. `abi` and `build`
+// keep their offsets in all versions.
 #pragma once
 
 #include <torch/headeronly/version.h>
@@ -11,8 +12,8 @@
 
 #define VERNIER_API __attribute__((visibility("default")))
 
-// Counts the changes of the SDK's headers; tests/sdk/abi_test.cpp fails when they change and this does not.
-#define VERNIER_ABI 3
+// The version of the SDK's headers. tests/sdk/core/abi_test.cpp fails if their code changes and this number does not.
+#define VERNIER_ABI 4
 
 #ifdef __has_feature  // clang
 #define VERNIER_HAS_FEATURE(x) __has_feature(x)
@@ -26,7 +27,7 @@
 #else
 #define VERNIER_SANITIZER ""
 #endif
-#ifdef _GLIBCXX_DEBUG  // containers of another size
+#ifdef _GLIBCXX_DEBUG  // its containers have other sizes
 #define VERNIER_CONTAINERS " debug"
 #else
 #define VERNIER_CONTAINERS ""
@@ -41,16 +42,17 @@ namespace vernier {
 class Plugin;
 class Options;
 
+// What a plugin library exports. The texts end in 0.
 struct Descriptor {
   std::uint32_t abi = VERNIER_ABI;
-  char build[60] = VERNIER_BUILD;
+  char build[60] = VERNIER_BUILD;  // LibTorch's version, C++ ABI, debug containers and sanitizers
   char role[16] = {};
   char name[48] = {};
-  char version[32] = {};
-  Plugin* (*create)(Options&) = nullptr;  // called by the host, main thread; the host owns what it returns
+  char version[32] = {};                  // of the plugin
+  Plugin* (*create)(Options&) = nullptr;  // called by the host on the main thread; the host owns the result
 };
 
-// Fills a descriptor while compiling; a name that does not fit is a compile error.
+// Fills a descriptor at compile time. A role, name or version that is too long is a compile error.
 consteval Descriptor describe(const char* role, const char* name, const char* version, Plugin* (*create)(Options&)) {
   Descriptor descriptor;
   auto copy = [](const char* from, char* to, std::size_t room) {
@@ -70,7 +72,8 @@ consteval Descriptor describe(const char* role, const char* name, const char* ve
 
 }  // namespace vernier
 
-// Makes Class, a subclass of one role, the plugin of this library. Once a library, at namespace scope.
+// Declares Class, a subclass of one role, as the plugin of this library. Its constructor takes Options&. Use the macro
+// once in a library, at namespace scope.
 //   VERNIER_PLUGIN(WarmBf16, "warm_bf16", "1.0.0")
 #define VERNIER_PLUGIN(Class, name, version)                                                     \
   extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin = vernier::describe( \

@@ -1,9 +1,9 @@
-// PyTorch's torch.utils.checkpoint for C++: what backward needs is computed again there instead of being kept.
+// PyTorch's torch.utils.checkpoint for C++: backward recomputes activations instead of reading them from memory.
 //
 //   x = vernier::checkpoint([&](const torch::Tensor& x) { return block->forward(x); }, x);
-//   x = vernier::checkpoint(vernier::Keep::matmuls, …, x);  // more memory, less work
+//   x = vernier::checkpoint(vernier::Keep::matmuls, …, x);  // more memory, less computation
 //
-// Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 #pragma once
 
 #include <torch/types.h>
@@ -18,28 +18,30 @@ namespace vernier {
 
 using TensorFunction = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 
-// What is kept of a function's first call, besides its inputs: what its matrix products, convolutions and attention
-// returned, so that the second call computes the cheap rest alone (norms, activation functions, dropout, sums, casts).
-// PyTorch calls it selective checkpointing. Attention with dropout is computed again, for it draws numbers.
+// What is kept from a function's first call.
+//   inputs   Only its inputs.
+//   matmuls  Its inputs and the results of its matrix products, convolutions and attention. The second call computes
+//            only the cheap operations: norms, activation functions, dropout, sums, casts. PyTorch calls this selective
+//            checkpointing. Attention with dropout is recomputed, because it draws random numbers.
 enum class Keep { inputs, matmuls };
 
-// Calls the function without recording a graph, and once more in backward, with one. Of the first call only the inputs
-// are kept, and what `keep` says. The second sees the same random numbers (CPU, and the GPU of the inputs), the same
-// autocast and the same interceptors (layers.h) as the first, whatever holds where backward is called: results and
-// gradients have the bits that they had without, if the function has no other memory. (A parameter that several calls
-// share has its gradients added up in another order.)
+// Calls the function without recording a graph, and again in backward with a graph. `keep` selects what is kept from
+// the first call. The second call sees the same random numbers (CPU, and the GPU of the inputs), autocast and
+// interceptors (layers.h) as the first one. So results and gradients have the same bits as without checkpointing, if
+// the function has no state of its own. Only a parameter that several calls share has its gradients summed in another
+// order.
 //
-// The function is called on the thread of backward, keeps alive what it captures, and must read tensors that change
-// between the two calls from its inputs. Interceptors and their Layers must live until backward is done. Inputs may be
-// undefined, outputs share no memory with them for autograd: change neither in place. Where gradients are recorded,
-// floating-point outputs require them. May be nested. Exceptions of either call pass through. Once differentiable, and
-// with backward() alone: torch::autograd::grad() and a graph of the gradients throw Error, for the parameters' gradients
-// are added to .grad() on the way.
+// The second call runs on the thread of backward. The graph keeps the function and its captures alive. Pass tensors
+// that change between the two calls as inputs. Interceptors and their Layers must live until backward is done. Inputs
+// may be undefined. Do not change inputs or outputs in place: autograd treats them as separate memory. Floating-point
+// outputs require gradients wherever gradients are recorded. Calls may be nested. Exceptions of either call pass
+// through. Only first derivatives with backward() are supported, because the second call adds to the parameters'
+// .grad(). torch::autograd::grad() and create_graph throw Error.
 VERNIER_API std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function,
                                                       const std::vector<torch::Tensor>& inputs,
                                                       Keep keep = Keep::inputs);
 
-// The same for a function of tensors that returns a tensor or a vector of them.
+// The same for a function of tensors that returns one tensor or a vector of tensors.
 template <class Function, class... Inputs>
 auto checkpoint(Keep keep, Function function, const Inputs&... inputs) {
   using Result = std::invoke_result_t<Function&, const Inputs&...>;

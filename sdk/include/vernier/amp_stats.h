@@ -1,10 +1,10 @@
-// What mixed precision did in a training loop: steps, overflows, scales, time, memory. For anybody's loop:
+// Counts what mixed precision does in a training loop: steps, overflows, scales, time, memory. In a loop of your own:
 //
 //   vernier::AmpStats stats;
 //   stats.add({.seconds = seconds, .overflowed = found_inf.item<float>() != 0, .scale = scaler.get_scale()});
 //   stats.save("amp.json");
 //
-// Those of a run of the runner are Run::amp.
+// In a run of the program it is Run::amp.
 #pragma once
 
 #include <vernier/abi.h>
@@ -21,23 +21,22 @@ namespace vernier {
 class VERNIER_API AmpStats {
  public:
   struct VERNIER_API Step {
-    double seconds = 0;            // that the step took; 0: not measured
-    bool is_amp = true;            // computed in mixed precision, the loss scaled
-    bool overflowed = false;       // its gradients had an inf or nan
+    double seconds = 0;                          // duration; 0: not measured
+    bool is_amp = true;                          // computed in mixed precision
+    bool overflowed = false;                     // its gradients had an inf or nan
     std::optional<double> scale = std::nullopt;  // of the loss, where it is known
   };
   struct VERNIER_API Scale {
-    std::int64_t step;  // the first one with this scale, from 1
+    std::int64_t step;  // the first step with this scale, from 1
     double scale;
   };
-  static constexpr std::size_t longest_history = 1000;  // of the newest changes
+  static constexpr std::size_t longest_history = 1000;  // older changes of the scale are dropped
 
   void add(const Step& step);
-  void add_overflow() { ++overflows_; }        // of an earlier step, that became known late
-  void set_scale(std::int64_t step, double scale);  // from that step on
-  // The share of gradients that underflow: 0-dim, stays on its device until underflow() is asked for.
-  void add_underflow(const torch::Tensor& share);
-  void set_memory(double bytes, double bytes_in_float32);  // peak of a step, and what float32 would take
+  void add_overflow() { ++overflows_; }             // of an earlier step, where it becomes known late
+  void set_scale(std::int64_t step, double scale);  // from this step on; the same scale again changes nothing
+  void add_underflow(const torch::Tensor& share);   // share of gradients that underflow, 0-dim; stays on its device
+  void set_memory(double bytes, double bytes_in_float32);  // peak of a step, and what it would be in float32
 
   std::int64_t total_steps() const { return total_; }
   std::int64_t amp_steps() const { return amp_; }
@@ -45,16 +44,16 @@ class VERNIER_API AmpStats {
   std::int64_t overflows() const { return overflows_; }
   double overflow_ratio() const { return amp_ > 0 ? static_cast<double>(overflows_) / static_cast<double>(amp_) : 0; }
   double mean_step_seconds() const { return timed_ > 0 ? seconds_ / static_cast<double>(timed_) : 0; }
-  double memory_saved() const;                  // share of float32's, 0 to 1; 0 where it was not measured
-  std::optional<double> underflow() const;      // mean over all measurements; host sync
+  double memory_saved() const;              // share of the bytes in float32, 0 to 1; 0 where not measured
+  std::optional<double> underflow() const;  // mean over all measurements; host sync
   std::optional<double> last_underflow() const;
-  const std::deque<Scale>& history() const { return history_; }  // the first scale and its changes, the newest ones
+  const std::deque<Scale>& history() const { return history_; }  // the first scale and each change, or the newest ones
 
   void reset();
-  std::string json() const;  // one object, the names above
+  std::string json() const;                  // one object with the names above
   void save(const std::string& path) const;  // throws Error where it cannot be written
 
-  // Counts, scales and underflow; time and memory are of a process.
+  // Counts, scales and underflow. Time and memory belong to a process and are not part of it.
   State state() const;
   void load(const State& state);
 

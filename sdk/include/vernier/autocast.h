@@ -1,4 +1,4 @@
-// PyTorch's torch.autocast for C++: a guard.
+// PyTorch's torch.autocast for C++, as a scope guard.
 //
 //   torch::Tensor loss;
 //   {
@@ -14,9 +14,9 @@
 
 namespace vernier {
 
-// Thread-local: a guard holds for the thread that made it, and guards nest. The cache keeps the 16-bit copies of
-// weights until the outermost guard ends. With enabled = false the region runs in the tensors' own dtypes. Exceptions
-// are safe.
+// A guard applies to the thread that made it. Guards may be nested; the destructor restores the settings from before.
+// dtype: Half, BFloat16 or Float; the constructor throws Error for others. With enabled = false, operations run in the
+// dtypes of their tensors. With cache = true, 16-bit copies of weights are reused until the outermost guard ends.
 class VERNIER_API Autocast {
  public:
   Autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled = true, bool cache = true);

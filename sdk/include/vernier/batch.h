@@ -1,4 +1,4 @@
-// What one update trains on, or a piece of it.
+// The data that one update trains on, or one micro-batch of it.
 #pragma once
 
 #include <torch/types.h>
@@ -10,19 +10,22 @@
 
 namespace vernier {
 
-// Dimension 0 of every tensor is the sample; what each tensor means is between Task::next and Task::loss.
+// Dimension 0 of every tensor is the sample. The task defines what each tensor means: Task::next makes them and
+// Task::loss reads them.
 struct VERNIER_API Batch {
   std::vector<torch::Tensor> tensors;
   std::int64_t samples = 0;
-  std::int64_t tokens = 0;  // all of them, for the rate that is shown; 0 where the task counts none
-  // How much a piece's mean loss counts among the batch's pieces: its samples, unless the accumulation says so.
+  std::int64_t tokens = 0;  // the number of all tokens, for throughput; 0 if the task counts none
+  // The weight of this micro-batch's mean loss in the loss of the batch. The accumulation plugin sets it. Without a
+  // value, the weight is `samples`.
   std::optional<double> weight = {};
 
-  // A view of `count` samples from `first` on; tokens are shared out evenly.
+  // Returns a view of `count` samples from `first` on. `tokens` is divided in proportion to the samples.
   Batch narrow(std::int64_t first, std::int64_t count) const;
-  // The samples of all, one batch after the other. Throws Error where their tensors do not fit together.
+  // Returns the samples of all batches in order. Throws Error if their tensors differ in number, dtype or the shape of
+  // a sample.
   static Batch concatenated(const std::vector<Batch>& batches);
-  // The same on a device; tensors that are there already are not copied.
+  // Returns the batch on a device. Tensors that are already there are not copied. Copies to a GPU are asynchronous.
   Batch to(torch::Device device) const;
 };
 

@@ -1,4 +1,4 @@
-// XXH3-128 of bytes that come piece by piece, in the hexadecimal digits that `xxhsum -H2` prints.
+// XXH3-128, as the 32 hexadecimal digits that `xxhsum -H2` prints.
 #pragma once
 
 #include <vernier/abi.h>
@@ -11,12 +11,13 @@ struct XXH3_state_s;
 
 namespace vernier {
 
+// The checksum of bytes that arrive in several parts. One thread at a time. The constructor throws std::bad_alloc.
 class VERNIER_API Checksum {
  public:
   Checksum();
   void add(const void* bytes, std::size_t count);
-  std::string digits() const;  // 32
-  void restart();
+  std::string digits() const;  // of all bytes since the start; more bytes may follow
+  void restart();              // forgets all bytes
 
  private:
   struct Free {

@@ -1,6 +1,7 @@
-// What a plugin may ask of the trainer. What it asks for is done between two steps, after the step in work.
+// What a plugin may ask of the trainer: other plugins, going back, running again, the end. Main thread only.
 #pragma once
 
+#include <torch/types.h>
 #include <vernier/options.h>
 #include <vernier/state.h>
 
@@ -11,53 +12,65 @@
 namespace vernier {
 
 class Plugin;
-struct Run;
 
-// Set by the trainer; all of it is valid from Plugin::prepare on, on the main thread. Where several things are asked for
-// in one step, rewind() comes first, then exchange(); fail() is forgotten where one of them was asked for, for the run may
-// live on. What is asked for at Validated comes after the step that follows, but for an exchange.
-struct VERNIER_API Control {
-  // Other plugins in some roles, from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it. What is
-  // asked for in one step is exchanged together, before a checkpoint, and told by policy_changed in the next. A refusal
-  // ends the run, which is then as it was. only_try: just throws what the tables alone show to be wrong, for
-  // Plugin::prepare. Not for the task, callbacks and monitors. The plugins before are destroyed.
-  std::function<void(const Table& roles, bool only_try)> exchange;
+// Where within a step a copy of the run can be taken: before StepBegin; when the batch is there; after GradientsReady,
+// before the optimizer's step.
+enum class Stage { begin, batch, gradients };
 
-  // For Plugin::prepare: from now on the trainer keeps copies in memory of all that the run depends on, one each `every`
-  // steps, the newest `keep` of them. They are part of each checkpoint. An exchange starts them anew.
-  std::function<void(std::int64_t every, std::int64_t keep)> keep_snapshots;
-  // Goes back to the newest of them that is at least `back` steps old, counted from the end of the step in work, or else
-  // to the oldest. The batches of the last `drop` updates, this step's included, are passed over when their turn comes
-  // again (each is taken to have had as many as this one). All
-  // plugins forget what came since, but for the asker, which keeps its memory: it counts how often it asks. Neither
-  // validation nor checkpoint follow the step that is given up. Throws Error where nothing is kept.
-  std::function<void(Plugin& asker, std::int64_t back, std::int64_t drop)> rewind;
+// run.control, valid from Plugin::prepare on. Requests of one step are carried out after it: rewind() first, then
+// swap(). Either of them cancels a fail() of the same step, since the run may recover. A request made at Validated
+// waits until after the next step, a swap excepted.
+class VERNIER_API Control {
+ public:
+  virtual ~Control();
 
-  // Ends the run as failed, in the asker's name, with a checkpoint after the step in work.
-  std::function<void(const Plugin& asker, const std::string& why)> fail;
+  // Puts other plugins into some roles from the next step on: {"precision": {use = "bf16"}}, as the TOML would say it.
+  // All swaps of a step happen together, before its checkpoint; run.swapped names the roles in the next step. A swap
+  // that is refused ends the run, which is then as before it. Destroys the old plugins. Not for task, callbacks and
+  // monitors.
+  virtual void swap(const Table& roles) = 0;
+  // For Plugin::prepare, of tables that may be asked for later: throws Error where one of them is wrong by itself.
+  virtual void try_swap(const Table& roles) = 0;
 
-  // The least of the values that all ranks give at this moment, so that they decide alike; `value` where there is one.
-  std::function<std::int64_t(std::int64_t value)> least;
+  // For Plugin::prepare: has the trainer keep full copies of the run in memory, one each `every` steps, the newest
+  // `keep` of them. They are part of each checkpoint. A swap drops them.
+  virtual void keep_savepoints(std::int64_t every, std::int64_t keep) = 0;
+  // Goes back to the newest copy that is at least `back` steps old at the end of this step, or else to the oldest.
+  // Drops the batches of the last `drop` updates, this step's included: they are skipped when their turn comes again.
+  // All plugins forget what came since. The asker keeps its memory, so that it can count how often it asks, but for
+  // the entries of its State below `also`/. No validation and no checkpoint follow the step. Throws Error where no
+  // copy is kept.
+  virtual void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also = "") = 0;
 
-  // All that the run depends on, as a checkpoint would have it: in GradientsReady that is the model before the update.
-  // The tensors are the live ones: whoever keeps them longer than the event copies.
-  std::function<State()> snapshot;
+  // Ends the run as failed after this step, in the asker's name, with a checkpoint.
+  virtual void fail(const Plugin& asker, const std::string& why) = 0;
 
-  // For Plugin::prepare: from now on the trainer keeps, when a step's batch is there, all that computing its gradients
-  // changes: random generators, buffers, memory of plugins; but for the asker's.
-  std::function<void(const Plugin& asker)> keep_for_repeat;
-  // In GradientsReady, after keep_for_repeat: computes the gradients of this step once more from what was kept, telling
-  // BatchReady and LossReady again. begin: called when the run is as it was at first, so that snapshot() is that of the
-  // step's beginning. end: when run has the new loss and gradients. After it all is as before the call, loss and
-  // gradients too. False where a listener has changed the gradients since they were computed.
-  std::function<bool(const std::function<void()>& begin, const std::function<void()>& end)> repeat;
+  // The minimum of the values of all ranks, which must all call at the same moment; `value` where there is one rank.
+  virtual std::int64_t all_reduce_min(std::int64_t value) = 0;
 
-  // In GradientsReady: has the trainer copy what this step's update will change (weights, gradients, memory of optimizer
-  // and precision: as much memory again), and call `look` after the update, before Scaler::update.
-  std::function<void(const Plugin& asker, std::function<void(Run& run)> look)> look_at_update;
-  // In `look` alone: undoes the update, and has it skipped as by run.found_inf, which is not 0 then. Before that it is
-  // done once more: begin is called when all is as it was before the update, repeat() included; end when it is done.
-  std::function<void(const std::function<void()>& begin, const std::function<void()>& end)> undo_update;
+  // All that the run depends on, as a checkpoint would have it. The tensors are the live ones: copy what you keep.
+  virtual State snapshot() = 0;
+
+  // Runs the micro-batches of this batch again, leaves new gradients and returns the loss: for optimizers that need
+  // more than one pass. Valid inside Optimizer::step and in listeners of GradientsReady. skip_update of any pass
+  // counts.
+  virtual torch::Tensor recompute() = 0;
+
+  // Has the trainer take a copy at this stage: at Stage::batch in every step, asked for in Plugin::prepare; at
+  // Stage::gradients in this step, asked for in GradientsReady. The asker's own memory is not part of it. A copy at
+  // Stage::gradients takes as much memory again as weights, gradients and the memory of optimizer and precision.
+  virtual void want(Stage stage, const Plugin& asker) = 0;
+  // Runs this part of the step again on the side. begin is called when the run is as it was at the stage, end when the
+  // part is done. Monitors hear nothing of it. On return the run is unchanged, including loss and gradients, whatever
+  // was thrown.
+  //   Stage::batch      in GradientsReady, or in the `begin` of a rerun: computes the gradients. Returns false where a
+  //                     listener has changed the gradients since they were computed.
+  //   Stage::gradients  after roll_back(): the update.
+  virtual bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) = 0;
+  // In UpdateDone, with Stage::gradients: undoes the update, once a step. When the event ends the update runs once
+  // more, as skipped, and UpdateDone is emitted again. Returns false, and does nothing, where the copy did not fit
+  // into memory. Where the copy cannot be restored the run ends, even if the caller catches the error.
+  virtual bool roll_back(Stage stage) = 0;
 };
 
 }  // namespace vernier

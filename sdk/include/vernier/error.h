@@ -1,4 +1,4 @@
-// The one exception that Vernier throws.
+// The exception type that Vernier throws, and the texts of exceptions.
 #pragma once
 
 #include <vernier/abi.h>
@@ -6,10 +6,11 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace vernier {
 
-// The text says what is wrong, where, and what to do, in one line. The kind decides the exit status of `vernier`.
+// The text says in one line what is wrong, where, and what to do. The kind is the exit status of `vernier`.
 class VERNIER_API Error : public std::runtime_error {
  public:
   enum class Kind { configuration = 2, plugin = 3, training = 4 };
@@ -21,19 +22,31 @@ class VERNIER_API Error : public std::runtime_error {
   Kind kind_;
 };
 
-// The message of any exception in one line, without LibTorch's C++ backtrace.
+// Returns the message of any exception in one line, without LibTorch's C++ backtrace.
 VERNIER_API std::string message(const std::exception& exception);
 
-// In a catch (...) block: what was caught, whatever its type. An Error keeps its kind, others get `otherwise`.
+// Call it in a catch (...) block. Describes the exception, whatever its type. An Error keeps its kind; other exceptions
+// get the kind `otherwise`.
 struct Caught {
   std::string message;
   Error::Kind kind;
 };
 VERNIER_API Caught caught(Error::Kind otherwise = Error::Kind::training);
 
-// In a catch (...) block: rethrows what was caught as an Error that says place, who and when first, the cause nested in
-// it. An Error that names `who` or has a cause already passes as it is.
+// Call it in a catch (...) block. Rethrows the exception, nested in an Error whose text begins with place, who and
+// when. An Error that already names `who` or nests another exception is rethrown unchanged.
 [[noreturn]] VERNIER_API void rethrow_naming(const std::string& who, const std::string& when, Error::Kind otherwise,
                                              const std::string& place = "");
+
+// Throws Error(text, Error::Kind::configuration).
+[[noreturn]] VERNIER_API void refuse(const std::string& text);
+
+// An option that cannot be what it is, and why: "max_scale", "is below min_scale". Empty where all is well.
+struct Contradiction {
+  std::string option, reason;
+};
+
+// Returns the first three names and the number of the others, for a message: "a,b,c and 4 more".
+VERNIER_API std::string some_of(const std::vector<std::string>& names);
 
 }  // namespace vernier

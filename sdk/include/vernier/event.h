@@ -13,19 +13,18 @@
 namespace vernier {
 
 // RunBegin
-//   EpochBegin                        each time the task's data start anew
-//     StepBegin
-//       BatchReady                    for each piece of the batch: it is on the device
-//       LossReady                     for each piece: forward is done, backward is not
-//     GradientsReady                  unscaled, of the whole batch: clip, measure, veto
-//     StepEnd                         the update is applied or skipped
-//     Validating                      after the steps that [run] validate_every names, and after the last
-//     Validated                       its metrics are there; not told where nothing is held out
-//   EpochEnd
+//   StepBegin
+//     BatchReady                      for each micro-batch: it is on the device
+//     LossReady                       for each micro-batch: forward is done, backward is not
+//   GradientsReady                    unscaled, of the whole batch: clip, measure, veto
+//   UpdateDone                        the weights have changed, or the update was skipped; again after a roll-back
+//   StepEnd                           the step is counted
+//   Validated                         after a validation: its metrics are there; not where nothing is held out
+//   EpochEnd                          after the last batch of the task's data
 // RunEnd                              after the last checkpoint; RunFailed instead where an error ends the run
-enum class Event { RunBegin, EpochBegin, StepBegin, BatchReady, LossReady, GradientsReady, StepEnd, Validating, Validated,
-                   EpochEnd, RunEnd, RunFailed };
-inline constexpr int event_count = 12;
+enum class Event { RunBegin, StepBegin, BatchReady, LossReady, GradientsReady, UpdateDone, StepEnd, Validated, EpochEnd,
+                   RunEnd, RunFailed };
+inline constexpr int event_count = 11;
 VERNIER_API const char* name_of(Event event);
 
 class Plugin;

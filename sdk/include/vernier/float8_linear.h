@@ -1,13 +1,14 @@
-// A linear layer in fp8, y = x wᵀ + b, and the recipes that say how its operands are scaled. In any loop:
+// A linear layer in fp8, y = x wᵀ + b, and recipes that define how its operands are scaled. In any loop:
 //
 //   vernier::Float8Linear layer(vernier::float8_recipe("delayed"));
 //   auto y = layer.forward(x, weight, bias);  // as at::linear
 //   loss.backward(); optimizer.step();
-//   layer.update();                           // once an update
+//   layer.update();                           // after each update
 //
-// Operands are quantised, multiplied, and added up in float32. On a CPU that is emulated: the same numbers, but slower
-// than bfloat16; while it multiplies, oneDNN may take other threads' float32 matrices for bfloat16 too. On a GPU of
-// compute capability 8.9 (9.0 for rows and blocks) it is at::_scaled_mm.
+// The layer quantizes the operands, multiplies them, and sums in float32. On a CPU fp8 is emulated: the numbers are the
+// same, but it is slower than bfloat16. During an emulated product, oneDNN may compute float32 products of other
+// threads in bfloat16 too. On a GPU the layer calls at::_scaled_mm, which needs compute capability 8.9, or 9.0 for
+// scales of rows and blocks.
 #pragma once
 
 #include <vernier/float8.h>
@@ -18,66 +19,68 @@
 
 namespace vernier {
 
-// Which operand is quantised how, for the products y = x wᵀ, dx = g w and dw = gᵀ x; g is the gradient of y.
+// How the operands of the products y = x wᵀ, dx = g w and dw = gᵀ x are quantized. g is the gradient of y.
 struct Float8Recipe {
   std::string name;
   torch::ScalarType forward_format = torch::kFloat8_e4m3fn;   // of x and w
   torch::ScalarType gradient_format = torch::kFloat8_e4m3fn;  // of g
-  ScaleBlock x = per_tensor, w = per_tensor;                  // for y
-  ScaleBlock g = per_tensor, w_for_dx = per_tensor;           // for dx
-  ScaleBlock g_for_dw = per_tensor, x_for_dw = per_tensor;
-  bool dw_in_float8 = true;  // false: dw = gᵀ x of what was given, not quantised
+  ScaleBlock x = per_tensor, w = per_tensor;                  // operands of y
+  ScaleBlock g = per_tensor, w_for_dx = per_tensor;           // operands of dx
+  ScaleBlock g_for_dw = per_tensor, x_for_dw = per_tensor;    // operands of dw
+  bool dw_in_float8 = true;                                   // false: dw = gᵀ x without quantization
   bool power_of_two_scales = false;
-  // delayed: scales are of earlier updates' largest magnitudes, else of the operand itself, now.
+  // true: scales come from the largest magnitudes of earlier updates; false: from the operand itself.
   bool delayed = false;
-  std::int64_t amax_history_len = 1024;  // updates that are looked back on
-  bool most_recent = false;              // of them the last one counts, else the largest
+  std::int64_t amax_history_len = 1024;  // number of updates in the history
+  bool most_recent = false;              // true: the newest entry of the history counts; false: the largest
   double margin = 0;                     // scales are divided by 2^margin
 };
 
-// A recipe by its name, of Transformer Engine (TE) or torchao (AO), with their defaults:
-//   delayed    TE DelayedScaling: a scale a tensor, from the history; hybrid
-//   current    TE Float8CurrentScaling, AO tensorwise: a scale a tensor; hybrid
-//   rowwise    AO rowwise: a scale a row or column, along what is summed over, powers of two; e4m3
-//   rowwise_with_high_precision_grad_weight  AO rowwise_with_gw_hp: the same, w for dx a scale a tensor, dw not in fp8
-//   block      TE Float8BlockScaling: x and g 1x128 along what is summed over, w 128x128, powers of two; e4m3
-// format: "auto" (what the recipe says above), "hybrid" (E4M3 forward, E5M2 gradients) or "e4m3". "e5m2" for all is
-// refused as in TE: two E5M2 operands no GPU multiplies, and two bits are too few for weights; "hybrid" blocks are, for
-// LibTorch multiplies blocks of E4M3 alone. Throws Error::Kind::configuration, also for an unknown word.
+// Returns a recipe of Transformer Engine (TE) or torchao (AO) by name, with the defaults of its source:
+//   delayed    TE DelayedScaling: one scale for a tensor, from the history; hybrid
+//   current    TE Float8CurrentScaling, AO tensorwise: one scale for a tensor; hybrid
+//   rowwise    AO rowwise: one scale for each row or column along the summed dimension, powers of two; e4m3
+//   rowwise_with_high_precision_grad_weight  AO rowwise_with_gw_hp: as rowwise, but w for dx has one scale and dw is
+//              not computed in fp8
+//   block      TE Float8BlockScaling: x and g 1x128 along the summed dimension, w 128x128, powers of two; e4m3
+// format: "auto" (as listed above), "hybrid" (E4M3 forward, E5M2 gradients) or "e4m3". Throws
+// Error::Kind::configuration for other words. "e5m2" is refused as in TE: no GPU multiplies two E5M2 operands, and two
+// bits are too few for weights. "hybrid" is refused for blocks, because LibTorch multiplies only E4M3 blocks.
 VERNIER_API Float8Recipe float8_recipe(const std::string& name, const std::string& format = "auto");
 
-// Why a device cannot compute by a recipe, for a sentence that begins with what was wanted ("is for …"); "" where it
-// can: on every CPU (emulated), and on GPUs of compute capability 8.9, 9.0 for scales of rows and blocks.
+// Returns why a device cannot compute with a recipe, or "" if it can. The reason completes a sentence whose subject is
+// the refused setting: "is for CUDA devices, …". All CPUs can, by emulation. GPUs can from compute capability 8.9 on,
+// or 9.0 for scales of rows and blocks.
 VERNIER_API std::string float8_refusal(const Float8Recipe& recipe, torch::Device device);
 
-// One layer: the scales and histories of its operands, and its quantised weight, kept while that does not change.
-// One thread; a graph that it made may outlive it.
+// The state of one layer: the scales and histories of its operands, and its quantized weight, which is reused until the
+// weight changes. Use it on one thread. A graph that it recorded may outlive it.
 class VERNIER_API Float8Linear {
  public:
-  // output: dtype of y, and of what x, b and the gradients are rounded to (float32, bfloat16 or float16; on a GPU rows
-  // need bfloat16).
+  // output: the dtype of y, to which x, b and the gradients are rounded too: float32, bfloat16 or float16. On a GPU,
+  // scales of rows need bfloat16. Throws Error for other dtypes.
   explicit Float8Linear(Float8Recipe recipe, torch::ScalarType output = torch::kBFloat16);
   ~Float8Linear();
   Float8Linear(Float8Linear&&) noexcept;
   Float8Linear& operator=(Float8Linear&&) noexcept;
 
-  // x [..., in], weight [out, in] and bias [out] (or undefined) of any floating-point dtype, weight of any stride.
-  // Differentiable once, gradients in the dtypes of what was given. Where no gradient is recorded, histories are left
-  // alone. On a GPU in and out must be multiples of 16.
+  // Computes y from x [..., in], weight [out, in] and bias [out] (or undefined) of any floating-point dtypes and
+  // strides. It is differentiable once; gradients have the dtypes of the arguments. Histories change only if gradients
+  // are recorded. On a GPU, `in` and `out` must be multiples of 16. Throws Error if the shapes do not match.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias = {});
 
-  // After each update, applied or skipped, of however many pieces: delayed scales move on, as TE's do where one
-  // autocast region is an update. A largest magnitude of 0 (a layer that was not used) moves nothing; while the one
-  // that counts is inf or nan the scale stays; nan does not count as the largest of a history.
+  // Call it after each update, applied or skipped, whatever the number of micro-batches. It computes the next delayed
+  // scales, as TE does if one autocast region is one update. A largest magnitude of 0 changes nothing: the layer was
+  // not used. If the magnitude that counts is inf or NaN, the scale stays. The largest of a history ignores NaN.
   void update();
 
-  // delayed: histories [amax_history_len, 3] and scales [3] of x, w and g, newest last, row 0 for the update in work,
-  // as TE lays them out. Undefined for other recipes.
+  // Histories [amax_history_len, 3] and scales [3] of x, w and g; undefined if the recipe is not delayed. The layout is
+  // TE's: row 0 belongs to the current update, and the last row is the newest finished one.
   const torch::Tensor& amax_history() const;
   const torch::Tensor& scales() const;
 
-  State save() const;  // empty where the recipe is not delayed; no copies
-  void load(const State& state);
+  State save() const;             // shares its tensors; empty if the recipe is not delayed
+  void load(const State& state);  // copies; throws Error if the history has another length
 
  private:
   struct Layer;

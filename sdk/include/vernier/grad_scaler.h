@@ -1,8 +1,8 @@
-// PyTorch's torch.amp.GradScaler for C++: same names, same law (aten _amp_update_scale_).
+// PyTorch's torch.amp.GradScaler for C++: the same names and the same rule (ATen's _amp_update_scale_).
 //
 //   vernier::GradScaler scaler(torch::kCUDA);
 //   scaler.scale(loss).backward();
-//   scaler.unscale_(optimizer);     // only where gradients are clipped or looked at
+//   scaler.unscale_(optimizer);     // only if gradients are clipped or inspected
 //   scaler.step(optimizer);
 //   scaler.update();
 #pragma once
@@ -25,50 +25,54 @@ namespace vernier {
 
 struct GradScalerOptions {
   double init_scale = 65536.0;
-  double growth_factor = 2.0;   // after growth_interval steps in a row without inf or nan
-  double backoff_factor = 0.5;  // after a step with one
+  double growth_factor = 2.0;   // after growth_interval steps in a row without inf or NaN
+  double backoff_factor = 0.5;  // after a step with inf or NaN
   std::int64_t growth_interval = 2000;
-  bool enabled = true;  // false: every function does nothing or only calls the optimizer
+  bool enabled = true;  // false: the functions do nothing or only call the optimizer
 };
 
-// One thread. Unlike PyTorch's, takes float16 gradients too. Wrong order of calls throws Error, as PyTorch's
-// RuntimeError.
+// Use it on one thread. Unlike PyTorch's, it also accepts float16 gradients. Calls in a wrong order throw Error, where
+// PyTorch raises RuntimeError.
 class VERNIER_API GradScaler {
  public:
-  // Throws Error where growth does not grow or backoff does not shrink.
+  // Throws Error unless growth_factor > 1 and backoff_factor < 1.
   explicit GradScaler(torch::Device device, GradScalerOptions options = {});
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
 
-  // The loss times the scale; call backward() on the result, outside autocast.
+  // Returns the loss times the scale. Call backward() on the result, outside autocast.
   torch::Tensor scale(const torch::Tensor& loss) const;
 
-  // Divides the gradients by the scale, in place, and checks them. At most once an optimizer between two updates.
+  // Divides the optimizer's gradients by the scale in place and checks them for inf and NaN. Call it at most once for
+  // each optimizer between two update().
   void unscale_(const FusedOptimizer& optimizer);
   void unscale_(const torch::optim::Optimizer& optimizer);
-  // The same for a plain list, as often as there are lists. Returns found_inf for the optimizer's step: float32 0-dim
-  // on the device, 1 where an element is inf or nan, else 0; undefined where the scaler is not enabled.
+  // The same for a plain list of gradients. Call it once for each list. Returns found_inf for the optimizer's step:
+  // float32 0-dim on the scaler's device, 1 if any element is inf or NaN, else 0. It is undefined if not enabled.
   torch::Tensor unscale_(const std::vector<torch::Tensor>& gradients);
 
-  // One step, unless there was an inf or nan; unscales where that was not done. Fused optimizers do both in their
-  // kernel, and may leave the gradients scaled in memory; LibTorch's own cost a host sync.
+  // Steps the optimizer, unless its gradients had inf or NaN. Unscales them first if unscale_() was not called. A
+  // FusedOptimizer unscales and skips within its kernel, and may leave the gradients scaled in memory. LibTorch's own
+  // optimizers cost a host sync.
   void step(FusedOptimizer& optimizer);
   void step(torch::optim::Optimizer& optimizer);
 
-  // unscale_(), clip_grad_norm_() and step() in two passes: one reads the gradients, the optimizer's divides them. Float32
-  // only. Returns the 2-norm before clipping, float32. Where it clips, the last bit may differ from PyTorch's.
+  // Does unscale_(), clip_grad_norm_() and step() in two passes: one reads the gradients, the optimizer's divides them.
+  // Throws Error unless all gradients are float32. Returns the 2-norm before clipping, float32 0-dim. If it clips, the
+  // last bit may differ from PyTorch's.
   torch::Tensor clip_and_step(FusedOptimizer& optimizer, double max_norm);
 
-  // After all steps of an iteration: the scale for the next one, from the checks since the last update; or sets it.
+  // Call it after all steps of an iteration. Computes the next scale from the checks since the last update(), or sets
+  // it to new_scale.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  double get_scale() const;                 // host sync; 1 where the scaler is not enabled
-  std::int64_t get_growth_tracker() const;  // steps in a row without inf or nan; host sync
+  double get_scale() const;                 // host sync; 1 if not enabled
+  std::int64_t get_growth_tracker() const;  // steps in a row without inf or NaN; host sync
   const torch::Tensor& scale_tensor() const { return scale_; }
   const GradScalerOptions& options() const { return options_; }
   bool is_enabled() const { return options_.enabled; }
 
-  // Scale, factors, interval and tracker under PyTorch's names; host sync. Empty where the scaler is not enabled.
+  // Scale, factors, interval and tracker under PyTorch's names. Costs a host sync. Empty if not enabled.
   State state_dict() const;
   void load_state_dict(const State& state);
 
@@ -84,12 +88,12 @@ class VERNIER_API GradScaler {
   GradScalerOptions options_;
   torch::Tensor scale_, growth_tracker_;
   std::map<const void*, PerOptimizer> optimizers_;
-  std::vector<torch::Tensor> found_;  // of plain lists since the last update
+  std::vector<torch::Tensor> found_;  // found_inf of plain lists since the last update()
 };
 
-// For scalers with a law of their own: divides gradients of any dtypes, in place, by a scale (float32 0-dim) and
-// returns found_inf as GradScaler::unscale_ does. The bits are PyTorch's: the check is before the division, that is a
-// multiplication by the reciprocal. No host sync on a GPU.
+// For scalers with their own update rule. Divides gradients of any dtypes in place by a scale (float32 0-dim) and
+// returns found_inf, as GradScaler::unscale_ does. The bits are PyTorch's: it checks before the division, and it
+// divides by multiplying with the reciprocal. No host sync on a GPU.
 VERNIER_API torch::Tensor unscale_gradients_(const std::vector<torch::Tensor>& gradients, const torch::Tensor& scale);
 
 }  // namespace vernier

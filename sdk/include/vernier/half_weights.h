@@ -1,10 +1,10 @@
-// Weights in 16 bits: levels O2 and O3 of mixed precision (Micikevicius et al., Mixed Precision Training, ICLR 2018;
-// names as in NVIDIA's apex). For precision policies and anybody's own loop:
+// Weights in 16 bits: levels O2 and O3 of mixed precision, named as in NVIDIA's apex. Source: Micikevicius et al.,
+// Mixed Precision Training, ICLR 2018. For precision plugins and for your own loop:
 //
 //   vernier::HalfWeights weights(torch::kBFloat16, vernier::HalfWeights::Update::masters);
-//   weights.prepare(run);                  // once, before the optimizer is made of the parameters' `owned`
+//   weights.prepare(run);  // once, before the optimizer is made from the parameters' `master`
 //   loss.backward();
-//   weights.collect(run);                  // then unscale, clip, and the optimizer's step on `owned`
+//   weights.collect();     // then unscale, clip, and step the optimizer, which changes `master`
 //   weights.commit(run);
 #pragma once
 
@@ -19,53 +19,58 @@
 
 namespace vernier {
 
-// One model, one thread, any device. Nothing here makes the host wait for a GPU.
+// For one model, on one thread, on any device. No function waits for a GPU.
 class VERNIER_API HalfWeights {
  public:
-  // Half of the last place of a weight of 1 is 2^-9 in bfloat16: a smaller update is lost where it is rounded to
-  // nearest. How it is kept, and what that takes beside 2 bytes a weight:
+  // How small updates are kept. Rounding to nearest loses an update of less than 2^-9 to a bfloat16 weight of 1. The
+  // bytes are those beside the 2 bytes of each weight.
   enum class Update {
-    masters,     // O2. 4 bytes: the optimizer works on float32 masters, the weights are those rounded to nearest
-    nearest,     // O3. 0 bytes: the optimizer works on the weights themselves, its own state is in 16 bits too
-    stochastic,  // O3. 0 bytes: up or down by chance, so that the mean is exact (Gupta et al., ICML 2015)
-    kahan,       // O3. 2 bytes: what rounding took off is added next time (Zamirai et al., arXiv:2010.06192)
+    masters,     // O2, 4 bytes: the optimizer updates float32 master weights, which are rounded to the weights
+    nearest,     // O3, 0 bytes: the optimizer updates the weights themselves; its state is in 16 bits too
+    stochastic,  // O3, 0 bytes: rounds up or down at random, so that the mean is exact (Gupta et al., ICML 2015)
+    kahan,       // O3, 2 bytes: the rounding error is added to the next update (Zamirai et al., arXiv:2010.06192)
   };
-  // Stochastic and Kahan give the optimizer a float32 copy of the weights that has memory from collect to commit only.
+  // With stochastic and kahan, the optimizer gets a float32 copy of the weights. It has memory only from collect() to
+  // commit().
 
-  // dtype: bfloat16 or float16. Throws Error on another, and on float16 with stochastic or kahan: both live on what
-  // lies below a weight's last place. In bfloat16 that is the lower half of the float32; in float16 it underflows where
-  // the weight is under 2^-2.
+  // dtype: bfloat16 or float16. Throws Error for others, and for float16 with stochastic or kahan, because both need
+  // the bits below a weight's last place. In bfloat16 these are the lower half of the float32. In float16 they
+  // underflow for weights under 2^-2.
   HalfWeights(c10::ScalarType dtype, Update update);
 
-  // Casts run.model's parameters in place: the tensors that the modules hold stay, with other memory. Sets `owned` of
-  // run.parameters. What stays as it is: buffers, which are tables and averages that 16 bits may ruin; the weights of
-  // LibTorch's BatchNorm and InstanceNorm, as in apex, for the kernels take 16-bit input with float32 weights; float64, which autocast leaves alone too; integers; and what `keeps` says by its dotted name. run.seed is that of
-  // stochastic rounding. Throws Error where it holds a model already.
+  // Casts the parameters of run.model in place: the modules keep their tensors, which get new memory. Sets `master` of
+  // run.parameters. run.seed is the seed of stochastic rounding. Throws Error if it already holds a model. Not cast are
+  //   - buffers: 16 bits may ruin tables and running averages;
+  //   - the weights of LibTorch's BatchNorm and InstanceNorm, as in apex: their kernels take float32 weights;
+  //   - float64 parameters, which autocast leaves alone too, and integers;
+  //   - parameters for whose dotted name `keeps` returns true.
   void prepare(Run& run, const std::function<bool(const std::string& name)>& keeps = {});
 
-  // After backward: the 16-bit gradients of `model` become float32 ones of `owned`, and are freed. They may still be
-  // scaled: an inf stays inf, a nan nan. A second call before commit leaves the values of `owned` alone.
+  // Call it after backward. Moves the 16-bit gradients of `model` to `master`, in float32. They may still be scaled:
+  // inf and NaN stay what they are. A second call before commit() keeps the values of `master`.
   void collect();
 
-  // After the optimizer's step: `owned` into `model`. Where run.found_inf is not 0 no weight changes, in no bit.
+  // Call it after the optimizer's step. Rounds `master` into `model`. If run.skip_update is not 0, no bit of the
+  // weights changes.
   void commit(const Run& run);
 
-  // Gives the model back, between steps: every tensor in the dtype that it had, with the best value that there is (the
-  // master; weight plus compensation), `owned` the model's own again. An optimizer has to be made anew.
+  // Call it between steps. Gives every tensor of the model its old dtype, with the most exact value: the master weight,
+  // or weight plus compensation. `master` is the model's own tensor again. The optimizer must be made anew.
   void release(Run& run);
 
-  // Masters, compensation, and where the random numbers are; under the parameters' names. The 16-bit weights are in the
-  // model. After prepare, as the model's own. load() throws Error where a name, shape or dtype is not this model's.
+  // Master weights and compensation under the parameters' names, and the position of the random numbers. save() shares
+  // its tensors. The 16-bit weights are part of the model. Call load() after prepare(); it copies, and throws Error,
+  // before any change, if a name, shape or dtype is not this model's.
   State save() const;
   void load(const State& state);
 
  private:
   struct Weight {
     std::string name;
-    torch::Tensor model, owned;
-    torch::Tensor compensation;  // Kahan: bfloat16, what to add to `model` for its best value
+    torch::Tensor model, master;
+    torch::Tensor compensation;  // kahan: bfloat16; `model` plus this is the most exact value
   };
-  struct Cast {  // of a parameter
+  struct Cast {
     torch::Tensor tensor;
     c10::ScalarType before;
   };
@@ -74,12 +79,12 @@ class VERNIER_API HalfWeights {
   void commit_stochastic();
   torch::Tensor best(const Weight& weight) const;  // float32
   bool has_copies() const { return update_ == Update::stochastic || update_ == Update::kahan; }
-  Tensors tensors() const;  // what save() holds
+  Tensors tensors() const;  // those of save()
 
   c10::ScalarType dtype_;
   Update update_;
   std::uint64_t seed_ = 0;
-  std::int64_t draws_ = 0;  // commits of stochastic rounding so far; each has random numbers of its own
+  std::int64_t draws_ = 0;  // commits with stochastic rounding so far; each has its own random numbers
   std::vector<Weight> weights_;
   std::vector<Cast> casts_;
 };

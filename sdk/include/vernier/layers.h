@@ -1,5 +1,5 @@
-// The operations of a model, seen by the name of the layer whose weight they use. It works for every model, torch::nn,
-// a user's own modules or TorchScript, since it looks where all of them meet: at LibTorch's dispatcher.
+// Intercepts the operators of a model, by the layer whose weight they use. It works for torch::nn, your own modules and
+// TorchScript, because all of them call operators through LibTorch's dispatcher.
 //
 //   struct Count final : vernier::Interceptor {
 //     vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
@@ -9,7 +9,7 @@
 //   vernier::Layers layers(*model);
 //   std::optional<vernier::Intercept> intercept(std::in_place, layers, count);
 //   loss = criterion(model->forward(input), target);
-//   intercept.reset();  // before backward(), which would be seen too
+//   intercept.reset();  // before backward(), which would be intercepted too
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -25,18 +25,18 @@ namespace vernier {
 
 using Values = std::vector<c10::IValue>;
 
-// "h.0.mlp.c_fc.weight" is a weight of the layer "h.0.mlp.c_fc".
+// The layers of a model: "h.0.mlp.c_fc.weight" is a weight of the layer "h.0.mlp.c_fc".
 class VERNIER_API Layers {
  public:
   Layers() = default;
   explicit Layers(const torch::nn::Module& model);
-  explicit Layers(const Tensors& parameters);  // by dotted name, as torch::jit::Module::named_parameters() has them
+  explicit Layers(const Tensors& parameters);  // by dotted name, as torch::jit::Module::named_parameters() gives
 
-  // In the order of the parameters, each once. A weight that two layers share belongs to the first.
+  // Each layer once, in the order of the parameters. A weight that two layers share belongs to the first.
   const std::vector<std::string>& names() const { return names_; }
-  // The index in names() of the layer with a parameter in the tensor's storage (its transpose, a slice of it), or -1.
+  // Returns the index in names() of the layer whose parameter shares storage with the tensor, or -1.
   int find(const torch::Tensor& tensor) const;
-  // Looks where the parameters are now. Every guard does it, for set_data() gives a weight new storage.
+  // Looks up the parameters' storage again. Every Intercept calls it, because set_data() changes the storage.
   void refresh();
 
  private:
@@ -51,16 +51,16 @@ class VERNIER_API Layers {
   std::unordered_map<const c10::StorageImpl*, int> by_storage_;
 };
 
-// One call of an operator, on its way to its kernel. Valid while the interceptor is asked.
+// One call of an operator. Valid within Interceptor::call.
 class VERNIER_API Operation {
  public:
-  std::string_view name() const { return name_; }  // "linear", one of operators()
-  int id() const { return id_; }                   // its index there
-  std::string_view layer() const;                  // whose weight is among the arguments, or ""
-  int layer_index() const { return layer_; }       // in Layers::names(), or -1
-  const c10::OperatorHandle& handle() const { return *handle_; }  // a copy can be called later
-  // What would have happened: the next interceptor, at last the kernel. Takes all arguments of the schema in its order
-  // and returns the results. May be called several times, or not at all.
+  std::string_view name() const { return name_; }                 // "linear", one of operators()
+  int id() const { return id_; }                                  // its index in operators()
+  std::string_view layer() const;                                 // the layer whose weight is an argument, or ""
+  int layer_index() const { return layer_; }                      // in Layers::names(), or -1
+  const c10::OperatorHandle& handle() const { return *handle_; }  // may be copied and called later
+  // Calls the next interceptor, or the kernel after the last one. Takes all arguments of the schema in order and
+  // returns the results. May be called several times or not at all.
   Values proceed(Values arguments) const;
 
  private:
@@ -74,15 +74,15 @@ class VERNIER_API Operation {
 class VERNIER_API Interceptor {
  public:
   virtual ~Interceptor();
-  // Called instead of the operator, on the thread that called it, with autocast and autograd as they were. Operators that
-  // it calls itself are not intercepted. Returns the operator's results; what throws ends the model's forward.
+  // Called instead of the operator, on the caller's thread, with the caller's autocast and autograd state. Returns the
+  // operator's results. Operators that it calls are not intercepted. Exceptions pass to the operator's caller.
   virtual Values call(const Operation& operation, Values arguments) = 0;
-  // After calls that came once more, in backward (activation_checkpoint.h): copies made for them are not needed.
+  // Called after a recomputation in backward (activation_checkpoint.h), whose copies are no longer needed.
   virtual void end_of_recomputation();
 };
 
-// While it lives, operators() on this thread go through the interceptor. Guards nest: the first one made is asked first,
-// its proceed() asks the next. Outermost operators are seen (`linear`, not the `addmm` in it), no in-place variants.
+// While it lives, calls of operators() on this thread go to the interceptor. The first guard made is called first, and
+// its proceed() calls the next. Inner calls (the `addmm` in `linear`) and in-place variants are not intercepted.
 class VERNIER_API Intercept {
  public:
   Intercept(Layers& layers, Interceptor& interceptor);
@@ -94,7 +94,7 @@ class VERNIER_API Intercept {
   const Interceptor* interceptor_;
 };
 
-// What can be intercepted, by the names of torch.ops.aten.
+// The operators that can be intercepted, by their names in torch.ops.aten.
 VERNIER_API const std::vector<std::string>& operators();
 
 }  // namespace vernier

@@ -1,4 +1,4 @@
-// How many bytes a training step holds, and for what: not estimated, but followed in LibTorch's allocators.
+// Measures how many bytes a training step holds, and for what, by following LibTorch's allocators.
 //
 //   vernier::MemoryLedger ledger(*model);
 //   ledger.begin_forward();
@@ -28,46 +28,48 @@ struct VERNIER_API MemoryUse {
     std::string name;
     std::int64_t bytes;
   };
-  // weights        parameters of the model            buffers       its buffers
-  // masters        given to the constructor           gradients     of both, at stop()
-  // weight copies  made in forward of weights alone (a cast) and alive when it ended
-  // activations    the rest that was alive when forward ended and gone when backward ended: saved for backward
-  // optimizer      what hold() was given as such; else allocated since begin_update() and alive at stop(): all of its
-  //                state where this was its first step
-  // other          allocated before begin_update() and alive at stop(): the loss, outputs that somebody keeps
-  // and what hold() named. Those without a byte are left out.
+  // The bytes by purpose, without parts of 0 bytes. The names given to hold() come too.
+  //   weights        the model's parameters
+  //   buffers        the model's buffers
+  //   masters        the tensors given to the constructor
+  //   gradients      those of weights and masters, at stop()
+  //   weight copies  made in forward from weights alone (a cast), and alive when forward ended
+  //   activations    other tensors that were alive when forward ended and freed when backward ended
+  //   optimizer      given to hold() under this name; otherwise allocated since begin_update() and alive at stop(),
+  //                  which is the whole state if this was the optimizer's first step
+  //   other          allocated before begin_update() and alive at stop(): the loss, outputs that are still referenced
   std::vector<Part> parts;
-  // The activations by the layer whose weight was last an operator's argument when they were made, in the order of the
-  // model: an activation function's belong to the layer before it; "" for those before the first layer.
+  // The activations by layer, in the order of the model. A tensor belongs to the last layer whose weight was used
+  // before it was made, so an activation function counts to the layer before it. "": before the first layer.
   std::vector<Part> layers;
-  std::int64_t peak = 0;  // most bytes at one moment: all that was there and is counted, and all that was made since
-  std::string peak_in;    // forward, backward, update
-  std::int64_t bytes(std::string_view part) const;  // 0 where there is none
+  std::int64_t peak = 0;  // the most bytes at one moment: those counted at the beginning, and all made since
+  std::string peak_in;    // "forward", "backward" or "update"
+  std::int64_t bytes(std::string_view part) const;  // 0 for an unknown part
 };
 
-// Follows what is allocated on the model's device by the thread that calls it and by the backward passes that it starts.
-// Storage that tensors share counts once. Sizes are the allocator's: what was asked for on a CPU, rounded up to 512 on a
-// GPU. What libraries allocate for themselves (oneDNN's scratch) nobody sees. Before begin_forward() and after stop() it
-// costs nothing, between them a few microseconds an operator. The calls must be made on one thread.
+// Follows allocations on the model's device by the calling thread and by the backward passes that it starts. Storage
+// that tensors share counts once. Sizes are those of Allocated (memory.h); what libraries allocate themselves (oneDNN's
+// scratch) is not seen. From the first begin to stop() it costs a few microseconds an operator, otherwise nothing. Make
+// all calls on one thread. The model must outlive the ledger.
 class VERNIER_API MemoryLedger {
  public:
-  // masters: what the optimizer changes where that is not the model's parameters.
+  // masters: the tensors that the optimizer changes, if these are not the model's parameters.
   explicit MemoryLedger(const torch::nn::Module& model, std::vector<torch::Tensor> masters = {});
   ~MemoryLedger();
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
-  // Counts tensors that are there already, under a name: the batch, the state of an optimizer. Before begin_forward().
+  // Counts existing tensors under a name: the batch, the state of an optimizer. Call it before begin_forward().
   void hold(const std::string& part, const std::vector<torch::Tensor>& tensors);
   void hold(const std::string& part, std::int64_t bytes);
 
-  // Where a batch is trained in pieces, these two come once for each; the piece with most activations is told. Throws
-  // Error where a profiler or another ledger is following.
+  // Call both once for each micro-batch; the result has the activations of the largest one. begin_forward() throws
+  // Error if a profiler or another ledger follows the allocators already.
   void begin_forward();
   void begin_backward();
-  // May be left out, where nothing is updated, and may come alone, to learn what an optimizer's first step allocates.
+  // Optional. Call it alone to measure what an optimizer's first step allocates.
   void begin_update();
-  MemoryUse stop();
+  MemoryUse stop();  // ends the measurement; throws Error if none has begun
 
  private:
   class Followed;
@@ -85,11 +87,13 @@ class VERNIER_API MemoryLedger {
   std::unique_ptr<Guards> guards_;
 };
 
-// "h.0.mlp" and "h.1.mlp" are both "h.*.mlp": how layers that are alike are told in one line, and matched by one rule.
+// Replaces the numbers in a layer's name: "h.0.mlp" and "h.1.mlp" both become "h.*.mlp", the pattern that matches them.
 VERNIER_API std::string folded(const std::string& layer);
 
-// A table for people: the parts, the layers with most activations (like ones in one row: "h.*.mlp.c_fc x4") and the
-// peak; a column for each use with its title. rows: of layers; what is beyond them is summed up.
-VERNIER_API std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& columns, std::size_t rows = 12);
+// Returns a table for people, with a column and its title for each use. It lists the parts, the layers with the most
+// activations, and the peak. Similar layers share a row: "h.*.mlp.c_fc x4". `rows` layers are listed, the rest is
+// summed.
+VERNIER_API std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& columns,
+                                     std::size_t rows = 12);
 
 }  // namespace vernier

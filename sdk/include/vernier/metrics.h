@@ -1,4 +1,4 @@
-// What plugins measure, and what they tell: numbers of a step, and notices of what is out of the ordinary.
+// What plugins report: metrics of a step, and notices of unusual events.
 #pragma once
 
 #include <torch/types.h>
@@ -13,8 +13,7 @@
 
 namespace vernier {
 
-// A number by name. A tensor (0-dim) stays on its device until somebody asks for value(): that is a host sync, paid by
-// whoever asks.
+// Numbers by name. A 0-dim tensor stays on its device until value() is called, which is a host sync for its caller.
 class VERNIER_API Metrics {
  public:
   struct Entry {
@@ -25,22 +24,22 @@ class VERNIER_API Metrics {
 
   void set(const char* name, double value);
   void set(const char* name, torch::Tensor value);
-  std::optional<double> value(const char* name) const;  // nothing where it was not set in this step
-  std::vector<const Entry*> set_now() const;            // those that were set in this step, in order of first use
-  void clear();                                         // by the trainer at the start of each step
+  std::optional<double> value(const char* name) const;  // nothing if it was not set in this step
+  std::vector<const Entry*> set_now() const;            // set in this step, in the order of first use
+  void clear();                                         // called by the trainer at the start of each step
 
  private:
   Entry& entry(const char* name);
   std::vector<Entry> entries_;
 };
 
-// Names in use: step_skipped, scale_changed, scale_low, scale_high, policy_changed, checkpoint_saved, checkpoint_failed,
-// checkpoint_skipped, checkpoint_progress, out_of_memory, non_finite, injected, recovered, rewound, plugin_detached,
-// throttled.
+// An unusual event, for monitors and the log. Names in use: step_skipped, scale_changed, scale_low, scale_high,
+// policy_changed, checkpoint_saved, checkpoint_failed, checkpoint_skipped, checkpoint_progress, out_of_memory,
+// non_finite, injected, recovered, rewound, plugin_detached.
 struct Notice {
   using Detail = std::variant<std::int64_t, double, std::string>;
   std::string name;
-  std::int64_t step = 0;  // updates finished when it was written
+  std::int64_t step = 0;  // number of updates finished when it was written
   std::vector<std::pair<std::string, Detail>> details;
   VERNIER_API std::string text() const;  // "scale_changed from=65536 to=32768"
 };

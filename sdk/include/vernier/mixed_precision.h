@@ -1,5 +1,5 @@
-// The precision policies of the runner in one class: autocast in a dtype, and rules for single layers and operators. A
-// policy of one's own may build on it.
+// The base class of the precision policies: autocast in a dtype, and rules for single layers and operators. A policy of
+// your own may derive from it.
 #pragma once
 
 #include <vernier/float8_linear.h>
@@ -19,20 +19,24 @@ class Float8Layers;
 
 // Reads the options
 //   level = "O1"               O0: float32, with everything else in place; O1: autocast; O2: weights in 16 bits with
-//                              float32 masters; O3: weights in 16 bits. Layers that a rule gives fp32 keep theirs
+//                              float32 master weights; O3: weights in 16 bits. A rule with fp32 keeps a layer's weights
 //   rounding = "nearest"       of O3's updates: nearest | stochastic | kahan, the last two for bfloat16 (HalfWeights)
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
-//   cast_inputs = false        the batch's floating-point tensors are cast before the task sees them
-//   attention = "auto"         auto | fused | matmul: LibTorch's kernel as PyTorch has it, or attention_by_matmul();
+//   cast_inputs = false        casts the batch's floating-point tensors before the task sees them
+//   attention = "auto"         auto | fused | matmul: LibTorch's kernel as in PyTorch, or attention_by_matmul();
 //                              auto: by matmul on a CPU with AMX, up to a length of 512
 //   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h
 class VERNIER_API MixedPrecision : public Precision, public Interceptor {
  public:
+  // What the option `level` takes. float32: O0 and O1, which are the same then; none: there is no such option. Without
+  // O3 there is no option `rounding`.
+  enum class Levels { all, float32, none };
   // dtype: Half, BFloat16, or Float for no autocast; then only the rules lower anything.
-  MixedPrecision(Options& options, torch::ScalarType dtype);
+  MixedPrecision(Options& options, torch::ScalarType dtype, Levels levels = Levels::all);
   ~MixedPrecision() override;
 
-  bool needs_scaler() const override;  // where float16 is used, by the policy or by a rule
+  bool is_mixed() const override;
+  bool needs_scaler() const override;  // true where the policy or a rule uses float16
   void attach(Bus& bus) override;
   void prepare(Run& run) override;
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override;
@@ -40,24 +44,26 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void commit(Run& run) override;
   void release(Run& run) const override;
   std::string describe() const override;
-  State save() const override;  // who overrides these calls them
+  State save() const override;  // an override of save() and load() calls these
   void load(const State& state) override;
 
-  // Sees the model's operations inside forward().
+  // Called for the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
   void end_of_recomputation() override;
 
  protected:
-  // In the constructor of a policy that computes linear layers in fp8 wherever no rule says otherwise, but for the first
-  // and the last one that the model calls where these are spared. The first training forward is without fp8 then: it
-  // tells which they are. Rules with use = "fp8" take the recipe too; without this they take float8_recipe("delayed").
+  // For the constructor of a policy that computes linear layers in fp8, unless a rule says otherwise. With
+  // spare_first_and_last the layers that the model calls first and last stay out; the first training forward then runs
+  // without fp8, to find them. Rules with use = "fp8" take this recipe too; without this call they take
+  // float8_recipe("delayed").
   void use_float8(Float8Recipe recipe, bool spare_first_and_last);
 
   virtual bool intercepts() const;  // whether forward() has to see the operations; false costs nothing
-  // Runs an operation as a rule says; call() does it with the first that matches.
+  // Runs an operation as a rule says; call() does so with the first rule that matches.
   Values apply(const PrecisionRule& rule, const Operation& operation, Values arguments);
   PrecisionRules& rules() { return rules_; }
-  Layers& layers() { return layers_; }  // of run.model, from prepare on
+  Layers& layers() { return layers_; }                                // of run.model, from prepare on
+  const std::string& attention_kernel() const { return attention_; }  // the option `attention`
   torch::ScalarType dtype() const { return dtype_; }
   torch::DeviceType device() const { return device_; }
 
@@ -81,8 +87,8 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   std::unique_ptr<CastCache> casts_;
   Float8Recipe recipe_ = float8_recipe("delayed");
   std::unique_ptr<Float8Layers> float8_;
-  bool is_float8_ = false, is_told_ = false;  // the policy itself is fp8; the layers have been named
-  bool has_matrix_unit_ = false, has_run_ = false, attends_ = false;  // of the model: it calls attention
+  bool is_float8_ = false, is_told_ = false;  // the policy itself is fp8; the log has named the layers
+  bool has_matrix_unit_ = false, has_run_ = false, attends_ = false;  // attends_: the model calls attention
 };
 
 }  // namespace vernier

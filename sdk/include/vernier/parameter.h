@@ -1,4 +1,4 @@
-// A trainable tensor of a run, as the model has it and as the optimizer has it.
+// A trainable tensor of a run: the model's tensor and the optimizer's.
 #pragma once
 
 #include <torch/types.h>
@@ -7,14 +7,14 @@
 
 namespace vernier {
 
-// Gradients are on `model` after backward, on `owned` from GradientsReady on; see Run::gradients().
+// Gradients are on `model` after backward, and on `master` from GradientsReady on. Run::gradients() returns the latter.
 struct Parameter {
-  std::string name;     // dotted, as in the module: "h.0.attn.c_attn.weight"
-  torch::Tensor model;  // what forward reads
-  torch::Tensor owned;  // what the optimizer changes: the same tensor, or a float32 one; may be empty between steps
+  std::string name;      // dotted, as in the module: "h.0.attn.c_attn.weight"
+  torch::Tensor model;   // read by forward
+  torch::Tensor master;  // changed by the optimizer: `model` or a float32 copy; may have no memory between steps
 
-  // The weights in the best dtype that there is at the moment: `owned`, or `model` where that has no memory now.
-  const torch::Tensor& latest() const { return owned.defined() && owned.storage().nbytes() > 0 ? owned : model; }
+  // Returns the most exact weights: `master`, or `model` while the master has no memory.
+  const torch::Tensor& best() const { return master.defined() && master.storage().nbytes() > 0 ? master : model; }
 };
 
 }  // namespace vernier

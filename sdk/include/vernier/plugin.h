@@ -1,9 +1,11 @@
-// What all plugins share. The life of one: constructor (reads its Options, nothing else), attach, prepare, load where a
-// run is resumed, then the calls of its role and of its listeners, save at each checkpoint, destructor.
-// All on the main thread; exceptions are welcome and end the run with the plugin named.
+// The base class of all plugins. A plugin's calls come in this order: constructor (it reads only its Options), attach,
+// prepare, load (if the run is resumed). Then come the functions of its role, its listeners, and save at each
+// checkpoint; at last the destructor. All calls are on the main thread. An exception ends the run with an error that
+// names the plugin; one in a monitor's listener only detaches the monitor.
 #pragma once
 
 #include <c10/util/StringUtil.h>
+#include <vernier/error.h>
 #include <vernier/event.h>
 #include <vernier/options.h>
 #include <vernier/state.h>
@@ -13,7 +15,7 @@
 namespace vernier {
 
 enum class Level { debug, info, warning, error };
-// Where log lines go; the runner sets its own, the default writes warnings and errors to stderr.
+// Receives the log lines. The runner sets its own sink; the default one writes warnings and errors to stderr.
 using LogSink = void (*)(Level level, const std::string& who, const std::string& text);
 VERNIER_API void set_log_sink(LogSink sink);
 VERNIER_API void log(Level level, const std::string& who, const std::string& text);  // any thread
@@ -25,27 +27,35 @@ class VERNIER_API Plugin {
   Plugin& operator=(const Plugin&) = delete;
   virtual ~Plugin();
 
-  // Called once, before prepare: bus.on(Event::StepEnd, [this](Run& run) { … }).
+  // Called once, before prepare. Registers listeners: bus.on(Event::StepEnd, [this](Run& run) { … }).
   virtual void attach(Bus& bus);
+  // Called after attach for each other plugin, and again after a swap. Names an option of this plugin with which the two
+  // cannot train together, and why; the runner refuses it. `bus` tells what the other listens to.
+  virtual Contradiction contradicts(const Plugin& other, const Bus& bus) const;
   // Called once, in the order task, precision, scaler, accumulation, optimizer, checkpoint, distributed, callbacks,
-  // monitors. The place to refuse what this machine or model cannot do.
+  // monitors. Throw Error here if the plugin does not support this machine or model.
   virtual void prepare(Run& run);
-  // What the next steps depend on; save → load into a fresh plugin → the same next steps, bit for bit. Called for each
-  // checkpoint; of roles but the optimizer, and of who listens to events before the update, also before each step, which
-  // is undone where it fails: so in microseconds, with large tensors as they are (the caller copies).
+  // Returns all that the next steps depend on: a fresh plugin that loads it computes the same next steps, bit for bit.
+  // Called for each checkpoint. It is also called before each step, so that a failed step can be undone. This applies
+  // to roles except optimizer and checkpoint, and to callbacks that listen to an event before the update. So it must
+  // return within microseconds. Return large tensors without copying; the caller copies.
   virtual State save() const;
   virtual void load(const State& state);
 
   const std::string& id() const { return id_; }  // "scaler/dynamic"; set by the host after construction
   void set_id(std::string id) { id_ = std::move(id); }
-  const std::string& version() const { return version_; }  // as VERNIER_PLUGIN says it; set by the host
+  const std::string& version() const { return version_; }  // from VERNIER_PLUGIN; set by the host
   void set_version(std::string version) { version_ = std::move(version); }
 
  protected:
   template <class... Parts>
-  void info(const Parts&... parts) const { log(Level::info, id_, c10::str(parts...)); }
+  void info(const Parts&... parts) const {
+    log(Level::info, id_, c10::str(parts...));
+  }
   template <class... Parts>
-  void warn(const Parts&... parts) const { log(Level::warning, id_, c10::str(parts...)); }
+  void warn(const Parts&... parts) const {
+    log(Level::warning, id_, c10::str(parts...));
+  }
 
  private:
   std::string id_, version_;

@@ -1,4 +1,4 @@
-// Which operations of a model compute in which dtype: the [[precision.rule]] tables.
+// The [[precision.rule]] tables: which operations of a model compute in which dtype.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,24 +11,24 @@
 
 namespace vernier {
 
-// Those of the names that a pattern matches, * and ? as in a shell. Where it matches none, the option that has it is
-// refused, with the nearest names. what: "layer".
+// Returns the names that match a pattern with * and ?, as in a shell. If there are none, it refuses the option `key`
+// and suggests the nearest names. what: the word for a name in this message, "layer".
 VERNIER_API std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& pattern,
                                               const Options& options, const char* key, const std::string& what);
 
-// What a rule asks of the operations that it matches.
+// One rule: the operations that it matches, and how they are computed.
 struct VERNIER_API PrecisionRule {
   enum class Use { policy, fp32, bf16, fp16, fp8 };
-  std::string match = "*";    // layers by name, with * and ? as in a shell; "*": every operation, of a layer or not
+  std::string match = "*";    // names of layers, with * and ? as in a shell; "*" matches all operations
   std::string op;             // one of operators(); empty: any
-  Use use = Use::policy;      // policy: as the rest of the model
-  bool cast_outputs = false;  // results go on in float32
-  // For scaled_dot_product_attention: attention_by_matmul(), LibTorch's kernel, or as the policy has it.
+  Use use = Use::policy;      // policy: the dtype of the rest of the model
+  bool cast_outputs = false;  // true: results are converted to float32
+  // For scaled_dot_product_attention: the policy's choice, LibTorch's kernel, or attention_by_matmul().
   enum class Kernel { policy, fused, matmul } kernel = Kernel::policy;
-  std::optional<Options> options;  // its table, for refusals; none where a program made the rule
+  std::optional<Options> options;  // the rule's table, for error messages; none if a program made the rule
 };
 
-// The first rule that matches an operation holds for it. Main thread only.
+// An ordered list of rules: the first one that matches an operation applies. Main thread only.
 class VERNIER_API PrecisionRules {
  public:
   PrecisionRules() = default;
@@ -40,17 +40,18 @@ class VERNIER_API PrecisionRules {
   //   rule.kernel = "policy"       policy | fused | matmul, for scaled_dot_product_attention
   explicit PrecisionRules(Options& options);
 
-  void add(PrecisionRule rule);  // behind the others
+  void add(PrecisionRule rule);  // appends
   bool empty() const { return rules_.empty(); }
   bool uses(PrecisionRule::Use use) const;
 
-  // Learns the layers. Refuses a rule that matches none, naming the nearest.
+  // Call it once the model exists. Throws Error for a rule that matches no layer, and suggests the nearest.
   void prepare(const Layers& layers);
-  // Whether the first rule that is for all operators of a parameter's layer asks for fp32.
+  // Returns whether the first rule for all operators of the parameter's layer has use = "fp32".
   bool keep_float32(const std::string& parameter) const;
-  // After prepare: the rule for an operation, or nullptr.
+  // After prepare(): returns the rule for an operation, or nullptr.
   const PrecisionRule* find(const Operation& operation);
-  // After the model has run once: refuses a rule whose operator it never called, naming those it calls.
+  // Call it after the model has run once. Throws Error for a rule that matched no operation, and lists the operators
+  // that the model calls. Rules without `options` are not checked.
   void refuse_unmatched() const;
 
  private:
@@ -60,7 +61,7 @@ class VERNIER_API PrecisionRules {
   };
   std::vector<PrecisionRule> rules_;
   std::vector<std::string> layers_;
-  std::vector<Decision> decisions_;  // by operator and layer, made when they are first met
+  std::vector<Decision> decisions_;  // by operator and layer, made at the first call
   std::vector<bool> matched_;        // of rules_
 };
 

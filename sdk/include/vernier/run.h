@@ -1,4 +1,4 @@
-// What every plugin can see of a training run. Owned by the runner, changed on the main thread only.
+// What every plugin can see of a training run. The runner owns it; it changes on the main thread only.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -9,71 +9,72 @@
 #include <vernier/parameter.h>
 
 #include <atomic>
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 namespace vernier {
 
-struct VERNIER_API Run {
+// What became of an update. found_inf: skipped, the loss scaler found a gradient that is inf or NaN. vetoed: skipped, a
+// listener set skip_update. none: the host knows of no update yet.
+enum class UpdateResult { none, applied, found_inf, vetoed };
+inline bool is_skipped(UpdateResult result) { return result == UpdateResult::found_inf || result == UpdateResult::vetoed; }
+
+// What one step writes. The trainer copies it as a whole where a step may be rolled back or rerun.
+struct VERNIER_API StepState {
+  Batch batch;                          // from BatchReady: all that the update trains on, on the host
+  std::int64_t batches = 1;             // from BatchReady: how many of the task's batches are in `batch`
+  Batch micro_batch;                    // from BatchReady: the part that is computed now, on the device
+  std::int64_t micro_batches = 1;       // from BatchReady: how many parts the batch has
+  torch::Tensor micro_batch_loss;       // at LossReady: mean over the micro-batch, differentiable; may be replaced
+  torch::Tensor loss;                   // from GradientsReady: mean over the batch, on the device, float32 0-dim
+  torch::Tensor found_inf;              // from GradientsReady: by the scaler, float32 0-dim; undefined: no scaler
+  torch::Tensor skip_update;            // from GradientsReady: not 0 skips the update, float32 0-dim; or undefined
+  mutable torch::Tensor grad_scale;     // from GradientsReady to the optimizer's step: see gradients(); float32 0-dim
+  mutable torch::Tensor scaled_norm;    // 2-norm of the gradients before that division, float64 0-dim; may be undefined
+  torch::Tensor scaled_norms;           // the same of each gradient that is not empty, 1-D; may be undefined
+  torch::Tensor grad_norm;              // from GradientsReady: norm before clipping, if a callback has computed it
+  double learning_rate_factor = 1.0;    // from StepBegin: callbacks multiply theirs in until GradientsReady
+  Metrics metrics;                      // of this step; those of a validation are valid at Validated
+  std::vector<Notice> notices;          // complete for monitors at StepEnd, and at RunEnd for the last ones
+  std::vector<std::string> swapped;     // from StepBegin: roles that got another plugin since the last step
+  bool non_finite_reported = false;     // from GradientsReady: a callback has written the notice `non_finite`
+};
+
+// What a run counts; resumed. Within a step, `step` is the number of updates before it: 0 in the first.
+struct VERNIER_API Counters {
+  std::int64_t step = 0;
+  std::int64_t updates = 0;        // updates that were applied; one step late where results_are_late
+  std::int64_t epoch = 0;          // 0 in the first
+  std::int64_t samples = 0, tokens = 0;
+  std::int64_t batches_drawn = 0;  // batches taken from the task before this step, those that a rewind drops included
+  UpdateResult last_update = UpdateResult::none;  // from StepEnd: of the newest update that `updates` knows
+  AmpStats amp;                    // includes this step from StepEnd on; its overflow when `updates` does
+};
+
+struct VERNIER_API Run : StepState, Counters {
   // Valid from Plugin::prepare on.
   std::string name;
-  std::string output;  // folder of this run's files; final, and there, from RunBegin on
+  std::string output;  // folder of this run's files; final from RunBegin on
   torch::Device device{torch::kCPU};
-  bool learns_late = false;  // the host waits for no number of a step: it knows a step later. On a GPU; in tests elsewhere
+  bool results_are_late = false;  // the result of an update reaches the host one step late: on a GPU; tests may set it
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
-  std::vector<Parameter> parameters;         // `owned` is final after Precision::prepare, until another takes over
-  std::string emulated;  // after Precision::prepare: what this machine only imitates ("fp8"); stands where speeds are shown
+  std::vector<Parameter> parameters;         // `master` is final after Precision::prepare, until a swap
+  std::string emulated;                      // after Precision::prepare: what this machine only emulates ("fp8")
 
-  // Counters; resumed. In the step, `step` counts the updates finished before it: 0 in the first.
-  std::int64_t step = 0;
-  std::int64_t updates = 0;  // of them applied, not skipped; known one step late where the host learns late
-  AmpStats amp;              // of this step too from StepEnd on, its overflow when `updates` knows; no times or memory
-  std::int64_t epoch = 0, samples = 0, tokens = 0;  // epoch: 0 in the first
-  std::int64_t drawn = 0;  // batches taken from the task before this step, those too that a rewind passed over
+  Control* control = nullptr;  // what a plugin may ask of the trainer; null where there is no trainer
 
-  // This step.
-  Batch batch;              // from BatchReady: the whole batch of the update, on the host
-  std::int64_t batches = 1;  // from BatchReady: of the task in `batch`
-  Batch piece;              // from BatchReady: the part in work, on the device
-  torch::Tensor piece_loss;  // at LossReady: the piece's mean, differentiable; a callback may put another in its place
-  torch::Tensor loss;        // from GradientsReady: mean over the batch, on the device, float32
-  torch::Tensor found_inf;  // from GradientsReady: float32 0-dim, not 0 where the update is skipped; undefined: not checked
-  torch::Tensor overflow;   // from GradientsReady: found_inf as the scaler found it, before any listener's veto
-  mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer: see gradients(); float32 0-dim or undefined
-  mutable torch::Tensor scaled_norm;  // their 2-norm before that division, float64 0-dim; undefined: not known
-  torch::Tensor scaled_norms;         // as the scaler found them, of each that is not empty; undefined: not known
-  double learning_rate_factor = 1.0;  // 1 at StepBegin; callbacks multiply theirs in until GradientsReady
-  Metrics metrics;                    // of this step; validation's are valid at Validated
-  std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
-
-  // Runs the pieces of this batch once more, leaves new gradients and returns the loss: for optimizers that ask for more
-  // than one an update. Valid inside Optimizer::step, and in listeners of GradientsReady.
-  std::function<torch::Tensor()> recompute;
-  // At Validating: the validation that follows, as Task::validate; a callback may put one of its own around it.
-  std::function<torch::Tensor()> validate;
-
-  Control control;  // what a plugin may ask for: other plugins, going back, the end
-  // True once a signal asks the run to end: what takes long (Task::validate) returns early, and is done again later.
+  // True once a signal asks the run to end. Task::validate returns early then, and is repeated on resume.
   bool is_stopping() const { return stop != nullptr && *stop != 0; }
+  const std::atomic<int>* stop = nullptr;  // set by the trainer
 
+  // Adds a notice to this step's: something out of the ordinary, by name and details.
   void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
 
-  // Until the optimizer's step: the gradients that it will use, in the order of `parameters`; those without one left out.
-  // Where grad_scale is defined they are still that many times as large in memory: divides them, so get them here alone.
+  // Until the optimizer's step: the gradients in the order of `parameters`, those without one left out. Divides them by
+  // grad_scale first where that is defined, so get them here alone.
   std::vector<torch::Tensor> gradients() const;
-  std::vector<std::string> non_finite_gradients() const;  // names of the parameters that have one; a host sync
-
-  // For the trainer.
-  const std::atomic<int>* stop = nullptr;
-  double share() const;                                   // of this piece in the batch, by weight or samples
-  void take(const Batch& next);                           // makes it the piece in work, on the device
-  void add_loss(const torch::Tensor& loss);               // adds its share to `loss`
-  torch::Tensor weigh(const torch::Tensor& loss) const;  // times share(), to be differentiated
+  std::vector<std::string> non_finite_gradients() const;  // names of the parameters whose gradient is not; a host sync
 };
 
 }  // namespace vernier

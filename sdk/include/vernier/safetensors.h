@@ -16,21 +16,21 @@ struct Safetensors {
   Metadata metadata;
 };
 
-// All three may be called on any thread. They throw Error, which names the path and, where it is one tensor's fault,
-// the tensor; a system call that failed also adds the system's reason ("No space left on device").
+// Any thread may call these functions. They throw Error, which names the path and, where one tensor is at fault, that
+// tensor. A failed system call adds the system's reason ("No space left on device").
 
-// Reads a file whose origin need not be trusted: the header is checked as a whole before memory for a tensor is taken,
-// and refused where it is not JSON, names a thing twice or a dtype that is unknown, or where the tensors do not fill
-// the file exactly. The format has no checksum: a changed bit of a tensor is not seen.
+// Reads a file from any source. Checks the whole header before it allocates memory for a tensor. Throws if the header
+// is not JSON, has a name twice or an unknown dtype, or if the tensors do not fill the file exactly. The format has no
+// checksums, so a changed bit of a tensor is not detected.
 VERNIER_API Safetensors read_safetensors(const std::string& path);
 
-// The tensors alone.
+// The same without the metadata.
 VERNIER_API Tensors load_safetensors(const std::string& path);
 
-// Creates or overwrites `path` and returns when the bytes are on the disk (fsync). Tensors of any device and stride;
-// each is streamed, and only one that is not contiguous is copied first. The bytes are those that the format's own
-// library writes, with metadata in the order of its keys. After an Error the file is not whole: who must never see half
-// a file writes to another name and renames.
+// Creates or overwrites `path`. Returns when the bytes are on the disk (fsync). Tensors may have any device and stride;
+// only a tensor that is not contiguous is copied first. The bytes equal those of the format's own library, with the
+// metadata sorted by key. After an Error the file is incomplete. A caller whose readers must never see an incomplete
+// file writes to another name and renames it.
 VERNIER_API void save_safetensors(const std::string& path, const Tensors& tensors, const Metadata& metadata = {});
 
 }  // namespace vernier

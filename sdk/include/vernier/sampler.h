@@ -1,4 +1,4 @@
-// In which order a data set's samples are trained on, with a place that can be saved.
+// The order in which a data set's samples are trained on, with a position that can be saved.
 #pragma once
 
 #include <torch/types.h>
@@ -9,29 +9,29 @@
 
 namespace vernier {
 
-// Every epoch gives each index from 0 to size - 1 once. The order is fixed by size, seed and the number of the epoch
-// alone, on every machine and standard library:
-//   a std::mt19937_64, seeded by std::seed_seq{seed's low 32 bits, high, epoch's low, high};
-//   for i from size - 1 down to 1, swap the entries i and the high 64 bits of i + 1 times the next draw, where a draw
-//   whose product has low bits under 2^64 mod (i + 1) is drawn again, so that every order is equally likely.
-// A task keeps one, calls next() in Task::next, and puts save() into its own. One thread at a time.
+// Each epoch has every index from 0 to size - 1 once. The order depends only on size, seed and epoch; it is the same on
+// every machine and with every standard library:
+//   A std::mt19937_64 is seeded by std::seed_seq{seed's low 32 bits, high, epoch's low, high}.
+//   For i from size - 1 down to 1, entry i is swapped with entry j, the high 64 bits of (i + 1) * the next draw.
+//   A draw whose product has low 64 bits under 2^64 mod (i + 1) is repeated, so that every order is equally likely.
+// A task owns a sampler, calls next() in Task::next, and includes save() in its own state. One thread at a time.
 class VERNIER_API Sampler {
  public:
   enum class Order { sequential, shuffled };
 
-  // Throws Error where size is under 1.
+  // Throws Error if size is below 1.
   Sampler(std::int64_t size, std::uint64_t seed, Order order = Order::shuffled);
 
-  // The next indices: int64, 1-dim, on the CPU. As many as `count`, fewer at the end of an epoch, never none. A view of
-  // the epoch's order, which stays valid and is not to be written to.
+  // Returns the next `count` indices, or fewer at the end of an epoch, but never none: int64, 1-dim, on the CPU. It is
+  // a view of the epoch's order, which stays valid; do not write to it. Throws Error if count is below 1.
   torch::Tensor next(std::int64_t count);
 
-  // Where the next index comes from.
+  // The position of the next index.
   std::int64_t epoch() const { return epoch_; }        // 0 in the first
-  std::int64_t position() const { return position_; }  // indices of the epoch that were given, under size()
+  std::int64_t position() const { return position_; }  // indices of this epoch that were returned, below size()
   std::int64_t size() const { return size_; }
 
-  // Loading throws Error, and leaves everything as it was, where size, seed or order are others.
+  // load() throws Error, and changes nothing, if size, seed or order differ.
   State save() const;
   void load(const State& state);
 
@@ -42,10 +42,10 @@ class VERNIER_API Sampler {
   std::uint64_t seed_;
   Order order_;
   std::int64_t epoch_ = 0, position_ = 0;
-  torch::Tensor indices_;  // of epoch_; undefined until they are asked for
+  torch::Tensor indices_;  // the order of epoch_; undefined until next() needs it
 };
 
-// The option `order`, "shuffled" unless it is given or "sequential". meaning: "of the windows in an epoch".
+// Reads the option `order`: "shuffled" (the default) or "sequential". meaning: "of the windows in an epoch".
 VERNIER_API Sampler::Order read_order(Options& options, const char* meaning);
 
 }  // namespace vernier

@@ -1,23 +1,30 @@
-// All that a plugin may include. Needs LibTorch and the standard library, nothing else.
+// What a plugin includes: the roles, the run and its control, and the toolkit. It needs LibTorch and the standard
+// library only. The page for plugin authors is docs/write-a-plugin.md.
 #pragma once
 
-#include <vernier/activation_checkpoint.h>
-#include <vernier/amp_stats.h>
-#include <vernier/autocast.h>
-#include <vernier/capsule.h>
-#include <vernier/checkpoint_folder.h>
-#include <vernier/checksum.h>
-#include <vernier/copy.h>
-#include <vernier/error.h>
-#include <vernier/float8_linear.h>
-#include <vernier/grad_norm.h>
-#include <vernier/grad_scaler.h>
-#include <vernier/half_weights.h>
-#include <vernier/hardware.h>
-#include <vernier/loss_scale.h>
-#include <vernier/memory.h>
-#include <vernier/optim.h>
-#include <vernier/recompute_budget.h>
+// The role that the plugin fills, the run that it sees, and its events.
+#include <vernier/callback.h>
+#include <vernier/event.h>
+#include <vernier/plugin.h>
 #include <vernier/roles.h>
-#include <vernier/safetensors.h>
-#include <vernier/sampler.h>
+#include <vernier/run.h>
+
+// What a plugin may ask of the trainer.
+#include <vernier/control.h>
+
+// Options from the TOML, errors, saved state, metrics and notices.
+#include <vernier/error.h>
+#include <vernier/metrics.h>
+#include <vernier/options.h>
+#include <vernier/state.h>
+
+// The data of an update, and the parameters that it changes.
+#include <vernier/batch.h>
+#include <vernier/parameter.h>
+
+// Base class and [[precision.rule]] tables for precision policies.
+#include <vernier/mixed_precision.h>
+#include <vernier/precision_rules.h>
+
+// The toolkit, which training loops of your own use as well.
+#include <vernier/toolkit.h>

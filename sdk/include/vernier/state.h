@@ -1,4 +1,4 @@
-// What a plugin must remember over a stop: named tensors, and numbers and texts kept as tensors.
+// What a plugin saves in a checkpoint: named tensors, with numbers and texts stored as tensors.
 #pragma once
 
 #include <torch/types.h>
@@ -12,22 +12,22 @@ namespace vernier {
 
 using Tensors = std::map<std::string, torch::Tensor>;
 
-// Tensors are shared, not copied: whoever keeps a State beyond the moment clones what may change. Numbers are exact
-// (64 bits). Reading a name that is not there, or of another kind, throws Error naming it.
+// Tensors are shared, not copied: to keep a State while training continues, clone its tensors. Numbers are exact (64
+// bits). Reading a missing name, or one of another type, throws Error with the name.
 class VERNIER_API State {
  public:
   void put(const std::string& name, torch::Tensor value);
   void put(const std::string& name, std::int64_t value);
   void put(const std::string& name, double value);
   void put(const std::string& name, const std::string& value);
-  void put(const std::string& prefix, const State& part);  // every entry of part as "prefix/entry"
+  void put(const std::string& prefix, const State& part);  // puts each entry of part as "prefix/entry"
 
   bool has(const std::string& name) const { return tensors.count(name) != 0; }
   torch::Tensor tensor(const std::string& name) const;
   std::int64_t integer(const std::string& name) const;
   double real(const std::string& name) const;
   std::string text(const std::string& name) const;
-  State part(const std::string& prefix) const;  // the entries below "prefix/", without it
+  State part(const std::string& prefix) const;  // the entries below "prefix/", without this prefix
 
   Tensors tensors;
 };

@@ -1,4 +1,4 @@
-// What the values of a tensor are like: how large, how many are 0 and how many no numbers.
+// A summary of a tensor's values: their size, and how many are 0, inf or NaN.
 #pragma once
 
 #include <torch/types.h>
@@ -11,21 +11,21 @@ namespace vernier {
 
 struct VERNIER_API TensorRange {
   std::int64_t elements = 0;
-  double amax = 0, rms = 0;  // of those that are finite
+  double amax = 0, rms = 0;  // largest magnitude and root mean square of the finite values
   std::int64_t zeros = 0, infs = 0, nans = 0;
-  std::int64_t negative_infs = 0;  // of the infs
+  std::int64_t negative_infs = 0;  // how many of the infs
   torch::ScalarType dtype = torch::ScalarType::Undefined;
   bool is_finite() const { return infs == 0 && nans == 0; }
   // "amax 3.1 rms 0.42, 12 % zeros, 3 inf, 1 nan of 4096 float16"
   std::string text() const;
 };
 
-// Of a floating-point tensor; of others only elements and dtype are set. No autograd, no autocast, nobody watches. A host
-// sync on a GPU.
+// Measures a floating-point tensor; for other dtypes it sets only elements and dtype. Runs without autograd, autocast
+// or tracing. It is a host sync on a GPU.
 VERNIER_API TensorRange range_of(const torch::Tensor& tensor);
 
-// The same without a sync: seven float64 on the tensor's device (elements, amax, sum of squares, zeros, infs, nans,
-// negative infs), and what they mean.
+// The same in two parts, without a host sync. measure_range() returns seven float64 on the tensor's device: elements,
+// amax, sum of squares, zeros, infs, NaNs, negative infs. range_from() reads them on the host.
 VERNIER_API torch::Tensor measure_range(const torch::Tensor& tensor);
 VERNIER_API TensorRange range_from(const double* measured, torch::ScalarType dtype);
 

@@ -30,16 +30,16 @@ struct Limited {
   ~Limited() { vernier::limit_memory(cpu, 0); }
 };
 
-// Pieces of exactly this size, and a rest.
+// Micro-batches of exactly this size, and a rest.
 class Exactly final : public Accumulation {
  public:
   explicit Exactly(std::int64_t size) : size_(size) { set_id("accumulation/exactly"); }
   std::vector<Batch> split(const Batch& batch) override {
-    std::vector<Batch> pieces;
+    std::vector<Batch> micro_batches;
     for (std::int64_t first = 0; first < batch.samples; first += size_) {
-      pieces.push_back(batch.narrow(first, std::min(size_, batch.samples - first)));
+      micro_batches.push_back(batch.narrow(first, std::min(size_, batch.samples - first)));
     }
-    return pieces;
+    return micro_batches;
   }
 
  private:
@@ -106,12 +106,14 @@ Fitted fit(const Network& network, std::int64_t limit) {
 
 }  // namespace
 
-TEST_CASE("fit: within 5 % of the largest piece that trains, found by trying, and at most one failure") {
+TEST_CASE("fit: within 5 % of the largest micro-batch that trains, found by trying, and at most one failure") {
   std::mt19937 random(7);
   int tried = 0;
   for (int i = 0; i < 8; ++i) {
     Network network{{}, i % 2 == 0 ? "optimizer/adamw" : "optimizer/sgd"};
-    for (std::size_t layers = 1 + random() % 3; layers > 0; --layers) network.hidden.push_back(16 + static_cast<std::int64_t>(random() % 200));
+    for (std::size_t layers = 1 + random() % 3; layers > 0; --layers) {
+      network.hidden.push_back(16 + static_cast<std::int64_t>(random() % 200));
+    }
     const auto limit = 1'000'000 + static_cast<std::int64_t>(random() % 4'000'000);
     const auto largest = network.largest(limit);
     CAPTURE(i);
@@ -129,8 +131,8 @@ TEST_CASE("fit: within 5 % of the largest piece that trains, found by trying, an
 
 namespace {
 
-// Its loss hangs on random numbers and on a buffer that each piece changes. It fails where it is told to: before or after
-// forward, or in backward.
+// Its loss hangs on random numbers and on a buffer that each micro-batch changes. It fails where it is told to: before
+// or after forward, or in backward.
 class Failing final : public toy::Task {
  public:
   using toy::Task::Task;
@@ -141,16 +143,16 @@ class Failing final : public toy::Task {
     fails_in_ = is_one_to_fail ? static_cast<int>(random_() % 3) : -1;
     return Batch::concatenated(six);
   }
-  torch::Tensor loss(const Batch& piece) override {
+  torch::Tensor loss(const Batch& micro_batch) override {
     const auto when = fails_in_-- == 0 ? random_() % 3 : 3;
     failures += when < 3 ? 1 : 0;
     if (when == 0) fail();
     {
       const torch::NoGradGuard no_grad;
-      model->seen.add_(static_cast<double>(piece.samples));
+      model->seen.add_(static_cast<double>(micro_batch.samples));
     }
-    const auto hidden = at::tanh(at::linear(at::dropout(piece.tensors[0], 0.3, true), model->first));
-    const auto loss = at::mse_loss(at::linear(hidden, model->second), piece.tensors[1]);
+    const auto hidden = at::tanh(at::linear(at::dropout(micro_batch.tensors[0], 0.3, true), model->first));
+    const auto loss = at::mse_loss(at::linear(hidden, model->second), micro_batch.tensors[1]);
     if (when == 1) fail();
     // In backward, when the second weight has its gradient and the first has not.
     if (when == 2) hidden.register_hook([](const torch::Tensor&) { fail(); });
@@ -163,7 +165,7 @@ class Failing final : public toy::Task {
  private:
   [[noreturn]] static void fail() { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); }
   std::mt19937 random_{11};
-  int fails_in_ = -1;  // pieces from now
+  int fails_in_ = -1;  // micro-batches from now
 };
 
 // Another strategy, and how it split the batch of each step in the end.
@@ -177,15 +179,15 @@ class Recorded final : public Accumulation {
   }
   void prepare(Run& run) override {
     of_->prepare(run);
-    run.control.keep_for_repeat(*this);
+    run.control->want(vernier::Stage::batch, *this);
   }
   std::vector<Batch> split(const Batch& batch) override {
-    auto pieces = of_->split(batch);
+    auto micro_batches = of_->split(batch);
     last_.clear();
-    for (const auto& piece : pieces) last_.push_back(piece.samples);
-    return pieces;
+    for (const auto& micro_batch : micro_batches) last_.push_back(micro_batch.samples);
+    return micro_batches;
   }
-  bool split_finer(Run& run) override { return of_->split_finer(run); }
+  bool shrink(Run& run) override { return of_->shrink(run); }
 
   std::vector<Sizes> steps;
 
@@ -194,11 +196,11 @@ class Recorded final : public Accumulation {
   Sizes last_;
 };
 
-// The pieces of each step, given.
+// The micro-batches of each step, given.
 class Given final : public Accumulation {
  public:
   explicit Given(std::vector<Sizes> steps) : steps_(std::move(steps)) { set_id("accumulation/given"); }
-  std::vector<Batch> split(const Batch& batch) override { return toy::Pieces(steps_.at(step_++)).split(batch); }
+  std::vector<Batch> split(const Batch& batch) override { return toy::MicroBatches(steps_.at(step_++)).split(batch); }
 
  private:
   std::vector<Sizes> steps_;
@@ -227,7 +229,7 @@ class Training final {
     Course course;
     toy.look(Event::StepEnd, [&](const Run& run) {
       course.losses.push_back(run.loss.item<double>());
-      for (const auto& notice : run.notices) course.notices += notice.name == "out_of_memory" ? 1 : 0;
+      for (const auto& notice : run.notices) course.notices += notice.text().starts_with("out_of_memory micro_batch=");
     });
     torch::manual_seed(3);
     toy.prepare().train(toy.run);
@@ -241,19 +243,21 @@ class Training final {
 
 }  // namespace
 
-TEST_CASE("fit: 100 failures at random places leave the run that the same pieces make without them, bit for bit") {
-  for (const auto& [precision, scaler] : {std::pair{"precision/fp32", "scaler/none"}, std::pair{"precision/bf16", "scaler/none"},
-                                          std::pair{"precision/fp16", "scaler/dynamic"}}) {
+TEST_CASE(
+    "fit: 100 failures at random places leave the run that the same micro-batches make without them, bit for bit") {
+  for (const auto& [precision, scaler] :
+       {std::pair{"precision/fp32", "scaler/none"}, std::pair{"precision/bf16", "scaler/none"},
+        std::pair{"precision/fp16", "scaler/dynamic"}}) {
     CAPTURE(precision);
     auto fit = make_plugin<Accumulation>("accumulation/fit", {{"try_larger_after", {std::int64_t{1}, ""}},
                                                                     {"largest", {std::int64_t{12}, ""}}});
     auto recorded = std::make_unique<Recorded>(std::move(fit));
-    auto* pieces = recorded.get();
+    auto* micro_batches = recorded.get();
     Training failing(std::move(recorded), 100, precision, scaler);
     const auto with = failing.train();
     CHECK(failing.failing->failures == 100);
     CHECK(with.notices == 100);
-    Training smooth(std::make_unique<Given>(pieces->steps), 0, precision, scaler);
+    Training smooth(std::make_unique<Given>(micro_batches->steps), 0, precision, scaler);
     const auto without = smooth.train();
     CHECK(smooth.failing->failures == 0);
     CHECK(with.losses == without.losses);
@@ -283,14 +287,13 @@ TEST_CASE("fit: a single sample that is too much ends the run, as it was between
   CHECK(toy.memory().last->tensor("model/layers.0.weight").equal(trained.at(0)));
 }
 
-TEST_CASE("fit: pieces grow again after a failure, and wait longer each time that it comes back") {
-  const auto fit = make_plugin<Accumulation>("accumulation/fit", {{"try_larger_after", {std::int64_t{2}, ""}}});
+TEST_CASE("fit: micro-batches grow again after a failure, and wait longer each time that it comes back") {
   Toy toy;
+  toy.wiring.accumulation =
+      make_plugin<Accumulation>("accumulation/fit", {{"try_larger_after", {std::int64_t{2}, ""}}});
+  toy.prepare();
+  const auto& fit = toy.wiring.accumulation;
   vernier::Bus& bus = toy.wiring.bus;
-  bus.attach(*fit, false);
-  toy.run.control.keep_for_repeat = [](const vernier::Plugin&) {};
-  toy.run.control.least = [](std::int64_t value) { return value; };
-  fit->prepare(toy.run);
   auto state = fit->save();
   state.put("size", std::int64_t{64});
   state.put("wanted", std::int64_t{64});
@@ -298,9 +301,9 @@ TEST_CASE("fit: pieces grow again after a failure, and wait longer each time tha
   fit->load(state);
   const auto size = [&] { return fit->save().integer("size"); };
   const auto fails = [&](std::int64_t samples) {
-    toy.run.piece.samples = samples;
+    toy.run.micro_batch.samples = samples;
     bus.emit(Event::BatchReady, toy.run);
-    return fit->split_finer(toy.run);
+    return fit->shrink(toy.run);
   };
   Sizes sizes;
   REQUIRE(fails(64));

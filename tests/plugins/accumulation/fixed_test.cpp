@@ -11,8 +11,8 @@ using vernier::Batch;
 
 namespace {
 
-std::unique_ptr<Accumulation> in_pieces(std::int64_t pieces) {
-  return make_plugin<Accumulation>("accumulation/fixed", {{"pieces", {pieces, "test.toml:2"}}});
+std::unique_ptr<Accumulation> in_micro_batches(std::int64_t micro_batches) {
+  return make_plugin<Accumulation>("accumulation/fixed", {{"micro_batches", {micro_batches, "test.toml:2"}}});
 }
 
 Batch batch_of(std::int64_t samples, std::int64_t tokens = 0) {
@@ -21,23 +21,23 @@ Batch batch_of(std::int64_t samples, std::int64_t tokens = 0) {
 
 }  // namespace
 
-TEST_CASE("fixed: pieces are in order, add up to the batch and differ by a sample at most") {
+TEST_CASE("fixed: micro-batches are in order, add up to the batch and differ by a sample at most") {
   for (std::int64_t samples = 1; samples <= 40; ++samples) {
     for (std::int64_t count = 1; count <= samples; ++count) {
       CAPTURE(samples);
       CAPTURE(count);
       const auto batch = batch_of(samples, 7 * samples + 3);
-      const auto pieces = in_pieces(count)->split(batch);
-      REQUIRE(static_cast<std::int64_t>(pieces.size()) == count);
+      const auto micro_batches = in_micro_batches(count)->split(batch);
+      REQUIRE(static_cast<std::int64_t>(micro_batches.size()) == count);
       std::int64_t tokens = 0;
       std::vector<torch::Tensor> first, second;
-      for (const auto& piece : pieces) {
-        CHECK(piece.samples >= samples / count);
-        CHECK(piece.samples <= (samples + count - 1) / count);
-        CHECK(piece.tensors[0].size(0) == piece.samples);
-        tokens += piece.tokens;
-        first.push_back(piece.tensors[0]);
-        second.push_back(piece.tensors[1]);
+      for (const auto& micro_batch : micro_batches) {
+        CHECK(micro_batch.samples >= samples / count);
+        CHECK(micro_batch.samples <= (samples + count - 1) / count);
+        CHECK(micro_batch.tensors[0].size(0) == micro_batch.samples);
+        tokens += micro_batch.tokens;
+        first.push_back(micro_batch.tensors[0]);
+        second.push_back(micro_batch.tensors[1]);
       }
       CHECK(tokens == batch.tokens);
       CHECK(torch::equal(torch::cat(first), batch.tensors[0]));
@@ -48,20 +48,20 @@ TEST_CASE("fixed: pieces are in order, add up to the batch and differ by a sampl
 
 TEST_CASE("fixed: nothing is copied") {
   const auto batch = batch_of(8);
-  CHECK(in_pieces(1)->split(batch)[0].tensors[0].is_same(batch.tensors[0]));
-  CHECK(in_pieces(4)->split(batch)[2].tensors[0].is_alias_of(batch.tensors[0]));
+  CHECK(in_micro_batches(1)->split(batch)[0].tensors[0].is_same(batch.tensors[0]));
+  CHECK(in_micro_batches(4)->split(batch)[2].tensors[0].is_alias_of(batch.tensors[0]));
 }
 
-TEST_CASE("fixed: a tail of an epoch may have fewer samples than there are pieces, a whole batch may not") {
-  const auto plugin = in_pieces(4);
+TEST_CASE("fixed: a tail of an epoch may have fewer samples than there are micro-batches, a whole batch may not") {
+  const auto plugin = in_micro_batches(4);
   CHECK_THROWS_WITH_AS(
       plugin->split(batch_of(3)),
-      "pieces = 4 is more than a batch has samples (3); lower `pieces` or raise the "
+      "micro_batches = 4 is more than a batch has samples (3); lower `micro_batches` or raise the "
       "task's batch_size",
       vernier::Error);
   CHECK(plugin->split(batch_of(4)).size() == 4);
   const auto tail = plugin->split(batch_of(3));
   CHECK(tail.size() == 3);
-  CHECK(std::ranges::all_of(tail, [](const Batch& piece) { return piece.samples == 1; }));
-  CHECK_THROWS_AS(in_pieces(0), vernier::Error);
+  CHECK(std::ranges::all_of(tail, [](const Batch& micro_batch) { return micro_batch.samples == 1; }));
+  CHECK_THROWS_AS(in_micro_batches(0), vernier::Error);
 }

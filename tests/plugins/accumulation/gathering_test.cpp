@@ -25,17 +25,17 @@ Value list(const Numbers& numbers) {
   return {all, ""};
 }
 
-std::unique_ptr<Accumulation> target(std::int64_t samples, std::int64_t piece_size = 0) {
-  return make_plugin<Accumulation>("accumulation/target",
-                                   {{"target_effective_batch_size", {samples, ""}}, {"piece_size", {piece_size, ""}}});
+std::unique_ptr<Accumulation> target(std::int64_t samples, std::int64_t micro_batch_size = 0) {
+  return make_plugin<Accumulation>("accumulation/target", {{"target_effective_batch_size", {samples, ""}},
+                                                           {"micro_batch_size", {micro_batch_size, ""}}});
 }
 
 std::unique_ptr<Accumulation> schedule(const Numbers& sizes, const Numbers& from, const char* by,
-                                       std::int64_t piece_size = 0) {
+                                       std::int64_t micro_batch_size = 0) {
   return make_plugin<Accumulation>("accumulation/schedule", {{"effective_batch_size", list(sizes)},
                                                              {"from", list(from)},
                                                              {"by", {std::string(by), ""}},
-                                                             {"piece_size", {piece_size, ""}}});
+                                                             {"micro_batch_size", {micro_batch_size, ""}}});
 }
 
 // Batches of 6; the last of an epoch has 2.
@@ -72,7 +72,7 @@ std::vector<torch::Tensor> by_hand(std::int64_t batches, const std::vector<Numbe
 }
 
 struct Seen {
-  std::vector<std::int64_t> samples, pieces, epochs_begun, epochs_ended;
+  std::vector<std::int64_t> samples, micro_batches, epochs_begun, epochs_ended;
   std::int64_t steps = 0;
   std::vector<torch::Tensor> weights;
 };
@@ -82,14 +82,16 @@ Seen train(std::unique_ptr<Accumulation> accumulation, std::int64_t batches, std
   Seen seen;
   toy.wiring.task = std::make_unique<WithTail>(batches);
   toy.wiring.accumulation = std::move(accumulation);
-  std::int64_t pieces = 0;
-  toy.on(Event::StepBegin, [&](Run&) { pieces = 0; });
-  toy.on(Event::BatchReady, [&](Run&) { pieces += 1; });
+  std::int64_t micro_batches = 0;
+  toy.on(Event::StepBegin, [&](Run&) { micro_batches = 0; });
+  toy.on(Event::BatchReady, [&](Run&) { micro_batches += 1; });
   toy.on(Event::StepEnd, [&](Run& run) {
     seen.samples.push_back(run.batch.samples);
-    seen.pieces.push_back(pieces);
+    seen.micro_batches.push_back(micro_batches);
   });
-  toy.on(Event::EpochBegin, [&](Run& run) { seen.epochs_begun.push_back(run.step); });
+  toy.on(Event::StepBegin, [&](Run& run) {
+    if (run.batches_drawn % batches == 0) seen.epochs_begun.push_back(run.step);
+  });
   toy.on(Event::EpochEnd, [&](Run& run) { seen.epochs_ended.push_back(run.step); });
   toy.prepare(0, epochs).train(toy.run);
   seen.steps = toy.run.steps;
@@ -104,26 +106,27 @@ void check_close(const std::vector<torch::Tensor>& a, const std::vector<torch::T
 
 }  // namespace
 
-TEST_CASE("target: an update is so many samples of several batches, the tail of an epoch what is left, exactly weighed") {
+TEST_CASE(
+    "target: an update is so many samples of several batches, the tail of an epoch what is left, exactly weighed") {
   const auto seen = train(target(12), 5, 2);
   CHECK(seen.steps == 6);
   CHECK(seen.samples == Numbers{12, 12, 2, 12, 12, 2});
-  CHECK(seen.pieces == Numbers{2, 2, 1, 2, 2, 1});
+  CHECK(seen.micro_batches == Numbers{2, 2, 1, 2, 2, 1});
   CHECK(seen.epochs_begun == Numbers{0, 3});
   CHECK(seen.epochs_ended == Numbers{3, 6});
   check_close(seen.weights, by_hand(5, {{0, 1}, {2, 3}, {4}, {0, 1}, {2, 3}, {4}}));
 
   const auto whole = train(target(600), 4, 3);  // more than an epoch has
   CHECK(whole.samples == Numbers{20, 20, 20});
-  CHECK(whole.pieces == Numbers{4, 4, 4});
+  CHECK(whole.micro_batches == Numbers{4, 4, 4});
   check_close(whole.weights, by_hand(4, {{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}}));
 }
 
-TEST_CASE("target: pieces of another size train the same") {
+TEST_CASE("target: micro-batches of another size train the same") {
   for (const std::int64_t size : {1, 4, 5, 12}) {
     const auto seen = train(target(12, size), 5, 2);
     CHECK(seen.samples == Numbers{12, 12, 2, 12, 12, 2});
-    CHECK(seen.pieces.front() == (12 + size - 1) / size);
+    CHECK(seen.micro_batches.front() == (12 + size - 1) / size);
     check_close(seen.weights, by_hand(5, {{0, 1}, {2, 3}, {4}, {0, 1}, {2, 3}, {4}}));
   }
 }
@@ -149,31 +152,34 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
     });
   };
   CHECK(prepare(target(15)).text ==
-        "accumulation/target: target_effective_batch_size = 15 is no multiple of the task's batches of 6 samples: give 12 or 18, "
-        "or change the task's batch_size");
+        "accumulation/target: target_effective_batch_size = 15 is no multiple of the task's batches of 6 samples: give "
+        "12 or 18, or change the task's batch_size");
   CHECK(prepare(target(5)).text ==
-        "accumulation/target: target_effective_batch_size = 5 is no multiple of the task's batches of 6 samples: give 6, or "
-        "change the task's batch_size");
+        "accumulation/target: target_effective_batch_size = 5 is no multiple of the task's batches of 6 samples: give "
+        "6, or change the task's batch_size");
   CHECK(prepare(schedule({6, 12, 19}, {0, 5, 9}, "steps")).kind == 2);
   CHECK(thrown_by([] { target(12, 13); }).text ==
-        "accumulation/target: `piece_size` is more than an update has samples (12)");
+        "accumulation/target: `micro_batch_size` is more than an update has samples (12)");
   CHECK(thrown_by([] { schedule({6, 12}, {0, 5}, "steps", 13); }).text ==
-        "accumulation/schedule: `piece_size` is more than an update has samples (12)");
+        "accumulation/schedule: `micro_batch_size` is more than an update has samples (12)");
   CHECK(thrown_by([] { schedule({6, 12}, {0}, "steps"); }).text ==
         "accumulation/schedule: `from` has 1 numbers and effective_batch_size 2: give one for each");
-  CHECK(thrown_by([] { schedule({6, 12}, {0, 0}, "steps"); }).text == "accumulation/schedule: `from` must begin with 0 and grow");
+  CHECK(thrown_by([] { schedule({6, 12}, {0, 0}, "steps"); }).text ==
+        "accumulation/schedule: `from` must begin with 0 and grow");
   CHECK(thrown_by([] { make_plugin<Accumulation>("accumulation/target"); }).text ==
-        "test.toml:1: accumulation/target: `target_effective_batch_size` is needed: samples of an update, a multiple of the "
-        "task's batch_size");
+        "test.toml:1: accumulation/target: `target_effective_batch_size` is needed: samples of an update, a multiple "
+        "of the task's batch_size");
 }
 
 TEST_CASE("target: looking at the first batch leaves the data and the random numbers as they were") {
   const auto run = [](const std::string& accumulation) {
-    const auto config = from_toml({"[run]\nepochs = 2\n[task]\nuse = 'mlp'\nsamples = 48\nbatch_size = 16\nvalidation = 0\n"
-                                   "[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n", accumulation});
+    const auto config =
+        from_toml({"[run]\nepochs = 2\n[task]\nuse = 'mlp'\nsamples = 48\nbatch_size = 16\nvalidation = 0\n"
+                   "[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n",
+                   accumulation});
     SmallRun run(config);
     std::vector<torch::Tensor> seen;
-    run.on(Event::BatchReady, [&](Run& now) { seen.push_back(now.piece.tensors[0].clone()); });
+    run.on(Event::BatchReady, [&](Run& now) { seen.push_back(now.micro_batch.tensors[0].clone()); });
     run.train();
     return torch::cat(seen);
   };
@@ -187,17 +193,18 @@ TEST_CASE("target: after going back, the batches of an update are passed over to
   std::vector<std::int64_t> drawn;
   bool has_gone_back = false;
   auto* asker = static_cast<vernier::Plugin*>(nullptr);
-  toy.wiring.callbacks.push_back(std::make_unique<toy::Told<vernier::Callback>>("callback/back", [&](vernier::Bus& bus) {
-    bus.on(Event::StepEnd, [&](Run& run) {
-      drawn.push_back(run.drawn);
-      if (run.step != 3 || has_gone_back) return;
-      has_gone_back = true;
-      run.control.rewind(*asker, 2, 1);
-    });
-  }));
+  toy.wiring.callbacks.push_back(
+      std::make_unique<toy::Told<vernier::Callback>>("callback/back", [&](vernier::Bus& bus) {
+        bus.on(Event::StepEnd, [&](Run& run) {
+          drawn.push_back(run.batches_drawn);
+          if (run.step != 3 || has_gone_back) return;
+          has_gone_back = true;
+          run.control->rewind(*asker, 2, 1);
+        });
+      }));
   asker = toy.wiring.callbacks.back().get();
   auto& trainer = toy.prepare();
-  toy.run.control.keep_snapshots(1, 4);
+  toy.run.control->keep_savepoints(1, 4);
   trainer.train(toy.run);
   CHECK(drawn == Numbers{2, 4, 6, 8, 6, 10, 12, 14});  // the update on batches 6 and 7 is given up
 }

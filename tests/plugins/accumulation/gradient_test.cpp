@@ -47,9 +47,10 @@ class Sentences final : public vernier::Task {
   void prepare(vernier::Run& run) override { run.model = model_ = std::make_shared<Words>(dtype_); }
   Batch next() override { return batch_; }
   std::int64_t batches_per_epoch() const override { return 1; }
-  torch::Tensor loss(const Batch& piece) override {
-    const auto scores = at::linear(at::tanh(at::embedding(model_->table, piece.tensors[0])), model_->weight);
-    return at::cross_entropy_loss(scores.flatten(0, 1), piece.tensors[1].flatten(), {}, at::Reduction::Mean, padding);
+  torch::Tensor loss(const Batch& micro_batch) override {
+    const auto scores = at::linear(at::tanh(at::embedding(model_->table, micro_batch.tensors[0])), model_->weight);
+    return at::cross_entropy_loss(scores.flatten(0, 1), micro_batch.tensors[1].flatten(), {}, at::Reduction::Mean,
+                                  padding);
   }
 
  private:
@@ -72,7 +73,9 @@ class Points final : public vernier::Task {
   }
   Batch next() override { return batch_; }
   std::int64_t batches_per_epoch() const override { return 1; }
-  torch::Tensor loss(const Batch& piece) override { return at::mse_loss(model_->forward(piece.tensors[0]), piece.tensors[1]); }
+  torch::Tensor loss(const Batch& micro_batch) override {
+    return at::mse_loss(model_->forward(micro_batch.tensors[0]), micro_batch.tensors[1]);
+  }
 
  private:
   torch::ScalarType dtype_;
@@ -85,7 +88,7 @@ std::vector<torch::Tensor> gradients(std::unique_ptr<vernier::Task> task, std::u
   Toy toy;
   toy.wiring.task = std::move(task);
   toy.wiring.accumulation = std::move(accumulation);
-  toy.prepare().rehearse(toy.run);
+  toy.prepare().dry_run(toy.run);
   return toy.run.gradients();
 }
 
@@ -109,27 +112,29 @@ double difference(const std::vector<torch::Tensor>& a, const std::vector<torch::
 
 }  // namespace
 
-TEST_CASE("accumulation: 1 to 64 pieces, even and uneven, by samples: the whole batch's gradient") {
+TEST_CASE("accumulation: 1 to 64 micro-batches, even and uneven, by samples: the whole batch's gradient") {
   for (const auto& [dtype, most] : {std::pair{torch::kFloat64, 1e-12}, std::pair{torch::kFloat32, 1e-6}}) {
     for (const std::int64_t samples : {64, 77, 130}) {
       const auto task = [&, dtype = dtype] { return std::make_unique<Points>(dtype, samples); };
       const auto whole = gradients(task(), make_plugin<Accumulation>("accumulation/fixed"));
-      for (std::int64_t pieces = 1; pieces <= 64; ++pieces) {
+      for (std::int64_t micro_batches = 1; micro_batches <= 64; ++micro_batches) {
         CAPTURE(samples);
-        CAPTURE(pieces);
-        const auto split = gradients(task(), make_plugin<Accumulation>("accumulation/fixed", table({{"pieces", pieces}}, false)));
+        CAPTURE(micro_batches);
+        const auto split = gradients(
+            task(), make_plugin<Accumulation>("accumulation/fixed", table({{"micro_batches", micro_batches}}, false)));
         CHECK(difference(split, whole) < most);
       }
       for (const std::int64_t size : {1, 3, 50, 63}) {
         CAPTURE(size);
-        const auto split = gradients(task(), make_plugin<Accumulation>("accumulation/fixed", table({{"piece_size", size}}, false)));
+        const auto split = gradients(
+            task(), make_plugin<Accumulation>("accumulation/fixed", table({{"micro_batch_size", size}}, false)));
         CHECK(difference(split, whole) < most);
       }
     }
   }
 }
 
-TEST_CASE("accumulation: by tokens, padding not counted, empty samples and empty pieces among them") {
+TEST_CASE("accumulation: by tokens, padding not counted, empty samples and empty micro-batches among them") {
   for (const auto& [dtype, most] : {std::pair{torch::kFloat64, 1e-12}, std::pair{torch::kFloat32, 1e-6}}) {
     for (const std::int64_t samples : {64, 71}) {
       const auto task = [&, dtype = dtype] {
@@ -137,12 +142,14 @@ TEST_CASE("accumulation: by tokens, padding not counted, empty samples and empty
       };
       const auto whole = gradients(task(), make_plugin<Accumulation>("accumulation/fixed"));
       bool was_wrong_by_samples = false;
-      for (std::int64_t pieces = 1; pieces <= 64; ++pieces) {
-        CAPTURE(pieces);
-        const auto split = gradients(task(), make_plugin<Accumulation>("accumulation/fixed", table({{"pieces", pieces}}, true)));
+      for (std::int64_t micro_batches = 1; micro_batches <= 64; ++micro_batches) {
+        CAPTURE(micro_batches);
+        const auto split = gradients(
+            task(), make_plugin<Accumulation>("accumulation/fixed", table({{"micro_batches", micro_batches}}, true)));
         CHECK(difference(split, whole) < most);
       }
-      const auto by_samples = gradients(task(), make_plugin<Accumulation>("accumulation/fixed", table({{"pieces", 4}}, false)));
+      const auto by_samples =
+          gradients(task(), make_plugin<Accumulation>("accumulation/fixed", table({{"micro_batches", 4}}, false)));
       was_wrong_by_samples = difference(by_samples, whole) > 1e-3;
       CHECK(was_wrong_by_samples);
     }
@@ -160,12 +167,14 @@ TEST_CASE("accumulation: a column of the batch that does not exist, or has no to
     toy.prepare().train(toy.run);
   };
   CHECK(thrown_by([&] { train(table({{"weight_column", 2}}, true), false); }) ==
-        configuration("accumulation/fixed in step 1: weight_column = 2 does not exist: the task's batches have 2 tensors, 0 to 1 "
-                      "or -1 to -2"));
+        configuration(
+            "accumulation/fixed in step 1: weight_column = 2 does not exist: the task's batches have 2 tensors, 0 to 1 "
+            "or -1 to -2"));
   CHECK(thrown_by([&] { train(table({}, true), true); }).text ==
         "accumulation/fixed in step 1: nothing in the batch has a weight: its samples are all padding");
   CHECK(thrown_by([&] { make_plugin<Accumulation>("accumulation/fixed", table({{"padding", 0}}, false)); }).text ==
         "accumulation/fixed: `padding` is for weight = \"tokens\"");
-  CHECK(thrown_by([&] { make_plugin<Accumulation>("accumulation/fixed", table({{"pieces", 2}, {"piece_size", 2}}, false)); }).text ==
-        "accumulation/fixed: `piece_size` and `pieces` say the same; give one");
+  const auto both = table({{"micro_batches", 2}, {"micro_batch_size", 2}}, false);
+  CHECK(thrown_by([&] { make_plugin<Accumulation>("accumulation/fixed", both); }).text ==
+        "accumulation/fixed: `micro_batch_size` and `micro_batches` say the same; give one");
 }

@@ -64,6 +64,7 @@ TEST_CASE("clip_norm: LibTorch's clip_grad_norm_, below, at and above the limit"
       const double norm = torch::nn::utils::clip_grad_norm_(theirs, 2.5, order);
       check_same_gradients(ours, theirs);
       CHECK(run.metrics.value("grad_norm").value() == doctest::Approx(norm).epsilon(1e-6));
+      CHECK(run.grad_norm.item<double>() == doctest::Approx(norm).epsilon(1e-6));
     }
   }
 }

@@ -48,11 +48,11 @@ class ByHand {
  public:
   explicit ByHand(double decay) : decay_(decay) {}
   void add(const Run& run) {
-    if (run.found_inf.defined() && run.found_inf.item<float>() != 0) return;
+    if (run.skip_update.defined() && run.skip_update.item<float>() != 0) return;
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
-      const bool has_memory = parameter.owned.storage().nbytes() != 0;
-      const auto weight = (has_memory ? parameter.owned : parameter.model).detach().to(torch::kFloat32);
+      const bool has_memory = parameter.master.storage().nbytes() != 0;
+      const auto weight = (has_memory ? parameter.master : parameter.model).detach().to(torch::kFloat32);
       auto& average = averages["average/" + parameter.name];
       average = average.defined() ? average.lerp(weight, 1 - decay_) : weight.clone();
     }
@@ -103,7 +103,7 @@ const std::vector<std::string> precisions = {
 // A veto in some steps, whatever the precision.
 void veto(SmallRun& run) {
   run.on(Event::GradientsReady, [](Run& now) {
-    if (now.step % 4 == 1) now.found_inf = torch::ones({});
+    if (now.step % 4 == 1) now.skip_update = torch::ones({});
   });
 }
 
@@ -258,10 +258,10 @@ TEST_CASE("ema: an update that is skipped moves no bit, with and without the hos
 
 TEST_CASE("ema: in every precision the average of the best weights there are, of applied updates alone") {
   for (const auto& precision : precisions) {
-    for (const auto* pieces : {"pieces = 1\n", "pieces = 4\n"}) {
+    for (const auto* micro_batches : {"micro_batches = 1\n", "micro_batches = 4\n"}) {
       CAPTURE(precision);
-      CAPTURE(pieces);
-      const auto config = from_toml({mlp, precision, "[accumulation]\nuse = 'fixed'\n" + std::string(pieces)});
+      CAPTURE(micro_batches);
+      const auto config = from_toml({mlp, precision, "[accumulation]\nuse = 'fixed'\n" + std::string(micro_batches)});
       ByHand hand(0.8);
       const auto ended = train(config, [&hand](SmallRun& run) {
         veto(run);
@@ -375,7 +375,7 @@ TEST_CASE("ema: with an optimizer that computes gradients again") {
    public:
     void step(Run& run) override {
       toy::Descent::step(run);
-      run.recompute();
+      run.control->recompute();
       toy::Descent::step(run);
     }
   };
@@ -449,12 +449,13 @@ TEST_CASE("ema: what it cannot do is refused") {
   const auto plugin = make_plugin<vernier::Callback>("callback/ema", options(0.5));
   Run run;
   run.parameters.push_back({"w", torch::zeros({2, 3}), {}});
-  run.parameters.back().owned = run.parameters.back().model;
+  run.parameters.back().master = run.parameters.back().model;
   plugin->prepare(run);
   vernier::State state;
   state.put("updates", std::int64_t{1});
   state.put("average/w", torch::zeros({3, 2}));
-  CHECK(says(thrown_by([&] { plugin->load(state); }).text, "the saved average of w is [3, 2], and the weights are [2, 3]"));
+  CHECK(says(thrown_by([&] { plugin->load(state); }).text,
+             "the saved average of w is [3, 2], and the weights are [2, 3]"));
   state.tensors.erase("average/w");
   CHECK(says(thrown_by([&] { plugin->load(state); }).text, "has no 'average/w'"));
 }

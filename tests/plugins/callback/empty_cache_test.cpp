@@ -15,11 +15,16 @@ using vernier::Event;
 namespace {
 
 std::vector<std::string> lines;
+std::vector<vernier::Level> levels;
 
 struct Emptied {
   explicit Emptied(vernier::Table table) : plugin(make_plugin<Callback>("callback/empty_cache", std::move(table))) {
     lines.clear();
-    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { lines.push_back(text); });
+    levels.clear();
+    vernier::set_log_sink([](vernier::Level level, const std::string&, const std::string& text) {
+      lines.push_back(text);
+      levels.push_back(level);
+    });
     bus.attach(*plugin, false);
   }
   ~Emptied() { vernier::set_log_sink(nullptr); }
@@ -36,12 +41,12 @@ struct Emptied {
 struct Kept {
   Kept() {
     constexpr std::size_t size = 64 << 10;  // less than what malloc maps on its own
-    std::vector<std::unique_ptr<char[]>> pieces;
+    std::vector<std::unique_ptr<char[]>> blocks;
     for (int i = 0; i < 1024; ++i) {
-      pieces.push_back(std::make_unique_for_overwrite<char[]>(size));
-      std::memset(pieces.back().get(), 1, size);
+      blocks.push_back(std::make_unique_for_overwrite<char[]>(size));
+      std::memset(blocks.back().get(), 1, size);
     }
-    behind = std::move(pieces.back());
+    behind = std::move(blocks.back());
   }
   std::unique_ptr<char[]> behind;
 };
@@ -57,7 +62,8 @@ vernier::Table options(std::int64_t every, double above = 0) {
 }  // namespace
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have a malloc of their own
-TEST_CASE("empty_cache: what malloc keeps goes back, every so many steps, and is told") {
+TEST_CASE(
+    "empty_cache: what malloc keeps goes back, every so many steps, and is logged the first time and at the end") {
   Emptied emptied(options(3));
   const Kept kept;
   emptied.end_step(1);
@@ -73,6 +79,7 @@ TEST_CASE("empty_cache: what malloc keeps goes back, every so many steps, and is
   emptied.bus.emit(Event::RunEnd, emptied.run);
   CHECK(megabytes_in(lines.at(2)) >= 50);
   CHECK(lines[2].ends_with(" MB back, 2 times"));
+  CHECK((levels == std::vector{vernier::Level::info, vernier::Level::debug, vernier::Level::info}));
 }
 
 TEST_CASE("empty_cache: only where more than a share is unused") {

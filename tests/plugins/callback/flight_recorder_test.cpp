@@ -1,7 +1,6 @@
 // flight_recorder: faults of every kind, named right; bits as without it.
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
-#include <vernier/capsule.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "flight.h"
 #include "thrown.h"
+#include "trace/capsule.h"
 
 namespace fs = std::filesystem;
 using namespace flight;
@@ -26,27 +26,28 @@ class Repeater final : public vernier::Callback {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::GradientsReady, [this](Run& run) {
       const auto before = vernier::fingerprint(run);
-      const bool is_untouched = run.control.repeat([] {}, [&] {
+      const auto compare = [&] {
         ++times;
         CHECK(before.difference(vernier::fingerprint(run)) == "");
-      });
+      };
+      const bool is_untouched = run.control->rerun(vernier::Stage::batch, [] {}, compare);
       CHECK(is_untouched);
       CHECK(before.difference(vernier::fingerprint(run)) == "");
     });
   }
-  void prepare(Run& run) override { run.control.keep_for_repeat(*this); }
+  void prepare(Run& run) override { run.control->want(vernier::Stage::batch, *this); }
   int times = 0;
 };
 
 // True where the fault did any harm; then it must have been named.
-bool check_named(const std::string& config, const std::string& precision, int pieces, const Fault& fault) {
-  const auto accumulation = "[accumulation]\nuse = 'fixed'\npieces = " + std::to_string(pieces) + "\n";
+bool check_named(const std::string& config, const std::string& precision, int micro_batches, const Fault& fault) {
+  const auto accumulation = "[accumulation]\nuse = 'fixed'\nmicro_batches = " + std::to_string(micro_batches) + "\n";
   Flight flight({config, precision, accumulation, recorder}, fault);
   flight.run.train();
   const auto what = fault.text();
   CAPTURE(what);
   CAPTURE(precision);
-  CAPTURE(pieces);
+  CAPTURE(micro_batches);
   CAPTURE(last_log);
   if (!flight.is_bad && fault.where != "weight") CHECK(flight.notices.empty());
   if (!flight.is_bad) return false;
@@ -87,7 +88,7 @@ bool check_named(const std::string& config, const std::string& precision, int pi
 
 }  // namespace
 
-TEST_CASE("flight_recorder: what and where faults at random are, in all precisions and several pieces") {
+TEST_CASE("flight_recorder: what and where faults at random are, in all precisions and several micro-batches") {
   const TemporaryFolder folder;
   const std::vector<std::string> configs = {gpt(folder, 3), images(folder, 3), mlp(3)};
   std::vector<std::vector<std::string>> layers, parameters;
@@ -111,7 +112,8 @@ TEST_CASE("flight_recorder: what and where faults at random are, in all precisio
     fault.value = draw(2) == 0 ? HUGE_VAL : std::nan("");
     fault.divides = fault.where != "loss" && draw(2) == 0;
     fault.step = 1 + static_cast<std::int64_t>(draw(3));
-    const bool is_bad = check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
+    const bool is_bad =
+        check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
     harmful += is_bad && task != 2 ? 1 : 0;
   }
   CHECK(harmful >= 300);
@@ -138,8 +140,8 @@ TEST_CASE("flight_recorder: what callback/inject puts in at random is named wher
     auto inject = "[[callback]]\nuse = 'inject'\nwhere = '" + place + "'\nwhat = '" + (draw(2) == 0 ? "inf" : "nan") +
                   "'\nat_step = " + std::to_string(step) + "\n";
     if (place != "loss" && place != "input") inject += "layer = '" + layer + "'\n";
-    const auto pieces = "[accumulation]\nuse = 'fixed'\npieces = " + std::to_string(1 + draw(3)) + "\n";
-    Flight flight({configs[task], precisions[draw(precisions.size())], pieces, inject + recorder}, std::nullopt);
+    const auto micro_batches = "[accumulation]\nuse = 'fixed'\nmicro_batches = " + std::to_string(1 + draw(3)) + "\n";
+    Flight flight({configs[task], precisions[draw(precisions.size())], micro_batches, inject + recorder}, std::nullopt);
     flight.run.train();
     CAPTURE(inject);
     CAPTURE(last_log);
@@ -165,11 +167,12 @@ TEST_CASE("flight_recorder: what callback/inject puts in at random is named wher
 }
 
 TEST_CASE("flight_recorder: the ring's numbers are those of the tensors") {
-  Flight flight({mlp(6), precisions[2], recorder + std::string("every = 2\nring = 2\n")}, Fault{"loss", "", std::nan(""), 6});
+  Flight flight({mlp(6), precisions[2], recorder + std::string("every = 2\nring = 2\n")},
+                Fault{"loss", "", std::nan(""), 6});
   std::map<std::pair<std::int64_t, std::string>, torch::Tensor> gradients;  // by step, divided by the scale
   flight.run.on(Event::GradientsReady, [&](Run& run) {
     for (const auto& parameter : run.parameters) {
-      auto gradient = parameter.owned.grad().to(torch::kFloat64);
+      auto gradient = parameter.master.grad().to(torch::kFloat64);
       if (run.grad_scale.defined()) gradient = gradient / run.grad_scale.to(torch::kFloat64);
       gradients[{run.step + 1, parameter.name}] = gradient.clone();
     }
@@ -191,7 +194,8 @@ TEST_CASE("flight_recorder: the ring's numbers are those of the tensors") {
       CHECK(one.at("zeros") == gradient.eq(0).sum().item<std::int64_t>());
       CHECK(one.at("infs") == 0);
       CHECK(one.at("amax").get<double>() == doctest::Approx(gradient.abs().max().item<double>()).epsilon(1e-6));
-      CHECK(one.at("rms").get<double>() == doctest::Approx(gradient.square().mean().sqrt().item<double>()).epsilon(1e-5));
+      CHECK(one.at("rms").get<double>() ==
+            doctest::Approx(gradient.square().mean().sqrt().item<double>()).epsilon(1e-5));
       ++compared;
     }
   }
@@ -276,7 +280,7 @@ TEST_CASE("flight_recorder: beside recovery, in both orders") {
     Flight flight({mlp(30), both(spikes)}, std::nullopt);
     int vetoed = 0;
     flight.run.on(Event::StepEnd, [&](Run& run) {
-      vetoed += run.found_inf.defined() && run.found_inf.item<float>() != 0 ? 1 : 0;
+      vetoed += run.skip_update.defined() && run.skip_update.item<float>() != 0 ? 1 : 0;
     });
     flight.run.train();
     CHECK(vetoed > 0);
@@ -303,7 +307,7 @@ TEST_CASE("flight_recorder: where the step cannot be run again, it is skipped an
 TEST_CASE("flight_recorder: a run of which every step is run twice is, bit for bit, the run of one") {
   const TemporaryFolder folder;
   const std::string fp16 = "[precision]\nuse = 'fp16'\n[scaler]\n";
-  const std::string around = "[optimizer]\nuse = 'adamw'\n[accumulation]\nuse = 'fixed'\npieces = 2\n";
+  const std::string around = "[optimizer]\nuse = 'adamw'\n[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n";
   for (const std::string& precision :
        {std::string("[precision]\nuse = 'fp32'\n"), std::string("[precision]\nuse = 'bf16'\nlevel = 'O2'\n"),
         std::string("[precision]\nuse = 'fp8'\nrecipe = 'delayed'\n"), fp16 + "use = 'static'\nscale = 1024\n",
@@ -334,13 +338,13 @@ TEST_CASE("flight_recorder: a run with a fault that is skipped is, bit for bit, 
     for (const auto& precision : all) {
       CAPTURE(precision);
       const Fault fault{"loss", "", std::nan(""), 3};
-      const std::string options = "[accumulation]\nuse = 'fixed'\npieces = 2\n";
+      const std::string options = "[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n";
       Flight with({config, precision, options, recorder + std::string("every = 2\n")}, fault);
       with.run.train();
       CHECK(with.notices.size() == 1);
       Flight without({config, precision, options}, fault);
       without.run.on(Event::GradientsReady, [](Run& run) {
-        if (run.step == 2) run.found_inf = torch::ones({});
+        if (run.step == 2) run.skip_update = torch::ones({});
       });
       without.run.train();
       CHECK(with.run.digest() == without.run.digest());
@@ -365,7 +369,7 @@ TEST_CASE("flight_recorder: a fault that does not come again is told as transien
 TEST_CASE("flight_recorder: gradients that a callback changed are no fault of the machine") {
   Flight flight({mlp(3)}, std::nullopt);
   flight.run.on(Event::GradientsReady, [](Run& run) {
-    if (run.step == 1) run.parameters[0].owned.mutable_grad().mul_(HUGE_VAL);
+    if (run.step == 1) run.parameters[0].master.mutable_grad().mul_(HUGE_VAL);
   });
   vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
   const auto late = built_plugins().make<vernier::Callback>("flight_recorder", options);
@@ -375,32 +379,23 @@ TEST_CASE("flight_recorder: gradients that a callback changed are no fault of th
   CHECK(last_log.find("a callback that stands before this one") != std::string::npos);
 }
 
-TEST_CASE("flight_recorder: what version 1.0.0 saved is read, and the ring is not made anew for each save") {
+TEST_CASE("flight_recorder: the ring is not made anew for each save") {
   const auto make = [] {
     vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
     return built_plugins().make<vernier::Callback>("flight_recorder", options);
   };
-  vernier::State old;
-  for (const char* name : {"capsules", "overflows"}) old.put(name, std::int64_t{1});
-  old.put("ring", std::string("[]"));
-  for (const std::string name : {"", "layers.0.bias"}) {
-    old.put("bad_parameter", name);
-    const auto plugin = make();
-    plugin->load(old);
-    const auto state = plugin->save();
-    CHECK(state.integer("capsules") == 1);
-    CHECK(state.integer("sound_at") == -1);
-    CHECK(state.integer("is_new") == (name.empty() ? 0 : 1));
-    REQUIRE(state.has("bad_update") == !name.empty());
-    if (!name.empty()) CHECK(vernier::origin_from(state.text("bad_update")).tensor == name);
-    CHECK(state.tensor("ring").const_data_ptr() == plugin->save().tensor("ring").const_data_ptr());
+  const auto first = make(), second = make();
+  second->load(first->save());
+  for (const auto* plugin : {first.get(), second.get()}) {
+    CHECK(plugin->save().tensor("ring").const_data_ptr() == plugin->save().tensor("ring").const_data_ptr());
   }
+  CHECK(second->save().text("ring") == first->save().text("ring"));
 }
 
 TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ring is in the report") {
   Flight flight({mlp(8), recorder + std::string("capsules = 2\nevery = 1\nring = 3\n")}, std::nullopt);
   flight.run.on(Event::LossReady, [](Run& run) {
-    if (run.step >= 4) run.piece_loss = run.piece_loss * std::nan("");
+    if (run.step >= 4) run.micro_batch_loss = run.micro_batch_loss * std::nan("");
   });
   flight.run.train();
   CHECK(flight.notices.size() == 4);
@@ -420,7 +415,8 @@ TEST_CASE("flight_recorder: capsules are bounded, private, and read back; the ri
   std::ifstream in(report);
   std::stringstream text;
   text << in.rdbuf();
-  for (const auto* part : {"\"step\": 3", "\"step\": 4", "\"of\": \"activation\"", "\"of\": \"gradient\"", "layers.0"}) {
+  for (const auto* part :
+       {"\"step\": 3", "\"step\": 4", "\"of\": \"activation\"", "\"of\": \"gradient\"", "layers.0"}) {
     CHECK(text.str().find(part) != std::string::npos);
   }
   CHECK(text.str().find("\"step\": 2") == std::string::npos);
@@ -431,7 +427,8 @@ TEST_CASE("flight_recorder: a fault that the scaler takes for overflows is looke
     return "[[callback]]\nuse = 'inject'\nlayer = '" + std::string(layer) + "'\nat_step = " + std::to_string(step) +
            "\nevery = 1\ntimes = " + std::to_string(times) + "\n";
   };
-  Flight flight({mlp(30), precisions[2], faults("layers.0", 2, 1) + faults("layers.1", 5, 12) + recorder}, std::nullopt);
+  Flight flight({mlp(30), precisions[2], faults("layers.0", 2, 1) + faults("layers.1", 5, 12) + recorder},
+                std::nullopt);
   flight.run.train();
   std::vector<std::string> looked;
   for (const auto& notice : flight.notices) looked.push_back(told(notice, "step") + ' ' + told(notice, "layer"));
@@ -458,13 +455,14 @@ TEST_CASE("flight_recorder: masks are not blamed") {
     }
   } net(first, second);
   for (const bool is_additive : {false, true}) {
-    vernier::Watch watch(net);
+    vernier::NonFiniteTracer watch(net);
     watch.begin_forward();
     const auto x = torch::randn({4, 8});
     const auto hidden = at::linear(x, first->weight, first->bias);
     auto scores = hidden.matmul(hidden.t());
     const auto upper = torch::ones({4, 4}, torch::kBool).triu(1);
-    scores = is_additive ? scores + torch::zeros({4, 4}).masked_fill(upper, -HUGE_VAL) : scores.masked_fill(upper, -HUGE_VAL);
+    scores = is_additive ? scores + torch::zeros({4, 4}).masked_fill(upper, -HUGE_VAL)
+                         : scores.masked_fill(upper, -HUGE_VAL);
     const auto weights = scores.softmax(-1);
     const auto out = at::linear(weights.matmul(hidden), second->weight, second->bias);
     const auto loss = (out / (out - out.detach())).sum();  // divides by 0
@@ -477,7 +475,7 @@ TEST_CASE("flight_recorder: masks are not blamed") {
     CHECK(origin->is_after);
     CHECK_FALSE(watch.origin({{"x", x}, {"weights", weights}}));
   }
-  vernier::Watch watch(net);
+  vernier::NonFiniteTracer watch(net);
   watch.begin_forward();
   const auto scores = torch::randn({3, 3}).masked_fill(torch::ones({3, 3}, torch::kBool), -HUGE_VAL);
   const auto nothing = scores.softmax(-1);  // rows without a single score
@@ -514,7 +512,8 @@ struct Masked : torch::nn::Module {
     if (way_ == 6) return at::where(mask, -HUGE_VAL, scores);
     return scores + mask;
   }
-  torch::Tensor forward(torch::Tensor x, const torch::Tensor& tokens, const std::function<void(int, torch::Tensor)>& see) {
+  torch::Tensor forward(torch::Tensor x, const torch::Tensor& tokens,
+                        const std::function<void(int, torch::Tensor)>& see) {
     const auto made = mask(tokens);
     for (int i = 0; i < 3; ++i) {
       const auto hidden = at::linear(x, layers[static_cast<std::size_t>(i)]->weight);
@@ -540,7 +539,7 @@ TEST_CASE("flight_recorder: a mask is never blamed for what is bad elsewhere, ho
     torch::manual_seed(i);
     const int way = i % 7;
     Masked net(way);
-    vernier::Watch watch(net);
+    vernier::NonFiniteTracer watch(net);
     watch.begin_forward();
     const auto x = torch::randn({6, 8});
     const int bad_layer = static_cast<int>(random() % 3);
@@ -571,13 +570,13 @@ TEST_CASE("flight_recorder: an infinity of a constant is blamed where a nan is m
   torch::nn::Linear layer(4, 4);
   const auto origin_of = [&layer](const std::function<torch::Tensor(const torch::Tensor&)>& loss_of) {
     const auto x = torch::tensor({{0.0F, 1.0F, 2.0F, 3.0F}});
-    vernier::Watch watch(*layer);
+    vernier::NonFiniteTracer watch(*layer);
     watch.hold("tensor 0 of the batch", x);
     watch.begin_forward();
     const auto loss = loss_of(x);
     watch.stop();
     const auto origin = watch.origin({{"loss", loss}});
-    return origin ? *origin : vernier::Origin();
+    return origin ? *origin : vernier::NonFiniteOrigin();
   };
   const auto through = [&layer](const torch::Tensor& x) { return at::linear(x, layer->weight, layer->bias); };
   // A feature that has no logarithm, and one that is divided by 0.

@@ -23,8 +23,8 @@ void listen(SmallRun& run, Seen& seen) {
     seen.losses.push_back(now.loss.clone());
     for (auto* each : {&seen.gradients, &seen.weights}) each->emplace_back();
     for (const auto& parameter : now.parameters) {
-      seen.gradients.back()[parameter.name] = parameter.owned.grad().clone();
-      seen.weights.back()[parameter.name] = parameter.latest().detach().clone();
+      seen.gradients.back()[parameter.name] = parameter.master.grad().clone();
+      seen.weights.back()[parameter.name] = parameter.best().detach().clone();
     }
   });
   run.on(Event::StepEnd, [&](Run& now) {
@@ -36,7 +36,7 @@ void listen(SmallRun& run, Seen& seen) {
 
 Seen train(const TemporaryFolder& folder, const std::string& recompute, const std::string& fault,
            const std::string& more = "") {
-  SmallRun run(from_toml({flight::gpt(folder, 4, recompute) + "[accumulation]\nuse = 'fixed'\npieces = 2\n" +
+  SmallRun run(from_toml({flight::gpt(folder, 4, recompute) + "[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n" +
                           "[[callback]]\nuse = 'inject'\n" + fault + more}));
   Seen seen;
   listen(run, seen);
@@ -68,9 +68,10 @@ void check_equal(const Seen& a, const Seen& b) {
 
 // Loss and input's gradient of four blocks with one weight, of which all but one are computed again.
 std::pair<torch::Tensor, torch::Tensor> of_four_calls(const std::string& where, int kept, bool recomputes) {
-  SmallRun small(from_toml({"[run]\nsteps = 1\n[task]\nuse = 'mlp'\ninputs = 6\nhidden = [6]\n[optimizer]\nuse = 'sgd'\n"
-                            "[checkpoint]\nuse = 'none'\n[[callback]]\nuse = 'inject'\nwhat = 'spike'\nfactor = 3\n"
-                            "where = '" + where + "'\nlayer = 'layers.0'\nat_step = 1\n"}));
+  SmallRun small(
+      from_toml({"[run]\nsteps = 1\n[task]\nuse = 'mlp'\ninputs = 6\nhidden = [6]\n[optimizer]\nuse = 'sgd'\n"
+                 "[checkpoint]\nuse = 'none'\n[[callback]]\nuse = 'inject'\nwhat = 'spike'\nfactor = 3\n"
+                 "where = '" + where + "'\nlayer = 'layers.0'\nat_step = 1\n"}));
   auto& run = small.run;
   const auto parameters = run.model->named_parameters();
   const auto block = [&](const torch::Tensor& x) {
@@ -81,12 +82,12 @@ std::pair<torch::Tensor, torch::Tensor> of_four_calls(const std::string& where, 
   small.wiring->bus.emit(Event::BatchReady, run);
   auto x = input;
   for (int i = 0; i < 4; ++i) x = recomputes && i != kept ? vernier::checkpoint(block, x) : block(x);
-  run.piece_loss = x.pow(2).mean();
+  run.micro_batch_loss = x.pow(2).mean();
   small.wiring->bus.emit(Event::LossReady, run);
-  run.piece_loss.backward();
+  run.micro_batch_loss.backward();
   small.wiring->bus.emit(Event::GradientsReady, run);
   CHECK(run.notices.size() == 1);
-  return {run.piece_loss.detach(), input.grad()};
+  return {run.micro_batch_loss.detach(), input.grad()};
 }
 
 }  // namespace
@@ -121,7 +122,8 @@ TEST_CASE("inject: two faults in a block that is computed again, in 16 bits and 
   const TemporaryFolder folder;
   const std::string first = "what = 'spike'\nwhere = 'activation'\nlayer = 'h.1.ln_1'\nat_step = 2\nelements = 5\n";
   const std::string second =
-      "[[callback]]\nuse = 'inject'\nwhat = 'spike'\nwhere = 'activation_gradient'\nlayer = 'h.*.mlp.c_fc'\nat_step = 2\n";
+      "[[callback]]\nuse = 'inject'\nwhat = 'spike'\nwhere = 'activation_gradient'\nlayer = 'h.*.mlp.c_fc'\n"
+      "at_step = 2\n";
   for (const std::string precision : {"", "[precision]\nuse = 'bf16'\n", "[precision]\nuse = 'fp8'\n"}) {
     CAPTURE(precision);
     const auto none = train(folder, "", first, second + precision);
@@ -152,7 +154,7 @@ TEST_CASE("inject: an activation to which no gradient comes ends the run, also w
   for (const std::string recompute : {"", "recompute = 'full'\n"}) {
     SmallRun run(from_toml({flight::gpt(folder, 3, recompute) + "[[callback]]\nuse = 'inject'\n" + fault}));
     run.on(Event::LossReady, [](Run& now) {
-      if (now.step == 1) now.piece_loss = now.parameters[0].model.sum();  // forward counts for nothing
+      if (now.step == 1) now.micro_batch_loss = now.parameters[0].model.sum();  // forward counts for nothing
     });
     CHECK(says(thrown_by([&] { run.train(); }).text, "backward gave no gradient for `h.0.ln_1` in this step"));
   }

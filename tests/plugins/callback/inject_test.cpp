@@ -44,7 +44,7 @@ Seen train(const std::string& options, const std::string& with = base,
     seen.gradients.emplace_back();
     seen.weights.emplace_back();
     for (const auto& parameter : now.parameters) {
-      seen.gradients.back()[parameter.name] = parameter.owned.grad().clone();
+      seen.gradients.back()[parameter.name] = parameter.master.grad().clone();
       seen.weights.back()[parameter.name] = parameter.model.detach().clone();
     }
     seen.losses.push_back(now.loss.item<double>());
@@ -114,9 +114,14 @@ TEST_CASE("inject: spikes and underflows multiply, exactly") {
 TEST_CASE("inject: an underflow is a multiplication by its power of two, wherever it is") {
   for (const std::string place : {"loss", "input", "activation", "activation_gradient", "weight"}) {
     CAPTURE(place);
-    const auto layer = place == "loss" || place == "input" ? "" : place == "weight" ? "layer = 'layers.1.weight'\n" : "layer = 'layers.1'\n";
-    const auto with = [&](const std::string& what) { return train("where = '" + place + "'\nat_step = 2\n" + layer + what); };
-    const auto under = with("what = 'underflow'\nexponent = -20\n"), times = with("what = 'spike'\nfactor = 9.5367431640625e-07\n");
+    const auto layer = place == "loss" || place == "input" ? ""
+                       : place == "weight"                 ? "layer = 'layers.1.weight'\n"
+                                                           : "layer = 'layers.1'\n";
+    const auto with = [&](const std::string& what) {
+      return train("where = '" + place + "'\nat_step = 2\n" + layer + what);
+    };
+    const auto under = with("what = 'underflow'\nexponent = -20\n"),
+               times = with("what = 'spike'\nfactor = 9.5367431640625e-07\n");
     CHECK(under.notices.size() == 1);
     CHECK(equal(under.gradients[0], untouched().gradients[0]));
     CHECK(under.losses == times.losses);
@@ -136,7 +141,8 @@ TEST_CASE("inject: a slow step takes at least so much longer, and changes no num
   const auto timed = [&](SmallRun& run) {
     static Clock::time_point start;
     run.on(Event::StepBegin, [](Run&) { start = Clock::now(); });
-    run.on(Event::StepEnd, [&](Run&) { seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count()); });
+    run.on(Event::StepEnd,
+           [&](Run&) { seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count()); });
   };
   const auto seen = train("what = 'slow'\nmilliseconds = 300\nat_step = 4\n", base, timed);
   REQUIRE(seconds.size() == 5);
@@ -227,8 +233,8 @@ TEST_CASE("inject: what is transient does not come again where the step is run a
   }
 }
 
-TEST_CASE("inject: with pieces, in the first of them, also where forwards are watched twice") {
-  const std::string two = std::string("[accumulation]\nuse = 'fixed'\npieces = 4\n") + base;
+TEST_CASE("inject: with micro-batches, in the first of them, also where forwards are watched twice") {
+  const std::string two = std::string("[accumulation]\nuse = 'fixed'\nmicro_batches = 4\n") + base;
   const auto seen = train(
       "what = 'nan'\nwhere = 'activation'\nlayer = 'layers.0'\nat_step = 2\n[[callback]]\nuse = 'inject'\n"
       "what = 'nan'\nwhere = 'activation'\nlayer = 'layers.1'\nat_step = 2\n",
@@ -281,7 +287,8 @@ TEST_CASE("inject: a fault that the run ended before is told, once, and one that
   };
   using Texts = std::vector<std::string>;
   CHECK(warnings("at_step = 9\n") == Texts{"nothing was injected in this run, which ended after step 5: at_step is 9"});
-  CHECK(warnings("at_batch = 9\n") == Texts{"nothing was injected in this run, which ended after batch 5: at_batch is 9"});
+  CHECK(warnings("at_batch = 9\n") ==
+        Texts{"nothing was injected in this run, which ended after batch 5: at_batch is 9"});
   CHECK(warnings("at_step = 5\n").empty());
   CHECK(warnings("at_step = 9\n", 3).empty());  // it goes on
 }

@@ -32,19 +32,20 @@ enum class Fault { none, loss, gradient };
 
 // A fault in the steps that are asked for, and what recovery did.
 struct Faulty : Toy {
-  Faulty(Table options, std::function<Fault(const Run&)> fault, std::int64_t steps, bool learns_late = false) {
+  Faulty(Table options, std::function<Fault(const Run&)> fault, std::int64_t steps, bool results_are_late = false) {
     wiring.callbacks.push_back(make_plugin<vernier::Callback>("callback/recovery", std::move(options)));
     on(Event::LossReady, [fault = std::move(fault)](Run& now) {
       const auto what = fault(now);
-      if (what == Fault::loss) now.piece_loss = now.piece_loss * NAN;
+      if (what == Fault::loss) now.micro_batch_loss = now.micro_batch_loss * NAN;
       const auto& weight = now.parameters[0].model;  // sqrt(0): the loss is as it was, its gradient inf
-      if (what == Fault::gradient) now.piece_loss = now.piece_loss + (weight - weight.detach()).sum().sqrt();
+      if (what == Fault::gradient)
+        now.micro_batch_loss = now.micro_batch_loss + (weight - weight.detach()).sum().sqrt();
     });
     look(Event::StepEnd, [this](const Run& now) {
       for (const auto& notice : now.notices) count(notice);
     });
     run.steps = steps;
-    run.learns_late = learns_late;
+    run.results_are_late = results_are_late;
   }
   void count(const vernier::Notice& notice) {
     if (notice.name != "recovered") return;
@@ -71,12 +72,12 @@ Fault always(const Run&) {
 }  // namespace
 
 TEST_CASE("recovery: a step that was skipped is no calm one: what is allowed once is done once") {
-  for (const bool learns_late : {false, true}) {
+  for (const bool results_are_late : {false, true}) {
     Faulty run({{"non_finite", value(Texts{"skip 1000000"})},
                 {"skips", value(std::int64_t{10})},
                 {"calm_steps", value(std::int64_t{5})},
                 {"skips_in_a_row", value(Texts{"lower_learning_rate 1"})}},
-               always, 150, learns_late);
+               always, 150, results_are_late);
     run.train();
     CHECK(run.done["skips_in_a_row: lower_learning_rate"] == 1);
     CHECK(says(run.thrown.text, "no action of `skips_in_a_row` is left"));
@@ -111,12 +112,12 @@ TEST_CASE("recovery: with a fault in every step each action is done as often as 
       options["snapshot_every"] = value(up_to(2));
       options["snapshots"] = value(std::int64_t{5});
     }
-    const auto from = up_to(8) - 1;  // the first batch with a fault, from 0
+    const auto from = up_to(8) - 1;                                         // the first batch with a fault, from 0
     const auto fault = [from, has_begun = false](const Run& now) mutable {  // and stays where the run goes back
-      has_begun = has_begun || now.drawn >= from;
+      has_begun = has_begun || now.batches_drawn >= from;
       return has_begun ? Fault::loss : Fault::none;
     };
-    Faulty run(options, fault, 300, /*learns_late=*/i % 2 == 1);
+    Faulty run(options, fault, 300, /*results_are_late=*/i % 2 == 1);
     run.train();
     CAPTURE(i);
     CAPTURE(c10::str(non_finite, " | ", skips_in_a_row));
@@ -133,9 +134,10 @@ TEST_CASE("recovery: with a fault in every step each action is done as often as 
 }
 
 TEST_CASE("recovery: skips with good batches between them are not in a row, where that is known late too") {
-  for (const bool learns_late : {false, true}) {
-    Faulty run({{"non_finite", value(Texts{"skip 2", "lower_learning_rate"})}},
-               [](const Run& now) { return now.step % 2 == 1 ? Fault::loss : Fault::none; }, 12, learns_late);
+  for (const bool results_are_late : {false, true}) {
+    Faulty run(
+        {{"non_finite", value(Texts{"skip 2", "lower_learning_rate"})}},
+        [](const Run& now) { return now.step % 2 == 1 ? Fault::loss : Fault::none; }, 12, results_are_late);
     run.train();
     CHECK(run.thrown == Thrown{});
     CHECK(run.done == std::map<std::string, std::int64_t>{{"non_finite: skip", 6}});
@@ -145,12 +147,13 @@ TEST_CASE("recovery: skips with good batches between them are not in a row, wher
 TEST_CASE("recovery: calm is counted in updates that were applied") {
   // Trouble at 3 and at 9: five steps lie between, of which two are skipped for the scaler's overflow.
   for (const std::int64_t calm : {3, 4}) {
-    Faulty run({{"non_finite", value(Texts{"lower_learning_rate 1"})}, {"calm_steps", value(calm)}},
-               [](const Run& now) {
-                 if (now.step == 3 || now.step == 9) return Fault::loss;
-                 return now.step == 5 || now.step == 6 ? Fault::gradient : Fault::none;
-               },
-               14);
+    Faulty run(
+        {{"non_finite", value(Texts{"lower_learning_rate 1"})}, {"calm_steps", value(calm)}},
+        [](const Run& now) {
+          if (now.step == 3 || now.step == 9) return Fault::loss;
+          return now.step == 5 || now.step == 6 ? Fault::gradient : Fault::none;
+        },
+        14);
     run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
     run.train();
     CHECK(run.thrown.text.empty() == (calm == 3));
@@ -179,12 +182,12 @@ struct Course {
   std::int64_t steps = 0, overflows = 0;
 };
 
-// learns_late: of the fate of each step; the losses are known at once.
-Course train(const std::string& text, bool learns_late = false) {
+// results_are_late: of the fate of each step; the losses are known at once.
+Course train(const std::string& text, bool results_are_late = false) {
   const TemporaryFolder output;
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
   SmallRun run(from_toml({mlp + text}), output.path().string());
-  run.run.learns_late = learns_late;
+  run.run.results_are_late = results_are_late;
   const auto thrown = thrown_by([&] { run.train(); });
   vernier::set_log_sink(nullptr);
   return {thrown, run.run.step, run.run.amp.overflows()};
@@ -203,15 +206,18 @@ TEST_CASE("recovery: its defaults end no healthy run in float16, wherever the sc
         "use = 'dynamic'\ninit_scale = 1099511627776.0", "use = 'static'\nscale = 1024.0", "use = 'per_layer'",
         "use = 'per_layer'\ninit_scale = 4294967296.0", "use = 'statistical'"}) {
     CAPTURE(scaler);
-    for (const bool learns_late : {false, true}) {
-      const auto start = train("[precision]\nuse = 'fp16'\n[scaler]\n" + scaler + "\n", learns_late);
+    for (const bool results_are_late : {false, true}) {
+      const auto start = train("[precision]\nuse = 'fp16'\n[scaler]\n" + scaler + "\n", results_are_late);
       CHECK(start.thrown == Thrown{});
       CHECK(start.steps == 40);
       if (says(scaler, "megatron")) CHECK(start.overflows > 10);  // or this would show nothing
       std::string in_line = scaler;
       if (const auto line = in_line.find('\n'); line != std::string::npos) in_line.replace(line, 1, ", ");
-      const auto later = train("[precision]\nuse = 'bf16'\n[[callback]]\nuse = 'switch'\nat_step = 3\nto = {precision = "
-                               "{use = 'fp16'}, scaler = {" + in_line + "}}\n", learns_late);
+      const auto later = train(
+          "[precision]\nuse = 'bf16'\n[[callback]]\nuse = 'switch'\nat_step = 3\nto = {precision = "
+          "{use = 'fp16'}, scaler = {" +
+              in_line + "}}\n",
+          results_are_late);
       CHECK(later.thrown == Thrown{});
       CHECK(later.steps == 40);
     }
@@ -219,11 +225,12 @@ TEST_CASE("recovery: its defaults end no healthy run in float16, wherever the sc
 }
 
 TEST_CASE("recovery: overflows before the first update are the scaler's to end, those after it are skips in a row") {
-  for (const bool learns_late : {false, true}) {
-    CAPTURE(learns_late);
+  for (const bool results_are_late : {false, true}) {
+    CAPTURE(results_are_late);
     const auto from = [&](std::int64_t first, std::int64_t end) {
-      Faulty run({}, [=](const Run& now) { return now.step >= first && now.step < end ? Fault::gradient : Fault::none; },
-                 60, learns_late);
+      Faulty run(
+          {}, [=](const Run& now) { return now.step >= first && now.step < end ? Fault::gradient : Fault::none; }, 60,
+          results_are_late);
       run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic", dynamic_scaler(30));
       run.train();
       return std::pair(run.thrown.text, run.run.step);
@@ -232,17 +239,18 @@ TEST_CASE("recovery: overflows before the first update are the scaler's to end, 
     const auto [storm, storm_end] = from(0, 60);
     CHECK_MESSAGE(says(storm, "scaler/dynamic"), storm);
     CHECK(says(storm, "the gradients of 30 updates in a row overflowed"));
-    CHECK(storm_end == (learns_late ? 31 : 30));
+    CHECK(storm_end == (results_are_late ? 31 : 30));
     const auto [later, later_end] = from(1, 60);
     CHECK_MESSAGE(says(later, "10 updates in a row were skipped"), later);
-    CHECK(later_end == (learns_late ? 12 : 11));
+    CHECK(later_end == (results_are_late ? 12 : 11));
   }
 }
 
 TEST_CASE("recovery: a veto before the first update is a skip, with a scaler too") {
-  Faulty run({{"non_finite", value(Texts{"skip 100"})}}, [](const Run&) { return Fault::none; }, 40);
+  Faulty run(
+      {{"non_finite", value(Texts{"skip 100"})}}, [](const Run&) { return Fault::none; }, 40);
   run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
-  run.on(Event::GradientsReady, [](Run& now) { now.found_inf = torch::ones({}, torch::kFloat32); });
+  run.on(Event::GradientsReady, [](Run& now) { now.skip_update = torch::ones({}, torch::kFloat32); });
   run.train();
   CHECK(says(run.thrown.text, "10 updates in a row were skipped"));
 }

@@ -38,10 +38,10 @@ vernier::Value value(const Texts& texts) {
 struct Faults final : vernier::Callback {
   explicit Faults(std::map<std::int64_t, double> factors) : factors(std::move(factors)) { set_id("callback/faults"); }
   void attach(vernier::Bus& bus) override {
-    bus.on(Event::BatchReady, [this](Run& run) { trained.push_back(run.drawn); });
+    bus.on(Event::BatchReady, [this](Run& run) { trained.push_back(run.batches_drawn); });
     bus.on(Event::LossReady, [this](Run& run) {
-      if (const auto found = factors.find(run.drawn); found != factors.end()) {
-        run.piece_loss = run.piece_loss * found->second;
+      if (const auto found = factors.find(run.batches_drawn); found != factors.end()) {
+        run.micro_batch_loss = run.micro_batch_loss * found->second;
       }
     });
   }
@@ -245,7 +245,7 @@ TEST_CASE("recovery: an update of several batches is one, and an epoch's short o
   run.wiring.accumulation = make_plugin<vernier::Accumulation>(
       "accumulation/target", {{"target_effective_batch_size", value(std::int64_t{12})}});
   Numbers updates;
-  run.on(Event::StepBegin, [&](Run& now) { updates.push_back(now.drawn); });
+  run.on(Event::StepBegin, [&](Run& now) { updates.push_back(now.batches_drawn); });
   run.train();
   CHECK(run.thrown == Thrown{});
   CHECK(updates == Numbers{0, 2, 4, 5, 7, 9, 10});
@@ -316,7 +316,7 @@ TEST_CASE("recovery: lowered at a spike, its own update is applied at the lower 
 TEST_CASE("recovery: weights that are not finite are named; a skip is no help, and no checkpoint is made of them") {
   const auto spoil = [](Recovered& run, std::int64_t step) {
     run.on(Event::StepEnd, [step](Run& now) {
-      if (now.drawn - 1 == step) now.parameters[1].model.detach()[0][0] = not_a_number;
+      if (now.batches_drawn - 1 == step) now.parameters[1].model.detach()[0][0] = not_a_number;
     });
   };
   Recovered run({}, {});
@@ -327,7 +327,7 @@ TEST_CASE("recovery: weights that are not finite are named; a skip is no help, a
   CHECK(run.memory().steps.empty());
 
   Recovered skipped({{"non_finite", value(Texts{})}, {"skips", value(std::int64_t{2})}}, {});
-  skipped.before([](Run& now) { now.found_inf = torch::ones({}, torch::kFloat32); });
+  skipped.before([](Run& now) { now.skip_update = torch::ones({}, torch::kFloat32); });
   spoil(skipped, 0);
   skipped.train();
   CHECK(says(skipped.thrown.text,
@@ -350,8 +350,8 @@ TEST_CASE("recovery: weights that are not finite are named; a skip is no help, a
 TEST_CASE("recovery: another listener's veto is no scaler; gradients that are not finite are met beside it") {
   Recovered run({}, {});
   run.before([](Run& now) {
-    now.found_inf = torch::zeros({}, torch::kFloat32);
-    if (now.step == 2) now.parameters[0].owned.grad().fill_(not_a_number);
+    now.skip_update = torch::zeros({}, torch::kFloat32);
+    if (now.step == 2) now.parameters[0].master.grad().fill_(not_a_number);
   });
   run.train();
   CHECK(run.thrown == Thrown{});
@@ -373,12 +373,22 @@ TEST_CASE("recovery: the norm that the scaler has found is taken, and the gradie
     CHECK(now.grad_scale.defined());
     const auto norm = vernier::grad_norm(now.gradients()).item<double>();  // as the optimizer will use them
     CHECK(now.metrics.value("grad_norm").value() == doctest::Approx(norm));
+    CHECK(now.grad_norm.item<double>() == doctest::Approx(norm));
     steps += 1;
   });
   run.train();
   CHECK(run.thrown == Thrown{});
   CHECK(steps == 6);
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 2, 3, 4, 5})));
+}
+
+TEST_CASE("recovery: the norm that a callback before it has computed is taken") {
+  Recovered run({}, {});
+  run.before([](Run& now) { now.grad_norm = torch::full({}, now.step == 2 ? not_a_number : 1.0); });
+  run.on(Event::GradientsReady, [](Run& now) { CHECK_FALSE(now.metrics.value("grad_norm").has_value()); });
+  run.train();
+  CHECK(run.told == Texts{"3: trigger=non_finite grad_norm=nan action=skip time=1 of 10"});
+  CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 3, 4, 5})));
 }
 
 TEST_CASE("recovery: a run that goes on with `spike`, or with another window, starts their course anew") {
@@ -448,7 +458,7 @@ TEST_CASE("recovery: random faults and lists, stopped at any step and resumed, e
       trainer.resume(second.run, *first.memory().last);
       CHECK(thrown_by([&] { trainer.train(second.run); }) == Thrown{});
       CHECK(equal(second.weights(), whole.weights()));
-      CHECK(second.run.drawn == whole.run.drawn);
+      CHECK(second.run.batches_drawn == whole.run.batches_drawn);
       auto told = first.told;
       told.insert(told.end(), second.told.begin(), second.told.end());
       CHECK(told == whole.told);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "plugin_library.h"
+#include "thrown.h"
 
 using vernier::Callback;
 
@@ -17,10 +18,12 @@ struct Shape {
 };
 
 std::unique_ptr<Callback> make(const Shape& shape) {
-  return make_plugin<Callback>("callback/schedule", {{"kind", {shape.kind, "test.toml:2"}},
-                                                     {"warmup_steps", {shape.warmup, "test.toml:3"}},
-                                                     {"decay_steps", {shape.decay, "test.toml:4"}},
-                                                     {"final_factor", {shape.final_factor, "test.toml:5"}}});
+  vernier::Table table{{"kind", {shape.kind, "test.toml:2"}}, {"warmup_steps", {shape.warmup, "test.toml:3"}}};
+  if (shape.kind != "constant") {
+    table["decay_steps"] = {shape.decay, "test.toml:4"};
+    table["final_factor"] = {shape.final_factor, "test.toml:5"};
+  }
+  return make_plugin<Callback>("callback/schedule", std::move(table));
 }
 
 // The factor after so many applied updates, of a run of so many steps.
@@ -102,4 +105,13 @@ TEST_CASE("schedule: what contradicts itself is refused") {
   CHECK_THROWS_AS(make({"cosine", 0, 0, 1.5}), vernier::Error);
   CHECK_THROWS_AS(make({"cosin"}), vernier::Error);
   CHECK_THROWS_AS(make({"linear", -1}), vernier::Error);
+  const auto constant_with = [](const char* key, vernier::Value value) {
+    return thrown_by([&] {
+      make_plugin<Callback>("callback/schedule",
+                            {{"kind", {std::string("constant"), "test.toml:2"}}, {key, std::move(value)}});
+    });
+  };
+  CHECK(constant_with("decay_steps", {std::int64_t{9}, "test.toml:3"}) ==
+        configuration("test.toml:3: callback/schedule: `decay_steps` is for kind = \"linear\" or \"cosine\""));
+  CHECK(says(constant_with("final_factor", {0.5, "test.toml:3"}).text, "`final_factor` is for kind ="));
 }

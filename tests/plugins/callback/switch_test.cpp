@@ -30,10 +30,10 @@ std::int64_t switched_after(const std::string& when, const std::function<void(Sm
   if (before) before(run);
   run.train();
   vernier::set_log_sink(nullptr);
-  const auto& exchanged = run.wiring->exchanged;
-  CHECK(exchanged.size() <= 1);
-  CHECK((run.wiring->precision->id() == "precision/bf16") == !exchanged.empty());
-  return exchanged.empty() ? -1 : exchanged.front().step;
+  const auto& swaps = run.wiring->swaps;
+  CHECK(swaps.size() <= 1);
+  CHECK((run.wiring->precision->id() == "precision/bf16") == !swaps.empty());
+  return swaps.empty() ? -1 : swaps.front().step;
 }
 
 Thrown refusal(const std::string& options) {

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "device.h"
 #include "fake_device.h"
 #include "plugin_library.h"
+#include "run/device.h"
 #include "temporary_folder.h"
 
 using vernier::Event;
@@ -88,7 +88,8 @@ TEST_CASE("copies: in whatever order a device does what no event orders, what is
   CHECK_FALSE(device.has_waited(std::this_thread::get_id()));
 }
 
-TEST_CASE("copies: on the host, what is saved is the state of the step, though the optimizer's is copied beside the next") {
+TEST_CASE(
+    "copies: on the host, what is saved is the state of the step, though the optimizer's is copied beside the next") {
   for (const bool async : {true, false}) {
     Saving saving(torch::kCPU, async);
     const auto weights = torch::zeros({1 << 18}), moments = torch::zeros({1 << 22});

@@ -1,4 +1,4 @@
-// What a run goes on from: refused where it is damaged, and then in whose memory it is.
+// Resuming a run: a damaged checkpoint is refused, and the model takes the memory that was read.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ use = "adamw"
 use = "rolling"
 )";
 
-// A run, and one of the same configuration that would go on from its checkpoint.
+// A run, and one of the same configuration that resumes from its checkpoint.
 struct Resumed {
   Resumed() : saved(from_toml({small_run}), folder.path().string()) {
     vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
@@ -113,7 +113,7 @@ TEST_CASE("resume: the model takes the memory of what was read, and shares it wi
   const auto* before = weight.model.const_data_ptr();
   REQUIRE(resumed.resume(folder / "checkpoints/step-00000002"));
   CHECK(weight.model.const_data_ptr() != before);
-  CHECK(weight.owned.const_data_ptr() == weight.model.const_data_ptr());
+  CHECK(weight.master.const_data_ptr() == weight.model.const_data_ptr());
   resumed.train();
   CHECK(resumed.digest() == whole.digest());
 

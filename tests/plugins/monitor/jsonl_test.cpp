@@ -75,7 +75,7 @@ TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
   fixture.step(0.125);
   fixture.bus.emit(Event::RunEnd, fixture.run);
   CHECK(fixture.text() ==
-        "{\"step\":1,\"loss\":0.25,\"learning_rate\":3e-04,\"scale\":65536,\"updates\":1}\n"
+        "{\"step\":1,\"loss\":0.25,\"learning_rate\":0.0003,\"scale\":65536,\"updates\":1}\n"
         "{\"step\":1,\"validation_loss\":1.5,\"bits_per_byte\":0.5}\n"
         "{\"step\":2,\"loss\":0.125,\"updates\":2}\n");
 }
@@ -85,15 +85,18 @@ TEST_CASE("jsonl: overflows are counted from the first step that a scaler checke
   Fixture fixture(folder);
   fixture.run.amp.add({.is_amp = false});
   fixture.step();
+  fixture.run.found_inf = torch::zeros({});  // a scaler has taken over
   for (const bool overflowed : {false, true, true, false}) {
-    fixture.run.amp.add({.overflowed = overflowed});
+    fixture.run.amp.add({.overflowed = overflowed, .scale = 64});
     fixture.step();
   }
+  fixture.run.found_inf.reset();  // and has left
+  fixture.step();
   fixture.bus.emit(Event::RunEnd, fixture.run);
   const auto lines = fixture.lines();
-  REQUIRE(lines.size() == 5);
+  REQUIRE(lines.size() == 6);
   CHECK_FALSE(lines[0].contains("overflows"));
-  for (std::size_t i = 1; i < 5; ++i) CHECK(lines[i]["overflows"] == std::vector{0, 0, 1, 2, 2}[i]);
+  for (std::size_t i = 1; i < 6; ++i) CHECK(lines[i]["overflows"] == std::vector{0, 0, 1, 2, 2, 2}[i]);
   CHECK(lines[2].dump() == R"({"step":3,"loss":0.5,"updates":3,"overflows":1})");
 }
 
@@ -104,6 +107,8 @@ TEST_CASE("jsonl: numbers read back exactly, and what JSON lacks is a word") {
   fixture.run.metrics.set("third", third);
   fixture.run.metrics.set("tiny", tiny);
   fixture.run.metrics.set("large", 1e300);
+  fixture.run.metrics.set("whole", 0x1p53 - 1);
+  fixture.run.metrics.set("minus_zero", -0.0);
   fixture.run.metrics.set("minus", -std::numeric_limits<double>::infinity());
   fixture.step(std::nan(""));
   fixture.run.metrics.clear();
@@ -116,6 +121,8 @@ TEST_CASE("jsonl: numbers read back exactly, and what JSON lacks is a word") {
   CHECK(lines[0]["third"] == third);
   CHECK(lines[0]["tiny"] == tiny);
   CHECK(lines[0]["large"] == 1e300);
+  CHECK(lines[0]["whole"].dump() == "9007199254740991");
+  CHECK(std::signbit(lines[0]["minus_zero"].get<double>()));
   CHECK(lines[0]["minus"] == "-inf");
   CHECK(lines[1]["loss"] == "inf");
   CHECK(static_cast<float>(lines[2]["loss"].get<double>()) == 0.1F);
@@ -129,14 +136,14 @@ TEST_CASE("jsonl: notices stand with their step, checkpoints are left out") {
   fixture.run.notice("scale_changed", {{"from", 65536.0}, {"to", std::int64_t{32768}}});
   fixture.run.notice("recovered", {{"what", std::string("\"a\\b\"\n\x01ü")}});
   fixture.step();
-  fixture.run.notice("throttled");
+  fixture.run.notice("out_of_memory");
   fixture.bus.emit(Event::RunEnd, fixture.run);
   const auto lines = fixture.lines();
   REQUIRE(lines.size() == 3);
   CHECK_FALSE(lines[0].contains("notices"));
   CHECK(lines[1]["notices"][0] == Json{{"name", "scale_changed"}, {"from", 65536}, {"to", 32768}});
   CHECK(lines[1]["notices"][1]["what"] == "\"a\\b\"\n\x01ü");
-  CHECK(lines[2].dump() == R"({"step":2,"notices":[{"name":"throttled"}]})");
+  CHECK(lines[2].dump() == R"({"step":2,"notices":[{"name":"out_of_memory"}]})");
 }
 
 TEST_CASE("jsonl: every leaves steps out, but none with notices and not the last") {
@@ -194,8 +201,7 @@ TEST_CASE("jsonl: a resumed run's file is that of a run that was never stopped, 
 
 TEST_CASE("jsonl: whatever a loss of power took, lines before are whole, and all that come after are there") {
   static std::vector<std::string> warnings;
-  vernier::set_log_sink(
-      [](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
   const TemporaryFolder whole_folder;
   Fixture whole(whole_folder);
   const auto train = [](Fixture& fixture, std::int64_t to) {

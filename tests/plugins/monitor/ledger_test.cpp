@@ -69,13 +69,13 @@ TEST_CASE("ledger: a policy's copies of the weights, whether it keeps them for a
   for (const char* kept : {"forward", "update"}) {
     CAPTURE(kept);
     const auto bytes = measured("[precision]\nuse = \"bf16\"\nweight_casts = \"" + std::string(kept) +
-                                "\"\n[accumulation]\nuse = \"fixed\"\npieces = 2\n");
+                                "\"\n[accumulation]\nuse = \"fixed\"\nmicro_batches = 2\n");
     CHECK(bytes.at("weights") == weights);
     // Of the first layer nobody needs the weight again, for the data want no gradient; an update keeps it all the same.
     const bool all = std::string(kept) == "update";
     CHECK(bytes.at("weight copies") == (all ? weights / 2 : 8 * 16 * 2));
     CHECK(bytes.at("activations/layers.0") ==
-          5 * 32 * 2 + 5 * 16 * 2);  // a piece has 5 samples; its copy is the first layer's
+          5 * 32 * 2 + 5 * 16 * 2);  // a micro-batch has 5 samples; its copy is the first layer's
   }
 }
 

@@ -99,6 +99,42 @@ TEST_CASE("progress: tells how many steps overflowed, with their share of those 
   CHECK(lines[2].find("skipped 4 (13%)  overflows 3 (12%)  ") != std::string::npos);
 }
 
+TEST_CASE("progress: shows metrics of other plugins after its own, three at most, and none of a validation") {
+  Fixture fixture(0, option("every", std::int64_t{10}));
+  for (const char* name : {"micro_batches", "batch"}) fixture.run.metrics.set(name, 8.0);
+  fixture.run.metrics.set("grad_norm", torch::scalar_tensor(0.5));
+  fixture.run.metrics.set("loss_average", 1.23456);
+  fixture.run.metrics.set("accuracy", 0.75);
+  fixture.run.metrics.set("fourth", 4.0);
+  fixture.begin();
+  fixture.steps(10);
+  fixture.run.metrics.clear();
+  fixture.run.metrics.set("accuracy", 0.5);
+  fixture.steps(10);
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].find("  lr 0.0003  grad_norm 0.5  loss_average 1.235  accuracy 0.75  ") != std::string::npos);
+  CHECK(lines[0].find("fourth") == std::string::npos);
+  CHECK(lines[0].find("batch") == std::string::npos);
+  CHECK(lines[1].find("  lr 0.0003  accuracy 0.5  ") != std::string::npos);
+}
+
+TEST_CASE("progress: at the end the bar shows no metric of the last validation" * needs_terminal) {
+  Fixture fixture(160, every_step());
+  fixture.run.metrics.set("grad_norm", 0.5);
+  fixture.begin();
+  fixture.steps(100);
+  fixture.run.metrics.set("bits_per_byte", 2.786);
+  fixture.run.metrics.set("validation_loss", 1.9312);
+  fixture.bus.emit(Event::Validated, fixture.run);
+  fixture.end();
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] == "step 100  validation loss 1.9312, 2.786 bits per byte");
+  CHECK(lines[1].find("  grad_norm 0.5  ") != std::string::npos);
+  CHECK(lines[1].find("bits_per_byte") == std::string::npos);
+}
+
 TEST_CASE("progress: plain lines where stderr is no terminal") {
   Fixture fixture(0, option("every", std::int64_t{40}));
   fixture.begin();

@@ -42,18 +42,18 @@ struct Fixture {
     return torch::full({2, 3}, std::sin(phase) + 0.5);
   }
   void step() {
-    for (std::size_t i = 0; i < run.parameters.size(); ++i) run.parameters[i].owned.mutable_grad() = gradient(i);
+    for (std::size_t i = 0; i < run.parameters.size(); ++i) run.parameters[i].master.mutable_grad() = gradient(i);
     plugin->step(run);
     run.step += 1;
   }
   void step_with_zero_gradients() {
-    for (auto& parameter : run.parameters) parameter.owned.mutable_grad() = torch::zeros({2, 3});
+    for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::zeros({2, 3});
     plugin->step(run);
     run.step += 1;
   }
   std::vector<torch::Tensor> weights() const {
     std::vector<torch::Tensor> copies;
-    for (const auto& parameter : run.parameters) copies.push_back(parameter.owned.detach().clone());
+    for (const auto& parameter : run.parameters) copies.push_back(parameter.master.detach().clone());
     return copies;
   }
 
@@ -97,7 +97,7 @@ TEST_CASE("optimizer: adamw follows its paper, with the rate of the schedule") {
     fixture.step();
     CHECK(fixture.run.metrics.value("learning_rate").value() == doctest::Approx(rate).epsilon(1e-12));
   }
-  for (std::size_t i = 0; i < 4; ++i) check_close(fixture.run.parameters[i].owned, expected[i]);
+  for (std::size_t i = 0; i < 4; ++i) check_close(fixture.run.parameters[i].master, expected[i]);
 }
 
 TEST_CASE("optimizer: sgd follows its law") {
@@ -118,7 +118,7 @@ TEST_CASE("optimizer: sgd follows its law") {
       }
       fixture.step();
     }
-    for (std::size_t i = 0; i < 4; ++i) check_close(fixture.run.parameters[i].owned, expected[i]);
+    for (std::size_t i = 0; i < 4; ++i) check_close(fixture.run.parameters[i].master, expected[i]);
   }
 }
 
@@ -130,7 +130,7 @@ TEST_CASE("optimizer: no_decay names parameters, * for any text") {
     fixture.step_with_zero_gradients();
     std::string which;
     for (std::size_t i = 0; i < 4; ++i) {
-      const auto& now = fixture.run.parameters[i].owned;
+      const auto& now = fixture.run.parameters[i].master;
       const bool shrank = torch::allclose(now, before[i] * 0.95);
       CHECK((shrank || torch::equal(now, before[i])));
       which += shrank ? 'x' : '-';
@@ -160,12 +160,12 @@ TEST_CASE("optimizer: a skipped update changes nothing, not even what it remembe
     const Table options = name == "sgd" ? Table{{"momentum", number(0.9)}} : Table{};
     Fixture skips(name, options), plain(name, options);
     for (int t = 0; t < 6; ++t) {
-      skips.run.found_inf = torch::ones({});
+      skips.run.skip_update = torch::ones({});
       const auto before = skips.weights();
       skips.step();
       skips.run.step -= 1;
       CHECK(equal(skips.weights(), before));
-      skips.run.found_inf = torch::zeros({});
+      skips.run.skip_update = torch::zeros({});
       skips.step();
       plain.step();
       CHECK(equal(skips.weights(), plain.weights()));
@@ -177,10 +177,10 @@ TEST_CASE("optimizer: a parameter without a gradient stays") {
   for (const std::string name : {"adamw", "sgd"}) {
     Fixture fixture(name);
     const auto before = fixture.weights();
-    fixture.run.parameters[1].owned.mutable_grad() = torch::ones({2, 3});
+    fixture.run.parameters[1].master.mutable_grad() = torch::ones({2, 3});
     fixture.plugin->step(fixture.run);
     for (std::size_t i = 0; i < 4; ++i) {
-      CHECK(torch::equal(fixture.run.parameters[i].owned, before[i]) == (i != 1));
+      CHECK(torch::equal(fixture.run.parameters[i].master, before[i]) == (i != 1));
     }
   }
 }
@@ -202,7 +202,7 @@ TEST_CASE("optimizer: what is saved goes through a file, and the next ten steps 
     loaded.plugin->load(state);
     {
       const torch::NoGradGuard no_grad;
-      for (std::size_t i = 0; i < 4; ++i) loaded.run.parameters[i].owned.copy_(fixture.run.parameters[i].owned);
+      for (std::size_t i = 0; i < 4; ++i) loaded.run.parameters[i].master.copy_(fixture.run.parameters[i].master);
     }
     loaded.run.step = fixture.run.step;
     for (int t = 0; t < 10; ++t) {
@@ -237,7 +237,8 @@ Value word(const std::string& text) {
 // Large enough for 8 bits.
 struct Wide {
   explicit Wide(const std::string& state, torch::ScalarType dtype = torch::kFloat32)
-      : plugin(make_plugin<Optimizer>("optimizer/adamw", {{"state", word(state)}, {"no_decay", patterns({"*.bias"})}})) {
+      : plugin(
+            make_plugin<Optimizer>("optimizer/adamw", {{"state", word(state)}, {"no_decay", patterns({"*.bias"})}})) {
     torch::manual_seed(7);
     for (const char* parameter : {"a.weight", "a.bias", "b.weight"}) {
       const auto size = std::string(parameter) == "a.bias" ? 64 : 64 * 96;
@@ -248,7 +249,9 @@ struct Wide {
   }
   void step(int number) {
     torch::manual_seed(static_cast<std::uint64_t>(number));
-    for (auto& parameter : run.parameters) parameter.owned.mutable_grad() = torch::randn_like(parameter.owned.detach());
+    for (auto& parameter : run.parameters) {
+      parameter.master.mutable_grad() = torch::randn_like(parameter.master.detach());
+    }
     plugin->step(run);
   }
   std::unique_ptr<Optimizer> plugin;
@@ -258,7 +261,8 @@ struct Wide {
 }  // namespace
 
 TEST_CASE("optimizer: adamw keeps its averages as `state` says, and goes on with them bit for bit") {
-  for (const auto& [state, dtype] : {std::pair{"float32", torch::kFloat32}, {"bf16", torch::kBFloat16}, {"8bit", torch::kByte}}) {
+  for (const auto& [state, dtype] :
+       {std::pair{"float32", torch::kFloat32}, {"bf16", torch::kBFloat16}, {"8bit", torch::kByte}}) {
     CAPTURE(state);
     Wide wide(state);
     for (int step = 0; step < 3; ++step) wide.step(step);
@@ -276,22 +280,23 @@ TEST_CASE("optimizer: adamw keeps its averages as `state` says, and goes on with
     other.plugin->load(loaded);
     from_float32.plugin->load(loaded);  // of another kind
     const torch::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < 3; ++i) other.run.parameters[i].owned.copy_(wide.run.parameters[i].owned);
+    for (std::size_t i = 0; i < 3; ++i) other.run.parameters[i].master.copy_(wide.run.parameters[i].master);
     for (int step = 3; step < 8; ++step) {
       wide.step(step);
       other.step(step);
       for (std::size_t i = 0; i < 3; ++i) {
-        CHECK(torch::equal(wide.run.parameters[i].owned, other.run.parameters[i].owned));
+        CHECK(torch::equal(wide.run.parameters[i].master, other.run.parameters[i].master));
       }
     }
   }
 }
 
 TEST_CASE("optimizer: a small state for 16-bit weights, or with amsgrad, is refused") {
-  CHECK_THROWS_WITH_AS(Wide("8bit", torch::kBFloat16),
-                       "optimizer/adamw: state = \"8bit\" is for float32 weights, and a.weight is BFloat16: leave `state` "
-                       "out, or keep float32 weights",
-                       vernier::Error);
+  CHECK_THROWS_WITH_AS(
+      Wide("8bit", torch::kBFloat16),
+      "optimizer/adamw: state = \"8bit\" is for float32 weights, and a.weight is BFloat16: leave `state` "
+      "out, or keep float32 weights",
+      vernier::Error);
   CHECK_THROWS_WITH_AS(
       make_plugin<Optimizer>("optimizer/adamw", {{"state", word("bf16")}, {"amsgrad", {true, "test.toml:5"}}}),
       doctest::Contains("`state` is float32 where amsgrad keeps a third average"), vernier::Error);
@@ -332,11 +337,11 @@ std::string refusal_of(const std::string& options) {
 
 }  // namespace
 
-TEST_CASE("optimizer: with in_backward a run has the same bits, in pieces too, and keeps no gradient") {
+TEST_CASE("optimizer: with in_backward a run has the same bits, in micro-batches too, and keeps no gradient") {
   for (const std::string optimizer :
        {"use = 'adamw'\n", "use = 'adamw'\nstate = '8bit'\n", "use = 'sgd'\nmomentum = 0.9\n"}) {
     for (const std::string others :
-         {"", "[accumulation]\npieces = 3\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 3\n",
+         {"", "[accumulation]\nmicro_batches = 3\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 3\n",
           "[precision]\nuse = 'bf16'\n"}) {
       CAPTURE(optimizer);
       CAPTURE(others);
@@ -358,7 +363,8 @@ TEST_CASE("optimizer: in_backward is refused beside what has to see all gradient
       CHECK(text.find(why) != std::string::npos);
     };
     refused("[scaler]\nuse = 'dynamic'\n", "`in_backward` updates weights before scaler/dynamic can see");
-    refused("[[callback]]\nuse = 'clip_norm'\n", "`in_backward` frees each gradient as it is used, and callback/clip_norm");
+    refused("[[callback]]\nuse = 'clip_norm'\n",
+            "`in_backward` frees each gradient as it is used, and callback/clip_norm");
     refused("[[callback]]\nuse = 'recovery'\n", "callback/recovery wants to see them all");
     refused("[precision]\nuse = 'bf16'\nlevel = 'O2'\n", "the precision keeps others for it (");
   }

@@ -175,6 +175,26 @@ TEST_CASE("adaptive: a layer whose gradients overflow is promoted, held, and low
   CHECK(is_lowered_again);
 }
 
+TEST_CASE("adaptive: the option `attention` says which kernels of attention are measured") {
+  const auto candidates = [](const std::string& attention) {
+    const TemporaryFolder output;
+    SmallRun run(from_toml({base, "[run]\nsteps = 2\n[task]\nuse = \"gpt\"\ndata = [\"" VERNIER_SOURCE_DIR
+                                  "/sdk/include\"]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\nsample_bytes = 0\n"
+                                  "[precision]\nuse = \"adaptive\"\nattention = \"" +
+                                      attention + "\"\n"}),
+                 output.path().string());
+    run.train();
+    const auto seconds = run.wiring->precision->save().part("seconds");
+    for (const auto& [work, times] : seconds.tensors) {
+      if (says(work, "scaled_dot_product_attention")) return times.numel();
+    }
+    return std::int64_t{0};
+  };
+  CHECK(candidates("auto") == 4);  // two dtypes, two kernels
+  CHECK(candidates("fused") == 2);
+  CHECK(candidates("matmul") == 2);
+}
+
 TEST_CASE("adaptive: bad options are refused in one line") {
   const auto trouble = [](const std::string& options) {
     const TemporaryFolder output;

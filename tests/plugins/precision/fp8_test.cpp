@@ -101,7 +101,7 @@ TEST_CASE("fp8: the first update is in bf16, and tells which layers are first an
   CHECK(policy.run.emulated == "fp8");
   Policy bf16("bf16");
   CHECK(torch::equal(policy.forward(), bf16.forward()));
-  CHECK(torch::equal(policy.forward(), bf16.forward()));  // the next piece
+  CHECK(torch::equal(policy.forward(), bf16.forward()));  // the next micro-batch
   policy.plugin->commit(policy.run);
   CHECK_FALSE(torch::equal(policy.forward(), bf16.forward()));
   CHECK(policy.is_in_bf16(0));
@@ -171,7 +171,7 @@ TEST_CASE("fp8: the history of a layer's weight is what its weight was") {
   Policy policy("fp8", {{"amax_history_len", value(std::int64_t{4})}, {"first_last_in_bf16", value(false)}});
   std::vector<float> largest;
   for (int update = 0; update < 6; ++update) {
-    for (int piece = 0; piece < 2; ++piece) policy.forward().sum().backward();
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) policy.forward().sum().backward();
     largest.push_back(policy.model->layers[1]->weight.abs().max().item<float>());
     {
       const torch::NoGradGuard no_grad;

@@ -55,14 +55,14 @@ Trained train(const std::string& overlay) {
 }
 
 // The digest of a task trained for 12 steps.
-std::string digest_of(const std::string& precision, const std::string& task = "use = \"mlp\"", int pieces = 1) {
+std::string digest_of(const std::string& precision, const std::string& task = "use = \"mlp\"", int micro_batches = 1) {
   const TemporaryFolder output;
-  SmallRun run(
-      from_toml({"[run]\nsteps = 12\n[task]\n" + task +
-                 "\nbatch_size = 12\n[optimizer]\nuse = \"adamw\"\n"
-                 "learning_rate = 0.01\n[checkpoint]\nuse = \"none\"\n[accumulation]\npieces = " +
-                 std::to_string(pieces) + "\n[scaler]\nuse = \"static\"\nscale = 1024.0\n[precision]\n" + precision}),
-      output.path().string());
+  SmallRun run(from_toml({"[run]\nsteps = 12\n[task]\n" + task +
+                          "\nbatch_size = 12\n[optimizer]\nuse = \"adamw\"\n"
+                          "learning_rate = 0.01\n[checkpoint]\nuse = \"none\"\n[accumulation]\nmicro_batches = " +
+                          std::to_string(micro_batches) +
+                          "\n[scaler]\nuse = \"static\"\nscale = 1024.0\n[precision]\n" + precision}),
+               output.path().string());
   run.train();
   return run.digest();
 }
@@ -143,7 +143,7 @@ TEST_CASE("precision: where the weights are in 16 bits, and what a rule keeps") 
     run.train();
     std::map<std::string, std::string> all;
     for (const auto& parameter : run.run.parameters) {
-      all[parameter.name] = c10::str(parameter.model.scalar_type(), " of ", parameter.owned.scalar_type());
+      all[parameter.name] = c10::str(parameter.model.scalar_type(), " of ", parameter.master.scalar_type());
     }
     return all;
   };
@@ -167,16 +167,16 @@ TEST_CASE("precision: an optimizer that asks again gets the gradient where it ha
                  output.path().string());
     run.on(vernier::Event::GradientsReady, [](vernier::Run& now) {
       auto& parameter = now.parameters[0];
-      const auto before = parameter.owned.detach().clone();
+      const auto before = parameter.master.detach().clone();
       const double loss = now.loss.item<double>();
       {
         const torch::NoGradGuard no_grad;
-        parameter.owned.neg_();
+        parameter.master.neg_();
       }
-      CHECK(now.recompute().item<double>() != loss);
+      CHECK(now.control->recompute().item<double>() != loss);
       CHECK(torch::equal(parameter.model, -before.to(parameter.model.scalar_type())));
-      CHECK(torch::allclose(parameter.owned, -before, 1e-4));
-      CHECK(parameter.owned.grad().defined());
+      CHECK(torch::allclose(parameter.master, -before, 1e-4));
+      CHECK(parameter.master.grad().defined());
     });
     run.train();
   }
@@ -191,9 +191,32 @@ TEST_CASE("precision: a level that makes no sense is refused") {
   };
   refused("bf16", "level", "level = 'O4'\n");
   refused("fp32", "level", "level = 'O2'\n");
+  refused("fp32", "rounding", "rounding = 'nearest'\n");
+  refused("adaptive", "level", "level = 'O1'\n");
   refused("bf16", "rounding", "level = 'O2'\nrounding = 'kahan'\n");
   refused("bf16", "rounding", "rounding = 'stochastic'\n");
   refused("fp16", "rounding", "level = 'O3'\nrounding = 'kahan'\n");
+}
+
+TEST_CASE("precision: fp32 takes the levels O0 and O1, which are the same") {
+  const auto plain = digest_of("use = \"fp32\"");
+  for (const std::string level : {"O0", "O1"}) CHECK(digest_of("use = \"fp32\"\nlevel = \"" + level + "\"") == plain);
+}
+
+TEST_CASE("precision: mixed is what computes some operations below float32") {
+  const auto is_mixed = [](const std::string& name, const std::string& options = "") {
+    const auto config = from_toml({"[precision]\n" + options});
+    return make_plugin<Precision>("precision/" + name, std::get<vernier::Table>(config.at("precision").data))
+        ->is_mixed();
+  };
+  for (const char* name : {"bf16", "fp16", "fp8", "adaptive"}) CHECK(is_mixed(name));
+  CHECK_FALSE(is_mixed("fp32"));
+  CHECK(is_mixed("auto") == (vernier::hardware_of(torch::kCPU).fastest() != torch::kFloat32));
+  for (const char* name : {"bf16", "fp16", "fp8"}) CHECK_FALSE(is_mixed(name, "level = 'O0'\n"));
+  for (const std::string use : {"bf16", "fp16", "fp8"})
+    CHECK(is_mixed("fp32", "rule = [{op = 'linear', use = '" + use + "'}]\n"));
+  CHECK_FALSE(is_mixed("fp32", "rule = [{op = 'linear', use = 'fp32'}]\n"));
+  CHECK_FALSE(is_mixed("adaptive", "candidates = []\n"));
 }
 
 TEST_CASE("precision: float16 weights want an eps that does not vanish beside their squares") {
@@ -219,7 +242,7 @@ TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale
       const auto before = std::exchange(digest, run.digest());
       std::vector<std::string> notices;
       for (const auto& notice : now.notices) notices.push_back(notice.name);
-      if (now.found_inf.item<float>() == 0) {
+      if (now.skip_update.item<float>() == 0) {
         CHECK(before != digest);
         CHECK(notices.empty());
         return;

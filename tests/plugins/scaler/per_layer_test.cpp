@@ -18,8 +18,8 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// Convolutions with a residual sum, batch normalisation, a weight that is used twice and a bias added in place, which no
-// interceptor sees.
+// Convolutions with a residual sum, batch normalisation, a weight that is used twice and a bias added in place, which
+// no interceptor sees.
 class Net final : public torch::nn::Module {
  public:
   explicit Net(torch::ScalarType dtype = torch::kFloat32) {
@@ -118,8 +118,13 @@ void check_same(const std::vector<torch::Tensor>& a, const std::vector<torch::Te
 vernier::Table gpt_options(const TemporaryFolder& folder) {
   std::string text;
   for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i * i) + '\n';
-  return {{"data", list<std::string>({folder.write("text", text)})}, {"layers", value(2)}, {"heads", value(2)},
-          {"width", value(16)}, {"context", value(16)}, {"batch_size", value(4)}, {"sample_bytes", value(0)}};
+  return {{"data", list<std::string>({folder.write("text", text)})},
+          {"layers", value(2)},
+          {"heads", value(2)},
+          {"width", value(16)},
+          {"context", value(16)},
+          {"batch_size", value(4)},
+          {"sample_bytes", value(0)}};
 }
 
 }  // namespace
@@ -143,7 +148,8 @@ TEST_CASE("per_layer: with any powers of two the convolutional net's gradients h
   }
 }
 
-TEST_CASE("per_layer: with any powers of two the GPT's gradients, tied weights among them, have the bits of no scaling") {
+TEST_CASE(
+    "per_layer: with any powers of two the GPT's gradients, tied weights among them, have the bits of no scaling") {
   const TemporaryFolder folder;
   std::mt19937 random(2);
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
@@ -269,7 +275,8 @@ TEST_CASE("per_layer: factors double after a row of good steps, up to their end;
   torch::manual_seed(6);
   const auto net = std::make_shared<Net>();
   const auto x = torch::randn({4, 3, 6, 6}), target = torch::randint(0, 5, {4});
-  Fixture fixture(net, {{"growth_interval", value(2)}, {"max_factor", value(4.0)}, {"group", list<std::string>({"*t*"})}});
+  Fixture fixture(net,
+                  {{"growth_interval", value(2)}, {"max_factor", value(4.0)}, {"group", list<std::string>({"*t*"})}});
   REQUIRE(fixture.factors().numel() == 3);  // twice and last; the model's own; norm
   const std::vector<float> first = {1, 2, 2, 4, 4, 4}, last = {2, 2, 4, 4, 4, 4};  // half a turn apart
   for (std::size_t i = 0; i < first.size(); ++i) {
@@ -285,7 +292,9 @@ TEST_CASE("per_layer: factors double after a row of good steps, up to their end;
     CHECK(in_turn.factors().ne(before).sum().item<int>() <= 1);
   }
   CHECK(in_turn.factors().eq(2).all().item<bool>());
-  CHECK(refusal([&] { Fixture(net, {{"group", list<std::string>({"nothing"})}}); }).find("no layer") != std::string::npos);
+  CHECK(refusal([&] {
+          Fixture(net, {{"group", list<std::string>({"nothing"})}});
+        }).find("no layer") != std::string::npos);
   const auto shadowed = refusal([&] { Fixture(net, {{"group", list<std::string>({"*", "last"})}}); });
   CHECK(shadowed.find("\"last\", and all its layers belong to patterns that stand before it") != std::string::npos);
   CHECK(refusal([&] { Fixture(std::make_shared<Net>(torch::kHalf)); }).find("level O1") != std::string::npos);

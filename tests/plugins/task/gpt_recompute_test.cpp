@@ -14,13 +14,13 @@ using vernier::Table;
 
 namespace {
 
-// The bytes that a piece leaves for backward, those of block 1 of them, and the gradients.
-struct Piece {
+// The bytes that a micro-batch leaves for backward, those of block 1 of them, and the gradients.
+struct MicroBatch {
   std::int64_t bytes = 0, of_block = 0;
   std::vector<torch::Tensor> gradients;
 };
 
-Piece piece_of(const LoadedTask& gpt, const Batch& batch) {
+MicroBatch micro_batch_of(const LoadedTask& gpt, const Batch& batch) {
   torch::manual_seed(7);
   for (const auto& parameter : gpt.run.parameters) torch::Tensor(parameter.model).mutable_grad().reset();
   vernier::MemoryLedger ledger(*gpt.run.model);
@@ -29,13 +29,13 @@ Piece piece_of(const LoadedTask& gpt, const Batch& batch) {
   ledger.begin_backward();
   loss.backward();
   const auto use = ledger.stop();
-  Piece piece{use.bytes("activations") + 4, 0, {loss.detach()}};  // the loss is there too
-  for (const auto& [layer, bytes] : use.layers) piece.of_block += layer.starts_with("h.1.") ? bytes : 0;
-  for (const auto& parameter : gpt.run.parameters) piece.gradients.push_back(parameter.model.grad());
-  return piece;
+  MicroBatch micro_batch{use.bytes("activations") + 4, 0, {loss.detach()}};  // the loss is there too
+  for (const auto& [layer, bytes] : use.layers) micro_batch.of_block += layer.starts_with("h.1.") ? bytes : 0;
+  for (const auto& parameter : gpt.run.parameters) micro_batch.gradients.push_back(parameter.model.grad());
+  return micro_batch;
 }
 
-bool have_same_bits(const Piece& a, const Piece& b) {
+bool have_same_bits(const MicroBatch& a, const MicroBatch& b) {
   return std::equal(a.gradients.begin(), a.gradients.end(), b.gradients.begin(), b.gradients.end(),
                     [](const auto& x, const auto& y) { return x.equal(y); });
 }
@@ -47,14 +47,14 @@ TEST_CASE("gpt: a block keeps what theory says: all, its products, or its output
   const auto text = folder.write("a.txt", lorem(5000));
   const std::int64_t heads = 2, windows = 3, length = 16;
   const std::int64_t stream = windows * length * 32 * 4;  // bytes of what flows from block to block
-  const auto piece = [&](const Table& more) {
+  const auto micro_batch = [&](const Table& more) {
     auto table = small(text, {{"layers", value(3)}, {"width", value(32)}, {"context", value(16)}});
     for (const auto& [key, entry] : more) table[key] = entry;
     const LoadedTask gpt("gpt", table);
-    return piece_of(gpt, gpt->next());
+    return micro_batch_of(gpt, gpt->next());
   };
-  const auto all = piece({}), full = piece({{"recompute", value("full")}}),
-             selective = piece({{"recompute", value("selective")}});
+  const auto all = micro_batch({}), full = micro_batch({{"recompute", value("full")}}),
+             selective = micro_batch({{"recompute", value("selective")}});
   const auto statistics = windows * length * 4;  // a number for each row
   // Two norms' results and statistics, queries, keys and values, attention's result and its sums, the stream between
   // the halves, gelu's input and result, the output.
@@ -66,7 +66,7 @@ TEST_CASE("gpt: a block keeps what theory says: all, its products, or its output
   CHECK(have_same_bits(selective, all));
 }
 
-TEST_CASE("gpt: recompute_budget is kept to, with the fewest blocks, for larger pieces too") {
+TEST_CASE("gpt: recompute_budget is kept to, with the fewest blocks, for larger micro-batches too") {
   const TemporaryFolder folder;
   const auto text = folder.write("a.txt", lorem(5000));
   const auto table_with = [&](const std::string& how, const std::string& budget) {
@@ -82,29 +82,29 @@ TEST_CASE("gpt: recompute_budget is kept to, with the fewest blocks, for larger 
   const LoadedTask unbounded("gpt", table_with("", ""));
   const auto large = unbounded->next();
   const auto little = large.narrow(0, 2);
-  const auto plain = piece_of(unbounded, large), plain_little = piece_of(unbounded, little);
+  const auto plain = micro_batch_of(unbounded, large), plain_little = micro_batch_of(unbounded, little);
   std::mt19937 random(3);
   CaughtLog log;
   for (const std::string how : {"full", "selective"}) {
     // All blocks but the last.
     const LoadedTask frugal("gpt", table_with(how, "100%"));
-    const auto least = piece_of(frugal, large);
+    const auto least = micro_batch_of(frugal, large);
     const auto saved = (plain.bytes - least.bytes) / 5;
     for (int i = 0; i < 12; ++i) {
       const auto budget = std::uniform_int_distribution<std::int64_t>(least.bytes, plain.bytes + 1000)(random);
       CAPTURE(budget);
       const LoadedTask gpt("gpt", table_with(how, std::to_string(budget)));
-      CHECK(have_same_bits(piece_of(gpt, little), plain_little));  // measured
-      CHECK(have_same_bits(piece_of(gpt, large), plain));          // measured once more
-      const auto kept_to = piece_of(gpt, large);
+      CHECK(have_same_bits(micro_batch_of(gpt, little), plain_little));  // measured
+      CHECK(have_same_bits(micro_batch_of(gpt, large), plain));          // measured once more
+      const auto kept_to = micro_batch_of(gpt, large);
       CHECK(have_same_bits(kept_to, plain));
       CHECK(kept_to.bytes <= budget);
       CHECK((kept_to.bytes == plain.bytes || kept_to.bytes + saved > budget));
-      CHECK(have_same_bits(piece_of(gpt, little), plain_little));
+      CHECK(have_same_bits(micro_batch_of(gpt, little), plain_little));
     }
     CaughtLog::text.clear();
     const LoadedTask gpt("gpt", table_with(how, std::to_string(least.bytes)));
-    piece_of(gpt, large);
+    micro_batch_of(gpt, large);
     CHECK(contains(CaughtLog::text, "computes 5 of 6 blocks again in backward: "));
     CHECK(contains(refusal([&] {
                      const LoadedTask too_little("gpt", table_with(how, std::to_string(least.bytes - 1)));
@@ -114,7 +114,7 @@ TEST_CASE("gpt: recompute_budget is kept to, with the fewest blocks, for larger 
   }
 }
 
-TEST_CASE("gpt: after another precision took over, the next piece is measured anew") {
+TEST_CASE("gpt: after another precision took over, the next micro-batch is measured anew") {
   const TemporaryFolder folder;
   LoadedTask gpt("gpt", small(folder.write("a.txt", lorem(100)),
                               {{"recompute", value("full")}, {"recompute_budget", value("100%")}}));
@@ -129,9 +129,9 @@ TEST_CASE("gpt: after another precision took over, the next piece is measured an
   };
   CHECK(measures());
   CHECK_FALSE(measures());
-  gpt.run.notice("policy_changed");
+  gpt.run.swapped = {"precision"};
   CHECK(measures());
-  gpt.run.notices.clear();
+  gpt.run.swapped.clear();
   CHECK_FALSE(measures());
 }
 

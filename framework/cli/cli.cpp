@@ -1,0 +1,493 @@
+#include "cli.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/utils.h>
+#include <unistd.h>
+#include <vernier/error.h>
+#include <vernier/hardware.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/dll/runtime_symbol_info.hpp>
+#include <boost/program_options.hpp>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "checkpoint_tools.h"
+#include "wiring/config.h"
+#include "run/device.h"
+#include "run/init_weights.h"
+#include "output/log.h"
+#include "low_memory.h"
+#include "output/output.h"
+#include "plugin_list.h"
+#include "run/prepared.h"
+#include "dry_run.h"
+#include "replay.h"
+#include "shorthands.h"
+#include "text.h"
+#include "run/snapshot.h"
+#include "output/summary.h"
+#include "run/trainer.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+namespace {
+
+constexpr const char* program_usage = R"(usage: vernier VERB …
+
+  train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
+  check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
+                                                     one batch without an update, its memory, advice
+  replay CAPSULE [--precision NAME] [--set …]…       runs the step again that callback/flight_recorder kept, watched;
+                                                     and beside it with what --precision and --set change
+  plugins [ROLE/NAME]                                lists the plugins, or the options of one
+  checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
+
+options
+  --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
+  --resume[=PATH]        goes on from the run's newest checkpoint, or from the run or checkpoint at PATH
+  --allow-inexact        goes on too where the run will not be, bit for bit, the one that was not stopped
+  --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
+  --quiet                warnings and errors only, besides what the monitors print
+  --debug                debug lines of the log too
+  --help, --version
+
+for people who come from other trainers; each is exactly a --set
+  --mixed-precision no|fp16|bf16|fp8   precision.use; fp16 brings scaler.use=dynamic where the files have no [scaler]
+  --amp-opt-level O0|O1|O2|O3          precision.level
+  --grad-scaler-init SCALE             scaler.init_scale
+  --grad-scaler-growth-interval STEPS  scaler.growth_interval
+  --grad-scaler-backoff FACTOR         scaler.backoff_factor
+  --grad-accum-steps NUMBER            accumulation.micro_batches: each batch in so many, its size stays
+  --batch-size SAMPLES                 task.batch_size
+  --epochs EPOCHS                      run.epochs, in the place of run.steps
+  --grad-ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
+
+  --low-memory           switches on what saves memory, where the files do not say else:
+                         accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each tells its price
+
+In the source tree ./vernier builds what is missing and knows three verbs more:
+  build                  builds the program and its plugins
+  test [CTEST OPTIONS]   builds and runs the tests
+  bench [NAME…]          builds and runs the benchmarks
+)";
+
+std::atomic<int> stop_signal = 0;
+
+constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+// The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once;
+// another is no reason to: Slurm sends SIGUSR1, and later SIGTERM.
+extern "C" void remember_signal(int signal) {
+  int none = 0;
+  stop_signal.compare_exchange_strong(none, signal);
+  std::signal(SIGINT, SIG_DFL);
+}
+
+void listen_for_signals() {
+  for (const int signal : stopping_signals) std::signal(signal, remember_signal);
+  std::signal(SIGPIPE, SIG_IGN);  // `vernier train … | head` loses the lines, not the run
+}
+
+// A LibTorch that is not the one of the headers (a stray LD_LIBRARY_PATH) would fail in ways nobody understands.
+void refuse_another_libtorch() {
+  if (aoti_torch_abi_version() == TORCH_ABI_VERSION) return;
+  throw Error(std::string("the LibTorch that was loaded is not the ") + TORCH_VERSION +
+                  " that Vernier was built with; unset LD_LIBRARY_PATH, or rebuild",
+              Error::Kind::plugin);
+}
+
+Host make_host(const po::variables_map& given) {
+  std::vector<fs::path> folders;
+  if (given.count("plugin-path") != 0) {
+    for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) folders.emplace_back(folder);
+  }
+  if (const char* path = std::getenv("VERNIER_PLUGIN_PATH"); path != nullptr) {
+    std::stringstream parts(path);
+    for (std::string folder; std::getline(parts, folder, ':');) {
+      if (!folder.empty()) folders.emplace_back(folder);
+    }
+  }
+  // In the build tree the plugins stand beside the program, installed in its lib folder.
+  const fs::path program = boost::dll::program_location().parent_path().string();
+  folders.push_back(program / "plugins");
+  folders.push_back(program.parent_path() / "lib" / "vernier" / "plugins");
+  return Host(std::move(folders));
+}
+
+// The merged configuration; with the run's name in it, since that came from the name of another file.
+void write_config(const Prepared& prepared) {
+  Table config = prepared.config;
+  auto& run = config.try_emplace("run", Value{Table{}, ""}).first->second;
+  std::get<Table>(run.data)["name"] = {prepared.run.name, ""};
+  write_file(prepared.run.output + "/config.toml", to_toml(config));
+}
+
+bool wants_to_resume(const po::variables_map& given) {
+  return given.count("resume") != 0 || given.count("resume-newest") != 0;
+}
+
+// The same run without any low precision, to compare with.
+void put_in_float32(Table& config) {
+  config.insert_or_assign(Precision::role, Value{Table{{"use", {std::string("fp32"), ""}}}, ""});
+  config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float32 = false) {
+  if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
+  const auto& files = given["argument"].as<std::vector<std::string>>();
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  const auto more = sets_of_shorthands(given, sets, load_config(files, {}).count(Scaler::role) != 0);
+  sets.insert(sets.end(), more.begin(), more.end());
+  auto config = load_config(files, sets);
+  if (in_float32) put_in_float32(config);
+  const auto host = make_host(given);
+  if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
+  const auto resumes = [&](const RunOptions& options, const std::string& output) {
+    return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
+  };
+  return prepare(std::move(config), fs::path(files.front()).stem().string(), host, stop_signal, resumes);
+}
+
+std::int64_t count_parameters(const Run& run) {
+  std::int64_t count = 0;
+  for (const auto& parameter : run.parameters) count += parameter.model.numel();
+  return count;
+}
+
+void print_wiring(const Prepared& prepared) {
+  const Run& run = prepared.run;
+  std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
+            << (at::get_num_threads() == 1 ? " thread, " : " threads, ") << count_parameters(run) << " parameters"
+            << (prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n")
+            << prepared.wiring->table();
+  const auto& precision = *prepared.wiring->precision;
+  const auto& scaler = *prepared.wiring->scaler;
+  const auto what = precision.describe();
+  std::cout << "[AMP] " << precision.id() << (what.empty() ? "" : ": ") << what << "\n[AMP] "
+            << (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") << "; "
+            << hardware_of(run.device.type()).can() << '\n';
+}
+
+Level log_level(const po::variables_map& given) {
+  if (given.count("quiet") != 0) return Level::warning;
+  return given.count("debug") != 0 ? Level::debug : Level::info;
+}
+
+// What a policy is compared with; nothing where that cannot be had, for it is no part of the run.
+std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));  // all of it was told once
+  std::optional<DryRun> seen;
+  std::string trouble;
+  try {
+    const auto prepared = prepare(given, /*in_float32=*/true);
+    seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  } catch (...) {
+    trouble = caught().message;
+  }
+  set_log_level(static_cast<int>(log_level(given)));
+  if (!seen) log(Level::warning, "check", "nothing to compare with, for in float32 it fails: " + trouble);
+  return seen;
+}
+
+void print_dry_run(const std::string& policy, const DryRun& dry_run,
+                     const std::optional<DryRun>& in_float32) {
+  std::cout << "on the first batch: loss " << print_number("%.4f", dry_run.loss);
+  std::vector<std::pair<std::string, MemoryUse>> columns;
+  if (in_float32) {
+    std::cout << ", in float32 " << print_number("%.4f", in_float32->loss);
+    columns.emplace_back("fp32", in_float32->memory);
+  }
+  columns.emplace_back(policy, dry_run.memory);
+  std::cout << '\n'
+            << memory_table(columns) << "  the optimizer's state comes with its first step: see monitor/ledger\n";
+  for (const auto& line : advise(dry_run, in_float32)) std::cout << "advice: " << line << '\n';
+}
+
+int check(const po::variables_map& given) {
+  if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
+  auto prepared = prepare(given);
+  print_wiring(*prepared);
+  std::cout.flush();
+  const auto precision = prepared->wiring->precision->id();
+  const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  prepared.reset();  // two models at once may be too many
+  std::optional<DryRun> in_float32;
+  if (seen.is_low) in_float32 = dry_run_in_float32(given);
+  print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
+  std::cout << "ready: nothing was trained or written\n";
+  return 0;
+}
+
+// How this program was called, for lines to copy: the wrapper at the root of the source tree says its own name.
+std::string called_as() {
+  const char* name = std::getenv("VERNIER_CALLED_AS");
+  return name != nullptr ? name : "vernier";
+}
+
+// For a POSIX shell.
+std::string quoted(const std::string& word) {
+  constexpr const char* safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(safe) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// The command again, without --resume and the shorthands that are named.
+std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {}) {
+  std::string command = called_as() + " train";
+  for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
+  for (const char* option : {"set", "plugin-path"}) {
+    if (given.count(option) == 0) continue;
+    for (const auto& value : given[option].as<std::vector<std::string>>()) {
+      command += std::string(" --") + option + " " + quoted(value);
+    }
+  }
+  for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
+  if (given.count("low-memory") != 0) command += " --low-memory";
+  return command;
+}
+
+void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
+  const Run& run = prepared.run;
+  if (!prepared.wiring->swaps.empty()) std::cout << "at its end\n" << prepared.wiring->table();
+  std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
+            << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
+  if (outcome.signal != 0) {
+    std::cout << "go on with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
+    return;
+  }
+  const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
+  const bool by_epochs = prepared.options.epochs > 0;
+  std::cout << "try next:\n"
+            << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"})
+            << " --set precision.use=" << other << '\n'
+            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
+            << " --set run." << (by_epochs ? "epochs=" : "steps=")
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << "  other strategies   " << called_as() << " plugins\n";
+}
+
+void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
+  auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
+  if (!snapshot) {
+    refuse("there is no checkpoint to resume from in " + prepared.run.output +
+           "; leave --resume out to start a new run");
+  }
+  prepared.trainer.resume(prepared.run, std::move(*snapshot), allow_inexact);
+} catch (...) {
+  rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
+}
+
+// What the TOML says of an exchanged role is not what the run goes on with.
+void warn_of_swaps(const Prepared& prepared) {
+  const auto file = prepared.run.output + "/config.toml";
+  if (prepared.wiring->swaps.empty() || !fs::exists(file)) return;
+  const auto before = load_config({file}, {});
+  for (const auto& [role, table] : prepared.config) {
+    const auto old = before.find(role);
+    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
+    const bool was_swapped =
+        std::ranges::any_of(prepared.wiring->swaps, [&](const auto& each) { return each.role == role; });
+    if (is_same || !was_swapped) continue;
+    log(Level::warning, "resume", "[" + role + "] is not read: its plugin was swapped while the run ran");
+  }
+}
+
+void warn_of_divergence(const Run& run, const Outcome& outcome) {
+  if (outcome.loss && !std::isfinite(*outcome.loss)) {
+    log(Level::warning, "run", "the last loss is not a finite number: the training has diverged");
+  }
+  if (run.step > 0 && outcome.updates == 0) {
+    log(Level::warning, "run", "every update was skipped: the model is as it was at the start");
+  }
+}
+
+// Slurm starts the job again, and resume = "auto" goes on. A person's Ctrl-C is no preemption.
+void requeue(int signal) {
+  if (signal != SIGTERM && signal != SIGUSR1) return;
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) return log(Level::warning, "requeue", "this is no job of Slurm: there is no SLURM_JOB_ID");
+  std::vector<std::string> words = {"scontrol", "requeue", job};
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  int status = ::posix_spawnp(&child, "scontrol", nullptr, nullptr, arguments.data(), environ);
+  if (status != 0)
+    return log(Level::warning, "requeue", std::string("scontrol cannot be run: ") + std::strerror(status));
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status == 0) return log(Level::info, "requeue", std::string("job ") + job + " is back in the queue");
+  log(Level::warning, "requeue",
+      "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
+}
+
+// Of a run that failed. One that was refused before it trained anything has none: what stands there is still true.
+void summarize_failure(Error::Kind kind, const Outcome& outcome,
+                       const std::function<void(const Outcome&)>& summarize) {
+  if (kind != Error::Kind::training && outcome.steps == 0) return;
+  try {
+    summarize(outcome);
+  } catch (...) {
+    log(Level::error, "summary.json", caught().message);  // and the run's own error is told as ever
+  }
+}
+
+// What a signal asks for before there is anything to save.
+int stop_before_the_first_step(const Prepared& prepared) {
+  const int signal = stop_signal;
+  std::cout << "stopped before the first step; nothing was trained or written\n";
+  if (prepared.options.requeue) requeue(signal);
+  return 128 + signal;
+}
+
+int train(const po::variables_map& given) {
+  const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
+  const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
+  listen_for_signals();
+  const auto prepared = prepare(given);
+  if (stop_signal != 0) return stop_before_the_first_step(*prepared);
+  Run& run = prepared->run;
+  const bool resumes = prepared->resumes;
+  if (!from.empty()) resume(*prepared, from, inexact);  // before a folder is made
+  const auto folder = resumes ? OutputFolder::open_existing(run.output, from) : OutputFolder::open_new(run.output);
+  run.output = folder.path().string();
+  log_to_file(run.output + "/log.txt");
+  if (resumes && from.empty()) resume(*prepared, from, inexact);
+  const std::string summary = run.output + "/summary.json";
+  if (resumes && prepared->trainer.is_finished(run) && is_summary_of(summary, run)) {
+    std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
+    return 0;
+  }
+  if (resumes) warn_of_swaps(*prepared);
+  write_config(*prepared);  // of the run that goes on, so not before it does
+  if (!quiet) print_wiring(*prepared);
+  if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
+  std::cout.flush();  // before the monitors write to stderr
+  const auto summarize = [&](const Outcome& outcome) {
+    write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
+  };
+  Outcome outcome;
+  try {
+    outcome = prepared->trainer.train(run);
+  } catch (...) {
+    summarize_failure(caught().kind, prepared->trainer.outcome(), summarize);
+    throw;
+  }
+  summarize(outcome);
+  warn_of_divergence(run, outcome);
+  if (!quiet) print_end(*prepared, outcome, given);
+  if (outcome.signal == 0) return 0;
+  if (prepared->options.requeue) requeue(outcome.signal);
+  return 128 + outcome.signal;
+}
+
+int replay(const po::variables_map& given) {
+  if (given.count("argument") == 0) refuse("name a capsule, as in `vernier replay runs/NAME/capsules/step-00000124`");
+  const auto& paths = given["argument"].as<std::vector<std::string>>();
+  if (paths.size() > 1) refuse("replay takes one capsule, and " + paths[1] + " is a second");
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  if (given.count("precision") != 0) sets.push_back("precision.use=" + given["precision"].as<std::string>());
+  return replay_capsule(paths.front(), sets, make_host(given), stop_signal);
+}
+
+int plugins(const po::variables_map& given) {
+  const Host host = make_host(given);
+  if (given.count("argument") == 0) {
+    list_plugins(host);
+  } else {
+    describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
+  }
+  return 0;
+}
+
+// Options are written with hyphens; underscores mean the same: --batch_size is --batch-size.
+std::string with_hyphens(std::string word) {
+  const auto end = std::find(word.begin(), word.end(), '=');
+  if (word.starts_with("--")) std::replace(word.begin(), end, '_', '-');
+  return word;
+}
+
+po::variables_map parse(int argc, char** argv) {
+  // Program_options would take the word behind a bare --resume, a TOML file, for its path.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::ranges::transform(words, words.begin(), with_hyphens);
+  std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
+  po::options_description known;
+  auto add = known.add_options();
+  for (const char* name : {"verb", "resume", "precision"}) add(name, po::value<std::string>());
+  for (const char* name : {"argument", "set", "plugin-path"}) add(name, po::value<std::vector<std::string>>());
+  for (const char* name : {"resume-newest", "allow-inexact", "low-memory", "quiet", "debug", "help", "version"}) {
+    add(name, "");
+  }
+  add_shorthands(known);
+  po::positional_options_description places;
+  places.add("verb", 1).add("argument", -1);
+  po::variables_map given;
+  po::store(po::command_line_parser(words).options(known).positional(places).run(), given);
+  return given;
+}
+
+int run_verb(int argc, char** argv) {
+  if (argc > 1 && argv[1] == std::string("checkpoint")) return run_checkpoint_tool(argc - 1, argv + 1);
+  const auto given = parse(argc, argv);
+  if (given.count("version") != 0) {
+    std::cout << "vernier " << VERNIER_VERSION << ", plugin ABI " << VERNIER_ABI << ", " << VERNIER_BUILD << '\n';
+    return 0;
+  }
+  if (given.count("help") != 0) {
+    std::cout << program_usage;
+    return 0;
+  }
+  if (given.count("verb") == 0) {
+    std::cerr << program_usage;
+    return 2;
+  }
+  set_log_level(static_cast<int>(log_level(given)));
+  const auto& verb = given["verb"].as<std::string>();
+  if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed-precision");
+  if (verb == "train") return train(given);
+  if (verb == "check") return check(given);
+  if (verb == "plugins") return plugins(given);
+  if (verb == "replay") return replay(given);
+  const auto near = nearest(verb, {"train", "check", "replay", "plugins", "checkpoint"});
+  refuse("there is no verb \"" + verb + "\"" +
+         (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  set_log_sink([](Level level, const std::string& who, const std::string& text) {
+    write_log(static_cast<int>(level), who, text);
+  });
+  try {
+    refuse_another_libtorch();
+    return run_verb(argc, argv);
+  } catch (const po::error& error) {
+    std::cerr << "vernier: " << error.what() << "; see vernier --help\n";
+    return 2;
+  } catch (...) {
+    const auto [text, kind] = caught();
+    write_log(static_cast<int>(Level::error), "vernier", text);  // into the run's log too, where there is one
+    return static_cast<int>(kind);
+  }
+}
+
+}  // namespace vernier

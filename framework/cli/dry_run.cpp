@@ -1,0 +1,327 @@
+#include "dry_run.h"
+
+#include <ATen/ops/aminmax.h>
+#include <torch/nn/module.h>
+#include "trace/linear_call.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace vernier {
+
+namespace {
+
+bool is_16_bit(torch::ScalarType dtype) {
+  return dtype == torch::kFloat16 || dtype == torch::kBFloat16;
+}
+
+torch::Tensor first_tensor(const Values& values) {
+  for (const auto& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) return value.toTensor();
+    if (value.isTensorList() && !value.toTensorVector().empty()) return value.toTensorVector().front();
+  }
+  return {};
+}
+
+double largest_magnitude(const torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  if (tensor.numel() == 0) return 0;
+  const auto [least, most] = at::aminmax(tensor);
+  const double low = least.item<double>(), high = most.item<double>();
+  return std::isnan(low) ? low : std::max(-low, high);
+}
+
+// Sees the operators of the first micro-batch.
+class Observer final : public Interceptor {
+ public:
+  explicit Observer(const torch::nn::Module& model) : layers_(model) {}
+
+  Values call(const Operation& operation, Values arguments) override {
+    Seen seen;
+    seen.op = operation.name();
+    seen.layer = operation.layer();
+    if (const auto input = first_tensor(arguments); input.defined()) {
+      seen.input = input.scalar_type();
+      seen.sizes = input.sizes().vec();
+    }
+    for (const auto& argument : arguments) {
+      if (!argument.isTensor() || layers_.find(argument.toTensor()) < 0) continue;
+      seen.weight = argument.toTensor().scalar_type();
+      break;
+    }
+    if (const auto linear = linear_call(operation, arguments)) seen.weight_sizes = linear->weight.sizes().vec();
+    is_random |= seen.op == "dropout" && arguments[1].toDouble() > 0 && arguments[2].toBool();
+    is_random |= seen.op == "scaled_dot_product_attention" && arguments[4].toDouble() > 0;
+    if (!seen.layer.empty()) after_ = seen.layer;
+    seen.after = after_;
+    auto results = operation.proceed(std::move(arguments));
+    if (const auto output = first_tensor(results); output.defined()) {
+      seen.output = output.scalar_type();
+      if (seen.output == torch::kFloat16) seen.largest = largest_magnitude(output);
+    }
+    add(std::move(seen));
+    return results;
+  }
+
+  Layers& layers() { return layers_; }
+  std::vector<Seen> operations;
+  bool is_random = false;
+
+ private:
+  void add(Seen seen) {
+    const auto known = std::find_if(operations.begin(), operations.end(), [&](const Seen& each) {
+      return each.op == seen.op && each.layer == seen.layer && each.after == seen.after && each.input == seen.input &&
+             each.output == seen.output;
+    });
+    if (known == operations.end()) return operations.push_back(std::move(seen));
+    if (!(known->largest >= seen.largest)) known->largest = seen.largest;  // NaN stays
+  }
+
+  Layers layers_;
+  std::string after_;
+};
+
+// Listens to the micro-batches.
+class DryRunListener final : public Plugin {
+ public:
+  DryRunListener(Run& run, DryRun& dry_run) : dry_run_(dry_run), observer_(*run.model) {
+    set_id("check");
+    std::vector<torch::Tensor> masters;
+    for (const auto& parameter : run.parameters) masters.push_back(parameter.master);
+    ledger_.emplace(*run.model, std::move(masters));
+  }
+
+  void attach(Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run& run) {
+      const bool is_first = dry_run_.micro_batch_samples == 0;
+      dry_run_.samples = run.batch.samples;
+      dry_run_.micro_batch_samples = is_first ? run.micro_batch.samples : std::min(dry_run_.micro_batch_samples, run.micro_batch.samples);
+      if (is_first) ledger_->hold("batch", run.micro_batch.tensors);
+      ledger_->begin_forward();
+      if (is_first) observing_.emplace(observer_.layers(), observer_);
+    });
+    bus.on(Event::LossReady, [this](Run&) {
+      observing_.reset();
+      ledger_->begin_backward();
+    });
+  }
+
+  void end(Run& run) {
+    dry_run_.memory = ledger_->stop();
+    dry_run_.operations = std::move(observer_.operations);
+    dry_run_.is_random = observer_.is_random;
+    dry_run_.loss = run.loss.item<double>();
+    dry_run_.overflowed = run.skip_update.defined() && run.skip_update.item<double>() != 0;
+    dry_run_.on_gpu = run.device.is_cuda();
+    dry_run_.is_low = std::any_of(dry_run_.operations.begin(), dry_run_.operations.end(),
+                                    [](const Seen& seen) { return is_16_bit(seen.output); });
+    for (const auto& parameter : run.parameters) {
+      const auto& gradient = parameter.master.grad();
+      if (is_16_bit(parameter.master.scalar_type())) dry_run_.without_masters.push_back(parameter.name);
+      if (gradient.defined()) dry_run_.gradients[parameter.name] = gradient.to(torch::kCPU, torch::kFloat32).clone();
+    }
+  }
+
+ private:
+  DryRun& dry_run_;
+  Observer observer_;
+  std::optional<MemoryLedger> ledger_;
+  std::optional<Intercept> observing_;
+};
+
+// Layers that are told in one line: each once, folded.
+class Names {
+ public:
+  void add(const std::string& layer) {
+    const auto name = layer.empty() ? "the model" : folded(layer);
+    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
+  }
+  bool empty() const { return names_.empty(); }
+  const std::string& first() const { return names_.front(); }
+  std::string text() const {
+    std::string text;
+    for (std::size_t i = 0; i < std::min<std::size_t>(names_.size(), 6); ++i) text += (i == 0 ? "" : ", ") + names_[i];
+    return text + (names_.size() > 6 ? c10::str(" and ", names_.size() - 6, " more") : "");
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+std::string rule(const std::string& what, const char* use) {
+  return "[[precision.rule]] " + what + " use = \"" + use + "\"";
+}
+
+std::string name_of_dtype(torch::ScalarType dtype) {
+  return dtype == torch::kFloat16 ? "float16" : dtype == torch::kBFloat16 ? "bfloat16" : "float32";
+}
+
+using Lines = std::vector<std::string>;
+
+void advise_on_batch_norm(const DryRun& dry_run, Lines& lines) {
+  constexpr std::int64_t few = 16;
+  Names of_micro_batches, of_few, in_16_bits;
+  std::int64_t values = few;
+  for (const auto& seen : dry_run.operations) {
+    if (seen.op != "batch_norm" || seen.sizes.size() < 2) continue;
+    std::int64_t count = 1;
+    for (std::size_t i = 0; i < seen.sizes.size(); ++i) count *= i == 1 ? 1 : seen.sizes[i];
+    if (dry_run.micro_batch_samples < dry_run.samples) of_micro_batches.add(seen.layer);
+    if (count < few) of_few.add(seen.layer);
+    if (count < few) values = std::min(values, count);
+    if (is_16_bit(seen.weight)) in_16_bits.add(seen.layer);
+  }
+  if (!of_micro_batches.empty()) {
+    lines.push_back(c10::str(of_micro_batches.text(), ": batch normalisation sees a micro-batch of ", dry_run.micro_batch_samples,
+                             " samples, not the batch of ", dry_run.samples, "; use fewer micro-batches, or group norm"));
+  }
+  if (!of_few.empty()) {
+    lines.push_back(c10::str(of_few.text(), ": batch normalisation over ", values,
+                             " values a channel is noise; use larger micro-batches, or group norm"));
+  }
+  if (!in_16_bits.empty()) {
+    lines.push_back(
+        in_16_bits.text() +
+        ": batch normalisation whose averages are in 16 bits stands still after a while; keep it in float32");
+  }
+}
+
+void advise_on_wide_softmax(const DryRun& dry_run, Lines& lines) {
+  constexpr std::int64_t wide = 8192;
+  for (const auto& seen : dry_run.operations) {
+    const bool is_softmax = seen.op == "softmax" || seen.op == "log_softmax" || seen.op == "cross_entropy_loss";
+    const std::int64_t width =
+        seen.sizes.empty()
+            ? 0
+            : seen.sizes[seen.op == "cross_entropy_loss" && seen.sizes.size() > 1 ? 1 : seen.sizes.size() - 1];
+    if (!is_softmax || width < wide || !is_16_bit(seen.input)) continue;
+    const auto layer = seen.after.empty() ? "" : " out of " + seen.after;
+    lines.push_back(c10::str(seen.op, layer, ": ", width, " logits in ", name_of_dtype(seen.input),
+                             seen.input == torch::kFloat16 ? " overflow at 65504 and" : "",
+                             " differ in two or three digits only; ",
+                             rule("match = \"" + (seen.after.empty() ? "*" : seen.after) + "\"", "fp32")));
+  }
+}
+
+void advise_on_range(const DryRun& dry_run, Lines& lines) {
+  constexpr double end = 65504, near = end / 8;
+  for (const auto& seen : dry_run.operations) {
+    if (seen.largest < near) continue;  // NaN is not
+    const auto where = seen.layer.empty() ? seen.op + (seen.after.empty() ? "" : " after " + seen.after)
+                                          : seen.layer + " (" + seen.op + ")";
+    const auto match = seen.layer.empty() ? "op = \"" + seen.op + "\"" : "match = \"" + seen.layer + "\"";
+    lines.push_back(c10::str(where,
+                             std::isfinite(seen.largest) ? c10::str(": reaches ", seen.largest) : ": is not finite",
+                             " in float16, which ends at 65504; ", rule(match, "bf16")));
+  }
+}
+
+void advise_on_norms(const DryRun& dry_run, Lines& lines) {
+  Names norms;
+  auto dtype = torch::kFloat32;
+  bool sums = false;
+  for (const auto& seen : dry_run.operations) {
+    sums |= seen.op == "add" && is_16_bit(seen.output);
+    if (seen.op != "layer_norm" && seen.op != "rms_norm" && seen.op != "group_norm") continue;
+    if (!sums || !is_16_bit(seen.input)) continue;
+    norms.add(seen.layer);
+    dtype = seen.input;
+  }
+  if (norms.empty()) return;
+  lines.push_back(norms.text() + ": normalises sums that were made in " + name_of_dtype(dtype) +
+                  "; deep networks lose what early layers added; " + rule("op = \"add\"", "fp32"));
+}
+
+void advise_on_embeddings(const DryRun& dry_run, Lines& lines) {
+  Names tables;
+  for (const auto& seen : dry_run.operations) {
+    if (seen.op != "embedding" && seen.op != "embedding_bag") continue;
+    const auto& low = dry_run.without_masters;
+    if (std::find(low.begin(), low.end(), seen.layer + ".weight") != low.end()) tables.add(seen.layer);
+  }
+  if (tables.empty()) return;
+  lines.push_back(tables.text() +
+                  ": an embedding's 16-bit weights without float32 masters; rows that are rare get steps too "
+                  "small to move them; keep masters (level O2), or round stochastically");
+}
+
+std::string shape_of(const Seen& seen) {
+  return c10::str(seen.weight_sizes[0], "x", seen.weight_sizes[1]);
+}
+
+bool has_sides_of(const Seen& seen, std::int64_t multiple) {
+  return seen.weight_sizes[0] % multiple == 0 && seen.weight_sizes[1] % multiple == 0;
+}
+
+void advise_on_shapes(const DryRun& dry_run, Lines& lines) {
+  Names slow, not_for_fp8;
+  std::string slow_shape, fp8_shape;
+  for (const auto& seen : dry_run.operations) {
+    if (seen.weight_sizes.empty() || !is_16_bit(seen.output)) continue;
+    if (dry_run.on_gpu && !has_sides_of(seen, 8)) {
+      slow.add(seen.layer);
+      slow_shape = shape_of(seen);
+    } else if (!has_sides_of(seen, 16)) {
+      not_for_fp8.add(seen.layer);
+      fp8_shape = shape_of(seen);
+    }
+  }
+  if (!slow.empty()) {
+    lines.push_back(slow.text() + ": tensor cores want sides that are multiples of 8, and " + slow_shape +
+                    " is not; pad it");
+  }
+  if (!not_for_fp8.empty()) {
+    lines.push_back(not_for_fp8.text() + ": fp8 takes sides that are multiples of 16, and " + fp8_shape +
+                    " is not; it would stay in 16 bits");
+  }
+}
+
+// Relative distance of the gradients from those in float32, by layer; RMS.
+void advise_on_gradients(const DryRun& dry_run, const DryRun& in_float32, Lines& lines) {
+  constexpr double much = 0.1;
+  Names layers;
+  double worst = 0;
+  for (const auto& [name, gradient] : dry_run.gradients) {
+    const auto found = in_float32.gradients.find(name);
+    if (found == in_float32.gradients.end() || found->second.sizes() != gradient.sizes()) continue;
+    const double norm = found->second.norm().item<double>();
+    const double error = (gradient - found->second).norm().item<double>();
+    if (norm == 0 || error / norm <= much || std::isnan(error)) continue;
+    worst = std::max(worst, error / norm);
+    layers.add(name);
+  }
+  if (layers.empty()) return;
+  lines.push_back(c10::str(layers.text(), ": gradients of this batch are up to ", std::round(worst * 100),
+                           " % off those in float32"));
+}
+
+}  // namespace
+
+DryRun dry_run(Trainer& trainer, Wiring& wiring, Run& run) {
+  DryRun seen;
+  DryRunListener listener(run, seen);
+  wiring.bus.attach(listener, false);
+  trainer.dry_run(run);
+  listener.end(run);
+  return seen;
+}
+
+std::vector<std::string> advise(const DryRun& dry_run, const std::optional<DryRun>& in_float32) {
+  Lines lines;
+  if (!std::isfinite(dry_run.loss)) lines.push_back("the loss of the first batch is not a finite number");
+  if (dry_run.overflowed) {
+    lines.push_back(
+        "gradients of the first batch are not finite: the first updates are skipped until the scale is small "
+        "enough; a smaller init_scale saves them");
+  }
+  advise_on_batch_norm(dry_run, lines);
+  advise_on_wide_softmax(dry_run, lines);
+  advise_on_range(dry_run, lines);
+  advise_on_norms(dry_run, lines);
+  advise_on_embeddings(dry_run, lines);
+  advise_on_shapes(dry_run, lines);
+  if (in_float32 && !dry_run.is_random && !dry_run.overflowed) advise_on_gradients(dry_run, *in_float32, lines);
+  return lines;
+}
+
+}  // namespace vernier

@@ -1,0 +1,98 @@
+#include "shorthands.h"
+
+#include <vernier/error.h>
+#include <vernier/options.h>
+
+#include <algorithm>
+
+namespace vernier {
+
+namespace po = boost::program_options;
+
+namespace {
+
+// What a shorthand sets, and where not any value will do: from which word to which.
+struct Shorthand {
+  const char *name, *key;
+  std::vector<std::pair<std::string, std::string>> words;
+  const char* always = nullptr;  // the value of one that is given alone
+};
+
+const std::vector<Shorthand>& shorthands() {
+  static const std::vector<Shorthand> all = {
+      {"mixed-precision", "precision.use", {{"no", "fp32"}, {"fp16", "fp16"}, {"bf16", "bf16"}, {"fp8", "fp8"}}},
+      {"amp-opt-level", "precision.level", {{"O0", "O0"}, {"O1", "O1"}, {"O2", "O2"}, {"O3", "O3"}}},
+      {"grad-scaler-init", "scaler.init_scale", {}},
+      {"grad-scaler-growth-interval", "scaler.growth_interval", {}},
+      {"grad-scaler-backoff", "scaler.backoff_factor", {}},
+      {"grad-accum-steps", "accumulation.micro_batches", {}},
+      {"batch-size", "task.batch_size", {}},
+      {"grad-ckpt", "task.recompute", {}, "full"},
+      {"epochs", "run.epochs", {}}};
+  return all;
+}
+
+std::string key_of(const std::string& set) {
+  const auto key = set.substr(0, set.find('='));
+  return key.substr(0, key.find_last_not_of(' ') + 1);
+}
+
+bool sets_key(const std::vector<std::string>& sets, const std::string& key) {
+  return std::ranges::any_of(sets, [&](const auto& set) { return key_of(set) == key; });
+}
+
+std::string value_of(const Shorthand& shorthand, const std::string& given) {
+  if (shorthand.words.empty()) return given;
+  std::vector<std::string> words;
+  std::string all;
+  for (const auto& [word, value] : shorthand.words) {
+    if (word == given) return value;
+    words.push_back(word);
+    all += (all.empty() ? "" : ", ") + word;
+  }
+  const auto near = nearest(given, words);
+  refuse("--" + std::string(shorthand.name) + " " + given + ": " +
+         (near.empty() ? "it" : "did you mean " + near + "? It") + " takes " + all);
+}
+
+}  // namespace
+
+void add_shorthands(po::options_description& known) {
+  for (const auto& shorthand : shorthands()) {
+    auto* value = po::value<std::string>();
+    if (shorthand.always != nullptr) value->zero_tokens()->implicit_value(shorthand.always);
+    known.add_options()(shorthand.name, value);
+  }
+}
+
+std::vector<std::string> sets_of_shorthands(const po::variables_map& given, const std::vector<std::string>& sets,
+                                            bool has_scaler) {
+  std::vector<std::string> added;
+  const auto add = [&](const Shorthand& shorthand, const std::string& key, const std::string& value) {
+    if (sets_key(sets, key)) {
+      refuse("--" + std::string(shorthand.name) + " and --set " + key + " say the same; give one of them");
+    }
+    added.push_back(key + "=" + value);
+  };
+  for (const auto& shorthand : shorthands()) {
+    if (given.count(shorthand.name) == 0) continue;
+    const auto value = value_of(shorthand, given[shorthand.name].as<std::string>());
+    add(shorthand, shorthand.key, value);
+    const bool needs_scaler = std::string_view(shorthand.name) == "mixed-precision" && value == "fp16";
+    if (needs_scaler && !has_scaler && !sets_key(sets, "scaler.use")) added.emplace_back("scaler.use=dynamic");
+    if (std::string_view(shorthand.name) == "epochs") add(shorthand, "run.steps", "0");
+  }
+  return added;
+}
+
+std::vector<std::string> shorthands_given(const po::variables_map& given, const std::vector<std::string>& without) {
+  std::vector<std::string> words;
+  for (const auto& shorthand : shorthands()) {
+    if (given.count(shorthand.name) == 0 || std::ranges::find(without, shorthand.name) != without.end()) continue;
+    words.push_back("--" + std::string(shorthand.name));
+    if (shorthand.always == nullptr) words.push_back(given[shorthand.name].as<std::string>());
+  }
+  return words;
+}
+
+}  // namespace vernier

@@ -1,0 +1,22 @@
+// Flags for people who know other trainers. Each is short for one --set.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// Adds --mixed-precision, --grad-accum-steps and so on to the known flags.
+void add_shorthands(boost::program_options::options_description& known);
+
+// Returns the values that the given flags set, in the form of --set. Throws Error::Kind::configuration for a wrong
+// word, or if `sets` sets the same key. has_scaler: the files have a [scaler]; otherwise fp16 adds the dynamic one.
+std::vector<std::string> sets_of_shorthands(const boost::program_options::variables_map& given,
+                                            const std::vector<std::string>& sets, bool has_scaler);
+
+// Returns the given flags as written, "--batch-size 32", except those in `without`.
+std::vector<std::string> shorthands_given(const boost::program_options::variables_map& given,
+                                          const std::vector<std::string>& without = {});
+
+}  // namespace vernier

@@ -1,0 +1,14 @@
+// Log lines on stderr and in the run's folder. This file includes nothing of LibTorch: its headers contain another
+// release of fmt, with which the system's spdlog does not compile.
+#pragma once
+
+#include <string>
+
+namespace vernier {
+
+// level: 0 debug, 1 info, 2 warning, 3 error, as in vernier::Level.
+void write_log(int level, const std::string& who, const std::string& text);  // any thread
+void set_log_level(int level);              // the lowest level for stderr; the file gets all levels from info on
+void log_to_file(const std::string& path);  // appends; throws std::exception if it cannot be opened
+
+}  // namespace vernier

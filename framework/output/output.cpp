@@ -1,0 +1,193 @@
+#include "output.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vernier/checkpoint_folder.h>
+#include <vernier/error.h>
+#include <vernier/plugin.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* lock_name = ".lock";
+
+fs::path numbered(const fs::path& wanted, int number) {
+  return number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
+}
+
+// One that cannot be looked into must not be taken for an empty one.
+[[noreturn]] void refuse_to_guess(const fs::path& folder, const std::error_code& trouble) {
+  refuse(folder.string() + ": cannot be searched for an earlier run: " + trouble.message() +
+         "; see that it can be read, and start again");
+}
+
+bool holds_a_run(const fs::path& folder) {
+  bool holds = false;
+  std::error_code trouble;
+  for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    holds |= entry->path().filename() != lock_name;
+  }
+  if (trouble) refuse_to_guess(folder, trouble);
+  return holds;
+}
+
+bool has_checkpoints(const fs::path& folder) {
+  return !checkpoints_in((folder / "checkpoints").string()).empty();
+}
+
+void refuse_a_shared_run(const fs::path& path) {
+  try {
+    refuse_a_shared_folder(path.string());
+  } catch (const Error& error) {
+    refuse(std::string("the run's folder ") + error.what());
+  }
+}
+
+// Nobody but the owner writes to it, whatever the umask. It is to outlive a loss of power, as the checkpoints in it do, so
+// each new name is brought to the disk; also that of a folder which is there: whoever made it may have been killed.
+void make_folder(const fs::path& path, std::error_code& trouble) {
+  const auto parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code none;
+  const bool is_new_parent = !fs::exists(parent, none);
+  if (is_new_parent) make_folder(parent, trouble);
+  if (trouble) return;
+  if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+    trouble = {errno, std::generic_category()};
+    return;
+  }
+  try {
+    sync_checkpoint_folder(parent.string());
+  } catch (const Error& error) {  // one that may be entered and not read
+    log(Level::warning, "output", error.what());
+  }
+}
+
+// Where the run is, for whoever finds it locked.
+std::string this_process() {
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return std::to_string(getpid()) + " on " + host;
+}
+
+// The run that a path is in: <run>/checkpoints/step-00000010, or any part of it.
+fs::path run_of(fs::path path) {
+  for (int up = 0; up < 3 && !has_checkpoints(path); ++up) path = path.parent_path();
+  return path;
+}
+
+// wanted, wanted-2, wanted-3, …: of those that have checkpoints, the one that was written to last. Some may be gone.
+fs::path newest_run(const fs::path& wanted) {
+  fs::path newest;
+  fs::file_time_type newest_time;
+  const fs::path parent = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
+  std::error_code trouble;
+  for (fs::directory_iterator entry(parent, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    const auto name = entry->path().filename().string();
+    const auto first = wanted.filename().string();
+    const bool is_numbered = name.starts_with(first + "-") && name.size() > first.size() + 1 &&
+                             name.find_first_not_of("0123456789", first.size() + 1) == std::string::npos;
+    if ((name != first && !is_numbered) || !has_checkpoints(entry->path())) continue;
+    const auto time = fs::last_write_time(entry->path() / "checkpoints");
+    if (newest.empty() || time > newest_time) {
+      newest = wanted.parent_path() / name;
+      newest_time = time;
+    }
+  }
+  const bool is_none = trouble == std::errc::no_such_file_or_directory || trouble == std::errc::not_a_directory;
+  if (trouble && !is_none) refuse_to_guess(parent, trouble);
+  return newest;
+}
+
+}  // namespace
+
+bool OutputFolder::is_there(const fs::path& wanted) {
+  return !newest_run(wanted).empty();
+}
+
+std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
+  refuse_a_shared_run(path);
+  const auto file = path / lock_name;
+  const int lock = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock < 0) refuse("cannot write to the run's folder: " + file.string() + ": " + std::strerror(errno));
+  int failed = 0;
+  do {
+    failed = flock(lock, LOCK_EX | LOCK_NB);
+  } while (failed != 0 && errno == EINTR);
+  if (failed != 0 && errno == EWOULDBLOCK) {
+    close(lock);
+    return std::nullopt;
+  }
+  if (failed != 0) {
+    log(Level::warning, "output", file.string() + ": cannot be locked (" + std::strerror(errno) +
+                                      "): nothing keeps another run from this folder");
+  }
+  // For the message to whoever finds it locked; the lock itself does not depend on it.
+  const auto holder = this_process() + "\n";
+  if (ftruncate(lock, 0) == 0) (void)!write(lock, holder.data(), holder.size());
+  return OutputFolder(path, lock);
+}
+
+OutputFolder OutputFolder::open_new(const fs::path& wanted) {
+  for (int number = 1;; ++number) {
+    const auto path = numbered(wanted, number);
+    std::error_code trouble;
+    make_folder(path, trouble);
+    if (!trouble && !fs::is_directory(path, trouble)) trouble = std::make_error_code(std::errc::not_a_directory);
+    if (trouble) {
+      refuse("cannot make the run's folder " + path.string() + ": " + trouble.message() +
+             "; set [run] output to a folder that can be written to");
+    }
+    if (holds_a_run(path)) continue;
+    // Two processes that start at once: whoever locks it has it, the other takes the next number.
+    if (auto folder = try_to_lock(path); folder && !holds_a_run(path)) return std::move(*folder);
+  }
+}
+
+OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::string& from) {
+  fs::path path;
+  if (from.empty()) {
+    path = newest_run(wanted);
+    if (path.empty()) {
+      refuse("there is no checkpoint to resume from in " + wanted.string() + "; leave --resume out to start a new run");
+    }
+  } else {
+    std::error_code none;
+    const bool is_there = fs::exists(from, none) || is_checkpoint(from);  // which may wait under another name
+    if (!is_there) refuse("--resume=" + from + ": there is no such file or folder");
+    path = run_of(fs::weakly_canonical(from));
+    if (!has_checkpoints(path)) return open_new(wanted);  // a checkpoint that was moved elsewhere
+  }
+  if (auto folder = try_to_lock(path)) return std::move(*folder);
+  std::string holder;
+  std::getline(std::ifstream(path / lock_name) >> std::ws, holder);
+  refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".tmp";
+  std::ofstream out(temporary);
+  out << text;
+  const bool written = static_cast<bool>(out.flush());
+  out.close();
+  std::error_code trouble;
+  if (written) fs::rename(temporary, path, trouble);
+  if (written && !trouble) return;
+  fs::remove(temporary, trouble);
+  throw Error(path.string() + ": cannot be written; is the disk full?");
+}
+
+OutputFolder::~OutputFolder() {
+  if (lock_ >= 0) close(lock_);
+}
+
+}  // namespace vernier

@@ -1,0 +1,40 @@
+// The folder of a run. One process at a time holds its lock.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace vernier {
+
+// Holds the lock of a run's folder until it is destroyed.
+class OutputFolder {
+ public:
+  // Makes the folder for a new run: `wanted` if it does not exist or has no run, else wanted-2, wanted-3, …. So no run
+  // is ever overwritten. Throws Error::Kind::configuration if it cannot be made, is a link, or is writable by others.
+  static OutputFolder open_new(const std::filesystem::path& wanted);
+
+  // Returns whether there is a run to resume: wanted, wanted-2, … with a checkpoint, complete or not.
+  static bool is_there(const std::filesystem::path& wanted);
+
+  // Opens the folder of an earlier run. from: a run's folder or one of its checkpoints. If it is empty, the run among
+  // wanted, wanted-2, … with the newest checkpoint is opened. Throws Error if there is none, or if another process
+  // holds its lock.
+  static OutputFolder open_existing(const std::filesystem::path& wanted, const std::string& from);
+
+  OutputFolder(OutputFolder&& other) noexcept : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+  OutputFolder& operator=(OutputFolder&&) = delete;
+  ~OutputFolder();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  OutputFolder(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
+  static std::optional<OutputFolder> try_to_lock(const std::filesystem::path& path);
+  std::filesystem::path path_;
+  int lock_;
+};
+
+// Replaces a file atomically, or throws Error and leaves it unchanged.
+void write_file(const std::filesystem::path& path, const std::string& text);
+
+}  // namespace vernier

@@ -1,0 +1,91 @@
+#include "summary.h"
+
+#include <ATen/Parallel.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "files/json.h"
+#include "output.h"
+#include "run/device.h"
+#include "run/snapshot.h"
+
+namespace vernier {
+
+namespace {
+
+OrderedJson number(double value) {
+  return json_number(value);
+}
+OrderedJson number(const std::optional<double>& value) {
+  return value ? number(*value) : OrderedJson(nullptr);
+}
+
+OrderedJson swaps(const Wiring& wiring) {
+  OrderedJson all = OrderedJson::array();
+  for (const auto& [step, role, from, to] : wiring.swaps) {
+    all.push_back({{"after_step", step}, {"role", role}, {"from", from}, {"to", to}});
+  }
+  return all;
+}
+
+}  // namespace
+
+bool is_summary_of(const std::string& path, const Run& run) {
+  std::ifstream file(path);
+  const auto summary = OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) return false;
+  return summary.value("ended_by", OrderedJson()) == "done" && summary.value("steps", OrderedJson()) == run.step;
+}
+
+void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
+                   const Wiring& wiring, const Outcome& outcome) {
+  const auto rate = [&](std::int64_t count) {
+    return number(outcome.seconds > 0 ? static_cast<double>(count) / outcome.seconds : 0.0);
+  };
+  const auto mean = [&](double all) {
+    return number(all / static_cast<double>(std::max<std::int64_t>(1, outcome.steps)));
+  };
+  OrderedJson summary;
+  summary["name"] = run.name;
+  summary["ended_by"] = outcome.error         ? "error"
+                        : outcome.signal == 0 ? "done"
+                                              : "signal " + std::to_string(outcome.signal);
+  if (outcome.error) summary["error"] = *outcome.error;
+  summary["steps"] = run.step;
+  summary["updates_applied"] = outcome.updates;
+  // A step that failed after its update is not among the steps.
+  summary["updates_skipped"] = std::max<std::int64_t>(0, run.step - outcome.updates);
+  auto amp = OrderedJson::parse(run.amp.json());
+  amp.erase("memory_saved");  // nobody has measured the same run in float32
+  amp["mean_step_seconds"] = mean(outcome.seconds);
+  summary["amp"] = std::move(amp);
+  summary["samples"] = run.samples;
+  summary["tokens"] = run.tokens;
+  summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};
+  summary["validation_loss"] = {{"final", number(outcome.validation_loss)},
+                                {"best", number(outcome.best_validation_loss)}};
+  summary["this_process"] = {{"steps", outcome.steps},
+                             {"seconds", number(outcome.seconds)},
+                             {"steps_per_second", rate(outcome.steps)},
+                             {"samples_per_second", rate(outcome.samples)},
+                             {"tokens_per_second", rate(outcome.tokens)},
+                             {"per_update",
+                              {{"micro_batches", mean(static_cast<double>(outcome.micro_batches))},
+                               {"samples", mean(static_cast<double>(outcome.samples))},
+                               {"seconds", mean(outcome.seconds)}}},
+                             {"peak_memory_bytes", peak_memory(run.device)}};
+  if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
+  summary["digest"] = "xxh3-128:" + digest(*run.model);
+  summary["device"] = run.device.str();
+  summary["threads"] = at::get_num_threads();
+  summary["seed"] = options.seed;
+  summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
+  summary["swaps"] = swaps(wiring);
+  summary["configuration"] = OrderedJson::parse(resolved_configuration(run_table, wiring));
+  write_file(path, summary.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+}
+
+}  // namespace vernier

@@ -1,0 +1,19 @@
+// summary.json, the result of a run for people and programs.
+#pragma once
+
+#include <string>
+
+#include "run/trainer.h"
+
+namespace vernier {
+
+// Writes the file. Called at the end of a run, also if a signal or an error ended it. docs/config.md describes the
+// format.
+void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
+                   const Wiring& wiring, const Outcome& outcome);
+
+// Returns whether a file is the summary of the finished run in its current state. A run that was killed after its last
+// checkpoint has none, or that of a shorter run.
+bool is_summary_of(const std::string& path, const Run& run);
+
+}  // namespace vernier

@@ -1,0 +1,70 @@
+#include "control.h"
+
+#include <c10/util/ScopeExit.h>
+#include <vernier/error.h>
+
+namespace vernier {
+
+void TrainerControl::swap(const Table& roles) {
+  for (const auto& [role, table] : roles) trainer_.requests_.swap.insert_or_assign(role, table);
+}
+
+void TrainerControl::try_swap(const Table& roles) {
+  vernier::try_swap(trainer_.wiring_, roles);
+}
+
+void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
+  trainer_.snapshots_.keep(every, keep);
+}
+
+void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
+  if (trainer_.snapshots_.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
+  auto& requests = trainer_.requests_;
+  requests.rewinder = &asker;
+  requests.back = back;
+  requests.drop = drop;
+  requests.also = also;
+}
+
+void TrainerControl::fail(const Plugin& asker, const std::string& why) {
+  trainer_.requests_.failing = &asker;
+  trainer_.requests_.why = why;
+}
+
+std::int64_t TrainerControl::all_reduce_min(std::int64_t value) {
+  return trainer_.wiring_.distributed->all_reduce_min(value);
+}
+
+State TrainerControl::snapshot() {
+  return trainer_.snapshot(run_);
+}
+
+torch::Tensor TrainerControl::recompute() {
+  return trainer_.recompute(run_);
+}
+
+void TrainerControl::want(Stage stage, const Plugin& asker) {
+  trainer_.transaction_.want(stage, asker);
+}
+
+bool TrainerControl::rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) {
+  const auto* caller = trainer_.called_;
+  const bool is_untouched = trainer_.transaction_.rerun(from, run_, [&] {
+    begin();
+    {
+      trainer_.bus_.mute_monitors(true);
+      const auto unmute = c10::make_scope_exit([this] { trainer_.bus_.mute_monitors(false); });
+      from == Stage::batch ? trainer_.compute_gradients(run_, Trainer::Tries::once) : trainer_.update(run_);
+    }
+    end();
+  });
+  trainer_.called_ = caller;
+  return is_untouched;
+}
+
+bool TrainerControl::roll_back(Stage stage) {
+  if (stage != Stage::gradients) throw Error("a plugin rolls back to Stage::gradients only, in UpdateDone");
+  return trainer_.transaction_.roll_back(stage, run_);
+}
+
+}  // namespace vernier

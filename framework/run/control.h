@@ -1,0 +1,30 @@
+// What plugins ask of the trainer: carried out at once, or kept in its requests until the step is over.
+#pragma once
+
+#include <vernier/control.h>
+
+#include "trainer.h"
+
+namespace vernier {
+
+class TrainerControl final : public Control {
+ public:
+  TrainerControl(Trainer& trainer, Run& run) : trainer_(trainer), run_(run) {}
+  void swap(const Table& roles) override;
+  void try_swap(const Table& roles) override;
+  void keep_savepoints(std::int64_t every, std::int64_t keep) override;
+  void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
+  void fail(const Plugin& asker, const std::string& why) override;
+  std::int64_t all_reduce_min(std::int64_t value) override;
+  State snapshot() override;
+  torch::Tensor recompute() override;
+  void want(Stage stage, const Plugin& asker) override;
+  bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) override;
+  bool roll_back(Stage stage) override;
+
+ private:
+  Trainer& trainer_;
+  Run& run_;
+};
+
+}  // namespace vernier

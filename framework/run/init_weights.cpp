@@ -1,0 +1,138 @@
+#include "init_weights.h"
+
+#include <vernier/checkpoint_folder.h>
+#include <vernier/error.h>
+#include <vernier/plugin.h>
+#include <vernier/safetensors.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "snapshot.h"
+
+namespace vernier {
+
+namespace {
+
+[[noreturn]] void refuse_init(const std::string& text) {
+  throw Error("[run] init_from: " + text, Error::Kind::configuration);
+}
+
+std::string without_spaces(const std::string& text) {
+  const auto first = text.find_first_not_of(' ');
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+std::pair<std::string, std::string> parts_of(const std::string& rule) {
+  const auto arrow = rule.find("->");
+  const auto right = arrow == std::string::npos ? "" : without_spaces(rule.substr(arrow + 2));
+  const auto left = without_spaces(rule.substr(0, arrow));
+  const auto stars = [](const std::string& text) { return std::count(text.begin(), text.end(), '*'); };
+  const bool fits = stars(left) <= 1 && (right.empty() || stars(left) == stars(right));
+  if (arrow == std::string::npos || left.empty() || !fits) {
+    refuse_init("init_rename = \"" + rule + "\": write \"old -> new\", with one * on each side or none");
+  }
+  return {left, right};
+}
+
+// What the * of a pattern stands for in a name; nothing where the name does not fit.
+std::optional<std::string> star_of(const std::string& pattern, const std::string& name) {
+  const auto star = pattern.find('*');
+  if (star == std::string::npos) return name == pattern ? std::optional<std::string>("") : std::nullopt;
+  const std::string before = pattern.substr(0, star), after = pattern.substr(star + 1);
+  if (name.size() < before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) {
+    return std::nullopt;
+  }
+  return name.substr(before.size(), name.size() - before.size() - after.size());
+}
+
+Tensors read(const InitOptions& options) {
+  try {
+    const auto all =
+        is_checkpoint(options.from) ? read_checkpoint_model(options.from).model : load_safetensors(options.from);
+    Tensors tensors;
+    for (const auto& [name, tensor] : all) {
+      const auto to = renamed(name, options.rename);
+      if (to.empty()) continue;
+      if (!tensors.emplace(to, tensor).second) refuse_init("two tensors are to be '" + to + "'; '" + name + "' is one");
+    }
+    return tensors;
+  } catch (const Error& error) {
+    if (error.kind() == Error::Kind::configuration) throw;
+    refuse_init(error.what());
+  }
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr std::size_t shown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), shown); ++i) text += (i > 0 ? ", " : "") + names[i];
+  return text + (names.size() > shown ? c10::str(" and ", names.size() - shown, " more") : "");
+}
+
+// A tied weight, which has several names, needs to be there under one of them.
+std::vector<std::string> missing_in(const Tensors& tensors, const Tensors& live) {
+  std::set<const c10::TensorImpl*> given;
+  for (const auto& [name, tensor] : live) {
+    if (tensors.count(name) != 0) given.insert(tensor.unsafeGetTensorImpl());
+  }
+  std::vector<std::string> missing;
+  for (const auto& [name, tensor] : live) {
+    if (given.count(tensor.unsafeGetTensorImpl()) == 0) missing.push_back(name);
+  }
+  return missing;
+}
+
+}  // namespace
+
+std::string renamed(const std::string& name, const std::vector<std::string>& rules) {
+  for (const auto& rule : rules) {
+    const auto [from, to] = parts_of(rule);
+    const auto star = star_of(from, name);
+    if (!star) continue;
+    const auto place = to.find('*');
+    return place == std::string::npos ? to : to.substr(0, place) + *star + to.substr(place + 1);
+  }
+  return name;
+}
+
+void init_weights(torch::nn::Module& model, const InitOptions& options) {
+  if (options.from.empty()) {
+    if (!options.rename.empty()) refuse_init("init_rename needs a file to rename the tensors of");
+    return;
+  }
+  const Tensors tensors = read(options);
+  Tensors live = model_tensors(model);
+  std::vector<std::string> unexpected;
+  std::int64_t converted = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = live.find(name);
+    if (found == live.end()) {
+      unexpected.push_back(name);
+    } else if (found->second.sizes() != tensor.sizes()) {
+      refuse_init(c10::str(options.from, ": '", name, "' is ", tensor.sizes(), ", and ", found->second.sizes(),
+                      " in the model"));
+    } else if (found->second.scalar_type() != tensor.scalar_type()) {
+      converted += 1;
+    }
+  }
+  const auto missing = missing_in(tensors, live);
+  const auto taken = tensors.size() - unexpected.size();
+  std::string report = c10::str(options.from, ": ", taken, " of ", live.size(), " tensors of the model");
+  if (converted > 0) report += c10::str("; of another dtype: ", converted);
+  if (!missing.empty()) report += "; missing: " + list_of(missing);
+  if (!unexpected.empty()) report += "; not in the model: " + list_of(unexpected);
+  const bool is_all = missing.empty() && unexpected.empty();
+  if (taken == 0 || (!is_all && options.strict)) {
+    refuse_init(report + "; rename with init_rename" + (taken > 0 ? ", or take what fits with init_strict = false" : ""));
+  }
+  log(is_all ? Level::info : Level::warning, "init_from", report);
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors) {
+    if (const auto found = live.find(name); found != live.end()) found->second.copy_(tensor);
+  }
+}
+
+}  // namespace vernier

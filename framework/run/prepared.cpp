@@ -1,0 +1,76 @@
+#include "prepared.h"
+
+#include <ATen/Parallel.h>
+#include <torch/utils.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include "init_weights.h"
+
+namespace vernier {
+
+namespace {
+
+Options run_options_table(const Table& config) {
+  const auto found = config.find("run");
+  if (found == config.end()) return {"run", {}, ""};
+  const auto* table = std::get_if<Table>(&found->second.data);
+  if (table == nullptr) throw Error(found->second.where + ": [run] must be a table", Error::Kind::configuration);
+  return {"run", *table, found->second.where};
+}
+
+c10::Device device_of(const RunOptions& options, const Options& run_table) {
+  try {
+    return open_device(options.device);
+  } catch (const Error& error) {
+    run_table.refuse("device", error.what());
+  }
+}
+
+// Before the first tensor, so that all of them count.
+void limit_memory_of(c10::Device device, const RunOptions& options, const Options& run_table) {
+  if (options.memory_limit.empty()) return limit_memory(device, 0);
+  try {
+    limit_memory(device, bytes_of(options.memory_limit, device_memory(device)));
+  } catch (const Error& error) {
+    run_table.refuse("memory_limit", error.what());
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
+                                  const std::atomic<int>& stop, const Resumes& resumes, int threads) {
+  auto run_table = run_options_table(config);
+  RunOptions options(run_table, default_name);
+  const auto device = device_of(options, run_table);  // before anything asks about CUDA
+  limit_memory_of(device, options, run_table);
+  if (threads == 0) threads = static_cast<int>(options.threads);
+  if (threads > 0) at::set_num_threads(threads);
+  torch::manual_seed(options.seed);
+  auto wiring = wire(config, host);
+  auto& wired = *wiring;
+  const auto validate_every = options.validate_every;
+  auto prepared =
+      std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options), false,
+                                             std::move(wiring), Run{}, Trainer(wired, validate_every, stop)});
+  Run& run = prepared->run;
+  run.name = prepared->options.name;
+  run.output = prepared->options.output;
+  if (const auto place = run.output.find("{name}"); place != std::string::npos) run.output.replace(place, 6, run.name);
+  while (run.output.size() > 1 && run.output.back() == '/') run.output.pop_back();  // a number may be put behind it
+  run.device = device;
+  run.seed = prepared->options.seed;
+  run.steps = prepared->options.steps;
+  prepared->resumes = resumes(prepared->options, run.output);
+  const auto init = [&](torch::nn::Module& model) {
+    const auto& from = prepared->options;
+    if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
+  };
+  prepared->trainer.undo_failed_steps(prepared->options.undo_failed_steps);
+  prepared->trainer.prepare(run, prepared->options.epochs, init);
+  prepared->trainer.describe([&wired, &table = prepared->run_table] { return resolved_configuration(table, wired); });
+  return prepared;
+}
+
+}  // namespace vernier

@@ -1,0 +1,30 @@
+// A run that is wired and prepared, but has not begun.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "trainer.h"
+
+namespace vernier {
+
+struct Prepared {
+  Table config;
+  Options run_table;
+  RunOptions options;
+  bool resumes = false;
+  std::unique_ptr<Wiring> wiring;
+  Run run;
+  Trainer trainer;
+};
+
+// Whether the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not read.
+using Resumes = std::function<bool(const RunOptions& options, const std::string& output)>;
+
+// default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the table's.
+std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
+                                  const std::atomic<int>& stop, const Resumes& resumes, int threads = 0);
+
+}  // namespace vernier

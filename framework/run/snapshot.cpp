@@ -1,0 +1,280 @@
+#include "snapshot.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/nn/module.h>
+#include <vernier/checksum.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "files/copy.h"
+#include "files/json.h"
+
+namespace vernier {
+
+namespace {
+
+// Monitors only look, and a checkpoint only keeps: a run may go on with others.
+bool is_part_of_the_numbers(const std::string& id) {
+  return !id.starts_with("monitor/") && !id.starts_with("checkpoint/");
+}
+
+std::string lines_of(const std::vector<Plugin*>& plugins) {
+  std::string lines;
+  for (const auto* plugin : plugins)
+    lines += plugin->id() + ' ' + (plugin->version().empty() ? "?" : plugin->version()) + '\n';
+  return lines;
+}
+
+std::string ids_of(const std::vector<Plugin*>& plugins) {
+  std::string ids;
+  for (const auto* plugin : plugins) ids += (ids.empty() ? "" : " ") + plugin->id();
+  return ids;
+}
+
+at::Generator generator(c10::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+std::string shape_of(const torch::Tensor& tensor) {
+  return c10::str(tensor.scalar_type(), " ", tensor.sizes());
+}
+
+void refuse_another_model(const Tensors& saved, const Tensors& live) {
+  const std::string of_another = ": it is a checkpoint of another model; resume with the configuration that wrote it";
+  for (const auto& [name, tensor] : live) {
+    const auto found = saved.find(name);
+    if (found == saved.end()) refuse("the checkpoint has no tensor '" + name + "'" + of_another);
+    if (found->second.sizes() != tensor.sizes()) {
+      refuse("'" + name + "' is " + shape_of(found->second) + " in the checkpoint and " + shape_of(tensor) +
+             " in this model" + of_another);
+    }
+  }
+  for (const auto& [name, tensor] : saved) {
+    if (live.count(name) == 0) refuse("the checkpoint's '" + name + "' is not in this model" + of_another);
+  }
+}
+
+// What keeps a run from going on bit for bit, each as "threads was 1 and is 2".
+class Differences {
+ public:
+  void compare(const std::string& what, const std::string& before, const std::string& now) {
+    if (before != now) add(what + " was " + before + " and is " + now);
+  }
+  void add(const std::string& difference) { all_ += (all_.empty() ? "" : "; ") + difference; }
+  const std::string& text() const { return all_; }
+
+ private:
+  std::string all_;
+};
+
+void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& differences) {
+  std::string first;
+  std::int64_t more = -1;
+  for (const auto& [name, tensor] : live) {
+    const auto before = saved.at(name).scalar_type();
+    if (before == tensor.scalar_type()) continue;
+    if (++more == 0) first = c10::str("'", name, "' was ", before, " and is ", tensor.scalar_type());
+  }
+  if (more >= 0) differences.add(first + (more > 0 ? c10::str(" (and ", more, " more)") : ""));
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+void compare_plugins(const std::vector<std::string>& before, const std::vector<std::string>& now,
+                     Differences& differences) {
+  std::vector<std::string> saved, live;
+  std::ranges::copy_if(before, std::back_inserter(saved), is_part_of_the_numbers);
+  std::ranges::copy_if(now, std::back_inserter(live), is_part_of_the_numbers);
+  const auto tell_missing = [&](const auto& from, const auto& in, const char* what) {
+    for (const auto& id : from) {
+      if (std::ranges::find(in, id) == in.end()) differences.add(id + what);
+    }
+  };
+  tell_missing(saved, live, " is not in this run");
+  tell_missing(live, saved, " is new in this run");
+  const bool has_same = std::ranges::is_permutation(saved, live);
+  if (has_same && saved != live) differences.add("the callbacks are in another order");
+}
+
+void compare_versions(const std::string& before, const std::string& now, Differences& differences) {
+  std::map<std::string, std::string> versions;
+  const auto saved = words_of(before), live = words_of(now);
+  for (std::size_t i = 0; i + 1 < saved.size(); i += 2) versions[saved[i]] = saved[i + 1];
+  for (std::size_t i = 0; i + 1 < live.size(); i += 2) {
+    const auto found = versions.find(live[i]);
+    if (found == versions.end() || !is_part_of_the_numbers(live[i])) continue;
+    differences.compare("the version of " + live[i], found->second, live[i + 1]);
+  }
+}
+
+void compare_options(const std::string& table, const Json& before, const Json& now, Differences& differences) {
+  if (before.value("use", Json()) != now.value("use", Json())) return;  // another plugin, which is told already
+  for (const auto& [key, value] : now.items()) {
+    differences.compare(table + "." + key, before.contains(key) ? before[key].dump() : "not there", value.dump());
+  }
+}
+
+// The length of a run, its folder and who looks at it may change.
+void compare_configurations(const Json& before, const Json& now, Differences& differences) {
+  const auto seed_of = [](const Json& all) { return all.value("run", Json::object()).value("seed", Json()).dump(); };
+  differences.compare("run.seed", seed_of(before), seed_of(now));
+  for (const auto& [role, table] : now.items()) {
+    if (role == "run" || !is_part_of_the_numbers(role + "/") || !before.contains(role)) continue;
+    const auto& other = before[role];
+    if (table.is_object() && other.is_object()) compare_options(role, other, table, differences);
+    for (std::size_t i = 0; table.is_array() && other.is_array() && i < std::min(table.size(), other.size()); ++i) {
+      compare_options(role + "." + table[i].value("use", ""), other[i], table[i], differences);
+    }
+  }
+}
+
+std::string device_of(const Run& run) {
+  return c10::DeviceTypeName(run.device.type(), true);
+}
+
+Differences differences(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
+                        const std::string& configuration) {
+  Differences found;
+  compare_plugins(words_of(snapshot.text("run/plugins")), words_of(ids_of(plugins)), found);
+  compare_versions(snapshot.text("run/versions"), lines_of(plugins), found);
+  if (snapshot.has("run/configuration") && !configuration.empty()) {
+    const auto saved = Json::parse(snapshot.text("run/configuration"), nullptr, /*allow_exceptions=*/false);
+    if (saved.is_object() && !saved.empty()) compare_configurations(saved, Json::parse(configuration), found);
+  }
+  found.compare("device", snapshot.text("run/device"), device_of(run));
+  found.compare("threads", std::to_string(snapshot.integer("run/threads")), std::to_string(at::get_num_threads()));
+  found.compare("LibTorch", snapshot.text("run/libtorch"), TORCH_VERSION);
+  found.compare("processor", snapshot.text("run/processor"), at::get_cpu_capability());
+  return found;
+}
+
+Tensors take_out(State& snapshot, const std::string& prefix) {
+  Tensors taken;
+  for (auto& [name, tensor] : snapshot.tensors) {
+    if (name.starts_with(prefix)) taken[name.substr(prefix.size())] = std::move(tensor);
+  }
+  std::erase_if(snapshot.tensors, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  return taken;
+}
+
+// A monitor only looks, so one that cannot save or load is reported, and the run goes on.
+template <class Body>
+void named(const Plugin& plugin, const char* doing, const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    if (!plugin.id().starts_with("monitor/")) rethrow_naming(plugin.id(), doing, Error::Kind::training);
+    log(Level::warning, plugin.id() + doing, caught().message + " (the run goes on)");
+  }
+}
+
+}  // namespace
+
+Tensors model_tensors(const torch::nn::Module& model) {
+  Tensors tensors;
+  for (const auto& entry : model.named_parameters()) tensors[entry.key()] = entry.value();
+  for (const auto& entry : model.named_buffers()) tensors[entry.key()] = entry.value();
+  return tensors;
+}
+
+State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration) {
+  State state;
+  if (!configuration.empty()) state.put("run/configuration", configuration);
+  for (const auto& [name, tensor] : model_tensors(*run.model)) state.put("model/" + name, tensor.detach());
+  for (const auto* plugin : plugins) {
+    named(*plugin, " while it was saved", [&] { state.put("plugin/" + plugin->id(), plugin->save()); });
+  }
+  state.put("run/plugins", ids_of(plugins));
+  state.put("run/versions", lines_of(plugins));
+  state.put("run/libtorch", std::string(TORCH_VERSION));
+  state.put("run/processor", at::get_cpu_capability());
+  state.put("run/step", run.step);
+  state.put("run/updates", run.updates);
+  state.put("run/epoch", run.epoch);
+  state.put("run/samples", run.samples);
+  state.put("run/tokens", run.tokens);
+  state.put("run/batches_drawn", run.batches_drawn);
+  state.put("run/last_update", static_cast<std::int64_t>(run.last_update));
+  state.put("run/device", device_of(run));
+  state.put("run/threads", static_cast<std::int64_t>(at::get_num_threads()));
+  state.put("random/cpu", generator(torch::kCPU).get_state().clone());
+  if (!run.device.is_cpu()) state.put("random/device", generator(run.device).get_state().clone());
+  return state;
+}
+
+std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
+                       const std::string& configuration) {
+  auto found = differences(snapshot, run, plugins, configuration);
+  const auto saved = snapshot.part("model").tensors;
+  const auto live = model_tensors(*run.model);
+  refuse_another_model(saved, live);
+  compare_dtypes(saved, live, found);
+  return found.text();
+}
+
+void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration,
+                      bool allow_inexact) {
+  if (const auto found = inexact_by(snapshot, run, plugins, configuration); !found.empty()) {
+    const std::string text = "the run cannot go on bit for bit: " + found;
+    if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to go on all the same");
+    log(Level::warning, "resume", text + "; it goes on all the same");
+  }
+  restore_snapshot_quietly(std::move(snapshot), run, plugins);
+}
+
+void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
+  auto saved = take_out(snapshot, "model/");
+  const auto live = model_tensors(*run.model);
+  refuse_another_model(saved, live);
+  const auto step = snapshot.integer("run/step"), updates = snapshot.integer("run/updates"),
+             epoch = snapshot.integer("run/epoch"), samples = snapshot.integer("run/samples"),
+             tokens = snapshot.integer("run/tokens"), batches_drawn = snapshot.integer("run/batches_drawn"),
+             last_update = snapshot.integer("run/last_update");
+  const auto random = snapshot.tensor("random/cpu");
+  const auto ids = words_of(snapshot.text("run/plugins"));
+
+  const torch::NoGradGuard no_grad;
+  move_into(live, std::move(saved));
+  for (auto* plugin : plugins) {
+    const auto saved_by_it = snapshot.part("plugin/" + plugin->id());
+    const bool is_known = std::ranges::find(ids, plugin->id()) != ids.end();
+    if (is_known || !saved_by_it.tensors.empty()) {
+      named(*plugin, " while it was resumed", [&] { plugin->load(saved_by_it); });
+    }
+  }
+  run.step = step;
+  run.updates = updates;
+  run.epoch = epoch;
+  run.samples = samples;
+  run.tokens = tokens;
+  run.batches_drawn = batches_drawn;
+  run.last_update = static_cast<UpdateResult>(last_update);
+  generator(torch::kCPU).set_state(random);
+  if (!run.device.is_cpu() && snapshot.has("random/device")) {
+    generator(run.device).set_state(snapshot.tensor("random/device"));
+  }
+}
+
+std::string digest(const torch::nn::Module& model) {
+  Checksum checksum;
+  for (const auto& [name, tensor] : model_tensors(model)) {
+    const std::string head = name + '\0' + shape_of(tensor) + '\0';
+    checksum.add(head.data(), head.size());
+    const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
+    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
+  }
+  return checksum.digits();
+}
+
+}  // namespace vernier

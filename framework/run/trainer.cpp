@@ -1,0 +1,331 @@
+#include "trainer.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include <utility>
+
+#include "snapshot.h"
+
+namespace vernier {
+
+namespace {
+
+// A strategy that loses samples would train on something else than the user's batch, in silence.
+void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& batch) {
+  std::int64_t samples = 0;
+  for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
+  if (samples == batch.samples && !micro_batches.empty()) return;
+  throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+}
+
+std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
+  double all = 0;
+  for (const auto& micro_batch : micro_batches) {
+    if (!micro_batch.weight) return std::nullopt;
+    all += *micro_batch.weight;
+  }
+  if (!(all > 0)) throw Error("nothing in the batch has a weight: its samples are all padding");
+  return all;
+}
+
+// A mean over the micro-batch, times its share of the batch: by weight, else by samples. Differentiable.
+torch::Tensor weighted(const Run& run, const torch::Tensor& mean) {
+  const auto &part = run.micro_batch, &whole = run.batch;
+  if (part.samples == whole.samples) return mean;
+  if (part.weight && whole.weight) return mean * (*part.weight / *whole.weight);
+  return mean * (static_cast<double>(part.samples) / static_cast<double>(whole.samples));
+}
+
+void add_loss(Run& run) {
+  const auto part = weighted(run, run.micro_batch_loss.detach().to(torch::kFloat32));
+  run.loss = run.loss.defined() ? run.loss + part : part;
+}
+
+// What one of several passes found counts for all of them.
+void join(torch::Tensor& flag, const torch::Tensor& before) {
+  if (before.defined() && flag.defined()) flag = torch::maximum(before, flag);
+}
+
+}  // namespace
+
+Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
+    : wiring_(wiring),
+      bus_(wiring.bus),
+      task_(wiring.task, called_),
+      precision_(wiring.precision, called_),
+      scaler_(wiring.scaler, called_),
+      accumulation_(wiring.accumulation, called_),
+      optimizer_(wiring.optimizer, called_),
+      checkpoint_(wiring.checkpoint, called_),
+      distributed_(wiring.distributed, called_),
+      validate_every_(validate_every),
+      stop_(stop),
+      transaction_(wiring) {}
+
+// One update: roles are called, listeners observe (see the comment over Event). Control says what the stages are for.
+void Trainer::step(Run& run, Until until) {
+  begin_step(run);
+  transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
+  skip_dropped_batches(run);
+  bus_.emit(Event::StepBegin, run);
+  run.batch = next_batch(run);
+  transaction_.mark(Stage::batch, run);
+  compute_gradients(run);  // out of memory: back to Stage::batch, in smaller micro-batches
+  if (until == Until::gradients) return;
+  transaction_.gradients_computed(run);
+  update_log_.look(run);
+  bus_.emit(Event::GradientsReady, run);  // listeners clip, measure, veto
+  divide_gradients(run);
+  transaction_.mark(Stage::gradients, run);
+  do {
+    optimizer_->step(run);    // changes nothing where run.skip_update is set
+    precision_->commit(run);  // master weights into the model's
+    bus_.emit(Event::UpdateDone, run);
+  } while (transaction_.rolled_back());  // once more, skipped
+  transaction_.commit();
+  scaler_->update(run);
+  finish_step(run);
+  bus_.emit(Event::StepEnd, run);
+}
+
+void Trainer::begin_step(Run& run) {
+  run.batch = run.micro_batch = {};  // their memory is free for the next ones
+  run.metrics.clear();
+  run.learning_rate_factor = 1.0;
+  run.non_finite_reported = false;
+  run.grad_norm.reset();
+  run.swapped = report_swaps(wiring_, run);
+  if (rewound_from_ >= 0) run.notice("rewound", {{"from", rewound_from_}, {"to", run.step}});
+}
+
+void Trainer::compute_gradients(Run& run, Tries tries) {
+  tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
+  distributed_->all_reduce(run);
+  precision_->collect(run);
+  scaler_->unscale(run);
+  run.skip_update = run.found_inf;
+}
+
+// However many micro-batches there are, their gradients add up to those of the whole batch's mean.
+void Trainer::compute_micro_batches(Run& run) {
+  for (auto& parameter : run.parameters) {
+    parameter.model.mutable_grad().reset();
+    parameter.master.mutable_grad().reset();
+  }
+  for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale, &run.scaled_norm}) result->reset();
+  const auto micro_batches = accumulation_->split(run.batch);
+  refuse_half_a_batch(micro_batches, run.batch);
+  run.batch.weight = weight_of(micro_batches);
+  for (const Batch& micro_batch : micro_batches) {
+    if (micro_batch.weight == 0) continue;
+    if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
+    run.micro_batch = micro_batch.to(run.device);
+    bus_.emit(Event::BatchReady, run);
+    run.micro_batch_loss = forward([&] { return task_->loss(run.micro_batch); });
+    if (!run.micro_batch_loss.requires_grad()) {
+      called_ = wiring_.task.get();
+      throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+    }
+    bus_.emit(Event::LossReady, run);
+    add_loss(run);
+    backward(scaler_->scale(weighted(run, run.micro_batch_loss)));
+    run.micro_batch_loss.reset();
+    refuse_too_much_memory(run);
+  }
+  run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
+  if (run.micro_batches == 1 && gathered_ == 1) return;
+  run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
+  run.metrics.set("batch", static_cast<double>(run.batch.samples));
+}
+
+// A batch that runs out of memory is tried again in smaller micro-batches, from the same state; by all ranks or none.
+void Trainer::compute_micro_batches_that_fit(Run& run) {
+  for (;;) {
+    std::string trouble;  // of this rank
+    const Plugin* culprit = nullptr;
+    try {
+      compute_micro_batches(run);
+    } catch (...) {
+      if (!is_out_of_memory(std::current_exception())) throw;
+      trouble = caught().message;
+      culprit = called_;
+    }
+    const bool fits = trouble.empty(), can_retry = transaction_.is_wanted(Stage::batch);
+    if (can_retry ? distributed_->all_reduce_min(fits) == 1 : fits) return;
+    run.micro_batch_loss.reset();
+    const auto failed = run.micro_batch;
+    if (can_retry) transaction_.roll_back(Stage::batch, run);
+    run.micro_batch = failed;
+    if (!accumulation_->shrink(run)) {
+      called_ = culprit;
+      throw Error((trouble.empty() ? "another rank ran out of memory" : trouble) +
+                  (failed.samples > 1 ? "; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"
+                                      : "; a single sample is too much: compute activations again ([task] recompute), or "
+                                        "raise [run] memory_limit where there is one"));
+    }
+    if (!run.device.is_cpu()) at::accelerator::emptyCache();
+  }
+}
+
+// LibTorch stops at a limit on a CPU alone.
+void Trainer::refuse_too_much_memory(const Run& run) {
+  const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
+  if (limit == 0) return;
+  const auto peak = allocated_memory(run.device).peak;
+  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a micro-batch of ", run.micro_batch.samples, " samples took ", memory_text(peak),
+                   ", and the limit is ", memory_text(limit));
+}
+
+// What fails after the task has answered is the precision policy's.
+torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
+  return precision_->forward([&] {
+    auto loss = body();
+    called_ = wiring_.precision.get();
+    return loss;
+  });
+}
+
+// The graph is the task's: what fails in its backward pass is told as the task's.
+void Trainer::backward(const torch::Tensor& loss) {
+  called_ = wiring_.task.get();
+  loss.backward();
+}
+
+// For an optimizer that does not divide by run.grad_scale in its own pass.
+void Trainer::divide_gradients(Run& run) {
+  if (!optimizer_->divides_gradients()) run.gradients();
+}
+
+// The same as in step(), for a rerun or a replay of the update.
+void Trainer::update(Run& run) {
+  optimizer_->step(run);
+  precision_->commit(run);
+}
+
+void Trainer::finish_step(Run& run) {
+  rewound_from_ = -1;
+  run.grad_scale.reset();  // the optimizer has divided, in memory or not
+  run.batches_drawn += gathered_;
+  run.samples += run.batch.samples;
+  run.tokens += run.batch.tokens;
+  best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
+  update_log_.count(run, precision_->is_mixed());
+}
+
+void Trainer::skip_dropped_batches(Run& run) {
+  while (snapshots_.is_dropped(run.batches_drawn)) {
+    task_->next();
+    run.batches_drawn += 1;
+    end_epoch(run);
+  }
+}
+
+// An update does not go over the end of an epoch.
+Batch Trainer::next_batch(Run& run) {
+  run.batches = gathered_ = 1;
+  if (replayed_) return replayed_();
+  if (!accumulation_->gathers()) {
+    auto batch = task_->next();
+    samples_of_batch_ = std::max(samples_of_batch_, batch.samples);
+    return batch;
+  }
+  const auto samples = samples_of_batch(run);
+  const auto wanted = accumulation_->batches_per_update(run.step, run.epoch, samples);
+  std::vector<Batch> batches;
+  auto next = run.batches_drawn;
+  do {
+    auto batch = task_->next();
+    if (!snapshots_.is_dropped(next)) batches.push_back(std::move(batch));
+    next += 1;
+  } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
+  gathered_ = next - run.batches_drawn;
+  run.batches = static_cast<std::int64_t>(batches.size());
+  return Batch::concatenated(batches);
+}
+
+// Of a whole batch, which the first one is: drawn, and put back.
+std::int64_t Trainer::samples_of_batch(Run& run) {
+  if (samples_of_batch_ > 0) return samples_of_batch_;
+  Scope scope;
+  scope.plugins = {wiring_.task.get()};
+  Savepoint before;
+  before.take(run, scope);
+  samples_of_batch_ = task_->next().samples;
+  before.restore(run);
+  return samples_of_batch_;
+}
+
+torch::Tensor Trainer::recompute(Run& run) {
+  const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
+  const auto* caller = called_;
+  precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
+  compute_gradients(run, Tries::once);
+  run.gradients();
+  called_ = caller;
+  join(run.found_inf, found_inf);
+  join(run.skip_update, skip_update);
+  return std::exchange(run.loss, loss);
+}
+
+void Trainer::dry_run(Run& run) {
+  in_step_ = true;
+  attributed(run, [&] {
+    step(run, Until::gradients);
+    run.gradients();
+  });
+  in_step_ = false;
+}
+
+// What plugins know of a step without saving it they learn at StepBegin; what they change there is the snapshot's. The
+// task's own memory is its place in the data, which may be gone: the batch is there.
+void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
+  auto plugins = wiring_.plugins();
+  try {
+    wiring_.task->load(snapshot.part("plugin/" + wiring_.task->id()));
+  } catch (...) {
+    log(Level::error, wiring_.task->id(), caught().message + " (the batch is the capsule's: it is replayed all the same)");
+    std::erase(plugins, wiring_.task.get());
+  }
+  restore_snapshot_quietly(snapshot, run, plugins);
+  transaction_.take_no_copies();
+  replayed_ = [&] {
+    restore_snapshot_quietly(snapshot, run, plugins);
+    begin();
+    return batch;
+  };
+  in_step_ = true;
+  attributed(run, [&] { step(run, Until::gradients); });
+  in_step_ = false;
+  replayed_ = nullptr;
+}
+
+void Trainer::replay_update(Run& run, const std::function<void()>& begin) {
+  in_step_ = true;
+  attributed(run, [&] {
+    transaction_.gradients_computed(run);
+    bus_.emit(Event::GradientsReady, run);
+    divide_gradients(run);
+    begin();
+    update(run);
+  });
+  in_step_ = false;
+}
+
+void Trainer::attributed(const Run& run, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    const std::string when = in_step_       ? " in step " + std::to_string(run.step + 1)
+                             : run.step > 0 ? " after step " + std::to_string(run.step)
+                                            : "";
+    const std::string who = called_ != nullptr ? called_->id() : "trainer";
+    // What a person wrote is to be changed: say where.
+    const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
+    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
+  }
+}
+
+}  // namespace vernier

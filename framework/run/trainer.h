@@ -1,0 +1,176 @@
+// The training loop. Trainer::step is the function to read first.
+#pragma once
+
+#include <vernier/roles.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "snapshot_ring.h"
+#include "transaction.h"
+#include "update_log.h"
+#include "wiring/swap.h"
+#include "wiring/wiring.h"
+
+namespace vernier {
+
+// A role and its name: the plugin that was called last is named when something throws.
+template <class T>
+class Role {
+ public:
+  Role(const std::unique_ptr<T>& plugin, const Plugin*& called) : plugin_(plugin), called_(called) {}
+  T* operator->() const {
+    called_ = plugin_.get();
+    return plugin_.get();
+  }
+
+ private:
+  const std::unique_ptr<T>& plugin_;  // that the wiring has now: it may be swapped
+  const Plugin*& called_;
+};
+
+// How a run went, for summary.json.
+struct Outcome {
+  double seconds = 0;      // of the steps, without validation and checkpoints
+  std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
+  std::int64_t samples = 0, tokens = 0;
+  std::int64_t micro_batches = 0;
+  std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
+  std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
+  std::optional<double> validation_loss, best_validation_loss;  // last and lowest
+  int signal = 0;                                               // that ended the run early, or 0
+  std::optional<std::string> error;                             // that ended it
+};
+
+// Main thread only.
+class Trainer {
+ public:
+  // validate_every: 0 validates after the last step only. stop: a signal's number ends the run after the current step.
+  Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
+
+  // Whether a step that fails before its update is undone, and the run saved; true unless it is called.
+  void undo_failed_steps(bool undo) { transaction_.undo_failed_steps(undo); }
+
+  // Builds model, data and states: everything but training. Sets run.steps from `epochs` where that is not 0. init:
+  // changes the new model before anything is made from it. Returns early where a signal came.
+  void prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init = {});
+
+  // Gives the resolved configuration, a JSON object: part of each snapshot, and compared on resume.
+  void describe(std::function<std::string()> configuration) { configuration_ = std::move(configuration); }
+
+  // Continues where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
+  void resume(Run& run, State snapshot, bool allow_inexact = false);
+
+  // Whether nothing is left to do.
+  bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
+
+  // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and where something throws between two
+  // steps or before the update of one; on a CPU none of weights that are not finite. An exception is emitted as RunFailed
+  // and rethrown with plugin and step.
+  Outcome train(Run& run);
+
+  // What train() returned, or where it threw what is known then.
+  const Outcome& outcome() const { return outcome_; }
+
+  // Where a step ends. gradients: when they are computed, for dry_run and replay; nothing uses them then.
+  enum class Until { end, gradients };
+  void step(Run& run, Until until = Until::end);
+
+  // A step up to its gradients, for `vernier check`.
+  void dry_run(Run& run);
+
+  // The same in a prepared run for `vernier replay`: of this batch, from a snapshot that was taken when it had come. begin:
+  // called when the run is as it was then.
+  void replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin);
+  // After that: its update. begin: called before the optimizer's step.
+  void replay_update(Run& run, const std::function<void()>& begin);
+
+  // Other plugins for some roles, between two steps; see swap.h.
+  void swap(Run& run, const Table& roles);
+
+ private:
+  friend class TrainerControl;
+  enum class Tries { once, smaller };  // smaller: micro-batches that run out of memory are split again
+  void begin_step(Run& run);
+  void skip_dropped_batches(Run& run);
+  Batch next_batch(Run& run);
+  void compute_gradients(Run& run, Tries tries = Tries::smaller);
+  void compute_micro_batches(Run& run);
+  void compute_micro_batches_that_fit(Run& run);
+  void refuse_too_much_memory(const Run& run);
+  torch::Tensor forward(const std::function<torch::Tensor()>& body);
+  void backward(const torch::Tensor& loss);
+  void divide_gradients(Run& run);
+  void update(Run& run);
+  void finish_step(Run& run);
+  torch::Tensor recompute(Run& run);
+
+  static void name_parameters(Run& run);
+  std::int64_t samples_of_batch(Run& run);
+  std::int64_t steps_of(std::int64_t epochs, Run& run);
+  void prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init);
+
+  void loop(Run& run);
+  void count_outcome(const Run& run);
+  void complete_outcome(const Run& run);
+  void conclude(Run& run);
+  void end_epoch(Run& run);
+  bool validate(Run& run);
+  torch::Tensor validation_loss(Run& run);
+  State snapshot(const Run& run);
+  void save(Run& run);
+  void load(Run& run, const State& own);
+  void rewind(Run& run);
+  void undo_failed_step(Run& run);
+  void save_what_is_whole(Run& run);
+  static bool is_spoiled(const Run& run);
+  void save_unless_spoiled(Run& run);
+  std::string configuration() const { return configuration_ ? configuration_() : ""; }
+  static void begin_metrics(Run& run);
+  void swap_what_is_asked(Run& run);
+  void attributed(const Run& run, const std::function<void()>& body);
+
+  Wiring& wiring_;
+  Bus& bus_;
+  const Plugin* called_ = nullptr;
+  Role<Task> task_;
+  Role<Precision> precision_;
+  Role<Scaler> scaler_;
+  Role<Accumulation> accumulation_;
+  Role<Optimizer> optimizer_;
+  Role<Checkpoint> checkpoint_;
+  Role<Distributed> distributed_;
+
+  std::int64_t validate_every_;
+  const std::atomic<int>& stop_;
+  BuiltModel built_;
+  Transaction transaction_;
+  SnapshotRing snapshots_;
+  UpdateLog update_log_;
+  std::unique_ptr<Control> control_;
+
+  // What plugins asked for through Control, until it is done.
+  struct Requests {
+    Table swap;
+    Plugin* rewinder = nullptr;
+    std::int64_t back = 0, drop = 0;
+    std::string also;
+    const Plugin* failing = nullptr;
+    std::string why;
+  } requests_;
+
+  std::function<Batch()> replayed_;  // in the place of the task's next batch
+  std::int64_t saved_step_ = -1;
+  std::int64_t rewound_from_ = -1;  // the step that the run went back from, until the next step reports it
+  std::int64_t gathered_ = 1;       // batches of the task in the last step's
+  std::int64_t samples_of_batch_ = 0;
+  bool in_step_ = false;
+  bool is_whole_ = false;        // the state is that of finished steps: it may be saved
+  bool validation_due_ = false;  // after the last step, and not done
+  std::function<std::string()> configuration_;
+  torch::Tensor best_loss_;
+  Outcome outcome_;
+};
+
+}  // namespace vernier

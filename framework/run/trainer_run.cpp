@@ -1,0 +1,303 @@
+// The life of a run around its steps: going on, going back, validations, checkpoints, the end.
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "snapshot.h"
+#include "trainer.h"
+
+namespace vernier {
+
+void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
+  const auto own = snapshot.part("trainer");
+  if (own.has("swaps")) swap_again(wiring_, run, built_, own.text("swaps"));
+  called_ = nullptr;
+  restore_snapshot(std::move(snapshot), run, wiring_.plugins(), configuration(), allow_inexact);
+  if (own.has("asked")) requests_.swap = asked_again(own.text("asked"));
+  load(run, own);
+  snapshots_.load(own.part("rewind"));
+  transaction_.rewire();
+  saved_step_ = run.step;
+}
+
+// What a snapshot has of the trainer itself.
+void Trainer::load(Run& run, const State& own) {
+  validation_due_ = own.has("validation_due");
+  if (own.has("samples_of_batch")) samples_of_batch_ = own.integer("samples_of_batch");
+  rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
+  update_log_.load(own);
+  if (own.has("amp/total_steps")) run.amp.load(own.part("amp"));
+  run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
+  best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
+  const auto real = [&](const char* name) {
+    return own.has(name) ? std::optional(own.real(name)) : std::optional<double>();
+  };
+  outcome_.validation_loss = real("validation_loss");
+  outcome_.best_validation_loss = real("best_validation_loss");
+}
+
+// Between two steps. Of the asker's memory only the entries below `also`/ come from the snapshot.
+void Trainer::rewind(Run& run) {
+  const auto [ignored, asker, back, drop, also, failing, why] = std::exchange(requests_, {});
+  const auto given_up = run.step;
+  auto snapshot = snapshots_.back_to(run.step - back);
+  snapshots_.drop(run.batches_drawn - 1, drop * run.batches);
+  is_whole_ = false;
+  const auto own = "plugin/" + asker->id() + "/", shared = own + also + "/";
+  std::erase_if(snapshot.tensors, [&](const auto& entry) {
+    return entry.first.starts_with(own) && (also.empty() || !entry.first.starts_with(shared));
+  });
+  for (const auto& [name, tensor] : asker->save().tensors) {
+    if (also.empty() || !name.starts_with(also + "/")) snapshot.put(own + name, tensor);
+  }
+  restore_snapshot_quietly(snapshot, run, wiring_.plugins());  // of this run, or let in where it was resumed
+  load(run, snapshot.part("trainer"));
+  is_whole_ = true;
+  saved_step_ = -1;
+  rewound_from_ = given_up;
+}
+
+Outcome Trainer::train(Run& run) {
+  try {
+    attributed(run, [&] { loop(run); });
+  } catch (...) {
+    const auto failure = std::current_exception();
+    if (transaction_.can_undo()) undo_failed_step(run);
+    save_what_is_whole(run);
+    try {
+      bus_.emit(Event::RunFailed, run);
+    } catch (...) {
+      log(Level::error, "RunFailed", caught().message);
+    }
+    try {
+      outcome_.error = caught().message;
+      complete_outcome(run);
+    } catch (...) {
+      log(Level::error, "trainer", "what became of the run is not known in full: " + caught().message);
+    }
+    std::rethrow_exception(failure);
+  }
+  complete_outcome(run);
+  return outcome_;
+}
+
+void Trainer::complete_outcome(const Run& run) {
+  const auto last = update_log_.last();  // on a GPU it is known only now
+  outcome_.updates = run.updates + (last && !is_skipped(last->result) ? 1 : 0);
+  if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
+  if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
+}
+
+// The run ends, and saving it must not fail for the same reason. What the step reported stays.
+void Trainer::undo_failed_step(Run& run) {
+  try {
+    limit_memory(run.device, 0);
+    auto notices = std::move(run.notices);
+    transaction_.roll_back(Stage::begin, run);
+    run.notices = std::move(notices);
+    requests_ = {};
+    is_whole_ = true;
+  } catch (...) {
+    log(Level::warning, "trainer", "the step cannot be undone, and is not saved: " + caught().message);
+  }
+}
+
+// The order in which monitors show them is that of their first use, and not every step of a run has them.
+void Trainer::begin_metrics(Run& run) {
+  run.metrics = {};
+  run.metrics.set("micro_batches", 0.0);
+  run.metrics.set("batch", 0.0);
+  run.metrics.clear();
+}
+
+void Trainer::loop(Run& run) {
+  using Clock = std::chrono::steady_clock;
+  begin_metrics(run);
+  bus_.emit(Event::RunBegin, run);
+  if (validation_due_) {
+    saved_step_ = -1;  // what is saved there lacks the validation
+    conclude(run);
+  } else {
+    swap_what_is_asked(run);
+  }
+  if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
+  while (run.step < run.steps && stop_ == 0) {
+    is_whole_ = false;
+    const auto start = Clock::now();
+    in_step_ = true;
+    step(run);
+    in_step_ = false;
+    const bool last = run.step + 1 == run.steps;
+    validation_due_ = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
+    if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
+    outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    count_outcome(run);
+    run.notices.clear();  // every listener has seen them
+    run.step += 1;
+    conclude(run);
+  }
+  outcome_.signal = is_finished(run) ? 0 : stop_.load();
+  if (saved_step_ != run.step) save_unless_spoiled(run);
+  update_log_.conclude(run);
+  bus_.emit(Event::RunEnd, run);
+}
+
+void Trainer::count_outcome(const Run& run) {
+  outcome_.steps += 1;
+  outcome_.samples += run.batch.samples;
+  outcome_.tokens += run.batch.tokens;
+  outcome_.micro_batches += run.micro_batches;
+}
+
+// What comes after a step: a validation, the end of an epoch, a checkpoint.
+void Trainer::conclude(Run& run) {
+  is_whole_ = true;
+  if (requests_.rewinder != nullptr) return rewind(run);
+  if (!requests_.swap.empty()) requests_.failing = nullptr;
+  const bool is_validated = !validation_due_ || validate(run);
+  if (is_validated) {
+    validation_due_ = false;
+    end_epoch(run);
+  }
+  if (requests_.failing != nullptr) {
+    called_ = std::exchange(requests_.failing, nullptr);
+    throw Error(requests_.why);
+  }
+  if (!is_validated) return;
+  swap_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
+  if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
+  if (checkpoint_->due(run)) save_unless_spoiled(run);
+}
+
+void Trainer::end_epoch(Run& run) {
+  if (run.batches_drawn / task_->batches_per_epoch() == run.epoch) return;
+  const bool was_whole = std::exchange(is_whole_, false);
+  bus_.emit(Event::EpochEnd, run);
+  run.epoch += 1;
+  is_whole_ = was_whole;
+}
+
+// False where a signal cut it short: it is repeated on resume, so a resumed run is the run that was not stopped.
+bool Trainer::validate(Run& run) {
+  if (run.is_stopping()) return false;
+  // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
+  for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
+  const auto restore = [&] {
+    for (auto& [module, training] : modes) module->train(training);
+  };
+  run.model->eval();
+  torch::Tensor loss;
+  try {
+    loss = validation_loss(run);
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+  if (run.is_stopping()) return false;
+  if (!loss.defined()) return true;
+  const double value = loss.item<double>();
+  run.metrics.set("validation_loss", value);
+  outcome_.validation_loss = value;
+  outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
+  bus_.emit(Event::Validated, run);
+  return true;
+}
+
+// The task's, within the validations of the callbacks.
+torch::Tensor Trainer::validation_loss(Run& run) {
+  const torch::NoGradGuard no_grad;
+  std::function<torch::Tensor()> body = [&] { return forward([&] { return task_->validate(run); }); };
+  for (const auto& callback : wiring_.callbacks) {
+    body = [this, &run, &callback, inner = std::move(body)] {
+      called_ = callback.get();
+      return callback->validate(run, [&] {
+        auto loss = inner();
+        called_ = callback.get();
+        return loss;
+      });
+    };
+  }
+  return body();
+}
+
+State Trainer::snapshot(const Run& run) {
+  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
+  // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
+  State late;
+  update_log_.save(late);
+  snapshot.put("trainer", late);
+  if (const auto swaps = text_of_swaps(wiring_); !swaps.empty()) snapshot.put("trainer/swaps", swaps);
+  snapshot.put("trainer/amp", run.amp.state());
+  if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
+  if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
+  if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);
+  if (outcome_.best_validation_loss) snapshot.put("trainer/best_validation_loss", *outcome_.best_validation_loss);
+  if (!requests_.swap.empty()) snapshot.put("trainer/asked", text_of_asked(requests_.swap));
+  if (samples_of_batch_ > 0) snapshot.put("trainer/samples_of_batch", samples_of_batch_);
+  if (rewound_from_ >= 0) snapshot.put("trainer/rewound_from", rewound_from_);
+  if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
+  return snapshot;
+}
+
+void Trainer::save(Run& run) {
+  auto whole = snapshot(run);
+  whole.put("trainer/rewind", snapshots_.save());
+  checkpoint_->write(whole, run);
+  saved_step_ = run.step;
+}
+
+// It would be the newest, from which the run is gone on with, and older ones make room for it.
+bool Trainer::is_spoiled(const Run& run) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : run.parameters) {
+    if (parameter.best().isfinite().all().item<bool>()) continue;
+    log(Level::warning, "trainer",
+        c10::str("no checkpoint is made after step ", run.step, ": ", parameter.name, " is not finite"));
+    return true;
+  }
+  return false;
+}
+
+// Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them. On a
+// GPU the host would wait for the update, and a save holds it up for its copy alone.
+void Trainer::save_unless_spoiled(Run& run) {
+  const bool is_suspect = !run.results_are_late && run.loss.defined() && !std::isfinite(run.loss.item<double>());
+  if (!is_suspect || !is_spoiled(run)) save(run);
+}
+
+// Hours of training need not be lost with a step that failed, where what it worked on is whole.
+void Trainer::save_what_is_whole(Run& run) {
+  const bool is_new = run.step > 0 && run.step != saved_step_;
+  if (!is_whole_ || !is_new || called_ == wiring_.checkpoint.get()) return;
+  if (is_spoiled(run)) return;
+  try {
+    save(run);
+  } catch (...) {
+    log(Level::error, "checkpoint after the failure", caught().message);
+  }
+}
+
+void Trainer::swap(Run& run, const Table& roles) {
+  called_ = nullptr;  // who was called last may be gone then
+  try {
+    vernier::swap(wiring_, run, built_, roles);
+  } catch (...) {
+    const auto [text, kind] = caught();
+    std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step), kind));
+  }
+  begin_metrics(run);  // those of others may come, in another order
+  snapshots_.clear();
+  transaction_.rewire();
+}
+
+void Trainer::swap_what_is_asked(Run& run) {
+  if (!requests_.swap.empty()) swap(run, std::exchange(requests_.swap, {}));
+}
+
+}  // namespace vernier

@@ -1,0 +1,103 @@
+#include "update_log.h"
+
+#include <ATen/ATen.h>
+#include <vernier/error.h>
+
+#include <cmath>
+#include <utility>
+
+namespace vernier {
+
+void UpdateLog::look(const Run& run) {
+  not_finite_.clear();
+  is_loss_bad_ = false;
+  if (run.results_are_late) return;  // the scaler's norms tell
+  is_loss_bad_ = !std::isfinite(run.loss.item<double>());
+  if (is_loss_bad_ || (run.found_inf.defined() && is_set(run.found_inf))) not_finite_ = run.non_finite_gradients();
+}
+
+void UpdateLog::count_one(Run& run, std::int64_t step, const KnownUpdate& update) {
+  run.last_update = update.result;
+  run.updates += is_skipped(update.result) ? 0 : 1;
+  if (update.result == UpdateResult::found_inf) run.amp.add_overflow();
+  if (!is_skipped(update.result)) return;
+  std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
+  const bool is_veto = update.result == UpdateResult::vetoed && update.gradients.empty();
+  details.emplace_back("reason", std::string(is_veto ? "vetoed" : "gradients not finite"));
+  if (!update.gradients.empty()) details.emplace_back("gradients", update.gradients);
+  run.notice("step_skipped", std::move(details));
+}
+
+void UpdateLog::count(Run& run, bool is_mixed) {
+  run.amp.add({.is_amp = is_mixed});
+  if (const auto before = last()) count_one(run, run.step, *before);
+  last_.reset();
+  if (!run.skip_update.defined()) {
+    count_one(run, run.step + 1, {});
+    if (is_loss_bad_ && !run.non_finite_reported) {
+      run.notice("non_finite", {{"step", run.step + 1}, {"what", std::string("loss")}});
+    }
+  } else if (run.results_are_late) {
+    send(run);
+  } else {
+    count_one(run, run.step + 1, now(run));
+  }
+  run.scaled_norms.reset();
+}
+
+void UpdateLog::conclude(Run& run) {
+  const auto update = last();
+  if (update && is_skipped(update->result)) count_one(run, run.step, *update);
+}
+
+KnownUpdate UpdateLog::now(const Run& run) {
+  if (!is_set(run.skip_update)) return {};
+  if (not_finite_.empty()) not_finite_ = run.non_finite_gradients();
+  const bool has_overflowed = run.found_inf.defined() && is_set(run.found_inf);
+  return {has_overflowed ? UpdateResult::found_inf : UpdateResult::vetoed, some_of(not_finite_)};
+}
+
+// In one tensor. Which gradients are not finite is known where the scaler has read each of them.
+void UpdateLog::send(const Run& run) {
+  auto numbers = at::stack({run.skip_update, run.found_inf.defined() ? run.found_inf : at::zeros_like(run.skip_update)});
+  sent_names_.clear();
+  if (run.scaled_norms.defined()) {
+    for (const auto& parameter : run.parameters) {
+      const auto& gradient = parameter.master.grad();
+      if (gradient.defined() && gradient.numel() > 0) sent_names_.push_back(parameter.name);
+    }
+    numbers = at::cat({numbers, run.scaled_norms.isfinite().logical_not().to(numbers.scalar_type())});
+  }
+  sent_.send(numbers);
+}
+
+std::optional<KnownUpdate> UpdateLog::last() {
+  const auto numbers = sent_.receive();
+  if (!numbers) return last_;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < sent_names_.size() && i + 2 < numbers->size(); ++i) {
+    if ((*numbers)[i + 2] != 0) names.push_back(sent_names_[i]);
+  }
+  const auto skipped = numbers->at(1) != 0 ? UpdateResult::found_inf : UpdateResult::vetoed;
+  last_ = KnownUpdate{numbers->at(0) != 0 ? skipped : UpdateResult::applied, some_of(names)};
+  return last_;
+}
+
+void UpdateLog::forget() {
+  sent_ = {};
+  last_.reset();
+}
+
+void UpdateLog::save(State& state) {
+  if (!last()) return;
+  state.put("last_update", static_cast<std::int64_t>(last_->result));
+  state.put("not_finite", last_->gradients);
+}
+
+void UpdateLog::load(const State& state) {
+  forget();
+  if (!state.has("last_update")) return;
+  last_ = KnownUpdate{static_cast<UpdateResult>(state.integer("last_update")), state.text("not_finite")};
+}
+
+}  // namespace vernier

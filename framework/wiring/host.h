@@ -1,0 +1,49 @@
+// Finds, checks, opens and constructs plugins by their names.
+#pragma once
+
+#include <vernier/abi.h>
+#include <vernier/options.h>
+#include <vernier/roles.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// Reads the descriptor from the ELF file without opening the library. Throws Error::Kind::plugin, naming the file, if
+// there is none or if it was built for another Vernier or LibTorch.
+Descriptor read_descriptor(const std::filesystem::path& file);
+
+class Host {
+ public:
+  // folders: they have files <role>/<name>.so, and are searched in this order.
+  explicit Host(std::vector<std::filesystem::path> folders) : folders_(std::move(folders)) {}
+
+  // name: a plugin of that role, or a file if it contains a slash. Checks the file and opens it for the rest of the
+  // process. Then constructs the plugin from its options, and refuses keys that it did not read.
+  template <class Role>
+  std::unique_ptr<Role> make(const std::string& name, Options& options) const {
+    // The cast is safe: VERNIER_PLUGIN takes the descriptor's role from Class::role, and make() compares it.
+    return std::unique_ptr<Role>(static_cast<Role*>(make(Role::role, name, options).release()));
+  }
+
+  // The same, with the role as text.
+  std::unique_ptr<Plugin> make(const std::string& role, const std::string& name, Options& options) const;
+
+  // Returns the plugin's file. Throws Error, with the nearest right name, if there is none.
+  std::filesystem::path find(const std::string& role, const std::string& name) const;
+
+  // Lists every plugin in the folders by reading the files only, sorted by "role/name".
+  struct Listed {
+    std::string role, name, version, trouble;  // trouble: why it cannot be used, or ""
+    std::filesystem::path file;
+  };
+  std::vector<Listed> list() const;
+
+ private:
+  std::vector<std::filesystem::path> folders_;
+};
+
+}  // namespace vernier

@@ -1,0 +1,247 @@
+#include "swap.h"
+
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <map>
+
+#include "config.h"
+
+namespace vernier {
+
+namespace {
+
+void refuse_other_roles(const Table& roles) {
+  const auto& known = swappable_roles();
+  for (const auto& [role, table] : roles) {
+    if (std::ranges::find(known, role) != known.end()) continue;
+    const auto near = nearest(role, known);
+    refuse(table.where + ": `" + role + "` cannot be swapped while a run runs; " +
+           (near.empty() ? "precision, scaler, accumulation, optimizer, checkpoint and distributed can"
+                         : "did you mean `" + near + "`?"));
+  }
+}
+
+// What must come back where an exchange is refused. Nothing is copied: tensors are given other data, not overwritten.
+class Before {
+ public:
+  Before(const Wiring& wiring, const Run& run, const BuiltModel& built) : bus_(wiring.bus), emulated_(run.emulated) {
+    for (const auto& [tensor, dtype] : built) data_.emplace_back(tensor, tensor.detach());
+    for (const auto& parameter : run.parameters) owned_.emplace_back(parameter.master, parameter.master.scalar_type());
+  }
+  void restore(Wiring& wiring, Run& run) {
+    wiring.bus = std::move(bus_);
+    run.emulated = emulated_;
+    for (std::size_t i = 0; i < owned_.size(); ++i) run.parameters[i].master = owned_[i].first;
+    for (auto& [tensor, data] : data_) tensor.set_data(data);
+  }
+  // The same policy again rounds nothing anew.
+  void restore_values() const {
+    const torch::NoGradGuard no_grad;
+    for (auto [tensor, data] : data_) tensor.copy_(data);
+  }
+  bool has_other_model() const {
+    return std::ranges::any_of(
+        data_, [](const auto& each) { return each.first.scalar_type() != each.second.scalar_type(); });
+  }
+  // A precision may put other tensors into the optimizer's hands, or another dtype into the same.
+  bool has_other_owned(const Run& run) const {
+    return !std::ranges::equal(owned_, run.parameters, [](const auto& before, const Parameter& now) {
+      return before.first.is_same(now.master) && before.second == now.master.scalar_type();
+    });
+  }
+
+ private:
+  Bus bus_;
+  std::string emulated_;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> data_;
+  std::vector<std::pair<torch::Tensor, torch::ScalarType>> owned_;
+};
+
+// What the precision before has not put back itself. The modules hold the tensors: they stay, and get other data.
+void put_back(Run& run, const BuiltModel& built) {
+  std::map<const c10::TensorImpl*, torch::Tensor> masters;
+  for (auto& parameter : run.parameters) {
+    if (!parameter.master.is_same(parameter.model)) masters[parameter.model.unsafeGetTensorImpl()] = parameter.master;
+    parameter.master = parameter.model;
+  }
+  for (auto [tensor, dtype] : built) {
+    const auto master = masters.find(tensor.unsafeGetTensorImpl());
+    if (master == masters.end() && tensor.scalar_type() == dtype) continue;
+    tensor.set_data((master == masters.end() ? tensor : master->second).detach().to(dtype));
+  }
+}
+
+void drop_gradients(Run& run) {
+  for (auto& parameter : run.parameters) {
+    parameter.model.mutable_grad().reset();
+    parameter.master.mutable_grad().reset();
+  }
+}
+
+bool is_same_table(const Value& a, const Value& b) {
+  return to_toml({{"table", a}}) == to_toml({{"table", b}});
+}
+
+// A plugin takes over what its own save() has too, by name, shape and dtype. One of the same table takes all, as where
+// a run is resumed, and so does an optimizer of the same name, for it makes its memory in its first step only.
+void hand_over(const State& saved, Plugin& to, bool all) {
+  State state = to.save();
+  bool is_any = false;
+  for (const auto& [name, tensor] : saved.tensors) {
+    const auto own = state.tensors.find(name);
+    const bool is_known = own != state.tensors.end() && own->second.sizes() == tensor.sizes() &&
+                          own->second.scalar_type() == tensor.scalar_type();
+    if (all || is_known) state.tensors[name] = tensor;
+    is_any = is_any || all || is_known;
+  }
+  if (is_any) to.load(state);
+}
+
+// A plugin that takes a role over: made, and at last in the wiring, with the one before in its place here.
+struct Takeover {
+  std::string role;
+  Made made;
+  Plugin* next = made.plugin.get();
+  std::string place = made.table.where;
+};
+
+std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
+  std::vector<Takeover> takeovers;
+  for (const auto& role : swappable_roles()) {
+    const auto table = roles.find(role);
+    if (table != roles.end()) takeovers.push_back({role, make(wiring.host, role, table->second)});
+  }
+  return takeovers;
+}
+
+// Into the wiring, or out of it again.
+void exchange_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
+  for (auto& takeover : takeovers) wiring.exchange(takeover.role, takeover.made);
+}
+
+// After exchange_places(): those that listen to gradients contradict an optimizer that frees them.
+void listen_and_refuse_contradictions(Wiring& wiring, const std::vector<Takeover>& takeovers) {
+  for (const auto& takeover : takeovers) wiring.bus.replace(*takeover.made.plugin, *takeover.next);
+  wiring.refuse_contradictions();
+}
+
+void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover& takeover) {
+  Plugin& old = *takeover.made.plugin;
+  try {
+    const State saved = old.save();
+    if (takeover.role == Precision::role) {
+      static_cast<const Precision&>(old).release(run);
+      run.emulated.clear();
+      put_back(run, built);
+    }
+    takeover.next->prepare(run);
+    const bool takes_all = takeover.role == Optimizer::role
+                               ? old.id() == takeover.next->id()
+                               : is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
+    hand_over(saved, *takeover.next, takes_all);
+  } catch (...) {
+    const auto& [id, place] = std::pair(takeover.next->id(), takeover.place);
+    auto [text, kind] = caught();
+    if (text.find(id) == std::string::npos) text.insert(0, id + " as it took over from " + old.id() + ": ");
+    if (!place.empty() && text.find(place) == std::string::npos) text.insert(0, place + ": ");
+    std::throw_with_nested(Error(text, kind));
+  }
+}
+
+}  // namespace
+
+BuiltModel built_model(const torch::nn::Module& model) {
+  BuiltModel built;
+  for (const auto& tensor : model.parameters()) built.emplace_back(tensor, tensor.scalar_type());
+  for (const auto& tensor : model.buffers()) built.emplace_back(tensor, tensor.scalar_type());
+  return built;
+}
+
+void try_swap(const Wiring& wiring, const Table& roles) {
+  refuse_other_roles(roles);
+  for (const auto& [role, table] : roles) (void)make(wiring.host, role, table);
+}
+
+void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles) {
+  refuse_other_roles(roles);
+  auto takeovers = make_all(wiring, roles);
+  const std::size_t asked = takeovers.size();
+  Before before(wiring, run, built);
+  const auto make_again = [&](const std::string& role, const Plugin& plugin) {
+    auto& again = takeovers.emplace_back(Takeover{role, make(wiring.host, role, wiring.table_of(plugin))});
+    wiring.exchange(again.role, again.made);
+    wiring.bus.replace(*again.made.plugin, *again.next);
+    take_over(wiring, run, built, again);
+  };
+  exchange_places(wiring, takeovers);
+  try {
+    listen_and_refuse_contradictions(wiring, takeovers);
+    drop_gradients(run);
+    for (const auto& takeover : takeovers) {
+      take_over(wiring, run, built, takeover);
+      const bool is_same = is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
+      if (is_same && takeover.role == Precision::role) before.restore_values();
+    }
+    if (roles.count(Scaler::role) == 0 && before.has_other_model()) make_again(Scaler::role, *wiring.scaler);
+    if (roles.count(Optimizer::role) == 0 && before.has_other_owned(run)) {
+      make_again(Optimizer::role, *wiring.optimizer);
+    }
+  } catch (...) {
+    exchange_places(wiring, takeovers);
+    before.restore(wiring, run);
+    throw;
+  }
+  for (std::size_t i = 0; i < asked; ++i) {
+    const auto& [role, old, next, place] = takeovers[i];
+    wiring.swaps.push_back({run.step, role, old.plugin->id(), next->id()});
+  }
+}
+
+std::vector<std::string> report_swaps(const Wiring& wiring, Run& run) {
+  std::vector<std::string> roles;
+  for (const auto& [step, role, from, to] : wiring.swaps) {
+    if (step != run.step) continue;
+    run.notice("policy_changed", {{"role", role}, {"from", from}, {"to", to}});
+    roles.push_back(role);
+  }
+  return roles;
+}
+
+std::string text_of_swaps(const Wiring& wiring) {
+  if (wiring.swaps.empty()) return "";
+  Table tables;
+  Array history;
+  for (const auto& [step, role, from, to] : wiring.swaps) {
+    history.push_back({Table{{"step", {step, ""}}, {"role", {role, ""}}, {"from", {from, ""}}, {"to", {to, ""}}}, ""});
+  }
+  for (const auto* plugin : wiring.plugins()) {
+    const auto role = plugin->id().substr(0, plugin->id().find('/'));
+    const bool was_swapped =
+        std::ranges::any_of(wiring.swaps, [&](const auto& each) { return each.role == role; });
+    if (was_swapped) tables[role] = wiring.table_of(*plugin);
+  }
+  return to_toml({{"tables", {std::move(tables), ""}}, {"history", {std::move(history), ""}}});
+}
+
+void swap_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::string& swaps) {
+  const auto saved = parse_toml(swaps, "the checkpoint");
+  swap(wiring, run, built, std::get<Table>(saved.at("tables").data));
+  wiring.swaps.clear();
+  for (const auto& entry : std::get<Array>(saved.at("history").data)) {
+    const auto& each = std::get<Table>(entry.data);
+    const auto text = [&](const char* key) { return std::get<std::string>(each.at(key).data); };
+    wiring.swaps.push_back({std::get<std::int64_t>(each.at("step").data), text("role"), text("from"), text("to")});
+  }
+}
+
+std::string text_of_asked(const Table& roles) {
+  return to_toml(roles);
+}
+
+Table asked_again(const std::string& text) {
+  return parse_toml(text, "the checkpoint");
+}
+
+}  // namespace vernier

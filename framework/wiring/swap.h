@@ -1,0 +1,38 @@
+// Replaces the plugins of some roles between two steps of a run. Callbacks, recovery and resuming all use this.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wiring.h"
+
+namespace vernier {
+
+// The dtypes in which the task built its parameters and buffers.
+using BuiltModel = std::vector<std::pair<torch::Tensor, torch::ScalarType>>;
+BuiltModel built_model(const torch::nn::Module& model);
+
+// Makes, attaches and prepares the plugins that the tables name. Then hands over the state of the old ones and destroys
+// them. A new precision gets the model as the task built it, with the values of the master weights. The optimizer is
+// also made anew if its tensors change, and the scaler if the model's dtype changes. If anything throws, wiring and run
+// are as before, and the error has the table's place.
+void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles);
+
+// Throws Error if a table is wrong by itself.
+void try_swap(const Wiring& wiring, const Table& roles);
+
+// Returns the roles whose plugin is new in this step, and writes the notice `policy_changed` for each.
+std::vector<std::string> report_swaps(const Wiring& wiring, Run& run);
+
+// Returns the swaps of a run for a snapshot, as TOML: the tables of the swapped roles, and the history. "" if there are
+// none.
+std::string text_of_swaps(const Wiring& wiring);
+// Repeats the swaps in the text_of_swaps() of an earlier wiring.
+void swap_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::string& swaps);
+
+// Swaps that were requested but not done yet, as text for a snapshot; and back.
+std::string text_of_asked(const Table& roles);
+Table asked_again(const std::string& text);
+
+}  // namespace vernier

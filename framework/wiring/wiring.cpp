@@ -1,0 +1,275 @@
+#include "wiring.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "files/json.h"
+
+namespace vernier {
+
+namespace {
+
+// What fills a role whose table is not given. Nothing here for task and optimizer: those are the user's choice.
+const std::vector<std::pair<std::string, std::string>>& roles_and_defaults() {
+  static const std::vector<std::pair<std::string, std::string>> roles = {
+      {Task::role, ""},      {Precision::role, "fp32"},     {Scaler::role, "none"},     {Accumulation::role, "fixed"},
+      {Optimizer::role, ""}, {Checkpoint::role, "rolling"}, {Distributed::role, "none"}};
+  return roles;
+}
+
+void refuse_unknown_tables(const Table& config) {
+  std::vector<std::string> known = {"run", Callback::role, Monitor::role};
+  for (const auto& [role, name] : roles_and_defaults()) known.push_back(role);
+  for (const auto& [key, value] : config) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const auto near = nearest(key, known);
+    refuse(value.where + ": `" + key + "` is no table of a run" +
+           (near.empty() ? "" : "; did you mean [" + near + "]?"));
+  }
+}
+
+// The table of a role that has exactly one plugin; its default's where it is not given.
+Value table_of(const Table& config, const std::string& role) {
+  const auto found = config.find(role);
+  Value value = found != config.end() ? found->second : Value{Table{}, ""};
+  for (const auto& [known, fallback] : roles_and_defaults()) {
+    if (known != role || fallback.empty()) continue;
+    // The default serves too where its options are given and its name is not.
+    if (auto* table = std::get_if<Table>(&value.data)) table->try_emplace("use", Value{fallback, ""});
+    return value;
+  }
+  if (found != config.end()) return value;
+  refuse("the configuration has no [" + role + "]; add one with use = \"…\"; `vernier plugins` lists what there is");
+}
+
+// The tables of a role that may have several plugins.
+Array tables_of(const Table& config, const std::string& role) {
+  const auto found = config.find(role);
+  if (found == config.end()) return {};
+  const auto* entries = std::get_if<Array>(&found->second.data);
+  if (entries == nullptr)
+    refuse(found->second.where + ": there may be several of these: write [[" + role + "]], not [" + role + "]");
+  return *entries;
+}
+
+template <class Role>
+std::unique_ptr<Role> make_into(Wiring& wiring, const Value& table) {
+  Made made = make(wiring.host, Role::role, table);
+  wiring.options.push_back(std::move(made.options));
+  wiring.tables.push_back(std::move(made.table));
+  return std::unique_ptr<Role>(static_cast<Role*>(made.plugin.release()));
+}
+
+template <class Role>
+std::vector<std::unique_ptr<Role>> make_many(Wiring& wiring, const Table& config) {
+  std::vector<std::unique_ptr<Role>> made;
+  for (const auto& table : tables_of(config, Role::role)) made.push_back(make_into<Role>(wiring, table));
+  return made;
+}
+
+// Two of a kind are told apart by a number: "callback/schedule", "callback/schedule#2".
+void number_the_namesakes(const std::vector<Plugin*>& plugins) {
+  std::map<std::string, int> seen;
+  for (auto* plugin : plugins) {
+    if (const int n = ++seen[plugin->id()]; n > 1) plugin->set_id(plugin->id() + "#" + std::to_string(n));
+  }
+}
+
+OrderedJson options_read(const Options& options) {
+  OrderedJson read = OrderedJson::object();
+  for (const auto& option : options.declared()) {
+    const auto parsed = OrderedJson::parse(option.value, nullptr, /*allow_exceptions=*/false);
+    read[option.key] = parsed.is_discarded() ? OrderedJson(option.value) : parsed;
+  }
+  return read;
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    (void)nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+RunOptions::RunOptions(Options& options, const std::string& default_name)
+    : name(options.get("name", default_name, "name of the run")),
+      output(options.get("output", "runs/{name}", "folder for what the run writes; {name} is the run's")),
+      device(options.get("device", "auto", "auto (cuda where there is one), cpu, cuda, cuda:1")),
+      resume(options.choose("resume", "never", {"never", "auto"},
+                            "auto: go on with the run in `output` where there is one, else start")),
+      init_from(options.get("init_from", "", "safetensors file or checkpoint that a new run takes its weights from")),
+      memory_limit(options.get("memory_limit", "", "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
+      init_rename(options.get("init_rename", std::vector<std::string>{},
+                              "\"old -> new\" names of init_from, * for any text; no new name: left out")),
+      init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),
+      requeue(options.get("requeue", false, "Slurm: put the job back into the queue when a signal stops the run")),
+      undo_failed_steps(options.get("undo_failed_steps", true,
+                                    "a step that fails before its update is undone, and the run is saved; costs microseconds")),
+      steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
+      epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
+      threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
+      validate_every(
+          options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
+      seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))) {
+  options.refuse_unread();
+  if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
+  if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");
+  if (requeue && resume != "auto") options.refuse("requeue", "needs resume = \"auto\", or the job would start anew");
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    options.refuse("name", "must be a file name, and is \"" + name + "\"");
+  }
+  if (!is_utf8(name))
+    options.refuse("name", "must be UTF-8, for it stands in checkpoints; give one, or rename the file");
+}
+
+// `use` names the plugin, the rest are its options.
+Made make(const Host& host, const std::string& role, const Value& value) {
+  const auto* table = std::get_if<Table>(&value.data);
+  const std::string brackets = role == Callback::role || role == Monitor::role ? "[[" + role + "]]" : "[" + role + "]";
+  if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
+  const auto use = table->find("use");
+  if (use == table->end())
+    refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
+  const auto* name = std::get_if<std::string>(&use->second.data);
+  if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
+  Table rest = *table;
+  rest.erase("use");
+  Made made{nullptr, Options(role + "/" + *name, std::move(rest), value.where), value};
+  try {
+    made.plugin = host.make(role, *name, made.options);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::plugin || use->second.where.empty()) throw;
+    std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
+  }
+  return made;
+}
+
+std::unique_ptr<Wiring> wire(const Table& config, const Host& host) {
+  refuse_unknown_tables(config);
+  auto wiring = std::make_unique<Wiring>();
+  wiring->host = host;
+  const auto make_one = [&]<class Role>(std::unique_ptr<Role>& place) {
+    place = make_into<Role>(*wiring, table_of(config, Role::role));
+  };
+  make_one(wiring->task);
+  make_one(wiring->precision);
+  make_one(wiring->scaler);
+  make_one(wiring->accumulation);
+  make_one(wiring->optimizer);
+  make_one(wiring->checkpoint);
+  make_one(wiring->distributed);
+  wiring->callbacks = make_many<Callback>(*wiring, config);
+  wiring->monitors = make_many<Monitor>(*wiring, config);
+  const auto plugins = wiring->plugins();
+  number_the_namesakes(plugins);
+  const auto monitors_from = plugins.size() - wiring->monitors.size();
+  for (std::size_t i = 0; i < plugins.size(); ++i) wiring->bus.attach(*plugins[i], i >= monitors_from);
+  wiring->refuse_contradictions();
+  return wiring;
+}
+
+const std::vector<std::string>& swappable_roles() {
+  static const std::vector<std::string> roles = {Precision::role, Scaler::role,     Accumulation::role,
+                                                 Optimizer::role, Checkpoint::role, Distributed::role};
+  return roles;
+}
+
+void Wiring::exchange(const std::string& role, Made& made) {
+  const auto swap = [&]<class Role>(std::unique_ptr<Role>& place) {
+    if (role != Role::role) return;
+    std::unique_ptr<Role> before(static_cast<Role*>(made.plugin.release()));  // of that role, by name
+    place.swap(before);
+    made.plugin = std::move(before);
+  };
+  swap(precision);
+  swap(scaler);
+  swap(accumulation);
+  swap(optimizer);
+  swap(checkpoint);
+  swap(distributed);
+  const auto& all = roles_and_defaults();  // in the order of plugins()
+  const auto is_role = [&](const auto& known) { return known.first == role; };
+  const auto index = static_cast<std::size_t>(std::ranges::find_if(all, is_role) - all.begin());
+  std::swap(options.at(index), made.options);
+  std::swap(tables.at(index), made.table);
+}
+
+void Wiring::refuse_contradictions() const {
+  const auto all = plugins();
+  const auto options_of = [&](const Plugin* plugin) -> const Options& {
+    return options[static_cast<std::size_t>(std::ranges::find(all, plugin) - all.begin())];
+  };
+  if (precision->needs_scaler() && !scaler->scales()) {
+    options_of(precision.get()).refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " +
+                                                  scaler->id() + "; add [scaler] use = \"dynamic\"");
+  }
+  for (const auto* plugin : all) {
+    for (const auto* other : all) {
+      if (other == plugin) continue;
+      const auto [option, reason] = plugin->contradicts(*other, bus);
+      if (!option.empty()) options_of(plugin).refuse(option.c_str(), reason);
+    }
+  }
+}
+
+std::vector<Plugin*> Wiring::plugins() const {
+  std::vector<Plugin*> all = {task.get(),      precision.get(),  scaler.get(),     accumulation.get(),
+                              optimizer.get(), checkpoint.get(), distributed.get()};
+  for (const auto& callback : callbacks) all.push_back(callback.get());
+  for (const auto& monitor : monitors) all.push_back(monitor.get());
+  return all;
+}
+
+const Value& Wiring::table_of(const Plugin& plugin) const {
+  static const Value none{Table{}, ""};
+  const auto all = plugins();
+  const auto index = static_cast<std::size_t>(std::find(all.begin(), all.end(), &plugin) - all.begin());
+  return index < tables.size() ? tables[index] : none;
+}
+
+std::string Wiring::table() const {
+  std::ostringstream text;
+  const auto all = plugins();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto slash = all[i]->id().find('/');
+    std::string role = all[i]->id().substr(0, slash);
+    std::string name = all[i]->id().substr(slash + 1);
+    role.resize(std::max<std::size_t>(role.size(), 14), ' ');
+    name.resize(std::max<std::size_t>(name.size(), 12), ' ');
+    text << "  " << role << name;
+    for (const auto& option : options[i].declared()) {
+      if (option.value != option.fallback) text << ' ' << option.key << '=' << option.value;
+    }
+    text << '\n';
+  }
+  for (const auto& [step, role, from, to] : swaps) {
+    text << "  " << from << " became " << to << " after step " << step << '\n';
+  }
+  return text.str();
+}
+
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
+  OrderedJson all = {{"run", options_read(run_table)}};
+  const auto plugins = wiring.plugins();
+  for (std::size_t i = 0; i < plugins.size(); ++i) {
+    const auto& id = plugins[i]->id();
+    const auto role = id.substr(0, id.find('/'));
+    const auto& owner = wiring.options[i].owner();  // as the TOML names it, a path too
+    OrderedJson table = {{"use", owner.substr(owner.find('/') + 1)}};
+    table.update(options_read(wiring.options[i]));
+    if (role == Callback::role || role == Monitor::role) {
+      all[role].push_back(std::move(table));
+    } else {
+      all[role] = std::move(table);
+    }
+  }
+  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+}  // namespace vernier

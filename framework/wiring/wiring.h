@@ -1,0 +1,77 @@
+// The plugins of a run, made from a configuration and checked against each other.
+#pragma once
+
+#include <vernier/roles.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host.h"
+
+namespace vernier {
+
+// The [run] table.
+struct RunOptions {
+  std::string name, output, device, resume, init_from, memory_limit;
+  std::vector<std::string> init_rename;
+  bool init_strict, requeue, undo_failed_steps;
+  std::int64_t steps, epochs, threads, validate_every;
+  std::uint64_t seed;
+
+  explicit RunOptions(Options& options, const std::string& default_name);
+};
+
+// A plugin with the options and the table that it was made from.
+struct Made {
+  std::unique_ptr<Plugin> plugin;
+  Options options;
+  Value table;  // as in the TOML, with `use`; its place is "run.toml:12", or "" if there is none
+};
+
+// Makes the plugin that a role's table names.
+Made make(const Host& host, const std::string& role, const Value& table);
+
+// One plugin that replaced another in mid-run.
+struct Swap {
+  std::int64_t step = 0;  // number of updates before it
+  std::string role, from, to;
+};
+
+// Owns every plugin of a run. The bus is destroyed first, so that no listener outlives its plugin.
+struct Wiring {
+  std::unique_ptr<Task> task;
+  std::unique_ptr<Precision> precision;
+  std::unique_ptr<Scaler> scaler;
+  std::unique_ptr<Accumulation> accumulation;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<Distributed> distributed;
+  std::vector<std::unique_ptr<Callback>> callbacks;
+  std::vector<std::unique_ptr<Monitor>> monitors;
+  std::vector<Options> options;  // one for each plugin, in the order of plugins()
+  std::vector<Value> tables;     // the tables that they were made from, in the same order
+  std::vector<Swap> swaps;
+  Host host{{}};  // makes the plugins
+  Bus bus;
+
+  std::vector<Plugin*> plugins() const;               // in the order of attach() and prepare()
+  const Value& table_of(const Plugin& plugin) const;  // the table that it was made from, or an empty one
+  std::string table() const;  // for people: roles, plugins, options that are not defaults, swaps
+
+  // Exchanges the plugin of a role with the one in `made`. For swappable_roles().
+  void exchange(const std::string& role, Made& made);
+  void refuse_contradictions() const;  // throws Error if two plugins contradict each other
+};
+
+// The roles whose plugins can be swapped, in the order in which they are prepared.
+const std::vector<std::string>& swappable_roles();
+
+// Returns every option of every plugin as a JSON object, for checkpoints and summary.json.
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring);
+
+// Makes the plugins that the tables name, and attaches them to the bus. Throws Error if a table is unknown, a role is
+// missing, or two plugins contradict each other.
+std::unique_ptr<Wiring> wire(const Table& config, const Host& host);
+
+}  // namespace vernier

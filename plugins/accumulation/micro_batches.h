@@ -1,0 +1,108 @@
+// What the strategies share: a batch in micro-batches that are as even as can be, and what each of them weighs.
+#pragma once
+
+#include <vernier/sdk.h>
+
+#include <string>
+#include <vector>
+
+// In so many micro-batches, of sizes that differ by one sample at most.
+inline std::vector<vernier::Batch> evenly(const vernier::Batch& batch, std::int64_t count) {
+  if (count == 1) return {batch};
+  std::vector<vernier::Batch> micro_batches;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto first = batch.samples * i / count;
+    micro_batches.push_back(batch.narrow(first, batch.samples * (i + 1) / count - first));
+  }
+  return micro_batches;
+}
+
+// In as few micro-batches as there can be of at most `size` samples.
+inline std::vector<vernier::Batch> at_most(const vernier::Batch& batch, std::int64_t size) {
+  return evenly(batch, (batch.samples + size - 1) / size);
+}
+
+// The options weight, weight_column and padding. A task's loss is the mean over a micro-batch's samples, or over its tokens: the
+// mean over the batch is exact only where each micro-batch counts for as many of them as it has.
+class Weight {
+ public:
+  explicit Weight(vernier::Options& options)
+      : by_tokens_(options.choose("weight", "samples", {"samples", "tokens"},
+                                  "what the task's loss is a mean over: a micro-batch counts for as many of them as it has") ==
+                   "tokens"),
+        column_(options.get("weight_column", -1, "which of the batch's tensors has the tokens; -1: the last")),
+        padding_(options.get("padding", -100, "value of what is no token in it, and not counted")) {
+    for (const auto* key : {"weight_column", "padding"}) {
+      if (options.given(key) && !by_tokens_) options.refuse(key, "is for weight = \"tokens\"");
+    }
+  }
+
+  std::vector<vernier::Batch> weighed(std::vector<vernier::Batch> micro_batches) const {
+    if (!by_tokens_) return micro_batches;
+    for (auto& micro_batch : micro_batches) {
+      const auto count = static_cast<std::int64_t>(micro_batch.tensors.size());
+      const auto place = column_ < 0 ? count + column_ : column_;
+      if (place < 0 || place >= count) {
+        throw vernier::Error(c10::str("weight_column = ", column_, " does not exist: the task's batches have ", count,
+                                      " tensors, 0 to ", count - 1, " or -1 to ", -count),
+                             vernier::Error::Kind::configuration);
+      }
+      const auto& tokens = micro_batch.tensors[static_cast<std::size_t>(place)];
+      micro_batch.weight = static_cast<double>(tokens.ne(padding_).sum().item<std::int64_t>());
+    }
+    return micro_batches;
+  }
+
+ private:
+  bool by_tokens_;
+  std::int64_t column_, padding_;
+};
+
+// An update that is several of the task's batches, each of them a micro-batch unless micro_batch_size says else. What holds for it:
+// the last update of an epoch takes what is left, and weighs it as what it is; [run] epochs, and what counts steps, count
+// updates.
+class Gathering : public vernier::Accumulation {
+ public:
+  bool gathers() const override { return true; }
+  std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples) override {
+    batch_ = samples;
+    return update(step, epoch) / samples;
+  }
+  std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
+    return weight_.weighed(at_most(batch, micro_batch_size_ > 0 ? micro_batch_size_ : batch_));
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("batch", batch_);
+    return state;
+  }
+  void load(const vernier::State& state) override { batch_ = state.integer("batch"); }
+
+ protected:
+  explicit Gathering(vernier::Options& options)
+      : micro_batch_size_(options.get("micro_batch_size", 0, "the most samples of a micro-batch; 0: the task's batch_size",
+                                vernier::at_least(0))),
+        weight_(options) {}
+
+  // Samples of an update, a multiple of the batch's.
+  virtual std::int64_t update(std::int64_t step, std::int64_t epoch) const = 0;
+
+  void refuse_larger_micro_batch(const vernier::Options& options, std::int64_t update) const {
+    if (micro_batch_size_ > update)
+      options.refuse("micro_batch_size", c10::str("is more than an update has samples (", update, ")"));
+  }
+  void refuse_fraction(const char* key, std::int64_t update) const {
+    if (update % batch_ == 0) return;
+    const auto below = update / batch_ * batch_;
+    throw vernier::Error(c10::str(key, " = ", update, " is no multiple of the task's batches of ", batch_, " samples: give ",
+                                  below > 0 ? c10::str(below, " or ") : "", below + batch_,
+                                  ", or change the task's batch_size"),
+                         vernier::Error::Kind::configuration);
+  }
+
+ private:
+  std::int64_t micro_batch_size_;
+  Weight weight_;
+  std::int64_t batch_ = 1;  // samples of the task's
+};

@@ -1,0 +1,27 @@
+// Plugins of which a run may have many: callbacks, which may change it, and monitors, which only look.
+#pragma once
+
+#include <vernier/plugin.h>
+
+#include <functional>
+
+namespace vernier {
+
+// May change the run: clipping, schedules, averages, recovery.
+class VERNIER_API Callback : public Plugin {
+ public:
+  static constexpr const char* role = "callback";
+  ~Callback() override;
+  // Called for each validation, the model in evaluation mode; the last callback in the TOML is the outermost. body runs
+  // the validation (those of the callbacks before, then Task::validate) and returns its loss.
+  virtual torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body);
+};
+
+// Only looks: its listeners take `const Run&`. A monitor that throws is detached, and training continues.
+class VERNIER_API Monitor : public Plugin {
+ public:
+  static constexpr const char* role = "monitor";
+  ~Monitor() override;
+};
+
+}  // namespace vernier

@@ -1,0 +1,40 @@
+// What a training loop of your own includes: mixed precision, optimizers, memory, diagnosis and files. It needs
+// LibTorch and the standard library only, and neither TOML, plugins nor the runner. examples/own_loop shows it.
+#pragma once
+
+// Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.
+#include <vernier/amp_stats.h>
+#include <vernier/attention.h>
+#include <vernier/autocast.h>
+#include <vernier/grad_scaler.h>
+#include <vernier/half_weights.h>
+#include <vernier/hardware.h>
+#include <vernier/loss_scale.h>
+
+// fp8: quantization, and linear layers that compute in it.
+#include <vernier/float8.h>
+#include <vernier/float8_linear.h>
+
+// Optimizers that fuse an update into one pass, gradient norms and clipping.
+#include <vernier/grad_norm.h>
+#include <vernier/optim.h>
+#include <vernier/optim_options.h>
+
+// Memory: counting and limiting it, and recomputing activations to save it.
+#include <vernier/activation_checkpoint.h>
+#include <vernier/memory.h>
+#include <vernier/memory_ledger.h>
+#include <vernier/recompute_budget.h>
+
+// Diagnosis: operators by layer, ranges of tensors, and the origin of inf and NaN.
+#include <vernier/layers.h>
+#include <vernier/non_finite_tracer.h>
+#include <vernier/tensor_range.h>
+
+// The order of the data.
+#include <vernier/sampler.h>
+
+// Files: weights, checkpoints and checksums.
+#include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
+#include <vernier/safetensors.h>

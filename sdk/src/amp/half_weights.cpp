@@ -1,0 +1,233 @@
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <vernier/error.h>
+#include <vernier/half_weights.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "stochastic_rounding.h"
+
+namespace vernier {
+
+namespace {
+
+// What the modules hold: a tensor that is registered twice (a tied weight) is one.
+using Identities = std::set<const c10::TensorImpl*>;
+
+template <class... Modules>
+bool is_any_of(const torch::nn::Module& module) {
+  return (... || (dynamic_cast<const Modules*>(&module) != nullptr));
+}
+
+bool stays_float32(const torch::nn::Module& module) {
+  using namespace torch::nn;
+  return is_any_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl, InstanceNorm2dImpl,
+                   InstanceNorm3dImpl>(module);
+}
+
+Identities tensors_of_norms(const torch::nn::Module& model) {
+  Identities all;
+  for (const auto& module : model.modules()) {
+    if (!stays_float32(*module)) continue;
+    for (const auto& tensor : module->parameters()) all.insert(tensor.unsafeGetTensorImpl());
+  }
+  return all;
+}
+
+bool has_memory(const torch::Tensor& tensor) {
+  return tensor.storage().nbytes() != 0;
+}
+
+// The tensor stays, with its shape: an optimizer holds it.
+void free_memory(const torch::Tensor& tensor) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(0);
+}
+
+std::string describe(const torch::Tensor& tensor) {
+  return c10::str(tensor.scalar_type(), " ", tensor.sizes());
+}
+
+// A generator for the draws of one commit.
+at::Generator generator_for(const torch::Device& device, std::uint64_t seed, std::uint64_t draw) {
+  auto generator = at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
+  at::Philox4_32 mixed(seed, 0, draw);
+  const std::uint64_t high = mixed();
+  generator.set_current_seed(high << 32 | mixed());
+  return generator;
+}
+
+}  // namespace
+
+HalfWeights::HalfWeights(c10::ScalarType dtype, Update update) : dtype_(dtype), update_(update) {
+  if (dtype != torch::kBFloat16 && dtype != torch::kFloat16) {
+    throw Error(c10::str("weights in 16 bits are BFloat16 or Half, not ", dtype), Error::Kind::configuration);
+  }
+  if (dtype == torch::kFloat16 && has_copies()) {
+    const char* method = update == Update::kahan ? "Kahan compensation" : "stochastic rounding";
+    throw Error(c10::str(method, " is for bfloat16: what lies below the last place of a float16 weight underflows; ",
+                         "keep float32 masters"),
+                Error::Kind::configuration);
+  }
+}
+
+void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)>& keeps) {
+  if (!casts_.empty()) throw Error("HalfWeights::prepare: it holds a model already, release that one first");
+  const torch::NoGradGuard no_grad;
+  seed_ = run.seed;
+  auto done = tensors_of_norms(*run.model);
+  const auto wants = [&](const std::string& name, const torch::Tensor& tensor) {
+    const auto dtype = tensor.scalar_type();
+    const bool fits = dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16;
+    return fits && !(keeps && keeps(name)) && done.insert(tensor.unsafeGetTensorImpl()).second;
+  };
+  if (update_ != Update::nearest) {
+    for (auto& parameter : run.parameters) {
+      if (!wants(parameter.name, parameter.model)) continue;
+      weights_.push_back(
+          {parameter.name, parameter.model, parameter.model.to(torch::kFloat32, false, /*copy=*/true), {}});
+      parameter.master = weights_.back().master.requires_grad_();
+      cast(parameter.model);
+    }
+  }
+  for (const auto& entry : run.model->named_parameters()) {
+    if (wants(entry.key(), entry.value())) cast(entry.value());
+  }
+  if (!has_copies()) return;
+  for (auto& weight : weights_) {
+    free_memory(weight.master);
+    if (update_ == Update::kahan) weight.compensation = torch::zeros_like(weight.model);
+  }
+}
+
+// Always new memory: one that is in 16 bits already may be a view with gaps, which `master` is not.
+void HalfWeights::cast(const torch::Tensor& tensor) {
+  casts_.push_back({tensor, tensor.scalar_type()});
+  auto same = tensor;  // a handle that is not const
+  same.set_data(tensor.to(dtype_, false, /*copy=*/true));
+  same.mutable_grad().reset();
+}
+
+void HalfWeights::collect() {
+  const torch::NoGradGuard no_grad;
+  for (auto& weight : weights_) {
+    if (auto& gradient = weight.model.mutable_grad(); gradient.defined()) {
+      weight.master.mutable_grad() = gradient.to(torch::kFloat32);
+      gradient.reset();
+    }
+    if (has_copies() && !has_memory(weight.master)) weight.master.set_data(best(weight));
+  }
+}
+
+void HalfWeights::commit(const Run& run) {
+  const torch::NoGradGuard no_grad;
+  if (update_ == Update::masters) {
+    for (auto& weight : weights_) weight.model.copy_(weight.master);
+  } else if (update_ == Update::kahan) {
+    commit_kahan(run.skip_update);
+  } else if (update_ == Update::stochastic) {
+    commit_stochastic();
+  }
+  if (!has_copies()) return;
+  for (auto& weight : weights_) free_memory(weight.master);
+}
+
+// Where nothing was updated, `master` may lie half way between two weights, and rounding could take the other one.
+void HalfWeights::commit_kahan(const torch::Tensor& found_inf) {
+  for (auto& weight : weights_) {
+    auto rounded = weight.master.to(torch::kBFloat16);
+    auto rest = (weight.master - rounded).to(torch::kBFloat16);  // the difference is exact in float32
+    if (found_inf.defined()) {
+      rounded = at::where(found_inf != 0, weight.model, rounded);
+      rest = at::where(found_inf != 0, weight.compensation, rest);
+    }
+    weight.model.copy_(rounded);
+    weight.compensation.copy_(rest);
+  }
+}
+
+// Where nothing was updated, `master` is a bfloat16 and stays what it is. A draw is used up all the same: on a GPU the
+// host does not know.
+void HalfWeights::commit_stochastic() {
+  const auto draw = static_cast<std::uint64_t>(draws_++);
+  std::uint64_t chunks = 0;
+  at::Generator generator;
+  for (auto& weight : weights_) {
+    if (weight.model.is_cpu()) {
+      round_on_host(weight.master.const_data_ptr<float>(), weight.model.mutable_data_ptr<c10::BFloat16>(),
+                    weight.model.numel(), seed_, chunks, draw);
+      weight.model.unsafeGetTensorImpl()->bump_version();
+    } else {
+      if (!generator.defined()) generator = generator_for(weight.model.device(), seed_, draw);
+      round_by_operators(weight.master, weight.model, generator);
+    }
+    chunks += static_cast<std::uint64_t>(rounding_chunks(weight.model.numel()));
+  }
+}
+
+torch::Tensor HalfWeights::best(const Weight& weight) const {
+  if (update_ == Update::masters) return weight.master.detach();
+  auto value = weight.model.to(torch::kFloat32);
+  return weight.compensation.defined() ? value.add_(weight.compensation) : value;
+}
+
+void HalfWeights::release(Run& run) {
+  const torch::NoGradGuard no_grad;
+  for (auto& weight : weights_) weight.model.set_data(best(weight));
+  for (auto& [tensor, before] : casts_) {
+    if (tensor.scalar_type() != before) tensor.set_data(tensor.to(before));
+    tensor.mutable_grad().reset();
+  }
+  for (auto& parameter : run.parameters) parameter.master = parameter.model;
+  weights_.clear();
+  casts_.clear();
+}
+
+Tensors HalfWeights::tensors() const {
+  Tensors all;
+  for (const auto& weight : weights_) {
+    if (update_ == Update::masters) all["master/" + weight.name] = weight.master.detach();
+    if (update_ == Update::kahan) all["compensation/" + weight.name] = weight.compensation;
+  }
+  return all;
+}
+
+State HalfWeights::save() const {
+  State state;
+  for (const auto& [name, tensor] : tensors()) state.put(name, tensor);
+  if (update_ == Update::stochastic) state.put("draws", draws_);
+  return state;
+}
+
+void HalfWeights::load(const State& state) {
+  const auto own = tensors();
+  const auto is_saved = [&](const auto& named) { return state.has(named.first); };
+  if (!own.empty() && std::none_of(own.begin(), own.end(), is_saved)) {
+    throw Error("the saved state has no '" + own.begin()->first +
+                "', nor any other of what weights in 16 bits keep here: it was written with another `level` or `rounding`");
+  }
+  for (const auto& [name, tensor] : own) {
+    const auto saved = state.tensor(name);
+    if (saved.sizes() == tensor.sizes() && saved.scalar_type() == tensor.scalar_type()) continue;
+    throw Error("the saved '" + name + "' is " + describe(saved) + ", this model's " + describe(tensor));
+  }
+  const auto draws = update_ == Update::stochastic ? state.integer("draws") : 0;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (own.count(name) == 0 && name != "draws") {
+      throw Error("the saved '" + name + "' is nothing that these weights keep");
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) {
+    const auto saved = state.tensor(name);
+    if (!tensor.is_alias_of(saved)) tensor.copy_(saved);  // its own weights: writing them would look like a change
+  }
+  draws_ = draws;
+}
+
+}  // namespace vernier

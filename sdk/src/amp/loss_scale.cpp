@@ -1,0 +1,218 @@
+#include <ATen/ATen.h>
+#include <vernier/error.h>
+#include <vernier/grad_norm.h>
+#include <vernier/grad_scaler.h>
+#include <vernier/loss_scale.h>
+#include <vernier/run.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "optim/tensor_lists.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr double largest = std::numeric_limits<float>::max();
+constexpr double smallest_normal = std::numeric_limits<float>::min();
+
+torch::Tensor counter(std::int64_t value, torch::Device device) {
+  return torch::full({}, value, torch::dtype(torch::kInt32).device(device));
+}
+
+std::int32_t& number_in(const torch::Tensor& tensor) {
+  return *tensor.data_ptr<std::int32_t>();
+}
+
+// What the tracker is after an overflow: the good steps of the row so far.
+std::int32_t row_start(const LossScaleOptions& options) {
+  return options.counts_first ? 0 : -1;
+}
+
+double floor_of(const LossScaleOptions& options) {
+  return options.min_scale > 0 ? options.min_scale : smallest_normal;
+}
+double ceiling_of(const LossScaleOptions& options) {
+  return options.max_scale > 0 ? options.max_scale : largest;
+}
+
+}  // namespace
+
+LossScaleOptions loss_scale_preset(const std::string& name) {
+  LossScaleOptions options;
+  if (name == "pytorch") return options;
+  if (name == "deepspeed") {
+    options.growth_interval = 1000;
+    options.min_scale = 1;
+    options.hysteresis = 2;
+    options.counts_first = false;
+    return options;
+  }
+  if (name == "megatron") {
+    options.init_scale = 4294967296.0;
+    options.growth_interval = 1000;
+    options.min_scale = 1;
+    options.hysteresis = 2;
+    return options;
+  }
+  if (name == "apex") {
+    options.max_scale = 16777216.0;
+    return options;
+  }
+  throw Error("\"" + name + "\" is no preset of a loss scale: pytorch, deepspeed, megatron or apex",
+              Error::Kind::configuration);
+}
+
+Contradiction contradiction(const LossScaleOptions& o) {
+  if (!(o.init_scale >= smallest_normal && o.init_scale <= largest)) {
+    return {"init_scale", "must be a normal float32 number above 0"};
+  }
+  if (!(o.growth_factor > 1)) return {"growth_factor", "must be above 1, or the scale would not grow"};
+  if (!(o.backoff_factor > 0 && o.backoff_factor < 1)) {
+    return {"backoff_factor", "must be between 0 and 1, or the scale would not become smaller"};
+  }
+  if (o.growth_interval < 1) return {"growth_interval", "must be at least 1"};
+  if (o.hysteresis < 1) return {"hysteresis", "must be at least 1: the overflow at which the scale is lowered"};
+  if (!(o.min_scale == 0 || o.min_scale >= smallest_normal)) return {"min_scale", "must be a normal float32 number"};
+  if (!(o.max_scale >= 0 && o.max_scale <= largest)) return {"max_scale", "must be a float32 number, or 0 for none"};
+  if (o.min_scale > o.init_scale) {
+    return {"min_scale", c10::str("is above init_scale = ", o.init_scale, ": the first step would break it")};
+  }
+  if (o.max_scale > 0 && o.max_scale <= o.init_scale) {
+    return {"max_scale",
+            c10::str("is not above init_scale = ", o.init_scale,
+                     ": the scale could never grow; raise it, lower init_scale, or use the static scaler")};
+  }
+  return {};
+}
+
+LossScale::LossScale(torch::Device device, LossScaleOptions options) : LossScale(device, options, !device.is_cpu()) {}
+
+LossScale::LossScale(torch::Device device, LossScaleOptions options, bool by_operators)
+    : options_(options), by_operators_(by_operators) {
+  if (const auto [option, reason] = contradiction(options_); !option.empty()) {
+    throw Error(option + " " + reason, Error::Kind::configuration);
+  }
+  scale_ = torch::full({}, options_.init_scale, torch::dtype(torch::kFloat32).device(device));
+  tracker_ = counter(row_start(options_), device);
+  left_ = counter(options_.hysteresis, device);
+}
+
+void LossScale::update(const torch::Tensor& found_inf, const torch::Tensor& passed_over) {
+  const torch::NoGradGuard no_grad;
+  if (!by_operators_) {
+    if (!passed_over.defined() || !passed_over.item<bool>()) update_on_host(found_inf.item<double>() != 0);
+    return;
+  }
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> kept;
+  if (passed_over.defined()) {
+    for (const auto& each : {scale_, tracker_, left_}) kept.emplace_back(each, each.clone());
+  }
+  update_by_operators(moved(found_inf, scale_.device()));
+  for (auto& [now, before] : kept) now.copy_(at::where(moved(passed_over, scale_.device()), before, now));
+}
+
+void LossScale::update_on_host(bool overflow) {
+  auto& scale = *scale_.data_ptr<float>();
+  auto &tracker = number_in(tracker_), &left = number_in(left_);
+  if (!overflow) {
+    if (options_.refill == Refill::good_step) left = static_cast<std::int32_t>(options_.hysteresis);
+    if (++tracker < options_.growth_interval) return;
+    tracker = 0;
+    left = static_cast<std::int32_t>(options_.hysteresis);
+    const auto grown = static_cast<float>(scale * options_.growth_factor);
+    if (std::isfinite(grown)) scale = std::min(grown, static_cast<float>(ceiling_of(options_)));
+    return;
+  }
+  tracker = row_start(options_);
+  if (left > 1) {
+    --left;
+    return;
+  }
+  const auto lower = static_cast<float>(scale * options_.backoff_factor);
+  scale = std::max(lower, static_cast<float>(floor_of(options_)));
+}
+
+// The same without a host sync: _amp_update_scale_ is PyTorch's rule, and the rest adds the other rules to it.
+void LossScale::update_by_operators(const torch::Tensor& found_inf) {
+  const auto bad = found_inf.ne(0);
+  const auto absorbed = bad.logical_and(left_.gt(1));
+  const auto lowered = bad.logical_and(left_.le(1));
+  const auto grows = tracker_.add(1).ge(options_.growth_interval).logical_and(bad.logical_not());
+  // An absorbed overflow looks like a good step to the kernel: one before the row's start becomes that.
+  tracker_.masked_fill_(absorbed, row_start(options_) - 1);
+  auto found = lowered.to(torch::kFloat32);
+  at::_amp_update_scale_(scale_, tracker_, found, options_.growth_factor, options_.backoff_factor,
+                         options_.growth_interval);
+  scale_.clamp_(floor_of(options_), ceiling_of(options_));
+  if (!options_.counts_first) tracker_.sub_(lowered.to(torch::kInt32));
+  auto refilled = grows;
+  if (options_.refill == Refill::good_step) refilled = bad.logical_not();
+  left_.sub_(absorbed.to(torch::kInt32)).masked_fill_(refilled, options_.hysteresis);
+}
+
+double LossScale::value() const {
+  return scale_.item<double>();
+}
+
+State LossScale::save() const {
+  State state;
+  state.put("scale", scale_.to(torch::kFloat64));
+  state.put("_growth_tracker", tracker_.to(torch::kInt64));
+  state.put("_hysteresis", left_.to(torch::kInt64));
+  return state;
+}
+
+void LossScale::load(const State& state) {
+  const double scale = state.real("scale");
+  if (!(scale > 0 && scale <= largest))
+    throw Error(c10::str("the saved scale is ", scale, ": it must be above 0 and finite"));
+  const auto tracker = state.integer("_growth_tracker");
+  scale_.fill_(std::clamp(scale, floor_of(options_), ceiling_of(options_)));
+  // A row may be longer than the current interval: then it ends with the next good step.
+  tracker_.fill_(std::clamp<std::int64_t>(tracker, row_start(options_), options_.growth_interval - 1));
+  left_.fill_(state.has("_hysteresis") ? std::min(state.integer("_hysteresis"), options_.hysteresis)
+                                       : options_.hysteresis);
+}
+
+void unscale(Run& run, const torch::Tensor& scale) {
+  const auto gradients = run.gradients();
+  if (gradients.empty() || !can_inspect(gradients)) {
+    run.found_inf = unscale_gradients_(gradients, scale);
+    return;
+  }
+  auto inspected = inspect_gradients(gradients, run.results_are_late);
+  run.found_inf = std::move(inspected.found_inf);
+  run.scaled_norm = std::move(inspected.norm);
+  run.scaled_norms = std::move(inspected.norms);
+  run.grad_scale = moved(scale, gradients.front().device()).clone();
+}
+
+torch::Tensor underflow_share(const TensorVector& scaled_gradients) {
+  constexpr std::int64_t rows = 64;
+  constexpr double smallest = 0x1p-14;
+  const torch::NoGradGuard no_grad;
+  torch::Tensor sum, elements;
+  for (const auto& gradient : scaled_gradients) {
+    if (gradient.layout() != torch::kStrided || gradient.numel() == 0) continue;
+    auto matrix = gradient.dim() < 2 ? gradient.reshape({1, -1}) : gradient.flatten(0, -2);
+    if (matrix.size(0) > rows) {
+      const auto every = (matrix.size(0) + rows - 1) / rows;
+      matrix = matrix.slice(0, 0, matrix.size(0), every);
+    }
+    const auto size = matrix.abs();
+    const auto used = size.amax(1, /*keepdim=*/true).gt(0);
+    const auto low = size.lt(smallest).logical_and(used).sum().to(torch::kFloat32);
+    const auto all = used.sum().to(torch::kFloat32).mul_(static_cast<double>(size.size(1))).clamp_min_(1);
+    const auto numel = used.any().to(torch::kFloat32).mul_(static_cast<double>(gradient.numel()));
+    const auto share = low.div_(all).mul_(numel);
+    sum = sum.defined() ? sum.add_(moved(share, sum.device())) : share;
+    elements = elements.defined() ? elements.add_(moved(numel, elements.device())) : numel.clone();
+  }
+  if (!sum.defined()) return sum;
+  return torch::where(elements > 0, sum / elements, torch::ones_like(sum));
+}
+
+}  // namespace vernier

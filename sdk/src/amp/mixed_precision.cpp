@@ -1,0 +1,319 @@
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <vernier/attention.h>
+#include <vernier/autocast.h>
+#include <vernier/error.h>
+#include <vernier/hardware.h>
+#include <vernier/mixed_precision.h>
+
+#include <utility>
+
+#include "cast_cache.h"
+#include "cpu.h"
+#include "float8_layers.h"
+#include "trace/interception.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the square
+
+// The speed to expect; docs/precision.md has the measurements.
+std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::DeviceType device, bool is_emulated) {
+  if (is_emulated) return "no speed: fp8 is emulated here, and slower than bf16";
+  const bool is_fast = dtype == torch::kBFloat16 ? hardware.bf16 : hardware.fp16;
+  if (!is_fast) return "no speed: this machine has no instructions for it";
+  return dtype == torch::kFloat16 && device == torch::kCPU ? "often no speed: few CPU kernels are fast in it" : "speed";
+}
+
+// Whether the CPU has tile instructions for 16-bit products.
+bool has_matrix_unit(torch::DeviceType device) {
+  return device == torch::kCPU && cpu_has("amx_bf16");
+}
+
+torch::ScalarType dtype_of(PrecisionRule::Use use) {
+  if (use == PrecisionRule::Use::fp32) return torch::kFloat32;
+  return use == PrecisionRule::Use::bf16 ? torch::kBFloat16 : torch::kFloat16;
+}
+
+const char* name_of(torch::ScalarType dtype) {
+  if (dtype == torch::kFloat32) return "fp32";
+  return dtype == torch::kBFloat16 ? "bf16" : "fp16";
+}
+
+// As in autocast: float64 stays as it is.
+bool is_castable(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return false;
+  const auto dtype = tensor.scalar_type();
+  return dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16;
+}
+
+// These operators change their running averages in place, so those must not be copies. Their kernels take a 16-bit
+// input beside float32 weights.
+bool keeps_its_weights(std::string_view op) {
+  return op == "batch_norm" || op == "instance_norm";
+}
+
+// Operators that autocast lowers, so that a weight's copy may be made here instead.
+bool is_lowered_by_autocast(std::string_view op) {
+  return op == "linear" || op == "matmul" || op == "mm" || op == "addmm" || op.starts_with("conv");
+}
+
+HalfWeights::Update update_of(const std::string& level, const std::string& rounding) {
+  using Update = HalfWeights::Update;
+  if (level == "O2") return Update::masters;
+  return rounding == "kahan" ? Update::kahan : rounding == "stochastic" ? Update::stochastic : Update::nearest;
+}
+
+// Reads `level` and `rounding`. At O0 the dtype becomes float32.
+std::optional<HalfWeights> read_weights(Options& options, torch::ScalarType& dtype, MixedPrecision::Levels levels) {
+  if (levels == MixedPrecision::Levels::none) return std::nullopt;
+  if (levels == MixedPrecision::Levels::float32) {
+    options.choose("level", "O1", {"O0", "O1"}, "both are the model's dtype; O2 and O3 are for bf16 and fp16");
+    return std::nullopt;
+  }
+  const auto level =
+      options.choose("level", "O1", {"O0", "O1", "O2", "O3"},
+                     "O0: float32; O1: autocast; O2: 16-bit weights, float32 master weights; O3: 16-bit weights");
+  const auto rounding = options.choose("rounding", "nearest", {"nearest", "stochastic", "kahan"},
+                                       "how an update gets into O3's weights; the last two for bfloat16");
+  if (level != "O3" && rounding != "nearest") options.refuse("rounding", "is for level O3, and this is " + level);
+  if (level == "O0") dtype = torch::kFloat32;
+  if (level == "O0" || level == "O1") return std::nullopt;
+  if (dtype == torch::kFloat32) options.refuse("level", level + " is for bf16 and fp16: it keeps weights in 16 bits");
+  try {
+    return HalfWeights(dtype, update_of(level, rounding));
+  } catch (const Error& error) {
+    options.refuse("rounding", error.what());
+  }
+}
+
+template <class Change>
+void change_tensors(Values& values, const Change& change) {
+  for (auto& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) {
+      value = change(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<torch::Tensor> changed;
+      for (const torch::Tensor& tensor : value.toTensorList()) changed.push_back(change(tensor));
+      value = std::move(changed);
+    }
+  }
+}
+
+}  // namespace
+
+MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype, Levels levels)
+    : dtype_(dtype),
+      weights_(read_weights(options, dtype_, levels)),
+      weight_casts_(options.choose("weight_casts", "forward", {"forward", "update", "none"},
+                                   "how long the copy of a weight in another dtype is kept")),
+      attention_(options.choose("attention", "auto", {"auto", "fused", "matmul"},
+                                "LibTorch's kernel, or two products and a softmax; auto: the faster one")),
+      cast_inputs_(options.get("cast_inputs", false, "floating-point tensors of the batch are cast beforehand")),
+      rules_(options),
+      casts_(std::make_unique<CastCache>()),
+      float8_(std::make_unique<Float8Layers>(float8_recipe("delayed"), false)) {}
+
+MixedPrecision::~MixedPrecision() = default;
+
+void MixedPrecision::use_float8(Float8Recipe recipe, bool spare_first_and_last) {
+  recipe_ = recipe;
+  float8_ = std::make_unique<Float8Layers>(std::move(recipe), spare_first_and_last);
+  is_float8_ = dtype_ != torch::kFloat32;  // not at O0
+}
+
+bool MixedPrecision::uses_float8() const {
+  return is_float8_ || rules_.uses(PrecisionRule::Use::fp8);
+}
+
+bool MixedPrecision::is_mixed() const {
+  return dtype_ != torch::kFloat32 || uses_float8() || rules_.uses(PrecisionRule::Use::bf16) ||
+         rules_.uses(PrecisionRule::Use::fp16);
+}
+
+bool MixedPrecision::needs_scaler() const {
+  return dtype_ == torch::kFloat16 || rules_.uses(PrecisionRule::Use::fp16);
+}
+
+void MixedPrecision::attach(Bus& bus) {
+  if (!cast_inputs_) return;
+  bus.on(Event::BatchReady, [this](Run& run) {
+    for (auto& tensor : run.micro_batch.tensors) {
+      if (is_castable(tensor)) tensor = tensor.to(dtype_);
+    }
+  });
+}
+
+void MixedPrecision::prepare(Run& run) {
+  device_ = run.device.type();
+  has_matrix_unit_ = has_matrix_unit(device_);
+  layers_ = Layers(*run.model);
+  rules_.prepare(layers_);
+  if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
+  run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";
+  if (!uses_float8()) return;
+  const auto reason = float8_refusal(recipe_, run.device);
+  if (!reason.empty()) throw Error("precision in fp8 " + reason, Error::Kind::configuration);
+}
+
+bool MixedPrecision::intercepts() const {
+  const bool by_matmul =
+      attention_ == "matmul" || (attention_ == "auto" && has_matrix_unit_ && dtype_ != torch::kFloat32);
+  const bool has_attention = attends_ || !has_run_;
+  return is_float8_ || !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
+}
+
+torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
+  // With rules, autocast brings all other operations to one dtype, even if that is float32.
+  const bool is_seen = intercepts();
+  const Autocast autocast(device_, dtype_, is_seen || dtype_ != torch::kFloat32, weight_casts_ != "none");
+  const bool in_float8 = uses_float8() && torch::GradMode::is_enabled() && float8_->knows_ends();
+  torch::Tensor result;
+  if (is_seen) {
+    const Intercept intercept(layers_, *this);
+    result = body();
+  } else {
+    result = body();
+  }
+  if (weight_casts_ != "update" || !torch::GradMode::is_enabled()) casts_->clear();
+  if (!has_run_ && torch::GradMode::is_enabled()) {
+    has_run_ = true;
+    rules_.refuse_unmatched();
+  }
+  if (in_float8 && !std::exchange(is_told_, true)) tell_float8();
+  return result;
+}
+
+void MixedPrecision::tell_float8() const {
+  const auto layers = float8_->summary(name_of(dtype_));
+  if (float8_->empty()) return warn(layers);
+  info(layers, device_ == torch::kCPU ? "; emulated on this CPU: the same numbers, but slower than bf16" : "");
+}
+
+void MixedPrecision::end_of_recomputation() {
+  if (weight_casts_ != "update") casts_->clear();
+}
+
+void MixedPrecision::collect(Run&) {
+  if (weights_) weights_->collect();
+}
+
+void MixedPrecision::commit(Run& run) {
+  casts_->clear();  // copies of weights that have changed
+  float8_->end_update();
+  if (weights_) weights_->commit(run);
+}
+
+// Releases a copy of the weights, since this policy stays in its role if its replacement is refused.
+void MixedPrecision::release(Run& run) const {
+  casts_->clear();
+  if (auto weights = weights_) weights->release(run);
+}
+
+State MixedPrecision::save() const {
+  auto state = weights_ ? weights_->save() : State{};
+  state.put("float8", float8_->save());
+  return state;
+}
+
+void MixedPrecision::load(const State& state) {
+  casts_->clear();  // copies of weights that may have changed
+  if (weights_) weights_->load(state);
+  float8_->load(state.part("float8"), dtype_);
+}
+
+std::string MixedPrecision::describe() const {
+  const std::string fp8 = is_float8_ ? "; linear layers in fp8 (" + recipe_.name + ")" : "";
+  const std::string rules = rules_.empty() ? "" : "; layers by rules of their own";
+  if (dtype_ == torch::kFloat32) return "mixed precision is off, every operation in the model's dtype" + fp8 + rules;
+  const bool is_emulated = uses_float8() && device_ == torch::kCPU;
+  return std::string(dtype_ == torch::kBFloat16 ? "bfloat16" : "float16") + " autocast" +
+         (weights_ ? " over weights in 16 bits" : " (O1) over the model's weights") + fp8 + rules +
+         "; expect a loss close to float32's, less memory for activations, and " +
+         speed_of(dtype_, hardware_of(device_), device_, is_emulated);
+}
+
+Values MixedPrecision::call(const Operation& operation, Values arguments) {
+  static const PrecisionRule none;
+  const auto* rule = rules_.find(operation);
+  const bool is_new = is_training_forward() && !is_recomputing();
+  if (is_float8_ && !float8_->knows_ends() && is_new && linear_call(operation, arguments))
+    float8_->meet(std::string(operation.layer()));
+  return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
+}
+
+Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operation, Values arguments) {
+  const bool is_policy = rule.use == PrecisionRule::Use::policy || rule.use == PrecisionRule::Use::fp8;
+  Values results;
+  if (auto in_float8 = is_policy ? run_in_float8(rule, operation, arguments) : std::nullopt) {
+    results = std::move(*in_float8);
+  } else if (is_policy) {
+    if (weight_casts_ == "update" && is_lowered_by_autocast(operation.name())) cast_weights(arguments);
+    results = run(rule, operation, std::move(arguments));
+  } else {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    cast_all(operation, arguments, dtype_of(rule.use));
+    results = run(rule, operation, std::move(arguments));
+  }
+  if (rule.cast_outputs) {
+    change_tensors(results,
+                   [](const auto& tensor) { return is_castable(tensor) ? tensor.to(torch::kFloat32) : tensor; });
+  }
+  return results;
+}
+
+// Returns nothing where the operation is not a linear layer or stays out of fp8: then it runs as without fp8.
+std::optional<Values> MixedPrecision::run_in_float8(const PrecisionRule& rule, const Operation& operation,
+                                                    const Values& arguments) {
+  const bool by_rule = rule.use == PrecisionRule::Use::fp8;
+  if (!by_rule && !is_float8_) return std::nullopt;
+  const auto linear = linear_call(operation, arguments);
+  if (!linear || layers_.find(linear->weight) < 0) return std::nullopt;
+  auto output = float8_->forward(std::string(operation.layer()), *linear, dtype_, by_rule);
+  if (!output) return std::nullopt;
+  return Values{std::move(*output)};
+}
+
+Values MixedPrecision::run(const PrecisionRule& rule, const Operation& operation, Values arguments) {
+  if (operation.name() != "scaled_dot_product_attention") return operation.proceed(std::move(arguments));
+  attends_ = true;
+  auto query = arguments[0].toTensor(), key = arguments[1].toTensor(), value = arguments[2].toTensor();
+  const bool by_matmul = rule.kernel == PrecisionRule::Kernel::policy ? attends_by_matmul(query, key)
+                                                                      : rule.kernel == PrecisionRule::Kernel::matmul;
+  if (!by_matmul) return operation.proceed(std::move(arguments));
+  if (arguments[7].toBool() && query.size(-3) != key.size(-3)) {  // grouped queries
+    const auto share = query.size(-3) / key.size(-3);
+    key = key.repeat_interleave(share, -3);
+    value = value.repeat_interleave(share, -3);
+  }
+  return {attention_by_matmul(query, key, value, arguments[3].toOptional<torch::Tensor>().value_or(torch::Tensor()),
+                              arguments[4].toDouble(), arguments[5].toBool(), arguments[6].toOptional<double>())};
+}
+
+bool MixedPrecision::attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const {
+  if (attention_ != "auto") return attention_ == "matmul";
+  return has_matrix_unit_ && query.scalar_type() == torch::kBFloat16 && query.size(-2) <= longest_by_matmul &&
+         key.size(-2) <= longest_by_matmul;
+}
+
+torch::Tensor MixedPrecision::cast(const torch::Tensor& tensor, torch::ScalarType dtype) {
+  if (!is_castable(tensor) || tensor.scalar_type() == dtype) return tensor;
+  const bool is_weight = weight_casts_ != "none" && layers_.find(tensor) >= 0;
+  return is_weight ? casts_->cast(tensor, dtype) : tensor.to(dtype);
+}
+
+void MixedPrecision::cast_all(const Operation& operation, Values& arguments, torch::ScalarType dtype) {
+  if (keeps_its_weights(operation.name())) {
+    arguments[0] = cast(arguments[0].toTensor(), dtype);
+  } else {
+    change_tensors(arguments, [&](const auto& tensor) { return cast(tensor, dtype); });
+  }
+}
+
+void MixedPrecision::cast_weights(Values& arguments) {
+  change_tensors(arguments,
+                 [&](const auto& tensor) { return layers_.find(tensor) >= 0 ? cast(tensor, dtype_) : tensor; });
+}
+
+}  // namespace vernier

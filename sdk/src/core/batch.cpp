@@ -1,0 +1,48 @@
+#include <ATen/ops/cat.h>
+#include <c10/util/StringUtil.h>
+#include <vernier/batch.h>
+#include <vernier/error.h>
+
+namespace vernier {
+
+Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
+  Batch micro_batch;
+  micro_batch.tensors.reserve(tensors.size());
+  for (const auto& tensor : tensors) micro_batch.tensors.push_back(tensor.narrow(0, first, count));
+  micro_batch.samples = count;
+  // Rounded at both ends the same way, so that the micro-batches' tokens add up to the batch's.
+  micro_batch.tokens = samples == 0 ? 0 : tokens * (first + count) / samples - tokens * first / samples;
+  return micro_batch;
+}
+
+Batch Batch::concatenated(const std::vector<Batch>& batches) {
+  if (batches.size() == 1) return batches.front();
+  Batch all;
+  const auto& first = batches.at(0).tensors;
+  for (const auto& batch : batches) {
+    bool fits = batch.tensors.size() == first.size();
+    for (std::size_t i = 0; fits && i < first.size(); ++i) {
+      fits = batch.tensors[i].dim() > 0 && batch.tensors[i].sizes().slice(1) == first[i].sizes().slice(1) &&
+             batch.tensors[i].scalar_type() == first[i].scalar_type();
+    }
+    if (!fits) throw Error("the task's batches cannot be put together for one update: their tensors differ in number, dtype or shape");
+    all.samples += batch.samples;
+    all.tokens += batch.tokens;
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    std::vector<torch::Tensor> parts;
+    for (const auto& batch : batches) parts.push_back(batch.tensors[i]);
+    all.tensors.push_back(at::cat(parts));
+  }
+  return all;
+}
+
+Batch Batch::to(torch::Device device) const {
+  Batch moved = *this;
+  for (auto& tensor : moved.tensors) {
+    if (tensor.device() != device) tensor = tensor.to(device, /*non_blocking=*/!device.is_cpu());
+  }
+  return moved;
+}
+
+}  // namespace vernier

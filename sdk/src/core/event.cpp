@@ -1,0 +1,105 @@
+#include <vernier/error.h>
+#include <vernier/event.h>
+#include <vernier/plugin.h>
+
+#include <algorithm>
+
+namespace vernier {
+
+const char* name_of(Event event) {
+  constexpr std::array<const char*, event_count> names = {
+      "RunBegin", "StepBegin", "BatchReady", "LossReady", "GradientsReady", "UpdateDone",
+      "StepEnd",  "Validated", "EpochEnd",   "RunEnd",    "RunFailed"};
+  return names[static_cast<std::size_t>(event)];
+}
+
+namespace {
+// The step that an event is of: `run.step` counts those finished, and some events come after theirs is.
+std::int64_t step_of(Event event, const Run& run) {
+  const bool is_after = event >= Event::Validated && event <= Event::RunEnd;
+  return run.step + (is_after ? 0 : 1);
+}
+}  // namespace
+
+void Bus::attach(Plugin& plugin, bool monitor) {
+  attached_.push_back(&plugin);
+  let_listen(plugin, monitor, attached_.size() - 1);
+}
+
+bool Bus::listens(const Plugin& plugin, Event event) const {
+  const auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  return std::ranges::any_of(listeners, [&](const Listener& listener) { return listener.plugin == &plugin; });
+}
+
+void Bus::replace(Plugin& plugin, Plugin& next) {
+  const auto place = std::find(attached_.begin(), attached_.end(), &plugin);
+  if (place == attached_.end())
+    throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
+  *place = &next;
+  detach(plugin);
+  let_listen(next, false, static_cast<std::size_t>(place - attached_.begin()));
+}
+
+void Bus::let_listen(Plugin& plugin, bool monitor, std::size_t place) {
+  attaching_ = &plugin;
+  attaching_monitor_ = monitor;
+  attaching_at_ = place;
+  try {
+    plugin.attach(*this);
+  } catch (...) {
+    attaching_ = nullptr;
+    rethrow_naming(plugin.id(), " failed to attach", Error::Kind::plugin);
+  }
+  attaching_ = nullptr;
+}
+
+void Bus::add(Event event, std::function<void(Run&)> call, bool only_looks) {
+  if (attaching_ == nullptr) throw Error("Bus::on is called in Plugin::attach only", Error::Kind::plugin);
+  if (attaching_monitor_ && !only_looks) {
+    throw Error(attaching_->id() + " is a monitor, and may only look: its listener for " + name_of(event) +
+                    " must take `const Run&`; make it a callback if it changes the run",
+                Error::Kind::plugin);
+  }
+  auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  // Monitors stand behind all others, whenever they were attached.
+  const auto is_later = [this](const Listener& other) {
+    return std::pair(other.monitor, other.place) > std::pair(attaching_monitor_, attaching_at_);
+  };
+  const auto place = std::find_if(listeners.begin(), listeners.end(), is_later);
+  listeners.insert(place, {std::move(call), attaching_, attaching_monitor_, attaching_at_});
+}
+
+void Bus::tell(Event event, Run& run) {
+  for (auto& notice : detached_) run.notices.push_back(std::move(notice));
+  detached_.clear();
+  auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  std::size_t i = 0;
+  while (i < listeners.size()) {
+    try {
+      for (; i < listeners.size(); ++i) {
+        if (!is_muted_ || !listeners[i].monitor) listeners[i].call(run);
+      }
+    } catch (...) {
+      const auto [text, kind] = caught();
+      Plugin& plugin = *listeners[i].plugin;
+      const std::string where =
+          plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
+      if (!listeners[i].monitor) std::throw_with_nested(Error(where + ": " + text, kind));
+      log(Level::warning, where, text + " (the monitor is detached, the run goes on)");
+      detached_.push_back(
+          {"plugin_detached", run.step, {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}}});
+      // Those before it were told already; the next to be told moves up to where its first listener stood.
+      i = static_cast<std::size_t>(std::count_if(listeners.begin(), listeners.begin() + static_cast<std::ptrdiff_t>(i),
+                                                 [&](const Listener& other) { return other.plugin != &plugin; }));
+      detach(plugin);
+    }
+  }
+}
+
+void Bus::detach(Plugin& plugin) {
+  for (auto& listeners : listeners_) {
+    std::erase_if(listeners, [&](const Listener& listener) { return listener.plugin == &plugin; });
+  }
+}
+
+}  // namespace vernier

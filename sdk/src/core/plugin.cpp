@@ -1,0 +1,38 @@
+#include <vernier/plugin.h>
+
+#include <atomic>
+#include <iostream>
+#include <mutex>
+
+namespace vernier {
+
+namespace {
+void to_stderr(Level level, const std::string& who, const std::string& text) {
+  if (level < Level::warning) return;
+  static std::mutex one_line_at_a_time;
+  const std::lock_guard lock(one_line_at_a_time);
+  std::cerr << who << ": " << text << '\n';
+}
+std::atomic<LogSink> sink = to_stderr;
+}  // namespace
+
+void set_log_sink(LogSink new_sink) {
+  sink = new_sink != nullptr ? new_sink : to_stderr;
+}
+
+void log(Level level, const std::string& who, const std::string& text) {
+  sink.load()(level, who, text);
+}
+
+Plugin::~Plugin() = default;
+void Plugin::attach(Bus&) {}
+Contradiction Plugin::contradicts(const Plugin&, const Bus&) const {
+  return {};
+}
+void Plugin::prepare(Run&) {}
+State Plugin::save() const {
+  return {};
+}
+void Plugin::load(const State&) {}
+
+}  // namespace vernier

@@ -1,0 +1,77 @@
+#include <vernier/control.h>
+#include <vernier/roles.h>
+
+namespace vernier {
+
+// Destructors stand here so that this library holds the key function, and so the type information, of every role.
+Task::~Task() = default;
+Precision::~Precision() = default;
+Scaler::~Scaler() = default;
+Accumulation::~Accumulation() = default;
+Optimizer::~Optimizer() = default;
+Checkpoint::~Checkpoint() = default;
+Distributed::~Distributed() = default;
+Callback::~Callback() = default;
+Monitor::~Monitor() = default;
+Control::~Control() = default;
+
+torch::Tensor Task::validate(Run&) {
+  return {};
+}
+
+bool Precision::is_mixed() const {
+  return false;
+}
+bool Precision::needs_scaler() const {
+  return false;
+}
+torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) {
+  return body();
+}
+void Precision::collect(Run&) {}
+void Precision::commit(Run&) {}
+void Precision::release(Run&) const {}
+std::string Precision::describe() const {
+  return "";
+}
+
+bool Scaler::scales() const {
+  return true;
+}
+torch::Tensor Scaler::scale(const torch::Tensor& loss) {
+  return loss;
+}
+void Scaler::unscale(Run&) {}
+void Scaler::update(Run&) {}
+
+bool Accumulation::gathers() const {
+  return false;
+}
+std::int64_t Accumulation::batches_per_update(std::int64_t, std::int64_t, std::int64_t) {
+  return 1;
+}
+bool Accumulation::can_shrink() const {
+  return false;
+}
+bool Accumulation::shrink(Run&) {
+  return false;
+}
+
+bool Optimizer::divides_gradients() const {
+  return false;
+}
+
+bool Optimizer::steps_in_backward() const {
+  return false;
+}
+
+void Distributed::all_reduce(Run&) {}
+std::int64_t Distributed::all_reduce_min(std::int64_t value) const {
+  return value;
+}
+
+torch::Tensor Callback::validate(Run&, const std::function<torch::Tensor()>& body) {
+  return body();
+}
+
+}  // namespace vernier

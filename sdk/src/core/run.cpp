@@ -1,0 +1,34 @@
+#include <ATen/ATen.h>
+#include <vernier/run.h>
+
+namespace vernier {
+
+void Run::notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details) {
+  notices.push_back({name, step, std::move(details)});
+}
+
+std::vector<torch::Tensor> Run::gradients() const {
+  std::vector<torch::Tensor> gradients;
+  gradients.reserve(parameters.size());
+  for (const auto& parameter : parameters) {
+    if (const auto& gradient = parameter.master.grad(); gradient.defined()) gradients.push_back(gradient);
+  }
+  scaled_norm.reset();  // whoever has them may change them
+  if (grad_scale.defined() && !gradients.empty()) {
+    const torch::NoGradGuard no_grad;
+    at::_foreach_div_(gradients, grad_scale);  // as the optimizers' kernels divide, to the last bit
+  }
+  grad_scale.reset();
+  return gradients;
+}
+
+std::vector<std::string> Run::non_finite_gradients() const {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.master.grad();
+    if (gradient.defined() && !gradient.isfinite().all().item<bool>()) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+}  // namespace vernier

@@ -1,0 +1,338 @@
+// Writes and reads checkpoints as docs/checkpoint-format.md specifies them.
+//
+// The writer syncs the files, then their folder, renames it, and syncs the folder above. Pillai et al., "All File
+// Systems Are Not Created Equal" (OSDI 2014), find this order crash-consistent on every file system.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vernier/checkpoint_folder.h>
+#include <vernier/plugin.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "checkpoint_manifest.h"
+#include "core/file.h"
+#include "safetensors_file.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+using Manifest = CheckpointManifest;
+
+namespace {
+
+constexpr const char* manifest_name = "manifest.json";
+constexpr const char* model_name = checkpoint_model_file;
+constexpr const char* state_name = checkpoint_state_file;
+constexpr const char* format_name = checkpoint_format_name;
+constexpr const char* step_prefix = "step-";
+constexpr const char* temporary_prefix = ".tmp-";
+constexpr const char* old_prefix = ".old-";  // before the name to which it belongs
+constexpr std::uint64_t longest_manifest = 1 << 28;
+
+// Folders.
+
+bool is_there(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+// A folder that only its owner may read. The destructor removes it, unless it was renamed or keep() was called.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const fs::path& parent)
+      : path_((parent / (temporary_prefix + std::string("XXXXXX"))).string()) {
+    if (::mkdtemp(path_.data()) == nullptr) fail_with_errno(parent.string(), "no folder can be made in it");
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    if (!is_kept_) remove();
+  }
+  void keep() { is_kept_ = true; }
+  void remove() const {
+    std::error_code ignored;  // remove_unfinished_checkpoints() tries again
+    fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  std::string operator/(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+  bool is_kept_ = false;
+};
+
+// The path of an old checkpoint while a new one is put in its place.
+std::string aside_of(const std::string& path) {
+  fs::path place = fs::path(path).lexically_normal();
+  if (!place.has_filename()) place = place.parent_path();
+  return (place.parent_path() / (old_prefix + place.filename().string())).string();
+}
+
+std::string belonging_of(const fs::path& aside) {
+  return (aside.parent_path() / aside.filename().string().substr(std::string_view(old_prefix).size())).string();
+}
+
+// The path to read: a writer may have been killed after it put the old checkpoint aside.
+std::string standing(const std::string& path) {
+  return !is_there(path) && is_there(aside_of(path)) ? aside_of(path) : path;
+}
+
+// For a checkpoint that a writer put aside, after the writer was killed or its new checkpoint is on the disk.
+void put_back_or_remove(const std::string& aside, const std::string& path) {
+  if (!is_there(aside)) return;
+  if (!is_there(path)) {
+    if (::rename(aside.c_str(), path.c_str()) != 0) fail_with_errno(aside, "cannot be put back");
+    return;
+  }
+  std::error_code trouble;
+  fs::remove_all(aside, trouble);
+  if (trouble) log(Level::warning, "checkpoint", aside + ": cannot be removed: " + trouble.message());
+}
+
+// Exchanges the two folders at once if the file system can; the old checkpoint is then the temporary folder. Otherwise
+// the old one gets a name that says where it belongs, because the process may end between the two renames.
+void put_in_place(const TemporaryFolder& temporary, const std::string& path) {
+  if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail_with_errno(path, "cannot be put in place");
+  if (::renameat2(AT_FDCWD, temporary.path().c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) fail_with_errno(path, "cannot be put in place");
+  const auto aside = aside_of(path);
+  if (::rename(path.c_str(), aside.c_str()) != 0) fail_with_errno(path, "cannot be put aside");
+  if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
+  const int reason = errno;
+  ::rename(aside.c_str(), path.c_str());
+  errno = reason;
+  fail_with_errno(path, "cannot be put in place");
+}
+
+// Writing.
+
+Manifest::File write_tensors(const std::string& path, const Tensors& tensors, const Metadata& metadata,
+                             const std::function<void(std::uint64_t)>& progress) {
+  File file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  auto written = write_safetensors(file, tensors, metadata, progress);
+  file.finish();
+  return written;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  File file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+// Reading.
+
+std::string read_text(const std::string& path) {
+  const File file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+  const auto size = file.size();
+  if (size > longest_manifest) fail(path, "is not a manifest: it has " + std::to_string(size) + " bytes");
+  std::string text(size, '\0');
+  file.read(text.data(), size, 0);
+  return text;
+}
+
+std::string shape_of(const Manifest::Tensor& tensor) {
+  return tensor.dtype + " " + c10::str(c10::IntArrayRef(tensor.shape));
+}
+
+void compare(const SafetensorsFile& file, const Manifest::File& said) {
+  const auto found = file.description();
+  for (const auto& [name, tensor] : said.tensors) {
+    const auto other = found.tensors.find(name);
+    if (other == found.tensors.end()) fail(file.path(), name, "it is in the manifest and not in the file");
+    if (shape_of(other->second) != shape_of(tensor)) {
+      fail(file.path(), name, "it is " + shape_of(other->second) + ", and " + shape_of(tensor) + " in the manifest");
+    }
+  }
+  for (const auto& [name, tensor] : found.tensors) {
+    if (said.tensors.count(name) == 0) fail(file.path(), name, "it is in the file and not in the manifest");
+  }
+  if (found.bytes != said.bytes) {
+    fail(file.path(),
+         "has " + std::to_string(found.bytes) + " bytes, and " + std::to_string(said.bytes) + " in the manifest");
+  }
+  if (found.header_checksum != said.header_checksum) {
+    fail(file.path(), "its header was changed: its checksum is " + found.header_checksum + ", and " +
+                          said.header_checksum + " in the manifest");
+  }
+}
+
+// A safetensors file of a checkpoint. The constructor compares its header with the manifest, the functions its tensors.
+class CheckedFile {
+ public:
+  CheckedFile(const std::string& folder, const Manifest& manifest, const std::string& name)
+      : said_(manifest.files.at(name)), file_(folder + "/" + name, O_NOFOLLOW) {
+    compare(file_, said_);
+  }
+  Tensors read() const { return file_.read_all(check()); }
+  void verify() const { file_.verify_all(check()); }
+
+ private:
+  SafetensorsFile::Check check() const {
+    return [this](const std::string& name, const Checksum& checksum) {
+      const std::string is = checksum.digits(), saved = said_.tensors.at(name).checksum;
+      if (is == saved) return;
+      fail(file_.path(), name,
+           "its bytes were changed: their checksum is " + is + ", and " + saved + " in the manifest");
+    };
+  }
+
+  const Manifest::File& said_;
+  SafetensorsFile file_;
+};
+
+void require_shapes(const Tensors& live, const Tensors& saved, const std::string& path) {
+  for (const auto& [name, tensor] : live) {
+    const auto found = saved.find(name);
+    if (found == saved.end()) fail(path, name, "it is not in the file");
+    if (tensor.defined() && tensor.sizes() == found->second.sizes()) continue;
+    fail(path, name,
+         c10::str("it is ", found->second.sizes(), ", and the live one ",
+                  tensor.defined() ? c10::str(tensor.sizes()) : "undefined"));
+  }
+}
+
+}  // namespace
+
+Manifest read_manifest(const std::string& place) {
+  const auto path = standing(place) + "/" + manifest_name;
+  return parse_manifest(path, read_text(path));
+}
+
+StoredCheckpoint read_checkpoint(const std::string& place) {
+  const auto path = standing(place);
+  StoredCheckpoint stored{read_manifest(path), {}, {}};
+  const CheckedFile model(path, stored.manifest, model_name), state(path, stored.manifest, state_name);
+  stored.model = model.read();
+  stored.state = state.read();
+  return stored;
+}
+
+StoredCheckpoint read_checkpoint_model(const std::string& place) {
+  const auto path = standing(place);
+  StoredCheckpoint stored{read_manifest(path), {}, {}};
+  stored.model = CheckedFile(path, stored.manifest, model_name).read();
+  return stored;
+}
+
+Manifest read_checkpoint_into(const std::string& place, const Tensors& live) {
+  const auto stored = read_checkpoint_model(place);
+  require_shapes(live, stored.model, standing(place) + "/" + model_name);
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : live) tensor.copy_(stored.model.at(name));
+  return stored.manifest;
+}
+
+Manifest verify_checkpoint(const std::string& place) {
+  const auto path = standing(place);
+  auto manifest = read_manifest(path);
+  for (const auto& [name, file] : manifest.files) CheckedFile(path, manifest, name).verify();
+  return manifest;
+}
+
+bool is_checkpoint(const std::string& place) {
+  return is_there(standing(place) + "/" + manifest_name);
+}
+
+Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors& model, const Tensors& state,
+                          const std::function<void(std::uint64_t)>& progress) {
+  const fs::path target = fs::path(path).lexically_normal();
+  const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
+  refuse_a_shared_folder(parent);
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
+  const auto aside = aside_of(path);
+  if (is_there(aside)) {
+    sync_folder(parent);  // or a loss of power might take the checkpoint at `path` too
+    put_back_or_remove(aside, path);
+  }
+  std::uint64_t done = 0;
+  std::function<void(std::uint64_t)> add;  // empty where nobody asks for the progress
+  if (progress) add = [&](std::uint64_t count) { progress(done += count); };
+  TemporaryFolder temporary(parent);
+  const std::string format = c10::str(format_name, " ", checkpoint_format_version);
+  about.version = checkpoint_format_version;
+  about.versions["vernier"] = VERNIER_VERSION;
+  about.versions["torch"] = TORCH_VERSION;
+  about.files[model_name] = write_tensors(temporary / model_name, model, {{"format", "pt"}}, add);
+  about.files[state_name] = write_tensors(temporary / state_name, state, {{"format", format}}, add);
+  write_text(temporary / manifest_name, manifest_text(temporary / manifest_name, about));
+  sync_folder(temporary.path());
+  put_in_place(temporary, path);
+  temporary.keep();  // it may be the old checkpoint, which stays until the name of the new one is on the disk
+  sync_folder(parent);
+  temporary.remove();
+  put_back_or_remove(aside, path);
+  return about;
+}
+
+std::string checkpoint_name(std::int64_t step) {
+  const std::string digits = std::to_string(step);
+  return step_prefix + std::string(8 - std::min<std::size_t>(digits.size(), 8), '0') + digits;
+}
+
+std::int64_t step_of_checkpoint(const std::string& path) {
+  std::string name = fs::path(path).filename().string();
+  if (name.starts_with(old_prefix)) name.erase(0, std::string_view(old_prefix).size());
+  if (!name.starts_with(step_prefix)) return -1;
+  std::int64_t step = -1;
+  const char *first = name.data() + std::string_view(step_prefix).size(), *last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(first, last, step);
+  return error == std::errc() && end == last ? step : -1;
+}
+
+std::vector<std::string> checkpoints_in(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code trouble;
+  fs::directory_iterator entry(folder, trouble);
+  for (; !trouble && entry != fs::directory_iterator(); entry.increment(trouble)) {
+    const auto path = entry->path().string();
+    const bool is_aside = entry->path().filename().string().starts_with(old_prefix);
+    if (step_of_checkpoint(path) < 0 || (is_aside && is_there(belonging_of(path)))) continue;
+    found.push_back(path);
+  }
+  if (trouble && trouble != std::errc::no_such_file_or_directory && trouble != std::errc::not_a_directory) {
+    fail(folder, "cannot be read: " + trouble.message());
+  }
+  std::ranges::sort(found, std::ranges::greater(), step_of_checkpoint);
+  return found;
+}
+
+void refuse_a_shared_folder(const std::string& path) {
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) != 0) fail_with_errno(path, "cannot be looked at");
+  if (S_ISLNK(status.st_mode)) fail(path, "is a symbolic link; give the folder itself");
+  if (!S_ISDIR(status.st_mode)) fail(path, "is not a folder");
+  const bool is_shared = (status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (status.st_mode & S_ISVTX) == 0;
+  if (is_shared) fail(path, "can be written to by others; chmod go-w it, or take another folder");
+}
+
+void sync_checkpoint_folder(const std::string& folder) {
+  sync_folder(folder);
+}
+
+void remove_unfinished_checkpoints(const std::string& folder) {
+  std::vector<fs::path> temporary, aside;
+  std::error_code trouble;
+  for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    const auto name = entry->path().filename().string();
+    if (name.starts_with(temporary_prefix)) temporary.push_back(entry->path());
+    if (name.starts_with(old_prefix)) aside.push_back(entry->path());
+  }
+  if (temporary.empty() && aside.empty()) return;
+  sync_folder(folder);  // the checkpoints that took their place may not be on the disk yet
+  for (const auto& path : aside) put_back_or_remove(path, belonging_of(path));
+  for (const auto& path : temporary) {
+    fs::remove_all(path, trouble);
+    if (trouble) log(Level::warning, "checkpoint", path.string() + ": cannot be removed: " + trouble.message());
+  }
+}
+
+}  // namespace vernier

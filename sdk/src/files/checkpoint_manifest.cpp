@@ -1,0 +1,157 @@
+#include "checkpoint_manifest.h"
+
+#include <vernier/checksum.h>
+
+#include "core/file.h"
+#include "json.h"
+
+namespace vernier {
+
+using Manifest = CheckpointManifest;
+
+namespace {
+
+constexpr std::size_t deepest_manifest = 64;  // the configuration is a table of tables
+// A manifest ends with the checksum of all bytes before it.
+constexpr std::string_view tail_begin = ",\"checksum\":\"", tail_end = "\"}\n";
+constexpr std::size_t checksum_digits = 32;
+constexpr std::size_t tail_size = tail_begin.size() + checksum_digits + tail_end.size();
+
+// Writing.
+
+OrderedJson to_json(const Manifest::File& file) {
+  OrderedJson tensors = OrderedJson::object();
+  for (const auto& [name, tensor] : file.tensors) {
+    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"checksum", tensor.checksum}};
+  }
+  return {{"bytes", file.bytes}, {"header_checksum", file.header_checksum}, {"tensors", std::move(tensors)}};
+}
+
+// Reading.
+
+// A value of the type T. key: for the message.
+template <class T>
+T value_as(const std::string& path, const Json& value, const char* key) {
+  bool is_right = false;
+  if constexpr (std::is_same_v<T, std::string>) is_right = value.is_string();
+  if constexpr (std::is_same_v<T, std::uint64_t>) is_right = value.is_number_unsigned();
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    is_right = value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX;
+  }
+  if (!is_right) fail(path, std::string("its '") + key + "' is not what it must be: " + value.dump().substr(0, 80));
+  return value.get<T>();
+}
+
+template <class T>
+T member(const std::string& path, const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) fail(path, std::string("has no '") + key + "'");
+  return value_as<T>(path, *found, key);
+}
+
+const Json& structure(const std::string& path, const Json& object, const char* key, bool is_array = false) {
+  const auto found = object.find(key);
+  if (found == object.end()) fail(path, std::string("has no '") + key + "'");
+  if (is_array ? !found->is_array() : !found->is_object()) {
+    fail(path, std::string("its '") + key + "' is not an " + (is_array ? "array" : "object"));
+  }
+  return *found;
+}
+
+std::string checksum_in(const std::string& path, const Json& object, const char* key) {
+  auto digits = member<std::string>(path, object, key);
+  const bool is_hexadecimal = digits.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (digits.size() != checksum_digits || !is_hexadecimal) fail(path, std::string("its '") + key + "' is no checksum");
+  return digits;
+}
+
+Manifest::Tensor tensor_in(const std::string& path, const std::string& name, const Json& json) {
+  if (!json.is_object()) fail(path, name, "its entry is not an object");
+  const std::string place = path + ": tensor '" + name + "'";
+  Manifest::Tensor tensor{member<std::string>(place, json, "dtype"), {}, checksum_in(place, json, "checksum")};
+  for (const Json& size : structure(place, json, "shape", /*is_array=*/true)) {
+    tensor.shape.push_back(value_as<std::int64_t>(place, size, "shape"));
+  }
+  return tensor;
+}
+
+Manifest::File file_in(const std::string& path, const Json& json) {
+  Manifest::File file{member<std::uint64_t>(path, json, "bytes"), checksum_in(path, json, "header_checksum"), {}};
+  for (const auto& [name, tensor] : structure(path, json, "tensors").items()) {
+    file.tensors[name] = tensor_in(path, name, tensor);
+  }
+  return file;
+}
+
+// "format", "version" and the checksum at the end are the same in every version of the format.
+void check_version(const std::string& path, const Json& json) {
+  if (!json.is_object() || json.value("format", Json()) != checkpoint_format_name) {
+    fail(path, "is not the manifest of a checkpoint");
+  }
+  const auto version = member<std::int64_t>(path, json, "version");
+  if (version != checkpoint_format_version) {
+    refuse(path + ": its format is version " + std::to_string(version) + ", and this Vernier reads version " +
+           std::to_string(checkpoint_format_version) + "; read it with the Vernier that wrote it");
+  }
+}
+
+void check_own_checksum(const std::string& path, std::string_view text) {
+  const std::string_view tail = text.size() < tail_size ? "" : text.substr(text.size() - tail_size);
+  if (!tail.starts_with(tail_begin) || !tail.ends_with(tail_end)) {
+    fail(path, "is cut short or changed: it does not end in its checksum");
+  }
+  const std::string_view said = tail.substr(tail_begin.size(), checksum_digits);
+  const std::string is = checksum_of(std::string(text.substr(0, text.size() - tail_size)));
+  if (is != said) fail(path, "was changed: its checksum is " + is + ", and it says " + std::string(said));
+}
+
+}  // namespace
+
+std::string manifest_text(const std::string& path, const Manifest& manifest) {
+  OrderedJson json = {{"format", checkpoint_format_name},
+                      {"version", manifest.version},
+                      {"step", manifest.step},
+                      {"run", manifest.run},
+                      {"versions", manifest.versions},
+                      {"plugins", OrderedJson::array()},
+                      {"configuration", OrderedJson::object()},
+                      {"files", OrderedJson::object()}};
+  for (const auto& plugin : manifest.plugins) {
+    json["plugins"].push_back({{"id", plugin.id}, {"version", plugin.version}});
+  }
+  for (const auto& [name, file] : manifest.files) json["files"][name] = to_json(file);
+  try {
+    json["configuration"] = OrderedJson::parse(manifest.configuration);
+    std::string text = json.dump(1);
+    text.resize(text.size() - 2);  // without the last line, which is a brace
+    return text + std::string(tail_begin) + checksum_of(text) + std::string(tail_end);
+  } catch (const OrderedJson::exception& error) {
+    fail(path, std::string("what the manifest is to say is no JSON: ") + error.what());
+  }
+}
+
+Manifest parse_manifest(const std::string& path, const std::string& text) {
+  check_own_checksum(path, text);
+  const Json json = parse_json(path, "manifest", text, deepest_manifest);
+  check_version(path, json);
+  Manifest manifest;
+  manifest.version = member<std::int64_t>(path, json, "version");
+  manifest.step = member<std::int64_t>(path, json, "step");
+  manifest.run = member<std::string>(path, json, "run");
+  for (const auto& [name, version] : structure(path, json, "versions").items()) {
+    manifest.versions[name] = member<std::string>(path, json["versions"], name.c_str());
+  }
+  for (const Json& plugin : structure(path, json, "plugins", /*is_array=*/true)) {
+    if (!plugin.is_object()) fail(path, "one of its 'plugins' is not an object");
+    manifest.plugins.push_back({member<std::string>(path, plugin, "id"), member<std::string>(path, plugin, "version")});
+  }
+  manifest.configuration = structure(path, json, "configuration").dump();
+  const Json& files = structure(path, json, "files");
+  for (const char* name : {checkpoint_model_file, checkpoint_state_file}) {
+    manifest.files[name] = file_in(path, structure(path, files, name));
+  }
+  if (files.size() != manifest.files.size()) fail(path, "names more than the two files of a checkpoint");
+  return manifest;
+}
+
+}  // namespace vernier

@@ -1,0 +1,26 @@
+// JSON from files of any source, and of numbers that JSON does not have.
+#pragma once
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace vernier {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // keeps the order in which keys were added
+
+// Parses a text of `path`. Throws Error for a key that an object has twice and for more than `deepest` levels. `what`
+// names the text in the message: "header".
+Json parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest);
+
+// A text in JSON's quotes. Throws Error, naming `path`, if it is not UTF-8.
+std::string quoted(const std::string& path, const std::string& text);
+
+// JSON has no number for NaN and the infinities, so they become "nan", "inf" and "-inf".
+inline Json json_number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+}  // namespace vernier

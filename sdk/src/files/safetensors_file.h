@@ -1,0 +1,54 @@
+// The parts of reading and writing safetensors that checkpoint_folder.cpp uses one by one. All throw Error.
+#pragma once
+
+#include <vernier/checkpoint_folder.h>
+#include <vernier/checksum.h>
+#include <vernier/safetensors.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+
+namespace vernier {
+
+// An open file with a valid header. Any thread may call its functions.
+class SafetensorsFile {
+ public:
+  struct Entry {
+    std::string name;
+    torch::ScalarType type = torch::kUInt8;
+    std::vector<std::int64_t> shape;
+    std::uint64_t begin = 0, end = 0;  // bytes after the header
+  };
+
+  // Reads the header and checks it against the size of the file. flags: more flags of open(2), such as O_NOFOLLOW.
+  explicit SafetensorsFile(const std::string& path, int flags = 0);
+  const std::string& path() const { return file_.path(); }
+  const Metadata& metadata() const { return metadata_; }
+  CheckpointManifest::File description() const;  // without the checksums of the tensors
+
+  // Receives the name of each tensor and the checksum of its bytes, on any thread. Throws to refuse the tensor.
+  using Check = std::function<void(const std::string& name, const Checksum&)>;
+
+  // Read every tensor, several at a time. Of several refused tensors, the error names the first in the file.
+  Tensors read_all(const Check& check = {}) const;
+  void verify_all(const Check& check) const;  // with a small buffer for each thread
+
+ private:
+  void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const;
+  void for_each_entry(const std::function<void(const Entry&, Checksum&)>& body) const;
+
+  File file_;
+  std::uint64_t size_;
+  std::string head_;  // the length and the header
+  Metadata metadata_;
+  std::vector<Entry> entries_;  // in the order of their bytes
+};
+
+// Writes a whole file with checksums. The caller calls file.finish(). `progress` receives the bytes of each chunk.
+CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,
+                                           const std::function<void(std::uint64_t)>& progress = {});
+
+}  // namespace vernier

@@ -1,0 +1,214 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/alias.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <vernier/activation_checkpoint.h>
+#include <vernier/autocast.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "activation_checkpoint_kept.h"
+#include "trace/interception.h"
+
+namespace vernier {
+
+namespace {
+
+// The generators that a forward on these devices draws from.
+std::vector<at::Generator> generators(const std::vector<torch::Tensor>& inputs) {
+  std::vector<at::Generator> all{at::detail::getDefaultCPUGenerator()};
+  for (const auto& input : inputs) {
+    if (!input.defined() || input.is_cpu()) continue;
+    auto generator = at::globalContext().defaultGenerator(input.device());
+    if (std::find(all.begin(), all.end(), generator) == all.end()) all.push_back(std::move(generator));
+  }
+  return all;
+}
+
+torch::Tensor state_of(at::Generator generator) {
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state().clone();
+}
+
+void set_state(at::Generator generator, const torch::Tensor& state) {
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Sets random states, and sets those of before again when it ends.
+class RandomAgain {
+ public:
+  explicit RandomAgain(std::vector<std::pair<at::Generator, torch::Tensor>> states) : before_(std::move(states)) {
+    for (auto& [generator, state] : before_) {
+      auto now = state_of(generator);
+      set_state(generator, state);
+      state = std::move(now);
+    }
+  }
+  ~RandomAgain() {
+    for (const auto& [generator, state] : before_) set_state(generator, state);
+  }
+  RandomAgain(const RandomAgain&) = delete;
+  RandomAgain& operator=(const RandomAgain&) = delete;
+
+ private:
+  std::vector<std::pair<at::Generator, torch::Tensor>> before_;
+};
+
+// What holds on this thread, but for the random numbers.
+struct Surroundings {
+  struct Cast {
+    torch::DeviceType device;
+    torch::ScalarType dtype;
+    bool enabled;
+  };
+  std::vector<Cast> casts;
+  bool caches;
+  std::vector<Link> interceptors = intercepting();
+
+  Surroundings() : caches(at::autocast::is_autocast_cache_enabled()) {
+    for (const auto device : {torch::kCPU, torch::kCUDA}) {
+      casts.push_back({device, at::autocast::get_autocast_dtype(device), at::autocast::is_autocast_enabled(device)});
+    }
+  }
+};
+
+// The first forward's copies of weights are without a graph, and autocast would give them to a forward with one.
+class NoCastCache {
+ public:
+  NoCastCache() : before_(at::autocast::is_autocast_cache_enabled()) { at::autocast::set_autocast_cache_enabled(false); }
+  ~NoCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
+  NoCastCache(const NoCastCache&) = delete;
+  NoCastCache& operator=(const NoCastCache&) = delete;
+
+ private:
+  bool before_;
+};
+
+struct Recompute final : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  void release_variables() override {
+    inputs.clear();
+    kept.reset();
+    random.clear();
+    function = nullptr;
+  }
+  std::string name() const override { return "VernierRecompute"; }
+  std::vector<torch::Tensor> forward(const std::vector<torch::Tensor>& arguments);
+
+  TensorFunction function;
+  std::vector<torch::autograd::SavedVariable> inputs;  // they notice where one was changed in place
+  std::optional<KeptResults> kept;
+  std::vector<bool> requires_grad;                     // of the inputs
+  std::vector<std::int64_t> outputs;                   // which of the function's this node differentiates
+  Surroundings surroundings;
+  std::vector<std::pair<at::Generator, torch::Tensor>> random;  // where the function draws
+};
+
+// Once more, with a graph, as it was called the first time.
+std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& arguments) {
+  const RandomAgain same_numbers(random);
+  const at::AutoGradMode recorded(true);
+  const PassGuard second(Pass::second);
+  const auto [cpu, cuda] = std::pair(surroundings.casts[0], surroundings.casts[1]);
+  const Autocast on_cpu(cpu.device, cpu.dtype, cpu.enabled, surroundings.caches);
+  const Autocast on_cuda(cuda.device, cuda.dtype, cuda.enabled, surroundings.caches);
+  const InterceptAgain same_interceptors(surroundings.interceptors);
+  std::optional<KeptResultsGuard> answers;
+  if (kept) answers.emplace(*kept, KeptResultsGuard::Time::second);
+  at::autocast::clear_cache();  // where backward is called within a guard, its copies are of another graph
+  auto results = function(arguments);
+  at::autocast::clear_cache();
+  return results;
+}
+
+// Autocast takes a leaf for a weight, whose copy it keeps: gradients of several uses would be added up in 16 bits.
+torch::Tensor no_leaf(const torch::Tensor& leaf) {
+  const at::AutoGradMode recorded(true);
+  return at::alias(leaf);
+}
+
+torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&& gradients) {
+  if (function == nullptr) {
+    throw Error("backward came a second time through vernier::checkpoint; the first one needs retain_graph");
+  }
+  if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
+    throw Error("vernier::checkpoint works with backward() only: torch::autograd::grad() would leave gradients in .grad()");
+  }
+  if (torch::GradMode::is_enabled()) {
+    throw Error("vernier::checkpoint is differentiable once: call backward() without create_graph");
+  }
+  std::vector<torch::Tensor> leaves, arguments;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto input = inputs[i].unpack(getptr());
+    leaves.push_back(input.defined() ? input.detach().requires_grad_(requires_grad[i]) : input);
+    const bool was_computed = requires_grad[i] && !input.is_leaf();
+    arguments.push_back(was_computed ? no_leaf(leaves.back()) : leaves.back());
+  }
+  const auto results = forward(arguments);
+
+  torch::autograd::variable_list roots, root_gradients;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& result = results.at(static_cast<std::size_t>(outputs[i]));
+    if (!gradients[i].defined() || !result.requires_grad()) continue;
+    roots.push_back(result);
+    root_gradients.push_back(gradients[i]);
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
+
+  torch::autograd::variable_list input_gradients;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    input_gradients.push_back(requires_grad[i] ? leaves[i].grad() : torch::Tensor());
+  }
+  return input_gradients;
+}
+
+}  // namespace
+
+std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const std::vector<torch::Tensor>& inputs,
+                                          Keep keep) {
+  if (!torch::GradMode::is_enabled()) return function(inputs);
+  const std::shared_ptr<Recompute> node(new Recompute(), torch::autograd::deleteNode);
+  node->function = function;
+  if (keep == Keep::matmuls) node->kept.emplace();
+  for (const auto& input : inputs) node->requires_grad.push_back(input.defined() && input.requires_grad());
+
+  auto before = generators(inputs);
+  std::vector<torch::Tensor> states;
+  for (const auto& generator : before) states.push_back(state_of(generator));
+  std::vector<torch::Tensor> results;
+  {
+    const torch::NoGradGuard not_recorded;
+    const NoCastCache no_copies;
+    const PassGuard first(Pass::first);
+    std::optional<KeptResultsGuard> keeps;
+    if (node->kept) keeps.emplace(*node->kept, KeptResultsGuard::Time::first);
+    results = function(inputs);
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (!states[i].equal(state_of(before[i]))) node->random.emplace_back(before[i], states[i]);
+  }
+
+  for (const auto& input : inputs) {
+    node->inputs.push_back(input.defined() ? torch::autograd::SavedVariable(input, /*is_output=*/false)
+                                           : torch::autograd::SavedVariable());
+  }
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    auto& result = results[i];
+    if (!result.defined() || !torch::autograd::isDifferentiableType(result.scalar_type())) continue;
+    result = result.variable_data();  // it may be an input, or a view of one
+    torch::autograd::set_history(result, node);
+    node->outputs.push_back(static_cast<std::int64_t>(i));
+  }
+  if (node->kept) node->kept->watch(results);
+  return results;
+}
+
+}  // namespace vernier

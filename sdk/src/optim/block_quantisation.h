@@ -1,0 +1,48 @@
+// Block-wise dynamic quantization to 8 bits. Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization,
+// ICLR 2022. A block has 256 codes and its largest magnitude in float32. A code stands for one of 256 numbers from -1
+// to 1, or from 0 to 1 if unsigned, times that magnitude. The numbers span seven decades, each with twice as many
+// numbers as the one below. A value becomes the nearest number. An unsigned value above 0 never becomes 0, since Adam
+// would divide a gradient by eps alone if its mean square were 0. A NaN makes its whole block NaN.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace vernier {
+
+class BlockQuantisation {
+ public:
+  static constexpr std::int64_t block = 256;
+  static std::int64_t blocks(std::int64_t count) { return (count + block - 1) / block; }
+  // Returns the quantization with numbers in [-1, 1], or in [0, 1]. It is made at the first call.
+  static const BlockQuantisation& of(bool is_signed);
+
+  // On the host. Only the last block of a tensor may be smaller than `block`.
+  void pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const;
+  void unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const;
+
+  // The same with operators, on any device. All tensors are 1-D: numbers float32, codes uint8, one float32 for each
+  // block.
+  struct Packed {
+    at::Tensor codes, largest;
+  };
+  Packed pack(const at::Tensor& numbers) const;
+  at::Tensor unpack(const Packed& packed) const;
+
+  const std::array<float, 256>& numbers() const { return numbers_; }
+
+ private:
+  explicit BlockQuantisation(bool is_signed);
+  // An interval has all float32 with the same sign, exponent and first eight bits of fraction. At most two neighbouring
+  // codes begin in one interval.
+  static constexpr int dropped_bits = 15;
+
+  std::array<float, 256> numbers_;        // ascending
+  std::array<float, 257> starts_;         // the smallest number that becomes this code; the last is infinite
+  std::vector<std::int32_t> least_code_;  // of each interval; 32 bits, because vector instructions gather those
+};
+
+}  // namespace vernier

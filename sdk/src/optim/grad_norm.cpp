@@ -1,0 +1,225 @@
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+#include <vernier/grad_norm.h>
+
+#include <algorithm>
+#include <cmath>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "parallel.h"
+#include "tensor_lists.h"
+
+namespace vernier {
+
+namespace {
+
+// By kind, without empty tensors: they add nothing and have no maximum.
+std::vector<TensorVector> sort(const TensorVector& gradients) {
+  TensorVector kept;
+  kept.reserve(gradients.size());
+  for (const auto& gradient : gradients) {
+    if (gradient.layout() != torch::kStrided) throw Error("the norm of a sparse gradient is not supported");
+    if (gradient.numel() != 0) kept.push_back(gradient);
+  }
+  return by_device_and_dtype(kept);
+}
+
+// One 0-dim norm a tensor, in float32 or wider: in float16 the squares of a large gradient overflow.
+TensorVector norms(const TensorVector& tensors, double p) {
+  const auto dtype = tensors.front().scalar_type();
+  if (dtype == torch::kHalf || dtype == torch::kBFloat16) return at::_foreach_norm(tensors, p, torch::kFloat32);
+  return at::_foreach_norm(tensors, p);
+}
+
+torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
+  if (!(p > 0)) throw Error(c10::str("the order of a norm must be positive, not ", p), Error::Kind::configuration);
+  if (kinds.empty()) return torch::zeros({}, torch::kFloat32);
+  auto all = norms(kinds.front(), p);
+  for (std::size_t i = 1; i < kinds.size(); ++i) {
+    for (const auto& norm : norms(kinds[i], p)) all.push_back(moved(norm, all.front().device()));
+  }
+  return at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
+}
+
+// What the operators of the other branch below compute, on the host, in the dtype of the norm; nan stays nan.
+template <class Real>
+double clip_factor(Real norm, double max_norm) {
+  return std::min(Real(1) / (norm + Real(1e-6)) * static_cast<Real>(max_norm), Real(1));
+}
+
+}  // namespace
+
+torch::Tensor grad_norm(const TensorVector& gradients, double p) {
+  const torch::NoGradGuard no_grad;
+  return total_norm(sort(gradients), p);
+}
+
+torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, double p) {
+  const torch::NoGradGuard no_grad;
+  const auto kinds = sort(gradients);
+  auto norm = total_norm(kinds, p);
+  if (norm.is_cpu()) {
+    const double factor = norm.scalar_type() == torch::kFloat64 ? clip_factor(norm.item<double>(), max_norm)
+                                                                : clip_factor(norm.item<float>(), max_norm);
+    if (factor == 1) return norm;  // as most often
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
+  } else {
+    const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // as Python divides
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));
+  }
+  return norm;
+}
+
+namespace {
+
+constexpr std::int64_t part_size = 16384;  // elements: one sum
+
+struct Part {
+  const float* first;
+  std::int64_t count;
+  const float* next = nullptr;  // what is read after it
+};
+
+// The square of a float32 is exact in float64, and lanes and their order are fixed: vectors of any width, with or without
+// fused multiplication, give the same bits.
+constexpr std::int64_t lanes = 16;
+// Elements fetched early: a processor's own prefetching stops at each 4 KB page, and 2 KB are less than memory is late.
+constexpr std::int64_t ahead = 2048;
+
+// The lanes, and the rest of the chunk from `done` on.
+double sum_of_lanes(const double* sums, const Part& part, std::int64_t done) {
+  double four[4];
+  for (int k = 0; k < 4; ++k) four[k] = (sums[k] + sums[4 + k]) + (sums[8 + k] + sums[12 + k]);
+  double sum = (four[0] + four[1]) + (four[2] + four[3]);
+  for (auto i = done; i < part.count; ++i) {
+    const double value = part.first[i];
+    sum += value * value;
+  }
+  return sum;
+}
+
+double sum_anywhere(const Part& part) {
+  double sums[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= part.count; i += lanes) {
+    for (std::int64_t k = 0; k < lanes; ++k) {
+      const double value = part.first[i + k];
+      sums[k] += value * value;
+    }
+  }
+  return sum_of_lanes(sums, part, i);
+}
+
+#if defined(__x86_64__)
+// By name: compilers keep the sums above in memory, and convert four numbers in seven instructions.
+__attribute__((target("avx2,fma"))) double sum_in_256_bits(const Part& part) {
+  __m256d a = {}, b = {}, c = {}, d = {};
+  const auto add = [](__m256d& sum, const float* from) __attribute__((always_inline, target("avx2,fma"))) {
+    const auto wide = _mm256_cvtps_pd(_mm_loadu_ps(from));
+    sum = _mm256_fmadd_pd(wide, wide, sum);
+  };
+  const auto add_lanes = [&](std::int64_t i) __attribute__((always_inline, target("avx2,fma"))) {
+    add(a, part.first + i);
+    add(b, part.first + i + 4);
+    add(c, part.first + i + 8);
+    add(d, part.first + i + 12);
+  };
+  std::int64_t i = 0;
+  for (; i + lanes + ahead <= part.count; i += lanes) {
+    __builtin_prefetch(part.first + i + ahead);
+    add_lanes(i);
+  }
+  for (const auto* next = part.next; i + lanes <= part.count; i += lanes, next += lanes) {
+    __builtin_prefetch(next);
+    add_lanes(i);
+  }
+  double sums[lanes];
+  _mm256_storeu_pd(sums, a);
+  _mm256_storeu_pd(sums + 4, b);
+  _mm256_storeu_pd(sums + 8, c);
+  _mm256_storeu_pd(sums + 12, d);
+  return sum_of_lanes(sums, part, i);
+}
+#endif
+
+using Sum = double (*)(const Part&);
+Sum best_sum() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return sum_in_256_bits;
+#endif
+  return sum_anywhere;
+}
+
+double sum_on_host(const TensorVector& gradients) {
+  static const Sum sum = best_sum();
+  std::vector<Part> parts;
+  TensorVector kept;
+  for (const auto& each : gradients) {
+    const auto gradient = each.is_non_overlapping_and_dense() ? each : kept.emplace_back(each.contiguous());
+    const auto* data = gradient.const_data_ptr<float>();
+    for (std::int64_t i = 0; i < gradient.numel(); i += part_size) {
+      parts.push_back({data + i, std::min(part_size, gradient.numel() - i)});
+    }
+  }
+  std::vector<double> sums(parts.size());
+  for_each_chunk(parts.size(), /*chunks_a_thread=*/8, [&](std::size_t i) {
+    const auto k = parts.size() - 1 - i;  // from the end: what is in the cache then is what the optimizer begins with
+    auto part = parts[k];
+    part.next = parts[k > 0 ? k - 1 : 0].first;
+    sums[k] = sum(part);
+  });
+  double total = 0;
+  for (const double each : sums) total += each;
+  return total;
+}
+
+torch::Tensor on_host(double value, torch::ScalarType dtype) {
+  return torch::scalar_tensor(value, dtype);
+}
+
+}  // namespace
+
+bool can_inspect(const TensorVector& gradients) {
+  return std::all_of(gradients.begin(), gradients.end(), [&](const torch::Tensor& gradient) {
+    return gradient.layout() == torch::kStrided && gradient.scalar_type() == torch::kFloat32 &&
+           gradient.device() == gradients.front().device();
+  });
+}
+
+Inspected inspect_gradients(const TensorVector& gradients, bool by_operators) {
+  const torch::NoGradGuard no_grad;
+  if (!can_inspect(gradients)) throw Error("the gradients are not all dense, float32 and on one device");
+  if (gradients.empty() || (gradients.front().is_cpu() && !by_operators)) {
+    const double sum = sum_on_host(gradients);
+    return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64), {}};
+  }
+  const auto kinds = sort(gradients);
+  if (kinds.empty()) {
+    const auto zero = torch::zeros({}, gradients.front().options());
+    return {zero, zero.to(torch::kFloat64), {}};
+  }
+  auto norms = at::stack(at::_foreach_norm(kinds.front(), 2, torch::kFloat64));
+  auto norm = at::linalg_vector_norm(norms, 2);
+  auto found_inf = norm.isfinite().logical_not().to(torch::kFloat32);
+  return {std::move(found_inf), std::move(norm), std::move(norms)};
+}
+
+Clipped clip_scale(const torch::Tensor& norm, double max_norm, const torch::Tensor& grad_scale) {
+  const torch::NoGradGuard no_grad;
+  if (!norm.is_cpu()) {
+    const auto before = (grad_scale.defined() ? norm / grad_scale : norm).to(torch::kFloat32);
+    const auto factor = ((before + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
+    return {before, grad_scale.defined() ? grad_scale / factor : factor.reciprocal()};
+  }
+  const float scale = grad_scale.defined() ? *grad_scale.const_data_ptr<float>() : 1.0F;
+  const auto before = static_cast<float>(*norm.const_data_ptr<double>() / scale);
+  const double factor = clip_factor(before, max_norm);
+  return {on_host(before, torch::kFloat32),
+          factor == 1 ? grad_scale : on_host(scale / factor, torch::kFloat32)};
+}
+
+}  // namespace vernier

@@ -1,0 +1,70 @@
+#include "cli/shorthands.h"
+
+#include <doctest/doctest.h>
+
+#include "thrown.h"
+
+namespace po = boost::program_options;
+using Words = std::vector<std::string>;
+
+namespace {
+
+po::variables_map parsed(const Words& words) {
+  po::options_description known;
+  vernier::add_shorthands(known);
+  po::variables_map given;
+  po::store(po::command_line_parser(words).options(known).run(), given);
+  return given;
+}
+
+Words sets_of(const Words& words, const Words& sets = {}, bool has_scaler = false) {
+  return vernier::sets_of_shorthands(parsed(words), sets, has_scaler);
+}
+
+Thrown refusal(const Words& words, const Words& sets = {}) {
+  return thrown_by([&] { sets_of(words, sets); });
+}
+
+}  // namespace
+
+TEST_CASE("shorthands: each is a --set") {
+  CHECK(sets_of({}) == Words{});
+  CHECK(sets_of({"--mixed-precision", "no"}) == Words{"precision.use=fp32"});
+  CHECK(sets_of({"--mixed-precision", "bf16"}) == Words{"precision.use=bf16"});
+  CHECK(sets_of({"--mixed-precision=fp8"}) == Words{"precision.use=fp8"});
+  CHECK(sets_of({"--amp-opt-level", "O2"}) == Words{"precision.level=O2"});
+  CHECK(sets_of({"--grad-scaler-init", "1024"}) == Words{"scaler.init_scale=1024"});
+  CHECK(sets_of({"--grad-scaler-growth-interval", "100"}) == Words{"scaler.growth_interval=100"});
+  CHECK(sets_of({"--grad-scaler-backoff", "0.25"}) == Words{"scaler.backoff_factor=0.25"});
+  CHECK(sets_of({"--grad-accum-steps", "4"}) == Words{"accumulation.micro_batches=4"});
+  CHECK(sets_of({"--batch-size", "32", "--epochs", "2"}) == Words{"task.batch_size=32", "run.epochs=2", "run.steps=0"});
+}
+
+TEST_CASE("shorthands: float16 brings a scaler where there is none") {
+  CHECK(sets_of({"--mixed-precision", "fp16"}) == Words{"precision.use=fp16", "scaler.use=dynamic"});
+  CHECK(sets_of({"--mixed-precision", "fp16"}, {}, true) == Words{"precision.use=fp16"});
+  CHECK(sets_of({"--mixed-precision", "fp16"}, {"scaler.use=static"}) == Words{"precision.use=fp16"});
+}
+
+TEST_CASE("shorthands: what says the same as a --set, or is no word, is refused") {
+  CHECK(refusal({"--batch-size", "8"}, {"task.batch_size = 4"}) ==
+        configuration("--batch-size and --set task.batch_size say the same; give one of them"));
+  CHECK(refusal({"--mixed-precision", "no"}, {"run.steps=3", "precision.use=bf16"}) ==
+        configuration("--mixed-precision and --set precision.use say the same; give one of them"));
+  CHECK(refusal({"--epochs", "3"}, {"run.steps=9"}) ==
+        configuration("--epochs and --set run.steps say the same; give one of them"));
+  CHECK(refusal({"--batch-size", "8"}, {"run.steps=9"}) == Thrown{});
+  CHECK(refusal({"--mixed-precision", "bf61"}) ==
+        configuration("--mixed-precision bf61: did you mean bf16? It takes no, fp16, bf16, fp8"));
+  CHECK(refusal({"--amp-opt-level", "high"}) == configuration("--amp-opt-level high: it takes O0, O1, O2, O3"));
+  CHECK(refusal({"--grad-ckpt"}, {"task.recompute=none"}) ==
+        configuration("--grad-ckpt and --set task.recompute say the same; give one of them"));
+}
+
+TEST_CASE("shorthands: they are told again as they were given") {
+  const auto given = parsed({"--epochs", "3", "--mixed-precision", "fp16"});
+  CHECK(vernier::shorthands_given(given) == Words{"--mixed-precision", "fp16", "--epochs", "3"});
+  CHECK(vernier::shorthands_given(given, {"epochs"}) == Words{"--mixed-precision", "fp16"});
+  CHECK(sets_of({"--grad-ckpt", "--epochs", "2"}) == Words{"task.recompute=full", "run.epochs=2", "run.steps=0"});
+  CHECK(vernier::shorthands_given(parsed({"--grad-ckpt", "--epochs", "2"})) == Words{"--grad-ckpt", "--epochs", "2"});
+}

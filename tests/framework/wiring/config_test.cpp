@@ -1,0 +1,192 @@
+#include "wiring/config.h"
+
+#include <doctest/doctest.h>
+
+#include "temporary_folder.h"
+#include "thrown.h"
+
+using vernier::Array;
+using vernier::Table;
+using vernier::Value;
+
+namespace {
+
+// A table in one line: {a=1 b={c="d"}}.
+std::string show(const Table& table);
+std::string show(const Value& value) {
+  struct Show {
+    std::string operator()(bool b) const { return b ? "true" : "false"; }
+    std::string operator()(std::int64_t i) const { return std::to_string(i); }
+    std::string operator()(double d) const { return std::to_string(d); }
+    std::string operator()(const std::string& s) const { return '"' + s + '"'; }
+    std::string operator()(const Table& t) const { return show(t); }
+    std::string operator()(const Array& a) const {
+      std::string text = "[";
+      for (const auto& each : a) text += (text.size() > 1 ? " " : "") + show(each);
+      return text + "]";
+    }
+  };
+  return std::visit(Show(), value.data);
+}
+std::string show(const Table& table) {
+  std::string text = "{";
+  for (const auto& [key, value] : table) text += (text.size() > 1 ? " " : "") + key + "=" + show(value);
+  return text + "}";
+}
+
+struct Files {
+  TemporaryFolder folder;
+  std::vector<std::string> paths;
+  std::string add(const std::string& text) {
+    return paths.emplace_back(folder.write(std::to_string(paths.size()) + ".toml", text));
+  }
+};
+
+std::string merged(const std::vector<std::string>& texts, const std::vector<std::string>& sets = {}) {
+  Files files;
+  for (const auto& text : texts) files.add(text);
+  return show(vernier::load_config(files.paths, sets));
+}
+
+// What is refused, with "FILE" in place of the file's name.
+Thrown refusal(const std::string& text, const std::vector<std::string>& sets = {}) {
+  Files files;
+  const std::string file = files.add(text);
+  auto thrown = thrown_by([&] { vernier::load_config(files.paths, sets); });
+  if (const auto place = thrown.text.find(file); place != std::string::npos)
+    thrown.text.replace(place, file.size(), "FILE");
+  return thrown;
+}
+
+}  // namespace
+
+TEST_CASE("config: files are merged left to right") {
+  CHECK(merged({"[run]\nsteps = 1\nseed = 2", "[run]\nsteps = 3\n[task]\nuse = 'mlp'"}) ==
+        R"({run={seed=2 steps=3} task={use="mlp"}})");
+  CHECK(merged({"[task]\ndata = ['a', 'b']", "[task]\ndata = ['c']"}) == R"({task={data=["c"]}})");
+  CHECK(merged({"", ""}) == "{}");
+}
+
+TEST_CASE("config: another strategy replaces the table, the same one is merged") {
+  const std::string base = "[scaler]\nuse = 'dynamic'\ninit_scale = 8";
+  CHECK(merged({base, "[scaler]\nuse = 'static'\nscale = 2"}) == R"({scaler={scale=2 use="static"}})");
+  CHECK(merged({base, "[scaler]\nuse = 'dynamic'\ngrowth_interval = 5"}) ==
+        R"({scaler={growth_interval=5 init_scale=8 use="dynamic"}})");
+  CHECK(merged({base, "[scaler]\ngrowth_interval = 5"}) ==
+        R"({scaler={growth_interval=5 init_scale=8 use="dynamic"}})");
+  CHECK(merged({base}, {"scaler.use=none"}) == R"({scaler={use="none"}})");
+}
+
+TEST_CASE("config: lists of plugins are matched by use, new ones are appended") {
+  const std::string base = "[[callback]]\nuse = 'clip_norm'\nmax_norm = 1\n[[callback]]\nuse = 'schedule'";
+  CHECK(merged({base, "[[callback]]\nuse = 'schedule'\nwarmup = 5\n[[callback]]\nuse = 'ema'"}) ==
+        R"({callback=[{max_norm=1 use="clip_norm"} {use="schedule" warmup=5} {use="ema"}]})");
+  CHECK(merged({base}, {"callback.clip_norm.max_norm=0.5", "callback.ema.decay=0.9"}) ==
+        R"({callback=[{max_norm=0.500000 use="clip_norm"} {use="schedule"} {decay=0.900000 use="ema"}]})");
+  CHECK(merged({"[[monitor]]\nuse = 'jsonl'\n[[monitor]]\nuse = 'jsonl'\nevery = 2"}) ==
+        R"({monitor=[{use="jsonl"} {every=2 use="jsonl"}]})");
+}
+
+TEST_CASE("config: --set takes TOML, and what is no TOML as a string") {
+  const std::vector<std::pair<std::string, std::string>> sets = {
+      {"run.steps=100", "{run={steps=100}}"},
+      {"optimizer.learning_rate=3e-4", "{optimizer={learning_rate=0.000300}}"},
+      {"a.b=true", "{a={b=true}}"},
+      {"precision.use=bf16", R"({precision={use="bf16"}})"},
+      {"precision.use='bf16'", R"({precision={use="bf16"}})"},
+      {"run.name=a b.c", R"({run={name="a b.c"}})"},
+      {"run.name=", R"({run={name=""}})"},
+      {"run.name=a=b", R"({run={name="a=b"}})"},
+      {R"(task.data=["a", "b"])", R"({task={data=["a" "b"]}})"},
+      {"task.data=[]", "{task={data=[]}}"},
+      {"callback.clip_norm={max_norm = 2}", R"({callback=[{max_norm=2 use="clip_norm"}]})"},
+      {"run.steps = 100", "{run={steps=100}}"},
+  };
+  for (const auto& [set, table] : sets) CHECK(merged({}, {set}) == table);
+  CHECK(merged({"[run]\nsteps = 1"}, {"run.steps=2", "run.steps=3"}) == "{run={steps=3}}");
+  CHECK(thrown_by([] { merged({}, {"run.steps"}); }) ==
+        configuration("--set run.steps: write --set key=value, as --set run.steps=100"));
+  CHECK(thrown_by([] { merged({}, {"=1"}); }).kind == 2);
+  CHECK(thrown_by([] { merged({}, {"run..steps=1"}); }).kind == 2);
+  CHECK(thrown_by([] { merged({}, {"run.steps=1979-05-27"}); }) ==
+        configuration("--set run.steps: dates and times are not used here; write a number or a string"));
+  CHECK(thrown_by([] { merged({}, {"callback.clip_norm=1"}); }) ==
+        configuration("--set callback.clip_norm: name the option too, as --set callback.clip_norm.max_norm=1.0"));
+}
+
+TEST_CASE("config: --set names strategy and options in any order, and loses none") {
+  CHECK(merged({""}, {"scaler.growth_interval=5", "scaler.use=dynamic"}) ==
+        "{scaler={growth_interval=5 use=\"dynamic\"}}");
+  CHECK(merged({"[optimizer]\nuse = 'adamw'\neps = 1\n"}, {"optimizer.momentum=1", "optimizer.use=sgd"}) ==
+        "{optimizer={momentum=1 use=\"sgd\"}}");
+}
+
+TEST_CASE("config: every value knows where it was written") {
+  Files files;
+  const std::string first = files.add("# a comment\n[run]\nsteps = 1\n\nseed =  2\n[[callback]]\nuse = 'a'\n");
+  const std::string second = files.add("[run]\nseed = 3\n[task]\nlist = [\n  1,\n  2,\n]\n");
+  const auto config = vernier::load_config(files.paths, {"run.name=x"});
+  const auto& run = std::get<Table>(config.at("run").data);
+  CHECK(config.at("run").where == first + ":2");
+  CHECK(run.at("steps").where == first + ":3");
+  CHECK(run.at("seed").where == second + ":2");
+  CHECK(run.at("name").where == "--set run.name");
+  const auto& callback = std::get<Array>(config.at("callback").data).at(0);
+  CHECK(callback.where == first + ":6");
+  CHECK(std::get<Table>(callback.data).at("use").where == first + ":7");
+  CHECK(config.at("task").where == second + ":3");
+  CHECK(std::get<Table>(config.at("task").data).at("list").where == second + ":4");
+}
+
+TEST_CASE("config: what is no TOML is refused with its line") {
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {"[run]\nsteps = \n", "FILE:2: "},
+      {"[run\n", "FILE:1: "},
+      {"[run]\nsteps = 1\nsteps = 2\n", "FILE:3: "},
+      {"[scaler]\nuse = 'a'\n[scaler]\nuse = 'b'\n", "FILE:3: "},
+      {"[[callback]]\nuse = 'a'\n[callback]\nuse = 'b'\n", "FILE:3: "},
+      {"a = 'x\n", "FILE:1: "},
+      {"a = 99999999999999999999\n", "FILE:1: "},
+      {"a = '\xff'\n", "FILE:1: "},
+      {std::string("a = 1\n\0", 7), "FILE:2: "},
+      {"a = " + std::string(1000, '[') + "\n", "FILE:1: "},
+  };
+  for (const auto& [text, place] : broken) {
+    CAPTURE(text);
+    const auto thrown = refusal(text);
+    CHECK(thrown.kind == 2);
+    CHECK_MESSAGE(thrown.text.starts_with(place), thrown.text);
+    CHECK(thrown.text.size() > place.size());
+    CHECK_FALSE(says(thrown.text, "\n"));
+  }
+  CHECK(refusal("[run]\nstart = 1979-05-27T07:32:00Z\n") ==
+        configuration("FILE:2: dates and times are not used here; write a number or a string"));
+  CHECK(refusal("a = [\n1,\n07:32:00]\n") ==
+        configuration("FILE:3: dates and times are not used here; write a number or a string"));
+}
+
+TEST_CASE("config: a file that is not there, or is a folder, is refused") {
+  const TemporaryFolder folder;
+  for (const std::string& path :
+       {folder / "none.toml", folder.path().string(), std::string(5000, 'x'), std::string()}) {
+    const auto thrown = thrown_by([&] { vernier::load_config({path}, {}); });
+    CHECK(thrown.kind == 2);
+    CHECK(thrown.text.starts_with(path + ":"));
+  }
+}
+
+TEST_CASE("config: what is written as TOML reads back the same") {
+  const std::string text =
+      "[run]\nname = 'a \"b\" \\'\n[task]\ndata = ['a', 'b']\nrate = 0.1\ntiny = 5e-324\nlarge = inf\nflag = true\n"
+      "seed = 9223372036854775807\nempty = []\n[[callback]]\nuse = 'clip_norm'\nnested = {a = [1, "
+      "2]}\n[[callback]]\nuse = 'b'\n";
+  const std::string multiline = "[run]\nname = \"\"\"two\nlines\"\"\"\n";
+  for (const auto& each : {text, multiline, std::string()}) {
+    Files files;
+    files.add(each);
+    const auto once = vernier::load_config(files.paths, {});
+    Files again;
+    again.add(vernier::to_toml(once));
+    CHECK(show(vernier::load_config(again.paths, {})) == show(once));
+  }
+}

@@ -1,0 +1,234 @@
+#include "wiring/host.h"
+
+#include <doctest/doctest.h>
+#include <elf.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "temporary_folder.h"
+#include "thrown.h"
+
+using vernier::Callback;
+using vernier::Host;
+using vernier::Monitor;
+using vernier::Options;
+using vernier::Table;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path product = fs::path(VERNIER_BINARY_DIR) / "plugins";
+const fs::path fixtures = fs::path(VERNIER_BINARY_DIR) / "fixtures" / "plugins";
+
+std::string fixture(const std::string& name) {
+  return (fixtures / "callback" / (name + ".so")).string();
+}
+
+bool was_opened(const std::string& name) {
+  return std::getenv(("VERNIER_TEST_MARK_" + name).c_str()) != nullptr;
+}
+
+template <class Role = Callback>
+Thrown refusal(const std::string& name, Table table = {}) {
+  return thrown_by([&] {
+    Options options(std::string(Role::role) + "/" + name, std::move(table), "run.toml:3");
+    Host({fixtures, product}).make<Role>(name, options);
+  });
+}
+
+Table with(const char* key, const char* value) {
+  return {{key, {std::string(value), "run.toml:4"}}};
+}
+
+template <class T>
+T read_at(const std::string& bytes, std::uint64_t offset) {
+  REQUIRE(offset + sizeof(T) <= bytes.size());
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+// The names of the symbols that a library exports, read from its table of dynamic symbols.
+std::set<std::string> exports_of(const fs::path& library) {
+  const std::string bytes = read_text(library);
+  const auto header = read_at<Elf64_Ehdr>(bytes, 0);
+  std::set<std::string> names;
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    const auto section = read_at<Elf64_Shdr>(bytes, header.e_shoff + i * sizeof(Elf64_Shdr));
+    if (section.sh_type != SHT_DYNSYM) continue;
+    const auto strings = read_at<Elf64_Shdr>(bytes, header.e_shoff + section.sh_link * sizeof(Elf64_Shdr));
+    for (std::uint64_t offset = 0; offset < section.sh_size; offset += sizeof(Elf64_Sym)) {
+      const auto symbol = read_at<Elf64_Sym>(bytes, section.sh_offset + offset);
+      const bool is_global = ELF64_ST_BIND(symbol.st_info) != STB_LOCAL;
+      if (is_global && symbol.st_shndx != SHN_UNDEF) names.insert(bytes.c_str() + strings.sh_offset + symbol.st_name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("host: a plugin that fits is opened, made and named") {
+  const Host host({fixtures});
+  Options options("callback/fits", {}, "run.toml:3");
+  const auto plugin = host.make<Callback>("fits", options);
+  CHECK(plugin->id() == "callback/fits");
+  CHECK(was_opened("fits"));
+  CHECK(options.declared().size() == 1);
+  Options by_path("callback/fits", {}, "run.toml:3");
+  CHECK(host.make<Callback>(fixture("fits"), by_path)->id() == "callback/fits");
+}
+
+TEST_CASE("host: one that does not fit is refused with the remedy, and never runs") {
+  CHECK(refusal("wrong_abi") ==
+        refused(fixture("wrong_abi") + ": built for plugin ABI " + std::to_string(VERNIER_ABI + 1) +
+                ", this Vernier has " + std::to_string(VERNIER_ABI) + "; rebuild the plugin"));
+  std::string other = VERNIER_BUILD;
+  other[6] = '9';
+  CHECK(refusal("wrong_torch") == refused(fixture("wrong_torch") + ": built with " + other + ", this Vernier with " +
+                                          VERNIER_BUILD + "; rebuild the plugin"));
+  CHECK(refusal("no_symbol") ==
+        refused(fixture("no_symbol") + ": not a Vernier plugin (it does not export "
+                                       "`vernier_plugin`); does its source have VERNIER_PLUGIN(…)?"));
+  CHECK(refusal("wrong_role") == refused(fixture("wrong_role") + ": is a monitor (\"wrong_role\"), and stands in the "
+                                                                 "place of a callback"));
+  for (const char* name : {"wrong_abi", "wrong_torch", "no_symbol", "wrong_role"}) CHECK_FALSE(was_opened(name));
+}
+
+TEST_CASE("host: what goes wrong while it is made names the plugin and keeps the kind") {
+  const std::string id = "callback/throws_in_constructor";
+  const auto refusal_with = [](const char* what) { return refusal("throws_in_constructor", with("what", what)); };
+  CHECK(refusal_with("std") == refused(id + " failed in its constructor: boom"));
+  CHECK(refusal_with("c10") == refused(id + " failed in its constructor: boom of LibTorch"));
+  CHECK(refusal_with("int") == refused(id + " failed in its constructor: it threw no std::exception"));
+  CHECK(refusal_with("unnamed") == configuration(id + " failed in its constructor: boom"));
+  CHECK(refusal_with("refused") == configuration("run.toml:4: " + id + ": `what` fits nothing"));
+  CHECK(refusal("makes_nothing") == refused(fixture("makes_nothing") + ": its create function made nothing"));
+  CHECK(refusal("fits", with("strenght", "1")) ==
+        configuration("run.toml:4: callback/fits: `strenght` is not an option here; did you mean `strength`?"));
+  const auto undefined = refusal("undefined_symbol");
+  CHECK(undefined.kind == 3);
+  CHECK(says(undefined.text, fixture("undefined_symbol") + ": cannot be opened: "));
+  CHECK(says(undefined.text, "function_of_a_library_that_is_not_linked"));
+}
+
+TEST_CASE("host: a name that is no plugin is refused with the nearest") {
+  const auto unknown = refusal("throws_ta");
+  CHECK(unknown.kind == 3);
+  CHECK(says(unknown.text, "no callback is called \"throws_ta\"; did you mean \"throws_at\"? (there are: "));
+  CHECK(says(unknown.text, "clip_norm"));
+  const TemporaryFolder empty;
+  Options options("callback/x", {}, "");
+  CHECK(thrown_by([&] { Host({empty.path()}).make<Callback>("x", options); }) ==
+        refused("no callback is called \"x\" (none of this role in " + empty.path().string() + ")"));
+  CHECK(refusal("./none.so") == refused("./none.so: there is no such file; without a slash, `use` is the name of a "
+                                        "callback in the plugin path"));
+  CHECK(says(refusal(empty.path().string()).text, empty.path().string() + ": there is no such file"));
+  CHECK(says(refusal(std::string(5000, 'x')).text, "no callback is called"));
+  CHECK(says(refusal("").text, "no callback is called \"\""));
+}
+
+TEST_CASE("host: folders are searched in order") {
+  const TemporaryFolder first;
+  fs::create_directories(first.path() / "callback");
+  fs::copy_file(fixture("wrong_torch"), first.path() / "callback" / "fits.so");
+  Options options("callback/fits", {}, "");
+  CHECK(says(thrown_by([&] { Host({first.path(), fixtures}).make<Callback>("fits", options); }).text, "built with"));
+  CHECK(Host({fixtures, first.path()}).make<Callback>("fits", options) != nullptr);
+}
+
+TEST_CASE("host: the list says what is there and what cannot be used, and opens nothing") {
+  const bool before = was_opened("fits");
+  std::map<std::string, Host::Listed> listed;
+  for (const auto& plugin : Host({fixtures, fs::path("/no/such/folder")}).list()) {
+    listed[plugin.role + "/" + plugin.name] = plugin;
+  }
+  REQUIRE(listed.count("monitor/throws_at") == 1);
+  CHECK(listed["callback/fits"].version == "1.0.0");
+  CHECK(listed["callback/fits"].trouble.empty());
+  CHECK(says(listed["callback/wrong_abi"].trouble, "rebuild the plugin"));
+  CHECK(says(listed["callback/no_symbol"].trouble, "not a Vernier plugin"));
+  CHECK(was_opened("fits") == before);
+  for (const char* name : {"wrong_abi", "wrong_torch", "no_symbol", "wrong_role"}) CHECK_FALSE(was_opened(name));
+}
+
+TEST_CASE("host: files that are no library are refused") {
+  const TemporaryFolder folder;
+  for (const std::string& bytes : {std::string(), std::string("print('hello')\n"), std::string("\177ELF"),
+                                   std::string(4096, '\0'), "\177ELF" + std::string(4096, '\xff')}) {
+    CHECK(thrown_by([&] { vernier::read_descriptor(folder.write("plugin.so", bytes)); }) ==
+          refused((folder / "plugin.so") +
+                  ": not a Vernier plugin (it does not export `vernier_plugin`); does its source "
+                  "have VERNIER_PLUGIN(…)?"));
+  }
+  CHECK(says(thrown_by([&] { vernier::read_descriptor(folder.path()); }).text, "there is no such file"));
+}
+
+TEST_CASE("host: a damaged library is refused or read, whatever the damage") {
+  const TemporaryFolder folder;
+  const std::string whole = read_text(product / "scaler" / "none.so");
+  const auto header = read_at<Elf64_Ehdr>(whole, 0);
+  int refusals = 0;
+  const auto try_to_read = [&](const std::string& bytes) {
+    const auto result = thrown_by([&] {
+      const auto found = vernier::read_descriptor(folder.write("plugin.so", bytes));
+      CHECK(std::strlen(found.role) < sizeof found.role);
+      CHECK(std::strcmp(found.build, VERNIER_BUILD) == 0);
+    });
+    CHECK((result.kind == 0 || result.kind == 3));
+    refusals += result.kind == 3 ? 1 : 0;
+  };
+  SUBCASE("cut short") {
+    std::size_t loaded = 0, tries = 0;  // what stands behind the loaded part, such as debugging symbols, is not needed
+    for (unsigned i = 0; i < header.e_phnum; ++i) {
+      const auto segment = read_at<Elf64_Phdr>(whole, header.e_phoff + i * sizeof(Elf64_Phdr));
+      if (segment.p_type == PT_LOAD) loaded = std::max(loaded, segment.p_offset + segment.p_filesz);
+    }
+    for (std::size_t length = 0; length < loaded; length += 1 + loaded / 400, ++tries) {
+      try_to_read(whole.substr(0, length));
+    }
+    try_to_read(whole.substr(0, loaded - 1));
+    CHECK(refusals == static_cast<int>(tries) + 1);
+  }
+  SUBCASE("each bit of the header") {
+    for (std::size_t bit = 0; bit < 8 * sizeof header; ++bit) {
+      std::string bytes = whole;
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+      try_to_read(bytes);
+    }
+    CHECK(refusals > 50);
+  }
+  SUBCASE("random bytes of the tables") {
+    std::mt19937 random(1);
+    const auto table_begin = static_cast<std::size_t>(header.e_shoff);
+    const std::size_t dynamic_symbols = 4096;
+    for (int trial = 0; trial < 600; ++trial) {
+      std::string bytes = whole;
+      for (int i = 0; i < 1 + trial % 16; ++i) {
+        const bool in_table = random() % 2 == 0;
+        const std::size_t from = in_table ? table_begin : 0, to = in_table ? bytes.size() : dynamic_symbols;
+        bytes[from + random() % (to - from)] = static_cast<char>(random());
+      }
+      try_to_read(bytes);
+    }
+    CHECK(refusals > 50);
+  }
+}
+
+TEST_CASE("host: every plugin of the product exports its descriptor and nothing else") {
+  int libraries = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(product)) {
+    if (entry.path().extension() != ".so") continue;
+    CAPTURE(entry.path().string());
+    CHECK(exports_of(entry.path()) == std::set<std::string>{"vernier_plugin"});
+    const auto descriptor = vernier::read_descriptor(entry.path());
+    CHECK(entry.path().parent_path().filename() == descriptor.role);
+    CHECK(entry.path().stem() == descriptor.name);
+    ++libraries;
+  }
+  CHECK(libraries > 10);
+}

@@ -1,0 +1,184 @@
+#include "wiring/wiring.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "run/snapshot.h"
+#include "run/trainer.h"
+#include "temporary_folder.h"
+#include "thrown.h"
+#include "wiring/config.h"
+
+using vernier::Event;
+using vernier::Host;
+using vernier::Run;
+using vernier::Wiring;
+
+namespace {
+
+constexpr const char* plugins = VERNIER_BINARY_DIR "/plugins";
+constexpr const char* fixtures = VERNIER_BINARY_DIR "/fixtures/plugins";
+
+// Lines 1 to 6 of every configuration here.
+constexpr const char* base = "[task]\nuse = 'mlp'\nsamples = 16\nvalidation = 0.5\n[optimizer]\nuse = 'sgd'\n";
+
+std::unique_ptr<Wiring> wired(const std::string& text) {
+  const TemporaryFolder folder;
+  return vernier::wire(vernier::load_config({folder.write("run.toml", text)}, {}), Host({plugins, fixtures}));
+}
+
+// With the folder of the file left out.
+Thrown refusal(const std::string& text) {
+  auto thrown = thrown_by([&] { wired(text); });
+  if (const auto place = thrown.text.find("run.toml:"); place != std::string::npos) thrown.text.erase(0, place);
+  return thrown;
+}
+
+// Three steps, an epoch each. Looks at them too: collects the notices that a monitor sees.
+struct Short : vernier::Monitor {
+  explicit Short(const std::string& text) : wiring(wired(base + std::string("[checkpoint]\nuse = 'none'\n") + text)) {
+    run.steps = 3;
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  }
+  ~Short() override { vernier::set_log_sink(nullptr); }
+  void attach(vernier::Bus& bus) override {
+    const auto collect = [this](const Run& seen) {
+      for (const auto& notice : seen.notices) *notices += notice.text() + "\n";
+    };
+    bus.on(Event::StepEnd, collect);
+    bus.on(Event::RunEnd, collect);
+    bus.on(Event::RunFailed, [this](const Run&) { was_told_of_failure = true; });
+  }
+  Thrown train() {
+    return thrown_by([&] {
+      vernier::Trainer trainer(*wiring, 1, stop);
+      trainer.prepare(run, 0);
+      trainer.train(run);
+    });
+  }
+  std::string* notices = nullptr;
+  bool was_told_of_failure = false;
+  std::atomic<int> stop = 0;
+  Run run;
+  std::unique_ptr<Wiring> wiring;
+};
+
+}  // namespace
+
+TEST_CASE("wiring: roles that are not written have their defaults") {
+  std::string ids;
+  const auto wiring = wired(base);
+  for (const auto* plugin : wiring->plugins()) ids += plugin->id() + " ";
+  CHECK(ids ==
+        "task/mlp precision/fp32 scaler/none accumulation/fixed optimizer/sgd checkpoint/rolling distributed/none ");
+}
+
+TEST_CASE("wiring: namesakes are numbered, each has its options") {
+  const auto wiring =
+      wired(base + std::string("[[callback]]\nuse = 'clip_norm'\nmax_norm = 2\n[[callback]]\nuse = 'clip_norm'\n"));
+  REQUIRE(wiring->callbacks.size() == 2);
+  CHECK(wiring->callbacks[0]->id() == "callback/clip_norm");
+  CHECK(wiring->callbacks[1]->id() == "callback/clip_norm#2");
+  CHECK(says(wiring->table(), "  callback      clip_norm    max_norm=2\n"));
+  CHECK(says(wiring->table(), "  callback      clip_norm#2 "));
+  CHECK(says(wiring->table(), "  task          mlp          samples=16 validation=0.5\n"));
+}
+
+TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
+  const std::string good = base;
+  const auto after_base = [&](const char* text) { return refusal(good + text); };
+  CHECK(after_base("[optimiser]\nuse = 'sgd'") ==
+        configuration("run.toml:7: `optimiser` is no table of a run; did you mean [optimizer]?"));
+  CHECK(after_base("[wandb]\nuse = 'sgd'") == configuration("run.toml:7: `wandb` is no table of a run"));
+  CHECK(refusal("[optimizer]\nuse = 'sgd'") ==
+        configuration(
+            "the configuration has no [task]; add one with use = \"…\"; `vernier plugins` lists what there is"));
+  CHECK(after_base("[[callback]]\nmax_norm = 2") ==
+        configuration("run.toml:7: [[callback]] needs use = \"…\"; `vernier plugins` lists what there is"));
+  CHECK(after_base("[accumulation]\nmicro_batches = 4") == Thrown{});  // the default takes its options
+  CHECK(after_base("[accumulation]\nmicro_batch = 4") ==
+        configuration("run.toml:8: accumulation/fixed: `micro_batch` is not an option here; did you mean "
+                      "`micro_batches`?"));
+  CHECK(after_base("[scaler]\nuse = 2") == configuration("run.toml:8: `use` must be a string, the name of a scaler"));
+  CHECK(refusal("task = 'mlp'\n[optimizer]\nuse = 'sgd'") ==
+        configuration("run.toml:1: write [task] and below it use = \"…\""));
+  CHECK(after_base("[callback]\nuse = 'clip_norm'") ==
+        configuration("run.toml:7: there may be several of these: write [[callback]], not [callback]"));
+  CHECK(after_base("[[scaler]]\nuse = 'none'") == configuration("run.toml:7: write [scaler] and below it use = \"…\""));
+  CHECK(refusal("callback = ['clip_norm']\n" + good) ==
+        configuration("run.toml:1: write [[callback]] and below it use = \"…\""));
+  CHECK(after_base("[precision]\nuse = 'fp16'") ==
+        configuration(
+            "run.toml:7: precision/fp16: `use` needs a loss scaler, or small gradients vanish, and the scaler is "
+            "scaler/none; add [scaler] use = \"dynamic\""));
+  const auto unknown = after_base("[precision]\nuse = 'fp61'");
+  CHECK(unknown.kind == 3);
+  CHECK(unknown.text.starts_with("run.toml:8: no precision is called \"fp61\"; did you mean \"fp16\"? (there are: "));
+  const auto wrong_role = after_base("[[callback]]\nuse = 'wrong_role'");
+  CHECK(wrong_role.kind == 3);
+  CHECK(says(wrong_role.text, "run.toml:8: "));
+  CHECK(says(wrong_role.text, "wrong_role.so: is a monitor"));
+}
+
+// All but RunFailed, which is told only where another has failed.
+constexpr const char* events[] = {"RunBegin",   "StepBegin", "BatchReady", "LossReady", "GradientsReady",
+                                  "UpdateDone", "StepEnd",   "Validated",  "EpochEnd",  "RunEnd"};
+
+TEST_CASE("wiring: a callback that throws at any event ends the run with plugin, event and step") {
+  for (const std::string event : events) {
+    CAPTURE(event);
+    Short toy("[[callback]]\nuse = 'throws_at'\nevent = '" + event + "'\n");
+    const std::string place = "callback/throws_at at " + event + " of step " + (event == "RunEnd" ? "3" : "1");
+    CHECK(toy.train() == failed(place + ": boom"));
+    Short kept("[[callback]]\nuse = 'throws_at'\nkind = 'configuration'\nevent = '" + event + "'\n");
+    CHECK(kept.train() == configuration(place + ": boom"));
+    Short number("[[callback]]\nuse = 'throws_at'\nkind = 'int'\nevent = '" + event + "'\n");
+    CHECK(number.train() == failed(place + ": it threw no std::exception"));
+  }
+}
+
+TEST_CASE("wiring: a monitor that throws at any event is detached, and the run goes on") {
+  const auto digest_of = [](const std::string& monitors, std::string* notices) {
+    Short toy(monitors);
+    toy.notices = notices;
+    toy.wiring->bus.attach(toy, true);
+    CHECK(toy.train() == Thrown{});
+    CHECK(toy.run.step == 3);
+    return vernier::digest(*toy.run.model);
+  };
+  const auto alone = digest_of("", nullptr);
+  for (const std::string event : events) {
+    for (const std::string kind : {"std", "configuration", "int"}) {
+      CAPTURE(event);
+      CAPTURE(kind);
+      std::string notices;
+      const auto monitor = "[[monitor]]\nuse = 'throws_at'\nkind = '" + kind + "'\nevent = '" + event + "'\n";
+      CHECK(digest_of(monitor, &notices) == alone);
+      CHECK(notices == (event == "RunEnd" ? "" : "plugin_detached plugin=monitor/throws_at event=" + event + "\n"));
+    }
+  }
+}
+
+TEST_CASE("wiring: what throws at RunFailed hides neither the failure nor the event from the others") {
+  static std::string logged;
+  const auto train = [](const std::string& role, const std::string& kind) {
+    Short toy("[[callback]]\nuse = 'throws_at'\nevent = 'GradientsReady'\nstep = 2\n[[" + role +
+              "]]\nuse = 'throws_at'\nevent = 'RunFailed'\nkind = '" + kind + "'\n");
+    toy.wiring->bus.attach(toy, true);
+    logged.clear();
+    vernier::set_log_sink(
+        [](vernier::Level, const std::string& who, const std::string& text) { logged += who + ": " + text + "\n"; });
+    CHECK(toy.train() == failed("callback/throws_at at GradientsReady of step 2: boom"));
+    return toy.was_told_of_failure;
+  };
+  for (const std::string kind : {"std", "configuration", "int"}) {
+    CAPTURE(kind);
+    const std::string text = kind == "int" ? "it threw no std::exception" : "boom";
+    train("callback", kind);
+    CHECK(says(logged, "RunFailed: callback/throws_at#2 at RunFailed of step 2: " + text + "\n"));
+    CHECK(train("monitor", kind));
+    CHECK(says(logged,
+               "monitor/throws_at at RunFailed of step 2: " + text + " (the monitor is detached, the run goes on)\n"));
+  }
+}

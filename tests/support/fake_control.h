@@ -1,0 +1,42 @@
+// A Control for tests of a plugin without a trainer: it records requests and does nothing else.
+#pragma once
+
+#include <vernier/control.h>
+#include <vernier/plugin.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+class FakeControl : public vernier::Control {
+ public:
+  struct Rewind {
+    std::int64_t back, drop;
+    std::string also;
+  };
+
+  void swap(const vernier::Table& roles) override { swaps.push_back(roles); }
+  void try_swap(const vernier::Table& roles) override { tried.push_back(roles); }
+  void keep_savepoints(std::int64_t every, std::int64_t keep) override {
+    savepoints_every = every;
+    savepoints_kept = keep;
+  }
+  void rewind(vernier::Plugin&, std::int64_t back, std::int64_t drop, const std::string& also) override {
+    rewinds.push_back({back, drop, also});
+  }
+  void fail(const vernier::Plugin&, const std::string& why) override { failure = why; }
+  std::int64_t all_reduce_min(std::int64_t value) override { return value; }
+  vernier::State snapshot() override { return {}; }
+  torch::Tensor recompute() override { return {}; }
+  void want(vernier::Stage stage, const vernier::Plugin&) override { wanted.push_back(stage); }
+  bool rerun(vernier::Stage, const std::function<void()>&, const std::function<void()>&) override { return true; }
+  bool roll_back(vernier::Stage) override { return false; }
+
+  std::string failure;                // the text of the last fail(); empty: none
+  std::vector<vernier::Table> swaps;  // of swap()
+  std::vector<vernier::Table> tried;  // of try_swap()
+  std::vector<vernier::Stage> wanted;
+  std::vector<Rewind> rewinds;
+  std::int64_t savepoints_every = 0, savepoints_kept = 0;
+};
