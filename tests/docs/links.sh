@@ -2,7 +2,7 @@
 # links.sh ROOT: every relative link in the documents leads to a file that is there, and to a heading that it has.
 set -eu
 cd "$1"
-for document in README.md docs/*.md examples/*/README.md sdk/template/README.md; do
+for document in README.md docs/*.md docs/decisions/*.md examples/*/README.md sdk/template/README.md; do
   awk '/^ *```/ {code = !code} !code' "$document" | grep -oE '\]\([^)]+\)' | sed 's/^](//; s/)$//' | grep -vE '^https?:' | while read -r link; do
     target=${link%%#*}
     file=$document
