@@ -24,21 +24,21 @@
 #include <iostream>
 
 #include "checkpoint_tools.h"
-#include "wiring/config.h"
+#include "dry_run.h"
+#include "low_memory.h"
+#include "output/log.h"
+#include "output/output.h"
+#include "output/summary.h"
+#include "plugin_list.h"
+#include "replay.h"
 #include "run/device.h"
 #include "run/init_weights.h"
-#include "output/log.h"
-#include "low_memory.h"
-#include "output/output.h"
-#include "plugin_list.h"
 #include "run/prepared.h"
-#include "dry_run.h"
-#include "replay.h"
+#include "run/snapshot.h"
+#include "run/trainer.h"
 #include "shorthands.h"
 #include "text.h"
-#include "run/snapshot.h"
-#include "output/summary.h"
-#include "run/trainer.h"
+#include "wiring/config.h"
 
 namespace vernier {
 
@@ -52,15 +52,15 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
   check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
                                                      one batch without an update, its memory, advice
-  replay CAPSULE [--precision NAME] [--set …]…       runs the step again that callback/flight_recorder kept, watched;
-                                                     and beside it with what --precision and --set change
+  replay CAPSULE [--precision NAME] [--set …]…       runs a step that callback/flight_recorder kept again,
+                                                     and traces it; beside it, with what --precision and --set change
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
 
 options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
-  --resume[=PATH]        goes on from the run's newest checkpoint, or from the run or checkpoint at PATH
-  --allow-inexact        goes on too where the run will not be, bit for bit, the one that was not stopped
+  --resume[=PATH]        resumes from the run's newest checkpoint, or from the run or checkpoint at PATH
+  --allow-inexact        resumes even if the result will differ from an uninterrupted run
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
   --quiet                warnings and errors only, besides what the monitors print
   --debug                debug lines of the log too
@@ -78,7 +78,7 @@ for people who come from other trainers; each is exactly a --set
   --grad-ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
 
   --low-memory           switches on what saves memory, where the files do not say else:
-                         accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each tells its price
+                         accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each logs its cost
 
 In the source tree ./vernier builds what is missing and knows three verbs more:
   build                  builds the program and its plugins
@@ -190,7 +190,7 @@ Level log_level(const po::variables_map& given) {
 
 // What a policy is compared with; nothing where that cannot be had, for it is no part of the run.
 std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
-  set_log_level(static_cast<int>(Level::error));  // all of it was told once
+  set_log_level(static_cast<int>(Level::error));  // all of it is logged already
   std::optional<DryRun> seen;
   std::string trouble;
   try {
@@ -204,8 +204,7 @@ std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
   return seen;
 }
 
-void print_dry_run(const std::string& policy, const DryRun& dry_run,
-                     const std::optional<DryRun>& in_float32) {
+void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::optional<DryRun>& in_float32) {
   std::cout << "on the first batch: loss " << print_number("%.4f", dry_run.loss);
   std::vector<std::pair<std::string, MemoryUse>> columns;
   if (in_float32) {
@@ -269,7 +268,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
             << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
   if (outcome.signal != 0) {
-    std::cout << "go on with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
+    std::cout << "resume with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
     return;
   }
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
@@ -294,7 +293,7 @@ void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try
   rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
 }
 
-// What the TOML says of an exchanged role is not what the run goes on with.
+// The TOML's table of a swapped role is not the one that the run uses.
 void warn_of_swaps(const Prepared& prepared) {
   const auto file = prepared.run.output + "/config.toml";
   if (prepared.wiring->swaps.empty() || !fs::exists(file)) return;
@@ -318,7 +317,7 @@ void warn_of_divergence(const Run& run, const Outcome& outcome) {
   }
 }
 
-// Slurm starts the job again, and resume = "auto" goes on. A person's Ctrl-C is no preemption.
+// Slurm starts the job again, and resume = "auto" resumes it. A person's Ctrl-C is no preemption.
 void requeue(int signal) {
   if (signal != SIGTERM && signal != SIGUSR1) return;
   const char* job = std::getenv("SLURM_JOB_ID");
@@ -339,13 +338,12 @@ void requeue(int signal) {
 }
 
 // Of a run that failed. One that was refused before it trained anything has none: what stands there is still true.
-void summarize_failure(Error::Kind kind, const Outcome& outcome,
-                       const std::function<void(const Outcome&)>& summarize) {
+void summarize_failure(Error::Kind kind, const Outcome& outcome, const std::function<void(const Outcome&)>& summarize) {
   if (kind != Error::Kind::training && outcome.steps == 0) return;
   try {
     summarize(outcome);
   } catch (...) {
-    log(Level::error, "summary.json", caught().message);  // and the run's own error is told as ever
+    log(Level::error, "summary.json", caught().message);  // and the run's own error is still reported
   }
 }
 
@@ -362,6 +360,9 @@ int train(const po::variables_map& given) {
   const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
   listen_for_signals();
   const auto prepared = prepare(given);
+  for (const auto* plugin : prepared->wiring->plugins()) {
+    log(Level::debug, plugin->id(), "version " + plugin->version());
+  }
   if (stop_signal != 0) return stop_before_the_first_step(*prepared);
   Run& run = prepared->run;
   const bool resumes = prepared->resumes;

@@ -95,7 +95,8 @@ class DryRunListener final : public Plugin {
     bus.on(Event::BatchReady, [this](Run& run) {
       const bool is_first = dry_run_.micro_batch_samples == 0;
       dry_run_.samples = run.batch.samples;
-      dry_run_.micro_batch_samples = is_first ? run.micro_batch.samples : std::min(dry_run_.micro_batch_samples, run.micro_batch.samples);
+      dry_run_.micro_batch_samples =
+          is_first ? run.micro_batch.samples : std::min(dry_run_.micro_batch_samples, run.micro_batch.samples);
       if (is_first) ledger_->hold("batch", run.micro_batch.tensors);
       ledger_->begin_forward();
       if (is_first) observing_.emplace(observer_.layers(), observer_);
@@ -114,7 +115,7 @@ class DryRunListener final : public Plugin {
     dry_run_.overflowed = run.skip_update.defined() && run.skip_update.item<double>() != 0;
     dry_run_.on_gpu = run.device.is_cuda();
     dry_run_.is_low = std::any_of(dry_run_.operations.begin(), dry_run_.operations.end(),
-                                    [](const Seen& seen) { return is_16_bit(seen.output); });
+                                  [](const Seen& seen) { return is_16_bit(seen.output); });
     for (const auto& parameter : run.parameters) {
       const auto& gradient = parameter.master.grad();
       if (is_16_bit(parameter.master.scalar_type())) dry_run_.without_masters.push_back(parameter.name);
@@ -129,7 +130,7 @@ class DryRunListener final : public Plugin {
   std::optional<Intercept> observing_;
 };
 
-// Layers that are told in one line: each once, folded.
+// Layers that are listed in one line: each once, folded.
 class Names {
  public:
   void add(const std::string& layer) {
@@ -172,8 +173,9 @@ void advise_on_batch_norm(const DryRun& dry_run, Lines& lines) {
     if (is_16_bit(seen.weight)) in_16_bits.add(seen.layer);
   }
   if (!of_micro_batches.empty()) {
-    lines.push_back(c10::str(of_micro_batches.text(), ": batch normalisation sees a micro-batch of ", dry_run.micro_batch_samples,
-                             " samples, not the batch of ", dry_run.samples, "; use fewer micro-batches, or group norm"));
+    lines.push_back(c10::str(of_micro_batches.text(), ": batch normalisation sees a micro-batch of ",
+                             dry_run.micro_batch_samples, " samples, not the batch of ", dry_run.samples,
+                             "; use fewer micro-batches, or group norm"));
   }
   if (!of_few.empty()) {
     lines.push_back(c10::str(of_few.text(), ": batch normalisation over ", values,

@@ -16,9 +16,12 @@ struct Lever {
 };
 
 constexpr Lever levers[] = {
-    {"accumulation", "use", "fit", "micro-batches as large as fit, measured in the first step; layers that look across samples see a micro-batch"},
-    {"task", "recompute", "full", "activations are computed again in backward, with the same bits: a step takes about a third longer"},
-    {"optimizer", "state", "8bit", "a quarter of the optimizer's memory; the loss takes another course, close to the old one"},
+    {"accumulation", "use", "fit",
+     "micro-batches as large as fit, measured in the first step; layers that look across samples see a micro-batch"},
+    {"task", "recompute", "full",
+     "activations are computed again in backward, with the same bits: a step takes about a third longer"},
+    {"optimizer", "state", "8bit",
+     "a quarter of the optimizer's memory; the loss takes another course, close to the old one"},
 };
 
 // The role's table, made where there is none.
@@ -64,7 +67,8 @@ Table with_low_memory(Table config, const Host& host) {
       continue;
     }
     if (const auto set = hindrance(config, role); !set.empty()) {
-      log(Level::info, "low-memory", c10::str("[", role, "] stays as it is, for ", key, " = \"", value, "\" does not go with ", set));
+      log(Level::info, "low-memory",
+          c10::str("[", role, "] stays as it is, for ", key, " = \"", value, "\" does not go with ", set));
       continue;
     }
     table[key] = {std::string(value), "--low-memory"};

@@ -9,11 +9,11 @@
 #include <iostream>
 #include <map>
 
-#include "text.h"
-#include "wiring/config.h"
 #include "output/log.h"
 #include "run/prepared.h"
 #include "run/snapshot.h"
+#include "text.h"
+#include "wiring/config.h"
 
 namespace vernier {
 
@@ -21,20 +21,20 @@ namespace {
 
 constexpr int bits_differ = 4;
 
-// Watches the micro-batches.
-class Watcher final : public Plugin {
+// Traces the micro-batches.
+class Tracing final : public Plugin {
  public:
-  Watcher() { set_id("replay"); }
+  Tracing() { set_id("replay"); }
   void attach(Bus& bus) override {
     bus.on(Event::BatchReady, [this](Run& run) {
-      if (!watch) return;
+      if (!tracer) return;
       for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {
-        watch->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
+        tracer->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
       }
-      watch->begin_forward();
+      tracer->begin_forward();
     });
   }
-  std::optional<NonFiniteTracer> watch;
+  std::optional<NonFiniteTracer> tracer;
 };
 
 std::string padded(std::string text, std::size_t width) {
@@ -58,15 +58,16 @@ double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
   return error == 0 ? 0 : error / torch::where(is_number, b, 0.0).norm().item<double>();
 }
 
-// What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The factor
-// is measured (docs/flight-recorder.md).
+// What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The
+// factor is measured (docs/flight-recorder.md).
 double limit_of(double epsilon, std::size_t depth) {
   constexpr double factor = 2;
   return factor * epsilon * std::sqrt(static_cast<double>(depth));
 }
 
 void print_origin(const Replayed& replayed) {
-  const char* finite = replayed.bits.weights.empty() ? "loss and gradients are finite" : "loss, gradients and weights are finite";
+  const char* finite =
+      replayed.bits.weights.empty() ? "loss and gradients are finite" : "loss, gradients and weights are finite";
   std::cout << (replayed.origin ? replayed.origin->text() : finite) << '\n';
 }
 
@@ -77,8 +78,11 @@ std::string title_of(const Replayed& replayed) {
 void print_side_by_side(const Replayed& first, const Replayed& second) {
   const auto rows = compare(first, second);
   const auto a = title_of(first), b = title_of(second) + (title_of(first) == title_of(second) ? " (changed)" : "");
-  std::cout << "side by side: " << a << " loss " << first.bits.loss << ", " << b << " loss " << second.bits.loss << '\n';
-  const auto heading = [](const std::string& name) { return padded(name + " amax", 9) + padded("rms", 9) + padded("", 14); };
+  std::cout << "side by side: " << a << " loss " << first.bits.loss << ", " << b << " loss " << second.bits.loss
+            << '\n';
+  const auto heading = [](const std::string& name) {
+    return padded(name + " amax", 9) + padded("rms", 9) + padded("", 14);
+  };
   bool is_marked = false;
   for (const bool of_gradients : {false, true}) {
     std::cout << padded(of_gradients ? "gradient of" : "activation of", 34) << heading(a) << heading(b)
@@ -89,7 +93,10 @@ void print_side_by_side(const Replayed& first, const Replayed& second) {
       is_marked |= is_first;
       std::cout << padded(row.what, 34) << range_text(row.first) << range_text(row.second)
                 << padded(print_number("%.2g", row.distance), 10) << print_number("%.2g", row.limit)
-                << (is_first ? "  <- the first beyond reason" : row.is_beyond() ? "  beyond" : "") << '\n';
+                << (is_first          ? "  <- the first beyond reason"
+                    : row.is_beyond() ? "  beyond"
+                                      : "")
+                << '\n';
     }
   }
   if (!is_marked) std::cout << "none differs beyond what rounding explains\n";
@@ -102,13 +109,15 @@ int print_bits(const Capsule& capsule, const Replayed& replayed) {
     std::cout << "same bits: loss " << replayed.bits.loss << " and the gradients of " << replayed.bits.gradients.size()
               << " parameters" << (replayed.bits.weights.empty() ? "" : ", and the weights after the update,")
               << " are those of the run"
-              << (capsule.is_transient ? "'s repeat; the step itself had others, for the fault was transient" : "") << '\n';
+              << (capsule.is_transient ? "'s repeat; the step itself had others, for the fault was transient" : "")
+              << '\n';
     return 0;
   }
   std::cout << "other bits: " << difference
-            << (replayed.inexact.empty() ? "; nothing that is known differs from the run: look for operations that are not "
-                                           "deterministic, or at the machine"
-                                         : "; for " + replayed.inexact)
+            << (replayed.inexact.empty()
+                    ? "; nothing that is known differs from the run: look for operations that are not "
+                      "deterministic, or at the machine"
+                    : "; for " + replayed.inexact)
             << '\n';
   return bits_differ;
 }
@@ -116,10 +125,12 @@ int print_bits(const Capsule& capsule, const Replayed& replayed) {
 std::unique_ptr<Prepared> prepare_for(const Capsule& capsule, Table config, const std::string& path, const Host& host,
                                       const std::atomic<int>& stop) try {
   const int threads = static_cast<int>(capsule.state.integer("run/threads"));
-  return prepare(std::move(config), "replay", host, stop, [](auto&&...) { return true; }, threads);
+  return prepare(
+      std::move(config), "replay", host, stop, [](auto&&...) { return true; }, threads);
 } catch (...) {
   const auto [text, kind] = caught(Error::Kind::configuration);
-  throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)", kind);
+  throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)",
+              kind);
 }
 
 // Divided by what they were scaled with, to be compared with those of a run without a scaler.
@@ -135,7 +146,7 @@ std::vector<std::pair<std::string, torch::Tensor>> unscaled_gradients(const Run&
   return all;
 }
 
-std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& watch, const Run& run, bool has_update) {
+std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {
   std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
   for (const auto& parameter : run.parameters) {
     if (const auto& gradient = parameter.master.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
@@ -143,7 +154,7 @@ std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& watch, const Run
   if (has_update) {
     for (auto& weight : weights_of(run)) ends.push_back(std::move(weight));
   }
-  return watch.origin(ends);
+  return tracer.origin(ends);
 }
 
 // Whose update it was: a precision's where the optimizer's weight is finite, and too large for the model's dtype. An
@@ -166,21 +177,20 @@ Table with_scaler(Table config, const std::vector<std::string>& sets, const Host
       const auto made = make(host, role, found->second);
       return (dynamic_cast<const T&>(*made.plugin).*asks)();
     } catch (...) {
-      return false;  // told where the run is built
+      return false;  // reported where the run is built
     }
   };
   const bool is_given = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("scaler.use"); });
   const bool lacks_one = makes(Precision::role, &Precision::needs_scaler) && !makes(Scaler::role, &Scaler::scales);
   if (!lacks_one || is_given) return config;
-  std::cout << "float16 needs a loss scaler, and the run had none: scaler/dynamic is added; --set scaler.use=NAME takes "
-               "another\n";
+  std::cout
+      << "float16 needs a loss scaler, and the run had none: scaler/dynamic is added; --set scaler.use=NAME takes "
+         "another\n";
   return with_sets(std::move(config), {"scaler.use=dynamic"});
 }
 
 // What is damaged is the wrong thing to name.
-Capsule capsule_at(const std::string& path) try {
-  return read_capsule(path);
-} catch (...) {
+Capsule capsule_at(const std::string& path) try { return read_capsule(path); } catch (...) {
   throw Error(caught().message, Error::Kind::configuration);
 }
 
@@ -197,7 +207,7 @@ Table configuration_of(const Capsule& capsule, const std::string& path) {
   }
   config.erase(Monitor::role);
   if (const auto run = config.find("run"); run != config.end()) {
-    std::get<Table>(run->second.data).erase("memory_limit");  // watching a step takes more than the step
+    std::get<Table>(run->second.data).erase("memory_limit");  // tracing a step takes more memory than the step
   }
   config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), path}}}, path});
   return config;
@@ -208,9 +218,9 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   Replayed replayed;
   replayed.precision = prepared.wiring->precision->id();
   replayed.inexact = inexact_by(capsule.state, run, prepared.wiring->plugins(), "");
-  Watcher watcher;
-  prepared.wiring->bus.attach(watcher, false);
-  prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { watcher.watch.emplace(*run.model, keep_outputs); });
+  Tracing tracing;
+  prepared.wiring->bus.attach(tracing, false);
+  prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { tracing.tracer.emplace(*run.model, keep_outputs); });
   bool has_update = false;
   {
     const at::DisableRecordFunctionGuard unrecorded;
@@ -219,20 +229,20 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
     has_update = !capsule.repeated.weights.empty() && std::isfinite(run.loss.item<float>()) &&
                  run.non_finite_gradients().empty();
   }
-  if (has_update) prepared.trainer.replay_update(run, [&] { watcher.watch->begin_update(run.parameters); });
-  watcher.watch->stop();
+  if (has_update) prepared.trainer.replay_update(run, [&] { tracing.tracer->begin_update(run.parameters); });
+  tracing.tracer->stop();
   if (has_update) replayed.bits.weights = digests_of_weights(run);
-  replayed.outputs = watcher.watch->outputs();
-  replayed.operations = watcher.watch->operations();
-  replayed.epsilon = watcher.watch->coarsest_epsilon();
-  replayed.origin = origin_of(*watcher.watch, run, has_update);
+  replayed.outputs = tracing.tracer->outputs();
+  replayed.operations = tracing.tracer->operations();
+  replayed.epsilon = tracing.tracer->coarsest_epsilon();
+  replayed.origin = origin_of(*tracing.tracer, run, has_update);
   if (has_update) {
     const bool is_same = replayed.bits.weights == capsule.repeated.weights;
     if (replayed.origin && is_same) replayed.origin = capsule.origin;  // with ranges from before the update
     if (replayed.origin && !is_same) name_plugin(*replayed.origin, run, *prepared.wiring);
     return replayed;
   }
-  // What made a weight bad came before this step: the run has told more of it than the step can show.
+  // What made a weight bad came before this step: the run has reported more of it than the step can show.
   const bool shows_weights = !replayed.origin || replayed.origin->phase == "update";
   if (shows_weights && capsule.origin && capsule.origin->phase == "update") replayed.origin = capsule.origin;
   return replayed;
@@ -281,12 +291,13 @@ int replay_capsule(const std::string& path, const std::vector<std::string>& sets
   const auto capsule = capsule_at(path);
   const auto config = configuration_of(capsule, path);
   const bool has_second = !sets.empty();
-  set_log_level(static_cast<int>(Level::error));  // plugins told the rest in the run
+  set_log_level(static_cast<int>(Level::error));  // plugins reported the rest in the run
   Replayed first;
   {
     const auto prepared = prepare_for(capsule, config, path, host, stop);
     std::cout << "step " << capsule.step << " of run " << prepared->run.name << ", kept for its "
-              << (capsule.what == "loss" ? "loss, " + capsule.seen.loss : capsule.what) << "; " << capsule.cause << '\n';
+              << (capsule.what == "loss" ? "loss, " + capsule.seen.loss : capsule.what) << "; " << capsule.cause
+              << '\n';
     first = replay(*prepared, capsule, has_second);
   }
   std::cout << title_of(first) << ", " << first.operations << " operations: ";

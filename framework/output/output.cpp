@@ -53,8 +53,8 @@ void refuse_a_shared_run(const fs::path& path) {
   }
 }
 
-// Nobody but the owner writes to it, whatever the umask. It is to outlive a loss of power, as the checkpoints in it do, so
-// each new name is brought to the disk; also that of a folder which is there: whoever made it may have been killed.
+// Nobody but the owner writes to it, whatever the umask. It is to outlive a loss of power, as the checkpoints in it do,
+// so each new name is brought to the disk; also that of a folder which is there: whoever made it may have been killed.
 void make_folder(const fs::path& path, std::error_code& trouble) {
   const auto parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
   std::error_code none;
@@ -128,8 +128,9 @@ std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
     return std::nullopt;
   }
   if (failed != 0) {
-    log(Level::warning, "output", file.string() + ": cannot be locked (" + std::strerror(errno) +
-                                      "): nothing keeps another run from this folder");
+    log(Level::warning, "output",
+        file.string() + ": cannot be locked (" + std::strerror(errno) +
+            "): nothing keeps another run from this folder");
   }
   // For the message to whoever finds it locked; the lock itself does not depend on it.
   const auto holder = this_process() + "\n";

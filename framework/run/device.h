@@ -12,7 +12,7 @@
 namespace vernier {
 
 // wanted: "auto" (cuda where there is one, else cpu), "cpu", "cuda" or "cuda:1". Must be called before anything asks
-// LibTorch about CUDA. Throws Error::Kind::configuration whose text goes on from "`device` ": why it cannot be had.
+// LibTorch about CUDA. Throws Error::Kind::configuration whose text continues "`device` ": why it cannot be had.
 c10::Device open_device(const std::string& wanted);
 
 // The most bytes that this process has held: of its memory on a CPU, of LibTorch's allocator on a GPU.
@@ -27,8 +27,8 @@ void synchronize(c10::Device device);
 // Brings numbers from a device to the host one step late, so that the host never waits for the device.
 class LateNumbers {
  public:
-  void send(const at::Tensor& numbers);        // float32 1-D: starts the copy
-  std::optional<std::vector<float>> receive(); // what was sent last and not yet received; waits for that copy alone
+  void send(const at::Tensor& numbers);         // float32 1-D: starts the copy
+  std::optional<std::vector<float>> receive();  // what was sent last and not yet received; waits for that copy alone
 
  private:
   at::Tensor host_;

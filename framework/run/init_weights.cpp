@@ -113,7 +113,7 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
       unexpected.push_back(name);
     } else if (found->second.sizes() != tensor.sizes()) {
       refuse_init(c10::str(options.from, ": '", name, "' is ", tensor.sizes(), ", and ", found->second.sizes(),
-                      " in the model"));
+                           " in the model"));
     } else if (found->second.scalar_type() != tensor.scalar_type()) {
       converted += 1;
     }
@@ -126,7 +126,8 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
   if (!unexpected.empty()) report += "; not in the model: " + list_of(unexpected);
   const bool is_all = missing.empty() && unexpected.empty();
   if (taken == 0 || (!is_all && options.strict)) {
-    refuse_init(report + "; rename with init_rename" + (taken > 0 ? ", or take what fits with init_strict = false" : ""));
+    refuse_init(report + "; rename with init_rename" +
+                (taken > 0 ? ", or take what fits with init_strict = false" : ""));
   }
   log(is_all ? Level::info : Level::warning, "init_from", report);
   const torch::NoGradGuard no_grad;

@@ -23,7 +23,8 @@ struct Prepared {
 // Whether the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not read.
 using Resumes = std::function<bool(const RunOptions& options, const std::string& output)>;
 
-// default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the table's.
+// default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the
+// table's.
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
                                   const std::atomic<int>& stop, const Resumes& resumes, int threads = 0);
 

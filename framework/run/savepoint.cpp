@@ -21,20 +21,9 @@ at::CPUGeneratorImpl& cpu_generator() {
   return *at::check_generator<at::CPUGeneratorImpl>(generator);
 }
 
-// Weights are copied, or watched, by themselves: a plugin that saves them too needs no second copy.
-std::unordered_set<const void*> storages_of_weights(const Run& run) {
-  std::unordered_set<const void*> storages;
-  for (const auto& parameter : run.parameters) {
-    for (const auto& weight : {parameter.model, parameter.master}) {
-      if (weight.has_storage()) storages.insert(weight.storage().unsafeGetStorageImpl());
-    }
-  }
-  return storages;
-}
-
 }  // namespace
 
-void Savepoint::take(const Run& run, const Scope& scope) {
+void Savepoint::take(const Run& run, const Scope& scope) try {
   clear();
   scope_ = &scope;
   step_ = run;
@@ -48,6 +37,9 @@ void Savepoint::take(const Run& run, const Scope& scope) {
   }
   if (scope.gradients != Scope::Gradients::ignored) take_gradients(run);
   take_plugins(run);
+} catch (...) {
+  clear();  // half a copy is none
+  throw;
 }
 
 void Savepoint::take_generators(const Run& run) {
@@ -68,10 +60,16 @@ void Savepoint::take_gradients(const Run& run) {
 }
 
 void Savepoint::take_plugins(const Run& run) {
+  // Weights are copied, or watched, by themselves: a plugin that saves them too needs no second copy.
   std::unordered_set<const void*> weights;
   const auto is_weight = [&](const torch::Tensor& tensor) {
-    if (weights.empty()) weights = storages_of_weights(run);
-    return tensor.has_storage() && weights.contains(tensor.storage().unsafeGetStorageImpl());
+    const auto storage_of = [](const torch::Tensor& of) -> const void* {
+      return of.has_storage() ? of.storage().unsafeGetStorageImpl() : nullptr;
+    };
+    for (std::size_t i = weights.empty() ? 0 : run.parameters.size(); i < run.parameters.size(); ++i) {
+      weights.insert({storage_of(run.parameters[i].model), storage_of(run.parameters[i].master)});
+    }
+    return tensor.has_storage() && weights.contains(storage_of(tensor));
   };
   for (auto* plugin : scope_->plugins) {
     auto& state = plugins_.emplace_back(plugin, plugin->save()).second;
@@ -133,9 +131,8 @@ void Savepoint::restore_generators(const Run& run) const {
   cpu.set_engine(cpu_engine_);
   cpu.set_next_float_normal_sample(cpu_float_);
   cpu.set_next_double_normal_sample(cpu_double_);
-  if (run.device.is_cpu()) return;
-  at::Generator device = at::globalContext().defaultGenerator(run.device);
-  device.set_state(device_generator_);
+  if (device_generator_.defined())
+    at::Generator(at::globalContext().defaultGenerator(run.device)).set_state(device_generator_);
 }
 
 void Savepoint::clear() {

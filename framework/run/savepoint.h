@@ -15,9 +15,9 @@ namespace vernier {
 struct Scope {
   enum class Gradients { ignored, kept, copied };  // kept: the tensors stand still, and are put back by reference
 
-  std::vector<Plugin*> plugins;         // their save()
+  std::vector<Plugin*> plugins;  // their save()
   std::vector<torch::Tensor> buffers;
-  std::vector<torch::Tensor> weights;   // copied where copies_weights; else restore() refuses if one was written
+  std::vector<torch::Tensor> weights;  // copied where copies_weights; else restore() refuses if one was written
   bool copies_weights = false;
   Gradients gradients = Gradients::ignored;
   std::uint64_t copy_up_to = UINT64_MAX;  // bytes of a buffer or a plugin's tensor; larger ones are not copied
@@ -50,13 +50,13 @@ class Savepoint {
   std::optional<float> cpu_float_;
   std::optional<double> cpu_double_;
   torch::Tensor device_generator_;
-  std::vector<Pair> copies_;                          // buffers and weights
-  std::vector<Parameter> parameters_;                 // with their gradients:
+  std::vector<Pair> copies_;                               // buffers and weights
+  std::vector<Parameter> parameters_;                      // with their gradients:
   std::vector<std::pair<torch::Tensor, Pair>> gradients_;  // of `model`; of `master`
   std::vector<std::pair<Plugin*, State>> plugins_;
   std::vector<std::pair<torch::Tensor, std::int64_t>> unwritten_;  // by version
-  std::vector<torch::Tensor> memory_;  // of the copies, in their order
-  std::size_t next_ = 0;               // in memory_
+  std::vector<torch::Tensor> memory_;                              // of the copies, in their order
+  std::size_t next_ = 0;                                           // in memory_
 };
 
 }  // namespace vernier

@@ -19,7 +19,7 @@ namespace vernier {
 
 namespace {
 
-// Monitors only look, and a checkpoint only keeps: a run may go on with others.
+// Monitors only look, and a checkpoint only keeps: a run may be resumed with others.
 bool is_part_of_the_numbers(const std::string& id) {
   return !id.starts_with("monitor/") && !id.starts_with("checkpoint/");
 }
@@ -60,7 +60,7 @@ void refuse_another_model(const Tensors& saved, const Tensors& live) {
   }
 }
 
-// What keeps a run from going on bit for bit, each as "threads was 1 and is 2".
+// The differences that make resuming inexact, each as "threads was 1 and is 2".
 class Differences {
  public:
   void compare(const std::string& what, const std::string& before, const std::string& now) {
@@ -119,7 +119,7 @@ void compare_versions(const std::string& before, const std::string& now, Differe
 }
 
 void compare_options(const std::string& table, const Json& before, const Json& now, Differences& differences) {
-  if (before.value("use", Json()) != now.value("use", Json())) return;  // another plugin, which is told already
+  if (before.value("use", Json()) != now.value("use", Json())) return;  // another plugin, already reported
   for (const auto& [key, value] : now.items()) {
     differences.compare(table + "." + key, before.contains(key) ? before[key].dump() : "not there", value.dump());
   }
@@ -168,7 +168,7 @@ Tensors take_out(State& snapshot, const std::string& prefix) {
   return taken;
 }
 
-// A monitor only looks, so one that cannot save or load is reported, and the run goes on.
+// A monitor only looks, so one that cannot save or load is reported, and the run continues.
 template <class Body>
 void named(const Plugin& plugin, const char* doing, const Body& body) {
   try {
@@ -226,9 +226,9 @@ std::string inexact_by(const State& snapshot, const Run& run, const std::vector<
 void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration,
                       bool allow_inexact) {
   if (const auto found = inexact_by(snapshot, run, plugins, configuration); !found.empty()) {
-    const std::string text = "the run cannot go on bit for bit: " + found;
-    if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to go on all the same");
-    log(Level::warning, "resume", text + "; it goes on all the same");
+    const std::string text = "the run cannot be resumed bit for bit: " + found;
+    if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to resume all the same");
+    log(Level::warning, "resume", text + "; it is resumed all the same");
   }
   restore_snapshot_quietly(std::move(snapshot), run, plugins);
 }

@@ -13,14 +13,14 @@ namespace vernier {
 State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration = "");
 
 // Puts a snapshot into a prepared run. All that can be checked is checked before anything is changed, and refused with
-// Error::Kind::configuration: another model always; what else keeps the run from going on bit for bit (plugins, their
-// options and versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which tells it.
+// Error::Kind::configuration: another model always; differences that make resuming inexact (plugins, their options and
+// versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which logs them.
 // Of a snapshot that is moved in here the model may take the memory; one that somebody keeps is copied (move_into).
 void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration = "", bool allow_inexact = false);
-// The same for who has told the differences himself.
+// The same, for callers that have already logged the differences.
 void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins);
-// What keeps a prepared run from going on bit for bit: "threads was 1 and is 2; …"; "" where nothing does.
+// The differences that make resuming inexact: "threads was 1 and is 2; …"; "" if there are none.
 std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
                        const std::string& configuration);
 

@@ -1,4 +1,5 @@
-// Snapshots of the run in memory, to which it can go back between steps (Control::rewind), and the batches that it drops.
+// Snapshots of the run in memory, to which it can go back between steps (Control::rewind), and the batches that it
+// drops.
 #pragma once
 
 #include <vernier/state.h>

@@ -92,6 +92,7 @@ void Trainer::step(Run& run, Until until) {
 }
 
 void Trainer::begin_step(Run& run) {
+  called_ = nullptr;
   run.batch = run.micro_batch = {};  // their memory is free for the next ones
   run.metrics.clear();
   run.learning_rate_factor = 1.0;
@@ -106,7 +107,7 @@ void Trainer::compute_gradients(Run& run, Tries tries) {
   distributed_->all_reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
-  run.skip_update = run.found_inf;
+  run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
 }
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
@@ -119,6 +120,7 @@ void Trainer::compute_micro_batches(Run& run) {
   const auto micro_batches = accumulation_->split(run.batch);
   refuse_half_a_batch(micro_batches, run.batch);
   run.batch.weight = weight_of(micro_batches);
+  run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
   for (const Batch& micro_batch : micro_batches) {
     if (micro_batch.weight == 0) continue;
     if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
@@ -135,7 +137,6 @@ void Trainer::compute_micro_batches(Run& run) {
     run.micro_batch_loss.reset();
     refuse_too_much_memory(run);
   }
-  run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
   if (run.micro_batches == 1 && gathered_ == 1) return;
   run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
   run.metrics.set("batch", static_cast<double>(run.batch.samples));
@@ -159,12 +160,13 @@ void Trainer::compute_micro_batches_that_fit(Run& run) {
     const auto failed = run.micro_batch;
     if (can_retry) transaction_.roll_back(Stage::batch, run);
     run.micro_batch = failed;
-    if (!accumulation_->shrink(run)) {
+    if (!can_retry || !accumulation_->shrink(run)) {
       called_ = culprit;
       throw Error((trouble.empty() ? "another rank ran out of memory" : trouble) +
-                  (failed.samples > 1 ? "; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"
-                                      : "; a single sample is too much: compute activations again ([task] recompute), or "
-                                        "raise [run] memory_limit where there is one"));
+                  (failed.samples > 1
+                       ? "; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"
+                       : "; a single sample is too much: compute activations again ([task] recompute), or "
+                         "raise [run] memory_limit where there is one"));
     }
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
   }
@@ -175,8 +177,8 @@ void Trainer::refuse_too_much_memory(const Run& run) {
   const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
   if (limit == 0) return;
   const auto peak = allocated_memory(run.device).peak;
-  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a micro-batch of ", run.micro_batch.samples, " samples took ", memory_text(peak),
-                   ", and the limit is ", memory_text(limit));
+  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a micro-batch of ", run.micro_batch.samples, " samples took ",
+                   memory_text(peak), ", and the limit is ", memory_text(limit));
 }
 
 // What fails after the task has answered is the precision policy's.
@@ -188,7 +190,7 @@ torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
   });
 }
 
-// The graph is the task's: what fails in its backward pass is told as the task's.
+// The graph is the task's: what fails in its backward pass is attributed to the task.
 void Trainer::backward(const torch::Tensor& loss) {
   called_ = wiring_.task.get();
   loss.backward();
@@ -286,7 +288,8 @@ void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const 
   try {
     wiring_.task->load(snapshot.part("plugin/" + wiring_.task->id()));
   } catch (...) {
-    log(Level::error, wiring_.task->id(), caught().message + " (the batch is the capsule's: it is replayed all the same)");
+    log(Level::error, wiring_.task->id(),
+        caught().message + " (the batch is the capsule's: it is replayed all the same)");
     std::erase(plugins, wiring_.task.get());
   }
   restore_snapshot_quietly(snapshot, run, plugins);

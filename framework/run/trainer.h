@@ -65,9 +65,9 @@ class Trainer {
   // Whether nothing is left to do.
   bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
 
-  // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and where something throws between two
-  // steps or before the update of one; on a CPU none of weights that are not finite. An exception is emitted as RunFailed
-  // and rethrown with plugin and step.
+  // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and where something throws between
+  // two steps or before the update of one; on a CPU none of weights that are not finite. An exception is emitted as
+  // RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
 
   // What train() returned, or where it threw what is known then.
@@ -80,8 +80,8 @@ class Trainer {
   // A step up to its gradients, for `vernier check`.
   void dry_run(Run& run);
 
-  // The same in a prepared run for `vernier replay`: of this batch, from a snapshot that was taken when it had come. begin:
-  // called when the run is as it was then.
+  // The same in a prepared run for `vernier replay`: of this batch, from a snapshot that was taken when it had come.
+  // begin: called when the run is as it was then.
   void replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin);
   // After that: its update. begin: called before the optimizer's step.
   void replay_update(Run& run, const std::function<void()>& begin);

@@ -18,7 +18,6 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
     for (auto* plugin : wiring_.plugins()) {
       if (run.is_stopping()) return;
       called_ = plugin;
-      log(Level::debug, plugin->id(), "prepare");
       plugin->prepare(run);
       if (plugin != wiring_.task.get()) continue;
       prepare_task(run, init);

@@ -1,4 +1,4 @@
-// The life of a run around its steps: going on, going back, validations, checkpoints, the end.
+// The life of a run around its steps: resuming, rewinding, validations, checkpoints, the end.
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
@@ -94,11 +94,11 @@ void Trainer::complete_outcome(const Run& run) {
 
 // The run ends, and saving it must not fail for the same reason. What the step reported stays.
 void Trainer::undo_failed_step(Run& run) {
+  const auto notices = run.notices;
   try {
     limit_memory(run.device, 0);
-    auto notices = std::move(run.notices);
     transaction_.roll_back(Stage::begin, run);
-    run.notices = std::move(notices);
+    run.notices = notices;
     requests_ = {};
     is_whole_ = true;
   } catch (...) {
@@ -168,7 +168,7 @@ void Trainer::conclude(Run& run) {
     throw Error(requests_.why);
   }
   if (!is_validated) return;
-  swap_what_is_asked(run);  // before a checkpoint, which goes on with what was asked for
+  swap_what_is_asked(run);  // before a checkpoint, so that it contains the swap
   if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
   if (checkpoint_->due(run)) save_unless_spoiled(run);
 }
@@ -199,6 +199,7 @@ bool Trainer::validate(Run& run) {
     throw;
   }
   restore();
+  called_ = wiring_.task.get();  // whose loss it is
   if (run.is_stopping()) return false;
   if (!loss.defined()) return true;
   const double value = loss.item<double>();
@@ -252,7 +253,7 @@ void Trainer::save(Run& run) {
   saved_step_ = run.step;
 }
 
-// It would be the newest, from which the run is gone on with, and older ones make room for it.
+// The run would be resumed from it, and it would displace older ones.
 bool Trainer::is_spoiled(const Run& run) {
   const torch::NoGradGuard no_grad;
   for (const auto& parameter : run.parameters) {
@@ -264,8 +265,8 @@ bool Trainer::is_spoiled(const Run& run) {
   return false;
 }
 
-// Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them. On a
-// GPU the host would wait for the update, and a save holds it up for its copy alone.
+// Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them.
+// On a GPU the host would wait for the update, and a save holds it up for its copy alone.
 void Trainer::save_unless_spoiled(Run& run) {
   const bool is_suspect = !run.results_are_late && run.loss.defined() && !std::isfinite(run.loss.item<double>());
   if (!is_suspect || !is_spoiled(run)) save(run);

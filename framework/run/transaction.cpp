@@ -12,6 +12,7 @@ namespace vernier {
 std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
   std::vector<Event> events = {Event::BatchReady, Event::LossReady, Event::GradientsReady};
   if (stage == Stage::begin) events.insert(events.end(), {Event::EpochEnd, Event::StepBegin});
+  if (stage == Stage::gradients) events.push_back(Event::UpdateDone);
   std::vector<Plugin*> all = {wiring_.task.get(), wiring_.precision.get(), wiring_.scaler.get(),
                               wiring_.accumulation.get(), wiring_.distributed.get()};
   const auto add_if = [&](Plugin* plugin, bool always) {
@@ -25,20 +26,22 @@ std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
 }
 
 void Transaction::wire(const Run& run) {
-  constexpr std::uint64_t small = 1 << 20;  // what a begin copies: larger tensors do not change before the update
   for (const auto stage : {Stage::begin, Stage::batch, Stage::gradients}) {
-    auto& scope = scopes_[index(stage)];
+    auto& scope = scopes_[index(stage)] = {};
     scope.plugins = plugins_at(stage);
     scope.buffers = run.model->buffers();
-    if (stage == Stage::batch) continue;
-    scope.weights = run.model->parameters();  // frozen ones too
-    for (const auto& parameter : run.parameters) {
-      if (!parameter.master.is_same(parameter.model)) scope.weights.push_back(parameter.master);
-    }
   }
-  scopes_[index(Stage::begin)].copy_up_to = small;
-  scopes_[index(Stage::gradients)].copies_weights = true;
-  scopes_[index(Stage::gradients)].gradients = Scope::Gradients::copied;
+  auto &begin = scopes_[index(Stage::begin)], &gradients = scopes_[index(Stage::gradients)];
+  begin.copy_up_to = 1 << 20;               // larger tensors do not change before the update
+  begin.weights = run.model->parameters();  // frozen ones too
+  gradients.copies_weights = true;
+  gradients.gradients = Scope::Gradients::copied;
+  for (const auto& [name, model, master] : run.parameters) {
+    gradients.weights.push_back(model);
+    if (master.is_same(model)) continue;
+    begin.weights.push_back(master);
+    gradients.weights.push_back(master);
+  }
   is_wired_ = true;
 }
 
@@ -109,6 +112,7 @@ void Transaction::want(Stage stage, const Plugin& asker) {
                 Error::Kind::configuration);
   }
   if (stage == Stage::begin) throw Error(asker.id() + " wants Stage::begin, which is the trainer's own");
+  if (stage == Stage::batch && phase_ != Phase::between) throw Error(asker.id() + " wants Stage::batch within a step");
   if (stage == Stage::gradients && phase_ != Phase::computed) {
     throw Error(asker.id() + " wants Stage::gradients outside of GradientsReady");
   }

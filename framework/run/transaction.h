@@ -16,14 +16,14 @@ class Transaction {
  public:
   explicit Transaction(Wiring& wiring) : wiring_(wiring) {}
   void undo_failed_steps(bool undo) { undoes_failed_steps_ = undo; }  // else mark(Stage::begin) takes no copy
-  void take_no_copies();                // from now on, whoever wants them: for a replay
-  void rewire() { is_wired_ = false; }  // after other plugins, or other masters
+  void take_no_copies();                                              // from now on, whoever wants them: for a replay
+  void rewire() { is_wired_ = false; }                                // after other plugins, or other masters
 
-  void mark(Stage stage, Run& run);           // takes the copies that somebody wants at this stage
-  void gradients_computed(const Run& run);    // before listeners change them
+  void mark(Stage stage, Run& run);         // takes the copies that somebody wants at this stage
+  void gradients_computed(const Run& run);  // before listeners change them
   // Once after each update: true where it was rolled back; run.skip_update is set then. Throws what restoring threw.
   bool rolled_back();
-  void commit();                              // forgets the step's copies
+  void commit();  // forgets the step's copies
 
   void want(Stage stage, const Plugin& asker);
   bool is_wanted(Stage stage) const { return !askers_[index(stage)].empty(); }

@@ -29,11 +29,14 @@ void UpdateLog::count_one(Run& run, std::int64_t step, const KnownUpdate& update
 }
 
 void UpdateLog::count(Run& run, bool is_mixed) {
-  run.amp.add({.is_amp = is_mixed});
-  if (const auto before = last()) count_one(run, run.step, *before);
+  run.amp.add({.is_amp = is_mixed || run.found_inf.defined()});
+  run.last_update = UpdateResult::none;
+  const auto before = last();
+  if (before) count_one(run, run.step, *before);
   last_.reset();
   if (!run.skip_update.defined()) {
     count_one(run, run.step + 1, {});
+    if (before && is_skipped(before->result)) run.last_update = before->result;  // no listener has seen it
     if (is_loss_bad_ && !run.non_finite_reported) {
       run.notice("non_finite", {{"step", run.step + 1}, {"what", std::string("loss")}});
     }
@@ -59,7 +62,8 @@ KnownUpdate UpdateLog::now(const Run& run) {
 
 // In one tensor. Which gradients are not finite is known where the scaler has read each of them.
 void UpdateLog::send(const Run& run) {
-  auto numbers = at::stack({run.skip_update, run.found_inf.defined() ? run.found_inf : at::zeros_like(run.skip_update)});
+  auto numbers =
+      at::stack({run.skip_update, run.found_inf.defined() ? run.found_inf : at::zeros_like(run.skip_update)});
   sent_names_.clear();
   if (run.scaled_norms.defined()) {
     for (const auto& parameter : run.parameters) {

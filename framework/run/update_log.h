@@ -1,5 +1,5 @@
-// What became of each update, and when the host knows it: at once, or one step late (Run::results_are_late). The rule is
-// fixed, so runs stay reproducible.
+// What became of each update, and when the host knows it: at once, or one step late (Run::results_are_late). The rule
+// is fixed, so runs stay reproducible.
 #pragma once
 
 #include <vernier/run.h>
@@ -22,9 +22,10 @@ class UpdateLog {
  public:
   // When the gradients are computed, before a listener clips them, which spreads a NaN.
   void look(const Run& run);
-  // At the end of the step: counts it, and the updates that are known now, into run.updates, run.last_update and run.amp.
-  // Writes the notice `step_skipped`; and `non_finite` where no scaler looks at the gradients, the loss is not finite, and no
-  // callback has reported it. The latter not where results are late. is_mixed: the step ran in mixed precision.
+  // At the end of the step: counts it, and the updates that are known now, into run.updates, run.last_update and
+  // run.amp. Writes the notice `step_skipped`; and `non_finite` where no scaler looks at the gradients, the loss is not
+  // finite, and no callback has reported it. The latter not where results are late. is_mixed: the step ran in mixed
+  // precision.
   void count(Run& run, bool is_mixed);
   // The update of the step before, where it was not known then and count() has not counted it. Waits for the device.
   std::optional<KnownUpdate> last();

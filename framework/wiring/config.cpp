@@ -101,7 +101,7 @@ Value parse_file(const std::string& file) {
   std::error_code none;
   if (!std::filesystem::exists(file, none)) refuse(file + ": there is no such file; name the TOML file of a run");
   if (std::filesystem::is_directory(file, none)) {
-    refuse(file + ": is a folder, not a TOML file; to go on with a run, add --resume=" + file + " to its own files");
+    refuse(file + ": is a folder, not a TOML file; to resume a run, add --resume=" + file + " to its own files");
   }
   try {
     return convert(toml::parse_file(file), file, "");

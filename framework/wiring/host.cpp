@@ -105,22 +105,24 @@ Descriptor read_descriptor(const fs::path& file) {
   std::uint64_t offset = 0;
   Descriptor plugin;
   if (!find_descriptor(bytes, offset)) {
-    refuse_library(name +
-           ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
+    refuse_library(
+        name + ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
   }
   // A descriptor of another ABI may be shorter than ours, but its first two fields stand where ours do.
   if (!bytes.read(offset, plugin.abi)) refuse_library(name + ": the file is cut short; build or copy it again");
   if (plugin.abi != VERNIER_ABI) {
     refuse_library(name + ": built for plugin ABI " + std::to_string(plugin.abi) + ", this Vernier has " +
-           std::to_string(VERNIER_ABI) + "; rebuild the plugin");
+                   std::to_string(VERNIER_ABI) + "; rebuild the plugin");
   }
-  if (!bytes.read(offset, plugin) || !is_whole(bytes)) refuse_library(name + ": the file is cut short; build or copy it again");
+  if (!bytes.read(offset, plugin) || !is_whole(bytes))
+    refuse_library(name + ": the file is cut short; build or copy it again");
   if (!is_text(plugin.build, sizeof plugin.build) || !is_text(plugin.role, sizeof plugin.role) ||
       !is_text(plugin.name, sizeof plugin.name) || !is_text(plugin.version, sizeof plugin.version)) {
     refuse_library(name + ": its descriptor is damaged; rebuild the plugin");
   }
   if (std::strcmp(plugin.build, VERNIER_BUILD) != 0) {
-    refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD + "; rebuild the plugin");
+    refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD +
+                   "; rebuild the plugin");
   }
   return plugin;
 }
@@ -129,7 +131,8 @@ fs::path Host::find(const std::string& role, const std::string& name) const {
   std::error_code none;
   if (name.find('/') != std::string::npos) {
     if (fs::exists(name, none)) return name;
-    refuse_library(name + ": there is no such file; without a slash, `use` is the name of a " + role + " in the plugin path");
+    refuse_library(name + ": there is no such file; without a slash, `use` is the name of a " + role +
+                   " in the plugin path");
   }
   for (const auto& folder : folders_) {
     if (auto file = folder / role / (name + ".so"); fs::exists(file, none)) return file;
@@ -156,7 +159,8 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   const fs::path file = find(role, name);
   const Descriptor found = read_descriptor(file);
   if (role != found.role) {
-    refuse_library(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), and stands in the place of a " + role);
+    refuse_library(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), and stands in the place of a " +
+                   role);
   }
   // Open for good: objects that a plugin made may live anywhere. Boost.DLL closes a library whose handle dies.
   static auto* libraries = new std::vector<boost::dll::shared_library>();

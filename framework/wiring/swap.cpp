@@ -23,17 +23,18 @@ void refuse_other_roles(const Table& roles) {
   }
 }
 
-// What must come back where an exchange is refused. Nothing is copied: tensors are given other data, not overwritten.
+// What is restored if a swap is refused. Nothing is copied: tensors are given other data, not overwritten.
 class Before {
  public:
   Before(const Wiring& wiring, const Run& run, const BuiltModel& built) : bus_(wiring.bus), emulated_(run.emulated) {
     for (const auto& [tensor, dtype] : built) data_.emplace_back(tensor, tensor.detach());
-    for (const auto& parameter : run.parameters) owned_.emplace_back(parameter.master, parameter.master.scalar_type());
+    for (const auto& parameter : run.parameters)
+      masters_.emplace_back(parameter.master, parameter.master.scalar_type());
   }
   void restore(Wiring& wiring, Run& run) {
     wiring.bus = std::move(bus_);
     run.emulated = emulated_;
-    for (std::size_t i = 0; i < owned_.size(); ++i) run.parameters[i].master = owned_[i].first;
+    for (std::size_t i = 0; i < masters_.size(); ++i) run.parameters[i].master = masters_[i].first;
     for (auto& [tensor, data] : data_) tensor.set_data(data);
   }
   // The same policy again rounds nothing anew.
@@ -42,12 +43,12 @@ class Before {
     for (auto [tensor, data] : data_) tensor.copy_(data);
   }
   bool has_other_model() const {
-    return std::ranges::any_of(
-        data_, [](const auto& each) { return each.first.scalar_type() != each.second.scalar_type(); });
+    return std::ranges::any_of(data_,
+                               [](const auto& each) { return each.first.scalar_type() != each.second.scalar_type(); });
   }
   // A precision may put other tensors into the optimizer's hands, or another dtype into the same.
-  bool has_other_owned(const Run& run) const {
-    return !std::ranges::equal(owned_, run.parameters, [](const auto& before, const Parameter& now) {
+  bool has_other_masters(const Run& run) const {
+    return !std::ranges::equal(masters_, run.parameters, [](const auto& before, const Parameter& now) {
       return before.first.is_same(now.master) && before.second == now.master.scalar_type();
     });
   }
@@ -56,7 +57,7 @@ class Before {
   Bus bus_;
   std::string emulated_;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> data_;
-  std::vector<std::pair<torch::Tensor, torch::ScalarType>> owned_;
+  std::vector<std::pair<torch::Tensor, torch::ScalarType>> masters_;
 };
 
 // What the precision before has not put back itself. The modules hold the tensors: they stay, and get other data.
@@ -117,11 +118,11 @@ std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
 }
 
 // Into the wiring, or out of it again.
-void exchange_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
-  for (auto& takeover : takeovers) wiring.exchange(takeover.role, takeover.made);
+void swap_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
+  for (auto& takeover : takeovers) wiring.swap_in(takeover.role, takeover.made);
 }
 
-// After exchange_places(): those that listen to gradients contradict an optimizer that frees them.
+// After swap_places(): those that listen to gradients contradict an optimizer that frees them.
 void listen_and_refuse_contradictions(Wiring& wiring, const std::vector<Takeover>& takeovers) {
   for (const auto& takeover : takeovers) wiring.bus.replace(*takeover.made.plugin, *takeover.next);
   wiring.refuse_contradictions();
@@ -171,11 +172,11 @@ void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles)
   Before before(wiring, run, built);
   const auto make_again = [&](const std::string& role, const Plugin& plugin) {
     auto& again = takeovers.emplace_back(Takeover{role, make(wiring.host, role, wiring.table_of(plugin))});
-    wiring.exchange(again.role, again.made);
+    wiring.swap_in(again.role, again.made);
     wiring.bus.replace(*again.made.plugin, *again.next);
     take_over(wiring, run, built, again);
   };
-  exchange_places(wiring, takeovers);
+  swap_places(wiring, takeovers);
   try {
     listen_and_refuse_contradictions(wiring, takeovers);
     drop_gradients(run);
@@ -185,11 +186,11 @@ void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles)
       if (is_same && takeover.role == Precision::role) before.restore_values();
     }
     if (roles.count(Scaler::role) == 0 && before.has_other_model()) make_again(Scaler::role, *wiring.scaler);
-    if (roles.count(Optimizer::role) == 0 && before.has_other_owned(run)) {
+    if (roles.count(Optimizer::role) == 0 && before.has_other_masters(run)) {
       make_again(Optimizer::role, *wiring.optimizer);
     }
   } catch (...) {
-    exchange_places(wiring, takeovers);
+    swap_places(wiring, takeovers);
     before.restore(wiring, run);
     throw;
   }
@@ -218,8 +219,7 @@ std::string text_of_swaps(const Wiring& wiring) {
   }
   for (const auto* plugin : wiring.plugins()) {
     const auto role = plugin->id().substr(0, plugin->id().find('/'));
-    const bool was_swapped =
-        std::ranges::any_of(wiring.swaps, [&](const auto& each) { return each.role == role; });
+    const bool was_swapped = std::ranges::any_of(wiring.swaps, [&](const auto& each) { return each.role == role; });
     if (was_swapped) tables[role] = wiring.table_of(*plugin);
   }
   return to_toml({{"tables", {std::move(tables), ""}}, {"history", {std::move(history), ""}}});

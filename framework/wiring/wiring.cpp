@@ -102,15 +102,17 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       output(options.get("output", "runs/{name}", "folder for what the run writes; {name} is the run's")),
       device(options.get("device", "auto", "auto (cuda where there is one), cpu, cuda, cuda:1")),
       resume(options.choose("resume", "never", {"never", "auto"},
-                            "auto: go on with the run in `output` where there is one, else start")),
+                            "auto: resume the run in `output` if there is one, else start")),
       init_from(options.get("init_from", "", "safetensors file or checkpoint that a new run takes its weights from")),
-      memory_limit(options.get("memory_limit", "", "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
+      memory_limit(options.get("memory_limit", "",
+                               "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
       init_rename(options.get("init_rename", std::vector<std::string>{},
                               "\"old -> new\" names of init_from, * for any text; no new name: left out")),
       init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),
       requeue(options.get("requeue", false, "Slurm: put the job back into the queue when a signal stops the run")),
-      undo_failed_steps(options.get("undo_failed_steps", true,
-                                    "a step that fails before its update is undone, and the run is saved; costs microseconds")),
+      undo_failed_steps(
+          options.get("undo_failed_steps", true,
+                      "a step that fails before its update is undone, and the run is saved; costs microseconds")),
       steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
       epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
       threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
@@ -180,7 +182,7 @@ const std::vector<std::string>& swappable_roles() {
   return roles;
 }
 
-void Wiring::exchange(const std::string& role, Made& made) {
+void Wiring::swap_in(const std::string& role, Made& made) {
   const auto swap = [&]<class Role>(std::unique_ptr<Role>& place) {
     if (role != Role::role) return;
     std::unique_ptr<Role> before(static_cast<Role*>(made.plugin.release()));  // of that role, by name
@@ -206,8 +208,9 @@ void Wiring::refuse_contradictions() const {
     return options[static_cast<std::size_t>(std::ranges::find(all, plugin) - all.begin())];
   };
   if (precision->needs_scaler() && !scaler->scales()) {
-    options_of(precision.get()).refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " +
-                                                  scaler->id() + "; add [scaler] use = \"dynamic\"");
+    options_of(precision.get())
+        .refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + scaler->id() +
+                           "; add [scaler] use = \"dynamic\"");
   }
   for (const auto* plugin : all) {
     for (const auto* other : all) {

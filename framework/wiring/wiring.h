@@ -59,8 +59,8 @@ struct Wiring {
   const Value& table_of(const Plugin& plugin) const;  // the table that it was made from, or an empty one
   std::string table() const;  // for people: roles, plugins, options that are not defaults, swaps
 
-  // Exchanges the plugin of a role with the one in `made`. For swappable_roles().
-  void exchange(const std::string& role, Made& made);
+  // Puts the plugin in `made` into its role, and leaves the old one in `made`. For swappable_roles().
+  void swap_in(const std::string& role, Made& made);
   void refuse_contradictions() const;  // throws Error if two plugins contradict each other
 };
 

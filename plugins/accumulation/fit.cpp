@@ -1,13 +1,16 @@
-// fit: each batch in as few micro-batches as fit into memory. Their size is predicted, not found by failing: single samples of the
-// first batch are trained and measured, then micro-batches of up to eight times the largest that was measured, as long as they
-// are seen to fit. The bytes of a micro-batch are the largest of some moments', each a fixed part and a part per sample; hence
-// they are convex in its samples, and bytes per sample fall: a line between two measurements, and one through zero beyond
-// the last, are never too low. After the first update, when the optimizer has its memory, the size is computed anew, with
-// every micro-batch measured until it stands still. Where a micro-batch finds no memory all the same, the batch is trained again in
-// smaller ones (of half the size, where the bytes do not explain it), nothing is lost, and larger ones are tried again
-// later, after twice as long where that fails. Memory is [run] memory_limit, or what the system gives (free_memory in
-// vernier/memory.h). With a limit the sizes are the same in every run; what the system gives may differ. A checkpoint
-// keeps them.
+// fit: trains each batch in as few micro-batches as fit into memory. It predicts their size from measurements, instead
+// of finding it by failing. It first measures single samples of the first batch. Then it measures micro-batches of up
+// to eight times the largest measured one, as long as the prediction says that they fit.
+// The prediction is never too low. The bytes of a micro-batch are the largest of several moments, and each moment takes
+// a fixed part and a part per sample. So the bytes are convex in the samples, and the bytes per sample fall. A line
+// between two measurements is therefore an upper bound, and so is a line through zero beyond the last one.
+// After the first update the optimizer has its memory. The size is then computed anew, and every micro-batch is
+// measured until the size no longer changes.
+// If a micro-batch still finds no memory, the batch is trained again in smaller ones, and nothing is lost. They have
+// half the size if the bytes do not explain the failure. Larger ones are tried again later; if that fails, the wait
+// doubles.
+// The memory is [run] memory_limit, or what the system gives (free_memory in vernier/memory.h). With a limit, the sizes
+// are the same in every run. What the system gives may differ. A checkpoint keeps the sizes.
 //   margin = 0.03            share of what is free that stays so
 //   largest = 0              the most samples of a micro-batch; 0: as many as fit
 //   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
@@ -25,9 +28,11 @@ class FitAccumulation final : public vernier::Accumulation {
  public:
   explicit FitAccumulation(vernier::Options& options)
       : margin_(options.get("margin", 0.03, "share of what is free that stays so", vernier::between(0, 0.9))),
-        largest_(options.get("largest", 0, "the most samples of a micro-batch; 0: as many as fit", vernier::at_least(0))),
+        largest_(
+            options.get("largest", 0, "the most samples of a micro-batch; 0: as many as fit", vernier::at_least(0))),
         try_after_(options.get("try_larger_after", 100,
-                               "steps until a larger micro-batch is tried again, where one found no memory", vernier::at_least(1))),
+                               "steps until a larger micro-batch is tried again, where one found no memory",
+                               vernier::at_least(1))),
         weight_(options) {}
 
   void attach(vernier::Bus& bus) override {
@@ -58,13 +63,14 @@ class FitAccumulation final : public vernier::Accumulation {
     micro_batches_begun_ = 0;
     largest_batch_ = std::max(largest_batch_, bytes_of(batch));
     if (!is_learning()) return weight_.weighed(at_most(batch, size_));
-    // Gradients come with the first micro-batch, so only later ones are measured. The last, the rest of the batch, is the one
-    // that is looked at before it is tried.
+    // Gradients come with the first micro-batch, so only later ones are measured. The last, the rest of the batch, is
+    // the one that is looked at before it is tried.
     auto sizes = points_.empty() ? std::vector<std::int64_t>{1, 1, 2} : std::vector<std::int64_t>{1, next_};
     sizes.push_back(batch.samples);
     std::vector<vernier::Batch> micro_batches;
     for (std::int64_t i = 0, first = 0; first < batch.samples; first += micro_batches.back().samples) {
-      micro_batches.push_back(batch.narrow(first, std::min(sizes[static_cast<std::size_t>(i++)], batch.samples - first)));
+      micro_batches.push_back(
+          batch.narrow(first, std::min(sizes[static_cast<std::size_t>(i++)], batch.samples - first)));
     }
     return weight_.weighed(std::move(micro_batches));
   }
@@ -200,7 +206,8 @@ class FitAccumulation final : public vernier::Accumulation {
     if (next == points_.begin()) return next->second;
     const auto last = std::prev(next);
     if (next == points_.end()) {
-      return std::llround(static_cast<double>(last->second) * static_cast<double>(samples) / static_cast<double>(last->first));
+      return std::llround(static_cast<double>(last->second) * static_cast<double>(samples) /
+                          static_cast<double>(last->first));
     }
     const double share = static_cast<double>(samples - last->first) / static_cast<double>(next->first - last->first);
     return last->second + std::llround(share * static_cast<double>(next->second - last->second));
@@ -208,7 +215,8 @@ class FitAccumulation final : public vernier::Accumulation {
 
   // The most samples that fit into so many bytes, at least 1: what is too much even so, fails.
   std::int64_t fitting(vernier::Run& run, std::int64_t room) const {
-    const auto free = static_cast<std::int64_t>(static_cast<double>(room) * (1 - margin_));
+    constexpr std::int64_t beside = 16 << 10;  // bytes that a step allocates beside its micro-batches
+    const auto free = static_cast<std::int64_t>(static_cast<double>(room) * (1 - margin_)) - beside;
     std::int64_t fits = 1, fails = std::int64_t{1} << 30;
     while (fails - fits > 1) {
       const auto middle = (fits + fails) / 2;
@@ -224,14 +232,15 @@ class FitAccumulation final : public vernier::Accumulation {
     return bytes;
   }
 
-  // What a micro-batch will find free that is not the first: gradients of the model stand there then, those of masters do not.
-  // A batch on the same device may be the short one of an epoch's end.
+  // What a micro-batch will find free that is not the first: gradients of the model stand there then, those of masters
+  // do not. A batch on the same device may be the short one of an epoch's end.
   std::int64_t room(vernier::Run& run) {
     auto room = vernier::free_memory(device_);
     for (const auto& parameter : run.parameters) {
       const auto& gradient = parameter.master.grad();
       if (!parameter.model.grad().defined()) room -= static_cast<std::int64_t>(parameter.model.nbytes());
-      if (gradient.defined() && !parameter.master.is_same(parameter.model)) room += static_cast<std::int64_t>(gradient.nbytes());
+      if (gradient.defined() && !parameter.master.is_same(parameter.model))
+        room += static_cast<std::int64_t>(gradient.nbytes());
     }
     if (device_.is_cpu()) room += bytes_of(run.batch) - largest_batch_;
     return room_ = run.control->all_reduce_min(room);
@@ -242,21 +251,21 @@ class FitAccumulation final : public vernier::Accumulation {
   Weight weight_;
   torch::Device device_ = torch::kCPU;
 
-  std::int64_t size_ = 0;           // of a micro-batch, at most; 0: not known yet
-  std::int64_t next_ = 0;           // while it is not: the micro-batch to measure
+  std::int64_t size_ = 0;                        // of a micro-batch, at most; 0: not known yet
+  std::int64_t next_ = 0;                        // while it is not: the micro-batch to measure
   std::map<std::int64_t, std::int64_t> points_;  // by samples of a micro-batch: its bytes, as measured
   bool is_settled_ = false, has_trained_with_optimizer_ = false;
-  std::int64_t wanted_ = 0;         // where memory was found missing: the size that was thought to fit
+  std::int64_t wanted_ = 0;                  // where memory was found missing: the size that was thought to fit
   std::int64_t waits_ = 0, changed_at_ = 0;  // steps until a larger one is tried, and since when
 
-  std::int64_t chosen_ = 0;         // what size_ is to be in the next step: this one may be run again as it was
-  bool is_first_time_ = false;      // that the step's gradients are computed
-  MicroBatch measuring_;                 // the one in work; bytes: those that stood there before
-  std::int64_t micro_batches_begun_ = 0;   // of the batch
-  bool is_too_much_ = false;        // the micro-batch in work was not tried
-  std::int64_t refused_after_ = 0;  // the largest micro-batch that was measured when one was not tried last
-  std::int64_t room_ = 0;           // as it was looked at last
-  std::int64_t largest_batch_ = 0;  // bytes
+  std::int64_t chosen_ = 0;               // what size_ is to be in the next step: this one may be run again as it was
+  bool is_first_time_ = false;            // that the step's gradients are computed
+  MicroBatch measuring_;                  // the one in work; bytes: those that stood there before
+  std::int64_t micro_batches_begun_ = 0;  // of the batch
+  bool is_too_much_ = false;              // the micro-batch in work was not tried
+  std::int64_t refused_after_ = 0;        // the largest micro-batch that was measured when one was not tried last
+  std::int64_t room_ = 0;                 // as it was looked at last
+  std::int64_t largest_batch_ = 0;        // bytes
 };
 
 VERNIER_PLUGIN(FitAccumulation, "fit", "1.0.0")

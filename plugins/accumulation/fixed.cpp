@@ -1,5 +1,5 @@
-// fixed: each batch in the same number of micro-batches, of sizes that differ by one sample at most. Memory falls with the
-// size of a micro-batch; the gradient stays that of the whole batch.
+// fixed: splits each batch into the same number of micro-batches, whose sizes differ by one sample at most. Smaller
+// micro-batches take less memory. The gradient stays that of the whole batch.
 //   micro_batches = 1                 a batch of fewer samples (the tail of an epoch) is split into single samples
 //   micro_batch_size = 0             instead: the most samples of a micro-batch
 //   weight = "samples"         or "tokens", see micro_batches.h
@@ -9,11 +9,14 @@
 class FixedAccumulation final : public vernier::Accumulation {
  public:
   explicit FixedAccumulation(vernier::Options& options)
-      : micro_batches_(options.get("micro_batches", 1, "in how many micro-batches a batch is trained", vernier::at_least(1))),
-        micro_batch_size_(options.get("micro_batch_size", 0, "instead of micro_batches: the most samples of one; 0: micro_batches decides",
-                                vernier::at_least(0))),
+      : micro_batches_(
+            options.get("micro_batches", 1, "in how many micro-batches a batch is trained", vernier::at_least(1))),
+        micro_batch_size_(options.get("micro_batch_size", 0,
+                                      "instead of micro_batches: the most samples of one; 0: micro_batches decides",
+                                      vernier::at_least(0))),
         weight_(options) {
-    if (micro_batch_size_ > 0 && options.given("micro_batches")) options.refuse("micro_batch_size", "and `micro_batches` say the same; give one");
+    if (micro_batch_size_ > 0 && options.given("micro_batches"))
+      options.refuse("micro_batch_size", "and `micro_batches` say the same; give one");
   }
 
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
@@ -21,7 +24,7 @@ class FixedAccumulation final : public vernier::Accumulation {
     refuse_more_than_a_batch("micro_batches", micro_batches_);
     refuse_more_than_a_batch("micro_batch_size", micro_batch_size_);
     return weight_.weighed(micro_batch_size_ > 0 ? at_most(batch, micro_batch_size_)
-                                           : evenly(batch, std::min(micro_batches_, batch.samples)));
+                                                 : evenly(batch, std::min(micro_batches_, batch.samples)));
   }
 
   vernier::State save() const override {

@@ -1,4 +1,5 @@
-// What the strategies share: a batch in micro-batches that are as even as can be, and what each of them weighs.
+// What the accumulation plugins share. They split a batch into micro-batches of nearly equal sizes, and give each one
+// its weight.
 #pragma once
 
 #include <vernier/sdk.h>
@@ -22,14 +23,15 @@ inline std::vector<vernier::Batch> at_most(const vernier::Batch& batch, std::int
   return evenly(batch, (batch.samples + size - 1) / size);
 }
 
-// The options weight, weight_column and padding. A task's loss is the mean over a micro-batch's samples, or over its tokens: the
-// mean over the batch is exact only where each micro-batch counts for as many of them as it has.
+// The options weight, weight_column and padding. A task's loss is the mean over a micro-batch's samples, or over its
+// tokens: the mean over the batch is exact only where each micro-batch counts for as many of them as it has.
 class Weight {
  public:
   explicit Weight(vernier::Options& options)
-      : by_tokens_(options.choose("weight", "samples", {"samples", "tokens"},
-                                  "what the task's loss is a mean over: a micro-batch counts for as many of them as it has") ==
-                   "tokens"),
+      : by_tokens_(
+            options.choose("weight", "samples", {"samples", "tokens"},
+                           "what the task's loss is a mean over: a micro-batch counts for as many of them as it has") ==
+            "tokens"),
         column_(options.get("weight_column", -1, "which of the batch's tensors has the tokens; -1: the last")),
         padding_(options.get("padding", -100, "value of what is no token in it, and not counted")) {
     for (const auto* key : {"weight_column", "padding"}) {
@@ -58,9 +60,9 @@ class Weight {
   std::int64_t column_, padding_;
 };
 
-// An update that is several of the task's batches, each of them a micro-batch unless micro_batch_size says else. What holds for it:
-// the last update of an epoch takes what is left, and weighs it as what it is; [run] epochs, and what counts steps, count
-// updates.
+// An update that is several of the task's batches, each of them a micro-batch unless micro_batch_size says else. What
+// holds for it: the last update of an epoch takes what is left, and weighs it as what it is; [run] epochs, and what
+// counts steps, count updates.
 class Gathering : public vernier::Accumulation {
  public:
   bool gathers() const override { return true; }
@@ -81,8 +83,9 @@ class Gathering : public vernier::Accumulation {
 
  protected:
   explicit Gathering(vernier::Options& options)
-      : micro_batch_size_(options.get("micro_batch_size", 0, "the most samples of a micro-batch; 0: the task's batch_size",
-                                vernier::at_least(0))),
+      : micro_batch_size_(options.get("micro_batch_size", 0,
+                                      "the most samples of a micro-batch; 0: the task's batch_size",
+                                      vernier::at_least(0))),
         weight_(options) {}
 
   // Samples of an update, a multiple of the batch's.
@@ -95,10 +98,10 @@ class Gathering : public vernier::Accumulation {
   void refuse_fraction(const char* key, std::int64_t update) const {
     if (update % batch_ == 0) return;
     const auto below = update / batch_ * batch_;
-    throw vernier::Error(c10::str(key, " = ", update, " is no multiple of the task's batches of ", batch_, " samples: give ",
-                                  below > 0 ? c10::str(below, " or ") : "", below + batch_,
-                                  ", or change the task's batch_size"),
-                         vernier::Error::Kind::configuration);
+    throw vernier::Error(
+        c10::str(key, " = ", update, " is no multiple of the task's batches of ", batch_, " samples: give ",
+                 below > 0 ? c10::str(below, " or ") : "", below + batch_, ", or change the task's batch_size"),
+        vernier::Error::Kind::configuration);
   }
 
  private:

@@ -1,12 +1,12 @@
-// schedule: the batch of an update grows (or shrinks) in the course of a run, as several of the task's batches. Small ones
-// make the quickest progress in the beginning, large ones the steadiest later (McCandlish et al., An Empirical Model of
-// Large-Batch Training, 2018).
+// schedule: grows or shrinks the batch of an update in the course of a run. Each update takes several of the task's
+// batches. Small updates make the quickest progress in the beginning, large ones the steadiest later.
 //   effective_batch_size   required: samples of an update, a list, multiples of the task's batch_size: [32, 64, 128]
 //   from = [0]             the steps or epochs from which on each holds: [0, 1000, 4000]
 //   by = "steps"           or "epochs"
 //   micro_batch_size = 0         the most samples of a micro-batch; 0: the task's batch_size
 //   weight = "samples"     or "tokens"
 //   weight_column = -1, padding = -100
+// Source: McCandlish et al., An Empirical Model of Large-Batch Training, 2018.
 #include <algorithm>
 #include <functional>
 
@@ -16,9 +16,8 @@ class ScheduleAccumulation final : public Gathering {
  public:
   explicit ScheduleAccumulation(vernier::Options& options)
       : Gathering(options),
-        sizes_(options.require<std::vector<std::int64_t>>("effective_batch_size",
-                                                          "samples of an update, one number for each of `from`",
-                                                          vernier::at_least(1))),
+        sizes_(options.require<std::vector<std::int64_t>>(
+            "effective_batch_size", "samples of an update, one number for each of `from`", vernier::at_least(1))),
         from_(options.get("from", std::vector<std::int64_t>{0}, "steps or epochs from which on each holds, the first 0",
                           vernier::at_least(0))),
         by_epochs_(options.choose("by", "steps", {"steps", "epochs"}, "what `from` counts") == "epochs") {

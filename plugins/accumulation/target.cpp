@@ -1,5 +1,5 @@
-// target: an update trains on so many samples, which are several of the task's batches; how many micro-batches that is follows
-// from it.
+// target: trains each update on a given number of samples, which are several of the task's batches. The number of
+// micro-batches follows from it.
 //   target_effective_batch_size   required: samples of an update, a multiple of the task's batch_size
 //   micro_batch_size = 0                the most samples of a micro-batch; 0: the task's batch_size
 //   weight = "samples"            or "tokens"

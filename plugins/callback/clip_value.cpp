@@ -1,6 +1,6 @@
-// clip_value: cuts every element of the gradients to an interval around 0, after unscaling
-// (torch.nn.utils.clip_grad_value_).
+// clip_value: limits every element of the gradients to an interval around 0. It runs after unscaling.
 //   max_value = 1.0
+// Source: torch.nn.utils.clip_grad_value_.
 #include <vernier/sdk.h>
 
 class ClipValue final : public vernier::Callback {

@@ -1,6 +1,5 @@
-// inject: puts a fault into a run, to see what becomes of it: an inf, a NaN, a spike, an underflow or a slow step, in a
-// layer and at a step of your choice. Each one is told by the notice `injected`. As Megatron-LM's fault injector
-// (megatron/core/rerun_state_machine.py), with the place in your hands.
+// inject: puts a fault into a run, to see how the run reacts. The fault is an inf, a NaN, a spike, an underflow or a
+// slow step, in a layer and at a step of your choice. Each one emits the notice `injected`.
 //   what = "inf"         inf | nan | spike | underflow | slow
 //   where = "gradient"   loss | input | activation | gradient | activation_gradient | weight
 //   layer = ""           layers by name, with * and ?, as "h.*.mlp.c_fc"; for gradient and weight parameters too
@@ -15,11 +14,12 @@
 //   milliseconds = 100   what a slow step takes longer
 //   transient = false    not again where the same step is run again, as a fault of the hardware would not
 //
-// It comes in the first micro-batch of a batch. An activation is what the first operation with a weight of the layer gives in
-// forward, as it lies in memory: what is made from it in forward and backward sees the fault. A gradient is that of the
-// layer's weight, in backward, before unscaling; an activation_gradient the one that comes back to the activation. A
-// weight stays as it was made. A layer that is computed again in backward (activation checkpointing) has the fault again,
-// so that nothing depends on what is kept.
+// The fault comes in the first micro-batch of a batch. An activation is the output of the layer's first operation with
+// a weight, in forward. It is changed in memory, so everything that forward and backward compute from it sees the
+// fault. A gradient is that of the layer's weight, in backward, before unscaling. An activation_gradient is the
+// gradient that comes back to the activation. A changed weight stays changed. A layer that is computed again in
+// backward (activation checkpointing) gets the fault again, so the result does not depend on what is kept.
+// Source: Megatron-LM's fault injector (megatron/core/rerun_state_machine.py). Here you choose the place.
 #include <ATen/ops/where.h>
 #include <vernier/precision_rules.h>
 #include <vernier/sdk.h>
@@ -334,7 +334,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
                      "labels); take \"activation\" with the first layer");
   }
 
-  // As below, but the run is over. One that a signal ended goes on.
+  // As below, but the run is over. A run that a signal ended can be resumed.
   void warn_if_it_never_came(const Run& run) const {
     if (has_come_ || run.step < run.steps) return;
     const bool is_of_batch = at_batch_ > 0;

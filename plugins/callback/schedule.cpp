@@ -1,9 +1,10 @@
-// schedule: changes the learning rate over the run: a linear warm-up, then constant, linear or cosine (Loshchilov and
-// Hutter, SGDR, ICLR 2017) down to a last factor. It counts applied updates: a skipped update does not advance it.
+// schedule: changes the learning rate over the run. After a linear warm-up the rate is constant, or falls linearly or
+// by a cosine to a final factor. The schedule counts applied updates: a skipped update does not advance it.
 //   kind = "cosine"      constant | linear | cosine
 //   warmup_steps = 0     applied updates from 1/(warmup_steps + 1) of the rate to the full rate
 //   decay_steps = 0      applied updates, warm-up included, until final_factor is reached; 0: all that are planned
 //   final_factor = 0.0   of the learning rate, where the decay ends
+// Source of the cosine: Loshchilov and Hutter, SGDR, ICLR 2017.
 #include <vernier/sdk.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// switch: puts other plugins into roles once in mid-run: after a step, or when a metric crosses a line.
+// switch: replaces plugins once in the middle of a run, after a step or when a metric crosses a line.
 //   at_step = 0    after so many steps; 0: not by the step
 //   metric = ""    a metric by name, or "loss"; it is checked after each step and each validation
 //   above = inf    switches when the metric is above it
@@ -12,7 +12,7 @@
 //   precision = {use = "fp16"}
 //   scaler = {use = "dynamic"}
 //
-// docs/architecture.md describes a swap. With a metric the host waits for the device in each step.
+// docs/architecture.md describes a swap. With a metric, the host waits for the device in each step.
 #include <vernier/sdk.h>
 
 #include <cmath>

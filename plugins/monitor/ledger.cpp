@@ -1,10 +1,10 @@
-// ledger: the bytes of one step by what they are for, measured: weights, masters, gradients, optimizer, copies of
-// weights, and activations by layer (vernier/memory_ledger.h says what each is). Into the log as a table; into a file
-// as lines of name, tab, bytes: "weights", "gradients", "activations/h.0.mlp.c_fc", "peak".
+// ledger: measures the bytes of one step and lists them by purpose. The purposes are weights, masters, gradients,
+// optimizer, copies of weights, and activations by layer; vernier/memory_ledger.h describes each. The log gets a table.
+// The file gets lines of name, tab, bytes; names are "weights", "gradients", "activations/h.0.mlp.c_fc", "peak".
 //   step = 2                the step that is measured, counted from 1; in a run that begins behind it, the first
 //   file = "memory.tsv"     in the run's output folder
-// The optimizer's bytes are those that its first step allocates, so a resumed run does not know them. The steps that
-// are measured, this and the first, are slower; the others are not.
+// The optimizer's bytes are those that its first step allocates, so a resumed run does not know them. The first step
+// and the measured step are slower; the others are not.
 #include <vernier/memory_ledger.h>
 #include <vernier/sdk.h>
 

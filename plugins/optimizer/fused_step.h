@@ -40,8 +40,8 @@ class FusedStep {
     const bool may_need_gradients = dynamic_cast<const vernier::Accumulation*>(&other) != nullptr ||
                                     dynamic_cast<const vernier::Callback*>(&other) != nullptr;
     if (!may_need_gradients || !bus.listens(other, vernier::Event::GradientsReady)) return {};
-    return {"in_backward",
-            "frees each gradient as it is used, and " + other.id() + " wants to see them all; leave one of the two out"};
+    return {"in_backward", "frees each gradient as it is used, and " + other.id() +
+                               " wants to see them all; leave one of the two out"};
   }
 
   // Called in Plugin::prepare. plugin: its name, for the message.

@@ -27,18 +27,20 @@ namespace {
 vernier::LossScaleOptions read_law(vernier::Options& options) {
   using namespace vernier;
   const auto preset = options.choose("preset", "none", {"none", "pytorch", "deepspeed", "megatron", "apex"},
-                                     "whose rule and defaults; none: PyTorch's law with a floor");
+                                     "whose rule and defaults; none: PyTorch's rule with a minimum");
   LossScaleOptions law;
   if (preset != "none") law = loss_scale_preset(preset);
   if (preset == "none") law.min_scale = 0x1p-14;
   law.init_scale = options.get("init_scale", law.init_scale, "scale of the first step", above(0));
-  law.growth_factor = options.get("growth_factor", law.growth_factor, "for growing", above(1));
+  law.growth_factor =
+      options.get("growth_factor", law.growth_factor, "what the scale is multiplied by to grow", above(1));
   if (law.growth_factor > 0x1p16) {
     options.refuse("growth_factor", "is beyond 65536: one step would leave all of float16's range");
   }
-  law.backoff_factor = options.get("backoff_factor", law.backoff_factor, "for an inf or nan", between(1e-6, 0.999999));
-  law.growth_interval = options.get("growth_interval", law.growth_interval, "steps without one until the scale grows",
-                                    between(1, 1'000'000'000));
+  law.backoff_factor = options.get("backoff_factor", law.backoff_factor,
+                                   "what the scale is multiplied by after an overflow", between(1e-6, 0.999999));
+  law.growth_interval = options.get("growth_interval", law.growth_interval,
+                                    "steps without an overflow until the scale grows", between(1, 1'000'000'000));
   const auto window =
       options.get("window", 0, "another name of growth_interval; 0: that one holds", between(0, 1'000'000'000));
   if (window > 0 && options.given("growth_interval")) {
@@ -73,6 +75,7 @@ class DynamicScaler final : public vernier::Scaler {
   }
 
   void attach(vernier::Bus& bus) override {
+    watch_.attach(bus);
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
       const bool reads = ScaleWatch::is_time(run);
       watch_.end_step(run, *this, reads ? std::optional(scale_->value()) : std::nullopt);

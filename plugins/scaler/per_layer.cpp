@@ -136,6 +136,7 @@ class PerLayerScaler final : public vernier::Scaler {
 
   // The guard lives from BatchReady to scale(). Guards of later listeners are made after it and destroyed before it.
   void attach(vernier::Bus& bus) override {
+    watch_.attach(bus);
     bus.on(Event::BatchReady, [this](vernier::Run&) {
       guard_.reset();
       guard_.emplace(layers_, scaled_);

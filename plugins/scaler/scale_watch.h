@@ -89,7 +89,16 @@ class ScaleWatch {
     start_ = used_ = scale;
     least_ = least;
     most_ = most;
-    told_ = 0;
+    reported_ = 0;
+  }
+
+  // Called in Plugin::attach. Counts the scale that the last step has left.
+  void attach(vernier::Bus& bus) {
+    for (const auto event : {vernier::Event::RunEnd, vernier::Event::RunFailed}) {
+      bus.on(event, [this](vernier::Run& run) {
+        if (!run.results_are_late && reported_ != 0) run.amp.set_scale(run.step + 1, reported_);
+      });
+    }
   }
 
   // Called by Scaler::unscale while the gradients are still scaled. scale: that of this step.
@@ -107,8 +116,7 @@ class ScaleWatch {
   // Whether a scaler reads its scale at this StepEnd. On a CPU that is free. On a GPU the host would wait, so it reads
   // only where a skipped update has become known, and every hundred steps.
   static bool is_time(const vernier::Run& run) {
-    const bool was_skipped =
-        vernier::is_skipped(run.last_update);
+    const bool was_skipped = vernier::is_skipped(run.last_update);
     return !run.results_are_late || run.step % 100 == 0 || was_skipped;
   }
 
@@ -126,13 +134,13 @@ class ScaleWatch {
 
   // The scale of the last report is saved, because on a GPU a change may be reported a hundred steps late.
   void save(vernier::State& state) const {
-    state.put("told", told_);
+    state.put("reported", reported_);
     state.put("start", start_);
     bound.save(state);
   }
   void load(const vernier::State& state, double now) {
     start_ = state.has("start") ? state.real("start") : now;
-    told_ = state.has("told") ? state.real("told") : now;
+    reported_ = state.has("reported") ? state.real("reported") : now;
     bound.load(state);
   }
 
@@ -141,14 +149,14 @@ class ScaleWatch {
 
  private:
   void report(vernier::Run& run, double now) {
-    if (told_ == 0) {
+    if (reported_ == 0) {
       warn(run, 0, start_);
-      told_ = start_;
+      reported_ = start_;
     }
-    if (now == told_) return;
-    const double before = std::exchange(told_, now);
+    if (now == reported_) return;
+    const double before = std::exchange(reported_, now);
     run.notice("scale_changed", {{"from", before}, {"to", now}});
-    run.amp.set_scale(run.step + 2, now);
+    if (run.results_are_late) run.amp.set_scale(run.step + 2, now);
     warn(run, before, now);
   }
 
@@ -175,6 +183,6 @@ class ScaleWatch {
 
   double below_, above_;
   double start_ = 0, least_ = 0, most_ = 0;
-  double used_ = 0;  // the scale of this step
-  double told_ = 0;  // the scale of the last report; 0: none yet
+  double used_ = 0;      // the scale of this step
+  double reported_ = 0;  // the scale of the last report; 0: none yet
 };

@@ -12,6 +12,7 @@ class StaticScaler final : public vernier::Scaler {
         watch_(options) {}
 
   void attach(vernier::Bus& bus) override {
+    watch_.attach(bus);
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { watch_.end_step(run, *this, value_); });
   }
   void prepare(vernier::Run& run) override {

@@ -39,6 +39,7 @@ class StatisticalScaler final : public vernier::Scaler {
   }
 
   void attach(vernier::Bus& bus) override {
+    watch_.attach(bus);
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
       const bool reads = ScaleWatch::is_time(run);
       watch_.end_step(run, *this, reads ? std::optional(scale_.item<double>()) : std::nullopt);

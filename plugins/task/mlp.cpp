@@ -1,4 +1,4 @@
-// mlp: a small classifier of points around random centres, for tests and for measuring what a step itself costs.
+// mlp: trains a small classifier of points around random centres, for tests and to measure what a step itself costs.
 //
 // inputs = 32, hidden = [32], classes = 10  widths of the layers, with relu between them
 // samples = 1024      points, drawn from [run] seed

@@ -63,9 +63,7 @@ struct Limited {
     vernier::count_memory(torch::kCPU);
     if (bytes > 0) vernier::limit_memory(torch::kCPU, vernier::allocated_memory(torch::kCPU).now + bytes);
   }
-  ~Limited() {
-    vernier::limit_memory(torch::kCPU, 0);
-  }
+  ~Limited() { vernier::limit_memory(torch::kCPU, 0); }
 };
 
 const std::vector<Lever> levers = {

@@ -20,16 +20,19 @@ PlainLoop plain_loop(int micro_batches = 1) {
   const auto labels = torch::randint(10, {1024}, torch::kInt64);
   auto order = std::make_shared<torch::Tensor>(torch::randperm(1024));
   auto position = std::make_shared<std::int64_t>(0);
-  return PlainLoop({weight1, bias1, weight2, bias2}, [=] {
-    if (*position == 1024) {
-      *order = torch::randperm(1024);
-      *position = 0;
-    }
-    const auto numbers = order->narrow(0, *position, 8);
-    *position += 8;
-    const auto input = points.index_select(0, numbers), target = labels.index_select(0, numbers);
-    return at::cross_entropy_loss(at::linear(at::relu(at::linear(input, weight1, bias1)), weight2, bias2), target);
-  }, micro_batches);
+  return PlainLoop(
+      {weight1, bias1, weight2, bias2},
+      [=] {
+        if (*position == 1024) {
+          *order = torch::randperm(1024);
+          *position = 0;
+        }
+        const auto numbers = order->narrow(0, *position, 8);
+        *position += 8;
+        const auto input = points.index_select(0, numbers), target = labels.index_select(0, numbers);
+        return at::cross_entropy_loss(at::linear(at::relu(at::linear(input, weight1, bias1)), weight2, bias2), target);
+      },
+      micro_batches);
 }
 
 const std::vector<std::string> mlp = {"task.use=mlp", "task.samples=1024", "task.validation=0.0",
@@ -49,6 +52,7 @@ int main() {
   auto plain = plain_loop();
   VernierLoop bare(mlp);
   VernierLoop usual(with(mlp, {"monitor.progress.every=1000000000"}));
+  VernierLoop sure(with(mlp, {"monitor.progress.every=1000000000"}), /*undo_failed_steps=*/false);
   VernierLoop clipped(with(
       mlp, {"callback.clip_norm.max_norm=1.0", "callback.schedule.kind=cosine", "monitor.progress.every=1000000000"}));
   VernierLoop scaled(with(mlp, {"precision.use=fp16", "scaler.use=dynamic"}));
@@ -56,6 +60,7 @@ int main() {
           {{"plain LibTorch loop, _fused_adamw_", [&] { plain.step(); }},
            {"Vernier, default roles", [&] { bare.step(); }},
            {"Vernier, default roles, monitor/progress", [&] { usual.step(); }},
+           {"the same, undo_failed_steps = false", [&] { sure.step(); }},
            {"Vernier, clip_norm and schedule too", [&] { clipped.step(); }},
            {"Vernier, fp16 and scaler/dynamic", [&] { scaled.step(); }}},
           /*rounds=*/60, /*steps_a_round=*/500);

@@ -30,9 +30,17 @@ List parameters(double gradient) {
   constexpr std::int64_t width = 256, layers = 4;
   std::vector<std::vector<std::int64_t>> shapes = {{256, width}, {128, width}};
   for (std::int64_t i = 0; i < layers; ++i) {
-    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width}, {width}, {width, 3 * width}, {3 * width},
-                                                                    {width, width}, {width}, {width}, {width},
-                                                                    {width, 4 * width}, {4 * width}, {4 * width, width},
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width},
+                                                                    {width},
+                                                                    {width, 3 * width},
+                                                                    {3 * width},
+                                                                    {width, width},
+                                                                    {width},
+                                                                    {width},
+                                                                    {width},
+                                                                    {width, 4 * width},
+                                                                    {4 * width},
+                                                                    {4 * width, width},
                                                                     {width}}) {
       shapes.push_back(shape);
     }
@@ -127,9 +135,12 @@ int main(int argc, char** argv) {
     const auto& ours = rivals.back();
     const bool is_measured = python.has("four_calls");
     const double ratio = ours.ratio(rivals.front());
-    verdicts += c10::str(!is_measured ? "  not measured" : ratio <= bar ? "  met   " : "  MISSED", "  clip_and_step, ",
-                         what, ", to PyTorch: ", is_measured ? rounded(ratio) : std::nan(""), ", at most ", bar,
-                         "; to its operators alone: ", rounded(ours.ratio(rivals[is_measured ? 1 : 0])), "\n");
+    verdicts +=
+        c10::str(!is_measured   ? "  not measured"
+                 : ratio <= bar ? "  met   "
+                                : "  MISSED",
+                 "  clip_and_step, ", what, ", to PyTorch: ", is_measured ? rounded(ratio) : std::nan(""), ", at most ",
+                 bar, "; to its operators alone: ", rounded(ours.ratio(rivals[is_measured ? 1 : 0])), "\n");
     is_missed |= is_measured && ratio > bar;
   }
   std::vector<Rival> steps;

@@ -28,10 +28,11 @@ inline std::vector<std::string> gpt_configuration(int layers, int batch_size,
 
 class VernierLoop {
  public:
-  explicit VernierLoop(const std::vector<std::string>& sets)
+  explicit VernierLoop(const std::vector<std::string>& sets, bool undo_failed_steps = true)
       : wiring_(vernier::wire(vernier::load_config({}, sets), vernier::Host({VERNIER_BINARY_DIR "/plugins"}))),
         trainer_(*wiring_, /*validate_every=*/0, stop_) {
     run_.steps = 1'000'000'000;
+    trainer_.undo_failed_steps(undo_failed_steps);
     trainer_.prepare(run_, /*epochs=*/0);
   }
 

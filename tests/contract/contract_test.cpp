@@ -618,17 +618,18 @@ TEST_CASE("with activations computed again, in every precision, the run has the 
       "[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n[scaler]\nuse = 'dynamic'\ninit_scale = 1024\n";
   auto precisions = overlays_of("precision");
   precisions.emplace_back("casts kept", "[precision]\nuse = 'bf16'\nweight_casts = 'update'\n");
-  precisions.emplace_back("rules", "[precision]\nuse = 'bf16'\nrule = [{match = "
-                                   "'h.1.*', use = 'fp32'}]\n");
+  precisions.emplace_back("rules",
+                          "[precision]\nuse = 'bf16'\nrule = [{match = "
+                          "'h.1.*', use = 'fp32'}]\n");
   for (const auto& [name, precision] : precisions) {
     if (says(precision, "\"adaptive\"")) continue;  // it measures time
     CAPTURE(name);
     const auto plain = train(from_toml({task, precision}));
     CHECK(plain.updates >= 3);
-    for (const char* how : {"recompute = 'full'", "recompute = 'full'\nrecompute_every = 2", "recompute = 'selective'",
-                            "recompute = 'selective'\nrecompute_every = 2",
-                            "recompute = 'full'\nrecompute_budget = '70%'",
-                            "recompute = 'selective'\nrecompute_budget = '90%'"}) {
+    for (const char* how :
+         {"recompute = 'full'", "recompute = 'full'\nrecompute_every = 2", "recompute = 'selective'",
+          "recompute = 'selective'\nrecompute_every = 2", "recompute = 'full'\nrecompute_budget = '70%'",
+          "recompute = 'selective'\nrecompute_budget = '90%'"}) {
       CAPTURE(how);
       CHECK(train(from_toml({task, precision, "[task]\n" + std::string(how)})) == plain);
     }

@@ -100,7 +100,7 @@ class Begun {
     std::get<vernier::Table>(table.at("run").data).insert_or_assign("init_from", path("weights.safetensors"));
     std::get<vernier::Table>(table.at("task").data)
         .insert_or_assign("data", vernier::Value{vernier::Array{path("text")}, "test.toml:1"});
-    prepared_ = vernier::prepare(std::move(table), "gpt2", built_plugins(), stop_, false);
+    prepared_ = vernier::prepare(std::move(table), "gpt2", built_plugins(), stop_, [](auto&&...) { return false; });
     batch_ = prepared_->wiring->task->next();
   }
 

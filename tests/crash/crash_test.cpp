@@ -322,8 +322,9 @@ bool says_reason(const std::string& text, Fault fault) {
 
 TEST_CASE("crash: killed at the k-th system call of a run, before it or half-way through it") {
   const Wholes wholes;
-  strike_everywhere(wholes, "", [](const Whole& whole) { return whole.calls; }, {Fault::kill, Fault::torn},
-                    [](const Whole&, const Struck& struck, Fault) { CHECK(struck.end.signal == SIGKILL); });
+  strike_everywhere(
+      wholes, "", [](const Whole& whole) { return whole.calls; }, {Fault::kill, Fault::torn},
+      [](const Whole&, const Struck& struck, Fault) { CHECK(struck.end.signal == SIGKILL); });
 }
 
 TEST_CASE("crash: a k-th system call that is interrupted or writes half is not noticed") {

@@ -40,7 +40,7 @@ struct Call {
 // Counts anew from here on. folder: absolute; "": no more.
 void watch(const std::string& folder, Fault fault = Fault::none, int at = 0);
 void cannot_exchange(bool cannot);  // as file systems on which two folders cannot change places (RENAME_EXCHANGE)
-int calls();           // counted since
+int calls();                        // counted since
 std::string struck();  // the call that the fault struck, "fsync model.safetensors"; "" where it was not reached
 
 // From here on what is done is kept; taken out by stop().

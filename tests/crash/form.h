@@ -62,7 +62,8 @@ use = "jsonl"
 [checkpoint]
 use = "rolling"
 every = 1
-)" + in_checkpoint + tables;
+)" + in_checkpoint +
+         tables;
 }
 
 // What is struck is one of them after the other, so that a case takes no longer for their number.
@@ -72,7 +73,7 @@ inline const std::vector<std::string> saving_runs = {
     saving_run("async = false\nkeep_last = 1\nkeep_every = 3\nkeep_best = 1\nmonitor = \"accuracy\"\nmode = \"max\"\n",
                "validate_every = 1\n", "[optimizer]\nuse = \"adamw\"\n"),
     // As much to remember as there is: masters, their average, momentum, a scale that changes.
-    saving_run("keep_last = 2\non_failure = \"go_on\"\n", "validate_every = 2\n", R"([precision]
+    saving_run("keep_last = 2\non_failure = \"continue\"\n", "validate_every = 2\n", R"([precision]
 use = "fp16"
 level = "O2"
 [scaler]

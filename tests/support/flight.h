@@ -224,10 +224,12 @@ inline const std::vector<std::string> precisions = {
     "[precision]\nuse = 'fp32'\n", "[precision]\nuse = 'bf16'\n",
     "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 256\n"};
 
-inline std::string layer_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+inline std::string layer_of(const std::string& parameter) {
+  return parameter.substr(0, parameter.rfind('.'));
+}
 
 inline void check_same(const std::vector<std::pair<std::string, vernier::TensorRange>>& told,
-                const std::vector<vernier::TensorRange>& met, const std::vector<std::string>& names = {}) {
+                       const std::vector<vernier::TensorRange>& met, const std::vector<std::string>& names = {}) {
   REQUIRE(told.size() >= met.size());
   for (std::size_t i = 0; i < met.size(); ++i) {
     const auto& [name, range] = told[i];

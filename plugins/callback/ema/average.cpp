@@ -25,12 +25,12 @@ void Average::allocate(const std::vector<torch::Tensor>& like) {
 
 // In place, tensor by tensor: on a CPU that is what LibTorch's _foreach_lerp_ does, with the same bits, and 16-bit
 // weights need no float32 copy of all of them.
-void Average::update(const std::vector<torch::Tensor>& with, const torch::Tensor& found_inf) {
+void Average::update(const std::vector<torch::Tensor>& with, const torch::Tensor& skip_update) {
   if (with.empty()) return;
   const torch::NoGradGuard no_grad;
   if (tensors_.empty()) allocate(with);
-  if (by_operators_) return update_by_operators(with, found_inf);
-  if (found_inf.defined() && found_inf.item<float>() != 0) return;
+  if (by_operators_) return update_by_operators(with, skip_update);
+  if (skip_update.defined() && skip_update.item<float>() != 0) return;
   const auto n = static_cast<double>(updates_);
   const double decay = rule_.warmup ? std::min(rule_.decay, (1 + n) / (10 + n)) : rule_.decay;
   for (std::size_t i = 0; i < with.size(); ++i) {
@@ -45,11 +45,11 @@ void Average::update(const std::vector<torch::Tensor>& with, const torch::Tensor
 
 // A factor on the device: 1 for the first update, 0 for one that is skipped. A few kernels for all tensors together,
 // which take the memory of one more average while they run.
-void Average::update_by_operators(const std::vector<torch::Tensor>& with, const torch::Tensor& found_inf) {
+void Average::update_by_operators(const std::vector<torch::Tensor>& with, const torch::Tensor& skip_update) {
   const auto n = on_device_.to(torch::kFloat64);
   auto decay = torch::full_like(n, rule_.decay);
   if (rule_.warmup) decay = torch::minimum(decay, (n + 1) / (n + 10));
-  const auto is_applied = found_inf.defined() ? found_inf.eq(0) : torch::ones_like(n, torch::kBool);
+  const auto is_applied = skip_update.defined() ? skip_update.eq(0) : torch::ones_like(n, torch::kBool);
   const auto factor = torch::where(n.eq(0), torch::ones_like(n), 1 - decay).mul_(is_applied);
   const auto way = at::_foreach_sub(with, tensors_);
   at::_foreach_mul_(way, factor.to(tensors_.front().scalar_type()));

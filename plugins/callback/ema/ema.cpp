@@ -1,7 +1,8 @@
-// ema: an exponential moving average of the weights (Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with
-// get_ema_multi_avg_fn), in float32 whatever they are trained in, of the masters where there are some. After each update
-// that was applied: average = decay * average + (1 - decay) * weights; the first is the weights as they are. It stands in
-// the model for the validation, and is in each checkpoint beside the trained weights; the training is not touched.
+// ema: keeps an exponential moving average of the weights, for validations and checkpoints. After each update that was
+// applied, average = decay * average + (1 - decay) * weights. The first average is the weights as they are. The average
+// is in float32, whatever dtype the weights are trained in. It is taken of the master weights if there are some. A
+// validation runs with the average in the model, and each checkpoint has it beside the trained weights. The training
+// itself does not change.
 //   decay = 0.999
 //   warmup = false      a smaller decay at first, min(decay, (1 + n) / (10 + n)) after n updates, as in TensorFlow's
 //                       ExponentialMovingAverage with num_updates: the weights of the beginning are forgotten sooner
@@ -9,8 +10,10 @@
 //   start = 0           steps before the first
 //   validate = "ema"    ema: validation_loss is the average's; both: the trained weights' too, as the metric
 //                       trained_validation_loss, for twice the time; trained: theirs alone
-// Buffers are not averaged: batch normalisation's statistics are those of the trained weights, as in PyTorch's default.
-// Costs a pass over the weights each time, four bytes a weight, and in a validation the memory of the weights once more.
+// Buffers are not averaged: batch normalization keeps the statistics of the trained weights, as in PyTorch's default.
+// Each update of the average costs a pass over the weights. The average takes four bytes a weight. A validation takes
+// the memory of the weights once more.
+// Sources: Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
 #include <vernier/sdk.h>
 
 #include "average.h"
@@ -28,7 +31,7 @@ class Ema final : public vernier::Callback {
               .warmup = options.get("warmup", false, "a smaller decay at first")},
         every_(options.get("every", 1, "steps between updates of the average", vernier::at_least(1))),
         start_(options.get("start", 0, "steps before the first", vernier::at_least(0))),
-        validate_(options.choose("validate", "ema", {"ema", "both", "trained"}, "whose loss a validation tells")) {
+        validate_(options.choose("validate", "ema", {"ema", "both", "trained"}, "whose loss a validation reports")) {
     if (rule_.decay == 1) options.refuse("decay", "must be below 1, or the average would never move");
   }
 

@@ -1,19 +1,20 @@
-// flight_recorder: at the first loss, gradient or parameter that is not finite, runs the step again with every operation
-// watched, and names layer, phase and operation where the first bad value came from, with the ranges of its inputs. The
-// update is skipped; the step is kept as a capsule, which `vernier replay` runs again.
+// flight_recorder: finds the operation that made the first inf or NaN of a run. At the first loss, gradient or
+// parameter that is not finite, it runs the step again and traces every operation. It names the layer, phase and
+// operation that the first bad value came from, with the ranges of its inputs. It skips the update and keeps the step
+// as a capsule, which `vernier replay` runs again.
 //   check_every = 1              steps between looks at loss and gradients; each is a host sync on a GPU
 //   check_parameters_every = 1   steps between looks at the parameters after the update, where its gradients still are;
 //                                0: never; each is a host sync on a GPU
 //   every = 100                  steps between samples of each layer's ranges; 0: none
 //   ring = 8                     samples that are kept, and put into the capsule
-//   undo_update = false          where a look at the parameters follows an update, keep a copy of what it changes: one that
-//                                makes a weight bad is undone, and run again with every operation watched
-//   capsules = 3                 faults of a run that are looked into and kept; later ones are only skipped and told
-//   overflows = 1                the same for those that a loss scaler finds in gradients of a finite loss; the tenth in a
-//                                row is a fault as others are
-// A step computes the same bits when it is run again (docs/architecture.md), so nothing is watched until it is needed: the
-// idea of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005), and of Megatron-Core's
-// RerunStateMachine, which tells faults of the machine from those of the program by running the step again.
+//   undo_update = false          before an update whose parameters are checked, copy what it changes: an update that
+//                                makes a weight bad is undone, and run again with every operation traced
+//   capsules = 3                 faults of a run that are traced and kept; later ones are only skipped and reported
+//   overflows = 1                the same for overflows that a loss scaler finds in gradients of a finite loss; the
+//                                tenth in a row is a fault like any other
+// A step computes the same bits when it runs again (docs/architecture.md), so nothing is traced until it is needed. The
+// idea is that of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005). Megatron-Core's
+// RerunStateMachine also runs a step again, to tell faults of the machine from those of the program.
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -26,20 +27,20 @@
 
 namespace {
 
-using vernier::Capsule;
-using vernier::Event;
-using vernier::NonFiniteOrigin;
-using vernier::Run;
 using recorder::first_bad;
 using recorder::have_finite_sums;
 using recorder::is_finite;
 using recorder::layer_of;
 using recorder::plugin_of;
 using recorder::state_of;
+using vernier::Capsule;
+using vernier::Event;
+using vernier::NonFiniteOrigin;
+using vernier::Run;
 using Details = std::vector<std::pair<std::string, vernier::Notice::Detail>>;
 
 constexpr const char* no_update = "written by no update";
-constexpr std::int64_t storm = 10;  // steps in a row whose gradients overflow: looked into as any fault is
+constexpr std::int64_t storm = 10;  // steps in a row whose gradients overflow: traced like any fault
 
 }  // namespace
 
@@ -49,11 +50,12 @@ class FlightRecorder final : public vernier::Callback {
       : check_every_(options.get("check_every", 1, "steps between looks at loss and gradients", vernier::at_least(1))),
         check_parameters_every_(options.get("check_parameters_every", 1,
                                             "steps between looks at the parameters; 0: never", vernier::at_least(0))),
-        undo_update_(options.get("undo_update", false, "keep a copy before an update that is looked at, and undo a bad one")),
+        undo_update_(options.get("undo_update", false,
+                                 "copy the state before an update that is checked, and undo a bad update")),
         ring_{options.get("every", 100, "steps between samples of the layers' ranges; 0: none", vernier::at_least(0)),
               options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))},
-        most_capsules_(options.get("capsules", 3, "faults that are looked into and kept", vernier::at_least(0))),
-        most_overflows_(options.get("overflows", 1, "of a scaled loss that are looked into and kept as well",
+        most_capsules_(options.get("capsules", 3, "faults that are traced and kept", vernier::at_least(0))),
+        most_overflows_(options.get("overflows", 1, "overflows of a scaled loss that are traced and kept as well",
                                     vernier::at_least(0))) {
     if (undo_update_ && check_parameters_every_ == 0) {
       options.refuse("undo_update", "is for looks at the parameters, and check_parameters_every is 0");
@@ -62,7 +64,7 @@ class FlightRecorder final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) {
-      if (check_parameters_every_ == 0 || sound_at_ >= 0) return;  // a resumed run tells what the unstopped one tells
+      if (check_parameters_every_ == 0 || sound_at_ >= 0) return;  // a resumed run reports what an unstopped one does
       if (first_bad(run) == run.parameters.size()) sound_at_ = run.step;
     });
     bus.on(Event::BatchReady, [this](Run& run) { begin_micro_batch(run); });
@@ -107,16 +109,17 @@ class FlightRecorder final : public vernier::Callback {
   // --- what is done in every step -----------------------------------------------------------------------------------
 
   void begin_micro_batch(Run& run) {
-    if (watch_) {
+    if (tracer_) {
       for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {
-        watch_->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
+        tracer_->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
       }
-      return watch_->begin_forward();
+      return tracer_->begin_forward();
     }
     ring_.begin_micro_batch(run);
   }
 
   void look(Run& run) {
+    looks_at_ = -1;
     ring_.end_forward();
     ring_.sample(run);
     const bool is_due = run.step % check_every_ == 0 || is_update_new_ || (undo_update_ && looks_after(run));
@@ -152,9 +155,8 @@ class FlightRecorder final : public vernier::Callback {
     const auto& name = bad_update_->tensor;
     const auto found = std::ranges::find(run.parameters, name, &vernier::Parameter::name);
     const auto frozen = run.model->named_parameters();
-    const bool is_still_bad = found != run.parameters.end()
-                                  ? !is_finite(found->best()) || !is_finite(found->model)
-                                  : frozen.contains(name) && !is_finite(frozen[name]);
+    const bool is_still_bad = found != run.parameters.end() ? !is_finite(found->best()) || !is_finite(found->model)
+                                                            : frozen.contains(name) && !is_finite(frozen[name]);
     if (!is_still_bad) forget_bad_update();  // mended since, where nobody looked
     return is_still_bad;
   }
@@ -191,8 +193,8 @@ class FlightRecorder final : public vernier::Callback {
     const bool was_sound = sound_at_ == run.step;
     if (was_sound && !is_skipped) origin.step = run.step + 1;
     tell_bad_weight(run, number, was_sound && is_skipped, origin);
-    warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(),
-         "; the next step is looked into", undo_update_ ? "" : "; undo_update = true undoes such an update");
+    warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(), "; the next step is looked into",
+         undo_update_ ? "" : "; undo_update = true undoes such an update");
     Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
     add(origin, details);
     report(run, std::move(details));
@@ -213,7 +215,7 @@ class FlightRecorder final : public vernier::Callback {
     rate_ = is_far && rate_.defined() ? torch::where(skips == 0, rate, rate_.to(place)) : rate;
   }
 
-  // A run does not end of what is told.
+  // A failure to report does not end the run.
   void tell_bad_weight(const Run& run, std::size_t number, bool is_of_no_update, NonFiniteOrigin& origin) const {
     try {
       const auto& parameter = run.parameters[number];
@@ -274,17 +276,17 @@ class FlightRecorder final : public vernier::Callback {
     bool is_finite_again = false;
     const auto begin = [&] {
       capsule.state = recorder::copy_of_state(run);
-      watch_.emplace(*run.model);
+      tracer_.emplace(*run.model);
     };
     const auto end = [&] {
-      watch_->stop();
+      tracer_->stop();
       capsule.repeated = vernier::fingerprint(run);
       std::vector<std::pair<std::string, torch::Tensor>> ends;
       if (run.loss.defined()) ends.emplace_back("loss", run.loss);
       for (const auto& parameter : run.parameters) {
         if (parameter.master.grad().defined()) ends.emplace_back(parameter.name, parameter.master.grad());
       }
-      capsule.origin = watch_->origin(ends);
+      capsule.origin = tracer_->origin(ends);
       is_finite_again = !capsule.origin;
       if (is_finite_again && has_bad_norm) capsule.origin = recorder::norm_that_overflows(run);
     };
@@ -292,13 +294,13 @@ class FlightRecorder final : public vernier::Callback {
     try {
       is_untouched = run.control->rerun(vernier::Stage::batch, begin, end);
     } catch (...) {  // all is put back, and the update is skipped all the same
-      watch_.reset();
+      tracer_.reset();
       warn("step ", run.step + 1, ": ", what, what == "gradients" ? " are" : " is",
            " not finite; the update is skipped; why is not known, for the step could not be run again: ",
            vernier::caught().message);
       return tell_in_short(run, what, "not looked into");
     }
-    watch_.reset();
+    tracer_.reset();
     conclude(run, capsule, is_untouched, is_finite_again);
     tell(run, capsule);
   }
@@ -330,36 +332,37 @@ class FlightRecorder final : public vernier::Callback {
     rate_ = rate;
   }
 
-  // The update that was rolled back, on the side and watched; reports what it finds. A weight that was bad before is reported
-  // after the step.
+  // Runs the update that was rolled back again, on the side and traced, and reports what it finds. A weight that was
+  // bad before is reported after the step.
   void run_again(Run& run, Capsule capsule, NonFiniteOrigin origin, const std::set<std::string>& casts,
                  const vernier::Parameter& parameter) {
     const bool is_looked_into = capsules_ < most_capsules_;
     bool was_sound = false, is_untouched = false;
-    std::optional<NonFiniteOrigin> watched;
+    std::optional<NonFiniteOrigin> traced;
     const auto begin = [&] {
       was_sound = first_bad(run) == run.parameters.size();
       if (!was_sound) return;
       origin.inputs.emplace_back("weight", vernier::range_of(parameter.best()));
-      tell_update(run, static_cast<std::size_t>(&parameter - run.parameters.data()), casts.contains(origin.tensor), origin);
+      tell_update(run, static_cast<std::size_t>(&parameter - run.parameters.data()), casts.contains(origin.tensor),
+                  origin);
       if (!is_looked_into) return;
       const auto seen = vernier::fingerprint(run);
       capsule.seen.loss = seen.loss;
       capsule.seen.gradients = seen.gradients;
       const auto start = [&] {
         capsule.state = recorder::copy_of_state(run);
-        watch_.emplace(*run.model);
+        tracer_.emplace(*run.model);
       };
       is_untouched =
           run.control->rerun(vernier::Stage::batch, start, [&] { capsule.repeated = vernier::fingerprint(run); });
-      watch_->begin_update(run.parameters);
+      tracer_->begin_update(run.parameters);
     };
     const auto end = [&] {
-      if (!watch_) return;
-      watch_->stop();
+      if (!tracer_) return;
+      tracer_->stop();
       capsule.repeated.weights = vernier::digests_of_weights(run);
       capsule.is_transient = first_bad(run) == run.parameters.size();
-      watched = watch_->origin(vernier::weights_of(run));
+      traced = tracer_->origin(vernier::weights_of(run));
     };
     std::string trouble;
     try {
@@ -367,7 +370,7 @@ class FlightRecorder final : public vernier::Callback {
     } catch (...) {
       trouble = vernier::caught().message;
     }
-    watch_.reset();
+    tracer_.reset();
     if (!trouble.empty()) {
       warn("step ", run.step + 1, ": ", parameter.name, " is not finite; ", origin.text(),
            "; the update is undone; it could not be run again: ", trouble);
@@ -375,20 +378,20 @@ class FlightRecorder final : public vernier::Callback {
     if (!was_sound && trouble.empty()) return;
     if (!trouble.empty() || !is_looked_into) return tell_in_short(run, "parameter", origin.place());
     capsules_ += 1;
-    conclude_update(capsule, std::move(origin), std::move(watched), casts, is_untouched);
+    conclude_update(capsule, std::move(origin), std::move(traced), casts, is_untouched);
     tell(run, capsule);
   }
 
-  static void conclude_update(Capsule& capsule, NonFiniteOrigin origin, std::optional<NonFiniteOrigin> watched,
+  static void conclude_update(Capsule& capsule, NonFiniteOrigin origin, std::optional<NonFiniteOrigin> traced,
                               const std::set<std::string>& casts, bool is_untouched) {
-    if (watched && watched->phase == "update" && !watched->operation.empty()) {
+    if (traced && traced->phase == "update" && !traced->operation.empty()) {
       for (const auto& input : origin.inputs) {  // which is no tensor of the operation's
-        if (input.first == "learning_rate") watched->inputs.push_back(input);
+        if (input.first == "learning_rate") traced->inputs.push_back(input);
       }
-      const auto* role = casts.contains(watched->tensor) ? vernier::Precision::role : vernier::Optimizer::role;
-      watched->operation = plugin_of(role, capsule.state) + ": " + watched->operation;
-      watched->step = origin.step;
-      origin = std::move(*watched);
+      const auto* role = casts.contains(traced->tensor) ? vernier::Precision::role : vernier::Optimizer::role;
+      traced->operation = plugin_of(role, capsule.state) + ": " + traced->operation;
+      traced->step = origin.step;
+      origin = std::move(*traced);
     }
     capsule.origin = std::move(origin);
     auto seen = capsule.seen, repeated = capsule.repeated;
@@ -400,11 +403,13 @@ class FlightRecorder final : public vernier::Callback {
       // The second update was made of the first one's gradients: a replay has others.
       capsule.is_transient = true;
       capsule.repeated.weights.clear();
-      capsule.cause = "the same step again differs in " + difference +
-                      ": a transient fault, of memory or processor, or an operation that does not give the same result twice";
+      capsule.cause =
+          "the same step again differs in " + difference +
+          ": a transient fault, of memory or processor, or an operation that does not give the same result twice";
     } else if (capsule.is_transient) {
-      capsule.cause = "the same update again is finite: a transient fault, of memory or processor, or an operation that does "
-                      "not give the same result twice";
+      capsule.cause =
+          "the same update again is finite: a transient fault, of memory or processor, or an operation that does "
+          "not give the same result twice";
     } else {
       capsule.cause = capsule.seen.weights == capsule.repeated.weights
                           ? "the repeat has the same bits"
@@ -433,7 +438,8 @@ class FlightRecorder final : public vernier::Callback {
                                          : "the repeat differs in " + difference + ": it is not the same fault twice";
     } else if (!is_untouched && capsule.seen.loss == capsule.repeated.loss) {
       capsule.cause =
-          "the repeat is finite, and the gradients were changed after backward: by a callback that stands before this one";
+          "the repeat is finite, and the gradients were changed after backward: by a callback that stands before this "
+          "one";
     } else {
       capsule.is_transient = true;
       capsule.cause =
@@ -442,7 +448,7 @@ class FlightRecorder final : public vernier::Callback {
     }
   }
 
-  // What a look at the parameters after the update would have told, but for the gradients.
+  // What a check of the parameters after the update would have reported, except the gradients.
   void tell_late(const Run& run, NonFiniteOrigin& origin) const {
     const auto found = std::ranges::find(run.parameters, origin.tensor, &vernier::Parameter::name);
     if (found == run.parameters.end()) return;  // one that is not trained
@@ -451,19 +457,20 @@ class FlightRecorder final : public vernier::Callback {
 
   std::string cause_of_weights(const Run& run, const NonFiniteOrigin& origin) const {
     if (origin.step > 0) return c10::str("the update of step ", origin.step, " made the weights so");
-    const auto sound = sound_at_ < 0 ? "" : ", and finite " + (sound_at_ == 0 ? std::string("when the run began")
-                                                                               : c10::str("after step ", sound_at_));
+    const auto sound = sound_at_ < 0 ? ""
+                                     : ", and finite " + (sound_at_ == 0 ? std::string("when the run began")
+                                                                         : c10::str("after step ", sound_at_));
     return c10::str("the weights were bad before step ", run.step + 1, sound,
                     origin.operation == no_update ? ": a callback wrote them since, or a fault of the memory" : "");
   }
 
-  // And keeps it. The run goes on where that is not possible.
+  // Reports the fault and keeps the capsule. The run continues if that fails.
   void tell(Run& run, const Capsule& capsule) const {
     std::string path;
     try {
       path = recorder::write(run, capsule);
     } catch (const std::exception& error) {
-      warn("the capsule of step ", capsule.step, " could not be written, the run goes on: ", error.what());
+      warn("the capsule of step ", capsule.step, " could not be written, the run continues: ", error.what());
     }
     const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
                       : capsule.what == "gradients" ? std::string("gradients are not finite")
@@ -492,14 +499,14 @@ class FlightRecorder final : public vernier::Callback {
   recorder::Ring ring_;
   std::int64_t most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
-  std::int64_t looks_at_ = -1;        // the step whose update is looked at: a copy of what it changes was asked for
-  std::int64_t in_a_row_ = 0;         // looks at gradients that were not finite
-  std::int64_t sound_at_ = -1;        // updates after which all parameters were finite at the last look; -1: not looked
+  std::int64_t looks_at_ = -1;  // the step whose update is looked at: a copy of what it changes was asked for
+  std::int64_t in_a_row_ = 0;   // looks at gradients that were not finite
+  std::int64_t sound_at_ = -1;  // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<NonFiniteOrigin> bad_update_;  // of the first parameter that is not, until all are
-  bool is_update_new_ = false;        // the next step is looked into for it
-  bool is_blamed_ = false;            // its parameter made a step bad
-  torch::Tensor rate_;                // the learning rate of the last update that was applied; float64 0-dim
-  std::optional<vernier::NonFiniteTracer> watch_;
+  bool is_update_new_ = false;                 // the next step is traced for it
+  bool is_blamed_ = false;                     // its parameter made a step bad
+  torch::Tensor rate_;                         // the learning rate of the last update that was applied; float64 0-dim
+  std::optional<vernier::NonFiniteTracer> tracer_;
 };
 
 VERNIER_PLUGIN(FlightRecorder, "flight_recorder", "1.1.0")

@@ -59,9 +59,7 @@ std::size_t first_bad(const Run& run) {
   std::vector<torch::Tensor> all;
   for (const auto& [name, tensor] : vernier::weights_of(run)) all.push_back(tensor);
   if (have_finite_sums(all)) return run.parameters.size();
-  const auto is_bad = [](const auto& parameter) {
-    return !is_finite(parameter.best()) || !is_finite(parameter.model);
-  };
+  const auto is_bad = [](const auto& parameter) { return !is_finite(parameter.best()) || !is_finite(parameter.model); };
   return static_cast<std::size_t>(std::ranges::find_if(run.parameters, is_bad) - run.parameters.begin());
 }
 

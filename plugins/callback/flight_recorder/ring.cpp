@@ -33,8 +33,8 @@ void Ring::end_forward() {
   intercept_.reset();
 }
 
-// Gradients are left as they are, and their ranges divided: run.gradients() would have others (clip_norm) sum the norm that
-// they have already.
+// Gradients are left as they are, and their ranges divided: run.gradients() would have others (clip_norm) sum the norm
+// that they have already.
 void Ring::sample(const Run& run) {
   if (!is_sampled(run)) return;
   vernier::StepSample sample{run.step + 1, {}};

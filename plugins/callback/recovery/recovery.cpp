@@ -389,10 +389,10 @@ class Recovery final : public vernier::Callback {
     if (!weights.empty()) text += "; weights are not finite: " + vernier::some_of(weights);
     if (are_weights || !weights.empty()) {
       throw Error(text +
-                  ". No checkpoint is made of these weights. --resume goes on from the last one; where it was made "
+                  ". No checkpoint is made of these weights. --resume continues from the last one; where it was made "
                   "after the update that spoiled them, name an earlier one: --resume=PATH");
     }
-    run.control->fail(*this, text + ". The checkpoint has the weights from before it; --resume goes on");
+    run.control->fail(*this, text + ". The checkpoint has the weights from before it; --resume continues");
     has_acted_ = true;
   }
 

@@ -14,7 +14,7 @@
 //                        forward pass.
 //   in_flight = "wait"   if the last checkpoint is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails in the background is repeated at the next step, which waits for it. If that
-//                        fails too, the run ends. With "go_on" the next save tries again.
+//                        fails too, the run ends. With "continue" the next save tries again.
 //
 // A run writes a last checkpoint when it ends, when a signal stops it, and when it fails between two steps or before
 // the update of a step. It waits until the checkpoint is on the disk, and fails if it cannot be written. `latest` and
@@ -78,11 +78,11 @@ class Rolling final : public vernier::Checkpoint {
                                        vernier::at_least(0));
     monitor_ = options.get("monitor", "validation_loss", "metric of a validation that says how good");
     retention_.highest_is_best = options.choose("mode", "min", {"min", "max"}, "whether the lowest is best") == "max";
-    async_ = options.get("async", true, "write while the training goes on");
+    async_ = options.get("async", true, "write while training continues");
     skips_ =
         options.choose("in_flight", "wait", {"wait", "skip"}, "where the last one is still being written") == "skip";
-    goes_on_ =
-        options.choose("on_failure", "stop", {"stop", "go_on"}, "what a save that fails does to the run") == "go_on";
+    continues_ = options.choose("on_failure", "stop", {"stop", "continue"}, "what a save that fails does to the run") ==
+                 "continue";
   }
 
   ~Rolling() override {
@@ -111,7 +111,7 @@ class Rolling final : public vernier::Checkpoint {
     });
     bus.on(Event::RunFailed, [this](Run& run) {
       wait(run, /*is_last=*/true);
-      if (!failure_.empty() && !goes_on_) warn(failure_);
+      if (!failure_.empty() && !continues_) warn(failure_);
     });
   }
 
@@ -204,7 +204,7 @@ class Rolling final : public vernier::Checkpoint {
     if (std::exchange(skipped_, false))
       run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
     if (writing_.valid() && !is_writing()) wait(run);
-    has_given_up_ = !failure_.empty() && !goes_on_;
+    has_given_up_ = !failure_.empty() && !continues_;
     stop_at_failure();
   }
 
@@ -215,8 +215,8 @@ class Rolling final : public vernier::Checkpoint {
       tell_saved(run, writing_.get());
     } catch (...) {
       failure_ = vernier::caught().message;
-      if (async_ && (is_last || !goes_on_)) try_again(run, save);
-      if (failure_.empty() || !goes_on_) return;
+      if (async_ && (is_last || !continues_)) try_again(run, save);
+      if (failure_.empty() || !continues_) return;
       warn(failure_, " (the run continues without this checkpoint; the next save tries again)");
       run.notice("checkpoint_failed", {{"reason", failure_}});
     }
@@ -246,7 +246,7 @@ class Rolling final : public vernier::Checkpoint {
   }
 
   void stop_at_failure() {
-    if (!failure_.empty() && !goes_on_) throw Error(std::exchange(failure_, ""));
+    if (!failure_.empty() && !continues_) throw Error(std::exchange(failure_, ""));
   }
 
   void tell_progress(Run& run) const {
@@ -274,7 +274,7 @@ class Rolling final : public vernier::Checkpoint {
   bool at_epoch_end_;
   rolling::Retention retention_;
   std::string monitor_;
-  bool async_ = true, skips_ = false, goes_on_ = false;
+  bool async_ = true, skips_ = false, continues_ = false;
 
   bool wanted_ = false, skipped_ = false;
   Clock::time_point last_ = Clock::now();

@@ -267,8 +267,7 @@ void Adaptive::begin(Run& run) {
 void Adaptive::end(Run& run) {
   step_ = run.step + 1;
   if (replays_) return take_decided();  // for a validation after this step
-  was_skipped_ =
-      vernier::is_skipped(run.last_update);
+  was_skipped_ = vernier::is_skipped(run.last_update);
   if (!measuring_) return;
   measuring_ = false;
   measurements_ += 1;

@@ -105,7 +105,7 @@ class Gpt final : public vernier::Task {
         order_(vernier::read_order(options, "of the windows in an epoch")),
         validation_(options.get("validation", 0.1, "share of the windows held out; 0: none", between(0, 0.9))),
         validation_batches_(
-            options.get("validation_batches", 20, "looked at in a validation; 0: all of them", between(0, 1e9))),
+            options.get("validation_batches", 20, "held-out batches of a validation; 0: all", between(0, 1e9))),
         sampling_(read_sampling(options)) {}
 
   void attach(vernier::Bus& bus) override {

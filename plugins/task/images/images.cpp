@@ -1,5 +1,5 @@
-// images: a small convolutional network with batch normalisation, trained on images and labels in IDX files (idx.h),
-// such as MNIST and its many relatives.
+// images: trains a small convolutional network with batch normalization on images and labels in IDX files (idx.h). An
+// example is MNIST; many other data sets have the same format.
 //
 // images, labels        required: IDX files, packed by gzip or not; sizes are taken from them
 // validation_images = "", validation_labels = ""  the held-out ones; "": no validation
@@ -8,8 +8,8 @@
 // channels = 16         of the first convolution; the second has twice as many
 // order = "shuffled"    of the images in an epoch, or "sequential"
 //
-// Ioffe and Szegedy 2015, "Batch Normalization". Its statistics are those of a micro-batch, so that accumulation, exact
-// elsewhere, gives slightly other numbers here.
+// Batch normalization (Ioffe and Szegedy 2015) takes its statistics over a micro-batch. So accumulation, which is exact
+// elsewhere, gives slightly different numbers here.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>

@@ -1,4 +1,4 @@
-// What a plugin may ask of the trainer: other plugins, going back, running again, the end. Main thread only.
+// What a plugin may ask of the trainer: swap, rewind, rerun, roll back, fail. Main thread only.
 #pragma once
 
 #include <torch/types.h>
@@ -17,9 +17,9 @@ class Plugin;
 // before the optimizer's step.
 enum class Stage { begin, batch, gradients };
 
-// run.control, valid from Plugin::prepare on. Requests of one step are carried out after it: rewind() first, then
-// swap(). Either of them cancels a fail() of the same step, since the run may recover. A request made at Validated
-// waits until after the next step, a swap excepted.
+// run.control, valid from Plugin::prepare on. swap(), rewind() and fail() are carried out after the step. A rewind
+// cancels the swap and the failure that the same step asked for. A swap cancels the failure. A rewind that is asked for
+// at Validated waits until after the next step.
 class VERNIER_API Control {
  public:
   virtual ~Control();
@@ -61,7 +61,7 @@ class VERNIER_API Control {
   // Stage::gradients takes as much memory again as weights, gradients and the memory of optimizer and precision.
   virtual void want(Stage stage, const Plugin& asker) = 0;
   // Runs this part of the step again on the side. begin is called when the run is as it was at the stage, end when the
-  // part is done. Monitors hear nothing of it. On return the run is unchanged, including loss and gradients, whatever
+  // part is done. Monitors are not called. On return the run is unchanged, including loss and gradients, whatever
   // was thrown.
   //   Stage::batch      in GradientsReady, or in the `begin` of a rerun: computes the gradients. Returns false where a
   //                     listener has changed the gradients since they were computed.

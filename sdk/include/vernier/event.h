@@ -1,4 +1,4 @@
-// The moments of a run, and who is told of them.
+// The moments of a run, and their listeners.
 #pragma once
 
 #include <vernier/run.h>
@@ -22,14 +22,25 @@ namespace vernier {
 //   Validated                         after a validation: its metrics are there; not where nothing is held out
 //   EpochEnd                          after the last batch of the task's data
 // RunEnd                              after the last checkpoint; RunFailed instead where an error ends the run
-enum class Event { RunBegin, StepBegin, BatchReady, LossReady, GradientsReady, UpdateDone, StepEnd, Validated, EpochEnd,
-                   RunEnd, RunFailed };
+enum class Event {
+  RunBegin,
+  StepBegin,
+  BatchReady,
+  LossReady,
+  GradientsReady,
+  UpdateDone,
+  StepEnd,
+  Validated,
+  EpochEnd,
+  RunEnd,
+  RunFailed
+};
 inline constexpr int event_count = 11;
 VERNIER_API const char* name_of(Event event);
 
 class Plugin;
 
-// Tells listeners in the order in which their plugins stand in the TOML: roles, callbacks, monitors. Main thread only.
+// Calls listeners in this order: roles, callbacks, monitors, each in the order of the TOML. Main thread only.
 class VERNIER_API Bus {
  public:
   // Called in Plugin::attach. A monitor's listener must take `const Run&`. An exception in a listener ends the run with
@@ -43,12 +54,12 @@ class VERNIER_API Bus {
   void emit(Event event, Run& run) {
     if (!listeners_[static_cast<std::size_t>(event)].empty()) tell(event, run);
   }
-  // For the host: lets the plugin listen. A monitor is told after all others and can be detached.
+  // For the host: lets the plugin listen. A monitor is called after all others and can be detached.
   void attach(Plugin& plugin, bool monitor);
   bool listens(const Plugin& plugin, Event event) const;
-  // For the trainer: monitors are told nothing meanwhile, of a step that is only repeated.
+  // For the trainer: while muted, monitors are not called, because a step is rerun on the side.
   void mute_monitors(bool muted) { is_muted_ = muted; }
-  // For the trainer, between two events: `next` listens in the place of a role's plugin, which is told nothing more.
+  // For the trainer, between two events: `next` listens in the place of a role's plugin, which is not called again.
   void replace(Plugin& plugin, Plugin& next);
 
  private:
@@ -64,12 +75,12 @@ class VERNIER_API Bus {
   void detach(Plugin& plugin);
 
   std::array<std::vector<Listener>, event_count> listeners_;
-  std::vector<const Plugin*> attached_;  // in the order in which they are told
+  std::vector<const Plugin*> attached_;  // in the order in which they are called
   Plugin* attaching_ = nullptr;
   bool attaching_monitor_ = false;
   std::size_t attaching_at_ = 0;
   bool is_muted_ = false;
-  std::vector<Notice> detached_;  // told with the next event
+  std::vector<Notice> detached_;  // emitted with the next event
 };
 
 }  // namespace vernier

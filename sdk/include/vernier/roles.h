@@ -14,9 +14,9 @@ class VERNIER_API Task : public Plugin {
  public:
   static constexpr const char* role = "task";
   ~Task() override;
-  virtual Batch next() = 0;                                 // the next whole batch, on the CPU
-  virtual std::int64_t batches_per_epoch() const = 0;       // calls of next() in an epoch, at least 1
-  virtual torch::Tensor loss(const Batch& micro_batch) = 0; // 0-dim: mean over the samples, differentiable
+  virtual Batch next() = 0;                                  // the next whole batch, on the CPU
+  virtual std::int64_t batches_per_epoch() const = 0;        // calls of next() in an epoch, at least 1
+  virtual torch::Tensor loss(const Batch& micro_batch) = 0;  // 0-dim: mean over the samples, differentiable
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
   // mode. Further numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
@@ -47,7 +47,7 @@ class VERNIER_API Scaler : public Plugin {
   virtual bool scales() const;                             // false: leaves the loss as it is
   virtual torch::Tensor scale(const torch::Tensor& loss);  // called before backward
   virtual void unscale(Run& run);  // divides the gradients or sets run.grad_scale; sets run.found_inf, on the device
-  virtual void update(Run& run);  // the scale of the next step
+  virtual void update(Run& run);   // the scale of the next step
 };
 
 // What an update trains on, and in how many micro-batches. They are in order and add up to the batch. If one has a

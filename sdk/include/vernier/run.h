@@ -16,38 +16,39 @@ namespace vernier {
 // What became of an update. found_inf: skipped, the loss scaler found a gradient that is inf or NaN. vetoed: skipped, a
 // listener set skip_update. none: the host knows of no update yet.
 enum class UpdateResult { none, applied, found_inf, vetoed };
-inline bool is_skipped(UpdateResult result) { return result == UpdateResult::found_inf || result == UpdateResult::vetoed; }
+inline bool is_skipped(UpdateResult result) {
+  return result == UpdateResult::found_inf || result == UpdateResult::vetoed;
+}
 
 // What one step writes. The trainer copies it as a whole where a step may be rolled back or rerun.
 struct VERNIER_API StepState {
-  Batch batch;                          // from BatchReady: all that the update trains on, on the host
-  std::int64_t batches = 1;             // from BatchReady: how many of the task's batches are in `batch`
-  Batch micro_batch;                    // from BatchReady: the part that is computed now, on the device
-  std::int64_t micro_batches = 1;       // from BatchReady: how many parts the batch has
-  torch::Tensor micro_batch_loss;       // at LossReady: mean over the micro-batch, differentiable; may be replaced
-  torch::Tensor loss;                   // from GradientsReady: mean over the batch, on the device, float32 0-dim
-  torch::Tensor found_inf;              // from GradientsReady: by the scaler, float32 0-dim; undefined: no scaler
-  torch::Tensor skip_update;            // from GradientsReady: not 0 skips the update, float32 0-dim; or undefined
-  mutable torch::Tensor grad_scale;     // from GradientsReady to the optimizer's step: see gradients(); float32 0-dim
-  mutable torch::Tensor scaled_norm;    // 2-norm of the gradients before that division, float64 0-dim; may be undefined
-  torch::Tensor scaled_norms;           // the same of each gradient that is not empty, 1-D; may be undefined
-  torch::Tensor grad_norm;              // from GradientsReady: norm before clipping, if a callback has computed it
-  double learning_rate_factor = 1.0;    // from StepBegin: callbacks multiply theirs in until GradientsReady
-  Metrics metrics;                      // of this step; those of a validation are valid at Validated
-  std::vector<Notice> notices;          // complete for monitors at StepEnd, and at RunEnd for the last ones
-  std::vector<std::string> swapped;     // from StepBegin: roles that got another plugin since the last step
-  bool non_finite_reported = false;     // from GradientsReady: a callback has written the notice `non_finite`
+  Batch batch;                        // from BatchReady: all that the update trains on, on the host
+  std::int64_t batches = 1;           // from BatchReady: how many of the task's batches are in `batch`
+  Batch micro_batch;                  // from BatchReady: the part that is computed now, on the device
+  std::int64_t micro_batches = 1;     // from BatchReady: how many parts the batch has
+  torch::Tensor micro_batch_loss;     // at LossReady: mean over the micro-batch, differentiable; may be replaced
+  torch::Tensor loss;                 // from GradientsReady: mean over the batch, on the device, float32 0-dim
+  torch::Tensor found_inf;            // from GradientsReady: by the scaler, float32 0-dim; undefined: no scaler
+  torch::Tensor skip_update;          // from GradientsReady: not 0 skips the update, float32 0-dim; or undefined
+  mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer's step: see gradients(); float32 0-dim
+  mutable torch::Tensor scaled_norm;  // 2-norm of the gradients before that division, float64 0-dim; may be undefined
+  torch::Tensor scaled_norms;         // the same of each gradient that is not empty, 1-D; may be undefined
+  torch::Tensor grad_norm;            // from GradientsReady: norm before clipping, if a callback has computed it
+  double learning_rate_factor = 1.0;  // from StepBegin: callbacks multiply theirs in until GradientsReady
+  Metrics metrics;                    // of this step; those of a validation are valid at Validated
+  std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
+  std::vector<std::string> swapped;   // from StepBegin: roles that got another plugin since the last step
+  bool non_finite_reported = false;   // from GradientsReady: a callback has written the notice `non_finite`
 };
 
-// What a run counts; resumed. Within a step, `step` is the number of updates before it: 0 in the first.
+// What a run counts. Restored on resume. Within a step, `step` is the number of updates before it: 0 in the first.
 struct VERNIER_API Counters {
   std::int64_t step = 0;
-  std::int64_t updates = 0;        // updates that were applied; one step late where results_are_late
-  std::int64_t epoch = 0;          // 0 in the first
-  std::int64_t samples = 0, tokens = 0;
+  std::int64_t updates = 0;                         // updates that were applied; one step late where results_are_late
+  std::int64_t epoch = 0, samples = 0, tokens = 0;  // epoch: 0 in the first
   std::int64_t batches_drawn = 0;  // batches taken from the task before this step, those that a rewind drops included
-  UpdateResult last_update = UpdateResult::none;  // from StepEnd: of the newest update that `updates` knows
-  AmpStats amp;                    // includes this step from StepEnd on; its overflow when `updates` does
+  UpdateResult last_update = UpdateResult::none;  // from StepEnd: of the update that is known since then
+  AmpStats amp;  // includes this step from StepEnd on; its overflow when `updates` does
 };
 
 struct VERNIER_API Run : StepState, Counters {
@@ -61,8 +62,7 @@ struct VERNIER_API Run : StepState, Counters {
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
   std::vector<Parameter> parameters;         // `master` is final after Precision::prepare, until a swap
   std::string emulated;                      // after Precision::prepare: what this machine only emulates ("fp8")
-
-  Control* control = nullptr;  // what a plugin may ask of the trainer; null where there is no trainer
+  Control* control = nullptr;                // what a plugin may ask of the trainer; null where there is no trainer
 
   // True once a signal asks the run to end. Task::validate returns early then, and is repeated on resume.
   bool is_stopping() const { return stop != nullptr && *stop != 0; }
@@ -74,7 +74,7 @@ struct VERNIER_API Run : StepState, Counters {
   // Until the optimizer's step: the gradients in the order of `parameters`, those without one left out. Divides them by
   // grad_scale first where that is defined, so get them here alone.
   std::vector<torch::Tensor> gradients() const;
-  std::vector<std::string> non_finite_gradients() const;  // names of the parameters whose gradient is not; a host sync
+  std::vector<std::string> non_finite_gradients() const;  // names of the parameters; a host sync
 };
 
 }  // namespace vernier

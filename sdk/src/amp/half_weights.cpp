@@ -138,13 +138,13 @@ void HalfWeights::commit(const Run& run) {
 }
 
 // Where nothing was updated, `master` may lie half way between two weights, and rounding could take the other one.
-void HalfWeights::commit_kahan(const torch::Tensor& found_inf) {
+void HalfWeights::commit_kahan(const torch::Tensor& skip_update) {
   for (auto& weight : weights_) {
     auto rounded = weight.master.to(torch::kBFloat16);
     auto rest = (weight.master - rounded).to(torch::kBFloat16);  // the difference is exact in float32
-    if (found_inf.defined()) {
-      rounded = at::where(found_inf != 0, weight.model, rounded);
-      rest = at::where(found_inf != 0, weight.compensation, rest);
+    if (skip_update.defined()) {
+      rounded = at::where(skip_update != 0, weight.model, rounded);
+      rest = at::where(skip_update != 0, weight.compensation, rest);
     }
     weight.model.copy_(rounded);
     weight.compensation.copy_(rest);
@@ -208,8 +208,9 @@ void HalfWeights::load(const State& state) {
   const auto own = tensors();
   const auto is_saved = [&](const auto& named) { return state.has(named.first); };
   if (!own.empty() && std::none_of(own.begin(), own.end(), is_saved)) {
-    throw Error("the saved state has no '" + own.begin()->first +
-                "', nor any other of what weights in 16 bits keep here: it was written with another `level` or `rounding`");
+    throw Error(
+        "the saved state has no '" + own.begin()->first +
+        "', nor any other of what weights in 16 bits keep here: it was written with another `level` or `rounding`");
   }
   for (const auto& [name, tensor] : own) {
     const auto saved = state.tensor(name);

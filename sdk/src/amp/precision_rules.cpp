@@ -33,7 +33,7 @@ PrecisionRule read_rule(Options& options) {
   rule.op = options.get("op", "", "operator, as softmax; empty: all that use a weight of the layer");
   rule.use = use_named(options.choose("use", "policy", {"policy", "fp32", "bf16", "fp16", "fp8"},
                                       "dtype of the operation; policy: as the rest of the model"));
-  rule.cast_outputs = options.get("cast_outputs", false, "results go on in float32");
+  rule.cast_outputs = options.get("cast_outputs", false, "results are cast to float32");
   const auto kernel = options.choose("kernel", "policy", {"policy", "fused", "matmul"},
                                      "of scaled_dot_product_attention: LibTorch's, or two products and a softmax");
   if (kernel != "policy")
@@ -167,8 +167,7 @@ void PrecisionRules::refuse_unmatched() const {
     const std::string what = rule.op.empty()     ? "no operation used a weight of these layers"
                              : matches_all(rule) ? "the model does not call " + rule.op
                                                  : "no " + rule.op + " used a weight of these layers";
-    rule.options->refuse(rule.op.empty() ? "match" : "op",
-                         "matches nothing: " + what + "; it calls " + listed(called));
+    rule.options->refuse(rule.op.empty() ? "match" : "op", "matches nothing: " + what + "; it calls " + listed(called));
   }
 }
 

@@ -25,7 +25,9 @@ Batch Batch::concatenated(const std::vector<Batch>& batches) {
       fits = batch.tensors[i].dim() > 0 && batch.tensors[i].sizes().slice(1) == first[i].sizes().slice(1) &&
              batch.tensors[i].scalar_type() == first[i].scalar_type();
     }
-    if (!fits) throw Error("the task's batches cannot be put together for one update: their tensors differ in number, dtype or shape");
+    if (!fits)
+      throw Error(
+          "the task's batches cannot be put together for one update: their tensors differ in number, dtype or shape");
     all.samples += batch.samples;
     all.tokens += batch.tokens;
   }

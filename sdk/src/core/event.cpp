@@ -7,9 +7,9 @@
 namespace vernier {
 
 const char* name_of(Event event) {
-  constexpr std::array<const char*, event_count> names = {
-      "RunBegin", "StepBegin", "BatchReady", "LossReady", "GradientsReady", "UpdateDone",
-      "StepEnd",  "Validated", "EpochEnd",   "RunEnd",    "RunFailed"};
+  constexpr std::array<const char*, event_count> names = {"RunBegin",       "StepBegin",  "BatchReady", "LossReady",
+                                                          "GradientsReady", "UpdateDone", "StepEnd",    "Validated",
+                                                          "EpochEnd",       "RunEnd",     "RunFailed"};
   return names[static_cast<std::size_t>(event)];
 }
 

@@ -243,9 +243,11 @@ T Options::require(const char* key, const char* meaning, Range range) {
 }
 
 template VERNIER_API std::int64_t Options::require<std::int64_t>(const char*, const char*, Range);
-template VERNIER_API std::vector<std::int64_t> Options::require<std::vector<std::int64_t>>(const char*, const char*, Range);
+template VERNIER_API std::vector<std::int64_t> Options::require<std::vector<std::int64_t>>(const char*, const char*,
+                                                                                           Range);
 template VERNIER_API std::string Options::require<std::string>(const char*, const char*, Range);
-template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*, Range);
+template VERNIER_API std::vector<std::string> Options::require<std::vector<std::string>>(const char*, const char*,
+                                                                                         Range);
 template VERNIER_API Table Options::require<Table>(const char*, const char*, Range);
 
 void Options::tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one) {

@@ -82,7 +82,9 @@ struct Surroundings {
 // The first forward's copies of weights are without a graph, and autocast would give them to a forward with one.
 class NoCastCache {
  public:
-  NoCastCache() : before_(at::autocast::is_autocast_cache_enabled()) { at::autocast::set_autocast_cache_enabled(false); }
+  NoCastCache() : before_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
   ~NoCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
   NoCastCache(const NoCastCache&) = delete;
   NoCastCache& operator=(const NoCastCache&) = delete;
@@ -105,8 +107,8 @@ struct Recompute final : torch::autograd::Node {
   TensorFunction function;
   std::vector<torch::autograd::SavedVariable> inputs;  // they notice where one was changed in place
   std::optional<KeptResults> kept;
-  std::vector<bool> requires_grad;                     // of the inputs
-  std::vector<std::int64_t> outputs;                   // which of the function's this node differentiates
+  std::vector<bool> requires_grad;    // of the inputs
+  std::vector<std::int64_t> outputs;  // which of the function's this node differentiates
   Surroundings surroundings;
   std::vector<std::pair<at::Generator, torch::Tensor>> random;  // where the function draws
 };
@@ -139,7 +141,8 @@ torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&&
     throw Error("backward came a second time through vernier::checkpoint; the first one needs retain_graph");
   }
   if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
-    throw Error("vernier::checkpoint works with backward() only: torch::autograd::grad() would leave gradients in .grad()");
+    throw Error(
+        "vernier::checkpoint works with backward() only: torch::autograd::grad() would leave gradients in .grad()");
   }
   if (torch::GradMode::is_enabled()) {
     throw Error("vernier::checkpoint is differentiable once: call backward() without create_graph");

@@ -51,9 +51,7 @@ class CountingAllocator final : public c10::Allocator {
   at::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
 
-  static CountingAllocator* installed() {
-    return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator());
-  }
+  static CountingAllocator* installed() { return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()); }
 
   inline static std::atomic<std::int64_t> now = 0, peak = 0, limit = unlimited;
 
@@ -61,13 +59,14 @@ class CountingAllocator final : public c10::Allocator {
     const auto before = now.fetch_add(bytes), after = before + bytes;
     if (after > limit) {
       now -= bytes;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, memory_text(bytes), " more were asked for, and ", memory_text(before), " of ",
-                       memory_text(limit), " are in use");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, memory_text(bytes), " more were asked for, and ", memory_text(before),
+                       " of ", memory_text(limit), " are in use");
     }
     auto highest = peak.load();
     while (after > highest && !peak.compare_exchange_weak(highest, after)) {
     }
   }
+
  private:
   // The sizes of what is out, in parts so that threads seldom meet.
   struct Part {
@@ -122,7 +121,8 @@ std::int64_t number_in(const std::string& path, const std::string& name) {
 
 std::optional<std::int64_t> number_of(const std::optional<std::string>& line) {
   std::int64_t number = 0;
-  if (!line || std::from_chars(line->data(), line->data() + line->size(), number).ec != std::errc()) return std::nullopt;
+  if (!line || std::from_chars(line->data(), line->data() + line->size(), number).ec != std::errc())
+    return std::nullopt;
   return number;  // "max" is none
 }
 
@@ -147,7 +147,8 @@ Room room_of_control_group() {
       const auto limit = number_of(first_line(folder + (is_new ? "/memory.max" : "/memory.limit_in_bytes")));
       const auto used = number_of(first_line(folder + (is_new ? "/memory.current" : "/memory.usage_in_bytes")));
       if (limit && used) {
-        const auto files = number_in(folder + "/memory.stat", "inactive_file ") + number_in(folder + "/memory.stat", "active_file ");
+        const auto files =
+            number_in(folder + "/memory.stat", "inactive_file ") + number_in(folder + "/memory.stat", "active_file ");
         room.all = std::min(room.all, *limit);
         room.left = std::min(room.left, std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - files)));
       }
@@ -179,7 +180,8 @@ bool is_out_of_memory(const std::exception& exception) {
   // LibTorch's CPU allocator has no type of its own for it.
   // Nor have the libraries of a GPU, which take memory past LibTorch's allocator.
   const std::string_view text = exception.what();
-  constexpr const char* words[] = {"DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory", "ALLOC_FAILED"};
+  constexpr const char* words[] = {"DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory",
+                                   "ALLOC_FAILED"};
   return dynamic_cast<const c10::Error*>(&exception) != nullptr &&
          std::ranges::any_of(words, [&](const char* word) { return text.find(word) != std::string_view::npos; });
 }
@@ -262,9 +264,10 @@ std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
   const auto end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
   std::string unit(end, text.data() + text.size());
   unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
-  const std::pair<const char*, double> units[] = {{"", 1},       {"B", 1},           {"kB", 1e3},         {"KB", 1e3},
-                                                  {"MB", 1e6},   {"GB", 1e9},        {"TB", 1e12},        {"KiB", 1024.0},
-                                                  {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"%", static_cast<double>(whole) / 100}};
+  const std::pair<const char*, double> units[] = {
+      {"", 1},         {"B", 1},        {"kB", 1e3},     {"KB", 1e3},
+      {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"KiB", 1024.0},
+      {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"%", static_cast<double>(whole) / 100}};
   for (const auto& [name, factor] : units) {
     if (unit != name || end == text.data()) continue;
     const double bytes = number * factor;

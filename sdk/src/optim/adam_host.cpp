@@ -52,9 +52,8 @@ void adam_on_host(AdamState kept_in, const std::vector<HostTensor>& tensors) {
     for (std::int64_t start = 0; start < tensors[i].count; start += chunk) chunks.push_back({i, start});
   }
   const auto rounding = rounding_here();
-  for_each_chunk(chunks.size(), /*chunks_a_thread=*/2, [&](std::size_t i) {
-    update_chunk(kept_in, rounding, tensors[chunks[i].tensor], chunks[i].start);
-  });
+  for_each_chunk(chunks.size(), /*chunks_a_thread=*/2,
+                 [&](std::size_t i) { update_chunk(kept_in, rounding, tensors[chunks[i].tensor], chunks[i].start); });
 }
 
 Rounding rounding_here() {

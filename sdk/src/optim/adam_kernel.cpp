@@ -12,7 +12,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::int64_t line = 16;    // elements of a cache line
+constexpr std::int64_t line = 16;     // elements of a cache line
 constexpr std::int64_t ahead = 1024;  // that are fetched early: a processor's own prefetching stops at each 4 KB page
 
 // What both share.
@@ -65,8 +65,8 @@ inline __attribute__((always_inline)) void update(const Arguments& arguments) {
     if constexpr (adds_l2) g = multiply_add(parameter[i], n.l2, g);
     return g;
   };
-  // x / n.correction, exactly: a multiplication with the remainder added (Markstein, IBM J. Res. Dev. 34(1), 1990) takes
-  // less than a division. x is a root, so nothing underflows.
+  // x / n.correction, exactly: a multiplication with the remainder added (Markstein, IBM J. Res. Dev. 34(1), 1990)
+  // takes less than a division. x is a root, so nothing underflows.
   const float inverse = 1 / n.correction;
   const auto corrected = [&](float x) __attribute__((always_inline)) {
     if constexpr (fuses) {

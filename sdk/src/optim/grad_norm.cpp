@@ -84,8 +84,8 @@ struct Part {
   const float* next = nullptr;  // what is read after it
 };
 
-// The square of a float32 is exact in float64, and lanes and their order are fixed: vectors of any width, with or without
-// fused multiplication, give the same bits.
+// The square of a float32 is exact in float64, and lanes and their order are fixed: vectors of any width, with or
+// without fused multiplication, give the same bits.
 constexpr std::int64_t lanes = 16;
 // Elements fetched early: a processor's own prefetching stops at each 4 KB page, and 2 KB are less than memory is late.
 constexpr std::int64_t ahead = 2048;
@@ -118,7 +118,7 @@ double sum_anywhere(const Part& part) {
 // By name: compilers keep the sums above in memory, and convert four numbers in seven instructions.
 __attribute__((target("avx2,fma"))) double sum_in_256_bits(const Part& part) {
   __m256d a = {}, b = {}, c = {}, d = {};
-  const auto add = [](__m256d& sum, const float* from) __attribute__((always_inline, target("avx2,fma"))) {
+  const auto add = [](__m256d & sum, const float* from) __attribute__((always_inline, target("avx2,fma"))) {
     const auto wide = _mm256_cvtps_pd(_mm_loadu_ps(from));
     sum = _mm256_fmadd_pd(wide, wide, sum);
   };
@@ -218,8 +218,7 @@ Clipped clip_scale(const torch::Tensor& norm, double max_norm, const torch::Tens
   const float scale = grad_scale.defined() ? *grad_scale.const_data_ptr<float>() : 1.0F;
   const auto before = static_cast<float>(*norm.const_data_ptr<double>() / scale);
   const double factor = clip_factor(before, max_norm);
-  return {on_host(before, torch::kFloat32),
-          factor == 1 ? grad_scale : on_host(scale / factor, torch::kFloat32)};
+  return {on_host(before, torch::kFloat32), factor == 1 ? grad_scale : on_host(scale / factor, torch::kFloat32)};
 }
 
 }  // namespace vernier

@@ -90,7 +90,8 @@ class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
     if (!pass_->is_on) return;
     const auto number = bucket_.numbers[member_];
     if (pass_->done[number] != 0) {
-      throw Error(c10::str("parameter ", number, " was updated in this backward pass already, and gets another gradient: ",
+      throw Error(c10::str("parameter ", number,
+                           " was updated in this backward pass already, and gets another gradient: ",
                            "call step_in_backward() before each pass; where parts that are computed again share a "
                            "parameter, call step() after it"));
     }

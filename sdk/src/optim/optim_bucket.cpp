@@ -236,8 +236,8 @@ void convert(State& state, const std::string& name, const torch::Tensor& paramet
     state.tensors[largest] = packed.largest;
   } else if (!wants_codes && saved.scalar_type() == torch::kByte && state.has(largest) &&
              state.tensor(largest).numel() == BlockQuantisation::blocks(parameter.numel())) {
-    const auto numbers = quantisation.unpack({saved.to(parameter.device()).contiguous().view(-1),
-                                              state.tensor(largest).to(parameter.device())});
+    const auto numbers = quantisation.unpack(
+        {saved.to(parameter.device()).contiguous().view(-1), state.tensor(largest).to(parameter.device())});
     state.tensors[name] = numbers.view(saved.sizes());
     state.tensors.erase(largest);
   }

@@ -60,8 +60,8 @@ std::string short_name(std::string_view name) {
 
 // What stands in the memory before does not matter to these.
 bool overwrites(const std::string& name) {
-  static const std::vector<std::string> all = {"copy_",  "fill_",   "zero_",      "normal_", "uniform_",
-                                               "random_", "set_",   "bernoulli_", "resize_", "exponential_"};
+  static const std::vector<std::string> all = {"copy_",   "fill_", "zero_",      "normal_", "uniform_",
+                                               "random_", "set_",  "bernoulli_", "resize_", "exponential_"};
   return std::ranges::find(all, name) != all.end();
 }
 
@@ -72,9 +72,11 @@ bool allocates(const std::string& name) {
 
 }  // namespace
 
-NonFiniteTracer::Seen::Seen(const torch::nn::Module& model, bool keep_outputs) : layers(model), keep_outputs(keep_outputs) {
+NonFiniteTracer::Seen::Seen(const torch::nn::Module& model, bool keep_outputs)
+    : layers(model), keep_outputs(keep_outputs) {
   layers.refresh();
-  for (const auto& entry : model.named_buffers()) names[storage_of(entry.value())] = {entry.key(), SeenBuffer::Kind::buffer};
+  for (const auto& entry : model.named_buffers())
+    names[storage_of(entry.value())] = {entry.key(), SeenBuffer::Kind::buffer};
   for (const auto& entry : model.named_parameters()) {
     names[storage_of(entry.value())] = {entry.key(), SeenBuffer::Kind::parameter};
   }
@@ -136,15 +138,16 @@ void NonFiniteTracer::Seen::find_layer(SeenOperation& operation, const Named& te
       };
       if (parent == nullptr || !parent->is_node || parent->name != operation.name) return;
       same(operations[static_cast<std::size_t>(operation.parent)]);
-      for (std::size_t i = static_cast<std::size_t>(operation.parent) + 1; i < operations.size(); ++i) same(operations[i]);
+      for (std::size_t i = static_cast<std::size_t>(operation.parent) + 1; i < operations.size(); ++i)
+        same(operations[i]);
     } else {
       operation.layer = parent != nullptr ? parent->layer : layer;
       operation.is_after = true;
     }
     return;
   }
-  // A block that is computed again in backward (vernier::checkpoint) has its own layers, as in forward; before the first
-  // of them `layer` is that of its node.
+  // A block that is computed again in backward (vernier::checkpoint) has its own layers, as in forward; before the
+  // first of them `layer` is that of its node.
   const bool is_forward_again = parent != nullptr && parent->is_node && c10::GradMode::is_enabled();
   if (parent != nullptr && !is_forward_again && (parent->is_node || !parent->is_after)) {
     operation.layer = parent->layer;
@@ -248,12 +251,12 @@ void NonFiniteTracer::Seen::end(const at::RecordFunction& function, int index) {
     operation.outputs.push_back(look(name, tensor, !is_raw));
     const auto dtype = tensor.scalar_type();
     if (c10::isFloatingType(dtype) && !is_raw && !is_update) {
-      const double step = dtype == torch::kFloat8_e4m3fn   ? 0x1p-3
-                          : dtype == torch::kFloat8_e5m2   ? 0x1p-2
-                          : dtype == torch::kBFloat16      ? 0x1p-7
-                          : dtype == torch::kHalf          ? 0x1p-10
-                          : dtype == torch::kFloat         ? 0x1p-23
-                                                           : 0x1p-52;
+      const double step = dtype == torch::kFloat8_e4m3fn ? 0x1p-3
+                          : dtype == torch::kFloat8_e5m2 ? 0x1p-2
+                          : dtype == torch::kBFloat16    ? 0x1p-7
+                          : dtype == torch::kHalf        ? 0x1p-10
+                          : dtype == torch::kFloat       ? 0x1p-23
+                                                         : 0x1p-52;
       epsilon = std::max(epsilon, step);
     }
   }
@@ -300,7 +303,8 @@ void NonFiniteTracer::Seen::keep(const SeenOperation& operation, const torch::Te
     const torch::NoGradGuard no_grad;
     value = tensor.detach().to(torch::kCPU, torch::kFloat32, /*non_blocking=*/false, /*copy=*/true);
   }
-  outputs.push_back({layers.names()[static_cast<std::size_t>(operation.layer)], operation.name, operation.micro_batch, {}, value});
+  outputs.push_back(
+      {layers.names()[static_cast<std::size_t>(operation.layer)], operation.name, operation.micro_batch, {}, value});
   ranges_of_outputs.push_back(operation.outputs.front().range);
 }
 
@@ -324,22 +328,23 @@ void NonFiniteTracer::Seen::resolve() {
 
 struct NonFiniteTracer::Guards {
   Guards() {
-    callback = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(
-            [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-              auto* seen = current.load();
-              if (seen == nullptr) return nullptr;
-              auto context = std::make_unique<Context>();
-              context->index = seen->begin(function);
-              return context;
-            },
-            [](const at::RecordFunction& function, at::ObserverContext* context) {
-              auto* seen = current.load();
-              if (seen != nullptr && context != nullptr) seen->end(function, static_cast<Context*>(context)->index);
-            })
-            .needsInputs(true)
-            .needsOutputs(true)
-            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    callback =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(
+                                       [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+                                         auto* seen = current.load();
+                                         if (seen == nullptr) return nullptr;
+                                         auto context = std::make_unique<Context>();
+                                         context->index = seen->begin(function);
+                                         return context;
+                                       },
+                                       [](const at::RecordFunction& function, at::ObserverContext* context) {
+                                         auto* seen = current.load();
+                                         if (seen != nullptr && context != nullptr)
+                                           seen->end(function, static_cast<Context*>(context)->index);
+                                       })
+                                       .needsInputs(true)
+                                       .needsOutputs(true)
+                                       .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
   }
   ~Guards() {
     at::removeCallback(callback);
@@ -349,7 +354,8 @@ struct NonFiniteTracer::Guards {
   at::CallbackHandle callback = 0;
 };
 
-NonFiniteTracer::NonFiniteTracer(const torch::nn::Module& model, bool keep_outputs) : seen_(std::make_shared<Seen>(model, keep_outputs)) {
+NonFiniteTracer::NonFiniteTracer(const torch::nn::Module& model, bool keep_outputs)
+    : seen_(std::make_shared<Seen>(model, keep_outputs)) {
   Seen* none = nullptr;
   if (!current.compare_exchange_strong(none, seen_.get())) {
     throw Error("another NonFiniteTracer is active in this process; only one can be active at a time");
@@ -370,8 +376,8 @@ void NonFiniteTracer::begin_forward() {
   seen_->begin_micro_batch();
 }
 
-// A master weight has its parameter's name. What wrote into memory before is no part of the update: a state that was put
-// back did.
+// A master weight has its parameter's name. What wrote into memory before is no part of the update: a state that was
+// put back did.
 void NonFiniteTracer::begin_update(const std::vector<Parameter>& parameters) {
   const std::lock_guard lock(seen_->mutex);
   seen_->is_update = true;

@@ -18,9 +18,8 @@ namespace {
 struct Apart {
   at::DisableRecordFunctionGuard unrecorded;
   at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard keys{
-      c10::DispatchKeySet({c10::DispatchKey::TESTING_ONLY_GenericMode, c10::DispatchKey::AutocastCPU,
-                           c10::DispatchKey::AutocastCUDA})};
+  c10::impl::ExcludeDispatchKeyGuard keys{c10::DispatchKeySet(
+      {c10::DispatchKey::TESTING_ONLY_GenericMode, c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA})};
 };
 
 struct Sums {
@@ -77,10 +76,10 @@ torch::Tensor measure_on_host(const torch::Tensor& tensor) {
   Sums sums;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "range_of",
                                   [&] { sums = sums_of(values.const_data_ptr<scalar_t>(), values.numel()); });
-  return torch::tensor({static_cast<double>(values.numel()), sums.amax, sums.squares, static_cast<double>(sums.zeros),
-                        static_cast<double>(sums.infs), static_cast<double>(sums.nans),
-                        static_cast<double>(sums.negative_infs)},
-                       torch::kFloat64);
+  return torch::tensor(
+      {static_cast<double>(values.numel()), sums.amax, sums.squares, static_cast<double>(sums.zeros),
+       static_cast<double>(sums.infs), static_cast<double>(sums.nans), static_cast<double>(sums.negative_infs)},
+      torch::kFloat64);
 }
 
 torch::Tensor measure_on_device(const torch::Tensor& tensor) {

@@ -20,7 +20,7 @@ enum class Blame {
 // Where a bad value came from: an operation, or a buffer that was bad before any wrote it.
 struct Fault {
   int operation = -1;
-  int buffer = -1;           // of a leaf; or that was changed by no operation, after the last that wrote it
+  int buffer = -1;  // of a leaf; or that was changed by no operation, after the last that wrote it
   bool is_there = false;
   Blame blame = Blame::full;
   bool is_outside = false;
@@ -158,11 +158,13 @@ std::string place_in_list(const std::string& name) {
 
 // An operation on lists has as many results as they have members.
 std::string place_of_bad(const SeenOperation& operation, const Search& search) {
-  const auto bad = std::ranges::find_if(operation.outputs, [&](const auto& each) { return !search.range(each).is_finite(); });
+  const auto bad =
+      std::ranges::find_if(operation.outputs, [&](const auto& each) { return !search.range(each).is_finite(); });
   return bad == operation.outputs.end() ? "" : place_in_list(bad->name);
 }
 
-void tell_operation(const NonFiniteTracer::Seen& seen, const Search& search, int index, const std::string& end, NonFiniteOrigin& origin) {
+void tell_operation(const NonFiniteTracer::Seen& seen, const Search& search, int index, const std::string& end,
+                    NonFiniteOrigin& origin) {
   const auto& operation = seen.operations[static_cast<std::size_t>(index)];
   const int part = search.part_of(index);
   origin.operation = operation.name;
@@ -203,7 +205,8 @@ void tell_operation(const NonFiniteTracer::Seen& seen, const Search& search, int
   }
 }
 
-void tell_leaf(const NonFiniteTracer::Seen& seen, const Fault& fault, const TensorRange& range, NonFiniteOrigin& origin) {
+void tell_leaf(const NonFiniteTracer::Seen& seen, const Fault& fault, const TensorRange& range,
+               NonFiniteOrigin& origin) {
   const auto& buffer = seen.buffers[static_cast<std::size_t>(fault.buffer)];
   origin.tensor = buffer.name.empty() ? "a tensor from before the step" : buffer.name;
   const auto kind = buffer.kind;
@@ -226,7 +229,8 @@ TensorRange range_when_read(const NonFiniteTracer::Seen& seen, const Search& sea
 
 }  // namespace
 
-std::optional<NonFiniteOrigin> NonFiniteTracer::origin(const std::vector<std::pair<std::string, torch::Tensor>>& ends) const {
+std::optional<NonFiniteOrigin> NonFiniteTracer::origin(
+    const std::vector<std::pair<std::string, torch::Tensor>>& ends) const {
   const Search search(*seen_);
   Fault earliest;
   std::string end;

@@ -232,7 +232,7 @@ TEST_CASE("checkpoint import: the shards of a model become one file") {
   check_equal(vernier::load_safetensors(whole), all);
   CHECK(refusal({"import", one, whole}) == configuration(whole + ": is there already; name another file"));
   CHECK(call({"import", one, two, folder / "half.safetensors", "--dtype=bfloat16"}).status == 0);
-  CHECK(vernier::load_safetensors(folder / "half.safetensors").at("layer.bias").scalar_type() == torch::kBFloat16);
+  CHECK((vernier::load_safetensors(folder / "half.safetensors").at("layer.bias").scalar_type() == torch::kBFloat16));
   CHECK(refusal({"import", one, one, folder / "twice.safetensors"}) ==
         configuration(one + ": tensor 'layer.weight': there are two of this name"));
 }

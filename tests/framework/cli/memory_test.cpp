@@ -39,8 +39,11 @@ struct Place : RunFolder {
 
 TEST_CASE("memory limit: a run that would pass it ends in one line with a checkpoint, and goes on with a larger one") {
   // From the fourth step on the micro-batches are ten times as large.
-  const Arguments growing = {"--quiet", "--set=task.batch_size=200", "--set=accumulation.use=schedule",
-                             "--set=accumulation.effective_batch_size=[200, 2000]", "--set=accumulation.from=[0, 3]",
+  const Arguments growing = {"--quiet",
+                             "--set=task.batch_size=200",
+                             "--set=accumulation.use=schedule",
+                             "--set=accumulation.effective_batch_size=[200, 2000]",
+                             "--set=accumulation.from=[0, 3]",
                              "--set=accumulation.micro_batch_size=2000"};
   const auto with = [&](std::initializer_list<const char*> more) {
     auto all = growing;

@@ -24,7 +24,8 @@ std::string gpt(const TemporaryFolder& folder, const std::string& more) {
          "'\n[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", text) +
          "']\nlayers = 2\nheads = 2\nwidth = 32\ncontext = 16\nbatch_size = 6\nvalidation = 0.0\ndropout = 0.1\n"
          "[optimizer]\nuse = 'adamw'\n[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n"
-         "[[callback]]\nuse = 'flight_recorder'\nevery = 1\n" + more;
+         "[[callback]]\nuse = 'flight_recorder'\nevery = 1\n" +
+         more;
 }
 
 // A run into which something comes; returns the capsule of step 3.
@@ -257,7 +258,8 @@ TEST_CASE("replay: float16 beside a run without a scaler gets one, unless one is
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
   const std::string added = "scaler/dynamic is added";
-  for (const auto& words : {std::vector<std::string>{"--precision", "fp16"}, {"--set", "precision.use=fp16"},
+  for (const auto& words : {std::vector<std::string>{"--precision", "fp16"},
+                            {"--set", "precision.use=fp16"},
                             {"--set", "scaler.init_scale=8", "--precision", "fp16"}}) {
     std::vector<std::string> all = {"replay", path};
     all.insert(all.end(), words.begin(), words.end());

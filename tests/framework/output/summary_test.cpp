@@ -19,7 +19,8 @@ struct Place : RunFolder {
   explicit Place(const std::string& more)
       : RunFolder(
             "[run]\nsteps = 10\ndevice = \"cpu\"\nthreads = 1\noutput = \"out\"\n[task]\nuse = \"mlp\"\nsamples = 64\n"
-            "[optimizer]\nuse = \"sgd\"\n[checkpoint]\nuse = \"rolling\"\n" + more) {}
+            "[optimizer]\nuse = \"sgd\"\n[checkpoint]\nuse = \"rolling\"\n" +
+            more) {}
 };
 
 void check_storm(Place& place, int steps) {

@@ -82,8 +82,8 @@ TEST_CASE("snapshot: one of another model or other plugins is refused before any
   CHECK(refusal(same, [](State& s) { s.put("model/third", torch::zeros({1})); }) ==
         configuration("the checkpoint's 'third' is not in this model" + remedy));
   const auto inexact = [](const std::string& what) {
-    return configuration("the run cannot go on bit for bit: " + what +
-                         "; make them the same, or give --allow-inexact to go on all the same");
+    return configuration("the run cannot be resumed bit for bit: " + what +
+                         "; make them the same, or give --allow-inexact to resume all the same");
   };
   CHECK(refusal(same, [](State& s) { s.tensors["model/first"] = s.tensors["model/first"].to(torch::kFloat64); }) ==
         inexact("'first' was Double and is Float"));
@@ -150,7 +150,7 @@ TEST_CASE("snapshot: where it is allowed a run goes on inexactly, and says what 
   CHECK(fresh.digest() == saved.digest());
   REQUIRE(warnings.size() == 1);
   for (const char* part : {"optimizer/sgd is not in this run", "optimizer/adamw is new in this run",
-                           "threads was 7 and is 1", "'first' was Double and is Float", "it goes on all the same"}) {
+                           "threads was 7 and is 1", "'first' was Double and is Float", "it is resumed all the same"}) {
     CHECK_MESSAGE(says(warnings[0], part), part);
   }
 }

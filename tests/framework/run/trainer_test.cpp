@@ -313,8 +313,10 @@ TEST_CASE("trainer: callbacks wrap a validation, the last one outermost, and one
     const auto add = [&](const char* id, Wraps::Change change, bool throws_here) {
       toy.wiring.callbacks.push_back(std::make_unique<Wraps>(id, std::move(change), throws_here));
     };
-    add("callback/doubles", [](const auto& loss) { return loss * 2; }, false);
-    add("callback/adds", [](const auto& loss) { return loss + 1; }, throws);
+    add(
+        "callback/doubles", [](const auto& loss) { return loss * 2; }, false);
+    add(
+        "callback/adds", [](const auto& loss) { return loss + 1; }, throws);
     toy.on(Event::StepEnd, [](Run&) {});  // a callback that does not care
     toy.prepare();
     const auto thrown = thrown_by([&] { toy.trainer->train(toy.run); });
@@ -420,7 +422,7 @@ TEST_CASE("trainer: going back drops the batches that were named, and the run is
       {3, 2, 1, 1, {0, 1, 2, 3, 2, 4, 5, 6}, {0, 1, 2, 4, 5, 6}},
       {3, 1, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {0, 1, 2, 4, 5, 6}},
       {4, 2, 3, 2, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 5, 6, 7, 8}},  // from step 2 on, for there is one each 2 steps
-      {0, 9, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},           // to the oldest
+      {0, 9, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},        // to the oldest
       {5, 1, 2, 4, {0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 6, 7}},
   };
   for (const auto& each : cases) {

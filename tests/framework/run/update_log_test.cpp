@@ -53,7 +53,7 @@ struct Course : toy::Toy {
       overflows.push_back(now.amp.overflows());
       results.push_back(now.last_update);
       CHECK(now.amp.total_steps() == now.step + 1);
-      CHECK(now.amp.amp_steps() == 0);  // in float32
+      CHECK(now.amp.amp_steps() == now.step + 1);  // its scaler looks at each
     });
     look(Event::RunEnd, [this](const Run& now) { overflows.push_back(now.amp.overflows()); });
     prepare();
@@ -155,9 +155,12 @@ TEST_CASE("update_log: known late, a run that is stopped after any step and resu
 TEST_CASE("update_log: known late, recovery skips the same steps, and tells it a step later") {
   const auto with_recovery = [](Course& course) {
     vernier::Array skip = {{std::string("skip 1000"), ""}};
-    course.wiring.callbacks.push_back(make_plugin<vernier::Callback>(
-        "callback/recovery", {{"non_finite", {skip, ""}}, {"spike", {skip, ""}}, {"z_score", {2.0, ""}},
-                              {"window", {std::int64_t{8}, ""}}, {"skips", {std::int64_t{1000}, ""}}}));
+    course.wiring.callbacks.push_back(
+        make_plugin<vernier::Callback>("callback/recovery", {{"non_finite", {skip, ""}},
+                                                             {"spike", {skip, ""}},
+                                                             {"z_score", {2.0, ""}},
+                                                             {"window", {std::int64_t{8}, ""}},
+                                                             {"skips", {std::int64_t{1000}, ""}}}));
   };
   Course at_once(false, 5, with_recovery), late(true, 5, with_recovery);
   for (auto* course : {&at_once, &late}) course->trainer->train(course->run);
@@ -185,7 +188,7 @@ TEST_CASE("update_log: known late, the average of the weights moves in the same 
   }
 }
 
-TEST_CASE("update_log: a step is one of mixed precision where its precision says so") {
+TEST_CASE("update_log: without a scaler a step is one of mixed precision where its precision says so") {
   struct Mixed final : vernier::Precision {
     bool is_mixed() const override { return true; }
   };

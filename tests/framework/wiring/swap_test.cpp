@@ -157,8 +157,9 @@ TEST_CASE("swap: a run that was stopped and resumed around one is the run that w
       bf16 + after(4, "precision = {use = 'bf16', level = 'O3', rounding = 'stochastic'}") +
           after(9, "precision = {use = 'bf16', level = 'O3'}"),
       masters + after(4, to_plain) + after(9, to_masters),
-      fp32 + after(4, "optimizer = {use = 'adamw', learning_rate = 0.1}\n"
-                      "accumulation = {use = 'fixed', micro_batches = 3}"),
+      fp32 + after(4,
+                   "optimizer = {use = 'adamw', learning_rate = 0.1}\n"
+                   "accumulation = {use = 'fixed', micro_batches = 3}"),
       fp32 + after(4, "optimizer = {use = 'sgd', momentum = 0.5}\ncheckpoint = {use = 'rolling', keep_last = 1}"),
   };
   for (const auto& text : cases) {

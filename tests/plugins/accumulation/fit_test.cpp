@@ -249,8 +249,8 @@ TEST_CASE(
        {std::pair{"precision/fp32", "scaler/none"}, std::pair{"precision/bf16", "scaler/none"},
         std::pair{"precision/fp16", "scaler/dynamic"}}) {
     CAPTURE(precision);
-    auto fit = make_plugin<Accumulation>("accumulation/fit", {{"try_larger_after", {std::int64_t{1}, ""}},
-                                                                    {"largest", {std::int64_t{12}, ""}}});
+    auto fit = make_plugin<Accumulation>(
+        "accumulation/fit", {{"try_larger_after", {std::int64_t{1}, ""}}, {"largest", {std::int64_t{12}, ""}}});
     auto recorded = std::make_unique<Recorded>(std::move(fit));
     auto* micro_batches = recorded.get();
     Training failing(std::move(recorded), 100, precision, scaler);

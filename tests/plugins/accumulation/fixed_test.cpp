@@ -54,11 +54,10 @@ TEST_CASE("fixed: nothing is copied") {
 
 TEST_CASE("fixed: a tail of an epoch may have fewer samples than there are micro-batches, a whole batch may not") {
   const auto plugin = in_micro_batches(4);
-  CHECK_THROWS_WITH_AS(
-      plugin->split(batch_of(3)),
-      "micro_batches = 4 is more than a batch has samples (3); lower `micro_batches` or raise the "
-      "task's batch_size",
-      vernier::Error);
+  CHECK_THROWS_WITH_AS(plugin->split(batch_of(3)),
+                       "micro_batches = 4 is more than a batch has samples (3); lower `micro_batches` or raise the "
+                       "task's batch_size",
+                       vernier::Error);
   CHECK(plugin->split(batch_of(4)).size() == 4);
   const auto tail = plugin->split(batch_of(3));
   CHECK(tail.size() == 3);

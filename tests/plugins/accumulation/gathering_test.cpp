@@ -160,12 +160,15 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
   CHECK(prepare(schedule({6, 12, 19}, {0, 5, 9}, "steps")).kind == 2);
   CHECK(thrown_by([] { target(12, 13); }).text ==
         "accumulation/target: `micro_batch_size` is more than an update has samples (12)");
-  CHECK(thrown_by([] { schedule({6, 12}, {0, 5}, "steps", 13); }).text ==
-        "accumulation/schedule: `micro_batch_size` is more than an update has samples (12)");
-  CHECK(thrown_by([] { schedule({6, 12}, {0}, "steps"); }).text ==
-        "accumulation/schedule: `from` has 1 numbers and effective_batch_size 2: give one for each");
-  CHECK(thrown_by([] { schedule({6, 12}, {0, 0}, "steps"); }).text ==
-        "accumulation/schedule: `from` must begin with 0 and grow");
+  CHECK(thrown_by([] {
+          schedule({6, 12}, {0, 5}, "steps", 13);
+        }).text == "accumulation/schedule: `micro_batch_size` is more than an update has samples (12)");
+  CHECK(thrown_by([] {
+          schedule({6, 12}, {0}, "steps");
+        }).text == "accumulation/schedule: `from` has 1 numbers and effective_batch_size 2: give one for each");
+  CHECK(thrown_by([] {
+          schedule({6, 12}, {0, 0}, "steps");
+        }).text == "accumulation/schedule: `from` must begin with 0 and grow");
   CHECK(thrown_by([] { make_plugin<Accumulation>("accumulation/target"); }).text ==
         "test.toml:1: accumulation/target: `target_effective_batch_size` is needed: samples of an update, a multiple "
         "of the task's batch_size");

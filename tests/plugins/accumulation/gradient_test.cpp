@@ -166,14 +166,17 @@ TEST_CASE("accumulation: a column of the batch that does not exist, or has no to
     toy.wiring.accumulation = make_plugin<Accumulation>("accumulation/fixed", options);
     toy.prepare().train(toy.run);
   };
-  CHECK(thrown_by([&] { train(table({{"weight_column", 2}}, true), false); }) ==
+  CHECK(thrown_by([&] {
+          train(table({{"weight_column", 2}}, true), false);
+        }) ==
         configuration(
             "accumulation/fixed in step 1: weight_column = 2 does not exist: the task's batches have 2 tensors, 0 to 1 "
             "or -1 to -2"));
   CHECK(thrown_by([&] { train(table({}, true), true); }).text ==
         "accumulation/fixed in step 1: nothing in the batch has a weight: its samples are all padding");
-  CHECK(thrown_by([&] { make_plugin<Accumulation>("accumulation/fixed", table({{"padding", 0}}, false)); }).text ==
-        "accumulation/fixed: `padding` is for weight = \"tokens\"");
+  CHECK(thrown_by([&] {
+          make_plugin<Accumulation>("accumulation/fixed", table({{"padding", 0}}, false));
+        }).text == "accumulation/fixed: `padding` is for weight = \"tokens\"");
   const auto both = table({{"micro_batches", 2}, {"micro_batch_size", 2}}, false);
   CHECK(thrown_by([&] { make_plugin<Accumulation>("accumulation/fixed", both); }).text ==
         "accumulation/fixed: `micro_batch_size` and `micro_batches` say the same; give one");

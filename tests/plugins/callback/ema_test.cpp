@@ -202,9 +202,12 @@ TEST_CASE("ema: PyTorch's AveragedModel, bit for bit") {
     const char* name;
     Rule rule;
     torch::ScalarType dtype = torch::kFloat32;
-  } cases[] = {{"slow", {0.999, false}},          {"quick", {0.9, false}},
-               {"mostly_new", {0.25, false}},     {"warmup", {0.999, true}},
-               {"warmup_ends", {0.7, true}},      {"bf16", {0.9, false}, torch::kBFloat16},
+  } cases[] = {{"slow", {0.999, false}},
+               {"quick", {0.9, false}},
+               {"mostly_new", {0.25, false}},
+               {"warmup", {0.999, true}},
+               {"warmup_ends", {0.7, true}},
+               {"bf16", {0.9, false}, torch::kBFloat16},
                {"double", {0.999, true}, torch::kFloat64}};
   for (const auto& [name, rule, dtype] : cases) {
     CAPTURE(name);
@@ -285,8 +288,8 @@ TEST_CASE("ema: the training is what it is without it") {
     veto(alone);
     alone.train();
     for (const auto* validate : {"ema", "both", "trained"}) {
-      const auto with = train(from_toml({mlp, precision, "[[callback]]\nuse = 'ema'\nvalidate = '" +
-                                                             std::string(validate) + "'\n"}));
+      const auto with =
+          train(from_toml({mlp, precision, "[[callback]]\nuse = 'ema'\nvalidate = '" + std::string(validate) + "'\n"}));
       CHECK(with.digest == alone.digest());
       const bool is_same = with.losses == read_text(output.path() / "losses.jsonl");
       CHECK(is_same == (std::string(validate) == "trained"));
@@ -388,8 +391,9 @@ TEST_CASE("ema: with an optimizer that computes gradients again") {
 
 TEST_CASE("ema: stopped and resumed, gone back, and with other precisions on the way, bit for bit") {
   const std::string to_bf16 = "[[callback]]\nuse = 'switch'\nat_step = 5\n[callback.to]\nprecision = {use = 'bf16', ";
-  const std::string bad = "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\n"
-                          "non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n";
+  const std::string bad =
+      "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\n"
+      "non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n";
   auto cases = precisions;
   cases.push_back(to_bf16 + "level = 'O2'}\n");
   cases.push_back(to_bf16 + "level = 'O3', rounding = 'stochastic'}\n");
@@ -425,10 +429,11 @@ TEST_CASE("ema: stopped and resumed, gone back, and with other precisions on the
 
 TEST_CASE("ema: going back takes the average along") {
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
-  const auto gone_back = train(
-      from_toml({mlp, "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\n"
-                      "non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n"}),
-      nullptr);
+  const auto gone_back =
+      train(from_toml({mlp,
+                       "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\n"
+                       "non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n"}),
+            nullptr);
   vernier::set_log_sink(nullptr);
   // The run that never saw that batch, by hand.
   const TemporaryFolder output;

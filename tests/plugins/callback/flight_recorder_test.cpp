@@ -30,7 +30,8 @@ class Repeater final : public vernier::Callback {
         ++times;
         CHECK(before.difference(vernier::fingerprint(run)) == "");
       };
-      const bool is_untouched = run.control->rerun(vernier::Stage::batch, [] {}, compare);
+      const bool is_untouched = run.control->rerun(
+          vernier::Stage::batch, [] {}, compare);
       CHECK(is_untouched);
       CHECK(before.difference(vernier::fingerprint(run)) == "");
     });
@@ -151,10 +152,10 @@ TEST_CASE("flight_recorder: what callback/inject puts in at random is named wher
     const auto& notice = flight.notices.front();
     CHECK(told(notice, "step") == std::to_string(step));
     CHECK(told(notice, "transient") == "0");
-    const auto* phase = place == "weight"                               ? "update"
-                        : place == "input"                              ? "input"
-                        : place == "loss" || place == "activation"      ? "forward"
-                                                                        : "backward";
+    const auto* phase = place == "weight"                          ? "update"
+                        : place == "input"                         ? "input"
+                        : place == "loss" || place == "activation" ? "forward"
+                                                                   : "backward";
     CHECK(told(notice, "phase") == phase);
     if (place == "activation" || place == "activation_gradient") CHECK(told(notice, "layer") == layer);
     if (place == "gradient" || place == "weight") CHECK(told(notice, "layer") == layer_of(layer));
@@ -279,9 +280,8 @@ TEST_CASE("flight_recorder: beside recovery, in both orders") {
     }
     Flight flight({mlp(30), both(spikes)}, std::nullopt);
     int vetoed = 0;
-    flight.run.on(Event::StepEnd, [&](Run& run) {
-      vetoed += run.skip_update.defined() && run.skip_update.item<float>() != 0 ? 1 : 0;
-    });
+    flight.run.on(Event::StepEnd,
+                  [&](Run& run) { vetoed += run.skip_update.defined() && run.skip_update.item<float>() != 0 ? 1 : 0; });
     flight.run.train();
     CHECK(vetoed > 0);
     CHECK(flight.notices.empty());
@@ -503,7 +503,7 @@ struct Masked : torch::nn::Module {
     if (way_ == 1) return torch::full({6, 6}, -HUGE_VAL).triu(1);
     if (way_ == 2) return kept_;
     if (way_ == 3) return tokens.ne(0).to(torch::kFloat32).log();  // padding, of the batch
-    if (way_ == 4) return 1 / upper();                              // inf where nothing is to be cut
+    if (way_ == 4) return 1 / upper();                             // inf where nothing is to be cut
     return upper().to(torch::kBool);
   }
   torch::Tensor masked(const torch::Tensor& scores, const torch::Tensor& mask) const {
@@ -581,9 +581,8 @@ TEST_CASE("flight_recorder: an infinity of a constant is blamed where a nan is m
   const auto through = [&layer](const torch::Tensor& x) { return at::linear(x, layer->weight, layer->bias); };
   // A feature that has no logarithm, and one that is divided by 0.
   for (const bool is_log : {true, false}) {
-    const auto origin = origin_of([&](const torch::Tensor& x) {
-      return at::layer_norm(through(is_log ? x.log() : x.reciprocal()), {4}).sum();
-    });
+    const auto origin = origin_of(
+        [&](const torch::Tensor& x) { return at::layer_norm(through(is_log ? x.log() : x.reciprocal()), {4}).sum(); });
     CHECK(origin.phase == "input");
     CHECK(origin.operation.starts_with(is_log ? "log" : "reciprocal"));
   }

@@ -115,10 +115,12 @@ bool put_in(Run& now, const vernier::Optimizer& optimizer, const BadUpdate& faul
 // At random, of those that such parameters may have.
 BadUpdate drawn(std::mt19937& random, const std::vector<std::string>& parameters,
                 const std::vector<std::string>& kinds) {
-  static const std::vector<std::string> optimizers = {
-      "[optimizer]\nuse = 'adamw'\n", "[optimizer]\nuse = 'adamw'\nstate = 'bf16'\n",
-      "[optimizer]\nuse = 'adamw'\nstate = '8bit'\n", "[optimizer]\nuse = 'adamw'\namsgrad = true\n",
-      "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\n", "[optimizer]\nuse = 'sgd'\n"};
+  static const std::vector<std::string> optimizers = {"[optimizer]\nuse = 'adamw'\n",
+                                                      "[optimizer]\nuse = 'adamw'\nstate = 'bf16'\n",
+                                                      "[optimizer]\nuse = 'adamw'\nstate = '8bit'\n",
+                                                      "[optimizer]\nuse = 'adamw'\namsgrad = true\n",
+                                                      "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\n",
+                                                      "[optimizer]\nuse = 'sgd'\n"};
   auto policies = precisions;
   policies.push_back("[precision]\nuse = 'bf16'\nlevel = 'O2'\n");
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };

@@ -50,9 +50,8 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
 }
 
 bool equal(const vernier::Tensors& a, const vernier::Tensors& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
-    return x.first == y.first && same_bits(x.second, y.second);
-  });
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
 }
 
 void check_equal(const Seen& a, const Seen& b) {
@@ -71,7 +70,8 @@ std::pair<torch::Tensor, torch::Tensor> of_four_calls(const std::string& where, 
   SmallRun small(
       from_toml({"[run]\nsteps = 1\n[task]\nuse = 'mlp'\ninputs = 6\nhidden = [6]\n[optimizer]\nuse = 'sgd'\n"
                  "[checkpoint]\nuse = 'none'\n[[callback]]\nuse = 'inject'\nwhat = 'spike'\nfactor = 3\n"
-                 "where = '" + where + "'\nlayer = 'layers.0'\nat_step = 1\n"}));
+                 "where = '" +
+                 where + "'\nlayer = 'layers.0'\nat_step = 1\n"}));
   auto& run = small.run;
   const auto parameters = run.model->named_parameters();
   const auto block = [&](const torch::Tensor& x) {
@@ -95,9 +95,10 @@ std::pair<torch::Tensor, torch::Tensor> of_four_calls(const std::string& where, 
 TEST_CASE("inject: losses, gradients and weights have the same bits whatever is computed again") {
   const TemporaryFolder folder;
   const std::vector<std::pair<std::string, std::string>> places{
-      {"activation", "h.1.mlp.c_fc"},          {"activation", "h.0.attn.c_proj"}, {"activation", "h.*.ln_2"},
-      {"activation_gradient", "h.1.mlp.c_fc"}, {"activation_gradient", "h.*.ln_1"}, {"gradient", "h.0.mlp.c_fc"},
-      {"weight", "h.1.mlp.c_proj"},            {"loss", ""}};
+      {"activation", "h.1.mlp.c_fc"},      {"activation", "h.0.attn.c_proj"},
+      {"activation", "h.*.ln_2"},          {"activation_gradient", "h.1.mlp.c_fc"},
+      {"activation_gradient", "h.*.ln_1"}, {"gradient", "h.0.mlp.c_fc"},
+      {"weight", "h.1.mlp.c_proj"},        {"loss", ""}};
   const auto untouched = train(folder, "", "what = 'slow'\nmilliseconds = 0\nat_step = 2\n");
   for (const std::string kind : {"nan", "spike", "underflow"}) {
     for (const auto& [where, layer] : places) {

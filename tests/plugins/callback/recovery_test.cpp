@@ -165,7 +165,7 @@ TEST_CASE("recovery: a storm ends after the bound, with a checkpoint of weights 
   run.train();
   CHECK(run.thrown ==
         failed("callback/recovery after step 12: 10 updates in a row were skipped, the last in step 12; "
-               "`skips_in_a_row` says stop. The checkpoint has the weights from before it; --resume goes on"));
+               "`skips_in_a_row` says stop. The checkpoint has the weights from before it; --resume continues"));
   CHECK(run.memory().steps == Numbers{12});
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1})));
   Recovered again({}, {}, 14);  // the cause is gone: it goes on, and counts anew

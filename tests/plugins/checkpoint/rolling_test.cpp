@@ -631,7 +631,7 @@ TEST_CASE("rolling: in the background, what failed for a moment is tried once mo
 TEST_CASE("rolling: a failure may be gone on from, but not at the end of the run") {
   for (const bool async : {false, true}) {
     CAPTURE(async);
-    Fixture fixture(3, {{"on_failure", value(std::string("go_on"))}, {"async", value(async)}});
+    Fixture fixture(3, {{"on_failure", value(std::string("continue"))}, {"async", value(async)}});
     fixture.write(10);
     fixture.tell(Event::RunEnd);
     block(fixture, "step-00000020");

@@ -324,7 +324,8 @@ struct Pair {
     const auto a = sides[0].optimizer->state(), b = sides[1].optimizer->state();
     bool same = a.tensors.size() == b.tensors.size() && sides[0].scaler->get_scale() == sides[1].scaler->get_scale();
     for (const auto& [name, tensor] : a.tensors) same &= same_bits(tensor, b.tensor(name));
-    for (std::size_t i = 0; i < 4; ++i) same &= same_bits(sides[0].parameters[i].detach(), sides[1].parameters[i].detach());
+    for (std::size_t i = 0; i < 4; ++i)
+      same &= same_bits(sides[0].parameters[i].detach(), sides[1].parameters[i].detach());
     return same;
   }
   double difference() const {
@@ -343,7 +344,8 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("grad_scaler: clip_and_step is the four calls: every bit where nothing is clipped, and where a step is skipped") {
+TEST_CASE(
+    "grad_scaler: clip_and_step is the four calls: every bit where nothing is clipped, and where a step is skipped") {
   at::set_num_threads(1);
   torch::manual_seed(8);
   std::mt19937 random(8);

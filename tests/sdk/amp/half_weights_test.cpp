@@ -473,7 +473,8 @@ TEST_CASE("half_weights: what makes no sense is refused") {
   auto state = one.weights.save();
   one.weights.load(state);
   CHECK_THROWS_WITH_AS(one.weights.load(State{}), doctest::Contains("compensation/weight"), Error);
-  CHECK_THROWS_WITH_AS(one.weights.load(State{}), doctest::Contains("written with another `level` or `rounding`"), Error);
+  CHECK_THROWS_WITH_AS(one.weights.load(State{}), doctest::Contains("written with another `level` or `rounding`"),
+                       Error);
   state.put("compensation/weight", torch::ones({4}, torch::kBFloat16));
   CHECK_THROWS_WITH_AS(one.weights.load(state), doctest::Contains("[4]"), Error);
   state.put("compensation/weight", torch::ones({3}, torch::kBFloat16));

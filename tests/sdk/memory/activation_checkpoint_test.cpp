@@ -41,8 +41,9 @@ struct Net final : torch::nn::Module {
     }
   }
   Tensor block(std::size_t i, const Tensor& x) {
-    return x + at::dropout(at::linear(at::gelu(at::linear(x, in[i]->weight, in[i]->bias)), out[i]->weight, out[i]->bias),
-                           0.2, is_training());
+    return x +
+           at::dropout(at::linear(at::gelu(at::linear(x, in[i]->weight, in[i]->bias)), out[i]->weight, out[i]->bias),
+                       0.2, is_training());
   }
   Tensor forward(Tensor x, int every, Keep keep = Keep::inputs) {
     for (std::size_t i = 0; i < in.size(); ++i) {
@@ -133,12 +134,15 @@ TEST_CASE("checkpoint: an input that is used several times in 16 bits has its gr
   torch::manual_seed(1);
   torch::nn::Linear layer(8, 8);
   const auto run = [&](bool again) {
-    return result_of(*layer, [&](const Tensor& x) {
-      const vernier::Autocast autocast(torch::kCPU, torch::kBFloat16);
-      const auto thrice = [&](const Tensor& y) { return at::matmul(at::matmul(y, y.t()), y); };
-      const auto input = at::linear(x, layer->weight, layer->bias).to(torch::kFloat32);
-      return again ? checkpoint(thrice, input) : thrice(input);
-    }, 8);
+    return result_of(
+        *layer,
+        [&](const Tensor& x) {
+          const vernier::Autocast autocast(torch::kCPU, torch::kBFloat16);
+          const auto thrice = [&](const Tensor& y) { return at::matmul(at::matmul(y, y.t()), y); };
+          const auto input = at::linear(x, layer->weight, layer->bias).to(torch::kFloat32);
+          return again ? checkpoint(thrice, input) : thrice(input);
+        },
+        8);
   };
   CHECK(run(true) == run(false));
 }
@@ -147,9 +151,8 @@ TEST_CASE("checkpoint: nested, and of many at once") {
   torch::manual_seed(1);
   Net net;
   const auto plain = result_of(net, [&](const Tensor& x) { return net.forward(x, 0); });
-  const auto nested = result_of(net, [&](const Tensor& x) {
-    return checkpoint([&](const Tensor& y) { return net.forward(y, 1); }, x);
-  });
+  const auto nested = result_of(
+      net, [&](const Tensor& x) { return checkpoint([&](const Tensor& y) { return net.forward(y, 1); }, x); });
   CHECK(nested == plain);
   Net deep(16, 200);
   const auto all = result_of(deep, [&](const Tensor& x) { return deep.forward(x, 0); });
@@ -215,34 +218,44 @@ struct Program final : torch::nn::Module {
   static Tensor apply(const Step& step, const Tensor& x) {
     const auto& [op, w, b, nested, keeps] = step;
     switch (op) {
-      case 0: return at::linear(x, w, b);
-      case 1: return at::matmul(x, w).add_(b);  // to a view with a version of its own
-      case 2: return at::linear(x.transpose(0, 1), w, b).transpose(0, 1);
-      case 3: return at::linear(x, w, b).relu_();
-      case 4: return at::gelu(at::linear(x, w));
-      case 5: return at::dropout(x, 0.3, true);
-      case 6: return attention(x, w, 0.0);
-      case 7: return at::dropout(attention(x, w, 0.3), 0.3, true);
-      case 8: return at::bmm(at::softmax(at::bmm(x, x.transpose(1, 2)), -1), x).mul_(b);
-      case 9: return at::cdist(x, w, 2.0, /*compute_mode=*/1);  // a product that its kernel changes in place
-      case 10: return at::conv1d(x.transpose(1, 2), w.unsqueeze(-1), b).transpose(1, 2);
-      default: return x + at::matmul(x.mean(0), w);
+      case 0:
+        return at::linear(x, w, b);
+      case 1:
+        return at::matmul(x, w).add_(b);  // to a view with a version of its own
+      case 2:
+        return at::linear(x.transpose(0, 1), w, b).transpose(0, 1);
+      case 3:
+        return at::linear(x, w, b).relu_();
+      case 4:
+        return at::gelu(at::linear(x, w));
+      case 5:
+        return at::dropout(x, 0.3, true);
+      case 6:
+        return attention(x, w, 0.0);
+      case 7:
+        return at::dropout(attention(x, w, 0.3), 0.3, true);
+      case 8:
+        return at::bmm(at::softmax(at::bmm(x, x.transpose(1, 2)), -1), x).mul_(b);
+      case 9:
+        return at::cdist(x, w, 2.0, /*compute_mode=*/1);  // a product that its kernel changes in place
+      case 10:
+        return at::conv1d(x.transpose(1, 2), w.unsqueeze(-1), b).transpose(1, 2);
+      default:
+        return x + at::matmul(x.mean(0), w);
     }
   }
 
   static Tensor attention(const Tensor& x, const Tensor& w, double dropout) {
     const auto heads = [&](const Tensor& y) { return y.view({y.size(0), y.size(1), 2, width / 2}).transpose(1, 2); };
-    const auto y = at::scaled_dot_product_attention(heads(at::linear(x, w)), heads(x.contiguous()), heads(x.contiguous()),
-                                                    {}, dropout, true);
+    const auto y = at::scaled_dot_product_attention(heads(at::linear(x, w)), heads(x.contiguous()),
+                                                    heads(x.contiguous()), {}, dropout, true);
     return y.transpose(1, 2).reshape(x.sizes());
   }
 
   // recomputed: steps that are checkpoints within one.
   Tensor forward(Tensor x, bool recomputed) const {
     for (const auto& step : steps) {
-      const auto one = [&step](const Tensor& y) {
-        return at::layer_norm(apply(step, y).to(torch::kFloat32), {width});
-      };
+      const auto one = [&step](const Tensor& y) { return at::layer_norm(apply(step, y).to(torch::kFloat32), {width}); };
       x = recomputed && step.nested ? checkpoint(step.keeps ? Keep::matmuls : Keep::inputs, one, x) : one(x);
     }
     return x;
@@ -327,8 +340,10 @@ TEST_CASE("checkpoint: a product that is handed on and changed there is computed
         return std::vector<Tensor>{y, at::gelu(y)};
       };
       auto results = keep ? checkpoint(*keep, function, input) : function(input);
-      if (keep) results[0].mul_(2);
-      else results[0] = results[0] * 2;
+      if (keep)
+        results[0].mul_(2);
+      else
+        results[0] = results[0] * 2;
       (results[0] * results[1]).sum().backward();
       return weight.grad();
     };
@@ -357,8 +372,10 @@ TEST_CASE("checkpoint: where the second call takes another way, the rest of it i
     int calls = 0;
     const auto function = [&](const Tensor& z) {
       auto y = at::linear(z, weight);
-      if (again && ++calls == 2) y = at::bmm(y.unsqueeze(0), weight.unsqueeze(0)).squeeze(0);
-      else y = at::mm(y, weight);
+      if (again && ++calls == 2)
+        y = at::bmm(y.unsqueeze(0), weight.unsqueeze(0)).squeeze(0);
+      else
+        y = at::mm(y, weight);
       return at::mm(at::mm(y, weight.t()).tanh(), weight);
     };
     (again ? checkpoint(Keep::matmuls, function, x) : function(x)).sum().backward();
@@ -367,7 +384,8 @@ TEST_CASE("checkpoint: where the second call takes another way, the rest of it i
   CHECK(torch::allclose(gradient(true), gradient(false), 1e-4, 1e-4));
 }
 
-TEST_CASE("checkpoint: exceptions of either call pass, and leave autocast, random numbers and interceptors as they were") {
+TEST_CASE(
+    "checkpoint: exceptions of either call pass, and leave autocast, random numbers and interceptors as they were") {
   int call = 0, throw_in = 1;
   auto layer = torch::nn::Linear(4, 4);
   vernier::Layers layers(*layer);

@@ -170,7 +170,9 @@ TEST_CASE("memory ledger: masters and their gradients are counted, those that ar
   auto other = torch::empty({0});
   bool late = false;
   SUBCASE("all there") {}
-  SUBCASE("one that is made on the way") { late = true; }
+  SUBCASE("one that is made on the way") {
+    late = true;
+  }
   MemoryLedger ledger(model, {master, bias, other});
   ledger.begin_forward();
   const auto loss = at::linear(torch::ones({5, 4}, torch::kBFloat16), low).sum() + bias.sum();

@@ -50,11 +50,16 @@ struct Theirs {
 
 // Any layout that is dense.
 torch::Tensor random_parameter(std::mt19937& random) {
-  const auto draw = [&](std::int64_t most) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(most)); };
+  const auto draw = [&](std::int64_t most) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
+  };
   switch (draw(4)) {
-    case 0: return at::randn({draw(40)});  // none at all, too
-    case 1: return at::randn({1 + draw(30000)});
-    case 2: return at::randn({1 + draw(90), 1 + draw(90)}).t();
+    case 0:
+      return at::randn({draw(40)});  // none at all, too
+    case 1:
+      return at::randn({1 + draw(30000)});
+    case 2:
+      return at::randn({1 + draw(90), 1 + draw(90)}).t();
     default:
       return at::randn({1 + draw(5), 1 + draw(9), 1 + draw(9), 1 + draw(9)}).contiguous(at::MemoryFormat::ChannelsLast);
   }
@@ -63,11 +68,16 @@ torch::Tensor random_parameter(std::mt19937& random) {
 torch::Tensor random_gradient(const torch::Tensor& like, std::mt19937& random) {
   auto gradient = at::randn_like(like);
   switch (random() % 6) {
-    case 0: return gradient.mul_(1e-6);
-    case 1: return gradient.mul_(1e-25);  // whose squares are denormal, or 0
-    case 2: return gradient.mul_(random() % 2 == 0 ? 1e12 : 1e22);  // whose squares are large, or inf
-    case 3: return gradient.masked_fill_(gradient.abs() < 0.5, 0);
-    default: return gradient;
+    case 0:
+      return gradient.mul_(1e-6);
+    case 1:
+      return gradient.mul_(1e-25);  // whose squares are denormal, or 0
+    case 2:
+      return gradient.mul_(random() % 2 == 0 ? 1e12 : 1e22);  // whose squares are large, or inf
+    case 3:
+      return gradient.masked_fill_(gradient.abs() < 0.5, 0);
+    default:
+      return gradient;
   }
 }
 

@@ -135,7 +135,8 @@ Parameters make_parameters() {
 void set_gradients(const Parameters& parameters, int step, double scale = 1) {
   torch::manual_seed(500 + step);
   for (const auto& parameter : parameters) {
-    parameter.mutable_grad() = (torch::randn(parameter.sizes()) * scale).as_strided(parameter.sizes(), parameter.strides());
+    parameter.mutable_grad() =
+        (torch::randn(parameter.sizes()) * scale).as_strided(parameter.sizes(), parameter.strides());
   }
 }
 
