@@ -10,6 +10,7 @@ unset VERNIER_PLUGIN_PATH
 vernier=$1 file=$2
 
 rows() {
+  # shellcheck disable=SC2016  # nothing is to expand in it
   "$vernier" plugins "$1" | sed -nE '
     s/.*: no options$/No options./p
     /^  [a-z]/ {
