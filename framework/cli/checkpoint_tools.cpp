@@ -1,6 +1,7 @@
 #include "checkpoint_tools.h"
 
 #include <fnmatch.h>
+#include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>

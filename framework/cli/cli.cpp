@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
 #include <vernier/error.h>

@@ -1,6 +1,7 @@
 #include "replay.h"
 
 #include <ATen/record_function.h>
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "weight_files.h"
 
+#include <torch/types.h>
 #include <vernier/error.h>
 
 namespace vernier {

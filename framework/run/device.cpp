@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 #include <vernier/plugin.h>

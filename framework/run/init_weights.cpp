@@ -1,5 +1,6 @@
 #include "init_weights.h"
 
+#include <torch/nn/module.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/plugin.h>

@@ -1,6 +1,7 @@
 #include "prepared.h"
 
 #include <ATen/Parallel.h>
+#include <torch/nn/module.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>

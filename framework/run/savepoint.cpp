@@ -1,6 +1,7 @@
 #include "savepoint.h"
 
 #include <ATen/Context.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <unordered_set>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/types.h>
 #include <vernier/plugin.h>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "snapshot_ring.h"
 
+#include <torch/types.h>
 #include <algorithm>
 
 namespace vernier {

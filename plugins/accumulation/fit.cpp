@@ -16,6 +16,7 @@
 //   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
 //   weight = "samples"       or "tokens"
 //   weight_column = -1, padding = -100
+#include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -114,7 +115,7 @@ class FitAccumulation final : public vernier::Accumulation {
     put("largest_batch", largest_batch_);
     put("is_settled", is_settled_ ? 1 : 0);
     put("has_trained_with_optimizer", has_trained_with_optimizer_ ? 1 : 0);
-    auto points = torch::empty({static_cast<std::int64_t>(points_.size()), 2}, torch::kInt64);
+    auto points = torch::empty({static_cast<std::int64_t>(points_.size()), 2}, torch::kLong);
     for (std::int64_t i = 0; const auto& [samples, bytes] : points_) {
       points[i][0] = samples;
       points[i++][1] = bytes;

@@ -20,7 +20,9 @@
 // gradient that comes back to the activation. A changed weight stays changed. A layer that is computed again in
 // backward (activation checkpointing) gets the fault again, so the result does not depend on what is kept.
 // Source: Megatron-LM's fault injector (megatron/core/rerun_state_machine.py). Here you choose the place.
+#include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <vernier/precision_rules.h>
 #include <vernier/sdk.h>
 

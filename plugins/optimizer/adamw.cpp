@@ -93,7 +93,7 @@ class AdamWPlugin final : public vernier::Optimizer {
   void refuse_small_eps(const vernier::Run& run) const {
     if (options_.eps >= 1e-5) return;
     for (const auto& parameter : run.parameters) {
-      if (parameter.master.scalar_type() != torch::kFloat16) continue;
+      if (parameter.master.scalar_type() != torch::kHalf) continue;
       throw vernier::Error(
           c10::str("optimizer/adamw: eps = ", options_.eps, " is too small for float16 weights (", parameter.name,
                    "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"),
@@ -103,7 +103,7 @@ class AdamWPlugin final : public vernier::Optimizer {
   void refuse_16_bits(const vernier::Run& run) const {
     if (state_ == "float32") return;
     for (const auto& parameter : run.parameters) {
-      if (parameter.master.scalar_type() == torch::kFloat32) continue;
+      if (parameter.master.scalar_type() == torch::kFloat) continue;
       throw vernier::Error(
           c10::str("optimizer/adamw: state = \"", state_, "\" is for float32 weights, and ", parameter.name, " is ",
                    parameter.master.scalar_type(), ": leave `state` out, or keep float32 weights"),

@@ -6,7 +6,7 @@
 
 class Fp16 final : public vernier::MixedPrecision {
  public:
-  explicit Fp16(vernier::Options& options) : MixedPrecision(options, torch::kFloat16) {}
+  explicit Fp16(vernier::Options& options) : MixedPrecision(options, torch::kHalf) {}
 };
 
 VERNIER_PLUGIN(Fp16, "fp16", "1.1.0")

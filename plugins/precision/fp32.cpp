@@ -6,7 +6,7 @@
 
 class Fp32 final : public vernier::MixedPrecision {
  public:
-  explicit Fp32(vernier::Options& options) : MixedPrecision(options, torch::kFloat32, Levels::float32) {}
+  explicit Fp32(vernier::Options& options) : MixedPrecision(options, torch::kFloat, Levels::float32) {}
 };
 
 VERNIER_PLUGIN(Fp32, "fp32", "1.1.0")

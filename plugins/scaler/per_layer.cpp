@@ -20,6 +20,7 @@
 #include <fnmatch.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/nn/module.h>
 #include <vernier/layers.h>
 
 #include <algorithm>

@@ -3,6 +3,8 @@
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+#include <ATen/ops/full.h>
+
 #include "scale_watch.h"
 
 class StaticScaler final : public vernier::Scaler {
@@ -16,7 +18,7 @@ class StaticScaler final : public vernier::Scaler {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { watch_.end_step(run, *this, value_); });
   }
   void prepare(vernier::Run& run) override {
-    scale_ = torch::full({}, value_, torch::dtype(torch::kFloat32).device(run.device));
+    scale_ = torch::full({}, value_, torch::dtype(torch::kFloat).device(run.device));
     watch_.start(run, value_);
   }
   torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }

@@ -14,6 +14,11 @@
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // It reads the gradients once more in each step, for the largest one. The host does not wait for the device.
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
 #include "scale_watch.h"
 
 #include <algorithm>
@@ -48,9 +53,9 @@ class StatisticalScaler final : public vernier::Scaler {
 
   void prepare(vernier::Run& run) override {
     const auto number = [&run](double value) {
-      return torch::full({}, value, torch::dtype(torch::kFloat64).device(run.device));
+      return torch::full({}, value, torch::dtype(torch::kDouble).device(run.device));
     };
-    scale_ = number(std::exp2(init_)).to(torch::kFloat32);
+    scale_ = number(std::exp2(init_)).to(torch::kFloat);
     exponent_ = number(init_);
     for (auto* value : {&mean_, &square_, &margin_, &good_}) *value = number(0);
     for (auto* value : {&weight_, &square_weight_}) *value = number(1);
@@ -61,7 +66,7 @@ class StatisticalScaler final : public vernier::Scaler {
 
   void unscale(vernier::Run& run) override {
     watch_.begin(run, scale_);
-    const auto largest = vernier::grad_norm(run.gradients(), HUGE_VAL).to(run.device, torch::kFloat64) / scale_;
+    const auto largest = vernier::grad_norm(run.gradients(), HUGE_VAL).to(run.device, torch::kDouble) / scale_;
     largest_ = largest_.defined() ? torch::maximum(largest_, largest) : largest;
     vernier::unscale(run, scale_);
   }
@@ -86,13 +91,13 @@ class StatisticalScaler final : public vernier::Scaler {
     const auto next = torch::where(floor.lt(exponent_), floor, grown).nan_to_num(0);
     const auto known = room.isfinite();
     exponent_ = torch::where(bad, lower, torch::where(known, next, exponent_)).clamp(least_, most_);
-    scale_ = exponent_.exp2().to(torch::kFloat32);
+    scale_ = exponent_.exp2().to(torch::kFloat);
     largest_.reset();
   }
 
   vernier::State save() const override {
     vernier::State state;
-    state.put("scale", scale_.to(torch::kFloat64));  // as numbers, without waiting for the device
+    state.put("scale", scale_.to(torch::kDouble));  // as numbers, without waiting for the device
     for (const auto& [name, value] : memory()) state.put(name, *value);
     watch_.save(state);
     return state;
@@ -100,7 +105,7 @@ class StatisticalScaler final : public vernier::Scaler {
   void load(const vernier::State& state) override {
     // Of another scaler there is only the scale.
     exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
-    scale_ = exponent_.exp2().to(torch::kFloat32);
+    scale_ = exponent_.exp2().to(torch::kFloat);
     for (const auto& [name, value] : memory()) value->fill_(state.real(name));
     watch_.load(state, scale_.item<double>());
   }

@@ -1,7 +1,16 @@
 // ema: the average itself; see ema.cpp.
 #include "average.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/_foreach_add_.h>
+#include <ATen/ops/_foreach_mul_.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -10,7 +19,7 @@ namespace ema {
 namespace {
 
 torch::ScalarType wide(torch::ScalarType dtype) {
-  return c10::elementSize(dtype) < 4 ? torch::kFloat32 : dtype;
+  return c10::elementSize(dtype) < 4 ? torch::kFloat : dtype;
 }
 
 }  // namespace
@@ -20,7 +29,7 @@ void Average::allocate(const std::vector<torch::Tensor>& like) {
   for (const auto& each : like) {
     tensors_.push_back(torch::zeros_like(each, each.options().dtype(wide(each.scalar_type())).requires_grad(false)));
   }
-  if (by_operators_) on_device_ = torch::zeros({}, torch::dtype(torch::kInt64).device(like.front().device()));
+  if (by_operators_) on_device_ = torch::zeros({}, torch::dtype(torch::kLong).device(like.front().device()));
 }
 
 // In place, tensor by tensor: on a CPU that is what LibTorch's _foreach_lerp_ does, with the same bits, and 16-bit
@@ -46,7 +55,7 @@ void Average::update(const std::vector<torch::Tensor>& with, const torch::Tensor
 // A factor on the device: 1 for the first update, 0 for one that is skipped. A few kernels for all tensors together,
 // which take the memory of one more average while they run.
 void Average::update_by_operators(const std::vector<torch::Tensor>& with, const torch::Tensor& skip_update) {
-  const auto n = on_device_.to(torch::kFloat64);
+  const auto n = on_device_.to(torch::kDouble);
   auto decay = torch::full_like(n, rule_.decay);
   if (rule_.warmup) decay = torch::minimum(decay, (n + 1) / (n + 10));
   const auto is_applied = skip_update.defined() ? skip_update.eq(0) : torch::ones_like(n, torch::kBool);
@@ -58,7 +67,7 @@ void Average::update_by_operators(const std::vector<torch::Tensor>& with, const 
 }
 
 torch::Tensor Average::updates() const {
-  return by_operators_ && on_device_.defined() ? on_device_ : torch::scalar_tensor(updates_, torch::kInt64);
+  return by_operators_ && on_device_.defined() ? on_device_ : torch::scalar_tensor(updates_, torch::kLong);
 }
 
 bool Average::is_empty() const {

@@ -15,6 +15,7 @@
 // A step computes the same bits when it runs again (docs/architecture.md), so nothing is traced until it is needed. The
 // idea is that of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005). Megatron-Core's
 // RerunStateMachine also runs a step again, to tell faults of the machine from those of the program.
+#include <torch/nn/module.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>

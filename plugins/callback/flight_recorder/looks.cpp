@@ -2,6 +2,7 @@
 #include "looks.h"
 
 #include <sys/stat.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -11,15 +11,15 @@
 namespace recovery {
 
 void Outliers::prepare(torch::Device device) {
-  values_ = at::zeros({2, window_}, torch::dtype(torch::kFloat64).device(device));
-  count_ = at::zeros({}, torch::dtype(torch::kInt64).device(device));
-  places_ = at::arange(window_, torch::dtype(torch::kInt64).device(device));
+  values_ = at::zeros({2, window_}, torch::dtype(torch::kDouble).device(device));
+  count_ = at::zeros({}, torch::dtype(torch::kLong).device(device));
+  places_ = at::arange(window_, torch::dtype(torch::kLong).device(device));
 }
 
 torch::Tensor Outliers::z_scores(const torch::Tensor& values) const {
   const torch::NoGradGuard no_grad;
   const auto needed = std::min(window_, std::max<std::int64_t>(20, window_ / 2));
-  const auto taken = (places_ < count_).to(torch::kFloat64);  // all 1 once the ring is full
+  const auto taken = (places_ < count_).to(torch::kDouble);  // all 1 once the ring is full
   const auto n = taken.sum();
   const auto mean = (values_ * taken).sum(1) / n;
   const auto variance = ((values_ - mean.unsqueeze(1)) * taken).square().sum(1) / (n - 1);
@@ -31,7 +31,7 @@ void Outliers::add(const torch::Tensor& values, const torch::Tensor& keep) {
   const torch::NoGradGuard no_grad;
   const auto place = (places_ == count_.remainder(window_)).logical_and(keep);
   values_ = at::where(place, values.unsqueeze(1), values_);
-  count_ = count_ + keep.to(torch::kInt64);
+  count_ = count_ + keep.to(torch::kLong);
 }
 
 vernier::State Outliers::save() const {

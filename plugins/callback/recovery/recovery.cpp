@@ -32,7 +32,14 @@
 // al. 2022, section 5.1), falling back follows Marian's --custom-fallbacks. Place it before clip_norm, because clipping
 // spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or stop:
 // then it learns of both one step late.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -232,7 +239,7 @@ class Recovery final : public vernier::Callback {
     if (!now_.is_scaled) is_bad = is_bad.logical_or(values[norm].isfinite().logical_not());
     if (non_finite_.empty()) is_bad = torch::zeros_like(is_bad);
     if (!spike_.empty()) is_bad = is_bad.logical_or((values.slice(0, z_loss) > z_score_).any());
-    veto(run, is_bad.to(torch::kFloat32));
+    veto(run, is_bad.to(torch::kFloat));
     now_.host = torch::empty(values.sizes(), torch::dtype(values.dtype()).pinned_memory(!run.device.is_cpu()));
     now_.host.copy_(values, /*non_blocking=*/true);
   }
@@ -242,7 +249,7 @@ class Recovery final : public vernier::Callback {
     const torch::NoGradGuard no_grad;
     Verdict verdict{
         .step = run.step, .batch = run.batches_drawn, .batches = run.batches, .is_scaled = run.found_inf.defined()};
-    const auto loss_value = run.loss.to(torch::kFloat64);
+    const auto loss_value = run.loss.to(torch::kDouble);
     auto values = torch::stack({loss_value, norm_of(run, loss_value)});
     if (spike_.empty()) {
       verdict.device = torch::cat({values, torch::full_like(values, std::nan(""))});
@@ -272,7 +279,7 @@ class Recovery final : public vernier::Callback {
   static void veto(Run& run, const torch::Tensor& flag) {
     run.skip_update = run.skip_update.defined() ? torch::maximum(run.skip_update, flag) : flag;
   }
-  static void veto(Run& run) { veto(run, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device))); }
+  static void veto(Run& run) { veto(run, torch::ones({}, torch::dtype(torch::kFloat).device(run.device))); }
 
   // At StepEnd, where the host knows a step only after the next one: the update of that step was skipped already.
   void act_late(Run& run) {

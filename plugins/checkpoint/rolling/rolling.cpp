@@ -20,6 +20,7 @@
 // the update of a step. It waits until the checkpoint is on the disk, and fails if it cannot be written. `latest` and
 // `best` are links. If a run resumes from a checkpoint before its newest, the later ones become
 // abandoned-step-00000200.
+#include <ATen/ops/tensor.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
@@ -166,8 +167,8 @@ class Rolling final : public vernier::Checkpoint {
       values.push_back(score);
     }
     State state;
-    state.put("scored_steps", torch::tensor(steps, torch::kInt64));
-    state.put("scores", torch::tensor(values, torch::kFloat64));
+    state.put("scored_steps", torch::tensor(steps, torch::kLong));
+    state.put("scores", torch::tensor(values, torch::kDouble));
     return state;
   }
 

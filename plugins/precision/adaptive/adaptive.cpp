@@ -22,6 +22,7 @@
 //
 // Times differ from run to run, and so may decisions. For a run that must repeat bit for bit, give adaptive.toml.
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/mixed_precision.h>
 

@@ -6,8 +6,8 @@
 // Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <functional>
 #include <type_traits>

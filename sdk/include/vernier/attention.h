@@ -1,8 +1,8 @@
 // Attention by matrix products, for cases in which this is faster than LibTorch's kernel.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <optional>
 

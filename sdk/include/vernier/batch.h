@@ -1,8 +1,8 @@
 // The data that one update trains on, or one micro-batch of it.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <optional>

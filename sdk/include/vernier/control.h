@@ -1,9 +1,9 @@
 // What a plugin may ask of the trainer: swap, rewind, rerun, roll back, fail. Main thread only.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/options.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <functional>

@@ -10,8 +10,8 @@
 // differentiable.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 

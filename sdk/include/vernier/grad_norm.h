@@ -1,8 +1,8 @@
 // Gradient norms that stay on their device. (LibTorch's clip_grad_norm_ ends in a host sync.)
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <vector>
 

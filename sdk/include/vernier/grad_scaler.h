@@ -7,10 +7,10 @@
 //   scaler.update();
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
 #include <vernier/optim.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <map>

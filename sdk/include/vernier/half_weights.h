@@ -8,9 +8,9 @@
 //   weights.commit(run);
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/run.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <functional>

@@ -12,18 +12,22 @@
 //   intercept.reset();  // before backward(), which would be intercepted too
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <torch/nn/module.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+namespace c10 {
+struct IValue;
+class OperatorHandle;
+}  // namespace c10
+
 namespace vernier {
 
-using Values = std::vector<c10::IValue>;
+using Values = std::vector<c10::IValue>;  // <ATen/core/ivalue.h>
 
 // The layers of a model: "h.0.mlp.c_fc.weight" is a weight of the layer "h.0.mlp.c_fc".
 class VERNIER_API Layers {

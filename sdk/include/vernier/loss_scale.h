@@ -8,10 +8,10 @@
 //   scale.update(found_inf);
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
 #include <vernier/error.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <string>

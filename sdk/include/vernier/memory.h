@@ -7,8 +7,8 @@
 //   }
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <exception>

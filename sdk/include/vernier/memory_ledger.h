@@ -10,9 +10,9 @@
 //   std::cout << vernier::memory_table({{"bytes", ledger.stop()}});
 #pragma once
 
-#include <torch/nn/module.h>
 #include <vernier/layers.h>
 #include <vernier/memory.h>
+#include <vernier/tensor.h>
 
 #include <memory>
 #include <string>

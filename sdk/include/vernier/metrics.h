@@ -1,8 +1,8 @@
 // What plugins report: metrics of a step, and notices of unusual events.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <optional>

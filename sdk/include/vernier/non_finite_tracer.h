@@ -8,9 +8,9 @@
 //   if (const auto origin = tracer.origin({{"loss", loss}})) std::cout << origin->text();
 #pragma once
 
-#include <torch/nn/module.h>
 #include <vernier/layers.h>
 #include <vernier/parameter.h>
+#include <vernier/tensor.h>
 #include <vernier/tensor_range.h>
 
 #include <memory>

@@ -9,9 +9,9 @@
 //   optimizer.zero_grad();
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/optim_options.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <memory>
 #include <vector>

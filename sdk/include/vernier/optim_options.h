@@ -1,8 +1,8 @@
 // The options of the optimizers in optim.h. Defaults are those of Python's torch.optim.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <vector>

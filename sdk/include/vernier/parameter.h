@@ -1,7 +1,7 @@
 // A trainable tensor of a run: the model's tensor and the optimizer's.
 #pragma once
 
-#include <torch/types.h>
+#include <vernier/tensor.h>
 
 #include <string>
 

@@ -11,8 +11,8 @@
 //   });
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/activation_checkpoint.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <functional>

@@ -1,12 +1,12 @@
 // What every plugin can see of a training run. The runner owns it; it changes on the main thread only.
 #pragma once
 
-#include <torch/nn/module.h>
 #include <vernier/amp_stats.h>
 #include <vernier/batch.h>
 #include <vernier/control.h>
 #include <vernier/metrics.h>
 #include <vernier/parameter.h>
+#include <vernier/tensor.h>
 
 #include <atomic>
 #include <memory>

@@ -1,9 +1,9 @@
 // The order in which a data set's samples are trained on, with a position that can be saved.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 

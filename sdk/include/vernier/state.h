@@ -1,8 +1,8 @@
 // What a plugin saves in a checkpoint: named tensors, with numbers and texts stored as tensors.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <map>

@@ -1,8 +1,8 @@
 // A summary of a tensor's values: their size, and how many are 0, inf or NaN.
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <string>

@@ -5,6 +5,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <torch/types.h>
 #include <vernier/attention.h>
 
 #include <cmath>

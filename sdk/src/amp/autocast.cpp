@@ -1,5 +1,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/autocast.h>
 #include <vernier/error.h>
 

@@ -3,6 +3,7 @@
 #include <ATen/cpu/Utils.h>
 #include <c10/util/StringUtil.h>
 #include <dlfcn.h>
+#include <torch/types.h>
 #include <vernier/hardware.h>
 
 #include "cpu.h"

@@ -1,4 +1,5 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/nn/module.h>
 #include <vernier/attention.h>
 #include <vernier/autocast.h>
 #include <vernier/error.h>

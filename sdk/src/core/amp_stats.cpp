@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <torch/types.h>
 #include <vernier/amp_stats.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/options.h>
 #include <vernier/sampler.h>

@@ -1,4 +1,5 @@
 #include <ATen/EmptyTensor.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/state.h>
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "huge_pages.h"
 
 #include <sys/mman.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <new>

@@ -3,6 +3,7 @@
 // with offsets from the end of the header. It may have "__metadata__", texts by name.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
+#include <torch/types.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>

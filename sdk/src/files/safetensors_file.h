@@ -1,6 +1,7 @@
 // The parts of reading and writing safetensors that checkpoint_folder.cpp uses one by one. All throw Error.
 #pragma once
 
+#include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>
 #include <vernier/safetensors.h>

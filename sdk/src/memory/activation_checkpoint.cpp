@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/types.h>
 #include <vernier/activation_checkpoint.h>
 #include <vernier/autocast.h>
 #include <vernier/error.h>

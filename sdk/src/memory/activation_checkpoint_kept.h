@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/types.h>
 #include <vernier/layers.h>
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/StringUtil.h>
 #include <sys/resource.h>
+#include <torch/types.h>
 #include <unistd.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>

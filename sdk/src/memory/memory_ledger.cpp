@@ -1,4 +1,5 @@
 #include <ATen/record_function.h>
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/memory_ledger.h>
 

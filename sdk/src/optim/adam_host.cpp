@@ -1,6 +1,7 @@
 #include "adam_host.h"
 
 #include <ATen/Version.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/non_finite_tracer.h>
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <torch/types.h>
 #include <vernier/non_finite_tracer.h>
 
 #include <map>
