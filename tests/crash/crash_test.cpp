@@ -271,11 +271,12 @@ Struck run_with(const Whole& whole, const TemporaryFolder& folder, const std::st
 // A fault at a call, the first of which is 1.
 using Strike = std::pair<Fault, int>;
 
-// Each fault at each step-th call; in the long form at all of them, in random order.
-std::vector<Strike> strikes(const std::vector<Fault>& faults, int calls, int step = 1) {
+// Each fault at each step-th call, each beginning at another one; in the long form at all of them, in random order.
+std::vector<Strike> strikes(const std::vector<Fault>& faults, int calls, int step) {
   std::vector<Strike> all;
-  for (const Fault fault : faults) {
-    for (int at = 1; at <= calls; at += is_long() ? 1 : step) all.emplace_back(fault, at);
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    const int first = is_long() ? 1 : 1 + static_cast<int>(i) % step;
+    for (int at = first; at <= calls; at += is_long() ? 1 : step) all.emplace_back(faults[i], at);
   }
   if (is_long()) {
     auto random = random_numbers(0);
@@ -292,7 +293,7 @@ void strike_everywhere(const Wholes& wholes, const std::string& below, const std
   int most = 0;
   for (const Whole& whole : wholes.runs) most = std::max(most, calls(whole));
   std::size_t tried = 0;
-  for (const auto& [fault, at] : strikes(faults, most)) {
+  for (const auto& [fault, at] : strikes(faults, most, static_cast<int>(faults.size()))) {
     // Where one fault strikes the first run, the next strikes the second.
     const auto turn = static_cast<std::size_t>(at) + tried++ / static_cast<std::size_t>(most);
     const Whole& whole = wholes.runs[run_in_turn(turn)];

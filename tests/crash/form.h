@@ -1,25 +1,16 @@
-// How much of what can go wrong a case tries: all of a short run, the same each time, or of a longer one what can be
-// tried in the minutes that VERNIER_CRASH_MINUTES gives to all cases together, in random order.
+// How much of what can go wrong a case tries. The short form tries the same part of a short run each time. The long
+// form tries, in random order, as much of a longer run as it can in its minutes.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
-// 0: the short form.
-inline double minutes() {
-  const char* given = std::getenv("VERNIER_CRASH_MINUTES");
-  return given != nullptr ? std::strtod(given, nullptr) : 0;
-}
-
-inline bool is_long() {
-  return minutes() > 0;
-}
+#include "long_form.h"
 
 // A random order is another one each time, and told with what fails.
 inline std::mt19937 random_numbers(unsigned usual) {
@@ -34,7 +25,7 @@ class Budget {
   ~Budget() { MESSAGE(tried_, " tried in ", std::round(minutes_since_begin() * 10) / 10, " minutes"); }
   bool has_more() {
     constexpr int cases = 8;
-    const bool more = !is_long() || tried_ == 0 || minutes_since_begin() < minutes() / cases;
+    const bool more = !is_long() || tried_ == 0 || minutes_since_begin() < long_minutes() / cases;
     tried_ += more ? 1 : 0;
     return more;
   }
