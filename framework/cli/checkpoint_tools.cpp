@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "core/printable.h"
 #include "output/log.h"
 #include "text.h"
 #include "weight_files.h"
@@ -174,7 +175,7 @@ int verify(const Words& paths) {
         std::cout << checkpoint << ": whole, " << tensors_of(manifest) << " tensors, " << size_of(manifest)
                   << std::endl;
       } catch (const Error& error) {
-        write_log(static_cast<int>(Level::error), "vernier", error.what());
+        write_log(static_cast<int>(Level::error), "vernier", message(error));
         status = std::max(status, static_cast<int>(error.kind()));
       }
     }
@@ -284,7 +285,7 @@ std::optional<torch::ScalarType> dtype_in(const po::variables_map& given) {
   for (const auto& [word, type] : known) {
     if (name == word) return type;
   }
-  refuse("--dtype is " + name + ", and must be float32, bfloat16 or float16");
+  refuse("--dtype is " + shortened(name) + ", and must be float32, bfloat16 or float16");
 }
 
 void refuse_what_is_there(const fs::path& path) {
@@ -319,7 +320,7 @@ int export_weights(const Words& words, const po::variables_map& given) {
   if (fs::path(target).extension() != ".safetensors") refuse(target + ": its name must end in .safetensors");
   const auto which = given.count("weights") != 0 ? given["weights"].as<std::string>() : "masters";
   if (which != "masters" && which != "model" && which != "average") {
-    refuse("--weights is " + which + ", and must be masters, model or average");
+    refuse("--weights is " + shortened(which) + ", and must be masters, model or average");
   }
   const auto dtype = dtype_in(given);
   refuse_what_is_there(target);
@@ -379,7 +380,7 @@ int run_checkpoint_tool(int argc, char** argv) {
   if (tool == "export") return export_weights(words, given);
   if (tool == "import") return import_weights(words, given);
   const auto near = nearest(tool, {"list", "verify", "show", "export", "import"});
-  refuse("checkpoint has no tool \"" + tool + "\"" +
+  refuse("checkpoint has no tool \"" + shortened(tool) + "\"" +
          (near.empty() ? "; see vernier checkpoint --help" : "; did you mean " + near + "?"));
 }
 

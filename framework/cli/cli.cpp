@@ -25,6 +25,7 @@
 #include <iostream>
 
 #include "checkpoint_tools.h"
+#include "core/printable.h"
 #include "dry_run.h"
 #include "low_memory.h"
 #include "output/log.h"
@@ -245,7 +246,7 @@ std::string quoted(const std::string& word) {
   if (!word.empty() && word.find_first_not_of(safe) == std::string::npos) return word;
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
+  return printable(text + "'");
 }
 
 // The command again, without --resume and the shorthands that are named.
@@ -267,7 +268,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   const Run& run = prepared.run;
   if (!prepared.wiring->swaps.empty()) std::cout << "at its end\n" << prepared.wiring->table();
   std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
-            << run.step - outcome.updates << " skipped; everything is in " << run.output << '\n';
+            << run.step - outcome.updates << " skipped; everything is in " << printable(run.output) << '\n';
   if (outcome.signal != 0) {
     std::cout << "resume with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
     return;
@@ -374,7 +375,8 @@ int train(const po::variables_map& given) {
   if (resumes && from.empty()) resume(*prepared, from, inexact);
   const std::string summary = run.output + "/summary.json";
   if (resumes && prepared->trainer.is_finished(run) && is_summary_of(summary, run)) {
-    std::cout << run.output << " has all its " << run.step << " steps; to train on, raise run.steps or run.epochs\n";
+    std::cout << printable(run.output) << " has all its " << run.step
+              << " steps; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
   if (resumes) warn_of_swaps(*prepared);
@@ -469,7 +471,7 @@ int run_verb(int argc, char** argv) {
   if (verb == "plugins") return plugins(given);
   if (verb == "replay") return replay(given);
   const auto near = nearest(verb, {"train", "check", "replay", "plugins", "checkpoint"});
-  refuse("there is no verb \"" + verb + "\"" +
+  refuse("there is no verb \"" + shortened(verb) + "\"" +
          (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
 }
 
@@ -477,13 +479,13 @@ int run_verb(int argc, char** argv) {
 
 int run_command_line(int argc, char** argv) {
   set_log_sink([](Level level, const std::string& who, const std::string& text) {
-    write_log(static_cast<int>(level), who, text);
+    write_log(static_cast<int>(level), who, printable(text, "\n\t"));
   });
   try {
     refuse_another_libtorch();
     return run_verb(argc, argv);
   } catch (const po::error& error) {
-    std::cerr << "vernier: " << error.what() << "; see vernier --help\n";
+    std::cerr << "vernier: " << message(error) << "; see vernier --help\n";
     return 2;
   } catch (...) {
     const auto [text, kind] = caught();

@@ -5,6 +5,7 @@
 
 #include <iostream>
 
+#include "core/printable.h"
 #include "wiring/wiring.h"
 
 namespace vernier {
@@ -31,7 +32,8 @@ void print_options(const std::string& id, const Options& options) {
 
 Options options_of(const Host& host, const std::string& id) {
   const auto slash = id.find('/');
-  if (slash == std::string::npos) refuse("`vernier plugins " + id + "`: write role/name, as in scaler/dynamic, or run");
+  if (slash == std::string::npos)
+    refuse("`vernier plugins " + shortened(id) + "`: write role/name, as in scaler/dynamic, or run");
   const std::string role = id.substr(0, slash), name = id.substr(slash + 1);
   Options options(id, {}, "");
   options.only_describe();
@@ -41,7 +43,7 @@ Options options_of(const Host& host, const std::string& id) {
       describe_as<Optimizer>(host, role, name, options) || describe_as<Checkpoint>(host, role, name, options) ||
       describe_as<Distributed>(host, role, name, options) || describe_as<Callback>(host, role, name, options) ||
       describe_as<Monitor>(host, role, name, options);
-  if (!known) refuse("there is no role \"" + role + "\"; `vernier plugins` lists all");
+  if (!known) refuse("there is no role \"" + shortened(role) + "\"; `vernier plugins` lists all");
   return options;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "core/printable.h"
+
 namespace vernier {
 
 namespace po = boost::program_options;
@@ -51,7 +53,7 @@ std::string value_of(const Shorthand& shorthand, const std::string& given) {
     all += (all.empty() ? "" : ", ") + word;
   }
   const auto near = nearest(given, words);
-  refuse("--" + std::string(shorthand.name) + " " + given + ": " +
+  refuse("--" + std::string(shorthand.name) + " " + shortened(given) + ": " +
          (near.empty() ? "it" : "did you mean " + near + "? It") + " takes " + all);
 }
 

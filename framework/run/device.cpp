@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/printable.h"
+
 namespace vernier {
 
 namespace {
@@ -42,27 +44,29 @@ c10::Device open_device(const std::string& wanted) {
   if (wanted == "cpu" || (wanted == "auto" && !has_nvidia_driver())) return c10::kCPU;
   const bool is_cuda = wanted == "auto" || wanted == "cuda" || wanted.starts_with("cuda:");
   if (!is_cuda)
-    refuse("is \"" + wanted + "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
+    refuse("is \"" + shortened(wanted) +
+           "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
   c10::Device device(c10::kCUDA, 0);
   if (wanted.starts_with("cuda:")) {
     try {
       device = c10::Device(wanted);
     } catch (const std::exception&) {
-      refuse("is \"" + wanted + "\", which is no device; the second GPU is cuda:1");
+      refuse("is \"" + shortened(wanted) + "\", which is no device; the second GPU is cuda:1");
     }
   }
   if (!has_nvidia_driver())
-    refuse("is \"" + wanted + "\", and there is no NVIDIA GPU or driver on this machine; use \"cpu\" or \"auto\"");
+    refuse("is \"" + shortened(wanted) +
+           "\", and there is no NVIDIA GPU or driver on this machine; use \"cpu\" or \"auto\"");
   if (const auto trouble = open_cuda_library(); !trouble.empty()) {
-    const std::string why = "is \"" + wanted + "\", and LibTorch's CUDA library cannot be opened (" + trouble +
-                            "); VERNIER_CUDA=1 ./vernier gets it whole";
+    const std::string why = "is \"" + shortened(wanted) + "\", and LibTorch's CUDA library cannot be opened (" +
+                            trouble + "); VERNIER_CUDA=1 ./vernier gets it whole";
     if (wanted != "auto") refuse(why);
     log(Level::warning, "device", "there is an NVIDIA driver, but `device` " + why + "; training on the CPU");
     return c10::kCPU;
   }
   if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() <= device.index()) {
     if (wanted == "auto") return c10::kCPU;
-    refuse("is \"" + wanted + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) +
+    refuse("is \"" + shortened(wanted) + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) +
            " usable GPUs");
   }
   at::accelerator::setDeviceIndex(device.index());

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "core/printable.h"
 #include "snapshot.h"
 
 namespace vernier {
@@ -33,7 +34,7 @@ std::pair<std::string, std::string> parts_of(const std::string& rule) {
   const auto stars = [](const std::string& text) { return std::count(text.begin(), text.end(), '*'); };
   const bool fits = stars(left) <= 1 && (right.empty() || stars(left) == stars(right));
   if (arrow == std::string::npos || left.empty() || !fits) {
-    refuse_init("init_rename = \"" + rule + "\": write \"old -> new\", with one * on each side or none");
+    refuse_init("init_rename = \"" + shortened(rule) + "\": write \"old -> new\", with one * on each side or none");
   }
   return {left, right};
 }

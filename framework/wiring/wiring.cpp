@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "core/printable.h"
 #include "files/json.h"
 
 namespace vernier {
@@ -86,15 +87,6 @@ OrderedJson options_read(const Options& options) {
   return read;
 }
 
-bool is_utf8(const std::string& text) {
-  try {
-    (void)nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 RunOptions::RunOptions(Options& options, const std::string& default_name)
@@ -124,10 +116,12 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
   if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");
   if (requeue && resume != "auto") options.refuse("requeue", "needs resume = \"auto\", or the job would start anew");
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
-    options.refuse("name", "must be a file name, and is \"" + name + "\"");
+    options.refuse("name", "must be a file name, and is \"" + shortened(name) + "\"");
   }
-  if (!is_utf8(name))
-    options.refuse("name", "must be UTF-8, for it stands in checkpoints; give one, or rename the file");
+  if (printable(name) != name) {
+    options.refuse("name", "must be UTF-8 without control characters, for it stands in checkpoints, and is \"" +
+                               shortened(name) + "\"; give one, or rename the file");
+  }
 }
 
 // `use` names the plugin, the rest are its options.
@@ -237,6 +231,7 @@ const Value& Wiring::table_of(const Plugin& plugin) const {
 }
 
 std::string Wiring::table() const {
+  constexpr std::size_t most = 400;  // bytes of an option
   std::ostringstream text;
   const auto all = plugins();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -247,7 +242,7 @@ std::string Wiring::table() const {
     name.resize(std::max<std::size_t>(name.size(), 12), ' ');
     text << "  " << role << name;
     for (const auto& option : options[i].declared()) {
-      if (option.value != option.fallback) text << ' ' << option.key << '=' << option.value;
+      if (option.value != option.fallback) text << ' ' << option.key << '=' << shortened(option.value, most);
     }
     text << '\n';
   }

@@ -32,6 +32,7 @@
 #include <numbers>
 #include <optional>
 
+#include "core/printable.h"
 #include "model.h"
 #include "sample.h"
 #include "text.h"
@@ -237,7 +238,7 @@ class Gpt final : public vernier::Task {
     // It has its own generator, so the same run writes the same sample, and the run's random numbers stay as they are.
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed + static_cast<std::uint64_t>(run.step));
     const auto text = gpt::continuation(*network_, sampling_, shape_.context, run.device, generator);
-    info("sample after step ", run.step, ":\n", gpt::printable(sampling_.prompt + text));
+    info("sample after step ", run.step, ":\n", vernier::printable(sampling_.prompt + text, "\n\t"));
   }
 
   std::vector<std::string> paths_;

@@ -1,4 +1,4 @@
-// Samples from the network, byte by byte, and the text that shows them.
+// Samples from the network, byte by byte.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,8 +21,5 @@ struct Sampling {
 // generator, which is on the CPU. Where the network's logits are not finite it ends early, and the text says so.
 std::string continuation(Network& network, const Sampling& sampling, std::int64_t context, torch::Device device,
                          at::Generator generator);
-
-// Makes bytes safe for a terminal: valid UTF-8, newlines and tabs stay, and all other bytes become \xNN.
-std::string printable(const std::string& bytes);
 
 }  // namespace gpt

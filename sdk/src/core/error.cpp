@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "printable.h"
+
 namespace vernier {
 
 Error::Error(const std::string& what, Kind kind) : std::runtime_error(what), kind_(kind) {}
@@ -17,7 +19,8 @@ std::string message(const std::exception& exception) {
     if (c != ' ' || (!line.empty() && line.back() != ' ')) line += c;
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line;
+  constexpr std::size_t most = 4000;  // whatever a plugin or a library quotes
+  return shortened(line, most);
 }
 
 Caught caught(Error::Kind otherwise) {

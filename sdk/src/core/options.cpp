@@ -5,6 +5,8 @@
 #include <charconv>
 #include <type_traits>
 
+#include "printable.h"
+
 namespace vernier {
 
 namespace {
@@ -157,7 +159,8 @@ Options::Options(std::string owner, Table table, std::string where)
 void Options::refuse(const char* key, const std::string& reason) const {
   const auto found = table_.find(key);
   const std::string& where = found == table_.end() ? where_ : found->second.where;
-  throw configuration_error((where.empty() ? "" : where + ": ") + owner_ + ": `" + key + "` " + reason);
+  throw configuration_error((where.empty() ? "" : where + ": ") + shortened(owner_, 400) + ": `" + shortened(key) +
+                            "` " + reason);
 }
 
 template <class T>
@@ -174,8 +177,8 @@ T Options::read(const char* key, const T& fallback, const char* meaning, Range r
   if constexpr (!std::is_same_v<T, bool>) {
     if (!all_within(value, range)) {
       const std::string wanted = show(range);  // empty where NaN is all that is refused
-      refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + show(value) + " (" + meaning +
-                      ")");
+      refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + shortened(show(value)) +
+                      " (" + meaning + ")");
     }
   }
   return value;
@@ -225,8 +228,8 @@ std::string Options::choose(const char* key, const char* fallback, std::initiali
   std::string chosen = read(key, std::string(fallback), meaning, {}, all.c_str());
   if (std::find(words.begin(), words.end(), chosen) == words.end()) {
     const std::string near = nearest(chosen, {words.begin(), words.end()});
-    refuse(key,
-           "is \"" + chosen + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") + " takes " + all);
+    refuse(key, "is \"" + shortened(chosen) + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") +
+                    " takes " + all);
   }
   return chosen;
 }
@@ -295,6 +298,8 @@ void Options::refuse_unread() const {
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& words) {
+  constexpr std::size_t longest = 100;  // the comparison takes the product of the lengths
+  if (word.size() > longest) return "";
   std::string best;
   std::size_t best_distance = word.size() / 3 + 1;
   for (const auto& other : words) {

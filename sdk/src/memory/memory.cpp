@@ -22,6 +22,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "core/printable.h"
 #include "files/memory_of_others.h"
 
 namespace vernier {
@@ -275,8 +276,9 @@ std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
     if (!(bytes >= 1) || !std::isfinite(number) || (unit == "%" && number > 100)) break;
     return static_cast<std::int64_t>(std::min(bytes, 0x1p62));
   }
-  throw Error("is \"" + text + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\", or bytes",
-              Error::Kind::configuration);
+  throw Error(
+      "is \"" + shortened(text) + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\", or bytes",
+      Error::Kind::configuration);
 }
 
 std::string memory_text(std::int64_t bytes) {

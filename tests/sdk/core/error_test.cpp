@@ -19,6 +19,14 @@ TEST_CASE("error: a message is one line") {
   CHECK(vernier::message(Error("whole")) == "whole");
 }
 
+TEST_CASE("error: a message is safe to print, and not endless") {
+  CHECK(vernier::message(Error("a\x1b[31m\xff")) == "a\\x1b[31m\\xff");
+  const auto long_one = vernier::message(Error("run.toml:3: " + std::string(1 << 20, 'x') + "; give a shorter one"));
+  CHECK(long_one.size() < 4000);
+  CHECK(long_one.starts_with("run.toml:3: xx"));
+  CHECK(long_one.ends_with("xx; give a shorter one"));
+}
+
 TEST_CASE("error: LibTorch's messages come without its backtrace") {
   try {
     torch::ones({2, 3}).mm(torch::ones({2, 3}));

@@ -143,6 +143,20 @@ TEST_CASE("options: a key that nobody read is refused, with the nearest that is 
                                                "plugins optimizer/toy` lists them"));
 }
 
+TEST_CASE("options: what is quoted in a refusal is short and printable") {
+  const std::string text = "\x1b[31m" + std::string(1 << 20, 'x');
+  Options options("scaler/toy", {{"word", written(1, text)}, {text, written(2, true)}}, "");
+  const auto chosen = thrown_by([&] { options.choose("word", "red", {"red", "blue"}, "m"); });
+  CHECK(chosen.text.starts_with("run.toml:1: scaler/toy: `word` is \"\\x1b[31mxxx"));
+  CHECK(chosen.text.ends_with("xxx\"; it takes red | blue"));
+  CHECK(chosen.text.size() < 300);
+  const auto unread = thrown_by([&] { options.refuse_unread(); });
+  CHECK(unread.text.starts_with("run.toml:2: scaler/toy: `\\x1b[31mxxx"));
+  CHECK(unread.text.size() < 300);
+  Options list("o", {{"list", Value{Array(100'000, Value{std::int64_t{-1}, ""}), ""}}}, "");
+  CHECK(thrown_by([&] { list.get("list", Integers{}, "m", vernier::at_least(0)); }).text.size() < 300);
+}
+
 TEST_CASE("options: what is read is declared, for people and for summary.json") {
   Options options = sample();
   options.get("rate", 1e-3, "step size", vernier::between(0, 1));
@@ -177,4 +191,5 @@ TEST_CASE("options: nearest counts insertions, deletions, substitutions and swap
     CHECK(vernier::nearest(word, words) == right);
   }
   CHECK(vernier::nearest("a", {}).empty());
+  CHECK(vernier::nearest(std::string(1 << 20, 'f'), words).empty());
 }

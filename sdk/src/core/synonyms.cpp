@@ -1,0 +1,108 @@
+#include "synonyms.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace vernier {
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+// Each line has words of one meaning. A word may stand in several lines.
+const std::vector<Words>& meanings() {
+  static const std::vector<Words> all = {
+      // precisions, their dtypes, and what is off
+      {"fp32", "float32", "float", "single", "32", "32_true", "f32", "no", "none", "off"},
+      {"fp16", "float16", "half", "16", "16_mixed", "16_true", "fp16_mixed", "f16"},
+      {"bf16", "bfloat16", "bfloat", "bf16_mixed", "bf16_true"},
+      {"fp8", "float8", "8", "fp8_mixed", "transformer_engine"},
+      {"8bit", "int8", "adam8bit", "adamw8bit"},
+      {"none", "no", "off", "false", "disabled"},
+      // tables
+      {"run", "train", "training", "trainer"},
+      {"task", "model", "data", "dataset"},
+      {"precision", "mixed_precision", "amp", "autocast", "dtype"},
+      {"scaler", "grad_scaler", "loss_scaler"},
+      {"accumulation", "gradient_accumulation", "grad_accumulation"},
+      {"optimizer", "optimiser", "optim"},
+      {"checkpoint", "checkpoints", "checkpointing", "saving"},
+      {"distributed", "ddp", "dist"},
+      {"callback", "callbacks"},
+      {"monitor", "monitors", "logger", "loggers", "logging"},
+      // plugins
+      {"adamw", "adam", "adamw_torch", "adamw_fused", "fused_adam"},
+      {"dynamic", "grad_scaler", "amp"},
+      {"clip_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "max_grad_norm"},
+      {"clip_value", "clip_grad_value"},
+      {"schedule", "scheduler", "lr_scheduler", "cosine", "linear"},
+      {"progress", "progress_bar", "tqdm"},
+      {"gpt", "gpt2", "nanogpt", "transformer"},
+      {"images", "image", "mnist", "cnn"},
+      // options and flags
+      {"steps", "max_steps", "num_steps", "total_steps", "train_steps", "iterations", "iters", "max_iters"},
+      {"epochs", "num_epochs", "max_epochs", "num_train_epochs"},
+      {"validate_every", "eval_every", "eval_steps", "eval_interval", "val_check_interval"},
+      {"every", "interval", "save_every", "save_steps", "log_every", "log_interval", "logging_steps"},
+      {"seed", "random_seed", "manual_seed"},
+      {"threads", "num_threads", "n_threads"},
+      {"output", "output_dir", "out_dir", "save_dir", "log_dir"},
+      {"device", "accelerator"},
+      {"init_from", "pretrained", "weights", "load_from", "init_checkpoint"},
+      {"resume", "resume_from", "resume_from_checkpoint", "continue"},
+      {"data", "dataset", "data_dir", "data_path", "files"},
+      {"batch_size", "bs", "batch", "train_batch_size", "per_device_train_batch_size"},
+      {"micro_batches", "grad_accum_steps", "gradient_accumulation_steps", "accumulate_grad_batches",
+       "accumulation_steps", "grad_accum"},
+      {"micro_batch_size", "microbatch_size", "mbs"},
+      {"recompute", "grad_ckpt", "gradient_checkpointing", "activation_checkpointing", "grad_checkpointing"},
+      {"learning_rate", "lr", "base_lr", "max_lr", "step_size"},
+      {"weight_decay", "wd", "l2"},
+      {"eps", "epsilon", "adam_epsilon"},
+      {"beta1", "betas", "beta_1", "adam_beta1"},
+      {"beta2", "beta_2", "adam_beta2"},
+      {"max_norm", "max_grad_norm", "clip_grad_norm", "gradient_clip_val", "grad_clip", "clip"},
+      {"warmup_steps", "warmup", "num_warmup_steps", "warmup_iters"},
+      {"final_factor", "min_lr", "min_lr_ratio"},
+      {"decay", "ema_decay"},
+      {"keep_last", "keep", "save_total_limit", "max_to_keep", "save_top_k"},
+      {"init_scale", "initial_scale", "grad_scaler_init", "loss_scale"},
+      {"growth_interval", "grad_scaler_growth_interval", "scale_window", "loss_scale_window"},
+      {"backoff_factor", "grad_scaler_backoff"},
+      {"level", "amp_opt_level", "opt_level"},
+      {"context", "block_size", "context_length", "seq_len", "sequence_length", "max_length"},
+      {"layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers"},
+      {"heads", "n_head", "n_heads", "num_heads", "num_attention_heads"},
+      {"width", "n_embd", "d_model", "hidden_size", "embed_dim"},
+      {"plugin_path", "plugin_dir"},
+      {"debug", "verbose"},
+      {"quiet", "silent"}};
+  return all;
+}
+
+std::string plain(std::string word) {
+  for (char& c : word) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return word;
+}
+
+bool has(const Words& words, const std::string& word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+}  // namespace
+
+std::string synonym(const std::string& word, const std::vector<std::string>& words) {
+  const auto wanted = plain(word);
+  for (const auto& other : words) {
+    if (plain(other) == wanted) return other;
+  }
+  for (const auto& meaning : meanings()) {
+    if (!has(meaning, wanted)) continue;
+    for (const auto& other : words) {
+      if (has(meaning, plain(other))) return other;
+    }
+  }
+  return "";
+}
+
+}  // namespace vernier

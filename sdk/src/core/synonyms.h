@@ -1,0 +1,15 @@
+// Words that other trainers use for what Vernier calls otherwise: "lr" for "learning_rate".
+#pragma once
+
+#include <vernier/abi.h>
+
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// Returns the first of `words` that means the same as `word`, or "". Hyphens are underscores here, and capitals small
+// letters. For hints in messages only.
+VERNIER_API std::string synonym(const std::string& word, const std::vector<std::string>& words);
+
+}  // namespace vernier
