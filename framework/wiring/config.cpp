@@ -7,9 +7,31 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/data_file.h"
+#include "core/printable.h"
+#include "toml_depth.h"
+
 namespace vernier {
 
 namespace {
+
+constexpr std::size_t longest_toml = 1 << 20;  // bytes
+
+[[noreturn]] void refuse_depth(const std::string& where) {
+  refuse(where + ": tables and lists are in each other deeper than " + std::to_string(deepest_toml) +
+         " levels; no option needs that");
+}
+
+// toml++ takes a text apart by recursion, so what is too deep must not get there.
+toml::table parse(const std::string& text, const std::string& file) {
+  if (const int line = line_too_deep(text); line > 0) refuse_depth(file + ":" + std::to_string(line));
+  return toml::parse(text, file);
+}
+
+void refuse_nul(const std::string& text, const std::string& where) {
+  if (text.find('\0') == std::string::npos) return;
+  refuse(where + ": the text \"" + shortened(text) + "\" has a NUL character (\\u0000), which none may have");
+}
 
 std::string line_of(const std::string& file, const toml::node& node) {
   return file + ":" + std::to_string(node.source().begin.line);
@@ -21,6 +43,7 @@ Value convert(const toml::node& node, const std::string& file, const std::string
   if (const auto* table = node.as_table()) {
     Table converted;
     for (const auto& [key, child] : *table) {
+      refuse_nul(std::string(key.str()), value.where);
       auto& entry = converted[std::string(key.str())] = convert(child, file, fixed_where);
       // toml++ dates a value from its own position; the key's line is what a person looks for.
       if (fixed_where.empty() && !child.is_array_of_tables() && !child.is_table()) {
@@ -39,6 +62,7 @@ Value convert(const toml::node& node, const std::string& file, const std::string
   } else if (const auto* real = node.as_floating_point()) {
     value.data = real->get();
   } else if (const auto* text = node.as_string()) {
+    refuse_nul(text->get(), value.where);
     value.data = text->get();
   } else {
     refuse(value.where + ": dates and times are not used here; write a number or a string");
@@ -104,11 +128,24 @@ Value parse_file(const std::string& file) {
     refuse(file + ": is a folder, not a TOML file; to resume a run, add --resume=" + file + " to its own files");
   }
   try {
-    return convert(toml::parse_file(file), file, "");
+    return convert(parse(read_data_file(file, longest_toml), file), file, "");
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     const std::string description(error.description());
     refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + description);
+  }
+}
+
+// The value of a --set: TOML, or else a string.
+Value parse_value(const std::string& text, const std::string& where) {
+  const auto first = text.find_first_not_of(" \t");
+  // Only these can nest. The dots of a path are none of it.
+  const bool may_nest = first != std::string::npos && (text[first] == '[' || text[first] == '{');
+  if ((may_nest || text.find('\n') != std::string::npos) && line_too_deep("value = " + text) > 0) refuse_depth(where);
+  try {
+    return convert(*toml::parse("value = " + text).get("value"), "", where);
+  } catch (const toml::parse_error&) {
+    return {text, where};
   }
 }
 
@@ -118,15 +155,15 @@ Value parse_set(const std::string& set) {
   const bool has_empty_part =
       key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
   if (equals == std::string::npos || equals == 0 || has_empty_part) {
-    refuse("--set " + set + ": write --set key=value, as --set run.steps=100");
+    refuse("--set " + shortened(set) + ": write --set key=value, as --set run.steps=100");
   }
-  const std::string text = set.substr(equals + 1);
-  Value value;
-  try {
-    value = convert(*toml::parse("value = " + text).get("value"), "", "--set " + key);
-  } catch (const toml::parse_error&) {
-    value = {text, "--set " + key};
+  const std::string where = "--set " + shortened(key);
+  if (std::ranges::count(key, '.') >= deepest_toml) refuse_depth(where);
+  if (set.size() > longest_toml) {
+    refuse(where + ": has " + std::to_string(set.size()) + " bytes; at most " + std::to_string(longest_toml) +
+           " are read");
   }
+  Value value = parse_value(set.substr(equals + 1), where);
   // From the innermost key outwards: a.b.c = v becomes {a: {b: {c: v}}}.
   std::vector<std::string> keys;
   std::stringstream parts(key);
@@ -136,12 +173,12 @@ Value parse_set(const std::string& set) {
     const auto depth = keys.rend() - part;  // 1 for the outermost
     if (is_list && depth == 2) {
       if (!std::holds_alternative<Table>(value.data)) {
-        refuse("--set " + key + ": name the option too, as --set " + key + ".max_norm=1.0");
+        refuse(where + ": name the option too, as " + where + ".max_norm=1.0");
       }
       std::get<Table>(value.data)["use"] = {*part, value.where};
-      value = {Array{std::move(value)}, "--set " + key};
+      value = {Array{std::move(value)}, where};
     } else {
-      value = {Table{{*part, std::move(value)}}, "--set " + key};
+      value = {Table{{*part, std::move(value)}}, where};
     }
   }
   return value;
@@ -198,7 +235,7 @@ Table with_sets(Table table, const std::vector<std::string>& sets) {
 }
 
 Table parse_toml(const std::string& text, const std::string& where) {
-  return std::get<Table>(convert(toml::parse(text), "", where).data);
+  return std::get<Table>(convert(parse(text, where), "", where).data);
 }
 
 std::string to_toml(const Table& config) {

@@ -10,7 +10,8 @@ namespace vernier {
 
 // Merges the files from left to right, then --set. Later values win. A role's table is replaced if its `use` changes,
 // since its options belong to the old plugin. [[callback]] and [[monitor]] entries are matched by `use`; new ones are
-// appended. Throws Error::Kind::configuration with file:line.
+// appended. Throws Error::Kind::configuration with file:line, also for a file over 1 MiB and for tables in each other
+// deeper than deepest_toml.
 //   sets: "run.steps=100", 'task.data=["a", "b"]', "callback.clip_norm.max_norm=0.5"; other texts are strings
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
 

@@ -101,6 +101,8 @@ Descriptor read_descriptor(const fs::path& file) {
   const std::string name = file.string();
   std::error_code none;
   if (!fs::is_regular_file(file, none)) refuse_library(name + ": there is no such file");
+  constexpr std::uintmax_t largest = 1 << 30;  // all of it is read
+  if (fs::file_size(file, none) > largest) refuse_library(name + ": has more than 1 GiB, as no plugin has");
   const Bytes bytes(file);
   std::uint64_t offset = 0;
   Descriptor plugin;

@@ -12,6 +12,7 @@
 // recompute_budget = "" recomputes only as many blocks as are needed to keep all activations of a micro-batch below it:
 //                       "60MB", or "50%" of what they are otherwise. The first micro-batch is measured
 //                       (vernier/recompute_budget.h)
+// max_bytes = 4000000000  the most bytes of all files together; more are refused before they are read
 // order = "shuffled"    of the windows in an epoch, or "sequential"
 // validation = 0.1      share of the windows that is held out; 0: none
 // validation_batches = 20  batches of at most 32 windows in a validation, spread over all that are held out; 0: all
@@ -100,6 +101,8 @@ class Gpt final : public vernier::Task {
  public:
   explicit Gpt(Options& options)
       : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
+        max_bytes_(options.get("max_bytes", 4'000'000'000, "the most bytes of all files together; more are refused",
+                               vernier::at_least(1))),
         batch_size_(options.get("batch_size", 8, "windows of an update", between(1, 1e9))),
         shape_(read_shape(options)),
         recompute_budget_(read_budget(options, shape_)),
@@ -188,7 +191,7 @@ class Gpt final : public vernier::Task {
   }
 
   void read_data() {
-    const auto text = gpt::read_text(paths_);
+    const auto text = gpt::read_text(paths_, max_bytes_);
     checksum_ = text.checksum;
     windows_ = gpt::Windows(text.bytes, shape_.context);
     std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
@@ -242,7 +245,7 @@ class Gpt final : public vernier::Task {
   }
 
   std::vector<std::string> paths_;
-  std::int64_t batch_size_;
+  std::int64_t max_bytes_, batch_size_;
   gpt::Shape shape_;
   std::string recompute_budget_;
   vernier::Sampler::Order order_;

@@ -5,12 +5,12 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
+
+#include "core/data_file.h"
 
 namespace gpt {
 
@@ -42,25 +42,36 @@ std::vector<fs::path> files_below(const fs::path& folder) {
   return files;
 }
 
-void append(std::string& text, const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(path, "cannot be opened: " + std::string(std::strerror(errno)));
-  std::vector<char> buffer(1 << 16);
-  do {
-    file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    text.append(buffer.data(), static_cast<std::size_t>(file.gcount()));
-  } while (file);
-  if (file.bad()) fail(path, "cannot be read");
-}
+// Reads files behind each other.
+class Reader {
+ public:
+  explicit Reader(std::int64_t max_bytes) : most_(static_cast<std::uint64_t>(max_bytes)) {}
 
-// Removes what it appended if that is not text.
-bool append_if_text(std::string& text, const fs::path& path) {
-  const auto before = text.size();
-  append(text, path);
-  if (text.find('\0', before) == std::string::npos) return true;
-  text.resize(before);
-  return false;
-}
+  // Appends a file. Where only text is wanted, it stops at a NUL byte, removes what it appended, and returns false.
+  bool append(const fs::path& path, bool only_text) {
+    vernier::DataFile file(path.string());
+    const auto before = text.size();
+    std::vector<char> buffer(1 << 16);
+    while (const auto count = file.read(buffer.data(), buffer.size())) {
+      if (only_text && std::memchr(buffer.data(), 0, count) != nullptr) {
+        text.resize(before);
+        return false;
+      }
+      const auto all = std::max<std::uint64_t>(before + file.size(), text.size() + count);
+      if (all > most_) {
+        fail(path, "makes it " + std::to_string(all) + " bytes, and max_bytes is " + std::to_string(most_) +
+                       "; give less text, or raise max_bytes if the memory has room for it");
+      }
+      text.append(buffer.data(), count);
+    }
+    return true;
+  }
+
+  std::string text;
+
+ private:
+  std::uint64_t most_;
+};
 
 torch::Tensor as_tensor(std::string text) {
   auto owner = std::make_shared<std::string>(std::move(text));
@@ -70,23 +81,23 @@ torch::Tensor as_tensor(std::string text) {
 
 }  // namespace
 
-Text read_text(const std::vector<std::string>& paths) {
+Text read_text(const std::vector<std::string>& paths, std::int64_t max_bytes) {
   Text result;
-  std::string text;
+  Reader reader(max_bytes);
   for (const fs::path path : paths) {
     std::error_code error;
     if (fs::is_directory(path, error)) {
-      for (const auto& file : files_below(path)) ++(append_if_text(text, file) ? result.files : result.skipped);
+      for (const auto& file : files_below(path)) ++(reader.append(file, true) ? result.files : result.skipped);
     } else if (fs::is_regular_file(path, error)) {
-      append(text, path);
+      reader.append(path, false);
       ++result.files;
     } else {
       fail(path, fs::exists(path, error) ? "is neither a file nor a folder"
                                          : "does not exist; paths are relative to the working folder");
     }
   }
-  result.checksum = vernier::checksum_of(text);
-  result.bytes = as_tensor(std::move(text));
+  result.checksum = vernier::checksum_of(reader.text);
+  result.bytes = as_tensor(std::move(reader.text));
   return result;
 }
 

@@ -20,8 +20,8 @@ struct Text {
 
 // Reads files as they are, and all files below folders in sorted order. In folders it leaves out names that begin with
 // a dot, folders that are symbolic links, and files that hold a NUL byte, which text does not. Throws Error naming the
-// path.
-Text read_text(const std::vector<std::string>& paths);
+// path, also where the bytes would be more than max_bytes.
+Text read_text(const std::vector<std::string>& paths, std::int64_t max_bytes);
 
 // Window i predicts the bytes i * context + 1 … (i + 1) * context, each from those before it in the window. So every
 // byte is predicted in exactly one window, except the first byte and those of a last part that is shorter than a

@@ -8,5 +8,6 @@
 #include <string>
 
 // The unsigned bytes of an IDX file with so many dimensions, packed by gzip or not. Throws Error naming the file where
-// it is anything else: another type, too few bytes or too many, a damaged gzip stream.
-torch::Tensor read_idx(const std::string& path, std::int64_t dimensions);
+// it is anything else: no regular file, another type, too few bytes or too many, a damaged gzip stream. Elements of
+// more than max_bytes bytes are refused before they are read.
+torch::Tensor read_idx(const std::string& path, std::int64_t dimensions, std::int64_t max_bytes);

@@ -7,6 +7,7 @@
 // batch_size = 64
 // channels = 16         of the first convolution; the second has twice as many
 // order = "shuffled"    of the images in an epoch, or "sequential"
+// max_bytes = 4000000000  the most bytes of a file's elements, unpacked; a file with more is refused before it is read
 //
 // Batch normalization (Ioffe and Szegedy 2015) takes its statistics over a micro-batch. So accumulation, which is exact
 // elsewhere, gives slightly different numbers here.
@@ -22,6 +23,7 @@
 
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "idx.h"
 
@@ -78,10 +80,11 @@ class Network final : public torch::nn::Module {
 };
 
 struct Data {
-  torch::Tensor images, labels;  // uint8 [n, height, width], int64 [n]
+  torch::Tensor images, labels;  // uint8 [n, height, width], uint8 [n]
   std::int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
   Batch take(const torch::Tensor& numbers) const {
-    return {{images.index_select(0, numbers), labels.index_select(0, numbers)}, numbers.numel(), 0};
+    auto classes = labels.index_select(0, numbers).to(torch::kInt64);
+    return {{images.index_select(0, numbers), std::move(classes)}, numbers.numel(), 0};
   }
 };
 
@@ -96,7 +99,9 @@ class Images final : public vernier::Task {
         batch_size_(options.get("batch_size", 64, "images of an update", between(1, 1e9))),
         channels_(
             options.get("channels", 16, "of the first convolution; the second has twice as many", between(1, 65536))),
-        order_(vernier::read_order(options, "of the images in an epoch")) {
+        order_(vernier::read_order(options, "of the images in an epoch")),
+        max_bytes_(options.get("max_bytes", 4'000'000'000, "the most bytes of a file, unpacked; more are refused",
+                               vernier::at_least(1))) {
     if (held_out_images_.empty() != held_out_labels_.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");
     }
@@ -145,7 +150,7 @@ class Images final : public vernier::Task {
   }
 
   Data read(const std::string& images, const std::string& labels) const {
-    Data data{read_idx(images, 3), read_idx(labels, 1).to(torch::kInt64)};
+    Data data{read_idx(images, 3, max_bytes_), read_idx(labels, 1, max_bytes_)};
     if (data.images.size(0) != data.count()) {
       refuse(c10::str("'", images, "' has ", data.images.size(0), " images, '", labels, "' ", data.count(), " labels"));
     }
@@ -171,6 +176,7 @@ class Images final : public vernier::Task {
   std::string images_, labels_, held_out_images_, held_out_labels_;
   std::int64_t classes_, batch_size_, channels_;
   vernier::Sampler::Order order_;
+  std::int64_t max_bytes_;
 
   Data training_, held_out_;
   std::optional<vernier::Sampler> sampler_;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <vernier/checkpoint_folder.h>
 
 #include <algorithm>
@@ -188,6 +189,7 @@ TEST_CASE("cli: bad calls end in one line") {
   };
   Place place;
   place.folder.write("empty.toml", "");
+  REQUIRE(::mkfifo(place.at("pipe.toml").c_str(), 0600) == 0);
   for (const auto& call : calls) {
     CAPTURE(call.says);
     CHECK(place.call(call.arguments) == 2);

@@ -1,6 +1,7 @@
 #include "run/init_weights.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
@@ -88,6 +89,9 @@ TEST_CASE("init_weights: nothing that fits, another shape, and what is no file a
   CHECK(fixture.is_untouched());
   fixture.file = fixture.folder / "none";
   CHECK(fixture.init() == refusal(fixture.file + ": cannot be opened: No such file or directory"));
+  fixture.file = fixture.folder / "pipe";
+  REQUIRE(::mkfifo(fixture.file.c_str(), 0600) == 0);
+  CHECK(fixture.init() == refusal(fixture.file + ": is not a regular file"));  // and is not waited for
   fixture.file = "";
   CHECK(fixture.init({"a -> b"}) == refusal("init_rename needs a file to rename the tensors of"));
 }

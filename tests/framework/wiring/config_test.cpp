@@ -1,9 +1,11 @@
 #include "wiring/config.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "temporary_folder.h"
 #include "thrown.h"
+#include "wiring/toml_depth.h"
 
 using vernier::Array;
 using vernier::Table;
@@ -173,6 +175,91 @@ TEST_CASE("config: a file that is not there, or is a folder, is refused") {
     CHECK(thrown.kind == 2);
     CHECK(thrown.text.starts_with(path + ":"));
   }
+}
+
+namespace {
+
+// The same text so many times, with something between.
+std::string repeated(int times, const std::string& text, const std::string& between = "") {
+  std::string all = text;
+  for (int i = 1; i < times; ++i) all += between + text;
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("config: what nests deeper than 64 levels is refused with its line, however it is written") {
+  const std::string tail = ": tables and lists are in each other deeper than 64 levels; no option needs that";
+  const std::vector<std::string> deep = {
+      "a = 1\n" + repeated(40'000, "a", ".") + " = 1\n",
+      "a = 1\n[" + repeated(40'000, "a", " . ") + "]\n",
+      "a = 1\n[[" + repeated(65, "'a.b'", ".") + "]]\n",
+      "a = 1\nb = " + repeated(65, "[") + repeated(65, "]") + "\n",
+      "a = 1\nb = " + repeated(40, "{a.b = ") + "1" + repeated(40, "}") + "\n",
+      "\n[" + repeated(40, "a", ".") + "]\n" + repeated(40, "a", ".") + " = 1",
+      "a = '''\n''' # \"\n" + repeated(70, "\"\\\"\"", ".") + " = 1\n",
+  };
+  for (const auto& text : deep) {
+    CAPTURE(text.substr(0, 100));
+    const auto thrown = refusal(text);
+    CHECK(thrown.kind == 2);
+    CHECK((thrown.text == "FILE:2" + tail || thrown.text == "FILE:3" + tail));
+  }
+  const std::string dots = repeated(100, "a", ".");
+  const std::vector<std::string> flat = {
+      repeated(64, "a", ".") + " = 1\n",
+      "a = " + repeated(63, "[") + repeated(63, "]"),
+      "a = '" + dots + "' # " + dots + "\n",
+      "a = \"\"\"\n\\\"\"\"" + dots + "\n\"\"\"\"\n",
+      "a = '''" + dots + "'''\n",
+      "a = [" + repeated(1000, "1.5", ", ") + "]\n",
+      repeated(100, "a.b.c = 1.5\n[x.y]\n"),
+      "a = {" + repeated(100, "b.c = {d = 1.5}", ", ") + "}\n",
+  };
+  for (const auto& text : flat) {
+    CAPTURE(text.substr(0, 100));
+    CHECK(vernier::line_too_deep(text) == 0);
+  }
+}
+
+TEST_CASE("config: --set is as deep and as long as a file may be") {
+  const std::string tail = ": tables and lists are in each other deeper than 64 levels; no option needs that";
+  const auto key = thrown_by([] { merged({}, {repeated(40'000, "a", ".") + "=1"}); });
+  CHECK(key.kind == 2);
+  CHECK(key.text.ends_with(tail));
+  CHECK(key.text.size() < 300);
+  for (const std::string& value : {repeated(1000, "[") + repeated(1000, "]"), "{" + repeated(40'000, "a", ".") + "=1}",
+                                   "1\n" + repeated(40'000, "a", ".") + "=1"}) {
+    CHECK(thrown_by([&] { merged({}, {"task.x=" + value}); }) == configuration("--set task.x" + tail));
+  }
+  const auto path = repeated(100, "..", "/");
+  CHECK(merged({}, {"task.data=" + path}) == "{task={data=\"" + path + "\"}}");
+  CHECK(thrown_by([] { merged({}, {"a.b=" + std::string(1 << 20, 'x')}); }) ==
+        configuration("--set a.b: has 1048580 bytes; at most 1048576 are read"));
+}
+
+TEST_CASE("config: a file that is no regular one, or longer than 1 MiB, is refused") {
+  const TemporaryFolder folder;
+  const auto pipe = folder / "pipe.toml", large = folder.write("large.toml", "");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::filesystem::resize_file(large, std::uintmax_t{1} << 40);
+  CHECK(thrown_by([&] { vernier::load_config({pipe}, {}); }) ==
+        configuration("'" + pipe + "' cannot be read: it is a pipe; name a regular file"));
+  CHECK(thrown_by([&] { vernier::load_config({"/dev/zero"}, {}); }).kind == 2);
+  CHECK(thrown_by([&] { vernier::load_config({large}, {}); }) ==
+        configuration("'" + large + "' has 1099511627776 bytes; at most 1048576 are read"));
+}
+
+TEST_CASE("config: a NUL character is refused, and what is quoted is short and printable") {
+  const std::string tail = " has a NUL character (\\u0000), which none may have";
+  CHECK(refusal("a = 1\nb = \"x\\u0000y\"\n") == configuration("FILE:2: the text \"x\\x00y\"" + tail));
+  CHECK(refusal("[run]\n\"x\\u0000y\" = 1\n") == configuration("FILE:1: the text \"x\\x00y\"" + tail));
+  CHECK(refusal("", {"a.b=[\"\\u0000\"]"}) == configuration("--set a.b: the text \"\\x00\"" + tail));
+  const std::string escape = "\x1b[31m\xff" + std::string(100'000, 'x');
+  const auto thrown = refusal("", {escape});
+  CHECK(thrown.text.starts_with("--set \\x1b[31m\\xffxxx"));
+  CHECK(thrown.text.ends_with(": write --set key=value, as --set run.steps=100"));
+  CHECK(thrown.text.size() < 300);
 }
 
 TEST_CASE("config: what is written as TOML reads back the same") {

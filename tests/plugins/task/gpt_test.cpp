@@ -240,6 +240,21 @@ TEST_CASE("gpt: folders are read in order, without hidden and binary files") {
   CHECK(text == "onetwo\xff\xfethreeEND?END");
 }
 
+TEST_CASE("gpt: more bytes than max_bytes are refused before they are read") {
+  const TemporaryFolder folder;
+  const auto refused = [](Table table) { return refusal([&] { const LoadedTask gpt("gpt", table); }); };
+  const auto sparse = folder.write("data/sparse", "");
+  std::filesystem::resize_file(sparse, std::uintmax_t{1} << 40);
+  CHECK(contains(refused(small(sparse)), "data: '" + sparse +
+                                             "' makes it 1099511627776 bytes, and max_bytes is 4000000000; give less "
+                                             "text, or raise max_bytes if the memory has room for it"));
+  folder.write("data/a", lorem(60));
+  folder.write("data/b", lorem(60));
+  const auto both = [&](int most) { return small(folder / "data", {{"max_bytes", value(most)}}); };
+  CHECK(contains(refused(both(119)), "/data/b' makes it 120 bytes, and max_bytes is 119"));
+  CHECK(refused(both(120)).empty());  // the sparse file has NUL bytes and is left out
+}
+
 TEST_CASE("gpt: refuses what cannot be trained, and says why") {
   const TemporaryFolder folder;
   const auto text = folder.write("a.txt", lorem(120));

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <cstring>
@@ -164,6 +165,34 @@ TEST_CASE("images: refuses a damaged file and names it") {
   flipped[flipped.size() - 6] ^= 1;  // in its checksum
   CHECK(contains(refused(flipped), "cannot be read"));
   CHECK(contains(refused(read_text(packed(folder, "short.gz", images.substr(0, 100)))), "is cut short"));
+}
+
+TEST_CASE("images: no regular file, or more than max_bytes, is refused before it is read") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& path, Table more = {}) {
+    auto table = small(folder, std::move(more));
+    table["images"] = value(path);
+    return refusal([&] { const LoadedTask task("images", table); });
+  };
+  const auto pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(contains(refused(pipe), "'" + pipe + "' cannot be read: it is a pipe; name a regular file"));
+  CHECK(contains(refused("/dev/zero"), "'/dev/zero' cannot be read: it is a device; name a regular file"));
+
+  const std::string terabyte =
+      "' has sizes [1048576, 1024, 1024], which are 1099511627776 bytes, and max_bytes is "
+      "4000000000; raise max_bytes if the memory has room for them";
+  const auto header = idx({1 << 20, 1 << 10, 1 << 10}, "");
+  const auto sparse = folder.write("sparse", header);
+  std::filesystem::resize_file(sparse, header.size() + (std::uintmax_t{1} << 40));
+  CHECK(contains(refused(sparse), sparse + terabyte));
+  CHECK(contains(refused(packed(folder, "promise.gz", header)), "promise.gz" + terabyte));
+  const auto bomb = packed(folder, "bomb.gz", idx({20, 6, 8}, std::string(20'000'000, '\0')));
+  CHECK(contains(refused(bomb), bomb + "' is too long: its sizes [20, 6, 8] need 960 bytes, it has more"));
+
+  const auto whole = folder.write("whole", idx({20, 6, 8}, pictures(20, 6, 8)));
+  CHECK(contains(refused(whole, {{"max_bytes", value(959)}}), "which are 960 bytes, and max_bytes is 959"));
+  CHECK(refused(whole, {{"max_bytes", value(960)}}).empty());
 }
 
 TEST_CASE("images: any file cut anywhere is refused") {
