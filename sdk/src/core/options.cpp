@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <type_traits>
 
 #include "printable.h"
@@ -147,6 +148,17 @@ bool all_within(const std::vector<T>& values, const Range& range) {
   return std::all_of(values.begin(), values.end(), [&](const T& value) { return all_within(value, range); });
 }
 
+// What to write for a text that TOML takes for a number; "" for any other value.
+std::string quotes_for(const Value& value) {
+  const auto* number = std::get_if<double>(&value.data);
+  if (number == nullptr || std::isfinite(*number)) return "";
+  const std::string word = std::isnan(*number) ? "nan" : *number > 0 ? "inf" : "-inf";
+  const std::string set = "--set ";
+  return ": " + word + " is a number in TOML; for the text write " +
+         (value.where.starts_with(set) ? set + "'" + value.where.substr(set.size()) + "=\"" + word + "\"'"
+                                       : "\"" + word + "\"");
+}
+
 Error configuration_error(const std::string& text) {
   return Error(text, Error::Kind::configuration);
 }
@@ -171,8 +183,9 @@ T Options::read(const char* key, const T& fallback, const char* meaning, Range r
   declared_.push_back(
       {key, type_name<T>(), show(fallback), show(value), *words != '\0' ? words : show(range), meaning});
   if (!is_right_type) {
-    refuse(key,
-           std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + " (" + meaning + ")");
+    const auto hint = std::is_same_v<T, std::string> ? quotes_for(found->second) : "";
+    refuse(key, std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + hint + " (" +
+                    meaning + ")");
   }
   if constexpr (!std::is_same_v<T, bool>) {
     if (!all_within(value, range)) {

@@ -88,6 +88,12 @@ const std::vector<Bad> bad_configurations = {
      {},
      2,
      {"run.toml:14: `precission` is no table of a run; did you mean [precision]?"}},
+    {"nan for a name",
+     "",
+     {set("run.name=nan")},
+     2,
+     {"`name` must be a string, and is a number: nan is a number in TOML; for the text write --set "
+      "'run.name=\"nan\"'"}},
     {"a name with an escape", "", {set("run.name=\x1b[31m")}, 2, {"UTF-8 without control characters", "\"\\x1b[31m\""}},
     {"a value with an escape and no UTF-8",
      "",

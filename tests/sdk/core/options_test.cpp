@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <vernier/options.h>
 
+#include <cmath>
 #include <functional>
 
 #include "thrown.h"
@@ -141,6 +142,20 @@ TEST_CASE("options: a key that nobody read is refused, with the nearest that is 
       configuration("run.toml:3: optimizer/toy: `learning_rat` is not an option here; did you mean `learning_rate`?"));
   CHECK(refusal_of("epsilon") == configuration("run.toml:3: optimizer/toy: `epsilon` is not an option here; `vernier "
                                                "plugins optimizer/toy` lists them"));
+}
+
+TEST_CASE("options: a text that TOML takes for a number says how to write it") {
+  const auto refusal_of = [](double number, const std::string& where) {
+    Options options("run", {{"name", Value{number, where}}}, "run.toml:1");
+    return thrown_by([&] { options.get("name", "", "of the run"); });
+  };
+  CHECK(refusal_of(std::nan(""), "run.toml:2") ==
+        configuration("run.toml:2: run: `name` must be a string, and is a number: nan is a number in TOML; for the "
+                      "text write \"nan\" (of the run)"));
+  CHECK(refusal_of(-HUGE_VAL, "--set run.name") ==
+        configuration("--set run.name: run: `name` must be a string, and is a number: -inf is a number in TOML; for "
+                      "the text write --set 'run.name=\"-inf\"' (of the run)"));
+  CHECK(says(refusal_of(0.5, "run.toml:2").text, "must be a string, and is a number (of the run)"));
 }
 
 TEST_CASE("options: what is quoted in a refusal is short and printable") {
