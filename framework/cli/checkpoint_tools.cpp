@@ -18,6 +18,7 @@
 
 #include "core/printable.h"
 #include "output/log.h"
+#include "run/init_weights.h"
 #include "text.h"
 #include "weight_files.h"
 
@@ -88,8 +89,9 @@ std::string checkpoints_of(const std::string& run) {
 
 // The checkpoint at a path, or all checkpoints of a run, the newest first.
 std::vector<std::string> all_checkpoints_at(const std::string& path) {
-  if (is_checkpoint(path)) return {path};
-  auto found = checkpoints_in(checkpoints_of(path));
+  auto found = checkpoints_at(path);
+  std::error_code none;
+  if (found.empty() && !fs::exists(path, none)) refuse(path + ": there is no such file or folder");
   if (found.empty()) refuse(path + ": is neither a checkpoint nor the folder of a run with one");
   return found;
 }

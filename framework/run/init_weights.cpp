@@ -7,6 +7,7 @@
 #include <vernier/safetensors.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <utility>
@@ -50,10 +51,16 @@ std::optional<std::string> star_of(const std::string& pattern, const std::string
   return name.substr(before.size(), name.size() - before.size() - after.size());
 }
 
-Tensors read(const InitOptions& options) {
+// path: the file or checkpoint that is read.
+Tensors read(const InitOptions& options, std::string& path) {
   try {
-    const auto all =
-        is_checkpoint(options.from) ? read_checkpoint_model(options.from).model : load_safetensors(options.from);
+    const auto checkpoints = checkpoints_at(options.from);
+    std::error_code none;
+    if (checkpoints.empty() && std::filesystem::is_directory(options.from, none)) {
+      refuse_init(options.from + ": is neither a checkpoint nor the folder of a run with one");
+    }
+    path = checkpoints.empty() ? options.from : checkpoints.front();
+    const auto all = checkpoints.empty() ? load_safetensors(path) : read_checkpoint_model(path).model;
     Tensors tensors;
     for (const auto& [name, tensor] : all) {
       const auto to = renamed(name, options.rename);
@@ -89,6 +96,13 @@ std::vector<std::string> missing_in(const Tensors& tensors, const Tensors& live)
 
 }  // namespace
 
+std::vector<std::string> checkpoints_at(const std::string& path) {
+  if (is_checkpoint(path)) return {path};
+  const auto inside = std::filesystem::path(path) / "checkpoints";
+  std::error_code none;
+  return checkpoints_in(std::filesystem::is_directory(inside, none) ? inside.string() : path);
+}
+
 std::string renamed(const std::string& name, const std::vector<std::string>& rules) {
   for (const auto& rule : rules) {
     const auto [from, to] = parts_of(rule);
@@ -105,7 +119,8 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
     if (!options.rename.empty()) refuse_init("init_rename needs a file to rename the tensors of");
     return;
   }
-  const Tensors tensors = read(options);
+  std::string path;
+  const Tensors tensors = read(options, path);
   Tensors live = model_tensors(model);
   std::vector<std::string> unexpected;
   std::int64_t converted = 0;
@@ -114,15 +129,15 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
     if (found == live.end()) {
       unexpected.push_back(name);
     } else if (found->second.sizes() != tensor.sizes()) {
-      refuse_init(c10::str(options.from, ": '", name, "' is ", tensor.sizes(), ", and ", found->second.sizes(),
-                           " in the model"));
+      refuse_init(
+          c10::str(path, ": '", name, "' is ", tensor.sizes(), ", and ", found->second.sizes(), " in the model"));
     } else if (found->second.scalar_type() != tensor.scalar_type()) {
       converted += 1;
     }
   }
   const auto missing = missing_in(tensors, live);
   const auto taken = tensors.size() - unexpected.size();
-  std::string report = c10::str(options.from, ": ", taken, " of ", live.size(), " tensors of the model");
+  std::string report = c10::str(path, ": ", taken, " of ", live.size(), " tensors of the model");
   if (converted > 0) report += c10::str("; of another dtype: ", converted);
   if (!missing.empty()) report += "; missing: " + list_of(missing);
   if (!unexpected.empty()) report += "; not in the model: " + list_of(unexpected);

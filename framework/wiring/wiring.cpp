@@ -95,7 +95,8 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       device(options.get("device", "auto", "auto (cuda where there is one), cpu, cuda, cuda:1")),
       resume(options.choose("resume", "never", {"never", "auto"},
                             "auto: resume the run in `output` if there is one, else start")),
-      init_from(options.get("init_from", "", "safetensors file or checkpoint that a new run takes its weights from")),
+      init_from(
+          options.get("init_from", "", "safetensors file, checkpoint or run that a new run takes its weights from")),
       memory_limit(options.get("memory_limit", "",
                                "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
       init_rename(options.get("init_rename", std::vector<std::string>{},

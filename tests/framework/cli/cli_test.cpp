@@ -628,6 +628,8 @@ TEST_CASE("cli: a new run takes its weights from a file or a checkpoint, by name
   CHECK(place.summary("out-2")["digest"] == place.summary("out")["digest"]);
   CHECK(init({set("run.init_from=out/checkpoints/latest/model.safetensors")}) == 0);
   CHECK(place.summary("out-3")["digest"] == place.summary("out")["digest"]);
+  CHECK(init({set("run.init_from=out")}) == 0);
+  CHECK(place.summary("out-4")["digest"] == place.summary("out")["digest"]);
   CHECK(init({set("run.init_from=out/checkpoints/latest"), set("task.hidden=[7]")}) == 2);
   CAPTURE(place.err);
   CHECK(is_one_line(place.err));

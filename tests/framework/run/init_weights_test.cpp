@@ -59,6 +59,29 @@ TEST_CASE("init_weights: parameters and buffers are taken by name, in the model'
   CHECK(from_checkpoint.first.equal(fixture.model.first));
 }
 
+TEST_CASE("init_weights: a run stands for its newest checkpoint") {
+  const TemporaryFolder folder;
+  const auto run = folder / "run";
+  std::filesystem::create_directories(run + "/checkpoints");
+  const auto init = [&](const std::string& from) {
+    toy::Model model;
+    const auto thrown = thrown_by([&] { vernier::init_weights(model, {from, {}, true}); });
+    return std::pair(thrown, model.first[0][0].item<double>());
+  };
+  const auto refused = refusal(run + ": is neither a checkpoint nor the folder of a run with one");
+  CHECK(init(run).first == refused);
+  for (const int step : {9, 10}) {
+    auto weights = other_weights();
+    weights["first"].fill_(step);
+    vernier::write_checkpoint(run + "/checkpoints/" + vernier::checkpoint_name(step), {.step = step}, weights, {});
+  }
+  CHECK(init(run) == std::pair(Thrown{}, 10.0));
+  CHECK(init(run + "/checkpoints") == std::pair(Thrown{}, 10.0));
+  CHECK(init(run + "/checkpoints/step-00000009") == std::pair(Thrown{}, 9.0));
+  std::filesystem::remove(run + "/checkpoints/step-00000010/model.safetensors");
+  CHECK(says(init(run).first.text, run + "/checkpoints/step-00000010/model.safetensors: cannot be opened"));
+}
+
 TEST_CASE("init_weights: names that are missing or not in the model are refused, or told where that is allowed") {
   auto tensors = other_weights();
   tensors.erase("seen");
