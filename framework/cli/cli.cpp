@@ -249,16 +249,19 @@ std::string quoted(const std::string& word) {
   return printable(text + "'");
 }
 
+// The options of one name again, each after a space: " --plugin-path build/plugins".
+std::string said_again(const po::variables_map& given, const std::string& option) {
+  std::string text;
+  if (given.count(option) == 0) return text;
+  for (const auto& value : given[option].as<std::vector<std::string>>()) text += " --" + option + " " + quoted(value);
+  return text;
+}
+
 // The command again, without --resume and the shorthands that are named.
 std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {}) {
   std::string command = called_as() + " train";
   for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
-  for (const char* option : {"set", "plugin-path"}) {
-    if (given.count(option) == 0) continue;
-    for (const auto& value : given[option].as<std::vector<std::string>>()) {
-      command += std::string(" --") + option + " " + quoted(value);
-    }
-  }
+  command += said_again(given, "set") + said_again(given, "plugin-path");
   for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
   if (given.count("low-memory") != 0) command += " --low-memory";
   return command;
@@ -361,6 +364,7 @@ int train(const po::variables_map& given) {
   const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
   const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
   listen_for_signals();
+  replay_command() = called_as() + " replay" + said_again(given, "plugin-path");
   const auto prepared = prepare(given);
   for (const auto* plugin : prepared->wiring->plugins()) {
     log(Level::debug, plugin->id(), "version " + plugin->version());
@@ -406,6 +410,9 @@ int replay(const po::variables_map& given) {
   if (given.count("argument") == 0) refuse("name a capsule, as in `vernier replay runs/NAME/capsules/step-00000124`");
   const auto& paths = given["argument"].as<std::vector<std::string>>();
   if (paths.size() > 1) refuse("replay takes one capsule, and " + paths[1] + " is a second");
+  if (const auto words = shorthands_given(given); !words.empty()) {
+    refuse(words.front() + " is for train and check; replay takes --precision NAME and --set KEY=VALUE");
+  }
   auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
   if (given.count("precision") != 0) sets.push_back("precision.use=" + given["precision"].as<std::string>());
   return replay_capsule(paths.front(), sets, make_host(given), stop_signal);

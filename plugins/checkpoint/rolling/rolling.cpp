@@ -37,6 +37,7 @@
 #include "copies.h"
 #include "files/checkpoint_split.h"
 #include "folder.h"
+#include "trace/capsule.h"
 
 namespace {
 
@@ -53,10 +54,8 @@ using Clock = std::chrono::steady_clock;
 // A capsule has the format of a checkpoint, but it is of the middle of a step. A run resumed from it would lack the
 // batch of that step.
 [[noreturn]] void refuse_capsule(const std::string& path) {
-  vernier::refuse(path +
-                  ": is a capsule of callback/flight_recorder, kept in the middle of a step; look at it with vernier "
-                  "replay " +
-                  path + ", and resume from a checkpoint of the run");
+  vernier::refuse(path + ": is a capsule of callback/flight_recorder, kept in the middle of a step; look at it with " +
+                  vernier::replay_command() + " " + path + ", and resume from a checkpoint of the run");
 }
 
 double seconds_since(Clock::time_point begin) {

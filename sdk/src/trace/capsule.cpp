@@ -208,6 +208,11 @@ std::string Capsule::report() const {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string& replay_command() {
+  static std::string command = "vernier replay";
+  return command;
+}
+
 void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run) {
   auto split = split_snapshot(capsule.state);
   split.manifest.step = std::max<std::int64_t>(capsule.step - 1, 0);  // finished updates

@@ -53,6 +53,10 @@ struct VERNIER_API Capsule {
   std::string report() const;  // JSON
 };
 
+// What a person types before the path of a capsule to replay it: "vernier replay". `vernier train` sets it, with the
+// --plugin-path that it was given.
+VERNIER_API std::string& replay_command();
+
 // Writes a capsule, complete or not at all, with modes 0600 and 0700. The parent folder must exist. Throws Error.
 VERNIER_API void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run);
 // Reads a capsule from any source, with the checks of read_checkpoint. `ring` is only in the report and stays empty.

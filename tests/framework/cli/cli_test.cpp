@@ -186,6 +186,8 @@ TEST_CASE("cli: bad calls end in one line") {
       {{"train", "none.toml"}, "none.toml: there is no such file"},
       {{"train", "."}, ".: is a folder"},
       {{"train", "run.toml", "--fast"}, "unrecognised option '--fast'; see vernier --help"},
+      {{"replay", "capsule", "--mixed-precision", "fp16"}, "--mixed-precision is for train and check; replay takes"},
+      {{"train", "pipe.toml"}, "'pipe.toml' cannot be read: it is a pipe"},
       {{"train", "run.toml", "--set"}, "see vernier --help"},
       {{"train", "run.toml", "--set", "run.steps"}, "--set run.steps: write --set key=value"},
       {{"train", "empty.toml"}, "`steps` or `epochs` must say how long to train"},
@@ -473,6 +475,19 @@ TEST_CASE("cli: the command to go on with can be pasted") {
   Place place;
   CHECK(place.train({set("run.output=it's out")}) == 0);
   CHECK(says(place.out, "--set 'run.output=it'\\''s out' --resume='it'\\''s out' --set run.steps=40"));
+}
+
+TEST_CASE("cli: the command to replay a fault has the folder of plugins, and can be pasted") {
+  Place place("[[callback]]\nuse = 'fits'\n[[callback]]\nuse = 'flight_recorder'\n");
+  const std::string plugins = VERNIER_BINARY_DIR "/fixtures/plugins";
+  REQUIRE(place.train({"--plugin-path", plugins, set("callback.inject.what=nan"), set("callback.inject.at_step=5")}) ==
+          0);
+  CAPTURE(place.err);
+  CHECK(says(place.err, "; vernier replay --plugin-path " + plugins + " out/capsules/step-00000005\n"));
+  CHECK(place.call({"replay", "--plugin-path", plugins, "out/capsules/step-00000005"}) == 0);
+  CHECK(place.call({"replay", "out/capsules/step-00000005"}) == 3);
+  CHECK(says(place.err, "no callback is called \"fits\""));
+  CHECK(says(place.err, "; searched: "));
 }
 
 TEST_CASE("cli: a plugin that throws anything ends the run in one line, a monitor does not") {
