@@ -116,7 +116,13 @@ void refuse_another_libtorch() {
 Host make_host(const po::variables_map& given) {
   std::vector<fs::path> folders;
   if (given.count("plugin-path") != 0) {
-    for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) folders.emplace_back(folder);
+    for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) {
+      std::error_code none;
+      if (!fs::is_directory(folder, none)) {
+        refuse("--plugin-path " + folder + ": there is no such folder; name one that has files <role>/<name>.so");
+      }
+      folders.emplace_back(folder);
+    }
   }
   if (const char* path = std::getenv("VERNIER_PLUGIN_PATH"); path != nullptr) {
     std::stringstream parts(path);

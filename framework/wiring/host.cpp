@@ -10,6 +10,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/printable.h"
+
 namespace vernier {
 
 namespace fs = std::filesystem;
@@ -146,15 +148,12 @@ fs::path Host::find(const std::string& role, const std::string& name) const {
     names.push_back(plugin.name);
     all += (all.empty() ? "" : ", ") + plugin.name;
   }
+  std::string searched;
+  for (const auto& folder : folders_) searched += (searched.empty() ? "" : ", ") + folder.string();
   const std::string near = nearest(name, names);
-  std::string remedy = near.empty() ? "" : "; did you mean \"" + near + "\"?";
-  if (all.empty()) {
-    for (const auto& folder : folders_) all += (all.empty() ? "" : ", ") + folder.string();
-    remedy += " (none of this role in " + all + ")";
-  } else {
-    remedy += " (there are: " + all + ")";
-  }
-  refuse_library("no " + role + " is called \"" + name + "\"" + remedy);
+  refuse_library("no " + role + " is called \"" + shortened(name) + "\"" +
+                 (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
+                 (all.empty() ? " (none of this role in " : " (there are: " + all + "; searched: ") + searched + ")");
 }
 
 std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& name, Options& options) const {

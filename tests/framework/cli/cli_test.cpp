@@ -100,6 +100,7 @@ const std::vector<Bad> bad_configurations = {
      {set("run.device=\x1b[31m\xff")},
      2,
      {"`device` is \"\\x1b[31m\\xff\", which is no device"}},
+    {"no folder of plugins", "", {"--plugin-path", "none"}, 2, {"--plugin-path none: there is no such folder"}},
     {"[callback]", "[callback]\nuse = 'clip_norm'\n", {}, 2, {"run.toml:14: ", "write [[callback]], not [callback]"}},
     {"two [scaler]", "[scaler]\nuse = 'none'\n[scaler]\nuse = 'static'\n", {}, 2, {"run.toml:16: ", "scaler"}},
     {"broken TOML", "[scaler\n", {}, 2, {"run.toml:14: "}},

@@ -121,6 +121,7 @@ TEST_CASE("host: a name that is no plugin is refused with the nearest") {
   CHECK(unknown.kind == 3);
   CHECK(says(unknown.text, "no callback is called \"throws_ta\"; did you mean \"throws_at\"? (there are: "));
   CHECK(says(unknown.text, "clip_norm"));
+  CHECK(unknown.text.ends_with("; searched: " + fixtures.string() + ", " + product.string() + ")"));
   const TemporaryFolder empty;
   Options options("callback/x", {}, "");
   CHECK(thrown_by([&] { Host({empty.path()}).make<Callback>("x", options); }) ==
@@ -129,6 +130,7 @@ TEST_CASE("host: a name that is no plugin is refused with the nearest") {
                                         "callback in the plugin path"));
   CHECK(says(refusal(empty.path().string()).text, empty.path().string() + ": there is no such file"));
   CHECK(says(refusal(std::string(5000, 'x')).text, "no callback is called"));
+  CHECK_FALSE(says(refusal(std::string(5000, 'x')).text, std::string(200, 'x')));
   CHECK(says(refusal("").text, "no callback is called \"\""));
 }
 
