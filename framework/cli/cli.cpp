@@ -457,7 +457,11 @@ po::variables_map parse(int argc, char** argv) {
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);
   po::variables_map given;
-  po::store(po::command_line_parser(words).options(known).positional(places).run(), given);
+  try {
+    po::store(po::command_line_parser(words).options(known).positional(places).run(), given);
+  } catch (const po::unknown_option& unknown) {
+    refuse(unknown.what() + hint_for_flag(unknown.get_option_name(), known) + "; see vernier --help");
+  }
   return given;
 }
 

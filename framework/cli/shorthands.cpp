@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "core/printable.h"
+#include "core/synonyms.h"
+#include "wiring/common_keys.h"
 
 namespace vernier {
 
@@ -95,6 +97,21 @@ std::vector<std::string> shorthands_given(const po::variables_map& given, const 
     if (shorthand.always == nullptr) words.push_back(given[shorthand.name].as<std::string>());
   }
   return words;
+}
+
+std::string hint_for_flag(const std::string& flag, const po::options_description& known) {
+  const auto word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  std::vector<std::string> names;
+  for (const auto& option : known.options()) names.push_back(option->long_name());
+  const std::vector<std::string> hidden = {"verb", "argument", "resume-newest", "precision"};  // the last is replay's
+  std::erase_if(names, [&](const auto& name) { return std::ranges::find(hidden, name) != hidden.end(); });
+  if (const auto same = synonym(word, names); !same.empty()) return "; did you mean --" + same + "?";
+  if (const auto value = synonym(word, {"fp16", "bf16", "fp8"}); !value.empty()) {
+    return "; did you mean --mixed-precision " + value + "?";
+  }
+  if (const auto key = common_key(word); !key.empty()) return "; write --set " + key + "=VALUE";
+  const auto near = nearest(word, names);
+  return near.empty() ? "" : "; did you mean --" + near + "?";
 }
 
 }  // namespace vernier

@@ -19,4 +19,7 @@ std::vector<std::string> sets_of_shorthands(const boost::program_options::variab
 std::vector<std::string> shorthands_given(const boost::program_options::variables_map& given,
                                           const std::vector<std::string>& without = {});
 
+// Returns what to write in place of an unknown flag, "; did you mean --batch-size?", or "". flag: as written, "--bs".
+std::string hint_for_flag(const std::string& flag, const boost::program_options::options_description& known);
+
 }  // namespace vernier

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "common_keys.h"
 #include "core/printable.h"
 #include "files/json.h"
 
@@ -25,9 +26,13 @@ void refuse_unknown_tables(const Table& config) {
   for (const auto& [role, name] : roles_and_defaults()) known.push_back(role);
   for (const auto& [key, value] : config) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const bool is_table = std::holds_alternative<Table>(value.data);
+    const auto option = is_table ? "" : common_key(key);  // `lr = 0.1` above all tables, or --set lr=0.1
     const auto near = nearest(key, known);
-    refuse(value.where + ": `" + key + "` is no table of a run" +
-           (near.empty() ? "" : "; did you mean [" + near + "]?"));
+    refuse(value.where + ": `" + shortened(key) + "` is no table of a run" +
+           (!option.empty() ? "; did you mean `" + option + "`?"
+            : near.empty()  ? ""
+                            : "; did you mean [" + near + "]?"));
   }
 }
 

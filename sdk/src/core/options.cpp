@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "printable.h"
+#include "synonyms.h"
 
 namespace vernier {
 
@@ -313,6 +314,7 @@ void Options::refuse_unread() const {
 std::string nearest(const std::string& word, const std::vector<std::string>& words) {
   constexpr std::size_t longest = 100;  // the comparison takes the product of the lengths
   if (word.size() > longest) return "";
+  if (auto same = synonym(word, words); !same.empty()) return same;
   std::string best;
   std::size_t best_distance = word.size() / 3 + 1;
   for (const auto& other : words) {

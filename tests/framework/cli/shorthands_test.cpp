@@ -61,6 +61,32 @@ TEST_CASE("shorthands: what says the same as a --set, or is no word, is refused"
         configuration("--grad-ckpt and --set task.recompute say the same; give one of them"));
 }
 
+TEST_CASE("shorthands: a flag of another trainer gets a hint") {
+  po::options_description known;
+  vernier::add_shorthands(known);
+  known.add_options()("resume", "")("precision", "")("set", "")("debug", "");
+  const auto hint = [&](const std::string& flag) { return vernier::hint_for_flag(flag, known); };
+  CHECK(hint("--bs") == "; did you mean --batch-size?");
+  CHECK(hint("--per_device_train_batch_size") == "; did you mean --batch-size?");
+  CHECK(hint("--gradient-accumulation-steps") == "; did you mean --grad-accum-steps?");
+  CHECK(hint("--amp") == "; did you mean --mixed-precision?");
+  CHECK(hint("--bf16") == "; did you mean --mixed-precision bf16?");
+  CHECK(hint("--float16") == "; did you mean --mixed-precision fp16?");
+  CHECK(hint("--resume-from-checkpoint") == "; did you mean --resume?");
+  CHECK(hint("--verbose") == "; did you mean --debug?");
+  CHECK(hint("--lr") == "; write --set optimizer.learning_rate=VALUE");
+  CHECK(hint("--max-steps") == "; write --set run.steps=VALUE");
+  CHECK(hint("--seed") == "; write --set run.seed=VALUE");
+  CHECK(hint("--output-dir") == "; write --set run.output=VALUE");
+  CHECK(hint("--epohcs") == "; did you mean --epochs?");
+  CHECK(hint("--fast").empty());
+  CHECK(hint("--").empty());
+  CHECK(refusal({"--mixed-precision", "float16"}) ==
+        configuration("--mixed-precision float16: did you mean fp16? It takes no, fp16, bf16, fp8"));
+  CHECK(says(refusal({"--mixed-precision", "bf16-mixed"}).text, "did you mean bf16?"));
+  CHECK(says(refusal({"--mixed-precision", "fp32"}).text, "did you mean no?"));
+}
+
 TEST_CASE("shorthands: they are told again as they were given") {
   const auto given = parsed({"--epochs", "3", "--mixed-precision", "fp16"});
   CHECK(vernier::shorthands_given(given) == Words{"--mixed-precision", "fp16", "--epochs", "3"});

@@ -122,6 +122,9 @@ TEST_CASE("host: a name that is no plugin is refused with the nearest") {
   CHECK(says(unknown.text, "no callback is called \"throws_ta\"; did you mean \"throws_at\"? (there are: "));
   CHECK(says(unknown.text, "clip_norm"));
   CHECK(unknown.text.ends_with("; searched: " + fixtures.string() + ", " + product.string() + ")"));
+  CHECK(says(refusal<vernier::Precision>("float16").text, "; did you mean \"fp16\"? "));
+  CHECK(says(refusal<vernier::Precision>("bfloat16").text, "; did you mean \"bf16\"? "));
+  CHECK(says(refusal("clip-norm").text, "; did you mean \"clip_norm\"? "));
   const TemporaryFolder empty;
   Options options("callback/x", {}, "");
   CHECK(thrown_by([&] { Host({empty.path()}).make<Callback>("x", options); }) ==

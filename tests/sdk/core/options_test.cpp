@@ -208,3 +208,19 @@ TEST_CASE("options: nearest counts insertions, deletions, substitutions and swap
   CHECK(vernier::nearest("a", {}).empty());
   CHECK(vernier::nearest(std::string(1 << 20, 'f'), words).empty());
 }
+
+TEST_CASE("options: nearest knows the words of other trainers") {
+  const Words precisions = {"adaptive", "auto", "bf16", "fp16", "fp32", "fp8"};
+  for (const char* word : {"float16", "half", "16", "16-mixed", "FP16"}) {
+    CHECK(vernier::nearest(word, precisions) == "fp16");
+  }
+  for (const char* word : {"bfloat16", "bf16-mixed"}) CHECK(vernier::nearest(word, precisions) == "bf16");
+  for (const char* word : {"float32", "32", "32-true", "no", "none"}) {
+    CHECK(vernier::nearest(word, precisions) == "fp32");
+  }
+  CHECK(vernier::nearest("lr", {"learning_rate", "momentum"}) == "learning_rate");
+  CHECK(vernier::nearest("learning-rate", {"learning_rate", "momentum"}) == "learning_rate");
+  CHECK(vernier::nearest("gradient_accumulation_steps", {"micro_batches", "weight"}) == "micro_batches");
+  CHECK(vernier::nearest("bfloat16", {"float32", "bf16", "8bit"}) == "bf16");
+  CHECK(vernier::nearest("off", {"none", "static", "dynamic"}) == "none");
+}
