@@ -281,6 +281,33 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
   CHECK(place.summary("elsewhere/out")["steps"] == 20);
 }
 
+TEST_CASE("cli: a limit on the size of files ends in one line, as a full disk does") {
+  Place place;
+  const auto limit = [] {
+    const rlimit size{4096, 4096};
+    ::setrlimit(RLIMIT_FSIZE, &size);
+  };
+  CHECK(place.train({set("task.hidden=[256]"), "--quiet"}, limit) == 4);
+  CAPTURE(place.err);
+  CHECK(is_one_line(place.err));
+  CHECK(says(place.err, "checkpoint/rolling "));
+  CHECK(says(place.err, "File too large"));
+}
+
+TEST_CASE("cli: where standard input, output and error are closed, no file of the run gets what is for them") {
+  const Arguments diverging = {set("optimizer.learning_rate=1e30")};  // which is logged
+  Place open("[[monitor]]\nuse = 'jsonl'\n"), closed("[[monitor]]\nuse = 'jsonl'\n");
+  CHECK(open.train(diverging) == 0);
+  CHECK(says(open.err, "the training has diverged"));
+  CHECK(closed.train(diverging, [] {
+    for (const int file : {0, 1, 2}) ::close(file);
+  }) == 0);
+  CHECK(read_text(closed.at("out/losses.jsonl")) == read_text(open.at("out/losses.jsonl")));
+  CHECK(read_text(closed.at("out/config.toml")) == read_text(open.at("out/config.toml")));
+  CHECK(is_one_line(read_text(closed.at("out/.lock"))));
+  CHECK_FALSE(says(read_text(closed.at("out/log.txt")), "optimizer"));  // the table of plugins is for the terminal
+}
+
 TEST_CASE("cli: a run leaves its summary, its configuration, and checkpoints") {
   Place place;
   REQUIRE(place.train() == 0);
