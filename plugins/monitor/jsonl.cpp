@@ -7,6 +7,7 @@
 // appends to the same file, which becomes the file of a run that was never stopped: it holds nothing about time or
 // checkpoints. After a rewind in memory, the steps that come again have a second line, and the first of these has the
 // notice "rewound".
+// If the disk is full, lines wait in memory until there is room. Those beyond 1 MB are lost; a warning counts them.
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last step always have a line
 // On a GPU each line waits for the device.
@@ -21,9 +22,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace {
 
@@ -77,41 +81,82 @@ std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t line
   return count;
 }
 
-// Appends lines to a file. A line waits for at most a second, until the next one.
+// Appends lines to a file. A line waits for at most a second, until the next one. If it cannot be written, it waits
+// until it can be.
 class File {
  public:
-  explicit File(fs::path path) : path_(std::move(path)) {
+  using Warn = std::function<void(const std::string&)>;
+  File(fs::path path, Warn warn) : path_(std::move(path)), warn_(std::move(warn)) {
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) fail("cannot be opened");
+    if (descriptor_ < 0) throw Error(path_.string() + ": cannot be opened: " + reason(errno));
   }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   ~File() { ::close(descriptor_); }
 
-  void append(const Json& line) {
+  // False if the line is lost: too many wait already.
+  bool append(const Json& line) {
+    constexpr std::size_t most_waiting = 1 << 20;
+    if (waiting_.size() >= most_waiting) flush();
+    if (waiting_.size() >= most_waiting) {
+      lost_ += 1;
+      return false;
+    }
     waiting_ += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
     if (std::chrono::steady_clock::now() - flushed_ >= std::chrono::seconds(1)) flush();
+    return true;
   }
 
-  // What could not be written keeps waiting, so that a later call leaves no gap.
   void flush() {
     flushed_ = std::chrono::steady_clock::now();
-    while (!waiting_.empty()) {
-      const auto written = ::write(descriptor_, waiting_.data(), waiting_.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("cannot be written");
-      waiting_.erase(0, static_cast<std::size_t>(written));
+    std::size_t done = 0;
+    int trouble = 0;
+    while (done < waiting_.size() && trouble == 0) {
+      const auto written = ::write(descriptor_, waiting_.data() + done, waiting_.size() - done);
+      if (written > 0) {
+        done += static_cast<std::size_t>(written);
+      } else if (written == 0 || errno != EINTR) {
+        trouble = written == 0 ? EIO : errno;
+      }
     }
+    if (trouble != 0) done = cut_half_a_line(done);
+    waiting_.erase(0, done);
+    tell(trouble);
   }
 
+  // Of the lines until now, how many are not in the file.
+  std::int64_t missing() const { return lost_ + std::count(waiting_.begin(), waiting_.end(), '\n'); }
+
  private:
-  [[noreturn]] void fail(const char* what) const {
-    throw Error(path_.string() + ": " + what + ": " + std::generic_category().message(errno));
+  static std::string reason(int number) { return std::generic_category().message(number); }
+
+  // done: bytes that were written. Returns how many of them stay.
+  std::size_t cut_half_a_line(std::size_t done) const {
+    const auto whole = std::string_view(waiting_).substr(0, done).rfind('\n') + 1;  // npos + 1 is 0
+    if (whole == done) return done;
+    const auto size = ::lseek(descriptor_, 0, SEEK_END);
+    const bool is_cut = size >= 0 && ::ftruncate(descriptor_, size - static_cast<off_t>(done - whole)) == 0;
+    return is_cut ? whole : done;  // a pipe cannot be cut; the other half waits
+  }
+
+  void tell(int trouble) {
+    if (trouble != 0 && !is_failing_) {
+      warn_(path_.string() + ": cannot be written: " + reason(trouble) +
+            "; lines wait in memory until it can be, and those beyond 1 MB are lost");
+    }
+    if (trouble == 0 && is_failing_) {
+      warn_(path_.string() +
+            ": can be written again; lines that are missing: " + std::to_string(std::exchange(lost_, 0)));
+    }
+    is_failing_ = trouble != 0;
   }
 
   fs::path path_;
+  Warn warn_;
   int descriptor_ = -1;
   std::string waiting_;
+  std::int64_t lost_ = 0;  // since the last write that went well
+  bool is_failing_ = false;
   std::chrono::steady_clock::time_point flushed_;
 };
 
@@ -133,10 +178,7 @@ class Jsonl final : public vernier::Monitor {
 
   // Called for each checkpoint: the lines up to it must not be lost if the process is killed after it.
   vernier::State save() const override {
-    try {
-      if (file_) file_->flush();
-    } catch (const Error&) {  // the lines wait, and the next event throws again
-    }
+    if (file_) file_->flush();
     vernier::State state;
     state.put("lines", lines_);
     return state;
@@ -150,7 +192,7 @@ class Jsonl final : public vernier::Monitor {
   void open(const Run& run) {
     const auto path = fs::path(run.output) / name_;
     const bool was_there = fs::is_regular_file(path);  // false in another folder, and for what is not a file
-    file_ = std::make_unique<File>(path);
+    file_ = std::make_unique<File>(path, [this](const std::string& text) { warn(text); });
     const auto counted = lines_;
     lines_ = cut(path, run.step, counted);
     if (was_there && lines_ < counted) {
@@ -192,11 +234,12 @@ class Jsonl final : public vernier::Monitor {
     if (!file_) return;  // the run failed before RunBegin
     if (const auto notices = notices_of(run); !notices.empty()) append({{"step", step}, {"notices", notices}});
     file_->flush();
+    if (const auto missing = file_->missing(); missing > 0)
+      warn(name_, ": lines that are missing at its end: ", missing);
   }
 
   void append(const Json& line) {
-    file_->append(line);
-    lines_ += 1;
+    if (file_->append(line)) lines_ += 1;
   }
 
   static Json notices_of(const Run& run) {
@@ -215,7 +258,7 @@ class Jsonl final : public vernier::Monitor {
   std::string name_;
   std::int64_t every_;
   std::unique_ptr<File> file_;
-  std::int64_t lines_ = -1;           // written; before RunBegin those of the resumed run, -1 for a new run
+  std::int64_t lines_ = -1;           // of the file; before RunBegin those of the resumed run, -1 for a new run
   std::vector<std::string> of_step_;  // metrics of the last step, to know which ones are the validation's
 };
 

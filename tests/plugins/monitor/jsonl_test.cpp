@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -61,6 +63,28 @@ struct Fixture {
   std::unique_ptr<Monitor> plugin;
   vernier::Bus bus;
 };
+
+// As a full disk: while it lives, this process makes no file longer than so many bytes.
+class SizeLimit {
+ public:
+  explicit SizeLimit(std::size_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  SizeLimit(const SizeLimit&) = delete;
+  SizeLimit& operator=(const SizeLimit&) = delete;
+  ~SizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+std::vector<std::string> warnings;
+void collect_warnings(vernier::Level, const std::string& who, const std::string& text) {
+  warnings.push_back(who + ": " + text);
+}
 
 }  // namespace
 
@@ -269,18 +293,75 @@ TEST_CASE("jsonl: lines are on the disk when a checkpoint is written, and when t
   CHECK(lines[3]["step"] == 4);
 }
 
-TEST_CASE("jsonl: a full disk detaches it, and the run goes on") {
-  static std::string warning;
-  vernier::set_log_sink(
-      [](vernier::Level, const std::string& who, const std::string& text) { warning = who + ": " + text; });
+TEST_CASE("jsonl: a disk that stays full is told once, and at the end how many lines are missing") {
+  warnings.clear();
+  vernier::set_log_sink(collect_warnings);
   const TemporaryFolder folder;
   Fixture fixture(folder, table("/dev/full", 1));
   fixture.step();
   fixture.plugin->save();  // must not throw: it would end the run
-  CHECK(warning.find("monitor/jsonl at StepEnd of step 1") == 0);
-  CHECK(warning.find("/dev/full: cannot be written: No space left on device") != std::string::npos);
   fixture.step();
   fixture.bus.emit(Event::RunEnd, fixture.run);
+  CHECK(warnings == std::vector<std::string>{
+                        "monitor/jsonl: /dev/full: cannot be written: No space left on device; lines wait in memory "
+                        "until it can be, and those beyond 1 MB are lost",
+                        "monitor/jsonl: /dev/full: lines that are missing at its end: 2"});
+  vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("jsonl: when there is room again the lines that waited are written, and none is half") {
+  warnings.clear();
+  vernier::set_log_sink(collect_warnings);
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  fixture.step();
+  const auto before = fixture.text();
+  for (const std::size_t room : {0, 10}) {
+    const SizeLimit limit(before.size() + room);
+    fixture.step();
+    fixture.plugin->save();
+    CHECK(fixture.text() == before);
+  }
+  CHECK(warnings.size() == 1);
+  fixture.step();
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  CHECK(fixture.lines().size() == 4);
+  CHECK(warnings == std::vector<std::string>{
+                        "monitor/jsonl: " + fixture.path +
+                            ": cannot be written: File too large; lines wait in memory until it can be, and "
+                            "those beyond 1 MB are lost",
+                        "monitor/jsonl: " + fixture.path + ": can be written again; lines that are missing: 0"});
+  vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("jsonl: where too many lines wait the next ones are lost, counted, and no trouble when the run resumes") {
+  warnings.clear();
+  vernier::set_log_sink(collect_warnings);
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  fixture.step();
+  constexpr int steps = 1500;
+  {
+    const SizeLimit limit(fixture.text().size() + 10);
+    for (int i = 0; i < steps; ++i) {
+      fixture.run.notice("recovered", {{"what", std::string(1000, 'x')}});
+      fixture.step();
+    }
+  }
+  fixture.step();
+  const auto state = fixture.plugin->save();
+  const auto lines = fixture.lines();
+  const auto lost = steps + 2 - static_cast<int>(lines.size());
+  CHECK(lost > 400);
+  CHECK(lost < 600);
+  CHECK(lines.back()["step"] == steps + 2);
+  CHECK(state.integer("lines") == static_cast<std::int64_t>(lines.size()));
+  REQUIRE(warnings.size() == 2);
+  CHECK(warnings[1].ends_with(": can be written again; lines that are missing: " + std::to_string(lost)));
+  const auto before = fixture.text();
+  Fixture resumed(folder, {}, steps + 2, &state);
+  CHECK(resumed.text() == before);
+  CHECK(warnings.size() == 2);
   vernier::set_log_sink(nullptr);
 }
 
