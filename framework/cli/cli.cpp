@@ -358,6 +358,15 @@ void summarize_failure(Error::Kind kind, const Outcome& outcome, const std::func
   }
 }
 
+// Of a run whose training went well, and is saved.
+void summarize_end(const Outcome& outcome, const std::function<void(const Outcome&)>& summarize) {
+  try {
+    summarize(outcome);
+  } catch (const Error& error) {
+    throw Error(error.what() + std::string("; see to that, and resume the run to have this file written"));
+  }
+}
+
 // What a signal asks for before there is anything to save.
 int stop_before_the_first_step(const Prepared& prepared) {
   const int signal = stop_signal;
@@ -404,7 +413,7 @@ int train(const po::variables_map& given) {
     summarize_failure(caught().kind, prepared->trainer.outcome(), summarize);
     throw;
   }
-  summarize(outcome);
+  summarize_end(outcome, summarize);
   warn_of_divergence(run, outcome);
   if (!quiet) print_end(*prepared, outcome, given);
   if (outcome.signal == 0) return 0;

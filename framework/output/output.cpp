@@ -176,15 +176,17 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
 
 void write_file(const fs::path& path, const std::string& text) {
   const fs::path temporary = path.string() + ".tmp";
+  errno = 0;
   std::ofstream out(temporary);
   out << text;
-  const bool written = static_cast<bool>(out.flush());
+  const bool is_written = static_cast<bool>(out.flush());
+  std::error_code trouble(errno, std::generic_category());  // of the call that failed
   out.close();
-  std::error_code trouble;
-  if (written) fs::rename(temporary, path, trouble);
-  if (written && !trouble) return;
-  fs::remove(temporary, trouble);
-  throw Error(path.string() + ": cannot be written; is the disk full?");
+  if (is_written) fs::rename(temporary, path, trouble);
+  if (is_written && !trouble) return;
+  std::error_code none;
+  fs::remove(temporary, none);
+  throw Error(path.string() + ": cannot be written: " + trouble.message());
 }
 
 OutputFolder::~OutputFolder() {

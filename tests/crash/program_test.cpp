@@ -103,6 +103,45 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
   }
 }
 
+TEST_CASE("crash: vernier train without room for one of its files") {
+  const auto toml = program_run(that_goes_on, 3);
+  const Started whole(toml);
+  whole.finish();
+  // Room for its folder, and from the k-th call on none for this file.
+  const auto train_without_room = [&](const Started& struck, const std::string& file, int k) {
+    ::setenv("VERNIER_DISK", ("full " + std::to_string(k) + " " + (struck.out() / file).string()).c_str(), 1);
+    ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
+    Program program(training, struck.folder.path());
+    ::unsetenv("LD_PRELOAD");
+    ::unsetenv("VERNIER_DISK");
+    const int status = program.wait();
+    return std::pair(status, program.err());
+  };
+  for (const int k : {1, 2}) {
+    const Started struck(toml);
+    const auto [status, err] = train_without_room(struck, "summary.json.tmp", k);
+    CHECK(status == 4);
+    CHECK(err ==
+          "vernier: out/summary.json: cannot be written: No space left on device; see to that, and resume the run to "
+          "have this file written\n");
+    CHECK_FALSE(fs::exists(struck.out() / "summary.json"));
+    CHECK_FALSE(fs::exists(struck.out() / "summary.json.tmp"));
+    struck.finish();
+    CHECK(struck.digest() == whole.digest());
+    CHECK(struck.losses() == whole.losses());
+  }
+  for (const int k : {2, 6}) {
+    const Started struck(toml);
+    const auto [status, err] = train_without_room(struck, "losses.jsonl", k);
+    CHECK(status == 0);
+    CHECK(says(err, "losses.jsonl: cannot be written: No space left on device"));
+    CHECK(says(err, "losses.jsonl: lines that are missing at its end: "));
+    CHECK(struck.digest() == whole.digest());
+    CHECK(whole.losses().starts_with(struck.losses()));
+    CHECK((struck.losses().empty() || struck.losses().ends_with('\n')));
+  }
+}
+
 TEST_CASE("crash: vernier train over a disk that fails at the k-th system call") {
   std::vector<std::unique_ptr<Started>> wholes;
   for (std::size_t number = 0; number < saving_runs.size(); ++number) {

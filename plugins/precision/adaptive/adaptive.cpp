@@ -28,10 +28,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <system_error>
 
 #include "candidates.h"
 
@@ -378,6 +380,7 @@ void Adaptive::tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& 
 void Adaptive::write(const Run& run) const {
   if (run.output.empty()) return;
   const auto path = run.output + "/adaptive.toml";
+  errno = 0;
   std::ofstream out(path);
   out << "# What precision/adaptive decided in the run " << run.name
       << ". Given after the run's own files it makes the\n"
@@ -401,7 +404,7 @@ void Adaptive::write(const Run& run) const {
           << (measured.overflows ? ", overflow\n" : "\n");
     }
   }
-  if (!out.flush()) warn(path, ": cannot be written; is the disk full?");
+  if (!out.flush()) warn(path, ": cannot be written: ", std::generic_category().message(errno));
 }
 
 vernier::State Adaptive::save() const {

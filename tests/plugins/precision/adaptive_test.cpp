@@ -93,6 +93,20 @@ TEST_CASE("adaptive: decides after its first steps, tells it, and its file repea
   CHECK(fp32.digest() != run.digest());
 }
 
+TEST_CASE("adaptive: if its file cannot be written the run goes on, and the reason is told") {
+  static std::vector<std::string> warnings;
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
+  const TemporaryFolder output;
+  const auto file = output / "adaptive.toml";
+  std::filesystem::create_directory(file);
+  SmallRun run(from_toml({base, "[precision]\nuse = \"adaptive\"\n"}), output.path().string());
+  run.train();
+  CHECK(run.run.step == 12);
+  REQUIRE(!warnings.empty());
+  CHECK(warnings.front() == file + ": cannot be written: Is a directory");
+  vernier::set_log_sink(nullptr);
+}
+
 TEST_CASE("adaptive: measuring changes nothing, and what is over the budget stays in float32") {
   const TemporaryFolder output;
   SmallRun run(from_toml({base, "[precision]\nuse = \"adaptive\"\nerror_budget = 1e-6\nmeasure_every = 1\n"}),
