@@ -14,6 +14,8 @@
 #include <set>
 #include <system_error>
 
+#include "core/file.h"
+
 namespace rolling {
 
 namespace fs = std::filesystem;
@@ -94,17 +96,18 @@ void Folder::sync_what_is_beside() const {
   auto run = fs::path(path_).parent_path();
   if (run.empty()) run = ".";
   std::error_code trouble;
-  for (fs::directory_iterator entry(run, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+  for (const auto& name : vernier::names_in(run, trouble)) {
+    const auto path = run / name;
     std::error_code none;
-    if (!fs::is_regular_file(entry->symlink_status(none))) continue;
-    const int file = ::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (!fs::is_regular_file(fs::symlink_status(path, none))) continue;
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     int result = file;
     while (file >= 0 && (result = ::fsync(file)) != 0 && errno == EINTR) {
     }
     const int reason = errno;
     if (file >= 0) ::close(file);
     if (result >= 0 || reason == ENOENT || reason == EINVAL) continue;  // the file is gone or cannot be synced
-    warn_(entry->path().string() + ": cannot be brought to the disk: " + std::generic_category().message(reason) +
+    warn_(path.string() + ": cannot be brought to the disk: " + std::generic_category().message(reason) +
           "; a loss of power may take some of its lines");
   }
   vernier::sync_checkpoint_folder(run.string());  // also the name of a folder whose maker was killed
@@ -118,7 +121,7 @@ void Folder::set_aside_later(std::int64_t step) const {
     if (vernier::step_of_checkpoint(checkpoint) <= step) break;
     const auto aside = fs::path(path_) / (abandoned_prefix + fs::path(checkpoint).filename().string());
     std::error_code trouble;
-    fs::remove_all(aside, trouble);
+    vernier::remove_all(aside, trouble);
     if (::rename(checkpoint.c_str(), aside.c_str()) != 0) fail_with_errno(checkpoint, "cannot be renamed");
     has_renamed = true;
     warn_("the run went back to before " + checkpoint + ", which is kept as " + aside.filename().string());
@@ -156,7 +159,7 @@ void Folder::remove(std::int64_t step) const {
   const auto aside = fs::path(path_) / (unfinished_prefix + vernier::checkpoint_name(step));
   std::error_code trouble;
   fs::rename(path_of(step), aside, trouble);
-  fs::remove_all(trouble ? fs::path(path_of(step)) : aside, trouble);
+  vernier::remove_all(trouble ? path_of(step) : aside.string(), trouble);
   if (trouble) warn_(path_of(step) + ": cannot be removed: " + trouble.message());
 }
 

@@ -1,12 +1,16 @@
 #include "file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
+#include <cstdio>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 namespace vernier {
@@ -89,6 +93,37 @@ void File::finish() {
 
 void sync_folder(const std::string& folder) {
   File(folder, O_RDONLY | O_DIRECTORY).finish();
+}
+
+std::vector<std::string> names_in(const std::string& folder, std::error_code& trouble) {
+  trouble.clear();
+  std::vector<std::string> names;
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(file < 0 ? nullptr : ::fdopendir(file), ::closedir);
+  if (stream == nullptr) {
+    trouble = {errno, std::generic_category()};
+    if (file >= 0) ::close(file);
+    return names;
+  }
+  for (;;) {
+    errno = 0;
+    const auto* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  trouble = {errno, std::generic_category()};
+  return names;
+}
+
+void remove_all(const std::string& path, std::error_code& trouble) {
+  constexpr int most_open = 16;
+  const auto remove = [](const char* name, const struct stat*, int, FTW*) {
+    return std::remove(name) == 0 || errno == ENOENT ? 0 : -1;
+  };
+  trouble.clear();
+  if (::nftw(path.c_str(), remove, most_open, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return;
+  trouble = {errno, std::generic_category()};
 }
 
 }  // namespace vernier

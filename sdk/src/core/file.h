@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace vernier {
 
@@ -34,5 +36,15 @@ class File {
 };
 
 void sync_folder(const std::string& folder);  // fsync
+
+// For directory_iterator and remove_all of std::filesystem, which end the process if they find no memory: libstdc++
+// allocates in a function that is noexcept.
+
+// The names in a folder, without "." and "..", in any order. After a failure `trouble` has the reason, and some names
+// may be missing.
+VERNIER_API std::vector<std::string> names_in(const std::string& folder, std::error_code& trouble);
+
+// Removes a file, or a folder with everything in it; links are not followed. A path that is not there is no trouble.
+VERNIER_API void remove_all(const std::string& path, std::error_code& trouble);
 
 }  // namespace vernier

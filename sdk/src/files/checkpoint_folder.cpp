@@ -57,7 +57,7 @@ class TemporaryFolder {
   void keep() { is_kept_ = true; }
   void remove() const {
     std::error_code ignored;  // remove_unfinished_checkpoints() tries again
-    fs::remove_all(path_, ignored);
+    remove_all(path_, ignored);
   }
   const std::string& path() const { return path_; }
   std::string operator/(const char* name) const { return path_ + "/" + name; }
@@ -91,7 +91,7 @@ void put_back_or_remove(const std::string& aside, const std::string& path) {
     return;
   }
   std::error_code trouble;
-  fs::remove_all(aside, trouble);
+  remove_all(aside, trouble);
   if (trouble) log(Level::warning, "checkpoint", aside + ": cannot be removed: " + trouble.message());
 }
 
@@ -291,10 +291,9 @@ std::int64_t step_of_checkpoint(const std::string& path) {
 std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code trouble;
-  fs::directory_iterator entry(folder, trouble);
-  for (; !trouble && entry != fs::directory_iterator(); entry.increment(trouble)) {
-    const auto path = entry->path().string();
-    const bool is_aside = entry->path().filename().string().starts_with(old_prefix);
+  for (const auto& name : names_in(folder, trouble)) {
+    const auto path = (fs::path(folder) / name).string();
+    const bool is_aside = name.starts_with(old_prefix);
     if (step_of_checkpoint(path) < 0 || (is_aside && is_there(belonging_of(path)))) continue;
     found.push_back(path);
   }
@@ -321,16 +320,15 @@ void sync_checkpoint_folder(const std::string& folder) {
 void remove_unfinished_checkpoints(const std::string& folder) {
   std::vector<fs::path> temporary, aside;
   std::error_code trouble;
-  for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
-    const auto name = entry->path().filename().string();
-    if (name.starts_with(temporary_prefix)) temporary.push_back(entry->path());
-    if (name.starts_with(old_prefix)) aside.push_back(entry->path());
+  for (const auto& name : names_in(folder, trouble)) {
+    if (name.starts_with(temporary_prefix)) temporary.push_back(fs::path(folder) / name);
+    if (name.starts_with(old_prefix)) aside.push_back(fs::path(folder) / name);
   }
   if (temporary.empty() && aside.empty()) return;
   sync_folder(folder);  // the checkpoints that took their place may not be on the disk yet
   for (const auto& path : aside) put_back_or_remove(path, belonging_of(path));
   for (const auto& path : temporary) {
-    fs::remove_all(path, trouble);
+    remove_all(path.string(), trouble);
     if (trouble) log(Level::warning, "checkpoint", path.string() + ": cannot be removed: " + trouble.message());
   }
 }

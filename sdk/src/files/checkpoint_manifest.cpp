@@ -17,14 +17,25 @@ constexpr std::string_view tail_begin = ",\"checksum\":\"", tail_end = "\"}\n";
 constexpr std::size_t checksum_digits = 32;
 constexpr std::size_t tail_size = tail_begin.size() + checksum_digits + tail_end.size();
 
-// Writing.
+// Writing, as text: a tree of OrderedJson allocates memory where it is freed, and ends the process if there is none.
 
-OrderedJson to_json(const Manifest::File& file) {
-  OrderedJson tensors = OrderedJson::object();
-  for (const auto& [name, tensor] : file.tensors) {
-    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"checksum", tensor.checksum}};
-  }
-  return {{"bytes", file.bytes}, {"header_checksum", file.header_checksum}, {"tensors", std::move(tensors)}};
+// {"a": 1, "b": 2}; of: gives the text of an item.
+template <class Items, class Of>
+std::string joined(const char* open, const Items& items, const char* between, const char* close, const Of& of) {
+  std::string text;
+  for (const auto& item : items) text += (text.empty() ? "" : between) + of(item);
+  return open + text + close;
+}
+
+std::string text_of(const std::string& path, const Manifest::File& file) {
+  const auto tensors = joined("{", file.tensors, ",", "\n   }", [&](const auto& entry) {
+    const auto& [name, tensor] = entry;
+    const auto shape = joined("[", tensor.shape, ", ", "]", [](auto size) { return std::to_string(size); });
+    return "\n    " + quoted(path, name) + ": {\"dtype\": " + quoted(path, tensor.dtype) + ", \"shape\": " + shape +
+           ", \"checksum\": " + quoted(path, tensor.checksum) + "}";
+  });
+  return "{\n   \"bytes\": " + std::to_string(file.bytes) +
+         ",\n   \"header_checksum\": " + quoted(path, file.header_checksum) + ",\n   \"tensors\": " + tensors + "\n  }";
 }
 
 // Reading.
@@ -108,31 +119,29 @@ void check_own_checksum(const std::string& path, std::string_view text) {
 }  // namespace
 
 std::string manifest_text(const std::string& path, const Manifest& manifest) {
-  OrderedJson json = {{"format", checkpoint_format_name},
-                      {"version", manifest.version},
-                      {"step", manifest.step},
-                      {"run", manifest.run},
-                      {"versions", manifest.versions},
-                      {"plugins", OrderedJson::array()},
-                      {"configuration", OrderedJson::object()},
-                      {"files", OrderedJson::object()}};
-  for (const auto& plugin : manifest.plugins) {
-    json["plugins"].push_back({{"id", plugin.id}, {"version", plugin.version}});
-  }
-  for (const auto& [name, file] : manifest.files) json["files"][name] = to_json(file);
-  try {
-    json["configuration"] = OrderedJson::parse(manifest.configuration);
-    std::string text = json.dump(1);
-    text.resize(text.size() - 2);  // without the last line, which is a brace
-    return text + std::string(tail_begin) + checksum_of(text) + std::string(tail_end);
-  } catch (const OrderedJson::exception& error) {
-    fail(path, std::string("what the manifest is to say is no JSON: ") + error.what());
-  }
+  const auto configuration = parse_json(path, "configuration", manifest.configuration, deepest_manifest - 1);
+  if (!configuration.value.is_object()) fail(path, "the configuration is not an object");
+  const auto versions = joined("{", manifest.versions, ", ", "}", [&](const auto& entry) {
+    return quoted(path, entry.first) + ": " + quoted(path, entry.second);
+  });
+  const auto plugins = joined("[", manifest.plugins, ", ", "]", [&](const auto& plugin) {
+    return "{\"id\": " + quoted(path, plugin.id) + ", \"version\": " + quoted(path, plugin.version) + "}";
+  });
+  const auto files = joined("{", manifest.files, ",", "\n }", [&](const auto& entry) {
+    return "\n  " + quoted(path, entry.first) + ": " + text_of(path, entry.second);
+  });
+  const std::string text =
+      "{\n \"format\": " + quoted(path, checkpoint_format_name) +
+      ",\n \"version\": " + std::to_string(manifest.version) + ",\n \"step\": " + std::to_string(manifest.step) +
+      ",\n \"run\": " + quoted(path, manifest.run) + ",\n \"versions\": " + versions + ",\n \"plugins\": " + plugins +
+      ",\n \"configuration\": " + manifest.configuration + ",\n \"files\": " + files;
+  return text + std::string(tail_begin) + checksum_of(text) + std::string(tail_end);
 }
 
 Manifest parse_manifest(const std::string& path, const std::string& text) {
   check_own_checksum(path, text);
-  const Json json = parse_json(path, "manifest", text, deepest_manifest);
+  const auto parsed = parse_json(path, "manifest", text, deepest_manifest);
+  const Json& json = parsed.value;
   check_version(path, json);
   Manifest manifest;
   manifest.version = member<std::int64_t>(path, json, "version");

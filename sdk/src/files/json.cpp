@@ -15,7 +15,7 @@ class Builder final : public Json::json_sax_t {
  public:
   Builder(const std::string& path, const std::string& what, std::size_t deepest)
       : path_(path), the_("the " + what), deepest_(deepest) {}
-  Json take() { return std::move(root_); }
+  ParsedJson take() { return std::move(root_); }
 
   bool null() override { return put(nullptr); }
   bool boolean(bool value) override { return put(value); }
@@ -41,7 +41,7 @@ class Builder final : public Json::json_sax_t {
 
  private:
   Json& place() {
-    if (open_.empty()) return root_;
+    if (open_.empty()) return root_.value;
     return open_.back()->is_array() ? open_.back()->emplace_back() : *member_;
   }
   bool put(Json value) {
@@ -61,14 +61,25 @@ class Builder final : public Json::json_sax_t {
   const std::string& path_;
   std::string the_;
   std::size_t deepest_;
-  Json root_;
+  ParsedJson root_;
   std::vector<Json*> open_;  // each inside the one before; only the last one grows, so the addresses stay valid
   Json* member_ = nullptr;   // if the last one is an object: the member whose value comes next
 };
 
+// From the leaves up: a value without children is freed without memory.
+void clear(Json& json) {
+  if (!json.is_structured()) return;
+  for (Json& child : json) clear(child);
+  json.clear();
+}
+
 }  // namespace
 
-Json parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest) {
+ParsedJson::~ParsedJson() {
+  clear(value);
+}
+
+ParsedJson parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest) {
   // The parser would stop at a NUL and skip a byte-order mark.
   if (text.find('\0') != std::string::npos) fail(path, "the " + what + " is not JSON: it has a NUL");
   if (text.starts_with("\xEF\xBB\xBF")) fail(path, "the " + what + " is not JSON: it starts with a byte-order mark");
@@ -81,7 +92,7 @@ std::string quoted(const std::string& path, const std::string& text) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {
-    fail(path, "a name or text in the header is not UTF-8");
+    fail(path, "a name or text in it is not UTF-8");
   }
 }
 

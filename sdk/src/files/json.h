@@ -10,9 +10,18 @@ namespace vernier {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps the order in which keys were added
 
+// What was parsed. The destructor of Json allocates memory, and ends the process if there is none; this one does not.
+struct ParsedJson {
+  ParsedJson() = default;
+  ParsedJson(ParsedJson&&) = default;
+  ParsedJson& operator=(ParsedJson&&) = delete;
+  ~ParsedJson();
+  Json value;
+};
+
 // Parses a text of `path`. Throws Error for a key that an object has twice and for more than `deepest` levels. `what`
 // names the text in the message: "header".
-Json parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest);
+ParsedJson parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest);
 
 // A text in JSON's quotes. Throws Error, naming `path`, if it is not UTF-8.
 std::string quoted(const std::string& path, const std::string& text);

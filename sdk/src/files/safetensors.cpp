@@ -179,7 +179,8 @@ void refuse_other_than_bool(const std::string& path, const Entry& entry, const c
 // In the order of their bytes.
 std::vector<Entry> parse_header(const std::string& path, const std::string& text, std::uint64_t data_size,
                                 Metadata& metadata) {
-  const Json header = parse_json(path, "header", text, deepest_header);
+  const auto parsed = parse_json(path, "header", text, deepest_header);
+  const Json& header = parsed.value;
   if (!header.is_object()) fail(path, "the header is not a JSON object");
   std::vector<Entry> entries;
   for (const auto& [name, json] : header.items()) {

@@ -235,7 +235,7 @@ void write_capsule(const std::string& path, const Capsule& capsule, const std::s
     sync_folder(path);
   } catch (...) {
     std::error_code ignored;  // the first error is reported
-    std::filesystem::remove_all(path, ignored);
+    remove_all(path, ignored);
     throw;
   }
 }
@@ -250,7 +250,8 @@ Capsule read_capsule(const std::string& path) {
   }
   Capsule capsule;
   try {
-    const auto report = parse_json(path, capsule_report_key, state.text(capsule_report_key), 16);
+    const auto parsed = parse_json(path, capsule_report_key, state.text(capsule_report_key), 16);
+    const Json& report = parsed.value;
     capsule.step = report.at("step").get<std::int64_t>();
     capsule.what = report.at("what").get<std::string>();
     capsule.cause = report.at("cause").get<std::string>();

@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -9,9 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <map>
+#include <new>
 #include <random>
 #include <set>
 
@@ -28,6 +31,41 @@ using vernier::Run;
 using vernier::State;
 using vernier::Table;
 namespace fs = std::filesystem;
+
+namespace {
+
+thread_local int until_no_memory = 0;  // allocations; 0: no end is in sight
+thread_local bool stays_out_of_memory = false;
+
+// While it lives, the n-th allocation of this thread fails, and those after it if it lasts.
+class NoMemory {
+ public:
+  NoMemory(int nth, bool lasts) {
+    until_no_memory = nth;
+    stays_out_of_memory = lasts;
+  }
+  NoMemory(const NoMemory&) = delete;
+  NoMemory& operator=(const NoMemory&) = delete;
+  ~NoMemory() { until_no_memory = 0; }
+  bool is_reached() const { return stays_out_of_memory ? until_no_memory == 1 : until_no_memory == 0; }
+};
+
+}  // namespace
+
+// In the place of the C++ library's, for the whole program.
+void* operator new(std::size_t size) {
+  const bool fails = until_no_memory == 1;
+  if (until_no_memory > 0 && !(fails && stays_out_of_memory)) --until_no_memory;
+  void* bytes = fails ? nullptr : std::malloc(std::max<std::size_t>(size, 1));
+  if (bytes == nullptr) throw std::bad_alloc();
+  return bytes;
+}
+void operator delete(void* bytes) noexcept {
+  std::free(bytes);
+}
+void operator delete(void* bytes, std::size_t) noexcept {
+  std::free(bytes);
+}
 
 namespace {
 
@@ -376,6 +414,40 @@ TEST_CASE("rolling: bytes are on the disk before names") {
   CHECK(order[9] == "rename latest");
   CHECK(order[10] == "fsync checkpoints");
   CHECK(fixture.points_to("latest") == "step-00000020");
+}
+
+TEST_CASE("rolling: whichever allocation fails, the process lives, and the newest checkpoint that was whole is") {
+  at::set_num_threads(1);
+  for (const bool lasts : {false, true}) {
+    bool is_reached = true;
+    for (int nth = 1; is_reached; nth += 7) {
+      CAPTURE(lasts);
+      CAPTURE(nth);
+      Fixture fixture(1);
+      fixture.write(10);
+      fixture.run.step = 20;
+      const auto snapshot = Fixture::snapshot_of(20);
+      {
+        const NoMemory missing(nth, lasts);
+        try {
+          fixture.plugin->write(snapshot, fixture.run);
+        } catch (const std::exception&) {
+        }
+        is_reached = missing.is_reached();
+      }
+      {
+        const NoMemory missing(nth, lasts);
+        try {
+          fixture.plugin->read(fixture.run, "");
+        } catch (const std::exception&) {
+        }
+      }
+      CHECK(fixture.read() >= 10);
+      fixture.write(30);
+      CHECK(fixture.names() == Names{"step-00000030"});
+      REQUIRE(nth < 20000);
+    }
+  }
 }
 
 TEST_CASE("rolling: whichever system call fails, a whole checkpoint is there and nothing else") {

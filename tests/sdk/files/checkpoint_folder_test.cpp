@@ -358,10 +358,12 @@ TEST_CASE("checkpoint folder: what cannot be saved is refused, and nothing is le
   CHECK(says(refusal({{"\xff", torch::ones({1})}}), "is not UTF-8"));
   CheckpointManifest manifest;
   manifest.configuration = "{";
-  CHECK(says(refusal({}, manifest), "manifest.json: what the manifest is to say is no JSON"));
+  CHECK(says(refusal({}, manifest), "manifest.json: the configuration is not JSON"));
+  manifest.configuration = "[]";
+  CHECK(says(refusal({}, manifest), "manifest.json: the configuration is not an object"));
   manifest.configuration = "{}";
   manifest.run = "\xff";
-  CHECK(says(refusal({}, manifest), "manifest.json: what the manifest is to say is no JSON"));
+  CHECK(says(refusal({}, manifest), "manifest.json: a name or text in it is not UTF-8"));
 }
 
 TEST_CASE("checkpoint folder: names sort as steps do, and a folder is listed newest first") {
