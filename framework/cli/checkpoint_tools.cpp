@@ -96,6 +96,12 @@ std::vector<std::string> all_checkpoints_at(const std::string& path) {
   return found;
 }
 
+// While a run trains, it removes its older checkpoints.
+bool is_gone(const std::string& path) {
+  std::error_code none;
+  return !fs::exists(fs::symlink_status(path, none));
+}
+
 StoredCheckpoint read_newest(const std::string& path, std::string& read) {
   read = all_checkpoints_at(path).front();
   return read_checkpoint(read);
@@ -155,6 +161,7 @@ int list(const Words& paths) {
       const auto manifest = glance_at(path);
       row[1] = size_of(manifest);
     } catch (const Error& error) {
+      if (is_gone(path)) continue;
       row[3] = error.kind() == Error::Kind::configuration ? "of another version" : "not whole";
       trouble.emplace_back(error.what());
     }
@@ -177,6 +184,10 @@ int verify(const Words& paths) {
         std::cout << checkpoint << ": whole, " << tensors_of(manifest) << " tensors, " << size_of(manifest)
                   << std::endl;
       } catch (const Error& error) {
+        if (checkpoint != path && is_gone(checkpoint)) {
+          std::cout << checkpoint << ": left out, for its run has removed it meanwhile" << std::endl;
+          continue;
+        }
         write_log(static_cast<int>(Level::error), "vernier", message(error));
         status = std::max(status, static_cast<int>(error.kind()));
       }

@@ -128,6 +128,41 @@ TEST_CASE("checkpoint verify: reads every byte, and names file and tensor") {
   CHECK(call({"verify", run.at(3)}).status == 4);
 }
 
+namespace {
+
+// Takes what is printed. At the first line a checkpoint is removed, as by a run beside.
+class Removing final : public std::stringbuf {
+ public:
+  explicit Removing(std::string path) : path_(std::move(path)) {}
+
+ private:
+  int sync() override {
+    fs::remove_all(path_);
+    return 0;
+  }
+  std::string path_;
+};
+
+}  // namespace
+
+TEST_CASE("checkpoint verify: one that its run removes meanwhile is left out, and damage is still found") {
+  const FakeRun run;
+  for (const bool is_damaged : {false, true}) {
+    for (const std::int64_t step : {1, 2, 3}) run.save(step, weights());
+    if (is_damaged) run.flip_a_byte(1, "model.safetensors");
+    Removing out(run.at(2));
+    auto* const before = std::cout.rdbuf(&out);
+    std::string words[] = {"checkpoint", "verify", run.path()};
+    char* argv[] = {words[0].data(), words[1].data(), words[2].data()};
+    const int status = vernier::run_checkpoint_tool(3, argv);
+    std::cout.rdbuf(before);
+    CHECK(status == (is_damaged ? 4 : 0));
+    CHECK(out.str().starts_with(run.at(3) + ": whole, 2 tensors, 272 B\n" + run.at(2) +
+                                ": left out, for its run has removed it meanwhile\n"));
+    CHECK(says(out.str(), run.at(1) + ": whole") == !is_damaged);
+  }
+}
+
 TEST_CASE("checkpoint show: statistics of what matches") {
   const FakeRun run;
   auto spoiled = torch::tensor({1.0F, -3.0F, 2.0F, 0.0F});
