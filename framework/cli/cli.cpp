@@ -138,11 +138,18 @@ Host make_host(const po::variables_map& given) {
 }
 
 // The merged configuration; with the run's name in it, since that came from the name of another file.
-void write_config(const Prepared& prepared) {
+std::string config_of(const Prepared& prepared) {
   Table config = prepared.config;
   auto& run = config.try_emplace("run", Value{Table{}, ""}).first->second;
   std::get<Table>(run.data)["name"] = {prepared.run.name, ""};
-  write_file(prepared.run.output + "/config.toml", to_toml(config));
+  return to_toml(config);
+}
+
+OutputFolder open_folder(const Prepared& prepared, const std::string& from) {
+  const auto& output = prepared.run.output;
+  if (prepared.resumes) return OutputFolder::open_existing(output, from);
+  const bool is_started_again = prepared.options.resume == "auto";
+  return OutputFolder::open_new(output, is_started_again ? config_of(prepared) : "");
 }
 
 bool wants_to_resume(const po::variables_map& given) {
@@ -388,7 +395,7 @@ int train(const po::variables_map& given) {
   Run& run = prepared->run;
   const bool resumes = prepared->resumes;
   if (!from.empty()) resume(*prepared, from, inexact);  // before a folder is made
-  const auto folder = resumes ? OutputFolder::open_existing(run.output, from) : OutputFolder::open_new(run.output);
+  const auto folder = open_folder(*prepared, from);
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
   if (resumes && from.empty()) resume(*prepared, from, inexact);
@@ -399,7 +406,7 @@ int train(const po::variables_map& given) {
     return 0;
   }
   if (resumes) warn_of_swaps(*prepared);
-  write_config(*prepared);  // of the run that goes on, so not before it does
+  write_file(run.output + "/config.toml", config_of(*prepared));  // of the run that goes on, so not before it does
   if (!quiet) print_wiring(*prepared);
   if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr

@@ -45,6 +45,18 @@ bool has_checkpoints(const fs::path& folder) {
   return !checkpoints_in((folder / "checkpoints").string()).empty();
 }
 
+std::string read_text(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Whether a run of this configuration was killed here before its first checkpoint.
+bool was_killed_early(const fs::path& folder, const std::string& config) {
+  if (config.empty() || read_text(folder / "config.toml") != config) return false;
+  std::error_code none;
+  return !fs::exists(folder / "summary.json", none) && !has_checkpoints(folder);
+}
+
 void refuse_a_shared_run(const fs::path& path) {
   try {
     refuse_a_shared_folder(path.string());
@@ -135,10 +147,12 @@ std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
   // For the message to whoever finds it locked; the lock itself does not depend on it.
   const auto holder = this_process() + "\n";
   if (ftruncate(lock, 0) == 0) (void)!write(lock, holder.data(), holder.size());
-  return OutputFolder(path, lock);
+  if (failed == 0) return OutputFolder(path, lock);
+  close(lock);
+  return OutputFolder(path, -1);
 }
 
-OutputFolder OutputFolder::open_new(const fs::path& wanted) {
+OutputFolder OutputFolder::open_new(const fs::path& wanted, const std::string& config) {
   for (int number = 1;; ++number) {
     const auto path = numbered(wanted, number);
     std::error_code trouble;
@@ -148,9 +162,15 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted) {
       refuse("cannot make the run's folder " + path.string() + ": " + trouble.message() +
              "; set [run] output to a folder that can be written to");
     }
-    if (holds_a_run(path)) continue;
+    if (holds_a_run(path) && !was_killed_early(path, config)) continue;
     // Two processes that start at once: whoever locks it has it, the other takes the next number.
-    if (auto folder = try_to_lock(path); folder && !holds_a_run(path)) return std::move(*folder);
+    auto folder = try_to_lock(path);
+    if (!folder) continue;
+    if (!holds_a_run(path)) return std::move(*folder);
+    if (folder->lock_ < 0 || !was_killed_early(path, config)) continue;
+    log(Level::info, "output",
+        path.string() + ": this run was killed here before its first checkpoint, and starts anew in the same folder");
+    return std::move(*folder);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace vernier {
 
@@ -12,7 +13,9 @@ class OutputFolder {
  public:
   // Makes the folder for a new run: `wanted` if it does not exist or has no run, else wanted-2, wanted-3, …. So no run
   // is ever overwritten. Throws Error::Kind::configuration if it cannot be made, is a link, or is writable by others.
-  static OutputFolder open_new(const std::filesystem::path& wanted);
+  // config: if not empty, takes a folder again in which a run with this config.toml was killed before its first
+  // checkpoint, unless another process holds its lock.
+  static OutputFolder open_new(const std::filesystem::path& wanted, const std::string& config = "");
 
   // Returns whether there is a run to resume: wanted, wanted-2, … with a checkpoint, complete or not.
   static bool is_there(const std::filesystem::path& wanted);
@@ -31,7 +34,7 @@ class OutputFolder {
   OutputFolder(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
   static std::optional<OutputFolder> try_to_lock(const std::filesystem::path& path);
   std::filesystem::path path_;
-  int lock_;
+  int lock_;  // -1: the file system has no locks
 };
 
 // Replaces a file atomically, or throws Error and leaves it unchanged.

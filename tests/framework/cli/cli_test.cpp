@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "run_folder.h"
 #include "thrown.h"
@@ -643,6 +644,37 @@ TEST_CASE("cli: resume = auto starts a run, goes on with it, and leaves a finish
   Place whole;
   REQUIRE(whole.train({set("run.steps=30")}) == 0);
   CHECK(whole.summary()["digest"] == place.summary()["digest"]);
+}
+
+TEST_CASE("cli: resume = auto takes the folder of a run that was killed before its first checkpoint, unless it lives") {
+  Place place("[[monitor]]\nuse = 'jsonl'\n");
+  Arguments automatic = endless;
+  automatic.insert(automatic.end(), {set("run.resume=auto"), set("checkpoint.every=0")});
+  const auto has_lines = [&](const std::string& run) {
+    return [&place, run] { return says(read_text(place.at(run + "/losses.jsonl")), "\n"); };
+  };
+  {
+    Program killed(automatic, place.folder.path());
+    REQUIRE(killed.wait_until(has_lines("out")));
+    killed.send(SIGKILL);
+    killed.wait();
+  }
+  Program again(automatic, place.folder.path());
+  REQUIRE(again.wait_until([&] { return says(again.err(), "killed here before its first checkpoint"); }));
+  REQUIRE(again.wait_until(has_lines("out")));
+  CHECK_FALSE(fs::exists(place.at("out-2")));
+  Program beside(automatic, place.folder.path());
+  REQUIRE(beside.wait_until(has_lines("out-2")));
+  for (auto* program : {&again, &beside}) {
+    program->send(SIGTERM);
+    CHECK(program->wait() == 128 + SIGTERM);
+  }
+  std::istringstream lines(read_text(place.at("out/losses.jsonl")));
+  std::int64_t step = 0;
+  for (std::string line; std::getline(lines, line); ++step) {
+    REQUIRE(nlohmann::json::parse(line)["step"] == step + 1);
+  }
+  CHECK(step == place.summary()["steps"]);
 }
 
 TEST_CASE("cli: a preempted job of Slurm is put back into the queue, once its checkpoint is whole") {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vernier/plugin.h>
 
 #include <cerrno>
 #include <cstdarg>
@@ -244,6 +245,48 @@ TEST_CASE("output: what cannot be a folder is refused with the reason") {
   CHECK(refusal(std::string(5000, 'x')).kind == 2);
   fs::create_symlink(folder.path() / "nowhere", folder.path() / "dangling");
   CHECK(refusal(folder / "dangling").kind == 2);
+}
+
+TEST_CASE("output: a run that was killed before its first checkpoint starts anew in its folder, if nothing is lost") {
+  const TemporaryFolder folder;
+  const fs::path wanted = folder.path() / "toy";
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const auto name = [&](const std::string& config) {
+    return OutputFolder::open_new(wanted, config).path().filename().string();
+  };
+  add_run(wanted, false);
+  CHECK(name("a = 1\n") == "toy-2");  // who knows what it is
+  folder.write("toy/config.toml", "a = 1\n");
+  CHECK(name("a = 1\n") == "toy");
+  CHECK(name("a = 2\n") == "toy-2");
+  CHECK(name("") == "toy-2");
+  {
+    const auto running = OutputFolder::open_new(wanted, "a = 1\n");
+    CHECK(name("a = 1\n") == "toy-2");
+  }
+  flock_fails_with = ENOLCK;  // who knows whether it runs
+  CHECK(name("a = 1\n") == "toy-2");
+  flock_fails_with = 0;
+  folder.write("toy/summary.json", "{}");  // it has ended
+  CHECK(name("a = 1\n") == "toy-2");
+  fs::remove(wanted / "summary.json");
+  CHECK(name("a = 1\n") == "toy");
+  add_run(wanted, true);
+  CHECK(name("a = 1\n") == "toy-2");
+}
+
+TEST_CASE("output: what cannot be written is told with the system's reason, and what was there stays") {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("summary.json", "old");
+  const auto refusal = [](const std::string& path) { return thrown_by([&] { vernier::write_file(path, "new"); }); };
+  CHECK(refusal(folder / "none/x") == failed(folder / "none/x" + ": cannot be written: No such file or directory"));
+  fs::create_symlink("/dev/full", file + ".tmp");
+  CHECK(refusal(file) == failed(file + ": cannot be written: No space left on device"));
+  CHECK(read_text(file) == "old");
+  CHECK(refusal(file) == Thrown{});  // the link is gone
+  CHECK(read_text(file) == "new");
+  fs::create_directories(folder.path() / "folder" / "full");
+  CHECK(refusal(folder / "folder") == failed(folder / "folder" + ": cannot be written: Is a directory"));
 }
 
 TEST_CASE("output: a lock that is a link is not followed") {
