@@ -309,7 +309,12 @@ void refuse_a_shared_folder(const std::string& path) {
   if (::lstat(path.c_str(), &status) != 0) fail_with_errno(path, "cannot be looked at");
   if (S_ISLNK(status.st_mode)) fail(path, "is a symbolic link; give the folder itself");
   if (!S_ISDIR(status.st_mode)) fail(path, "is not a folder");
-  const bool is_shared = (status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (status.st_mode & S_ISVTX) == 0;
+  const bool is_of_another = status.st_uid != ::geteuid() && status.st_uid != 0;
+  if (is_of_another) {
+    fail(path, "belongs to another user (id " + std::to_string(status.st_uid) +
+                   "), who can write to it; chown it, or take another folder");
+  }
+  const bool is_shared = (status.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   if (is_shared) fail(path, "can be written to by others; chmod go-w it, or take another folder");
 }
 

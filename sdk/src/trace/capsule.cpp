@@ -226,7 +226,9 @@ void write_capsule(const std::string& path, const Capsule& capsule, const std::s
   }
   extra.put(capsule_report_key, report);
   split.state.insert(extra.tensors.begin(), extra.tensors.end());
-  remove_unfinished_checkpoints(std::filesystem::path(path).parent_path().string());
+  const auto folder = std::filesystem::path(path).parent_path().string();
+  refuse_a_shared_folder(folder);  // before anything in it is touched
+  remove_unfinished_checkpoints(folder);
   write_checkpoint(path, split.manifest, split.model, split.state);
   try {
     File file(path + "/" + report_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);

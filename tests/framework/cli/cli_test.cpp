@@ -735,10 +735,12 @@ TEST_CASE("cli: a run's folder that is a link, or that others may write to, is r
   CHECK(says(place.err, "the run's folder out: is a symbolic link; give the folder itself"));
   fs::remove(place.at("out"));
   fs::create_directory(place.at("out"));
-  fs::permissions(place.at("out"), fs::perms::all);
-  CHECK(place.train() == 2);
-  CHECK(is_one_line(place.err));
-  CHECK(says(place.err, "the run's folder out: can be written to by others; chmod go-w it, or take another folder"));
+  for (const auto more : {fs::perms::none, fs::perms::sticky_bit}) {
+    fs::permissions(place.at("out"), fs::perms::all | more);
+    CHECK(place.train() == 2);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, "the run's folder out: can be written to by others; chmod go-w it, or take another folder"));
+  }
   fs::permissions(place.at("out"), fs::perms::owner_all);
   CHECK(place.train() == 0);
 }

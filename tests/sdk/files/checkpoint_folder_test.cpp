@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/safetensors.h>
@@ -131,14 +132,17 @@ TEST_CASE("checkpoint folder: a folder that is a link, or that others may write 
         [&] { vernier::write_checkpoint(parent + "/step-00000010", about(), some_model(), some_state()); });
   };
   CHECK(refusal(folder / "link") == failed(folder / "link" + ": is a symbolic link; give the folder itself"));
-  for (const mode_t mode : {0770, 0707, 0777}) {
+  for (const mode_t mode : {0770, 0707, 0777, 01777}) {
     ::chmod((folder / "real").c_str(), mode);
     CHECK(refusal(folder / "real") ==
           failed(folder / "real" + ": can be written to by others; chmod go-w it, or take another folder"));
   }
-  for (const mode_t mode : {0755, 01777}) {  // with the sticky bit nobody renames what another has made
-    ::chmod((folder / "real").c_str(), mode);
-    CHECK(refusal(folder / "real") == Thrown{});
+  ::chmod((folder / "real").c_str(), 0755);
+  CHECK(refusal(folder / "real") == Thrown{});
+  if (::chown((folder / "real").c_str(), 12345, static_cast<gid_t>(-1)) == 0) {  // as root
+    CHECK(refusal(folder / "real") ==
+          failed(folder / "real" +
+                 ": belongs to another user (id 12345), who can write to it; chown it, or take another folder"));
   }
   CHECK(refusal(folder / "none") == failed(folder / "none" + ": cannot be looked at: No such file or directory"));
 }
