@@ -284,8 +284,8 @@ int show(const Words& words) {
   std::map<std::string, CheckpointManifest::Tensor> described;
   for (const auto& [name, file] : manifest.files) described.insert(file.tensors.begin(), file.tensors.end());
   const Words patterns(words.begin() + 1, words.end());
-  const auto shown = show_tensors("model", stored.model, described, patterns) +
-                     show_tensors("state", stored.state, described, patterns);
+  const auto shown = show_tensors("model", stored.model.tensors, described, patterns) +
+                     show_tensors("state", stored.state.tensors, described, patterns);
   if (shown == 0 && !patterns.empty()) refuse(path + ": no tensor has a name that matches " + patterns[0]);
   return 0;
 }
@@ -342,7 +342,7 @@ int export_weights(const Words& words, const po::variables_map& given) {
   const auto stored = read_newest(words[0], path);
   auto weights = which == "masters"   ? best_weights(stored)
                  : which == "average" ? averaged_weights(path, stored)
-                                      : stored.model;
+                                      : stored.model.tensors;
   if (dtype) weights = cast_weights(path, weights, *dtype);
   write_weights(target, weights);
   return 0;

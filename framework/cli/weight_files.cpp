@@ -10,7 +10,7 @@ namespace {
 // The entries "<plugin>…/<kind>/<name of the weight>" of the state.
 Tensors kept_by(const std::string& plugin, const StoredCheckpoint& stored, const std::string& kind) {
   Tensors kept;
-  for (const auto& [name, tensor] : stored.state) {
+  for (const auto& [name, tensor] : stored.state.tensors) {
     const auto place = name.find("/" + kind + "/");
     if (name.starts_with(plugin) && place != std::string::npos) {
       kept[name.substr(place + kind.size() + 2)] = tensor;
@@ -29,7 +29,7 @@ Tensors best_weights(const StoredCheckpoint& stored) {
   const auto masters = kept_by("plugin/precision/", stored, "master");
   const auto compensations = kept_by("plugin/precision/", stored, "compensation");
   Tensors weights;
-  for (const auto& [name, tensor] : stored.model) {
+  for (const auto& [name, tensor] : stored.model.tensors) {
     const auto master = masters.find(name), compensation = compensations.find(name);
     if (master != masters.end()) {
       weights[name] = master->second;

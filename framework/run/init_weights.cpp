@@ -60,7 +60,7 @@ Tensors read(const InitOptions& options, std::string& path) {
       refuse_init(options.from + ": is neither a checkpoint nor the folder of a run with one");
     }
     path = checkpoints.empty() ? options.from : checkpoints.front();
-    const auto all = checkpoints.empty() ? load_safetensors(path) : read_checkpoint_model(path).model;
+    const auto all = checkpoints.empty() ? load_safetensors(path) : read_checkpoint_model(path).model.tensors;
     Tensors tensors;
     for (const auto& [name, tensor] : all) {
       const auto to = renamed(name, options.rename);

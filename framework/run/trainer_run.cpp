@@ -30,7 +30,7 @@ void Trainer::load(Run& run, const State& own) {
   if (own.has("samples_of_batch")) samples_of_batch_ = own.integer("samples_of_batch");
   rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
   update_log_.load(own);
-  if (own.has("amp/total_steps")) run.amp.load(own.part("amp"));
+  if (own.has("amp/total_steps")) run.amp.load_state_dict(own.part("amp"));
   run.loss = own.has("loss") ? own.tensor("loss").to(run.device) : torch::Tensor();
   best_loss_ = own.has("best_loss") ? own.tensor("best_loss").to(run.device) : torch::Tensor();
   const auto real = [&](const char* name) {
@@ -234,7 +234,7 @@ State Trainer::snapshot(const Run& run) {
   update_log_.save(late);
   snapshot.put("trainer", late);
   if (const auto swaps = text_of_swaps(wiring_); !swaps.empty()) snapshot.put("trainer/swaps", swaps);
-  snapshot.put("trainer/amp", run.amp.state());
+  snapshot.put("trainer/amp", run.amp.state_dict());
   if (run.loss.defined()) snapshot.put("trainer/loss", run.loss);
   if (best_loss_.defined()) snapshot.put("trainer/best_loss", best_loss_);
   if (outcome_.validation_loss) snapshot.put("trainer/validation_loss", *outcome_.validation_loss);

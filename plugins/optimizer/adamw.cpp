@@ -63,23 +63,24 @@ class AdamWPlugin final : public vernier::Optimizer {
 
   // The state is under the parameters' names. Their indices depend on no_decay, which may change on resume.
   vernier::State save() const override {
-    return renamed(fused_.optimizer().state(),
+    return renamed(fused_.optimizer().state_dict(),
                    [this](const std::string& number) { return names_[std::stoul(number)]; });
   }
   void load(const vernier::State& state) override {
-    fused_.optimizer().load(renamed(state, [this](const std::string& name) {
+    fused_.optimizer().load_state_dict(renamed(state, [this](const std::string& name) {
       return std::to_string(std::ranges::find(names_, name) - names_.begin());
     }));
   }
 
  private:
-  // Puts another text before the slash of each entry that has one.
+  // Puts another text before the slash of each entry of a parameter.
   template <class Function>
   static vernier::State renamed(const vernier::State& state, const Function& other) {
     vernier::State result;
     for (const auto& [key, tensor] : state.tensors) {
       const auto slash = key.rfind('/');
-      result.put(slash == std::string::npos ? key : other(key.substr(0, slash)) + key.substr(slash), tensor);
+      const bool is_shared = slash == std::string::npos || key.starts_with("param_groups/");
+      result.put(is_shared ? key : other(key.substr(0, slash)) + key.substr(slash), tensor);
     }
     return result;
   }

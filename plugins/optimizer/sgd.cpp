@@ -39,8 +39,8 @@ class SgdPlugin final : public vernier::Optimizer {
   bool divides_gradients() const override { return true; }
   bool steps_in_backward() const override { return fused_.is_in_backward(); }
 
-  vernier::State save() const override { return fused_.optimizer().state(); }
-  void load(const vernier::State& state) override { fused_.optimizer().load(state); }
+  vernier::State save() const override { return fused_.optimizer().state_dict(); }
+  void load(const vernier::State& state) override { fused_.optimizer().load_state_dict(state); }
 
  private:
   vernier::SGDOptions options_;

@@ -93,12 +93,12 @@ class DynamicScaler final : public vernier::Scaler {
   void update(vernier::Run& run) override { scale_->update(run.found_inf); }
 
   vernier::State save() const override {
-    auto state = scale_->save();
+    auto state = scale_->state_dict();
     watch_.save(state);
     return state;
   }
   void load(const vernier::State& state) override {
-    scale_->load(state);
+    scale_->load_state_dict(state);
     watch_.load(state, scale_->value());
   }
 

@@ -206,14 +206,14 @@ class PerLayerScaler final : public vernier::Scaler {
   }
 
   vernier::State save() const override {
-    auto state = scale_->save();
+    auto state = scale_->state_dict();
     state.put("factors", scaled_.factors);
     state.put("good", good_);
     watch_.save(state);
     return state;
   }
   void load(const vernier::State& state) override {
-    scale_->load(state);
+    scale_->load_state_dict(state);
     watch_.load(state, scale_->value());
     const auto factors = state.tensor("factors"), good = state.tensor("good");
     if (factors.numel() != count_ || good.numel() != count_) {

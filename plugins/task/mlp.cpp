@@ -115,8 +115,8 @@ class Mlp final : public vernier::Task {
     return at::cross_entropy_loss(logits, labels);
   }
 
-  vernier::State save() const override { return sampler_->save(); }
-  void load(const vernier::State& state) override { sampler_->load(state); }
+  vernier::State save() const override { return sampler_->state_dict(); }
+  void load(const vernier::State& state) override { sampler_->load_state_dict(state); }
 
  private:
   std::int64_t training() const { return samples_ - held_out_; }

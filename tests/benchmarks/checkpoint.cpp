@@ -272,7 +272,7 @@ int main(int count, char** words) {
     const auto into = measure(
         "restore, into existing tensors",
         with_python({{"Vernier, every byte checked, and handed over",
-                      [&] { vernier::move_into(copies, vernier::read_checkpoint(saved).model); }, make_copies},
+                      [&] { vernier::move_into(copies, vernier::read_checkpoint(saved).model.tensors); }, make_copies},
                      {"Vernier, every byte checked, and copied", [&] { vernier::read_checkpoint_into(saved, copies); }},
                      {"Vernier, load_safetensors, and handed over",
                       [&] { vernier::move_into(copies, vernier::load_safetensors(saved + "/model.safetensors")); },

@@ -507,9 +507,9 @@ void write_version(const std::string& place, std::int64_t version) {
 std::int64_t version_at(const std::string& place) {
   if (!vernier::is_checkpoint(place)) return -1;
   const auto stored = vernier::read_checkpoint(place);
-  const auto weight = stored.model.at("weight");
+  const auto weight = stored.model.tensor("weight");
   CHECK(weight.equal(torch::full({5}, stored.manifest.step, torch::kFloat32)));
-  CHECK(weight[0].item<float>() == stored.state.at("version").item<float>());
+  CHECK(weight[0].item<float>() == stored.state.tensor("version").item<float>());
   return stored.manifest.step;
 }
 

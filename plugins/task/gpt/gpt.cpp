@@ -158,13 +158,13 @@ class Gpt final : public vernier::Task {
 
   vernier::State save() const override {
     vernier::State state;
-    state.put("sampler", sampler_->save());
+    state.put("sampler", sampler_->state_dict());
     state.put("checksum", checksum_);
     return state;
   }
 
   void load(const vernier::State& state) override {
-    sampler_->load(state.part("sampler"));
+    sampler_->load_state_dict(state.part("sampler"));
     if (state.text("checksum") == checksum_) return;
     throw vernier::Error("data has changed since this run was saved; give the same files, or start a new run",
                          vernier::Error::Kind::configuration);

@@ -141,8 +141,8 @@ class Images final : public vernier::Task {
     return sum / held_out_.count();
   }
 
-  vernier::State save() const override { return sampler_->save(); }
-  void load(const vernier::State& state) override { sampler_->load(state); }
+  vernier::State save() const override { return sampler_->state_dict(); }
+  void load(const vernier::State& state) override { sampler_->load_state_dict(state); }
 
  private:
   [[noreturn]] static void refuse(const std::string& reason) {

@@ -54,8 +54,8 @@ class VERNIER_API AmpStats {
   void save(const std::string& path) const;  // throws Error where it cannot be written
 
   // Counts, scales and underflow. Time and memory belong to a process and are not part of it.
-  State state() const;
-  void load(const State& state);
+  State state_dict() const;
+  void load_state_dict(const State& state);
 
  private:
   std::int64_t total_ = 0, amp_ = 0, updates_ = 0, overflows_ = 0, timed_ = 0, measured_ = 0;

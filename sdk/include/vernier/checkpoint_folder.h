@@ -1,8 +1,9 @@
 // A checkpoint on disk: a folder with model.safetensors, state.safetensors and manifest.json. The folder is complete or
 // absent, whatever stops the writer. Later changes are detected. docs/checkpoint-format.md is the specification.
 //
-//   vernier::write_checkpoint("runs/x/step-00000100", {.step = 100}, weights, rest);
-//   vernier::read_checkpoint_into(vernier::checkpoints_in("runs/x").front(), weights);
+//   vernier::write_checkpoint("runs/x/step-00000100", {.step = 100}, vernier::state_dict(*model), state);
+//   const auto saved = vernier::read_checkpoint(vernier::checkpoints_in("runs/x").front());
+//   vernier::load_state_dict(*model, saved.model);
 //
 // Any thread may call these functions. They throw Error, which names path, tensor and the system's reason. Its kind is
 // `training` for a file that is damaged or cannot be read, and `configuration` for another version of the format.
@@ -48,8 +49,8 @@ struct CheckpointManifest {
 
 struct StoredCheckpoint {
   CheckpointManifest manifest;
-  Tensors model;  // parameters and buffers under their own names
-  Tensors state;  // everything else; all tensors are contiguous and on the CPU
+  State model;  // parameters and buffers under their own names
+  State state;  // everything else; all tensors are contiguous and on the CPU
 };
 
 // Writes a checkpoint to a temporary folder beside `path`, syncs it to the disk and renames it. On return the
@@ -57,8 +58,8 @@ struct StoredCheckpoint {
 // existing checkpoint at `path` is replaced. The parent folder must exist, must not be writable by others, and must
 // have one writer at a time. Files get mode 0600, folders 0700. Tensors may have any device and stride; names must be
 // UTF-8. `progress` receives the number of tensor bytes written so far. Returns the manifest.
-VERNIER_API CheckpointManifest write_checkpoint(const std::string& path, CheckpointManifest about, const Tensors& model,
-                                                const Tensors& state,
+VERNIER_API CheckpointManifest write_checkpoint(const std::string& path, CheckpointManifest about, const State& model,
+                                                const State& state,
                                                 const std::function<void(std::uint64_t)>& progress = {});
 
 // Reads a checkpoint from any source. Checks the manifest, sizes, headers and the checksum of every byte before it

@@ -79,8 +79,8 @@ class VERNIER_API Float8Linear {
   const torch::Tensor& amax_history() const;
   const torch::Tensor& scales() const;
 
-  State save() const;             // shares its tensors; empty if the recipe is not delayed
-  void load(const State& state);  // copies; throws Error if the history has another length
+  State state_dict() const;                  // shares its tensors; empty if the recipe is not delayed
+  void load_state_dict(const State& state);  // copies; throws Error if the history has another length
 
  private:
   struct Layer;

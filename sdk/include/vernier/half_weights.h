@@ -58,11 +58,11 @@ class VERNIER_API HalfWeights {
   // or weight plus compensation. `master` is the model's own tensor again. The optimizer must be made anew.
   void release(Run& run);
 
-  // Master weights and compensation under the parameters' names, and the position of the random numbers. save() shares
-  // its tensors. The 16-bit weights are part of the model. Call load() after prepare(); it copies, and throws Error,
-  // before any change, if a name, shape or dtype is not this model's.
-  State save() const;
-  void load(const State& state);
+  // Master weights and compensation under the parameters' names, and the position of the random numbers. state_dict()
+  // shares its tensors. The 16-bit weights are part of the model. Call load_state_dict() after prepare(); it copies,
+  // and throws Error, before any change, if a name, shape or dtype is not this model's.
+  State state_dict() const;
+  void load_state_dict(const State& state);
 
  private:
   struct Weight {
@@ -79,7 +79,7 @@ class VERNIER_API HalfWeights {
   void commit_stochastic();
   torch::Tensor best(const Weight& weight) const;  // float32
   bool has_copies() const { return update_ == Update::stochastic || update_ == Update::kahan; }
-  Tensors tensors() const;  // those of save()
+  Tensors tensors() const;  // those of state_dict()
 
   c10::ScalarType dtype_;
   Update update_;

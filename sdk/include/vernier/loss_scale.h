@@ -63,9 +63,9 @@ class VERNIER_API LossScale {
   const LossScaleOptions& options() const { return options_; }
 
   // "scale" and "_growth_tracker" as in GradScaler::state_dict(), and "_hysteresis"; on the device, without a host
-  // sync. load() keeps the current options, and brings a scale that is out of their range into it.
-  State save() const;
-  void load(const State& state);
+  // sync. load_state_dict() keeps the current options, and brings a scale that is out of their range into it.
+  State state_dict() const;
+  void load_state_dict(const State& state);
 
  private:
   void update_on_host(bool overflow);

@@ -53,11 +53,11 @@ class VERNIER_API FusedOptimizer {
 
   // The state under PyTorch's names below the parameter's index: "0/exp_avg", "0/step". Parameters that had no gradient
   // yet have no entries. With AdamState::eight_bit, "0/exp_avg" has the codes (uint8) and "0/exp_avg_absmax" the
-  // largest magnitude of each block. Options and learning rates are not included. state() shares its tensors. load()
-  // copies, and converts from any AdamState. It throws Error, before any change, if number, names or shapes are not
-  // this optimizer's.
-  State state() const;
-  void load(const State& state);
+  // largest magnitude of each block. Of the options only the learning rates are included: "param_groups/0/lr".
+  // state_dict() shares its tensors. load_state_dict() copies, and converts from any AdamState. It throws Error, before
+  // any change, if number, names or shapes are not this optimizer's.
+  State state_dict() const;
+  void load_state_dict(const State& state);
 
  protected:
   explicit FusedOptimizer(const std::vector<struct FusedGroup>& groups);

@@ -14,7 +14,7 @@ namespace vernier {
 //   A std::mt19937_64 is seeded by std::seed_seq{seed's low 32 bits, high, epoch's low, high}.
 //   For i from size - 1 down to 1, entry i is swapped with entry j, the high 64 bits of (i + 1) * the next draw.
 //   A draw whose product has low 64 bits under 2^64 mod (i + 1) is repeated, so that every order is equally likely.
-// A task owns a sampler, calls next() in Task::next, and includes save() in its own state. One thread at a time.
+// A task owns a sampler, calls next() in Task::next, and includes state_dict() in its own state. One thread at a time.
 class VERNIER_API Sampler {
  public:
   enum class Order { sequential, shuffled };
@@ -31,9 +31,9 @@ class VERNIER_API Sampler {
   std::int64_t position() const { return position_; }  // indices of this epoch that were returned, below size()
   std::int64_t size() const { return size_; }
 
-  // load() throws Error, and changes nothing, if size, seed or order differ.
-  State save() const;
-  void load(const State& state);
+  // load_state_dict() throws Error, and changes nothing, if size, seed or order differ.
+  State state_dict() const;
+  void load_state_dict(const State& state);
 
  private:
   torch::Tensor make_order() const;

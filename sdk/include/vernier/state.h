@@ -1,12 +1,32 @@
-// What a plugin saves in a checkpoint: named tensors, with numbers and texts stored as tensors.
+// Saved state: named tensors, with numbers and texts stored as tensors. Plugins save it, and so does a training loop of
+// your own. The names are PyTorch's:
+//
+//   State state;
+//   state.put("optimizer", optimizer.state_dict());
+//   state.put("scaler", scaler.state_dict());
+//   write_checkpoint(path, {.step = step}, state_dict(*model), state);
+//
+//   const auto saved = read_checkpoint(path);
+//   load_state_dict(*model, saved.model);
+//   optimizer.load_state_dict(saved.state.part("optimizer"));
+//   scaler.load_state_dict(saved.state.part("scaler"));
 #pragma once
 
 #include <vernier/abi.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <string>
+#include <utility>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace vernier {
 
@@ -16,6 +36,10 @@ using Tensors = std::map<std::string, torch::Tensor>;
 // bits). Reading a missing name, or one of another type, throws Error with the name.
 class VERNIER_API State {
  public:
+  State() = default;
+  State(Tensors tensors) : tensors(std::move(tensors)) {}
+  State(std::initializer_list<Tensors::value_type> entries) : tensors(entries) {}
+
   void put(const std::string& name, torch::Tensor value);
   void put(const std::string& name, std::int64_t value);
   void put(const std::string& name, double value);
@@ -31,5 +55,16 @@ class VERNIER_API State {
 
   Tensors tensors;
 };
+
+// Parameters and buffers under their dotted names, without their graphs. load_state_dict() copies into the module's
+// tensors; dtypes and devices may differ. It throws Error, before any change, if a name is missing or unknown, or if a
+// shape differs.
+VERNIER_API State state_dict(const torch::nn::Module& module);
+VERNIER_API void load_state_dict(torch::nn::Module& module, const State& state);
+
+// LibTorch's own optimizers, with their options, in LibTorch's format: a copy. load_state_dict() throws Error, before
+// any change, if the state is of another class of optimizer, or if groups or shapes of the parameters differ.
+VERNIER_API State state_dict(const torch::optim::Optimizer& optimizer);
+VERNIER_API void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
 
 }  // namespace vernier

@@ -15,7 +15,8 @@
 #include <vernier/float8.h>
 #include <vernier/float8_linear.h>
 
-// Optimizers that fuse an update into one pass, gradient norms and clipping.
+// Optimizers that fuse an update into one pass, gradient norms and clipping, the average of the weights.
+#include <vernier/ema.h>
 #include <vernier/grad_norm.h>
 #include <vernier/optim.h>
 #include <vernier/optim_options.h>
@@ -34,7 +35,8 @@
 // The order of the data.
 #include <vernier/sampler.h>
 
-// Files: weights, checkpoints and checksums.
+// State to save, and files: weights, checkpoints and checksums.
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>
 #include <vernier/safetensors.h>
+#include <vernier/state.h>

@@ -39,18 +39,18 @@ class Float8Layers {
     for (auto& [name, layer] : layers_) layer.update();
   }
 
-  State save() const {
+  State state_dict() const {
     State state;
     if (!first_.empty()) {
       state.put("first", first_);
       state.put("last", last_);
     }
     if (!first_.empty() && !knows_ends_) state.put("in_first_update", std::int64_t{1});
-    for (const auto& [name, layer] : layers_) state.put("layers/" + name, layer.save());
+    for (const auto& [name, layer] : layers_) state.put("layers/" + name, layer.state_dict());
     return state;
   }
 
-  void load(const State& state, torch::ScalarType output) {
+  void load_state_dict(const State& state, torch::ScalarType output) {
     first_ = state.has("first") ? state.text("first") : "";
     last_ = state.has("last") ? state.text("last") : "";
     knows_ends_ = !first_.empty() && !state.has("in_first_update");
@@ -58,7 +58,7 @@ class Float8Layers {
     for (const auto& [name, tensor] : state.part("layers").tensors) {
       const auto layer = name.substr(0, name.rfind('/'));  // each layer has several tensors
       const auto [entry, is_new] = layers_.try_emplace(layer, recipe_, output);
-      if (is_new) entry->second.load(state.part("layers/" + layer));
+      if (is_new) entry->second.load_state_dict(state.part("layers/" + layer));
     }
   }
 

@@ -365,7 +365,7 @@ const Tensor& Float8Linear::scales() const {
   return layer_->scales;
 }
 
-State Float8Linear::save() const {
+State Float8Linear::state_dict() const {
   State state;
   if (!layer_->recipe.delayed) return state;
   state.put("amax_history", layer_->history);
@@ -373,7 +373,7 @@ State Float8Linear::save() const {
   return state;
 }
 
-void Float8Linear::load(const State& state) {
+void Float8Linear::load_state_dict(const State& state) {
   if (!layer_->recipe.delayed) return;
   const auto history = state.tensor("amax_history"), scales = state.tensor("scales");
   if (history.sizes() != layer_->history.sizes() || scales.sizes() != layer_->scales.sizes()) {

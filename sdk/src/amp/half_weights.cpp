@@ -197,14 +197,14 @@ Tensors HalfWeights::tensors() const {
   return all;
 }
 
-State HalfWeights::save() const {
+State HalfWeights::state_dict() const {
   State state;
   for (const auto& [name, tensor] : tensors()) state.put(name, tensor);
   if (update_ == Update::stochastic) state.put("draws", draws_);
   return state;
 }
 
-void HalfWeights::load(const State& state) {
+void HalfWeights::load_state_dict(const State& state) {
   const auto own = tensors();
   const auto is_saved = [&](const auto& named) { return state.has(named.first); };
   if (!own.empty() && std::none_of(own.begin(), own.end(), is_saved)) {

@@ -157,7 +157,7 @@ double LossScale::value() const {
   return scale_.item<double>();
 }
 
-State LossScale::save() const {
+State LossScale::state_dict() const {
   State state;
   state.put("scale", scale_.to(torch::kFloat64));
   state.put("_growth_tracker", tracker_.to(torch::kInt64));
@@ -165,7 +165,7 @@ State LossScale::save() const {
   return state;
 }
 
-void LossScale::load(const State& state) {
+void LossScale::load_state_dict(const State& state) {
   const double scale = state.real("scale");
   if (!(scale > 0 && scale <= largest))
     throw Error(c10::str("the saved scale is ", scale, ": it must be above 0 and finite"));

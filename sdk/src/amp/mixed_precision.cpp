@@ -213,15 +213,15 @@ void MixedPrecision::release(Run& run) const {
 }
 
 State MixedPrecision::save() const {
-  auto state = weights_ ? weights_->save() : State{};
-  state.put("float8", float8_->save());
+  auto state = weights_ ? weights_->state_dict() : State{};
+  state.put("float8", float8_->state_dict());
   return state;
 }
 
 void MixedPrecision::load(const State& state) {
   casts_->clear();  // copies of weights that may have changed
-  if (weights_) weights_->load(state);
-  float8_->load(state.part("float8"), dtype_);
+  if (weights_) weights_->load_state_dict(state);
+  float8_->load_state_dict(state.part("float8"), dtype_);
 }
 
 std::string MixedPrecision::describe() const {

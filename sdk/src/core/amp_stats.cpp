@@ -84,7 +84,7 @@ void AmpStats::save(const std::string& path) const {
   file.finish();
 }
 
-State AmpStats::state() const {
+State AmpStats::state_dict() const {
   State state;
   state.put("total_steps", total_);
   state.put("amp_steps", amp_);
@@ -105,7 +105,7 @@ State AmpStats::state() const {
   return state;
 }
 
-void AmpStats::load(const State& state) {
+void AmpStats::load_state_dict(const State& state) {
   AmpStats next;
   next.total_ = state.integer("total_steps");
   next.amp_ = state.integer("amp_steps");

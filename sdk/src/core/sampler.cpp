@@ -66,7 +66,7 @@ torch::Tensor Sampler::next(std::int64_t count) {
   return taken;
 }
 
-State Sampler::save() const {
+State Sampler::state_dict() const {
   State state;
   state.put("size", size_);
   state.put("seed", static_cast<std::int64_t>(seed_));
@@ -76,7 +76,7 @@ State Sampler::save() const {
   return state;
 }
 
-void Sampler::load(const State& state) {
+void Sampler::load_state_dict(const State& state) {
   refuse_other("size", state.integer("size"), size_);
   refuse_other("seed", state.integer("seed"), static_cast<std::int64_t>(seed_));
   refuse_other("shuffle", state.integer("order"), static_cast<std::int64_t>(order_));

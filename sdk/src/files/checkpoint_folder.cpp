@@ -224,9 +224,9 @@ StoredCheckpoint read_checkpoint_model(const std::string& place) {
 
 Manifest read_checkpoint_into(const std::string& place, const Tensors& live) {
   const auto stored = read_checkpoint_model(place);
-  require_shapes(live, stored.model, standing(place) + "/" + model_name);
+  require_shapes(live, stored.model.tensors, standing(place) + "/" + model_name);
   const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : live) tensor.copy_(stored.model.at(name));
+  for (const auto& [name, tensor] : live) tensor.copy_(stored.model.tensors.at(name));
   return stored.manifest;
 }
 
@@ -241,7 +241,7 @@ bool is_checkpoint(const std::string& place) {
   return is_there(standing(place) + "/" + manifest_name);
 }
 
-Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors& model, const Tensors& state,
+Manifest write_checkpoint(const std::string& path, Manifest about, const State& model, const State& state,
                           const std::function<void(std::uint64_t)>& progress) {
   const fs::path target = fs::path(path).lexically_normal();
   const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
@@ -261,8 +261,8 @@ Manifest write_checkpoint(const std::string& path, Manifest about, const Tensors
   about.version = checkpoint_format_version;
   about.versions["vernier"] = VERNIER_VERSION;
   about.versions["torch"] = TORCH_VERSION;
-  about.files[model_name] = write_tensors(temporary / model_name, model, {{"format", "pt"}}, add);
-  about.files[state_name] = write_tensors(temporary / state_name, state, {{"format", format}}, add);
+  about.files[model_name] = write_tensors(temporary / model_name, model.tensors, {{"format", "pt"}}, add);
+  about.files[state_name] = write_tensors(temporary / state_name, state.tensors, {{"format", format}}, add);
   write_text(temporary / manifest_name, manifest_text(temporary / manifest_name, about));
   sync_folder(temporary.path());
   put_in_place(temporary, path);

@@ -18,9 +18,9 @@ StoredCheckpoint split_snapshot(const State& snapshot) {
   StoredCheckpoint split;
   for (const auto& [name, tensor] : snapshot.tensors) {
     if (name.starts_with(model_prefix)) {
-      split.model[name.substr(model_prefix.size())] = tensor;
+      split.model.put(name.substr(model_prefix.size()), tensor);
     } else if (name != configuration_key && name != versions_key) {
-      split.state[name] = tensor;
+      split.state.put(name, tensor);
     }
   }
   if (snapshot.has(configuration_key)) split.manifest.configuration = snapshot.text(configuration_key);
@@ -32,9 +32,8 @@ StoredCheckpoint split_snapshot(const State& snapshot) {
 }
 
 State join_snapshot(StoredCheckpoint stored) {
-  State snapshot;
-  snapshot.tensors = std::move(stored.state);
-  for (auto& [name, tensor] : stored.model) snapshot.tensors[model_prefix + name] = std::move(tensor);
+  State snapshot = std::move(stored.state);
+  for (auto& [name, tensor] : stored.model.tensors) snapshot.put(model_prefix + name, std::move(tensor));
   snapshot.put(configuration_key, stored.manifest.configuration);
   std::string versions;
   for (const auto& [id, version] : stored.manifest.plugins) versions += id + ' ' + version + '\n';

@@ -5,6 +5,7 @@
 #include <vernier/error.h>
 #include <vernier/optim.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -174,9 +175,18 @@ TensorVector FusedOptimizer::gradients() const {
   return defined;
 }
 
-State FusedOptimizer::state() const {
+namespace {
+
+std::string rate_entry(std::size_t group) {
+  return c10::str("param_groups/", group, "/lr");
+}
+
+}  // namespace
+
+State FusedOptimizer::state_dict() const {
   State state;
   state.put("parameters", static_cast<std::int64_t>(parameters_.size()));
+  for (std::size_t i = 0; i < lr_.size(); ++i) state.put(rate_entry(i), lr_[i]);
   for (const auto& bucket : buckets_) {
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
       if (bucket.slots.empty() || !bucket.slots[0][i].defined()) continue;
@@ -189,14 +199,20 @@ State FusedOptimizer::state() const {
   return state;
 }
 
-void FusedOptimizer::load(const State& saved) {
+void FusedOptimizer::load_state_dict(const State& saved) {
   const auto parameters = saved.integer("parameters");
   if (parameters != static_cast<std::int64_t>(parameters_.size())) {
     throw Error(c10::str("the saved state is of ", parameters, " parameters, the optimizer has ", parameters_.size()));
   }
   const torch::NoGradGuard no_grad;
-  const auto state = in_kinds_of(buckets_, saved);
+  auto state = in_kinds_of(buckets_, saved);
+  std::vector<double> rates;
+  for (std::size_t i = 0; i < lr_.size(); ++i) {
+    rates.push_back(state.real(rate_entry(i)));
+    state.tensors.erase(rate_entry(i));
+  }
   require_loadable(state, buckets_);
+  std::ranges::copy(rates, lr_.begin());  // in place: hooks of step_in_backward() refer to its elements
   for (auto& bucket : buckets_) {
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.load(i, state);
     bucket.active.clear();  // its lists hold the tensors from before

@@ -225,7 +225,7 @@ void write_capsule(const std::string& path, const Capsule& capsule, const std::s
     extra.put(c10::str("capsule/batch/", i), capsule.batch.tensors[i]);
   }
   extra.put(capsule_report_key, report);
-  split.state.insert(extra.tensors.begin(), extra.tensors.end());
+  split.state.tensors.merge(extra.tensors);
   const auto folder = std::filesystem::path(path).parent_path().string();
   refuse_a_shared_folder(folder);  // before anything in it is touched
   remove_unfinished_checkpoints(folder);

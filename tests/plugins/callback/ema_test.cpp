@@ -1,43 +1,18 @@
-// ema: PyTorch's numbers, in every precision; what validation sees, and what it leaves behind.
+// ema: the average in every precision; what validation sees, and what it leaves behind. tests/sdk/optim/ema_test.cpp
+// compares the numbers with PyTorch's.
 #include <doctest/doctest.h>
 
 #include <csignal>
-#include <random>
 
-#include "../../../plugins/callback/ema/average.h"
-#include "oracle.h"
 #include "same_tensors.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
 
-using ema::Average;
-using ema::Rule;
 using vernier::Event;
 using vernier::Run;
 
 namespace {
-
-constexpr std::int64_t oracle_steps = 60;
-
-// The tensors of the oracle: flattened and concatenated there.
-std::vector<torch::Tensor> tensors_in(const torch::Tensor& flat, torch::ScalarType dtype) {
-  const std::vector<std::vector<std::int64_t>> shapes = {{}, {1}, {7}, {3, 5}, {2, 3, 4}, {9, 11}};
-  std::vector<torch::Tensor> all;
-  std::int64_t first = 0;
-  for (const auto& shape : shapes) {
-    const auto count = c10::multiply_integers(shape);
-    all.push_back(flat.narrow(0, first, count).reshape(shape).to(dtype));
-    first += count;
-  }
-  return all;
-}
-
-torch::Tensor flat(const std::vector<torch::Tensor>& tensors) {
-  std::vector<torch::Tensor> rows;
-  for (const auto& tensor : tensors) rows.push_back(tensor.reshape({-1}));
-  return torch::cat(rows);
-}
 
 vernier::Table options(double decay, const std::string& validate = "ema") {
   return {{"decay", {decay, "test.toml:2"}}, {"validate", {validate, "test.toml:3"}}};
@@ -195,69 +170,6 @@ struct ToyRun : toy::Toy {
 };
 
 }  // namespace
-
-TEST_CASE("ema: PyTorch's AveragedModel, bit for bit") {
-  const Oracle oracle("ema");
-  const struct {
-    const char* name;
-    Rule rule;
-    torch::ScalarType dtype = torch::kFloat32;
-  } cases[] = {{"slow", {0.999, false}},
-               {"quick", {0.9, false}},
-               {"mostly_new", {0.25, false}},
-               {"warmup", {0.999, true}},
-               {"warmup_ends", {0.7, true}},
-               {"bf16", {0.9, false}, torch::kBFloat16},
-               {"double", {0.999, true}, torch::kFloat64}};
-  for (const auto& [name, rule, dtype] : cases) {
-    CAPTURE(name);
-    Average average(rule, /*by_operators=*/false), by_operators(rule, true);
-    int compared = 0;
-    for (std::int64_t n = 0; n < oracle_steps; ++n) {
-      const auto weights = tensors_in(oracle["weights"][n], dtype);
-      average.update(weights, {});
-      by_operators.update(weights, {});
-      const auto key = name + std::string(".") + std::to_string(n + 1);
-      if (!oracle.has(key)) continue;
-      ++compared;
-      if (at::get_cpu_capability().starts_with("AVX")) CHECK(same_bits(flat(average.tensors()), oracle[key]));
-      CHECK(distance(flat(average.tensors()), oracle[key]) < 2e-7);
-      CHECK(distance(flat(by_operators.tensors()), oracle[key]) < 1e-6);
-    }
-    CHECK(compared == 4);
-  }
-}
-
-TEST_CASE("ema: an update that is skipped moves no bit, with and without the host's knowing of it") {
-  torch::manual_seed(4);
-  std::mt19937 random(11);
-  for (int round = 0; round < 40; ++round) {
-    const Rule rule{static_cast<double>(random() % 1000) / 1000, random() % 2 == 0};
-    const auto dtype = random() % 2 == 0 ? torch::kFloat32 : torch::kBFloat16;
-    Average host(rule, false), device(rule, true);
-    std::int64_t applied = 0;
-    for (int n = 0; n < 12; ++n) {
-      const std::vector<torch::Tensor> weights = {torch::randn({5, 3}).to(dtype), torch::randn({4}).t().to(dtype)};
-      const bool is_skipped = random() % 3 == 0;
-      const auto found_inf = is_skipped ? torch::ones({}) : random() % 2 == 0 ? torch::zeros({}) : torch::Tensor();
-      std::vector<torch::Tensor> before;
-      for (const auto& tensor : device.tensors()) before.push_back(tensor.clone());
-      host.update(weights, found_inf);
-      device.update(weights, found_inf);
-      applied += is_skipped ? 0 : 1;
-      CHECK(host.updates().item<std::int64_t>() == applied);
-      CHECK(device.updates().item<std::int64_t>() == applied);
-      CHECK(host.is_empty() == (applied == 0));
-      CHECK(device.is_empty() == (applied == 0));
-      for (std::size_t i = 0; i < weights.size(); ++i) {
-        CHECK((host.tensors()[i].scalar_type() == torch::kFloat32));
-        CHECK(torch::allclose(host.tensors()[i], device.tensors()[i], 1e-5, 1e-6));
-        if (is_skipped && !before.empty()) CHECK(torch::equal(before[i], device.tensors()[i]));
-        if (applied == 1 && !is_skipped) CHECK(torch::equal(device.tensors()[i], weights[i].to(torch::kFloat32)));
-      }
-    }
-  }
-}
 
 TEST_CASE("ema: in every precision the average of the best weights there are, of applied updates alone") {
   for (const auto& precision : precisions) {

@@ -215,8 +215,8 @@ TEST_CASE("rolling: the manifest says what it is, and only its owner reads it") 
   REQUIRE(stored.manifest.plugins.size() == 2);
   CHECK(stored.manifest.plugins[1].id == "optimizer/sgd");
   CHECK(stored.manifest.plugins[1].version == "1.2.0");
-  CHECK(stored.model.count("weight") == 1);
-  CHECK(stored.state.size() == 1);
+  CHECK(stored.model.has("weight"));
+  CHECK(stored.state.tensors.size() == 1);
   const auto read = fixture.plugin->read(fixture.run, "");
   REQUIRE(read);
   CHECK(read->text("run/configuration") == R"({"run":{"steps":20}})");

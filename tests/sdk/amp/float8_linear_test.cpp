@@ -145,7 +145,7 @@ TEST_CASE("float8_linear: results in 16 bits are those in float32, rounded once"
       CHECK((b.dw.scalar_type() == torch::kFloat32));
       CHECK(torch::equal(a.y.to(dtype), b.y));
       CHECK(torch::equal(a.dx.to(dtype).to(torch::kFloat32), b.dx));
-      if (exact.save().tensors.empty() && name != "rowwise_with_high_precision_grad_weight")
+      if (exact.state_dict().tensors.empty() && name != "rowwise_with_high_precision_grad_weight")
         CHECK(torch::equal(a.dw.to(dtype).to(torch::kFloat32), b.dw));
       CHECK(distance(b.dw, a.dw) < 5e-3);
       CHECK(distance(b.db, a.db) < 5e-3);
@@ -357,9 +357,9 @@ TEST_CASE("float8_linear: saved and loaded, the next updates are the same bits")
   for (std::uint64_t update = 0; update < 8; ++update) {
     if (update == 4) {
       vernier::State state;
-      for (const auto& [name, tensor] : layer.save().tensors) state.tensors[name] = tensor.clone();
+      for (const auto& [name, tensor] : layer.state_dict().tensors) state.tensors[name] = tensor.clone();
       REQUIRE(state.tensors.size() == 2);
-      other.load(state);
+      other.load_state_dict(state);
     }
     const Data data(8, 16, 16, 50 + update);
     const auto a = run(layer, data);
@@ -376,9 +376,9 @@ TEST_CASE("float8_linear: saved and loaded, the next updates are the same bits")
   CHECK(torch::equal(layer.scales(), other.scales()));
   recipe.amax_history_len = 4;
   Float8Linear longer(recipe);
-  CHECK_THROWS_WITH(longer.load(layer.save()),
+  CHECK_THROWS_WITH(longer.load_state_dict(layer.state_dict()),
                     "the saved amax_history is of shape [3, 3], and amax_history_len asks for [4, 3]");
-  CHECK(Float8Linear(float8_recipe("rowwise")).save().tensors.empty());
+  CHECK(Float8Linear(float8_recipe("rowwise")).state_dict().tensors.empty());
 }
 
 TEST_CASE("float8_linear: an inf or nan in comes out, so that a scaler sees it") {

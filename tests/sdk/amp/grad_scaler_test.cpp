@@ -128,7 +128,7 @@ TEST_CASE("grad_scaler: with AdamW and SGD the weights are where Python's fused 
       CHECK((torch::cat(parameters) - oracle[recorded]).abs().max().item<double>() <= 5e-6);
       const auto& plain = oracle[name + ".plain." + std::to_string(step) + ".parameters"];
       CHECK((torch::cat(parameters) - plain).abs().max().item<double>() <= 5e-6);
-      const auto state = optimizer.state();
+      const auto state = optimizer.state_dict();
       for (const std::string part : {"exp_avg", "exp_avg_sq", "momentum_buffer", "step"}) {
         const auto state_name = name + "." + std::to_string(step) + "." + part;
         if (!oracle.has(state_name)) continue;
@@ -321,7 +321,7 @@ struct Pair {
     return norm;
   }
   bool has_same_bits() const {
-    const auto a = sides[0].optimizer->state(), b = sides[1].optimizer->state();
+    const auto a = sides[0].optimizer->state_dict(), b = sides[1].optimizer->state_dict();
     bool same = a.tensors.size() == b.tensors.size() && sides[0].scaler->get_scale() == sides[1].scaler->get_scale();
     for (const auto& [name, tensor] : a.tensors) same &= same_bits(tensor, b.tensor(name));
     for (std::size_t i = 0; i < 4; ++i)

@@ -301,12 +301,12 @@ TEST_CASE(
     const float nearly = std::ldexp(1.0F, -8) * (1 - std::ldexp(1.0F, -12));
     one.step(torch::full({4}, nearly));
     const auto before = one.weight.detach().clone();
-    const auto state = one.weights.save();
+    const auto state = one.weights.state_dict();
     State copy;
     for (const auto& [name, tensor] : state.tensors) copy.put(name, tensor.clone());
     for (int i = 0; i < 20; ++i) one.step(torch::full({4}, 0.25F), torch::ones({}));
     CHECK(same_bits(one.weight.detach(), before));
-    for (const auto& [name, tensor] : one.weights.save().tensors) {
+    for (const auto& [name, tensor] : one.weights.state_dict().tensors) {
       if (name != "draws") CHECK_MESSAGE(same_bits(tensor, copy.tensor(name)), name);
     }
     one.step(torch::full({4}, 0.25F), torch::zeros({}));
@@ -404,8 +404,8 @@ TEST_CASE("half_weights: a run that was saved goes on bit for bit") {
     AdamW of_whole(whole.master(), {.lr = 0.001}), of_first(first.master(), {.lr = 0.001});
     train(whole, of_whole, 0, 20);
     train(first, of_first, 0, 10);
-    const auto kept = first.weights.save();
-    const auto moments = of_first.state();
+    const auto kept = first.weights.state_dict();
+    const auto moments = of_first.state_dict();
 
     Net second(oracle, torch::kBFloat16, update);
     AdamW of_second(second.master(), {.lr = 0.001});
@@ -415,12 +415,12 @@ TEST_CASE("half_weights: a run that was saved goes on bit for bit") {
       second.norm->running_mean.copy_(first.norm->running_mean);
       second.norm->running_var.copy_(first.norm->running_var);
     }
-    second.weights.load(kept);
-    of_second.load(moments);
+    second.weights.load_state_dict(kept);
+    of_second.load_state_dict(moments);
     train(second, of_second, 10, 20);
     for (const auto& [name, tensor] : whole.p) CHECK(same_bits(tensor.detach(), second.p[name].detach()));
-    for (const auto& [name, tensor] : whole.weights.save().tensors) {
-      CHECK(same_bits(tensor, second.weights.save().tensor(name)));
+    for (const auto& [name, tensor] : whole.weights.state_dict().tensors) {
+      CHECK(same_bits(tensor, second.weights.state_dict().tensor(name)));
     }
     CHECK_FALSE(same_bits(whole.p["w1"].detach(), first.p["w1"].detach()));
   }
@@ -434,7 +434,7 @@ TEST_CASE("half_weights: beside 2 bytes a weight, between updates, there are 4 o
     One one(torch::ones({count}), update);
     const auto beside = [&] {
       std::int64_t sum = one.master().is_same(one.weight) ? 0 : bytes(one.master());
-      for (const auto& [name, tensor] : one.weights.save().tensors) {
+      for (const auto& [name, tensor] : one.weights.state_dict().tensors) {
         if (name.starts_with("compensation/")) sum += bytes(tensor);
       }
       return sum;
@@ -470,14 +470,14 @@ TEST_CASE("half_weights: what makes no sense is refused") {
     CHECK_THROWS_WITH_AS(HalfWeights(torch::kFloat16, update), doctest::Contains("is for bfloat16"), Error);
   }
   One one(torch::ones({3}), Update::kahan);
-  auto state = one.weights.save();
-  one.weights.load(state);
-  CHECK_THROWS_WITH_AS(one.weights.load(State{}), doctest::Contains("compensation/weight"), Error);
-  CHECK_THROWS_WITH_AS(one.weights.load(State{}), doctest::Contains("written with another `level` or `rounding`"),
-                       Error);
+  auto state = one.weights.state_dict();
+  one.weights.load_state_dict(state);
+  CHECK_THROWS_WITH_AS(one.weights.load_state_dict(State{}), doctest::Contains("compensation/weight"), Error);
+  CHECK_THROWS_WITH_AS(one.weights.load_state_dict(State{}),
+                       doctest::Contains("written with another `level` or `rounding`"), Error);
   state.put("compensation/weight", torch::ones({4}, torch::kBFloat16));
-  CHECK_THROWS_WITH_AS(one.weights.load(state), doctest::Contains("[4]"), Error);
+  CHECK_THROWS_WITH_AS(one.weights.load_state_dict(state), doctest::Contains("[4]"), Error);
   state.put("compensation/weight", torch::ones({3}, torch::kBFloat16));
   state.put("master/weight", torch::ones({3}));
-  CHECK_THROWS_WITH_AS(one.weights.load(state), doctest::Contains("master/weight"), Error);
+  CHECK_THROWS_WITH_AS(one.weights.load_state_dict(state), doctest::Contains("master/weight"), Error);
 }

@@ -68,7 +68,7 @@ LossScaleOptions options_of(const std::string& project, const Case& c) {
 // float32's normal numbers. LossScale stays at either end.
 bool ends(const std::string& project, const LossScale& scale) {
   const auto& options = scale.options();
-  if (scale.save().integer("_hysteresis") > 1) return false;
+  if (scale.state_dict().integer("_hysteresis") > 1) return false;
   if (project == "deepspeed") return scale.value() <= options.min_scale;
   return options.min_scale == 0 &&
          static_cast<float>(scale.value() * options.backoff_factor) < std::numeric_limits<float>::min();
@@ -204,7 +204,7 @@ TEST_CASE("loss_scale: by operators, as on a GPU, it has the same bits") {
       plain.update(found_inf);
       device.update(found_inf);
       REQUIRE(same_bits(plain.tensor(), device.tensor()));
-      const auto a = plain.save(), b = device.save();
+      const auto a = plain.state_dict(), b = device.state_dict();
       for (const char* name : {"_growth_tracker", "_hysteresis"}) {
         CAPTURE(name);
         REQUIRE(a.integer(name) == b.integer(name));
@@ -227,14 +227,14 @@ TEST_CASE("loss_scale: a step that is passed over changes nothing, and by operat
       vernier::State saved;
       const int syncs = host_syncs_of([&] {
         device.update(found_inf, passed_over);
-        saved = device.save();
+        saved = device.state_dict();
       });
       REQUIRE(syncs == 0);
       REQUIRE(saved.real("scale") == without.value());
       for (const auto* scale : {&plain, &device}) {
         REQUIRE(same_bits(scale->tensor(), without.tensor()));
         for (const char* name : {"_growth_tracker", "_hysteresis"}) {
-          REQUIRE(scale->save().integer(name) == without.save().integer(name));
+          REQUIRE(scale->state_dict().integer(name) == without.state_dict().integer(name));
         }
       }
     }
@@ -278,7 +278,7 @@ TEST_CASE("loss_scale: in an overflow storm it comes down to its minimum, never 
       }
       CHECK(scale.value() == expected);
       LossScale resumed(torch::kCPU, scale.options());
-      resumed.load(scale.save());
+      resumed.load_state_dict(scale.state_dict());
       CHECK(resumed.value() == expected);
     }
   }
@@ -290,7 +290,7 @@ TEST_CASE("loss_scale: goes on after save and load, and brings a scale into the 
     const auto options = random_options(random);
     LossScale one(torch::kCPU, options), other(torch::kCPU, options);
     for (int step = 0; step < 20; ++step) one.update(torch::scalar_tensor(random() % 3 == 0 ? 1.0F : 0.0F));
-    other.load(one.save());
+    other.load_state_dict(one.state_dict());
     for (int step = 0; step < 20; ++step) {
       const auto found_inf = torch::scalar_tensor(random() % 3 == 0 ? 1.0F : 0.0F);
       one.update(found_inf);
@@ -302,10 +302,10 @@ TEST_CASE("loss_scale: goes on after save and load, and brings a scale into the 
   saved.put("scale", 1e30);
   saved.put("_growth_tracker", std::int64_t{5000});  // of a GradScaler, longer than the interval of now
   LossScale apex(torch::kCPU, vernier::loss_scale_preset("apex"));
-  apex.load(saved);
+  apex.load_state_dict(saved);
   CHECK(apex.value() == 0x1p24);
   saved.put("scale", 0.0);
-  CHECK_THROWS_AS(apex.load(saved), vernier::Error);
+  CHECK_THROWS_AS(apex.load_state_dict(saved), vernier::Error);
 }
 
 TEST_CASE("loss_scale: contradictions are refused with the option and the reason") {

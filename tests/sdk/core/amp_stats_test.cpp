@@ -73,7 +73,7 @@ TEST_CASE("amp_stats: saves JSON that reads back, and refuses a path that is non
 
 TEST_CASE("amp_stats: goes on where its state was taken") {
   AmpStats loaded;
-  loaded.load(example().state());
+  loaded.load_state_dict(example().state_dict());
   auto whole = example();
   for (auto* stats : {&loaded, &whole}) stats->add({.overflowed = true, .scale = 16});
   CHECK(loaded.overflows() == 2);

@@ -98,7 +98,7 @@ TEST_CASE("a saved place goes on with the same indices") {
     for (auto steps = random() % 20; steps > 0; --steps) sampler.next(batch());
     Sampler resumed(size, 11);
     resumed.next(batch());
-    resumed.load(sampler.save());
+    resumed.load_state_dict(sampler.state_dict());
     CHECK(resumed.epoch() == sampler.epoch());
     CHECK(resumed.position() == sampler.position());
     for (int step = 0; step < 10; ++step) {
@@ -118,21 +118,21 @@ TEST_CASE("indices stay valid after the epoch") {
 }
 
 TEST_CASE("another size, seed or order is refused and changes nothing") {
-  const auto saved = Sampler(10, 1).save();
+  const auto saved = Sampler(10, 1).state_dict();
   Sampler longer(11, 1), other(10, 2), sequential(10, 1, Sampler::Order::sequential);
-  CHECK_THROWS_WITH_AS(longer.load(saved),
+  CHECK_THROWS_WITH_AS(longer.load_state_dict(saved),
                        "the data order was saved with size 10, this run has 11; resume with the same data and seed, or "
                        "start a new run",
                        Error);
-  CHECK_THROWS_AS(other.load(saved), Error);
-  CHECK_THROWS_AS(sequential.load(saved), Error);
+  CHECK_THROWS_AS(other.load_state_dict(saved), Error);
+  CHECK_THROWS_AS(sequential.load_state_dict(saved), Error);
   Sampler sampler(10, 1);
   sampler.next(3);
-  auto outside = sampler.save();
+  auto outside = sampler.state_dict();
   outside.put("position", std::int64_t{10});
-  CHECK_THROWS_AS(sampler.load(outside), Error);
+  CHECK_THROWS_AS(sampler.load_state_dict(outside), Error);
   CHECK(sampler.position() == 3);
-  CHECK_THROWS_AS(sampler.load({}), Error);
+  CHECK_THROWS_AS(sampler.load_state_dict({}), Error);
 }
 
 TEST_CASE("no samples and empty batches are refused") {

@@ -66,8 +66,8 @@ struct Saved {
 TEST_CASE("checkpoint folder: what was written is read, with what the manifest says of it") {
   const Saved saved;
   const auto stored = vernier::read_checkpoint(saved.path);
-  check_equal(some_model(), stored.model);
-  check_equal(some_state(), stored.state);
+  check_equal(some_model(), stored.model.tensors);
+  check_equal(some_state(), stored.state.tensors);
   CHECK(stored.manifest.version == 2);
   CHECK(stored.manifest.step == 10);
   CHECK(stored.manifest.run == "näme");
@@ -85,7 +85,7 @@ TEST_CASE("checkpoint folder: what was written is read, with what the manifest s
     CHECK(stored.manifest.files.at(name).bytes == fs::file_size(fs::path(saved.path) / name));
     CHECK(saved.manifest.files.at(name).bytes == stored.manifest.files.at(name).bytes);
   }
-  check_equal(some_model(), vernier::read_checkpoint_model(saved.path).model);
+  check_equal(some_model(), vernier::read_checkpoint_model(saved.path).model.tensors);
   CHECK(vernier::verify_checkpoint(saved.path).step == 10);
   CHECK(vernier::is_checkpoint(saved.path));
   CHECK_FALSE(vernier::is_checkpoint(saved.folder.path()));
@@ -109,7 +109,7 @@ TEST_CASE("checkpoint folder: a checkpoint that stands there is replaced, anythi
   const Saved saved;
   std::ofstream(saved.path + "/more") << "of the old one";
   vernier::write_checkpoint(saved.path, about(), some_model(2), some_state(2));
-  check_equal(some_model(2), vernier::read_checkpoint(saved.path).model);
+  check_equal(some_model(2), vernier::read_checkpoint(saved.path).model.tensors);
   CHECK_FALSE(fs::exists(saved.path + "/more"));
   CHECK(std::distance(fs::directory_iterator(saved.folder.path()), {}) == 1);
 
@@ -215,8 +215,8 @@ TEST_CASE("checkpoint folder: what Python wrote from the specification alone is 
                          {"nothing", numbers({0, 3}, torch::kFloat32)},
                          {"few", numbers({2}, torch::kInt32)}};
   const auto stored = vernier::read_checkpoint(theirs);
-  check_equal(stored.model, model);
-  check_equal(stored.state, state);
+  check_equal(stored.model.tensors, model);
+  check_equal(stored.state.tensors, state);
   CHECK(stored.manifest.step == 7);
   CHECK(stored.manifest.run == "python");
   CHECK(stored.manifest.configuration == R"({"run":{"steps":7}})");
@@ -402,8 +402,8 @@ TEST_CASE("checkpoint folder: one that was put aside stands for its name, until 
     CHECK(vernier::is_checkpoint(path));
     CHECK(vernier::read_manifest(path).step == 3);
     CHECK(vernier::verify_checkpoint(path).step == 3);
-    CHECK(vernier::read_checkpoint(path).model.at("w")[0].item<float>() == 3);
-    CHECK(vernier::read_checkpoint_model(path).model.at("w")[0].item<float>() == 3);
+    CHECK(vernier::read_checkpoint(path).model.tensors.at("w")[0].item<float>() == 3);
+    CHECK(vernier::read_checkpoint_model(path).model.tensors.at("w")[0].item<float>() == 3);
     auto live = torch::zeros(2);
     CHECK(vernier::read_checkpoint_into(path, {{"w", live}}).step == 3);
     CHECK(live[1].item<float>() == 3);

@@ -100,6 +100,7 @@ void check_bits(unsigned seed, int threads) {
   Optimizer ours(parameters, options);
   vernier::State started;  // anywhere in a run: each count of steps has bias corrections of its own
   started.put("parameters", static_cast<std::int64_t>(parameters.size()));
+  started.put("param_groups/0/lr", options.lr);
   const auto count = at::full({}, static_cast<double>(random() % 2 == 0 ? 0 : random() % 20000), at::kFloat);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto number = std::to_string(i);
@@ -108,7 +109,7 @@ void check_bits(unsigned seed, int threads) {
     started.put(number + "/exp_avg", theirs.mean[i].clone());
     started.put(number + "/exp_avg_sq", theirs.square[i].clone());
   }
-  ours.load(started);
+  ours.load_state_dict(started);
   for (int step = 0; step < 4; ++step) {
     const double rate = options.lr / (1 + step);
     const bool scales = random() % 2 == 0;
@@ -124,7 +125,7 @@ void check_bits(unsigned seed, int threads) {
       ours.step({}, grad_scale.value_or(torch::Tensor()));
     }
     theirs.step(gradients, rate, grad_scale);
-    const auto state = ours.state();
+    const auto state = ours.state_dict();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto number = std::to_string(i);
       CAPTURE(parameters[i].sizes());
@@ -156,7 +157,7 @@ TEST_CASE("optim: Adam spreads inf and nan as its formula says") {
   parameter.mutable_grad()[3] = NAN;
   parameter.mutable_grad()[17] = INFINITY;
   optimizer.step();
-  const auto state = optimizer.state();
+  const auto state = optimizer.state_dict();
   for (int i = 0; i < 20; ++i) {
     CHECK(std::isfinite(parameter[i].item<float>()) == (i != 3 && i != 17));
     CHECK(std::isfinite(state.tensor("0/exp_avg")[i].item<float>()) == (i != 3 && i != 17));

@@ -180,18 +180,18 @@ TEST_CASE("optim: a step with found_inf changes nothing, step counts included") 
         set_gradients(parameters, step);
         if (skipped) parameters[1].mutable_grad().fill_(INFINITY);
         const auto weights = copies(parameters);
-        const auto state = copies(optimizer->state().tensors);
+        const auto state = copies(optimizer->state_dict().tensors);
         optimizer->step(torch::full({}, skipped ? found : 0.f));
         if (skipped) {
           CHECK(same_bits(weights, parameters));
-          if (step != 0) CHECK(same_bits(state, optimizer->state().tensors));
+          if (step != 0) CHECK(same_bits(state, optimizer->state_dict().tensors));
           continue;
         }
         set_gradients(reference_parameters, step);
         reference->step();
         CHECK(same_bits(parameters, reference_parameters));
       }
-      CHECK(same_bits(optimizer->state().tensors, reference->state().tensors));
+      CHECK(same_bits(optimizer->state_dict().tensors, reference->state_dict().tensors));
     }
   }
 }
@@ -220,7 +220,7 @@ TEST_CASE("optim: a parameter without a gradient is passed over and its step sta
     parameters[2].mutable_grad().reset();
     optimizer.step();
   }
-  const auto state = optimizer.state();
+  const auto state = optimizer.state_dict();
   CHECK(state.tensor("0/step").item<float>() == 5);
   CHECK(state.tensor("1/step").item<float>() == 2);
   CHECK_FALSE(state.has("2/exp_avg"));
@@ -259,7 +259,7 @@ TEST_CASE("optim: groups have options and learning rates of their own") {
   two.set_lr(0.25);
   CHECK(optimizer.lr(1) == 0.25);
   step_all(2);
-  CHECK(optimizer.state().has("3/exp_avg"));
+  CHECK(optimizer.state_dict().has("3/exp_avg"));
   CHECK(optimizer.parameters().size() == 4);
 }
 
@@ -273,7 +273,7 @@ TEST_CASE("optim: dtypes may differ between parameters") {
   optimizer.step();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto name = std::to_string(i) + "/exp_avg";
-    CHECK((optimizer.state().tensor(name).scalar_type() == parameters[i].scalar_type()));
+    CHECK((optimizer.state_dict().tensor(name).scalar_type() == parameters[i].scalar_type()));
     CHECK(parameters[i][8].item<double>() == doctest::Approx(0.9).epsilon(1e-2));
   }
 }
@@ -300,7 +300,7 @@ TEST_CASE("optim: SGD trains weights in 16 bits, computed in float32 and rounded
           const auto difference = (parameter.detach() - weight).abs().max().item<double>();
           CHECK(difference <= weight.abs().max().item<double>() * (dtype == at::kHalf ? 1e-3 : 8e-3));
           weight.copy_(parameter.detach());  // a fused multiply-add may round a tie the other way
-          if (momentum != 0) buffer.copy_(optimizer.state().tensor("0/momentum_buffer"));
+          if (momentum != 0) buffer.copy_(optimizer.state_dict().tensor("0/momentum_buffer"));
         }
       }
     }
@@ -328,7 +328,7 @@ TEST_CASE("optim: small and large tensors train together, and the number of thre
   CHECK(at::get_num_threads() == threads);
   CHECK(same_bits(parameters, apart));
   for (std::size_t i = 0; i < 5; ++i) CHECK(optimizer.parameters()[i].is_same(parameters[i]));
-  CHECK(optimizer.state().tensor("1/exp_avg").numel() == 20000);
+  CHECK(optimizer.state_dict().tensor("1/exp_avg").numel() == 20000);
 }
 
 TEST_CASE("optim: gradients() are those defined, zero_grad() drops or zeroes them") {
@@ -387,12 +387,12 @@ TEST_CASE("optim: gradients that the kernels cannot take are refused before any 
     set_gradients(parameters, 0);
     optimizer.step();
     const auto weights = copies(parameters);
-    const auto state = copies(optimizer.state().tensors);
+    const auto state = copies(optimizer.state_dict().tensors);
     set_gradients(parameters, 1);
     parameters[1].mutable_grad() = gradient;
     CHECK_THROWS_WITH_AS(optimizer.step(), doctest::Contains(why.c_str()), Error);
     CHECK(same_bits(weights, parameters));
-    CHECK(same_bits(state, optimizer.state().tensors));
+    CHECK(same_bits(state, optimizer.state_dict().tensors));
     set_gradients(parameters, 1);
     optimizer.step();  // and it goes on
   };
@@ -433,15 +433,15 @@ TEST_CASE("optim: after load() the next steps are the same, bit for bit") {
       optimizer->step();
     }
     vernier::State state;
-    state.tensors = copies(optimizer->state().tensors);
+    state.tensors = copies(optimizer->state_dict().tensors);
 
     Parameters resumed = copies(parameters);
     for (auto& parameter : resumed) parameter.requires_grad_();
     const auto other = make(resumed);
     set_gradients(resumed, 77);  // a state from before, to be replaced
     other->step(torch::ones({}));
-    other->load(state);
-    CHECK(same_bits(other->state().tensors, state.tensors));
+    other->load_state_dict(state);
+    CHECK(same_bits(other->state_dict().tensors, state.tensors));
     for (int step = 5; step < 15; ++step) {
       set_gradients(parameters, step, 4);
       set_gradients(resumed, step, 4);
@@ -458,10 +458,10 @@ TEST_CASE("optim: a state of another optimizer is refused before any change") {
   set_gradients(parameters, 0);
   optimizer.step();
   vernier::State own;
-  own.tensors = copies(optimizer.state().tensors);
+  own.tensors = copies(optimizer.state_dict().tensors);
   const auto refused = [&](const vernier::State& state, const char* why) {
-    CHECK_THROWS_WITH_AS(optimizer.load(state), doctest::Contains(why), Error);
-    CHECK(same_bits(own.tensors, optimizer.state().tensors));
+    CHECK_THROWS_WITH_AS(optimizer.load_state_dict(state), doctest::Contains(why), Error);
+    CHECK(same_bits(own.tensors, optimizer.state_dict().tensors));
   };
   refused({}, "has no 'parameters'");
   auto other = own;
@@ -488,8 +488,8 @@ TEST_CASE("optim: a state is loaded into the dtypes of the parameters, counts as
   weights[0].mutable_grad() = torch::tensor({0.1F, -0.3F, 7.0F});
   full.step();
   AdamW half(std::vector{torch::ones({3}, at::kBFloat16).requires_grad_()});
-  half.load(full.state());
-  const auto before = full.state(), after = half.state();
+  half.load_state_dict(full.state_dict());
+  const auto before = full.state_dict(), after = half.state_dict();
   for (const char* slot : {"0/exp_avg", "0/exp_avg_sq"}) {
     CHECK((after.tensor(slot).scalar_type() == at::kBFloat16));
     CHECK(after.tensor(slot).equal(before.tensor(slot).to(at::kBFloat16)));
@@ -524,7 +524,7 @@ torch::Tensor flat(const Parameters& tensors) {
 
 void check_recorded(const Oracle& oracle, const std::string& recorded, const FusedOptimizer& optimizer) {
   CHECK((flat(optimizer.parameters()) - oracle[recorded + "parameters"]).abs().max().item<double>() <= 5e-6);
-  const auto state = optimizer.state();
+  const auto state = optimizer.state_dict();
   for (const char* name : {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step"}) {
     if (!oracle.has(recorded + name)) continue;
     Parameters parts;

@@ -16,8 +16,6 @@
 // Sources: Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
 #include <vernier/sdk.h>
 
-#include "average.h"
-
 namespace {
 
 using vernier::Error;
@@ -27,12 +25,13 @@ using vernier::Run;
 class Ema final : public vernier::Callback {
  public:
   explicit Ema(vernier::Options& options)
-      : rule_{.decay = options.get("decay", 0.999, "what is kept of the average in an update", vernier::between(0, 1)),
-              .warmup = options.get("warmup", false, "a smaller decay at first")},
+      : options_{.decay =
+                     options.get("decay", 0.999, "what is kept of the average in an update", vernier::between(0, 1)),
+                 .warmup = options.get("warmup", false, "a smaller decay at first")},
         every_(options.get("every", 1, "steps between updates of the average", vernier::at_least(1))),
         start_(options.get("start", 0, "steps before the first", vernier::at_least(0))),
         validate_(options.choose("validate", "ema", {"ema", "both", "trained"}, "whose loss a validation reports")) {
-    if (rule_.decay == 1) options.refuse("decay", "must be below 1, or the average would never move");
+    if (options_.decay == 1) options.refuse("decay", "must be below 1, or the average would never move");
   }
 
   void attach(vernier::Bus& bus) override {
@@ -52,7 +51,7 @@ class Ema final : public vernier::Callback {
 
   void prepare(Run& run) override {
     run_ = &run;
-    average_.emplace(rule_, run.results_are_late);
+    average_.emplace(options_, run.results_are_late);
   }
 
   vernier::State save() const override {
@@ -66,15 +65,19 @@ class Ema final : public vernier::Callback {
   }
 
   void load(const vernier::State& state) override {
-    if (!state.has("updates")) return average_->clear();
-    std::vector<torch::Tensor> saved;
-    for (const auto& parameter : run_->parameters) {
-      const auto& tensor = saved.emplace_back(state.tensor("average/" + parameter.name));
-      if (tensor.sizes() == parameter.model.sizes()) continue;
-      throw Error(c10::str("the saved average of ", parameter.name, " is ", tensor.sizes(), ", and the weights are ",
-                           parameter.model.sizes()));
+    if (!state.has("updates")) return average_->load_state_dict({});
+    vernier::State saved;
+    saved.put("updates", state.tensor("updates"));
+    for (std::size_t i = 0; i < run_->parameters.size(); ++i) {
+      const auto& parameter = run_->parameters[i];
+      const auto tensor = state.tensor("average/" + parameter.name);
+      if (tensor.sizes() != parameter.model.sizes()) {
+        throw Error(c10::str("the saved average of ", parameter.name, " is ", tensor.sizes(), ", and the weights are ",
+                             parameter.model.sizes()));
+      }
+      saved.put(c10::str("average/", i), tensor);
     }
-    average_->load(state.integer("updates"), saved, weights());
+    average_->load_state_dict(saved);
   }
 
  private:
@@ -107,11 +110,11 @@ class Ema final : public vernier::Callback {
     return loss;
   }
 
-  ema::Rule rule_;
+  vernier::EmaOptions options_;
   std::int64_t every_, start_;
   std::string validate_;
   const Run* run_ = nullptr;
-  std::optional<ema::Average> average_;
+  std::optional<vernier::Ema> average_;
 };
 
 }  // namespace
