@@ -113,6 +113,35 @@ TEST_CASE("float8: casts are those of ml_dtypes") {
   }
 }
 
+// The reference is exact: it takes differences of float64 numbers that are within a factor of 2 of each other.
+TEST_CASE("float8: float64 is rounded once, also beside a tie") {
+  std::mt19937_64 random(17);
+  std::uniform_real_distribution<double> digits(1, 10);
+  for (const auto format : formats) {
+    CAPTURE(format);
+    const auto reference = Float8Reference::of(format);
+    const double largest = reference.decode(reference.largest_code);
+    std::vector<double> all = {0.0, -0.0, inf, -inf, not_a_number, -not_a_number, 5e-324, -1e-310, 1e-50, 1e300};
+    for (int i = 0; i < 200000; ++i) {
+      const auto code = static_cast<std::uint8_t>(random() % (reference.largest_code + 1U));
+      const double above = code == reference.largest_code ? largest * 1.125 : reference.decode(code + 1);
+      const double tie = (reference.decode(code) + above) / 2;
+      const double off = tie * digits(random) * std::pow(10, -static_cast<double>(random() % 17));
+      for (const double number : {tie, tie + off, tie - off, std::nextafter(tie, 0), std::nextafter(tie, inf)}) {
+        all.push_back(random() % 2 == 0 ? number : -number);
+      }
+    }
+    const auto x = torch::tensor(all, torch::kFloat64);
+    auto expected = torch::empty({x.numel()}, torch::kUInt8);
+    for (std::size_t i = 0; i < all.size(); ++i) expected.data_ptr<std::uint8_t>()[i] = reference.encode(all[i]);
+    CHECK(same_codes(vernier::to_float8(x, format), expected));
+    const auto matrix = x.slice(0, 0, 1000).view({20, 50}).t();  // of other strides, and without elements
+    CHECK(same_codes(vernier::to_float8(matrix, format).contiguous(), expected.slice(0, 0, 1000).view({20, 50}).t()));
+    CHECK(vernier::to_float8(torch::empty({0, 3}, torch::kFloat64), format).sizes() == x.new_empty({0, 3}).sizes());
+    CHECK((vernier::to_float8(torch::tensor(1.0, torch::kFloat64), format).dim() == 0));
+  }
+}
+
 TEST_CASE("float8: infinity saturates and nan stays") {
   for (const auto format : formats) {
     const double largest = vernier::float8_max(format);
