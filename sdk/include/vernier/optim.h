@@ -1,7 +1,8 @@
 // Optimizers that make one pass over weights, gradients and state. On a CPU they are six times as fast as torch::optim.
 // The numbers are those of Python's torch.optim with fused=True, since they call LibTorch's fused kernels. Adam on
 // float32 on a CPU has its own kernel. For any number of threads, it has the bits of LibTorch's kernel on one thread
-// (on x86-64; elsewhere a last bit may differ).
+// (on x86-64; elsewhere a last bit may differ). SGD on 16-bit weights on a CPU computes in float32 and rounds, because
+// LibTorch's kernel leaves most of them unchanged.
 //
 //   vernier::AdamW optimizer(model->parameters(), {.lr = 3e-4});
 //   loss.backward();
