@@ -311,7 +311,7 @@ void write_weights(const std::string& path, const Tensors& tensors) {
   refuse_what_is_there(path);
   const std::string part = path + ".part";
   try {
-    save_safetensors(part, tensors, {{"format", "pt"}});
+    save_safetensors(part, tensors, Metadata{{"format", "pt"}});
     fs::rename(part, path);
   } catch (...) {
     std::error_code none;

@@ -5,6 +5,7 @@
 #include <vernier/state.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 namespace vernier {
@@ -12,8 +13,8 @@ namespace vernier {
 using Metadata = std::map<std::string, std::string>;
 
 struct Safetensors {
-  Tensors tensors;  // on the CPU, contiguous
-  Metadata metadata;
+  Tensors tensors;                   // on the CPU, contiguous
+  std::optional<Metadata> metadata;  // nullopt if the file has no "__metadata__"; it may be empty
 };
 
 // Any thread may call these functions. They throw Error, which names the path and, where one tensor is at fault, that
@@ -29,8 +30,9 @@ VERNIER_API Tensors load_safetensors(const std::string& path);
 
 // Creates or overwrites `path`. Returns when the bytes are on the disk (fsync). Tensors may have any device and stride;
 // only a tensor that is not contiguous is copied first. The bytes equal those of the format's own library, with the
-// metadata sorted by key. After an Error the file is incomplete. A caller whose readers must never see an incomplete
-// file writes to another name and renames it.
-VERNIER_API void save_safetensors(const std::string& path, const Tensors& tensors, const Metadata& metadata = {});
+// metadata sorted by key; empty metadata is written too. After an Error the file is incomplete. A caller whose readers
+// must never see an incomplete file writes to another name and renames it.
+VERNIER_API void save_safetensors(const std::string& path, const Tensors& tensors,
+                                  const std::optional<Metadata>& metadata = std::nullopt);
 
 }  // namespace vernier

@@ -83,8 +83,8 @@ std::string read_head(const File& file, std::uint64_t size) {
   return head;
 }
 
-Metadata parse_metadata(const std::string& path, const Json& json) {
-  if (json.is_null()) return {};
+std::optional<Metadata> parse_metadata(const std::string& path, const Json& json) {
+  if (json.is_null()) return std::nullopt;
   if (!json.is_object()) fail(path, "the metadata is not an object");
   Metadata metadata;
   for (const auto& [key, value] : json.items()) {
@@ -178,7 +178,7 @@ void refuse_other_than_bool(const std::string& path, const Entry& entry, const c
 
 // In the order of their bytes.
 std::vector<Entry> parse_header(const std::string& path, const std::string& text, std::uint64_t data_size,
-                                Metadata& metadata) {
+                                std::optional<Metadata>& metadata) {
   const auto parsed = parse_json(path, "header", text, deepest_header);
   const Json& header = parsed.value;
   if (!header.is_object()) fail(path, "the header is not a JSON object");
@@ -232,11 +232,12 @@ std::string join(const std::vector<std::string>& parts) {
 }
 
 // The length and the header.
-std::string make_head(const std::string& path, const std::vector<Item>& items, const Metadata& metadata) {
+std::string make_head(const std::string& path, const std::vector<Item>& items,
+                      const std::optional<Metadata>& metadata) {
   std::vector<std::string> entries;
-  if (!metadata.empty()) {
+  if (metadata) {
     std::vector<std::string> texts;
-    for (const auto& [key, value] : metadata) texts.push_back(quoted(path, key) + ":" + quoted(path, value));
+    for (const auto& [key, value] : *metadata) texts.push_back(quoted(path, key) + ":" + quoted(path, value));
     entries.push_back('"' + std::string(metadata_key) + "\":{" + join(texts) + "}");
   }
   std::size_t offset = 0;
@@ -431,7 +432,7 @@ Tensors load_safetensors(const std::string& path) {
   return read_safetensors(path).tensors;
 }
 
-void save_safetensors(const std::string& path, const Tensors& tensors, const Metadata& metadata) {
+void save_safetensors(const std::string& path, const Tensors& tensors, const std::optional<Metadata>& metadata) {
   const auto items = lay_out(path, tensors);
   const auto head = make_head(path, items, metadata);
   File file(path, O_WRONLY | O_CREAT | O_TRUNC);  // opened only now: an Error above leaves an existing file as it is

@@ -27,7 +27,7 @@ class SafetensorsFile {
   // Reads the header and checks it against the size of the file. flags: more flags of open(2), such as O_NOFOLLOW.
   explicit SafetensorsFile(const std::string& path, int flags = 0);
   const std::string& path() const { return file_.path(); }
-  const Metadata& metadata() const { return metadata_; }
+  const std::optional<Metadata>& metadata() const { return metadata_; }
   CheckpointManifest::File description() const;  // without the checksums of the tensors
 
   // Receives the name of each tensor and the checksum of its bytes, on any thread. Throws to refuse the tensor.
@@ -44,7 +44,7 @@ class SafetensorsFile {
   File file_;
   std::uint64_t size_;
   std::string head_;  // the length and the header
-  Metadata metadata_;
+  std::optional<Metadata> metadata_;
   std::vector<Entry> entries_;  // in the order of their bytes
 };
 
