@@ -75,7 +75,7 @@ class VERNIER_API HalfWeights {
     c10::ScalarType before;
   };
   void cast(const torch::Tensor& tensor);
-  void commit_kahan(const torch::Tensor& found_inf);
+  void commit_kahan(const torch::Tensor& skip_update);
   void commit_stochastic();
   torch::Tensor best(const Weight& weight) const;  // float32
   bool has_copies() const { return update_ == Update::stochastic || update_ == Update::kahan; }
