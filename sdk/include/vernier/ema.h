@@ -7,9 +7,9 @@
 //   average.copy_to(smoothed->parameters());  // into another model of the same kind
 #pragma once
 
-#include <torch/types.h>
 #include <vernier/abi.h>
 #include <vernier/state.h>
+#include <vernier/tensor.h>
 
 #include <cstdint>
 #include <vector>
