@@ -1,3 +1,5 @@
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
 #include <vernier/metrics.h>
 
 #include <sstream>
@@ -19,7 +21,13 @@ Metrics::Entry& Metrics::entry(const char* name) {
 void Metrics::set(const char* name, double value) {
   entry(name).number = value;
 }
+// Refused here, where the plugin that sets it is known: a monitor would fail later.
 void Metrics::set(const char* name, torch::Tensor value) {
+  if (!value.defined() || value.numel() != 1) {
+    throw Error(c10::str("the metric \"", name, "\" is set to ",
+                         value.defined() ? c10::str("a tensor of shape ", value.sizes()) : "an undefined tensor",
+                         ": a metric is one number; set a mean, or a metric for each number"));
+  }
   entry(name).number = value.detach();
 }
 

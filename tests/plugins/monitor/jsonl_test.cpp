@@ -104,6 +104,16 @@ TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
         "{\"step\":2,\"loss\":0.125,\"updates\":2}\n");
 }
 
+TEST_CASE("jsonl: a metric that is no number does not detach it") {
+  const TemporaryFolder folder;
+  Fixture fixture(folder);
+  CHECK_THROWS_AS(fixture.run.metrics.set("three", torch::ones({3})), vernier::Error);
+  fixture.run.metrics.set("one", 1.0);
+  fixture.step(0.25);
+  fixture.bus.emit(Event::RunEnd, fixture.run);
+  CHECK(fixture.text() == "{\"step\":1,\"loss\":0.25,\"one\":1,\"updates\":1}\n");
+}
+
 TEST_CASE("jsonl: overflows are counted from the first step that a scaler checked") {
   const TemporaryFolder folder;
   Fixture fixture(folder);

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <vernier/run.h>
 
+#include "thrown.h"
+
 using vernier::Batch;
 using vernier::Metrics;
 using vernier::Run;
@@ -74,4 +76,19 @@ TEST_CASE("metrics: of this step only, in order of first use") {
   CHECK(now[0]->value() == 6.0);
   CHECK(metrics.value("b") == 6.0);
   CHECK_FALSE(metrics.value("c").has_value());
+}
+
+TEST_CASE("metrics: what is no number is refused, and changes nothing") {
+  Metrics metrics;
+  metrics.set("a", 1.0);
+  const std::string remedy = ": a metric is one number; set a mean, or a metric for each number";
+  CHECK(thrown_by([&] { metrics.set("a", torch::ones({3})); }) ==
+        failed("the metric \"a\" is set to a tensor of shape [3]" + remedy));
+  CHECK(thrown_by([&] { metrics.set("b", torch::ones({0})); }).kind == 4);
+  CHECK(thrown_by([&] { metrics.set("b", torch::Tensor()); }) ==
+        failed("the metric \"b\" is set to an undefined tensor" + remedy));
+  CHECK(metrics.value("a") == 1.0);
+  CHECK(metrics.set_now().size() == 1);
+  metrics.set("b", torch::full({1}, 2.0));
+  CHECK(metrics.value("b") == 2.0);
 }
