@@ -19,6 +19,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <vernier/checksum.h>
 #include <vernier/sdk.h>
 
 #include <cmath>
@@ -111,6 +112,7 @@ class Images final : public vernier::Task {
     training_ = read(images_, labels_);
     if (!held_out_images_.empty()) held_out_ = read(held_out_images_, held_out_labels_);
     check_sizes();
+    checksum_ = checksum();
     sampler_.emplace(training_.count(), run.seed, order_);
     network_ = std::make_shared<Network>(training_.images.sizes().slice(1), channels_, classes_, run.seed);
     run.model = network_;
@@ -141,8 +143,18 @@ class Images final : public vernier::Task {
     return sum / held_out_.count();
   }
 
-  vernier::State save() const override { return sampler_->state_dict(); }
-  void load(const vernier::State& state) override { sampler_->load_state_dict(state); }
+  vernier::State save() const override {
+    auto state = sampler_->state_dict();
+    state.put("checksum", checksum_);
+    return state;
+  }
+
+  void load(const vernier::State& state) override {
+    sampler_->load_state_dict(state);
+    if (state.text("checksum") != checksum_) {
+      refuse("the images or labels have changed since this run was saved; give the same files, or start a new run");
+    }
+  }
 
  private:
   [[noreturn]] static void refuse(const std::string& reason) {
@@ -162,6 +174,15 @@ class Images final : public vernier::Task {
     return data;
   }
 
+  // Of all that was read, whichever way its files were packed.
+  std::string checksum() const {
+    vernier::Checksum sum;
+    for (const auto& tensor : {training_.images, training_.labels, held_out_.images, held_out_.labels}) {
+      if (tensor.defined()) sum.add(tensor.const_data_ptr(), tensor.nbytes());
+    }
+    return sum.digits();
+  }
+
   void check_sizes() const {
     const auto size = training_.images.sizes().slice(1);
     if (size[0] < 4 || size[1] < 4) {
@@ -179,6 +200,7 @@ class Images final : public vernier::Task {
   std::int64_t max_bytes_;
 
   Data training_, held_out_;
+  std::string checksum_;  // of both
   std::optional<vernier::Sampler> sampler_;
   std::shared_ptr<Network> network_;
 };

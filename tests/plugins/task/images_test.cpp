@@ -116,6 +116,35 @@ TEST_CASE("images: a seed gives one start and one order, save and load go on in 
   for (int i = 0; i < 10; ++i) CHECK(torch::equal(first->next().tensors[0], resumed->next().tensors[0]));
 }
 
+TEST_CASE("images: a run goes on with the same data only, however they are packed") {
+  const TemporaryFolder folder;
+  const auto images = idx({20, 6, 8}, pictures(20, 6, 8)), labels = idx({20}, alternating(20));
+  const auto held_out = [&](const std::string& bytes) {
+    return Table{{"validation_images", value(folder.write("vi", idx({9, 6, 8}, pictures(9, 6, 8))))},
+                 {"validation_labels", value(folder.write("vl", idx({9}, bytes)))}};
+  };
+  const auto state = LoadedTask("images", small(folder, held_out(alternating(9))))->save();
+  const auto resumed_with = [&](Table table) {
+    const LoadedTask task("images", std::move(table));
+    return refusal([&] { task->load(state); });
+  };
+  CHECK(resumed_with(table_of(packed(folder, "i.gz", images), packed(folder, "l.gz", labels), held_out(alternating(9))))
+            .empty());
+  auto other_images = images, other_labels = labels;
+  other_images.back() ^= 1;
+  other_labels.back() ^= 1;
+  const std::string remedy = "have changed since this run was saved; give the same files, or start a new run";
+  CHECK(contains(
+      resumed_with(table_of(folder.write("i", other_images), folder.write("l", labels), held_out(alternating(9)))),
+      remedy));
+  CHECK(contains(
+      resumed_with(table_of(folder.write("i", images), folder.write("l", other_labels), held_out(alternating(9)))),
+      remedy));
+  CHECK(contains(
+      resumed_with(table_of(folder.write("i", images), folder.write("l", labels), held_out(std::string(9, '\1')))),
+      remedy));
+}
+
 TEST_CASE("images: computes in the dtype of its weights") {
   const TemporaryFolder folder;
   const LoadedTask task("images", small(folder));
