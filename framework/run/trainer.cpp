@@ -126,7 +126,7 @@ void Trainer::compute_micro_batches(Run& run) {
     if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
     run.micro_batch = micro_batch.to(run.device);
     bus_.emit(Event::BatchReady, run);
-    run.micro_batch_loss = forward([&] { return task_->loss(run.micro_batch); });
+    run.micro_batch_loss = forward([&] { return mean_of(task_->loss(run.micro_batch), "loss"); });
     if (!run.micro_batch_loss.requires_grad()) {
       called_ = wiring_.task.get();
       throw Error("its loss has no gradient: it does not depend on run.model's parameters");
@@ -170,6 +170,29 @@ void Trainer::compute_micro_batches_that_fit(Run& run) {
     }
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
   }
+}
+
+// Another count would weigh the samples wrongly, or leave some out, in silence.
+void Trainer::refuse_other_samples(const Batch& batch) {
+  if (batch.samples < 1) {
+    throw Error(c10::str("its next() returned a batch of ", batch.samples,
+                         " samples; set Batch::samples to the number of its samples, at least 1"));
+  }
+  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
+    const auto& tensor = batch.tensors[i];
+    if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == batch.samples) continue;
+    throw Error(c10::str("its next() returned a batch of ", batch.samples, " samples with tensors[", i, "] ",
+                         tensor.defined() ? c10::str("of shape ", tensor.sizes()) : "undefined",
+                         "; set Batch::samples to the size of dimension 0, which is the sample in each tensor"));
+  }
+}
+
+// What a task computes from samples is one number.
+torch::Tensor Trainer::mean_of(torch::Tensor loss, const char* function) {
+  if (loss.defined() && loss.dim() == 0) return loss;
+  throw Error(c10::str("its ", function, "() returned ",
+                       loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "an undefined tensor",
+                       "; return the mean over the samples, a 0-dim tensor, as loss.mean() gives it"));
 }
 
 // LibTorch stops at a limit on a CPU alone.
@@ -231,6 +254,7 @@ Batch Trainer::next_batch(Run& run) {
   if (replayed_) return replayed_();
   if (!accumulation_->gathers()) {
     auto batch = task_->next();
+    refuse_other_samples(batch);
     samples_of_batch_ = std::max(samples_of_batch_, batch.samples);
     return batch;
   }
@@ -240,6 +264,7 @@ Batch Trainer::next_batch(Run& run) {
   auto next = run.batches_drawn;
   do {
     auto batch = task_->next();
+    refuse_other_samples(batch);
     if (!snapshots_.is_dropped(next)) batches.push_back(std::move(batch));
     next += 1;
   } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
@@ -255,7 +280,9 @@ std::int64_t Trainer::samples_of_batch(Run& run) {
   scope.plugins = {wiring_.task.get()};
   Savepoint before;
   before.take(run, scope);
-  samples_of_batch_ = task_->next().samples;
+  const auto batch = task_->next();
+  refuse_other_samples(batch);
+  samples_of_batch_ = batch.samples;
   before.restore(run);
   return samples_of_batch_;
 }

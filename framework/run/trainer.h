@@ -105,6 +105,8 @@ class Trainer {
   void update(Run& run);
   void finish_step(Run& run);
   torch::Tensor recompute(Run& run);
+  static void refuse_other_samples(const Batch& batch);
+  static torch::Tensor mean_of(torch::Tensor loss, const char* function);
 
   static void name_parameters(Run& run);
   std::int64_t samples_of_batch(Run& run);

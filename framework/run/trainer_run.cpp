@@ -213,15 +213,16 @@ bool Trainer::validate(Run& run) {
 // The task's, within the validations of the callbacks.
 torch::Tensor Trainer::validation_loss(Run& run) {
   const torch::NoGradGuard no_grad;
-  std::function<torch::Tensor()> body = [&] { return forward([&] { return task_->validate(run); }); };
+  const auto checked = [](torch::Tensor loss) { return loss.defined() ? mean_of(std::move(loss), "validate") : loss; };
+  std::function<torch::Tensor()> body = [&] { return forward([&] { return checked(task_->validate(run)); }); };
   for (const auto& callback : wiring_.callbacks) {
-    body = [this, &run, &callback, inner = std::move(body)] {
+    body = [this, &run, &callback, &checked, inner = std::move(body)] {
       called_ = callback.get();
-      return callback->validate(run, [&] {
+      return checked(callback->validate(run, [&] {
         auto loss = inner();
         called_ = callback.get();
         return loss;
-      });
+      }));
     };
   }
   return body();

@@ -1,0 +1,134 @@
+// What a plugin may get wrong without knowing it: a run refuses or reports it, in the plugin's name.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "log_lines.h"
+#include "run/trainer.h"
+#include "thrown.h"
+#include "toy_run.h"
+
+using toy::Toy;
+using vernier::Batch;
+using vernier::Event;
+using vernier::Run;
+using vernier::State;
+
+namespace {
+
+// A task whose functions the test gives; those that it leaves out are the toy's.
+struct Made final : toy::Task {
+  Batch next() override { return next_ ? next_() : toy::Task::next(); }
+  torch::Tensor loss(const Batch& micro_batch) override {
+    const auto good =
+        micro_batch.tensors.empty() ? model->first.sum() + model->second.sum() : toy::Task::loss(micro_batch);
+    return loss_ ? loss_(good) : good;
+  }
+  torch::Tensor validate(Run& run) override { return validate_ ? validate_() : toy::Task::validate(run); }
+  State save() const override { return save_ ? save_() : toy::Task::save(); }
+  void load(const State& state) override { load_ ? load_() : toy::Task::load(state); }
+
+  std::function<Batch()> next_;
+  std::function<torch::Tensor(const torch::Tensor& good)> loss_;
+  std::function<torch::Tensor()> validate_;
+  std::function<State()> save_;
+  std::function<void()> load_;
+};
+
+struct Mistaken : Toy {
+  Mistaken() {
+    auto made = std::make_unique<Made>();
+    task = made.get();
+    wiring.task = std::move(made);
+  }
+  Thrown train() {
+    return thrown_by([&] { prepare().train(run); });
+  }
+  Made* task;
+};
+
+Thrown thrown_with(const Batch& batch) {
+  Mistaken toy;
+  toy.task->next_ = [&] { return batch; };
+  return toy.train();
+}
+
+using Loss = std::function<torch::Tensor(const torch::Tensor&)>;
+
+Thrown thrown_with_loss(const Loss& loss) {
+  Mistaken toy;
+  toy.task->loss_ = loss;
+  return toy.train();
+}
+
+const std::string remedy = "; set Batch::samples to the size of dimension 0, which is the sample in each tensor";
+const std::string mean = "; return the mean over the samples, a 0-dim tensor, as loss.mean() gives it";
+
+}  // namespace
+
+TEST_CASE("mistakes: a batch whose count is not that of its tensors is refused, whatever the accumulation") {
+  const auto x = torch::ones({6, 3}), y = torch::ones({6, 2});
+  CHECK(
+      thrown_with({{torch::ones({7, 3}), torch::ones({7, 2})}, 6, 0}) ==
+      failed("task/toy in step 1: its next() returned a batch of 6 samples with tensors[0] of shape [7, 3]" + remedy));
+  CHECK(
+      thrown_with({{x, torch::ones({5, 2})}, 6, 0}) ==
+      failed("task/toy in step 1: its next() returned a batch of 6 samples with tensors[1] of shape [5, 2]" + remedy));
+  CHECK(thrown_with({{x, y, torch::ones({})}, 6, 0}) ==
+        failed("task/toy in step 1: its next() returned a batch of 6 samples with tensors[2] of shape []" + remedy));
+  CHECK(thrown_with({{x, y, {}}, 6, 0}) ==
+        failed("task/toy in step 1: its next() returned a batch of 6 samples with tensors[2] undefined" + remedy));
+  CHECK(thrown_with({{x, y}, 0, 0}) == failed("task/toy in step 1: its next() returned a batch of 0 samples; set "
+                                              "Batch::samples to the number of its samples, at least 1"));
+  Mistaken gathers;
+  gathers.wiring.accumulation = make_plugin<vernier::Accumulation>(
+      "accumulation/target", {{"target_effective_batch_size", {std::int64_t{12}, "test.toml:2"}}});
+  gathers.task->next_ = [&] { return Batch{{torch::ones({7, 3}), torch::ones({7, 2})}, 6, 0}; };
+  CHECK(says(gathers.train().text, "task/toy: its next() returned a batch of 6 samples with tensors[0]"));
+}
+
+TEST_CASE("mistakes: a batch of any tensors with the samples first is none, and one without tensors neither") {
+  const auto x = torch::ones({6, 3}), y = torch::ones({6, 2});
+  CHECK(thrown_with({{x, y}, 6, 0}) == Thrown{});
+  CHECK(thrown_with({{x, y, torch::ones({6}), torch::ones({6, 1, 4, 2}), torch::ones({6, 0})}, 6, 60}) == Thrown{});
+  CHECK(thrown_with({{x.t().contiguous().t(), y.expand({6, 2})}, 6, 0}) == Thrown{});
+  CHECK(thrown_with({{}, 6, 0}) == Thrown{});
+}
+
+TEST_CASE("mistakes: a loss that is no number is refused with its shape") {
+  CHECK(thrown_with_loss([](const auto& good) { return good.expand({6}); }) ==
+        failed("task/toy in step 1: its loss() returned a tensor of shape [6]" + mean));
+  CHECK(thrown_with_loss([](const auto& good) { return good.unsqueeze(0); }) ==
+        failed("task/toy in step 1: its loss() returned a tensor of shape [1]" + mean));
+  CHECK(thrown_with_loss([](const auto&) { return torch::Tensor(); }) ==
+        failed("task/toy in step 1: its loss() returned an undefined tensor" + mean));
+}
+
+TEST_CASE("mistakes: so is the result of a validation, of the task's or of a callback's") {
+  Mistaken toy;
+  toy.task->validate_ = [] { return torch::ones({4}); };
+  CHECK(toy.train() == failed("task/toy after step 6: its validate() returned a tensor of shape [4]" + mean));
+
+  struct Doubles final : vernier::Callback {
+    Doubles() { set_id("callback/doubles"); }
+    torch::Tensor validate(Run&, const std::function<torch::Tensor()>& body) override { return body().expand({2}); }
+  };
+  Mistaken wrapped;
+  wrapped.wiring.callbacks.push_back(std::make_unique<Doubles>());
+  CHECK(wrapped.train() ==
+        failed("callback/doubles after step 6: its validate() returned a tensor of shape [2]" + mean));
+
+  Mistaken without;
+  without.task->validate_ = [] { return torch::Tensor(); };
+  CHECK(without.train() == Thrown{});
+}
+
+TEST_CASE("mistakes: a metric of several numbers is refused in the name of the plugin that sets it") {
+  Toy toy;
+  toy.on(Event::GradientsReady, [](Run& run) { run.metrics.set("norms", torch::ones({3})); });
+  CHECK(thrown_by([&] { toy.prepare().train(toy.run); }) ==
+        failed("callback/told at GradientsReady of step 1: the metric \"norms\" is set to a tensor of shape [3]: a "
+               "metric is one number; set a mean, or a metric for each number"));
+}
