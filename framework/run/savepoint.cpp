@@ -17,6 +17,14 @@ bool is_of_nobody_else(const torch::Tensor& tensor) {
   return memory.get() == nullptr || memory.get_context() == memory.get();
 }
 
+c10::Storage memory_of(const torch::Tensor& tensor) {
+  return tensor.has_storage() && tensor.storage().nbytes() > 0 ? tensor.storage() : c10::Storage();
+}
+
+bool has_other_memory(const torch::Tensor& tensor, const c10::Storage& before) {
+  return before && tensor.storage().unsafeGetStorageImpl() != before.unsafeGetStorageImpl();
+}
+
 at::CPUGeneratorImpl& cpu_generator() {
   static const auto generator = at::globalContext().defaultGenerator(torch::kCPU);
   return *at::check_generator<at::CPUGeneratorImpl>(generator);
@@ -82,7 +90,7 @@ void Savepoint::take_plugins(const Run& run) {
 }
 
 bool Savepoint::leave(const torch::Tensor& live, bool is_copied) {
-  if (!is_copied) unwritten_.emplace_back(live, live._version());
+  if (!is_copied) unwritten_.push_back({live, live._version(), memory_of(live)});
   return !is_copied;
 }
 
@@ -100,9 +108,10 @@ torch::Tensor Savepoint::copy(const torch::Tensor& live) {
 
 // A weight that has no memory between steps gets it back for this update.
 void Savepoint::restore(Run& run) {
-  for (const auto& [tensor, version] : unwritten_) {
-    if (tensor._version() == version) continue;
-    throw Error(c10::str("a weight or large tensor, of shape ", tensor.sizes(), ", was written before the update"));
+  for (const auto& [tensor, version, memory] : unwritten_) {
+    if (tensor._version() == version && !has_other_memory(tensor, memory)) continue;
+    throw Error(
+        c10::str("a weight or large tensor, of shape ", tensor.sizes(), ", was written or replaced before the update"));
   }
   const torch::NoGradGuard no_grad;
   memory_.clear();  // whoever loads the copies may keep them

@@ -36,6 +36,11 @@ class Savepoint {
 
  private:
   using Pair = std::pair<torch::Tensor, torch::Tensor>;  // live, and its copy
+  struct Unwritten {
+    torch::Tensor tensor;
+    std::int64_t version;
+    c10::Storage memory;  // which set_data() replaces, and the version stays; null where the tensor had none
+  };
   torch::Tensor copy(const torch::Tensor& live);
   bool leave(const torch::Tensor& live, bool is_copied);
   void take_gradients(const Run& run);
@@ -55,9 +60,9 @@ class Savepoint {
   std::vector<Parameter> parameters_;                      // with their gradients:
   std::vector<std::pair<torch::Tensor, Pair>> gradients_;  // of `model`; of `master`
   std::vector<std::pair<Plugin*, State>> plugins_;
-  std::vector<std::pair<torch::Tensor, std::int64_t>> unwritten_;  // by version
-  std::vector<torch::Tensor> memory_;                              // of the copies, in their order
-  std::size_t next_ = 0;                                           // in memory_
+  std::vector<Unwritten> unwritten_;   // what is not copied
+  std::vector<torch::Tensor> memory_;  // of the copies, in their order
+  std::size_t next_ = 0;               // in memory_
 };
 
 }  // namespace vernier

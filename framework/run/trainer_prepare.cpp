@@ -5,6 +5,7 @@
 #include <set>
 
 #include "control.h"
+#include "core/plugin_calls.h"
 #include "trainer.h"
 
 namespace vernier {
@@ -18,7 +19,9 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
     for (auto* plugin : wiring_.plugins()) {
       if (run.is_stopping()) return;
       called_ = plugin;
+      const auto parameters = run.parameters.size();
       plugin->prepare(run);
+      refuse_other_parameters(run, parameters);
       if (plugin != wiring_.task.get()) continue;
       prepare_task(run, init);
       if (epochs > 0) run.steps = steps_of(epochs, run);

@@ -42,6 +42,7 @@ void Transaction::wire(const Run& run) {
     begin.weights.push_back(master);
     gradients.weights.push_back(master);
   }
+  parameters_ = run.parameters;
   is_wired_ = true;
 }
 
@@ -123,6 +124,7 @@ void Transaction::want(Stage stage, const Plugin& asker) {
 bool Transaction::roll_back(Stage stage, Run& run) {
   if (stage != Stage::gradients) {
     point(stage).restore(run);
+    run.parameters = parameters_;
     if (stage == Stage::batch) take(stage, run);  // for the next time
     return true;
   }

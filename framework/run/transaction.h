@@ -51,6 +51,7 @@ class Transaction {
   Phase phase_ = Phase::between;
   Savepoint points_[3];
   Scope scopes_[3];
+  std::vector<Parameter> parameters_;  // the list as it is to be
   std::set<const Plugin*> askers_[3];
   std::vector<std::int64_t> versions_;  // of the gradients, when they were computed
   bool were_untouched_ = false;         // since then, when the update began

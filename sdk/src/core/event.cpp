@@ -1,8 +1,11 @@
+#include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 #include <vernier/event.h>
 #include <vernier/plugin.h>
 
 #include <algorithm>
+
+#include "plugin_calls.h"
 
 namespace vernier {
 
@@ -14,12 +17,25 @@ const char* name_of(Event event) {
 }
 
 namespace {
+const Plugin* listening = nullptr;
+
 // The step that an event is of: `run.step` counts those finished, and some events come after theirs is.
 std::int64_t step_of(Event event, const Run& run) {
   const bool is_after = event >= Event::Validated && event <= Event::RunEnd;
   return run.step + (is_after ? 0 : 1);
 }
 }  // namespace
+
+const Plugin* listening_now() {
+  return listening;
+}
+
+void refuse_other_parameters(const Run& run, std::size_t count) {
+  if (run.parameters.size() == count) return;
+  throw Error(c10::str("it changed the list run.parameters from ", count, " to ", run.parameters.size(),
+                       " entries; the list is the trainer's: change the tensors in it only"),
+              Error::Kind::plugin);
+}
 
 void Bus::attach(Plugin& plugin, bool monitor) {
   attached_.push_back(&plugin);
@@ -73,11 +89,16 @@ void Bus::tell(Event event, Run& run) {
   for (auto& notice : detached_) run.notices.push_back(std::move(notice));
   detached_.clear();
   auto& listeners = listeners_[static_cast<std::size_t>(event)];
+  const auto parameters = run.parameters.size();
+  const auto end = c10::make_scope_exit([before = listening] { listening = before; });
   std::size_t i = 0;
   while (i < listeners.size()) {
     try {
       for (; i < listeners.size(); ++i) {
-        if (!is_muted_ || !listeners[i].monitor) listeners[i].call(run);
+        if (is_muted_ && listeners[i].monitor) continue;
+        listening = listeners[i].plugin;
+        listeners[i].call(run);
+        refuse_other_parameters(run, parameters);
       }
     } catch (...) {
       const auto [text, kind] = caught();
