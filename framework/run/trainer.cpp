@@ -7,7 +7,9 @@
 
 #include <utility>
 
+#include "core/plugin_calls.h"
 #include "snapshot.h"
+#include "warnings.h"
 
 namespace vernier {
 
@@ -344,17 +346,26 @@ void Trainer::replay_update(Run& run, const std::function<void()>& begin) {
   in_step_ = false;
 }
 
+std::string Trainer::moment(const Run& run) const {
+  return in_step_       ? " in step " + std::to_string(run.step + 1)
+         : run.step > 0 ? " after step " + std::to_string(run.step)
+                        : "";
+}
+
+// What is thrown, and what LibTorch warns of, gets plugin and step.
 void Trainer::attributed(const Run& run, const std::function<void()>& body) {
+  Warnings warnings(warnings_, [&] {
+    const auto* plugin = listening_now() != nullptr ? listening_now() : called_;
+    return (plugin != nullptr ? plugin->id() : "trainer") + moment(run);
+  });
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   try {
     body();
   } catch (...) {
-    const std::string when = in_step_       ? " in step " + std::to_string(run.step + 1)
-                             : run.step > 0 ? " after step " + std::to_string(run.step)
-                                            : "";
     const std::string who = called_ != nullptr ? called_->id() : "trainer";
     // What a person wrote is to be changed: say where.
     const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
-    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
+    rethrow_naming(who, moment(run), Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
   }
 }
 

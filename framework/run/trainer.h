@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "snapshot_ring.h"
@@ -131,6 +132,7 @@ class Trainer {
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
   static void begin_metrics(Run& run);
   void swap_what_is_asked(Run& run);
+  std::string moment(const Run& run) const;
   void attributed(const Run& run, const std::function<void()>& body);
 
   Wiring& wiring_;
@@ -172,6 +174,7 @@ class Trainer {
   bool validation_due_ = false;  // after the last step, and not done
   std::function<std::string()> configuration_;
   torch::Tensor best_loss_;
+  std::set<std::string> warnings_;  // of LibTorch, so far
   Outcome outcome_;
 };
 
