@@ -239,10 +239,12 @@ int check(const po::variables_map& given) {
   std::cout.flush();
   const auto precision = prepared->wiring->precision->id();
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  const auto validation_loss = prepared->trainer.rehearse(prepared->run);
   prepared.reset();  // two models at once may be too many
   std::optional<DryRun> in_float32;
   if (seen.is_low) in_float32 = dry_run_in_float32(given);
   print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
+  if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
   std::cout << "ready: nothing was trained or written\n";
   return 0;
 }

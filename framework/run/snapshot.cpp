@@ -168,6 +168,17 @@ Tensors take_out(State& snapshot, const std::string& prefix) {
   return taken;
 }
 
+// Nothing can compare what was never saved. A task whose batches follow from run.step needs no state.
+void warn_of_a_task_without_state(const State& snapshot, const std::vector<Plugin*>& plugins) {
+  for (const auto* plugin : plugins) {
+    const bool is_task = plugin->id().starts_with(std::string(Task::role) + "/");
+    if (!is_task || !snapshot.part("plugin/" + plugin->id()).tensors.empty()) continue;
+    log(Level::warning, plugin->id(),
+        "it has saved no state: unless its batches follow from run.step, its data begin anew, and the resumed run "
+        "differs from one that was never stopped; save() must return all that next() depends on");
+  }
+}
+
 // A monitor only looks, so one that cannot save or load is reported, and the run continues.
 template <class Body>
 void named(const Plugin& plugin, const char* doing, const Body& body) {
@@ -230,6 +241,7 @@ void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plug
     if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to resume all the same");
     log(Level::warning, "resume", text + "; it is resumed all the same");
   }
+  warn_of_a_task_without_state(snapshot, plugins);
   restore_snapshot_quietly(std::move(snapshot), run, plugins);
 }
 
@@ -266,15 +278,19 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
   }
 }
 
-std::string digest(const torch::nn::Module& model) {
+std::string digest(const Tensors& tensors) {
   Checksum checksum;
-  for (const auto& [name, tensor] : model_tensors(model)) {
+  for (const auto& [name, tensor] : tensors) {
     const std::string head = name + '\0' + shape_of(tensor) + '\0';
     checksum.add(head.data(), head.size());
     const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
     checksum.add(bytes.const_data_ptr(), bytes.nbytes());
   }
   return checksum.digits();
+}
+
+std::string digest(const torch::nn::Module& model) {
+  return digest(model_tensors(model));
 }
 
 }  // namespace vernier

@@ -27,8 +27,8 @@ std::string inexact_by(const State& snapshot, const Run& run, const std::vector<
 // Parameters and buffers by their dotted names, a tied one under each of its names.
 Tensors model_tensors(const torch::nn::Module& model);
 
-// XXH3-128 over names, dtypes, shapes and bytes of the model's parameters and buffers, in hexadecimal: equal digests,
-// equal models.
-std::string digest(const torch::nn::Module& model);
+// XXH3-128 over names, dtypes, shapes and bytes, in hexadecimal: equal digests, equal tensors.
+std::string digest(const Tensors& tensors);
+std::string digest(const torch::nn::Module& model);  // of its parameters and buffers
 
 }  // namespace vernier

@@ -80,6 +80,10 @@ class Trainer {
 
   // A step up to its gradients, for `vernier check`.
   void dry_run(Run& run);
+  // After that: what a run does for the first time after hours. Validates; has the task save and load its state, and
+  // draws a batch. Warns if the task would have drawn another one without that. Errors name plugin and function.
+  // Returns the validation's loss, if there is one.
+  std::optional<double> rehearse(Run& run);
 
   // The same in a prepared run for `vernier replay`: of this batch, from a snapshot that was taken when it had come.
   // begin: called when the run is as it was then.
@@ -120,6 +124,7 @@ class Trainer {
   void conclude(Run& run);
   void end_epoch(Run& run);
   bool validate(Run& run);
+  torch::Tensor evaluate(Run& run);
   torch::Tensor validation_loss(Run& run);
   State snapshot(const Run& run);
   void save(Run& run);

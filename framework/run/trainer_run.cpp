@@ -184,6 +184,19 @@ void Trainer::end_epoch(Run& run) {
 // False where a signal cut it short: it is repeated on resume, so a resumed run is the run that was not stopped.
 bool Trainer::validate(Run& run) {
   if (run.is_stopping()) return false;
+  const auto loss = evaluate(run);
+  if (run.is_stopping()) return false;
+  if (!loss.defined()) return true;
+  const double value = loss.item<double>();
+  run.metrics.set("validation_loss", value);
+  outcome_.validation_loss = value;
+  outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
+  bus_.emit(Event::Validated, run);
+  return true;
+}
+
+// The validation's loss, of the model in evaluation mode.
+torch::Tensor Trainer::evaluate(Run& run) {
   // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
@@ -200,14 +213,7 @@ bool Trainer::validate(Run& run) {
   }
   restore();
   called_ = wiring_.task.get();  // whose loss it is
-  if (run.is_stopping()) return false;
-  if (!loss.defined()) return true;
-  const double value = loss.item<double>();
-  run.metrics.set("validation_loss", value);
-  outcome_.validation_loss = value;
-  outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
-  bus_.emit(Event::Validated, run);
-  return true;
+  return loss;
 }
 
 // The task's, within the validations of the callbacks.
@@ -226,6 +232,41 @@ torch::Tensor Trainer::validation_loss(Run& run) {
     };
   }
   return body();
+}
+
+std::optional<double> Trainer::rehearse(Run& run) {
+  const auto digest_of = [](const Batch& batch) {
+    Tensors tensors;
+    for (const auto& tensor : batch.tensors) tensors[std::to_string(tensors.size())] = tensor;
+    return digest(tensors);
+  };
+  std::optional<double> validation_loss;
+  const char* function = "validate()";
+  attributed(run, [&] {
+    try {
+      if (const auto loss = evaluate(run); loss.defined()) validation_loss = loss.item<double>();
+      Scope scope;
+      scope.plugins = {wiring_.task.get()};
+      Savepoint before;
+      function = "save()";
+      before.take(run, scope);
+      function = "next()";
+      const auto batch = task_->next();
+      refuse_other_samples(batch);
+      function = "load()";
+      before.restore(run);
+      function = "next() after load()";
+      const auto again = task_->next();
+      refuse_other_samples(again);
+      if (digest_of(batch) == digest_of(again)) return;
+    } catch (...) {
+      rethrow_naming(called_->id(), std::string(" in ") + function, Error::Kind::training);
+    }
+    log(Level::warning, wiring_.task->id(),
+        "next() returns another batch after save() and load(), so a resumed run will differ from one that was never "
+        "stopped; save() must return all that next() depends on, and load() restore it");
+  });
+  return validation_loss;
 }
 
 State Trainer::snapshot(const Run& run) {

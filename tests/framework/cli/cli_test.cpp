@@ -339,6 +339,7 @@ TEST_CASE("cli: check trains nothing and writes nothing") {
   CHECK(says(place.out, "ready: nothing was trained or written\n"));
   CHECK(says(place.out, "  task          mlp          samples=64\n"));
   CHECK(says(place.out, "on the first batch: loss "));
+  CHECK(says(place.out, "in a validation: loss "));
   CHECK(says(place.out, "memory                                    fp32\n  weights "));
   CHECK_FALSE(says(place.out, "in float32"));
   CHECK_FALSE(fs::exists(place.at("out")));

@@ -46,7 +46,14 @@ struct Mistaken : Toy {
   Thrown train() {
     return thrown_by([&] { prepare().train(run); });
   }
+  Thrown rehearse() {
+    return thrown_by([&] {
+      prepare().dry_run(run);
+      validation_loss = trainer->rehearse(run);
+    });
+  }
   Made* task;
+  std::optional<double> validation_loss;
 };
 
 Thrown thrown_with(const Batch& batch) {
@@ -170,4 +177,62 @@ TEST_CASE("mistakes: a step that fails after a weight was replaced is not saved"
     CHECK(toy.memory().steps.empty());
   }
   CHECK(LogLines::count("of shape [4, 3], was written or replaced before the update") == 2);
+}
+
+TEST_CASE("mistakes: a rehearsal validates, and has the task save, load and go on; what fails is named") {
+  const auto boom = [] { throw std::runtime_error("boom"); };
+  Mistaken good;
+  CHECK(good.rehearse() == Thrown{});
+  CHECK(good.validation_loss.has_value());
+  CHECK(good.task->model->is_training());
+
+  Mistaken validates, saves, loads;
+  validates.task->validate_ = [&] { return boom(), torch::Tensor(); };
+  CHECK(validates.rehearse() == failed("task/toy in validate(): boom"));
+  saves.task->save_ = [&] { return boom(), State(); };
+  const LogLines log;  // no copy for undoing the step either
+  CHECK(saves.rehearse() == failed("task/toy in save(): boom"));
+  loads.task->load_ = boom;
+  CHECK(loads.rehearse() == failed("task/toy in load(): boom"));
+  for (const int nth : {2, 3}) {  // after that of the dry run
+    Mistaken draws;
+    int drawn = 0;
+    const auto batch = draws.task->next();
+    draws.task->next_ = [&] {
+      if (++drawn == nth) boom();
+      return batch;
+    };
+    CHECK(draws.rehearse() == failed(nth == 2 ? "task/toy in next(): boom" : "task/toy in next() after load(): boom"));
+  }
+}
+
+TEST_CASE("mistakes: a rehearsal reports a task that does not restore its place, and no other") {
+  const LogLines log;
+  const std::string report = "task/toy: next() returns another batch after save() and load()";
+  Mistaken good, forgets, random;
+  CHECK(good.rehearse() == Thrown{});
+  random.task->next_ = [] { return Batch{{torch::rand({6, 3}), torch::full({6, 2}, NAN)}, 6, 0}; };
+  CHECK(random.rehearse() == Thrown{});  // its numbers are the run's
+  CHECK(LogLines::count(report) == 0);
+  forgets.task->save_ = [] { return State(); };
+  forgets.task->load_ = [] {};
+  CHECK(forgets.rehearse() == Thrown{});
+  CHECK(LogLines::count(report) == 1);
+}
+
+TEST_CASE("mistakes: a resume reports a task that has saved nothing, once") {
+  for (const bool has_state : {true, false}) {
+    Mistaken first, second;
+    for (auto* toy : {&first, &second}) {
+      if (has_state) continue;
+      toy->task->save_ = [] { return State(); };
+      toy->task->load_ = [] {};
+    }
+    first.run.steps = 3;
+    CHECK(first.train() == Thrown{});
+    const LogLines log;
+    second.prepare().resume(second.run, *first.memory().last);
+    second.trainer->train(second.run);
+    CHECK(LogLines::count("task/toy: it has saved no state: ") == (has_state ? 0 : 1));
+  }
 }
