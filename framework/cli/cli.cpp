@@ -90,6 +90,8 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 
 std::atomic<int> stop_signal = 0;
 
+constexpr int diverged = 5;  // exit status; for those of an error see Error::Kind
+
 constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 // The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once;
@@ -285,12 +287,14 @@ std::string command_of(const po::variables_map& given, const std::vector<std::st
 void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
   const Run& run = prepared.run;
   if (!prepared.wiring->swaps.empty()) std::cout << "at its end\n" << prepared.wiring->table();
-  std::cout << (outcome.signal == 0 ? "done" : "stopped") << " after " << run.step << " steps, "
-            << run.step - outcome.updates << " skipped; everything is in " << printable(run.output) << '\n';
+  const char* end = outcome.signal != 0 ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
+  std::cout << end << " after " << run.step << " steps, " << run.step - outcome.updates << " skipped; everything is in "
+            << printable(run.output) << '\n';
   if (outcome.signal != 0) {
     std::cout << "resume with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
     return;
   }
+  if (!outcome.diverged.empty()) return;
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
@@ -329,8 +333,10 @@ void warn_of_swaps(const Prepared& prepared) {
 }
 
 void warn_of_divergence(const Run& run, const Outcome& outcome) {
-  if (outcome.loss && !std::isfinite(*outcome.loss)) {
-    log(Level::warning, "run", "the last loss is not a finite number: the training has diverged");
+  if (!outcome.diverged.empty()) {
+    log(Level::error, "run",
+        "the training has diverged: " + outcome.diverged +
+            "; lower the learning rate, or add [[callback]] use = \"recovery\" (docs/recovery.md)");
   }
   if (run.step > 0 && outcome.updates == 0) {
     log(Level::warning, "run", "every update was skipped: the model is as it was at the start");
@@ -425,7 +431,7 @@ int train(const po::variables_map& given) {
   summarize_end(outcome, summarize);
   warn_of_divergence(run, outcome);
   if (!quiet) print_end(*prepared, outcome, given);
-  if (outcome.signal == 0) return 0;
+  if (outcome.signal == 0) return outcome.diverged.empty() ? 0 : diverged;
   if (prepared->options.requeue) requeue(outcome.signal);
   return 128 + outcome.signal;
 }

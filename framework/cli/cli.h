@@ -3,8 +3,8 @@
 
 namespace vernier {
 
-// Returns the exit status: 0 done, 2 wrong configuration or usage, 3 plugin refused, 4 training failed, 128 + n stopped
-// by signal n after a checkpoint.
+// Returns the exit status: 0 done, 2 wrong configuration or usage, 3 plugin refused, 4 training failed, 5 trained to
+// the end and diverged, 128 + n stopped by signal n after a checkpoint.
 int run_command_line(int argc, char** argv);
 
 }  // namespace vernier

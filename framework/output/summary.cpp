@@ -50,10 +50,11 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   };
   OrderedJson summary;
   summary["name"] = run.name;
-  summary["ended_by"] = outcome.error         ? "error"
-                        : outcome.signal == 0 ? "done"
-                                              : "signal " + std::to_string(outcome.signal);
-  if (outcome.error) summary["error"] = *outcome.error;
+  summary["ended_by"] = outcome.error              ? "error"
+                        : outcome.signal != 0      ? "signal " + std::to_string(outcome.signal)
+                        : outcome.diverged.empty() ? "done"
+                                                   : "diverged";
+  if (outcome.error || !outcome.diverged.empty()) summary["error"] = outcome.error.value_or(outcome.diverged);
   summary["steps"] = run.step;
   summary["updates_applied"] = outcome.updates;
   // A step that failed after its update is not among the steps.

@@ -42,6 +42,7 @@ struct Outcome {
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
   int signal = 0;                                               // that ended the run early, or 0
   std::optional<std::string> error;                             // that ended it
+  std::string diverged;  // where none did: what is not finite at the end; "" if nothing is
 };
 
 // Main thread only.
@@ -132,7 +133,9 @@ class Trainer {
   void rewind(Run& run);
   void undo_failed_step(Run& run);
   void save_what_is_whole(Run& run);
+  static std::string not_finite(const Run& run);
   static bool is_spoiled(const Run& run);
+  std::string divergence(const Run& run);
   void save_unless_spoiled(Run& run);
   std::string configuration() const { return configuration_ ? configuration_() : ""; }
   static void begin_metrics(Run& run);

@@ -82,6 +82,7 @@ Outcome Trainer::train(Run& run) {
     std::rethrow_exception(failure);
   }
   complete_outcome(run);
+  outcome_.diverged = divergence(run);
   return outcome_;
 }
 
@@ -90,6 +91,14 @@ void Trainer::complete_outcome(const Run& run) {
   outcome_.updates = run.updates + (last && !is_skipped(last->result) ? 1 : 0);
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
+}
+
+// Of a run that no error ended. A loss whose update was skipped has changed nothing.
+std::string Trainer::divergence(const Run& run) {
+  if (const auto weight = not_finite(run); !weight.empty()) return "the weight " + weight + " is not finite";
+  const auto last = update_log_.last();
+  if (!outcome_.loss || std::isfinite(*outcome_.loss) || is_skipped(last ? last->result : run.last_update)) return "";
+  return "the last loss is not finite";
 }
 
 // The run ends, and saving it must not fail for the same reason. What the step reported stays.
@@ -295,16 +304,22 @@ void Trainer::save(Run& run) {
   saved_step_ = run.step;
 }
 
-// The run would be resumed from it, and it would displace older ones.
-bool Trainer::is_spoiled(const Run& run) {
+// The name of a weight that is not; "" where there is none.
+std::string Trainer::not_finite(const Run& run) {
   const torch::NoGradGuard no_grad;
   for (const auto& parameter : run.parameters) {
-    if (parameter.best().isfinite().all().item<bool>()) continue;
-    log(Level::warning, "trainer",
-        c10::str("no checkpoint is made after step ", run.step, ": ", parameter.name, " is not finite"));
-    return true;
+    if (!parameter.best().isfinite().all().item<bool>()) return parameter.name;
   }
-  return false;
+  return "";
+}
+
+// The run would be resumed from it, and it would displace older ones.
+bool Trainer::is_spoiled(const Run& run) {
+  const auto weight = not_finite(run);
+  if (weight.empty()) return false;
+  log(Level::warning, "trainer",
+      c10::str("no checkpoint is made after step ", run.step, ": ", weight, " is not finite"));
+  return true;
 }
 
 // Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them.

@@ -452,10 +452,20 @@ TEST_CASE("cli: a finished run is left as it is, and changes are told where a ru
   CHECK(says(place.err, "check looks at a new run only"));
 }
 
-TEST_CASE("cli: a run that diverges says so at its end") {
+TEST_CASE("cli: a run that diverges says so at its end, and has an exit code of its own") {
   Place place;
-  CHECK(place.train({set("optimizer.learning_rate=1e30")}) == 0);
-  CHECK(says(place.err, "the training has diverged"));
+  CHECK(place.train({set("optimizer.learning_rate=1e30")}) == 5);
+  CHECK(
+      says(place.err, "the training has diverged: the weight layers.0.weight is not finite; lower the learning rate"));
+  CHECK(says(place.out, "\ndiverged after 20 steps, 0 skipped; everything is in out\n"));
+  CHECK_FALSE(says(place.out, "try next"));
+  CHECK(place.summary()["ended_by"] == "diverged");
+  CHECK(place.summary()["error"] == "the weight layers.0.weight is not finite");
+  Place skips(
+      "[[callback]]\nuse = 'recovery'\n[[callback]]\nuse = 'inject'\nwhat = 'nan'\nlayer = 'layers.0'\nat_step = 20\n");
+  CHECK(skips.train() == 0);
+  CHECK(skips.summary()["ended_by"] == "done");
+  CHECK(skips.summary()["updates_skipped"] == 1);
 }
 
 TEST_CASE("cli: what was swapped is told at the end, in summary.json, and where the run goes on") {

@@ -236,3 +236,44 @@ TEST_CASE("mistakes: a resume reports a task that has saved nothing, once") {
     CHECK(LogLines::count("task/toy: it has saved no state: ") == (has_state ? 0 : 1));
   }
 }
+
+namespace {
+
+enum class Veto { none, last };
+
+// What a run of 6 steps says of its end.
+std::string divergence_with(const Loss& loss, const std::string& scaler, Veto veto = Veto::none, bool late = false) {
+  Mistaken toy;
+  toy.run.results_are_late = late;
+  toy.task->loss_ = loss;
+  toy.task->validate_ = [] { return torch::Tensor(); };
+  toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/" + scaler);
+  toy.on(Event::GradientsReady, [veto](Run& run) {
+    if (veto == Veto::last && run.step == 5) run.skip_update = torch::ones({});
+  });
+  return toy.prepare().train(toy.run).diverged;
+}
+
+// In the n-th step, from 1.
+Loss bad_in(int n, const Loss& bad) {
+  return [n, bad, calls = 0](const auto& good) mutable { return ++calls == n ? bad(good) : good; };
+}
+
+}  // namespace
+
+TEST_CASE("mistakes: a run has diverged if its last weights or its last loss are not finite") {
+  const LogLines log;
+  const Loss spoils = [](const auto& good) { return good * NAN; };
+  const Loss shows = [](const auto& good) { return good + HUGE_VAL; };  // with finite gradients
+  CHECK(divergence_with({}, "none").empty());
+  CHECK(divergence_with(bad_in(3, spoils), "none") == "the weight first is not finite");
+  CHECK(divergence_with(bad_in(6, spoils), "none") == "the weight first is not finite");
+  CHECK(divergence_with(bad_in(3, shows), "none").empty());
+  CHECK(divergence_with(bad_in(6, shows), "none") == "the last loss is not finite");
+  for (const bool late : {false, true}) {
+    CAPTURE(late);
+    CHECK(divergence_with(bad_in(6, spoils), "dynamic", Veto::none, late).empty());  // its update was skipped
+    CHECK(divergence_with(bad_in(3, spoils), "dynamic", Veto::none, late).empty());
+    CHECK(divergence_with(bad_in(6, spoils), "none", Veto::last, late).empty());
+  }
+}
