@@ -101,7 +101,10 @@ void Trainer::begin_step(Run& run) {
   run.non_finite_reported = false;
   run.grad_norm.reset();
   run.swapped = report_swaps(wiring_, run);
-  if (rewound_from_ >= 0) run.notice("rewound", {{"from", rewound_from_}, {"to", run.step}});
+  if (rewound_from_ >= 0) {
+    run.notice("rewound", {{"from", rewound_from_}, {"to", run.step}},
+               c10::str("the run went back from step ", rewound_from_, " to step ", run.step));
+  }
 }
 
 void Trainer::compute_gradients(Run& run, Tries tries) {

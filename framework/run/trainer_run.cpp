@@ -137,11 +137,12 @@ void Trainer::loop(Run& run) {
   while (run.step < run.steps && stop_ == 0) {
     is_whole_ = false;
     const auto start = Clock::now();
+    const bool last = run.step + 1 == run.steps;
+    run.validates = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
     in_step_ = true;
     step(run);
     in_step_ = false;
-    const bool last = run.step + 1 == run.steps;
-    validation_due_ = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
+    validation_due_ = run.validates;
     if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
     outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     count_outcome(run);
@@ -193,6 +194,7 @@ void Trainer::end_epoch(Run& run) {
 // False where a signal cut it short: it is repeated on resume, so a resumed run is the run that was not stopped.
 bool Trainer::validate(Run& run) {
   if (run.is_stopping()) return false;
+  run.metrics.clear();  // those of the step: at Validated there are the validation's
   const auto loss = evaluate(run);
   if (run.is_stopping()) return false;
   if (!loss.defined()) return true;

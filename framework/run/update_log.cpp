@@ -21,11 +21,14 @@ void UpdateLog::count_one(Run& run, std::int64_t step, const KnownUpdate& update
   run.updates += is_skipped(update.result) ? 0 : 1;
   if (update.result == UpdateResult::found_inf) run.amp.add_overflow();
   if (!is_skipped(update.result)) return;
-  std::vector<std::pair<std::string, Notice::Detail>> details{{"step", step}};
+  Notice::Details details{{"step", step}};
   const bool is_veto = update.result == UpdateResult::vetoed && update.gradients.empty();
   details.emplace_back("reason", std::string(is_veto ? "vetoed" : "gradients not finite"));
   if (!update.gradients.empty()) details.emplace_back("gradients", update.gradients);
-  run.notice("step_skipped", std::move(details));
+  run.notice("step_skipped", std::move(details),
+             is_veto ? "a callback skipped the update"
+                     : "the update is skipped: gradients are not finite" +
+                           (update.gradients.empty() ? "" : " (" + update.gradients + ")"));
 }
 
 void UpdateLog::count(Run& run, bool is_mixed) {
@@ -38,7 +41,7 @@ void UpdateLog::count(Run& run, bool is_mixed) {
     count_one(run, run.step + 1, {});
     if (before && is_skipped(before->result)) run.last_update = before->result;  // no listener has seen it
     if (is_loss_bad_ && !run.non_finite_reported) {
-      run.notice("non_finite", {{"step", run.step + 1}, {"what", std::string("loss")}});
+      run.notice("non_finite", {{"step", run.step + 1}, {"what", std::string("loss")}}, "the loss is not finite");
     }
   } else if (run.results_are_late) {
     send(run);

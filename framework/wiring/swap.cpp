@@ -204,7 +204,7 @@ std::vector<std::string> report_swaps(const Wiring& wiring, Run& run) {
   std::vector<std::string> roles;
   for (const auto& [step, role, from, to] : wiring.swaps) {
     if (step != run.step) continue;
-    run.notice("policy_changed", {{"role", role}, {"from", from}, {"to", to}});
+    run.notice("policy_changed", {{"role", role}, {"from", from}, {"to", to}}, to + " replaces " + from);
     roles.push_back(role);
   }
   return roles;

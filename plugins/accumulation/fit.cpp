@@ -99,7 +99,8 @@ class FitAccumulation final : public vernier::Accumulation {
     const bool has_held = run.step - changed_at_ > waits_;
     waits_ = waits_ == 0 || has_held ? try_after_ : 2 * waits_;
     changed_at_ = run.step;
-    run.notice("out_of_memory", {{"micro_batch", failed}, {"smaller", size_}});
+    run.notice("out_of_memory", {{"micro_batch", failed}, {"smaller", size_}},
+               c10::str("a micro-batch of ", failed, " samples does not fit into memory; the next ones have ", size_));
     return true;
   }
 

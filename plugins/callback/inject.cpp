@@ -230,7 +230,8 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
 
   void sleep(Run& run) {
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds_));
-    run.notice("injected", {{"what", what_}, {"milliseconds", milliseconds_}});
+    run.notice("injected", {{"what", what_}, {"milliseconds", milliseconds_}},
+               c10::str("the step was made ", milliseconds_, " ms longer"));
   }
 
   void change_input(Run& run) {
@@ -321,11 +322,13 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   // Once a step, though an optimizer or a recorder may run it again.
   void tell(Run& run, const std::string& layer, std::int64_t count) const {
     if (is_again_) return;
-    std::vector<std::pair<std::string, vernier::Notice::Detail>> details{{"what", what_}, {"where", where_}};
+    vernier::Notice::Details details{{"what", what_}, {"where", where_}};
     if (!layer.empty()) details.emplace_back(is_of_parameter() ? "parameter" : "layer", layer);
     if (!is_value()) details.emplace_back("factor", multiplier());
     if (where_ != "loss") details.emplace_back("elements", count);
-    run.notice("injected", std::move(details));
+    run.notice(
+        "injected", std::move(details),
+        c10::str(what_, " is injected into the ", where_, layer.empty() ? "" : " of ", layer, ", elements: ", count));
   }
 
   void refuse_without_numbers(const Run& run) const {

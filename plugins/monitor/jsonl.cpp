@@ -203,8 +203,6 @@ class Jsonl final : public vernier::Monitor {
 
   void write_step(const Run& run) {
     const auto metrics = run.metrics.set_now();
-    of_step_.clear();
-    for (const auto* metric : metrics) of_step_.push_back(metric->name);
     const auto notices = notices_of(run);
     const std::int64_t step = run.step + 1;
     if (step % every_ != 0 && step != run.steps && notices.empty()) return;
@@ -220,12 +218,8 @@ class Jsonl final : public vernier::Monitor {
 
   void write_validation(const Run& run) {
     Json line = {{"step", run.step}};
-    const std::string loss = "validation_loss";
-    if (const auto value = run.metrics.value(loss.c_str())) line[loss] = json_of(*value);
-    for (const auto* metric : run.metrics.set_now()) {
-      const bool is_of_step = std::ranges::find(of_step_, metric->name) != of_step_.end();
-      if (!is_of_step && metric->name != loss) line[metric->name] = json_of(metric->value());
-    }
+    if (const auto loss = run.metrics.value("validation_loss")) line["validation_loss"] = json_of(*loss);
+    for (const auto* metric : run.metrics.set_now()) line[metric->name] = json_of(metric->value());
     append(line);
     file_->flush();
   }
@@ -258,8 +252,7 @@ class Jsonl final : public vernier::Monitor {
   std::string name_;
   std::int64_t every_;
   std::unique_ptr<File> file_;
-  std::int64_t lines_ = -1;           // of the file; before RunBegin those of the resumed run, -1 for a new run
-  std::vector<std::string> of_step_;  // metrics of the last step, to know which ones are the validation's
+  std::int64_t lines_ = -1;  // of the file; before RunBegin those of the resumed run, -1 for a new run
 };
 
 }  // namespace

@@ -155,20 +155,25 @@ class ScaleWatch {
     }
     if (now == reported_) return;
     const double before = std::exchange(reported_, now);
-    run.notice("scale_changed", {{"from", before}, {"to", now}});
+    run.notice("scale_changed", {{"from", before}, {"to", now}},
+               c10::str("the loss scale changed from ", before, " to ", now));
     if (run.results_are_late) run.amp.set_scale(run.step + 2, now);
     warn(run, before, now);
   }
 
   // A run that starts at min_scale or max_scale gets no warning for it: the user chose both.
   void warn(vernier::Run& run, double from, double to) const {
-    std::vector<std::pair<std::string, vernier::Notice::Detail>> low{{"scale", to}}, high = low;
+    vernier::Notice::Details low{{"scale", to}}, high = low;
     if (has_come_down(below_, from, to)) low.emplace_back("warn_below", below_);
     if (from > 0 && has_come_down(least_, from, to)) low.emplace_back("min_scale", least_);
     if (has_come_up(above_, from, to)) high.emplace_back("warn_above", above_);
     if (from > 0 && has_come_up(most_, from, to)) high.emplace_back("max_scale", most_);
-    if (low.size() > 1) run.notice("scale_low", low);
-    if (high.size() > 1) run.notice("scale_high", high);
+    const auto tell = [&](const char* name, const vernier::Notice::Details& details, const char* has_come) {
+      if (details.size() == 1) return;
+      run.notice(name, details, c10::str("the loss scale is ", to, ": it has come ", has_come, details.back().first));
+    };
+    tell("scale_low", low, "down to ");
+    tell("scale_high", high, "up to ");
   }
 
   // from = 0: the first step. bound = 0: none. Compares as float32, which the scale is: it reaches a bound only so.

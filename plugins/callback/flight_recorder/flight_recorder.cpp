@@ -38,7 +38,7 @@ using vernier::Capsule;
 using vernier::Event;
 using vernier::NonFiniteOrigin;
 using vernier::Run;
-using Details = std::vector<std::pair<std::string, vernier::Notice::Detail>>;
+using Details = vernier::Notice::Details;
 
 constexpr const char* no_update = "written by no update";
 constexpr std::int64_t storm = 10;  // steps in a row whose gradients overflow: traced like any fault
@@ -142,11 +142,15 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   static void tell_in_short(Run& run, const std::string& what, const std::string& place) {
-    report(run, {{"step", run.step + 1}, {"what", what}, {"place", place}});
+    report(run, {{"step", run.step + 1}, {"what", what}, {"place", place}}, not_finite(what) + "; " + place);
   }
 
-  static void report(Run& run, Details details) {
-    run.notice("non_finite", std::move(details));
+  static std::string not_finite(const std::string& what) {
+    return what == "gradients" ? "gradients are not finite" : "the " + what + " is not finite";
+  }
+
+  static void report(Run& run, Details details, std::string sentence) {
+    run.notice("non_finite", std::move(details), std::move(sentence));
     run.non_finite_reported = true;
   }
 
@@ -198,7 +202,7 @@ class FlightRecorder final : public vernier::Callback {
          undo_update_ ? "" : "; undo_update = true undoes such an update");
     Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
     add(origin, details);
-    report(run, std::move(details));
+    report(run, std::move(details), name + " is not finite; " + origin.place());
     bad_update_ = std::move(origin);
     is_blamed_ = false;
     is_update_new_ = true;
@@ -296,8 +300,8 @@ class FlightRecorder final : public vernier::Callback {
       is_untouched = run.control->rerun(vernier::Stage::batch, begin, end);
     } catch (...) {  // all is put back, and the update is skipped all the same
       tracer_.reset();
-      warn("step ", run.step + 1, ": ", what, what == "gradients" ? " are" : " is",
-           " not finite; the update is skipped; why is not known, for the step could not be run again: ",
+      warn("step ", run.step + 1, ": ", not_finite(what),
+           "; the update is skipped; why is not known, for the step could not be run again: ",
            vernier::caught().message);
       return tell_in_short(run, what, "not looked into");
     }
@@ -484,7 +488,7 @@ class FlightRecorder final : public vernier::Callback {
     if (capsule.origin) add(*capsule.origin, details);
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
     if (!path.empty()) details.emplace_back("capsule", path.substr(run.output.size() + 1));  // in the run's folder
-    report(run, std::move(details));
+    report(run, std::move(details), what + (capsule.origin ? "; " + capsule.origin->place() : "") + done);
   }
 
   static void add(const NonFiniteOrigin& origin, Details& details) {

@@ -59,7 +59,7 @@ using vernier::Event;
 using vernier::Notice;
 using vernier::Run;
 using vernier::UpdateResult;
-using Details = std::vector<std::pair<std::string, Notice::Detail>>;
+using Details = Notice::Details;
 
 enum Place { loss, norm, z_loss, z_norm };  // in a verdict
 
@@ -223,7 +223,8 @@ class Recovery final : public vernier::Callback {
       return lowered_ + (1 - lowered_) * static_cast<double>(after + 1) / static_cast<double>(rate_return_ + 1);
     }
     lowered_ = 1;
-    run.notice("recovered", {{"action", std::string("learning rate is back")}});
+    run.notice("recovered", {{"action", std::string("learning rate is back")}},
+               "the learning rate is back on its schedule");
     return 1;
   }
 
@@ -345,9 +346,14 @@ class Recovery final : public vernier::Callback {
     const bool was_finite = policy.name() == "spike";
     if (!was_finite || action->name != "lower_learning_rate") veto_where_it_counts(run);
     details.emplace_back("action", action->name);
-    perform(run, *action, std::max(batches, policy.in_a_row()), details);
-    if (action->at_most > 1) details.emplace_back("time", c10::str(action->number, " of ", action->at_most));
-    run.notice("recovered", std::move(details));
+    auto sentence = in_words(what, verdict.step == run.step ? "" : c10::str(" in step ", verdict.step + 1)) + "; ";
+    sentence += perform(run, *action, std::max(batches, policy.in_a_row()), details);
+    if (action->at_most > 1) {
+      const auto time = c10::str(action->number, " of ", action->at_most);
+      details.emplace_back("time", time);
+      sentence += ", time " + time;
+    }
+    run.notice("recovered", std::move(details), std::move(sentence));
     has_acted_ = has_acted_ || action->name != "skip";
   }
 
@@ -356,30 +362,38 @@ class Recovery final : public vernier::Callback {
     if (waits_ && now_.step == run.step) veto(run);
   }
 
-  void perform(Run& run, const Action& action, std::int64_t batches, Details& details) {
+  // Returns in words what was done.
+  std::string perform(Run& run, const Action& action, std::int64_t batches, Details& details) {
     if (action.name == "lower_learning_rate") {
       const double before = rate(run);
       lowered_ = before * rate_factor_;
       lowered_at_ = run.step;
       run.learning_rate_factor *= lowered_ / before;  // of this update, where it is applied
       details.emplace_back("factor", lowered_);
-    } else if (action.name == "rewind") {
+      return c10::str("the learning rate is ", lowered_, " of its schedule");
+    }
+    if (action.name == "rewind") {
       const auto back = back_ * action.number, drop = drop_ == 0 ? 0 : std::max(drop_, batches);
       run.control->rewind(*this, back, drop, window_prefix);
       skipped_ = 0;
       details.emplace_back("back", back);
       details.emplace_back("drop", drop);
-    } else if (action.name == "fallback") {
-      run.control->swap(to_);
-      has_fallen_back_ = true;
+      return c10::str("the run goes back (steps: ", back, ", batches left out: ", drop, ")");
     }
+    if (action.name == "skip") return "the update is skipped";
+    run.control->swap(to_);
+    has_fallen_back_ = true;
+    return "the plugins of `to` take over";
   }
 
-  static std::string in_words(const Details& what, std::int64_t step) {
-    const auto& key = what.front().first;
-    const auto value = std::visit([](const auto& each) { return c10::str(each); }, what.front().second);
-    const auto in_step = " in step " + std::to_string(step);
-    if (key == "skipped") return value + " updates in a row were skipped, the last" + in_step;
+  static std::string in_words(const Details& what, const std::string& in_step) {
+    const auto& [key, detail] = what.front();
+    const auto* number = std::get_if<double>(&detail);
+    const auto value = number != nullptr && std::isnan(*number)
+                           ? "nan"  // whatever its sign
+                           : std::visit([](const auto& each) { return c10::str(each); }, detail);
+    const auto last = in_step.empty() ? "" : ", the last" + in_step;
+    if (key == "skipped") return value + " updates in a row were skipped" + last;
     if (key == "gradients" || key == "weights") return key + " are not finite" + in_step + ": " + value;
     if (what.size() == 1) return key + " is " + value + in_step;
     return key + " is " + value + in_step +
@@ -388,7 +402,7 @@ class Recovery final : public vernier::Callback {
 
   void end(Run& run, Policy& policy, const Verdict& verdict, const Details& what, bool is_asked, bool are_weights) {
     veto_where_it_counts(run);
-    auto text = in_words(what, verdict.step + 1) + "; ";
+    auto text = in_words(what, c10::str(" in step ", verdict.step + 1)) + "; ";
     text += is_asked ? "`" + policy.name() + "` says stop" : "no action of `" + policy.name() + "` is left";
     if (are_weights && !is_asked) text += " that could help";
     policy.restart();  // who resumes the run gives all of them another chance

@@ -201,8 +201,10 @@ class Rolling final : public vernier::Checkpoint {
 
   // Reports a finished save at the beginning of a step. A failed save ends the run.
   void look(Run& run) {
-    if (std::exchange(skipped_, false))
-      run.notice("checkpoint_skipped", {{"reason", std::string("the last one is still being written")}});
+    if (std::exchange(skipped_, false)) {
+      const std::string reason = "the last one is still being written";
+      run.notice("checkpoint_skipped", {{"reason", reason}}, "a checkpoint is left out: " + reason);
+    }
     if (writing_.valid() && !is_writing()) wait(run);
     has_given_up_ = !failure_.empty() && !continues_;
     stop_at_failure();
@@ -218,7 +220,7 @@ class Rolling final : public vernier::Checkpoint {
       if (async_ && (is_last || !continues_)) try_again(run, save);
       if (failure_.empty() || !continues_) return;
       warn(failure_, " (the run continues without this checkpoint; the next save tries again)");
-      run.notice("checkpoint_failed", {{"reason", failure_}});
+      run.notice("checkpoint_failed", {{"reason", failure_}}, "a checkpoint failed: " + failure_);
     }
   }
 
@@ -239,10 +241,12 @@ class Rolling final : public vernier::Checkpoint {
       const bool is_there = std::ranges::find(saved.steps, score.first) != saved.steps.end();
       return !is_there && score.first <= saved.steps.front();
     });
-    run.notice("checkpoint_saved", {{"path", saved.path},
-                                    {"seconds", saved.seconds},
-                                    {"bytes", static_cast<std::int64_t>(saved.bytes)},
-                                    {"stalled", stalled_}});
+    run.notice("checkpoint_saved",
+               {{"path", saved.path},
+                {"seconds", saved.seconds},
+                {"bytes", static_cast<std::int64_t>(saved.bytes)},
+                {"stalled", stalled_}},
+               "saved " + saved.path);
   }
 
   void stop_at_failure() {

@@ -31,6 +31,7 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <iomanip>
 #include <map>
 #include <sstream>
 #include <system_error>
@@ -366,13 +367,18 @@ void Adaptive::tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& 
     change.overflows = change.overflows || old.overflows;
   }
   for (const auto& [kind, change] : alike) {
-    run.notice("policy_changed", {{"op", kind[0]},
-                                  {"layers", change.names},
-                                  {"from", kind[1]},
-                                  {"to", kind[2]},
-                                  {"times_as_fast", change.before / change.after},
-                                  {"error", change.error},
-                                  {"overflow", std::string(change.overflows ? "yes" : "no")}});
+    const double times_as_fast = change.before / change.after;
+    run.notice("policy_changed",
+               {{"op", kind[0]},
+                {"layers", change.names},
+                {"from", kind[1]},
+                {"to", kind[2]},
+                {"times_as_fast", times_as_fast},
+                {"error", change.error},
+                {"overflow", std::string(change.overflows ? "yes" : "no")}},
+               c10::str(std::setprecision(3), kind[0], " of ", change.names, " changes from ", kind[1], " to ", kind[2],
+                        ", which is ", times_as_fast, " times as fast; error ", change.error,
+                        change.overflows ? "; it overflowed" : ""));
   }
 }
 

@@ -38,9 +38,11 @@ class VERNIER_API Metrics {
 // non_finite, injected, recovered, rewound, plugin_detached.
 struct Notice {
   using Detail = std::variant<std::int64_t, double, std::string>;
+  using Details = std::vector<std::pair<std::string, Detail>>;
   std::string name;
-  std::int64_t step = 0;  // number of updates finished when it was written
-  std::vector<std::pair<std::string, Detail>> details;
+  std::int64_t step = 0;      // number of updates finished when it was written
+  Details details;            // for programs; `step`, counted from 1, names the step where it is not the current one
+  std::string sentence = {};  // for people: "the loss scale changed from 65536 to 32768"; may be empty
   VERNIER_API std::string text() const;  // "scale_changed from=65536 to=32768"
 };
 

@@ -35,7 +35,7 @@ struct VERNIER_API StepState {
   torch::Tensor scaled_norms;         // the same of each gradient that is not empty, 1-D; may be undefined
   torch::Tensor grad_norm;            // from GradientsReady: norm before clipping, if a callback has computed it
   double learning_rate_factor = 1.0;  // from StepBegin: callbacks multiply theirs in until GradientsReady
-  Metrics metrics;                    // of this step; those of a validation are valid at Validated
+  Metrics metrics;                    // of this step; at Validated those of the validation alone
   std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
   std::vector<std::string> swapped;   // from StepBegin: roles that got another plugin since the last step
   bool non_finite_reported = false;   // from GradientsReady: a callback has written the notice `non_finite`
@@ -51,11 +51,11 @@ struct VERNIER_API Counters {
   AmpStats amp;  // includes this step from StepEnd on; its overflow when `updates` does
 };
 
-struct VERNIER_API Run : StepState, Counters {
-  // Valid from Plugin::prepare on.
-  std::string name;
-  std::string output;  // folder of this run's files; final from RunBegin on
+struct VERNIER_API Run : StepState, Counters {  // the rest is valid from Plugin::prepare on
+  std::string name, output;                     // output: folder of this run's files; final from RunBegin on
   torch::Device device{torch::kCPU};
+  bool quiet = false;             // monitors print nothing to the terminal
+  bool validates = false;         // at StepEnd: a validation comes after this step
   bool results_are_late = false;  // the result of an update reaches the host one step late: on a GPU; tests may set it
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned
@@ -68,8 +68,8 @@ struct VERNIER_API Run : StepState, Counters {
   bool is_stopping() const { return stop != nullptr && *stop != 0; }
   const std::atomic<int>* stop = nullptr;  // set by the trainer
 
-  // Adds a notice to this step's: something out of the ordinary, by name and details.
-  void notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details = {});
+  // Adds a notice to this step's: something out of the ordinary, by name and details, and a sentence for people.
+  void notice(const char* name, Notice::Details details = {}, std::string sentence = "");
 
   // Until the optimizer's step: the gradients in the order of `parameters`, those without one left out. Divides them by
   // grad_scale first where that is defined, so get them here alone.

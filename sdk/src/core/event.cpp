@@ -107,8 +107,10 @@ void Bus::tell(Event event, Run& run) {
           plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
       if (!listeners[i].monitor) std::throw_with_nested(Error(where + ": " + text, kind));
       log(Level::warning, where, text + " (the monitor is detached, the run goes on)");
-      detached_.push_back(
-          {"plugin_detached", run.step, {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}}});
+      detached_.push_back({"plugin_detached",
+                           run.step,
+                           {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}},
+                           plugin.id() + " failed at " + name_of(event) + " and is detached"});
       // Those before it were told already; the next to be told moves up to where its first listener stood.
       i = static_cast<std::size_t>(std::count_if(listeners.begin(), listeners.begin() + static_cast<std::ptrdiff_t>(i),
                                                  [&](const Listener& other) { return other.plugin != &plugin; }));

@@ -3,8 +3,8 @@
 
 namespace vernier {
 
-void Run::notice(const char* name, std::vector<std::pair<std::string, Notice::Detail>> details) {
-  notices.push_back({name, step, std::move(details)});
+void Run::notice(const char* name, Notice::Details details, std::string sentence) {
+  notices.push_back({name, step, std::move(details), std::move(sentence)});
 }
 
 std::vector<torch::Tensor> Run::gradients() const {

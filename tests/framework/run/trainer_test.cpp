@@ -58,11 +58,11 @@ vernier::Value integer(std::int64_t value) {
 }
 
 // Notices as monitors see them at each StepEnd.
-std::vector<std::string>& notices_of(Toy& toy) {
+std::vector<std::string>& notices_of(Toy& toy, bool in_sentences = false) {
   static std::vector<std::string> texts;
   texts.clear();
-  toy.look(Event::StepEnd, [](const Run& run) {
-    for (const auto& notice : run.notices) texts.push_back(notice.text());
+  toy.look(Event::StepEnd, [in_sentences](const Run& run) {
+    for (const auto& notice : run.notices) texts.push_back(in_sentences ? notice.sentence : notice.text());
   });
   return texts;
 }
@@ -186,6 +186,20 @@ TEST_CASE("trainer: an update that is not finite is skipped, counted and told") 
                                             "scale_changed from=65536 to=32768"});
 }
 
+TEST_CASE("trainer: a notice has a sentence for people") {
+  Toy toy;
+  toy.task().overflows_in = 3;
+  toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+  toy.on(Event::GradientsReady, [](Run& run) {
+    if (run.step == 4) run.skip_update = torch::ones({});
+  });
+  const auto& sentences = notices_of(toy, true);
+  toy.prepare().train(toy.run);
+  CHECK(sentences == std::vector<std::string>{"the update is skipped: gradients are not finite (first,second)",
+                                              "the loss scale changed from 65536 to 32768",
+                                              "a callback skipped the update"});
+}
+
 TEST_CASE("trainer: notices are those of one step") {
   Toy toy;
   const auto& notices = notices_of(toy);
@@ -287,6 +301,35 @@ TEST_CASE("trainer: validation is in evaluation mode, without gradient, and its 
   CHECK(outcome.best_validation_loss == 1.0);
   CHECK(static_cast<Validates&>(*toy.wiring.task).was_right);
   CHECK(toy.task().model->is_training());
+}
+
+TEST_CASE("trainer: a validation's metrics are its own, and the step before knows that it comes") {
+  struct Measures final : toy::Task {
+    torch::Tensor validate(Run& run) override {
+      run.metrics.set("accuracy", 0.25);
+      return torch::tensor(1.0F);
+    }
+  };
+  Toy toy;
+  toy.wiring.task = std::make_unique<Measures>();
+  toy.on(Event::GradientsReady, [](Run& run) {
+    run.metrics.set("grad_norm", 2.0);
+    run.metrics.set("accuracy", 0.75);
+  });
+  Sizes announced;
+  std::vector<std::string> told;
+  toy.look(Event::StepEnd, [&](const Run& run) {
+    if (run.validates) announced.push_back(run.step + 1);
+    CHECK(run.metrics.value("grad_norm") == 2.0);
+  });
+  toy.look(Event::Validated, [&](const Run& run) {
+    for (const auto* metric : run.metrics.set_now()) told.push_back(c10::str(metric->name, ' ', metric->value()));
+  });
+  toy.run.steps = 5;
+  toy.prepare(3).train(toy.run);
+  CHECK(announced == Sizes{3, 5});
+  const std::vector<std::string> one = {"accuracy 0.25", "validation_loss 1"};
+  CHECK(told == std::vector<std::string>{one[0], one[1], one[0], one[1]});
 }
 
 TEST_CASE("trainer: callbacks wrap a validation, the last one outermost, and one that throws is named") {

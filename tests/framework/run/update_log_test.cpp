@@ -212,11 +212,16 @@ TEST_CASE("update_log: a loss that is not finite is told where nobody else looks
     Texts told;
     run.look(Event::StepEnd, [&](const Run& now) {
       if (now.step > 1) return;  // the weights are spoiled then
-      for (const auto& notice : now.notices) told.push_back(notice.text());
+      for (const auto& notice : now.notices) {
+        told.push_back(notice.text());
+        told.push_back(notice.sentence);
+      }
     });
     run.prepare().train(run.run);
-    REQUIRE(told.size() == 1);
+    REQUIRE(told.size() == 2);
     CHECK(told[0].starts_with(is_checked ? "step_skipped step=2" : "non_finite step=2 what=loss"));
+    CHECK(told[1] ==
+          (is_checked ? "the update is skipped: gradients are not finite (first,second)" : "the loss is not finite"));
   }
 }
 

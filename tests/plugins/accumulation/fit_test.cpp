@@ -229,7 +229,11 @@ class Training final {
     Course course;
     toy.look(Event::StepEnd, [&](const Run& run) {
       course.losses.push_back(run.loss.item<double>());
-      for (const auto& notice : run.notices) course.notices += notice.text().starts_with("out_of_memory micro_batch=");
+      for (const auto& notice : run.notices) {
+        course.notices += notice.text().starts_with("out_of_memory micro_batch=");
+        CHECK(
+            (notice.name != "out_of_memory" || says(notice.sentence, " samples does not fit into memory; the next ")));
+      }
     });
     torch::manual_seed(3);
     toy.prepare().train(toy.run);

@@ -180,6 +180,8 @@ TEST_CASE("flight_recorder: the ring's numbers are those of the tensors") {
   });
   flight.run.train();
   REQUIRE(flight.notices.size() == 1);
+  CHECK(flight.notices[0].sentence.starts_with("the loss is nan (0x"));
+  CHECK(flight.notices[0].sentence.ends_with("; the update is skipped"));
   std::ifstream in(flight.output.path() / "capsules" / "step-00000006" / "report.json");
   const auto report = nlohmann::json::parse(in);
   const auto& ring = report.at("ring");

@@ -31,7 +31,7 @@ use = "inject"
 struct Seen {
   std::vector<vernier::Tensors> gradients, weights;
   std::vector<double> losses;
-  std::vector<std::string> notices;
+  std::vector<std::string> notices, sentences;
 };
 
 Seen train(const std::string& options, const std::string& with = base,
@@ -51,7 +51,9 @@ Seen train(const std::string& options, const std::string& with = base,
   });
   run.on(Event::StepEnd, [&](Run& now) {
     for (const auto& notice : now.notices) {
-      if (notice.name == "injected") seen.notices.push_back(c10::str(now.step + 1, " ", notice.text()));
+      if (notice.name != "injected") continue;
+      seen.notices.push_back(c10::str(now.step + 1, " ", notice.text()));
+      seen.sentences.push_back(notice.sentence);
     }
   });
   if (before) before(run);
@@ -89,6 +91,8 @@ TEST_CASE("inject: a gradient of the named layer, in the named step, the rest as
   const auto seen = train("where = 'gradient'\nlayer = 'layers.1'\nat_step = 3\n");
   CHECK(seen.notices ==
         std::vector<std::string>{"3 injected what=inf where=gradient parameter=layers.1.weight elements=1"});
+  CHECK(seen.sentences ==
+        std::vector<std::string>{"inf is injected into the gradient of layers.1.weight, elements: 1"});
   for (int i = 0; i < 2; ++i) CHECK(equal(seen.gradients[i], untouched().gradients[i]));
   CHECK(not_finite(seen.gradients[2]) == std::vector<std::string>{"layers.1.weight"});
   CHECK(seen.gradients[2].at("layers.1.weight").isinf().sum().item<int>() == 1);
@@ -150,6 +154,7 @@ TEST_CASE("inject: a slow step takes at least so much longer, and changes no num
   CHECK(*std::ranges::min_element(seconds) < 0.3);
   CHECK(seen.losses == untouched().losses);
   CHECK(seen.notices == std::vector<std::string>{"4 injected what=slow milliseconds=300"});
+  CHECK(seen.sentences == std::vector<std::string>{"the step was made 300 ms longer"});
 }
 
 TEST_CASE("inject: the loss, its gradient with it") {

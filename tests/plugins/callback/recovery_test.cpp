@@ -91,7 +91,9 @@ struct Recovered : Toy {
     run.steps = steps;
     look(Event::StepEnd, [this](const Run& now) {
       for (const auto& notice : now.notices) {
-        if (notice.name == "recovered") told.push_back(c10::str(now.step + 1, ": ", notice.text().substr(10)));
+        if (notice.name != "recovered") continue;
+        told.push_back(c10::str(now.step + 1, ": ", notice.text().substr(10)));
+        sentences.push_back(notice.sentence);
       }
     });
   }
@@ -109,7 +111,7 @@ struct Recovered : Toy {
                                 }));
   }
   Faults* faults;
-  Texts told;
+  Texts told, sentences;
   Thrown thrown;
 };
 
@@ -156,6 +158,8 @@ TEST_CASE("recovery: by default what is not finite is skipped, with no scaler in
   CHECK(run.run.updates == 4);
   CHECK(run.told == Texts{"3: trigger=non_finite loss=nan action=skip time=1 of 10",
                           "4: trigger=non_finite loss=inf action=skip time=2 of 10"});
+  CHECK(run.sentences ==
+        Texts{"loss is nan; the update is skipped, time 1 of 10", "loss is inf; the update is skipped, time 2 of 10"});
 }
 
 TEST_CASE("recovery: a storm ends after the bound, with a checkpoint of weights that no bad update touched") {
@@ -200,6 +204,8 @@ TEST_CASE("recovery: the learning rate is lowered, stays, and comes back in a li
             by_hand({{0}, {1}, {3, f}, {4, f}, {5, f + (1 - f) * (1.0 / 3)}, {6, f + (1 - f) * (2.0 / 3)}, {7}, {8}})));
   CHECK(run.told == Texts{"3: trigger=non_finite loss=nan action=lower_learning_rate factor=0.25 time=1 of 3",
                           "8: action=learning rate is back"});
+  CHECK(run.sentences == Texts{"loss is nan; the learning rate is 0.25 of its schedule, time 1 of 3",
+                               "the learning rate is back on its schedule"});
   Recovered twice(options, {{2, not_a_number}, {4, not_a_number}}, 7);
   twice.train();
   CHECK(equal(twice.weights(), by_hand({{0}, {1}, {3, f}, {5, f * f}, {6, f * f}})));
@@ -216,6 +222,7 @@ TEST_CASE("recovery: going back, the run is the one without the batches that did
   CHECK(run.run.updates == 8);
   CHECK(run.told.size() == 2);
   CHECK(run.told[0] == "4: trigger=non_finite loss=nan action=rewind back=2 drop=1 time=1 of 3");
+  CHECK(run.sentences[0] == "loss is nan; the run goes back (steps: 2, batches left out: 1), time 1 of 3");
 }
 
 TEST_CASE("recovery: lists go on to the next action, and going back takes all batches of the trouble along") {

@@ -234,6 +234,7 @@ TEST_CASE("rolling: a notice tells path, seconds and bytes") {
   CHECK(notice.name == "checkpoint_saved");
   REQUIRE(notice.details.size() == 4);
   CHECK(std::get<std::string>(notice.details[0].second) == (fixture.checkpoints() / "step-00000010").string());
+  CHECK(notice.sentence == "saved " + (fixture.checkpoints() / "step-00000010").string());
   CHECK(std::get<double>(notice.details[1].second) > 0);
   CHECK(std::get<std::int64_t>(notice.details[2].second) >
         static_cast<std::int64_t>(fs::file_size(fixture.file("step-00000010"))));

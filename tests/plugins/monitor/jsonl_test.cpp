@@ -43,7 +43,9 @@ struct Fixture {
     run.step += 1;
   }
 
-  void validate(double loss) {
+  void validate(double loss, double bits = 0.5) {
+    run.metrics.clear();
+    run.metrics.set("bits_per_byte", bits);
     run.metrics.set("validation_loss", loss);
     bus.emit(Event::Validated, run);
     run.metrics.clear();
@@ -94,7 +96,6 @@ TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
   fixture.run.metrics.set("learning_rate", 3e-4);
   fixture.run.metrics.set("scale", torch::full({}, 65536.0));
   fixture.step(0.25);
-  fixture.run.metrics.set("bits_per_byte", 0.5);
   fixture.validate(1.5);
   fixture.step(0.125);
   fixture.bus.emit(Event::RunEnd, fixture.run);

@@ -142,6 +142,7 @@ TEST_CASE("adaptive: the error is that of outputs and gradients, by its definiti
   bus.emit(vernier::Event::StepEnd, own);
   REQUIRE(own.notices.size() == 1);
   CHECK(word(own.notices[0], "layers") == "head");
+  CHECK(own.notices[0].sentence.starts_with("linear of head changes from fp32 to bf16, which is "));
 
   const auto relative = [](const torch::Tensor& a, const torch::Tensor& b) {
     return ((a.to(torch::kFloat64) - b.to(torch::kFloat64)).norm() / b.to(torch::kFloat64).norm()).item<double>();

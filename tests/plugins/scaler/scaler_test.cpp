@@ -191,10 +191,12 @@ TEST_CASE("scaler: dynamic tells where the scale becomes low and high, once each
   CHECK((fixture.step(infinity), names_of(fixture.run)) == std::vector<std::string>{"scale_changed"});
   CHECK((fixture.step(infinity), names_of(fixture.run)) == std::vector<std::string>{"scale_changed", "scale_low"});
   CHECK(fixture.run.notices[1].text() == "scale_low scale=16 warn_below=16");
+  CHECK(fixture.run.notices[1].sentence == "the loss scale is 16: it has come down to warn_below");
   CHECK((fixture.step(infinity), names_of(fixture.run)) == std::vector<std::string>{"scale_changed"});
   for (int i = 0; i < 8; ++i) fixture.step(1);  // 8, 32, 128
   CHECK((fixture.step(1), names_of(fixture.run)) == std::vector<std::string>{"scale_changed", "scale_high"});
   CHECK(fixture.run.notices[1].text() == "scale_high scale=512 warn_above=256");
+  CHECK(fixture.run.notices[1].sentence == "the loss scale is 512: it has come up to warn_above");
 }
 
 TEST_CASE("scaler: a scale that is low or high from the start is told in the first step, and not again after a save") {

@@ -147,6 +147,7 @@ TEST_CASE("bus: a monitor that throws is detached and reported, the others are t
     CHECK(warnings.size() == 1);
     REQUIRE(fixture.run.notices.size() == 1);
     CHECK(fixture.run.notices[0].text() == "plugin_detached plugin=m event=StepEnd");
+    CHECK(fixture.run.notices[0].sentence == "m failed at StepEnd and is detached");
   }
 }
 

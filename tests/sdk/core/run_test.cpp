@@ -53,10 +53,12 @@ TEST_CASE("run: gradients are those of the masters, in order, and only those tha
 TEST_CASE("run: a notice knows its step and reads as one line") {
   Run run;
   run.step = 41;
-  run.notice("scale_changed", {{"from", 65536.0}, {"to", std::int64_t{32768}}, {"why", std::string("inf")}});
+  run.notice("scale_changed", {{"from", 65536.0}, {"to", std::int64_t{32768}}, {"why", std::string("inf")}},
+             "the scale changed");
   REQUIRE(run.notices.size() == 1);
   CHECK(run.notices[0].step == 41);
   CHECK(run.notices[0].text() == "scale_changed from=65536 to=32768 why=inf");
+  CHECK(run.notices[0].sentence == "the scale changed");
 }
 
 TEST_CASE("metrics: of this step only, in order of first use") {
