@@ -64,7 +64,7 @@ options
   --resume[=PATH]        resumes from the run's newest checkpoint, or from the run or checkpoint at PATH
   --allow-inexact        resumes even if the result will differ from an uninterrupted run
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
-  --quiet                warnings and errors only, besides what the monitors print
+  --quiet                train prints warnings and errors only, and no progress
   --debug                debug lines of the log too
   --help, --version
 
@@ -393,6 +393,7 @@ int stop_before_the_first_step(const Prepared& prepared) {
 int train(const po::variables_map& given) {
   const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
   const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
+  if (quiet) std::cout.setstate(std::ios::failbit);  // prints nothing
   listen_for_signals();
   replay_command() = called_as() + " replay" + said_again(given, "plugin-path");
   const auto prepared = prepare(given);
@@ -401,6 +402,7 @@ int train(const po::variables_map& given) {
   }
   if (stop_signal != 0) return stop_before_the_first_step(*prepared);
   Run& run = prepared->run;
+  run.quiet = quiet;
   const bool resumes = prepared->resumes;
   if (!from.empty()) resume(*prepared, from, inexact);  // before a folder is made
   const auto folder = open_folder(*prepared, from);
@@ -415,8 +417,9 @@ int train(const po::variables_map& given) {
   }
   if (resumes) warn_of_swaps(*prepared);
   write_file(run.output + "/config.toml", config_of(*prepared));  // of the run that goes on, so not before it does
-  if (!quiet) print_wiring(*prepared);
-  if (!quiet && resumes) std::cout << "resumed after step " << run.step << '\n';
+  print_wiring(*prepared);
+  if (resumes) std::cout << "resumed after step " << run.step << '
+';
   std::cout.flush();  // before the monitors write to stderr
   const auto summarize = [&](const Outcome& outcome) {
     write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
@@ -430,7 +433,7 @@ int train(const po::variables_map& given) {
   }
   summarize_end(outcome, summarize);
   warn_of_divergence(run, outcome);
-  if (!quiet) print_end(*prepared, outcome, given);
+  print_end(*prepared, outcome, given);
   if (outcome.signal == 0) return outcome.diverged.empty() ? 0 : diverged;
   if (prepared->options.requeue) requeue(outcome.signal);
   return 128 + outcome.signal;

@@ -4,9 +4,9 @@
 //   interval = 0.1   seconds between two drawings of the bar
 //   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"
 // After loss, learning rate and scale it shows skipped updates and overflows where there are any, with their share of
-// the steps, and at most three metrics of other plugins. Validation results and notices have lines of their own. Steps
-// are counted from 1. The rate and the time left are those of this process, without its validations. The host waits for
-// the device only to draw.
+// the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Validation results and
+// notices have lines of their own. Steps are counted from 1. The rate and the time left are those of this process,
+// without its validations. The host waits for the device only to draw. With --quiet it prints nothing.
 #include <ATen/DeviceAccelerator.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -19,6 +19,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -42,6 +43,23 @@ std::string print(const char* format, Values... values) {
   std::array<char, 64> text;
   std::snprintf(text.data(), text.size(), format, values...);
   return text.data();
+}
+
+// A number in a format of printf; a NaN has no sign.
+std::string number(const char* format, double value) {
+  return std::isnan(value) ? "nan" : print(format, value);
+}
+
+// 2.8818, 1.2e-07
+std::string loss_text(double value) {
+  const double size = std::abs(value);
+  return number(size >= 0.1 && size < 1e6 ? "%.4f" : "%.4g", value);
+}
+
+// 100%, 1.2%, 0.05%
+std::string percentage(double share) {
+  if (share > 0 && share < 1e-5) return "<0.001%";
+  return number(share >= 0.0995 ? "%.0f%%" : "%.2g%%", 100 * share);
 }
 
 // 950, 1.23k, 45.6M
@@ -128,17 +146,14 @@ class Screen {
   std::string drawn_;
 };
 
-// False only where the environment names another encoding.
+// By its name, since the locale itself need not be installed: en_GB.UTF-8, C.utf8.
 bool speaks_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
-    const std::string_view locale = value;
-    const auto dot = locale.find('.');
-    if (dot == std::string_view::npos) return true;
-    return locale.find("UTF-8", dot) != std::string_view::npos || locale.find("utf8", dot) != std::string_view::npos;
+    return ::strcasestr(value, "utf-8") != nullptr || ::strcasestr(value, "utf8") != nullptr;
   }
-  return true;
+  return false;
 }
 
 std::string bar(double share, std::size_t width, bool utf8) {
@@ -170,12 +185,15 @@ std::string join(const std::vector<Field>& fields) {
   return text;
 }
 
-// Fills a width with a bar and fields. The least important fields are dropped first, and the bar before the last three.
+// Fills a width with a bar and fields. The least important fields are dropped first, of equal ones the last, and the
+// bar before the last three.
 std::string fit(std::vector<Field> fields, double share, std::size_t columns, bool utf8) {
   constexpr std::size_t smallest_bar = 8, largest_bar = 24, around_bar = 4;
   const auto less = [](const Field& a, const Field& b) { return a.importance < b.importance; };
   const auto drop_until = [&](std::size_t room, std::size_t count) {
-    while (fields.size() > count && width_of(fields) > room) fields.erase(std::ranges::min_element(fields, less));
+    while (fields.size() > count && width_of(fields) > room) {
+      fields.erase(std::next(std::min_element(fields.rbegin(), fields.rend(), less)).base());
+    }
   };
   if (columns > smallest_bar + around_bar) drop_until(columns - smallest_bar - around_bar, 3);
   drop_until(columns, 1);
@@ -196,14 +214,16 @@ class Progress final : public vernier::Monitor {
   ~Progress() override { screen_.end(); }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(Event::RunBegin, [this](const Run& run) { begin(run); });
-    bus.on(Event::StepEnd, [this](const Run& run) { end_step(run); });
-    bus.on(Event::Validated, [this](const Run& run) { tell_validation(run); });
-    bus.on(Event::RunEnd, [this](const Run& run) { end(run); });
-    bus.on(Event::RunFailed, [this](const Run& run) {
-      tell_notices(run, run.step + 1);
-      screen_.end();
-    });
+    const auto on = [&](Event event, void (Progress::*tell)(const Run&)) {
+      bus.on(event, [this, tell](const Run& run) {
+        if (!run.quiet) (this->*tell)(run);
+      });
+    };
+    on(Event::RunBegin, &Progress::begin);
+    on(Event::StepEnd, &Progress::end_step);
+    on(Event::Validated, &Progress::tell_validation);
+    on(Event::RunEnd, &Progress::end);
+    on(Event::RunFailed, &Progress::fail);
   }
 
  private:
@@ -228,7 +248,8 @@ class Progress final : public vernier::Monitor {
     if (validated_ || has_gone_back(step)) count_from_here(run, step);
     if (draws_bar_) {
       const auto now = Clock::now();
-      if (seconds_between(drawn_, now) < interval_ && step != run.steps) return;
+      validates_ = run.validates;
+      if (seconds_between(drawn_, now) < interval_ && step != run.steps && !validates_) return;
       draw(run, step, now);
     } else if (step % every_ == 0 || step == run.steps) {
       draw(run, step, Clock::now());
@@ -247,38 +268,41 @@ class Progress final : public vernier::Monitor {
   void draw(const Run& run, std::int64_t step, Clock::time_point now) {
     drawn_ = now;
     measure(run, step, now);
-    of_step_.clear();
-    for (const auto* metric : run.metrics.set_now()) of_step_.push_back(metric->name);
+    fields_ = fields(run, step);
+    shown_ = step;
     const double left = static_cast<double>(run.steps - step) / rate_[0];
-    show(run, step, std::isfinite(left) ? "ETA " + duration(left) : "");
+    left_ = std::isfinite(left) ? "ETA " + duration(left) : "";
+    show(run, validates_ ? "validating" : left_);
   }
 
-  void show(const Run& run, std::int64_t step, const std::string& time) {
-    const auto all = fields(run, step, time);
+  void show(const Run& run, const std::string& last) {
+    auto all = fields_;
+    if (!last.empty()) all.push_back({last, 7});
     if (!draws_bar_) return screen_.line("step " + join(all));
-    const double share = run.steps > 0 ? static_cast<double>(step) / static_cast<double>(run.steps) : 1.0;
+    const double share = run.steps > 0 ? static_cast<double>(shown_) / static_cast<double>(run.steps) : 1.0;
     screen_.draw(fit(all, std::clamp(share, 0.0, 1.0), Screen::columns(), utf8_));
   }
 
-  std::vector<Field> fields(const Run& run, std::int64_t step, const std::string& time) const {
-    std::vector<Field> fields = {{c10::str(step, "/", run.steps), 9}};
+  static Field count(const Run& run, std::int64_t step) { return {c10::str(step, "/", run.steps), 9}; }
+
+  std::vector<Field> fields(const Run& run, std::int64_t step) const {
+    std::vector<Field> fields = {count(run, step)};
     const auto add = [&fields](int importance, const std::string& text) { fields.push_back({text, importance}); };
-    if (run.loss.defined()) add(8, "loss " + print("%.4f", run.loss.item<double>()));
-    if (const auto rate = run.metrics.value("learning_rate")) add(4, "lr " + print("%.3g", *rate));
-    if (const auto scale = run.metrics.value("scale")) add(3, "scale " + print("%.6g", *scale));
+    if (run.loss.defined()) add(8, "loss " + loss_text(run.loss.item<double>()));
+    if (const auto rate = run.metrics.value("learning_rate")) add(3, "lr " + number("%.3g", *rate));
+    if (const auto scale = run.metrics.value("scale")) add(2, "scale " + number("%.6g", *scale));
     if (const auto skipped = skipped_updates(run, step); skipped > 0) {
       const double share = static_cast<double>(skipped) / static_cast<double>(step);
-      add(1, c10::str("skipped ", skipped) + print(" (%.2g%%)", 100 * share));
+      add(1, c10::str("skipped ", skipped, " (", percentage(share), ")"));
     }
     if (const auto overflows = run.amp.overflows(); overflows > 0) {
-      add(0, c10::str("overflows ", overflows) + print(" (%.2g%%)", 100 * run.amp.overflow_ratio()));
+      add(0, c10::str("overflows ", overflows, " (", percentage(run.amp.overflow_ratio()), ")"));
     }
-    if (underflow_) add(0, "underflow " + print("%.2g%%", 100 * *underflow_));
-    for (const auto& metric : other_metrics(run)) add(-1, metric);
+    if (underflow_) add(0, "underflow " + percentage(*underflow_));
+    for (const auto& metric : other_metrics(run)) add(4, metric);
     if (const auto rate = shown_rate(run); !rate.empty()) add(5, rate);
-    add(2, short_number(memory_in_use(run.device)) + "B");
+    add(-1, short_number(memory_in_use(run.device)) + "B");
     if (saving_ >= 0) add(6, "saving " + print("%.0f%%", 100 * saving_));
-    if (!time.empty()) add(7, time);
     return fields;
   }
 
@@ -286,12 +310,11 @@ class Progress final : public vernier::Monitor {
   std::vector<std::string> other_metrics(const Run& run) const {
     static constexpr std::array<const char*, 5> not_shown = {"learning_rate", "scale", "underflow", "micro_batches",
                                                              "batch"};
-    constexpr std::size_t most = 3;
+    const std::size_t most = draws_bar_ ? 10 : 3;
     std::vector<std::string> texts;
     for (const auto* metric : run.metrics.set_now()) {
-      const bool is_of_step = std::ranges::find(of_step_, metric->name) != of_step_.end();
-      if (!is_of_step || std::ranges::find(not_shown, metric->name) != not_shown.end()) continue;
-      texts.push_back(metric->name + " " + print("%.4g", metric->value()));
+      if (std::ranges::find(not_shown, metric->name) != not_shown.end()) continue;
+      texts.push_back(metric->name + " " + number("%.4g", metric->value()));
       if (texts.size() == most) break;
     }
     return texts;
@@ -323,41 +346,41 @@ class Progress final : public vernier::Monitor {
   void tell_validation(const Run& run) {
     validated_ = true;
     std::string text = c10::str("step ", run.step, "  validation loss ");
-    text += print("%.4f", run.metrics.value("validation_loss").value());
+    text += loss_text(run.metrics.value("validation_loss").value());
     for (const auto* metric : run.metrics.set_now()) {
-      if (metric->name == "validation_loss" || std::ranges::find(of_step_, metric->name) != of_step_.end()) continue;
+      if (metric->name == "validation_loss") continue;
       std::string name = metric->name;
       std::ranges::replace(name, '_', ' ');
-      text += ", " + print("%.4g", metric->value()) + " " + name;
+      text += ", " + number("%.4g", metric->value()) + " " + name;
     }
+    if (std::exchange(validates_, false)) show(run, left_);  // the next step may take long
     screen_.line(text);
   }
 
-  // Notices of one name may be of several kinds: a rewind is not a skip.
-  static std::string kind_of(const Notice& notice) {
-    for (const auto& [key, detail] : notice.details) {
-      const auto* action = std::get_if<std::string>(&detail);
-      if (key == "action" && action != nullptr) return notice.name + ' ' + *action;
+  template <class T>
+  static std::optional<T> detail(const Notice& notice, std::string_view key) {
+    for (const auto& [name, value] : notice.details) {
+      if (name == key && std::holds_alternative<T>(value)) return std::get<T>(value);
     }
-    return notice.name;
+    return std::nullopt;
   }
 
-  // Many notices of one kind would hide all others. After the first ten of a kind there is one per second.
+  // Many notices of one kind would hide all others. After the first ten of a kind there is one per second. Notices of
+  // one name may be of several kinds: a rewind is not a skip.
   void tell_notices(const Run& run, std::int64_t step) {
     for (const auto& notice : run.notices) {
       if (notice.name == "checkpoint_progress") {  // a number in the line, not a line
         saving_ = std::get<double>(notice.details.front().second);
         continue;
       }
-      auto& told = told_[kind_of(notice)];
+      auto& told = told_[notice.name + detail<std::string>(notice, "action").value_or("")];
       const auto now = Clock::now();
       if (told.count >= 10 && seconds_between(told.last, now) < 1) {
         told.left_out += 1;
         continue;
       }
-      const bool is_checkpoint = notice.name == "checkpoint_saved" && !notice.details.empty();
-      std::string text = is_checkpoint ? "checkpoint " + std::get<std::string>(notice.details.front().second)
-                                       : c10::str("step ", step, "  ", notice.text());
+      auto text = c10::str("step ", detail<std::int64_t>(notice, "step").value_or(step), ": ");
+      text += notice.sentence.empty() ? notice.text() : notice.sentence;
       if (told.left_out > 0) text += c10::str("  (and ", told.left_out, " more before)");
       screen_.line(text);
       told = {told.count + 1, 0, now};
@@ -366,9 +389,20 @@ class Progress final : public vernier::Monitor {
 
   void end(const Run& run) {
     tell_notices(run, run.step);
-    if (draws_bar_ && run.loss.defined()) {
-      show(run, run.step, "took " + duration(seconds_between(begun_, Clock::now())));
-    }
+    if (draws_bar_ && shown_ != run.step) fields_ = fields(run, run.step);
+    draw_last(run);
+  }
+
+  // The device may have failed: it is not asked for numbers.
+  void fail(const Run& run) {
+    tell_notices(run, run.step + 1);
+    if (shown_ != run.step) fields_ = {count(run, run.step)};
+    draw_last(run);
+  }
+
+  void draw_last(const Run& run) {
+    shown_ = run.step;
+    if (draws_bar_ && run.step > 0) show(run, "took " + duration(seconds_between(begun_, Clock::now())));
     screen_.end();
   }
 
@@ -386,10 +420,13 @@ class Progress final : public vernier::Monitor {
   Clock::time_point begun_, drawn_;
   Rate rate_;
   std::array<double, 3> counted_ = {};  // steps, samples, tokens at the last measurement
+  std::vector<Field> fields_;           // of the step that was drawn last
+  std::int64_t shown_ = -1;             // that step
+  std::string left_;                    // the time left after it
+  bool validates_ = false;              // and a validation follows it
   bool validated_ = false;              // since the last step
   std::optional<double> underflow_;     // the last measurement
   double saving_ = -1;                  // share of the current checkpoint that is written, or -1
-  std::vector<std::string> of_step_;    // metrics of the last step drawn; others are those of a validation
   std::map<std::string, Told> told_;
 };
 

@@ -333,6 +333,21 @@ TEST_CASE("cli: a run leaves its summary, its configuration, and checkpoints") {
   CHECK(again.summary("out")["digest"] == summary["digest"]);
 }
 
+TEST_CASE("cli: a quiet run prints warnings and errors only, and no progress") {
+  Place place("[[monitor]]\nuse = 'progress'\nevery = 1\n");
+  REQUIRE(place.train() == 0);
+  CHECK(says(place.err, "step 20/20  loss "));
+  REQUIRE(place.train({"--quiet"}) == 0);
+  CHECK(place.out.empty());
+  CHECK(place.err.empty());
+  REQUIRE(place.train({"--quiet", set("callback.inject.where=loss"), set("callback.inject.at_step=20")}) == 0);
+  CHECK(place.out.empty());
+  CHECK(says(place.err, "run: the last loss is not a finite number: the training has diverged\n"));
+  CHECK_FALSE((says(place.err, "step 20/20") || says(place.err, "step 20:")));
+  REQUIRE(place.train({"--quiet", "--resume=out"}) == 0);  // has all its steps
+  CHECK(place.out.empty());
+}
+
 TEST_CASE("cli: check trains nothing and writes nothing") {
   Place place;
   CHECK(place.call({"check", "run.toml"}) == 0);

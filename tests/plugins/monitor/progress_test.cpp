@@ -29,9 +29,11 @@ vernier::Table every_step() {
 struct Fixture {
   explicit Fixture(int columns, vernier::Table options = {})
       : screen(columns), plugin(make_plugin<Monitor>("monitor/progress", std::move(options))) {
+    ::setenv("LC_ALL", "C.UTF-8", 1);
     bus.attach(*plugin, true);
     run.steps = 100;
   }
+  ~Fixture() { ::unsetenv("LC_ALL"); }
   void begin() { bus.emit(Event::RunBegin, run); }
   void step(double loss = 1.25, bool skipped = false) {
     run.updates += skipped ? 0 : 1;
@@ -46,6 +48,7 @@ struct Fixture {
     for (int i = 0; i < count; ++i) step();
   }
   void validate() {
+    run.metrics.clear();
     run.metrics.set("bits_per_byte", 2.786);
     run.metrics.set("validation_loss", 1.9312);
     bus.emit(Event::Validated, run);
@@ -99,7 +102,37 @@ TEST_CASE("progress: tells how many steps overflowed, with their share of those 
   CHECK(lines[2].find("skipped 4 (13%)  overflows 3 (12%)  ") != std::string::npos);
 }
 
-TEST_CASE("progress: shows metrics of other plugins after its own, three at most, and none of a validation") {
+TEST_CASE("progress: a share is a plain percentage, however large or small") {
+  Fixture fixture(0, option("every", std::int64_t{5}));
+  fixture.run.steps = 5;
+  fixture.begin();
+  for (int i = 0; i < 5; ++i) {
+    fixture.run.metrics.set("underflow", 1e-9);
+    fixture.step(1.25, true);
+  }
+  CHECK(fixture.seen()[0].find("  skipped 5 (100%)  underflow <0.001%  ") != std::string::npos);
+}
+
+TEST_CASE("progress: a loss has digits however small it is, and a NaN no sign") {
+  const auto shown = [](double loss) {
+    Fixture fixture(0, option("every", std::int64_t{1}));
+    fixture.begin();
+    fixture.run.metrics.set("own", loss);
+    fixture.step(loss);
+    const auto line = fixture.seen()[0];
+    const auto first = line.find("loss "), rate = line.find(" steps/s");
+    return line.substr(first, line.rfind("  ", rate) - first);
+  };
+  CHECK(shown(2.88184) == "loss 2.8818  lr 0.0003  own 2.882");
+  CHECK(shown(1.2e-7) == "loss 1.2e-07  lr 0.0003  own 1.2e-07");
+  CHECK(shown(0.0123456) == "loss 0.01235  lr 0.0003  own 0.01235");
+  CHECK(shown(0) == "loss 0  lr 0.0003  own 0");
+  CHECK(shown(1e30) == "loss 1e+30  lr 0.0003  own 1e+30");
+  CHECK(shown(-std::nan("")) == "loss nan  lr 0.0003  own nan");
+  CHECK(shown(-HUGE_VAL) == "loss -inf  lr 0.0003  own -inf");
+}
+
+TEST_CASE("progress: shows metrics of other plugins after its own, three at most in a line") {
   Fixture fixture(0, option("every", std::int64_t{10}));
   for (const char* name : {"micro_batches", "batch"}) fixture.run.metrics.set(name, 8.0);
   fixture.run.metrics.set("grad_norm", torch::scalar_tensor(0.5));
@@ -122,17 +155,78 @@ TEST_CASE("progress: shows metrics of other plugins after its own, three at most
 TEST_CASE("progress: at the end the bar shows no metric of the last validation" * needs_terminal) {
   Fixture fixture(160, every_step());
   fixture.run.metrics.set("grad_norm", 0.5);
+  fixture.run.steps = 10;  // what is drawn must fit into the terminal's buffer
   fixture.begin();
-  fixture.steps(100);
-  fixture.run.metrics.set("bits_per_byte", 2.786);
-  fixture.run.metrics.set("validation_loss", 1.9312);
-  fixture.bus.emit(Event::Validated, fixture.run);
+  fixture.steps(10);
+  fixture.validate();
   fixture.end();
   const auto& lines = fixture.seen();
   REQUIRE(lines.size() == 3);
-  CHECK(lines[0] == "step 100  validation loss 1.9312, 2.786 bits per byte");
+  CHECK(lines[0] == "step 10  validation loss 1.9312, 2.786 bits per byte");
   CHECK(lines[1].find("  grad_norm 0.5  ") != std::string::npos);
   CHECK(lines[1].find("bits_per_byte") == std::string::npos);
+}
+
+TEST_CASE("progress: the bar shows as many metrics of other plugins as fit, before learning rate and memory" *
+          needs_terminal) {
+  const auto at = [](int columns) {
+    Fixture fixture(columns, every_step());
+    for (const char* name : {"grad_norm", "accuracy", "third", "fourth", "fifth"}) fixture.run.metrics.set(name, 0.5);
+    fixture.begin();
+    fixture.steps(3);
+    return fixture.seen()[0];
+  };
+  CHECK(at(80).find("  loss 1.2500  grad_norm 0.5  ") != std::string::npos);
+  CHECK(at(80).find("accuracy") == std::string::npos);
+  CHECK(at(80).find("lr 0.0003") == std::string::npos);
+  CHECK(at(100).find("  grad_norm 0.5  accuracy 0.5  ") != std::string::npos);
+  CHECK(at(180).find("  lr 0.0003  grad_norm 0.5  accuracy 0.5  third 0.5  fourth 0.5  fifth 0.5  ") !=
+        std::string::npos);
+}
+
+TEST_CASE("progress: while a validation runs, the bar says so" * needs_terminal) {
+  Fixture fixture(120);
+  fixture.begin();
+  fixture.steps(3);  // the first alone is drawn within a tenth of a second
+  fixture.run.validates = true;
+  fixture.step();
+  REQUIRE(fixture.seen().size() == 1);
+  CHECK(fixture.seen()[0].find("  4/100  ") != std::string::npos);
+  CHECK(fixture.seen()[0].ends_with("  validating"));
+  fixture.validate();
+  REQUIRE(fixture.seen().size() == 2);
+  CHECK(fixture.seen()[0].starts_with("step 4  validation loss 1.9312"));
+  CHECK(fixture.seen()[1].find("  4/100  ") != std::string::npos);
+  CHECK(fixture.seen()[1].find("validating") == std::string::npos);
+}
+
+TEST_CASE("progress: the last bar of a run that failed shows the steps that were done" * needs_terminal) {
+  Fixture fixture(120);
+  fixture.begin();
+  fixture.steps(20);  // the first alone is drawn within a tenth of a second
+  fixture.run.notice("non_finite", {}, "the loss is not finite");
+  fixture.bus.emit(Event::RunFailed, fixture.run);
+  const auto& lines = fixture.seen();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] == "step 21: the loss is not finite");
+  CHECK(lines[1].starts_with("▕████▊"));
+  CHECK(lines[1].ends_with("▏  20/100  took 0:00"));
+  CHECK(lines[2].empty());
+}
+
+TEST_CASE("progress: a quiet run prints nothing") {
+  for (const bool draws_bar : {false, true}) {
+    Fixture fixture(0, {{"bar", {std::string(draws_bar ? "always" : "never"), ""}}, {"every", {std::int64_t{1}, ""}}});
+    fixture.run.quiet = true;
+    fixture.begin();
+    fixture.run.notice("step_skipped");
+    fixture.steps(3);
+    fixture.validate();
+    fixture.end();
+    fixture.bus.emit(Event::RunFailed, fixture.run);
+    fixture.plugin.reset();
+    CHECK(fixture.screen.read().empty());
+  }
 }
 
 TEST_CASE("progress: plain lines where stderr is no terminal") {
@@ -227,20 +321,36 @@ TEST_CASE("progress: validations and notices are lines above the bar" * needs_te
   Fixture fixture(120, every_step());
   fixture.begin();
   fixture.steps(11);
-  fixture.run.notice("scale_changed", {{"from", 65536.0}, {"to", 32768.0}});
+  fixture.run.notice("scale_changed", {{"from", 65536.0}, {"to", 32768.0}}, "the loss scale changed");
   fixture.step();
   fixture.validate();
   fixture.run.notice("checkpoint_saved",
-                     {{"path", std::string("runs/a/checkpoints/step-00000012")}, {"bytes", std::int64_t{1}}});
+                     {{"path", std::string("runs/a/checkpoints/step-00000012")}, {"bytes", std::int64_t{1}}},
+                     "saved runs/a/checkpoints/step-00000012");
   fixture.step();
   fixture.end();
   const auto& lines = fixture.seen();
   REQUIRE(lines.size() == 5);
-  CHECK(lines[0] == "step 12  scale_changed from=65536 to=32768");
+  CHECK(lines[0] == "step 12: the loss scale changed");
   CHECK(lines[1] == "step 12  validation loss 1.9312, 2.786 bits per byte");
-  CHECK(lines[2] == "checkpoint runs/a/checkpoints/step-00000012");
+  CHECK(lines[2] == "step 13: saved runs/a/checkpoints/step-00000012");
   CHECK(lines[3].find("  13/100  ") != std::string::npos);
   CHECK(lines[4].empty());
+}
+
+TEST_CASE("progress: a notice is a sentence with the step that it is of, or else its name and details") {
+  Fixture fixture(0);
+  fixture.begin();
+  fixture.steps(12);
+  fixture.run.notice("non_finite", {{"step", std::int64_t{13}}, {"what", std::string("loss")}},
+                     "the loss is not finite");
+  fixture.step();
+  fixture.run.notice("step_skipped", {{"step", std::int64_t{13}}}, "a callback skipped the update");  // one step late
+  fixture.run.notice("throttled", {{"celsius", 95.5}});
+  fixture.step();
+  CHECK(fixture.seen() == std::vector<std::string>{"step 13: the loss is not finite",
+                                                   "step 13: a callback skipped the update",
+                                                   "step 14: throttled celsius=95.5", ""});
 }
 
 TEST_CASE("progress: how much of a checkpoint is written stands in the bar, and is no line" * needs_terminal) {
@@ -281,8 +391,8 @@ TEST_CASE("progress: a storm of notices is thinned out") {
   const auto& lines = fixture.seen();
   REQUIRE(lines.size() >= 12);
   CHECK(lines.size() <= 14);
-  CHECK(lines[9] == "step 10  step_skipped");
-  CHECK(std::ranges::find(lines, "step 41  step_skipped  (and 30 more before)") != lines.end());
+  CHECK(lines[9] == "step 10: step_skipped");
+  CHECK(std::ranges::find(lines, "step 41: step_skipped  (and 30 more before)") != lines.end());
 }
 
 TEST_CASE("progress: many notices of one action hide no other of the same name") {
@@ -296,7 +406,7 @@ TEST_CASE("progress: many notices of one action hide no other of the same name")
   for (int i = 0; i < 14; ++i) recovered("skip");
   recovered("rewind");
   const auto& lines = fixture.seen();
-  CHECK(std::ranges::find(lines, "step 15  recovered trigger=non_finite action=rewind") != lines.end());
+  CHECK(std::ranges::find(lines, "step 15: recovered trigger=non_finite action=rewind") != lines.end());
   CHECK(std::ranges::count_if(lines, [](const auto& line) { return line.ends_with("action=skip"); }) < 14);
 }
 
@@ -392,11 +502,22 @@ TEST_CASE("progress: odd runs" * needs_terminal) {
   }
 }
 
-TEST_CASE("progress: another encoding gets ASCII" * needs_terminal) {
-  ::setenv("LC_ALL", "de_DE.ISO-8859-1", 1);
-  Fixture fixture(120, every_step());
-  fixture.begin();
-  fixture.steps(50);
-  CHECK(fixture.seen()[0].starts_with("[############............]  50/100  "));
-  ::unsetenv("LC_ALL");
+TEST_CASE("progress: the bar is of ASCII unless the locale's encoding is UTF-8" * needs_terminal) {
+  const auto bar_in = [](const char* all, const char* characters) {
+    Fixture fixture(120, every_step());
+    ::setenv("LC_ALL", all, 1);
+    ::setenv("LC_CTYPE", characters, 1);
+    fixture.begin();
+    fixture.steps(50);
+    ::unsetenv("LC_CTYPE");
+    const auto line = fixture.seen()[0];
+    return line.substr(0, line.find("  50/100  "));
+  };
+  for (const char* locale : {"C", "POSIX", "de_DE", "de_DE.ISO-8859-1"}) {
+    CHECK(bar_in(locale, "C.UTF-8") == "[############............]");
+    CHECK(bar_in("", locale) == "[############............]");  // an empty variable counts as none
+  }
+  for (const char* locale : {"C.UTF-8", "en_GB.utf8", "sr_RS.UTF-8@latin"}) {
+    CHECK(bar_in("", locale).starts_with("▕████████████  "));
+  }
 }
