@@ -222,10 +222,10 @@ std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
 }
 
 void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::optional<DryRun>& in_float32) {
-  std::cout << "on the first batch: loss " << print_number("%.4f", dry_run.loss);
+  std::cout << "on the first batch: loss " << print_number("%.5g", dry_run.loss);
   std::vector<std::pair<std::string, MemoryUse>> columns;
   if (in_float32) {
-    std::cout << ", in float32 " << print_number("%.4f", in_float32->loss);
+    std::cout << ", in float32 " << print_number("%.5g", in_float32->loss);
     columns.emplace_back("fp32", in_float32->memory);
   }
   columns.emplace_back(policy, dry_run.memory);

@@ -38,14 +38,19 @@ class Tracing final : public Plugin {
   std::optional<NonFiniteTracer> tracer;
 };
 
-std::string padded(std::string text, std::size_t width) {
-  if (text.size() < width) text.resize(width, ' ');
-  return text + ' ';
-}
-
-std::string range_text(const TensorRange& range) {
-  auto text = padded(print_number("%.3g", range.amax), 9) + padded(print_number("%.3g", range.rms), 9);
-  return text + padded(range.is_finite() ? "" : c10::str(range.infs, " inf ", range.nans, " nan"), 14);
+// Each column is as wide as its widest cell; an empty one is left out.
+void print_rows(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i] + std::string(widths[i] - row[i].size() + (widths[i] > 0 ? 2 : 0), ' ');
+    }
+    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+  }
 }
 
 // Of what is finite. A nan or an inf that both have in the same place is no difference, one that only one has is beyond
@@ -81,25 +86,27 @@ void print_side_by_side(const Replayed& first, const Replayed& second) {
   const auto a = title_of(first), b = title_of(second) + (title_of(first) == title_of(second) ? " (changed)" : "");
   std::cout << "side by side: " << a << " loss " << first.bits.loss << ", " << b << " loss " << second.bits.loss
             << '\n';
-  const auto heading = [](const std::string& name) {
-    return padded(name + " amax", 9) + padded("rms", 9) + padded("", 14);
-  };
   bool is_marked = false;
+  std::vector<std::vector<std::string>> lines;
   for (const bool of_gradients : {false, true}) {
-    std::cout << padded(of_gradients ? "gradient of" : "activation of", 34) << heading(a) << heading(b)
-              << padded("distance", 10) << "limit\n";
+    const char* what = of_gradients ? "gradient of" : "activation of";
+    lines.push_back({what, a + " amax", "rms", "", b + " amax", "rms", "", "distance", "limit", ""});
     for (const auto& row : rows) {
       if (row.is_gradient != of_gradients) continue;
       const bool is_first = row.is_beyond() && !is_marked;
       is_marked |= is_first;
-      std::cout << padded(row.what, 34) << range_text(row.first) << range_text(row.second)
-                << padded(print_number("%.2g", row.distance), 10) << print_number("%.2g", row.limit)
-                << (is_first          ? "  <- the first beyond reason"
-                    : row.is_beyond() ? "  beyond"
-                                      : "")
-                << '\n';
+      auto& line = lines.emplace_back(1, row.what);
+      for (const auto& range : {row.first, row.second}) {
+        line.push_back(print_number("%.3g", range.amax));
+        line.push_back(print_number("%.3g", range.rms));
+        line.push_back(range.is_finite() ? "" : c10::str(range.infs, " inf ", range.nans, " nan"));
+      }
+      line.push_back(print_number("%.2g", row.distance));
+      line.push_back(print_number("%.2g", row.limit));
+      line.emplace_back(is_first ? "<- the first beyond reason" : row.is_beyond() ? "beyond" : "");
     }
   }
+  print_rows(lines);
   if (!is_marked) std::cout << "none differs beyond what rounding explains\n";
 }
 

@@ -152,7 +152,8 @@ Fingerprint fingerprint(const Run& run) {
   if (run.loss.defined()) {
     const auto value = run.loss.item<float>();
     char text[48];
-    std::snprintf(text, sizeof text, "%.9g (0x%08x)", static_cast<double>(value), std::bit_cast<std::uint32_t>(value));
+    const auto number = std::isnan(value) ? std::abs(value) : value;  // its sign is among the bits
+    std::snprintf(text, sizeof text, "%.9g (0x%08x)", static_cast<double>(number), std::bit_cast<std::uint32_t>(value));
     all.loss = text;
   }
   for (const auto& parameter : run.parameters) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "flight.h"
 #include "program.h"
@@ -133,6 +134,39 @@ TEST_CASE("replay: the program says the bits and the origin, and shows another p
   REQUIRE(mark != std::string::npos);
   const auto line = text.rfind('\n', mark) + 1;
   CHECK(text.compare(line, 12, "h.1.mlp.c_fc") == 0);
+}
+
+TEST_CASE("replay: the heads of the tables stand over their columns") {
+  const TemporaryFolder folder;
+  const auto path = capsule_of(folder, gpt(folder, policies()[1].first), policies()[1].second);
+  Program program({"replay", path, "--set", "precision.level=O1"}, folder.path());
+  CHECK(program.wait() == 0);
+  std::istringstream lines(program.out());
+  std::vector<std::size_t> columns;
+  int heads = 0, rows = 0;
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    const bool is_head = line.starts_with("activation of ") || line.starts_with("gradient of ");
+    if (is_head) {
+      std::vector<std::size_t> of_head;
+      for (const char* head : {"bf16 amax", "rms", "bf16 (changed) amax", "rms", "distance", "limit"}) {
+        of_head.push_back(line.find(head, of_head.empty() ? 0 : of_head.back() + 1));
+        REQUIRE(of_head.back() != std::string::npos);
+      }
+      CHECK((columns.empty() || columns == of_head));
+      columns = of_head;
+      ++heads;
+    } else if (!columns.empty() && !line.starts_with("none differs")) {
+      for (const auto column : columns) {
+        REQUIRE(line.size() > column);
+        CHECK(line[column] != ' ');
+        CHECK(line.substr(column - 2, 2) == "  ");
+      }
+      ++rows;
+    }
+  }
+  CHECK(heads == 2);
+  CHECK(rows > 20);
 }
 
 TEST_CASE("replay: an update's operation and ranges are those that the run told") {
