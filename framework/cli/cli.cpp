@@ -31,6 +31,7 @@
 #include "output/log.h"
 #include "output/output.h"
 #include "output/summary.h"
+#include "output/terminal.h"
 #include "plugin_list.h"
 #include "replay.h"
 #include "run/device.h"
@@ -186,18 +187,29 @@ std::int64_t count_parameters(const Run& run) {
   return count;
 }
 
+// Breaks lines that are longer than the terminal's.
+void print_text(const std::string& text, std::size_t indent = 2) {
+  std::cout << wrapped(text, columns_of(STDOUT_FILENO), indent);
+}
+
+// Options that do not fit into the line of their plugin continue below the first one.
+void print_table(const Wiring& wiring) {
+  constexpr std::size_t options_begin = 29;
+  print_text(wiring.table(), options_begin);
+}
+
 void print_wiring(const Prepared& prepared) {
   const Run& run = prepared.run;
-  std::cout << "run " << run.name << ": " << run.steps << " steps on " << run.device << ", " << at::get_num_threads()
-            << (at::get_num_threads() == 1 ? " thread, " : " threads, ") << count_parameters(run) << " parameters"
-            << (prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n")
-            << prepared.wiring->table();
+  print_text(c10::str("run ", run.name, ": ", run.steps, " steps on ", run.device, ", ", at::get_num_threads(),
+                      at::get_num_threads() == 1 ? " thread, " : " threads, ", count_parameters(run), " parameters",
+                      prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n"));
+  print_table(*prepared.wiring);
   const auto& precision = *prepared.wiring->precision;
   const auto& scaler = *prepared.wiring->scaler;
   const auto what = precision.describe();
-  std::cout << "[AMP] " << precision.id() << (what.empty() ? "" : ": ") << what << "\n[AMP] "
-            << (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") << "; "
-            << hardware_of(run.device.type()).can() << '\n';
+  print_text("[AMP] " + precision.id() + (what.empty() ? "" : ": ") + what + "\n[AMP] " +
+             (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") + "; " +
+             hardware_of(run.device.type()).can() + '\n');
 }
 
 Level log_level(const po::variables_map& given) {
@@ -229,9 +241,9 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
     columns.emplace_back("fp32", in_float32->memory);
   }
   columns.emplace_back(policy, dry_run.memory);
-  std::cout << '\n'
-            << memory_table(columns) << "  the optimizer's state comes with its first step: see monitor/ledger\n";
-  for (const auto& line : advise(dry_run, in_float32)) std::cout << "advice: " << line << '\n';
+  std::cout << '\n';
+  print_text(memory_table(columns) + "  the optimizer's state comes with its first step: see monitor/ledger\n");
+  for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
 }
 
 int check(const po::variables_map& given) {
@@ -286,7 +298,10 @@ std::string command_of(const po::variables_map& given, const std::vector<std::st
 
 void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
   const Run& run = prepared.run;
-  if (!prepared.wiring->swaps.empty()) std::cout << "at its end\n" << prepared.wiring->table();
+  if (!prepared.wiring->swaps.empty()) {
+    std::cout << "at its end\n";
+    print_table(*prepared.wiring);
+  }
   const char* end = outcome.signal != 0 ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
   std::cout << end << " after " << run.step << " steps, " << run.step - outcome.updates << " skipped; everything is in "
             << printable(run.output) << '\n';

@@ -1,25 +1,47 @@
 #include "log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
+
+#include "terminal.h"
 
 namespace vernier {
 
 namespace {
 
+// The text of a message, broken into lines of the terminal.
+class WrappedText final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const auto text = wrapped({message.payload.data(), message.payload.size()}, columns_of(STDERR_FILENO), 2);
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<WrappedText>(); }
+};
+
 // A progress bar may stand in the terminal's last line: each log line first clears it.
-const char* pattern() {
-  return isatty(STDERR_FILENO) != 0 ? "\r\x1b[K%^%v%$" : "%v";
+std::unique_ptr<spdlog::formatter> terminal_format() {
+  auto format = std::make_unique<spdlog::pattern_formatter>();
+  format->add_flag<WrappedText>('*').set_pattern(isatty(STDERR_FILENO) != 0 ? "\r\x1b[K%^%*%$" : "%v");
+  return format;
+}
+
+// https://no-color.org
+spdlog::color_mode colours() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return no_color == nullptr || *no_color == '\0' ? spdlog::color_mode::automatic : spdlog::color_mode::never;
 }
 
 spdlog::logger& logger() {
   static const auto instance = [] {
-    auto terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-    terminal->set_pattern(pattern());
+    auto terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(colours());
+    terminal->set_formatter(terminal_format());
     auto made = std::make_shared<spdlog::logger>("vernier", terminal);
     made->set_level(spdlog::level::debug);
     terminal->set_level(spdlog::level::info);

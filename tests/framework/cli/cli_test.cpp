@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 
+#include "pseudo_terminal.h"
 #include "run_folder.h"
 #include "thrown.h"
 
@@ -346,6 +347,54 @@ TEST_CASE("cli: a quiet run prints warnings and errors only, and no progress") {
   CHECK_FALSE((says(place.err, "step 20/20") || says(place.err, "step 20:")));
   REQUIRE(place.train({"--quiet", "--resume=out"}) == 0);  // has all its steps
   CHECK(place.out.empty());
+}
+
+namespace {
+
+// What the program prints on a terminal.
+std::string on_terminal(int columns, const Arguments& arguments, Drawing* drawing = nullptr) {
+  Place place;
+  StandardError terminal(columns);
+  static int file = -1;
+  file = ::dup(STDERR_FILENO);
+  place.call(arguments, [] {
+    ::dup2(file, STDOUT_FILENO);
+    ::dup2(file, STDERR_FILENO);
+  });
+  ::close(file);
+  const auto text = terminal.read();
+  if (drawing != nullptr) *drawing = terminal.drawing;
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("cli: lines that are longer than the terminal's are broken between words" * needs_terminal) {
+  const Arguments check = {"check", "run.toml", set("task.hidden=[16, 16, 16, 16]"), set("task.batch_size=16"),
+                           set("optimizer.momentum=0.9")};
+  for (const int columns : {60, 80}) {
+    CAPTURE(columns);
+    Drawing drawing;
+    on_terminal(columns, check, &drawing);
+    CHECK(drawing.widest() <= static_cast<std::size_t>(columns));
+    std::string text;
+    for (const auto& line : drawing.lines())
+      text += line.substr(std::min(line.size(), line.find_first_not_of(' '))) + ' ';
+    CHECK(says(text, " hidden=[16, 16, 16, 16] samples=64 batch_size=16 "));
+  }
+}
+
+TEST_CASE("cli: NO_COLOR switches colours off, unless it is empty" * needs_terminal) {
+  const auto colours = [](const char* no_color) {
+    ::setenv("NO_COLOR", no_color, 1);
+    const auto text = on_terminal(80, {"train", "none.toml"});
+    CHECK(says(text, "none.toml: there is no such file"));
+    return says(text, "\x1b[31m") || says(text, "\x1b[1m");
+  };
+  CHECK(colours(""));
+  CHECK_FALSE(colours("1"));
+  CHECK_FALSE(colours("0"));
+  ::unsetenv("NO_COLOR");
 }
 
 TEST_CASE("cli: check trains nothing and writes nothing") {

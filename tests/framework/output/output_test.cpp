@@ -1,5 +1,7 @@
 #include "output/output.h"
 
+#include "output/terminal.h"
+
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -66,6 +68,20 @@ std::string resumed(const fs::path& wanted, const std::string& from = "") {
 }
 
 }  // namespace
+
+TEST_CASE("output: lines are broken at spaces where the terminal ends, and continue indented") {
+  const auto wrapped = vernier::wrapped;
+  CHECK(wrapped("one two three", 0, 2) == "one two three");  // no terminal
+  CHECK(wrapped("one two three", 13, 2) == "one two three");
+  CHECK(wrapped("one two three", 12, 2) == "one two\n  three");
+  CHECK(wrapped("one two three\nfour five six\n", 7, 2) == "one two\n  three\nfour\n  five\n  six\n");
+  CHECK(wrapped("  task  gpt  data=1 width=2", 20, 13) == "  task  gpt  data=1\n          width=2");  // half at most
+  CHECK(wrapped("a-word-that-is-longer than the line", 8, 2) == "a-word-that-is-longer\n  than\n  the\n  line");
+  CHECK(wrapped("    indented-word", 8, 2) == "    indented-word");
+  CHECK(wrapped("é…ü é…ü", 7, 2) == "é…ü é…ü");  // seven characters of more bytes
+  CHECK(wrapped("", 7, 2).empty());
+  CHECK(vernier::columns_of(::open("/dev/null", O_RDONLY | O_CLOEXEC)) == 0);
+}
 
 TEST_CASE("output: a run is never written over") {
   const TemporaryFolder folder;
