@@ -433,8 +433,7 @@ int train(const po::variables_map& given) {
   if (resumes) warn_of_swaps(*prepared);
   write_file(run.output + "/config.toml", config_of(*prepared));  // of the run that goes on, so not before it does
   print_wiring(*prepared);
-  if (resumes) std::cout << "resumed after step " << run.step << '
-';
+  if (resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
   const auto summarize = [&](const Outcome& outcome) {
     write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
