@@ -14,6 +14,8 @@
 #include "same_tensors.h"
 #include "thrown.h"
 
+namespace checkpoint_tools_test {
+
 namespace fs = std::filesystem;
 using vernier::Tensors;
 using Words = std::vector<std::string>;
@@ -327,3 +329,5 @@ use = "sgd"
   const auto next = vernier::read_checkpoint_model(folder / "next/checkpoints/latest");
   check_equal(saved.model.tensors, next.model.tensors);
 }
+
+}  // namespace checkpoint_tools_test

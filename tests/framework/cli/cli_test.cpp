@@ -15,6 +15,8 @@
 #include "run_folder.h"
 #include "thrown.h"
 
+namespace cli_test {
+
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
@@ -892,3 +894,5 @@ TEST_CASE("cli: killed at random moments and resumed, a run ends in the same bit
   }
   CHECK(kills > 2);
 }
+
+}  // namespace cli_test

@@ -11,6 +11,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace dry_run_test {
+
 using vernier::DryRun;
 
 namespace {
@@ -213,3 +215,5 @@ TEST_CASE("advice: layers whose gradients are far from those in float32 are name
   low.is_random = true;  // dropout drew other masks, perhaps
   CHECK(vernier::advise(low, high).empty());
 }
+
+}  // namespace dry_run_test

@@ -5,6 +5,8 @@
 #include "run_folder.h"
 #include "thrown.h"
 
+namespace memory_test {
+
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
@@ -124,3 +126,5 @@ TEST_CASE("low memory: each lever that the plugins have is set and told, and wha
   CHECK(update["samples"] == 2000);
   CHECK(update["seconds"] > 0);
 }
+
+}  // namespace memory_test

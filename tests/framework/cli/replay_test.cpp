@@ -13,6 +13,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace replay_test {
+
 namespace fs = std::filesystem;
 using vernier::Event;
 
@@ -350,3 +352,5 @@ TEST_CASE("replay: what is no capsule is refused in one line") {
   fs::resize_file(path + "/state.safetensors", 100);
   refused({"replay", path}, "state.safetensors");
 }
+
+}  // namespace replay_test

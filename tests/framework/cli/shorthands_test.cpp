@@ -4,6 +4,8 @@
 
 #include "thrown.h"
 
+namespace shorthands_test {
+
 namespace po = boost::program_options;
 using Words = std::vector<std::string>;
 
@@ -94,3 +96,5 @@ TEST_CASE("shorthands: they are told again as they were given") {
   CHECK(sets_of({"--grad-ckpt", "--epochs", "2"}) == Words{"task.recompute=full", "run.epochs=2", "run.steps=0"});
   CHECK(vernier::shorthands_given(parsed({"--grad-ckpt", "--epochs", "2"})) == Words{"--grad-ckpt", "--epochs", "2"});
 }
+
+}  // namespace shorthands_test

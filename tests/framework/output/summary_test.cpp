@@ -4,6 +4,8 @@
 #include "run_folder.h"
 #include "thrown.h"
 
+namespace summary_test {
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -65,3 +67,5 @@ TEST_CASE("summary: one that cannot be written does not hide why the run failed"
   CHECK(says(place.err, "3 updates in a row overflowed"));
   CHECK(says(place.err, "summary.json"));
 }
+
+}  // namespace summary_test

@@ -7,6 +7,8 @@
 
 #include "thrown.h"
 
+namespace device_test {
+
 TEST_CASE("device: late numbers are received once, those that were sent last, as they were then") {
   vernier::LateNumbers late;
   CHECK(late.receive() == std::nullopt);
@@ -38,3 +40,5 @@ TEST_CASE("device: a name that is none is refused") {
                         "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU"));
   }
 }
+
+}  // namespace device_test

@@ -7,6 +7,8 @@
 
 #include "toy_run.h"
 
+namespace event_order_test {
+
 using vernier::Event;
 using Names = std::vector<std::string>;
 
@@ -137,3 +139,5 @@ TEST_CASE("event order: an error ends in RunFailed instead of RunEnd") {
   CHECK(told.back() == "thrown");
   CHECK(std::count(told.begin(), told.end(), "RunEnd") == 0);
 }
+
+}  // namespace event_order_test

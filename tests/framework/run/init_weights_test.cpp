@@ -11,6 +11,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace init_weights_test {
+
 using vernier::InitOptions;
 using vernier::Tensors;
 
@@ -154,3 +156,5 @@ TEST_CASE("init_weights: a tied weight is there under one of its names") {
   vernier::init_weights(model, {fixture.file, {}, true});
   CHECK(model.one->first.eq(7).all().item<bool>());
 }
+
+}  // namespace init_weights_test

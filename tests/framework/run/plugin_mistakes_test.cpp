@@ -10,6 +10,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace plugin_mistakes_test {
+
 using toy::Toy;
 using vernier::Batch;
 using vernier::Event;
@@ -277,3 +279,5 @@ TEST_CASE("mistakes: a run has diverged if its last weights or its last loss are
     CHECK(divergence_with(bad_in(6, spoils), "none", Veto::last, late).empty());
   }
 }
+
+}  // namespace plugin_mistakes_test

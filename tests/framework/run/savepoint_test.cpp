@@ -19,6 +19,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace savepoint_test {
+
 using vernier::AmpStats;
 using vernier::Batch;
 using vernier::Counters;
@@ -540,3 +542,5 @@ TEST_CASE("savepoint: a step that fails is undone whole with the plugins of the 
     }
   }
 }
+
+}  // namespace savepoint_test

@@ -7,6 +7,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace snapshot_test {
+
 using toy::Toy;
 using vernier::State;
 
@@ -228,3 +230,5 @@ TEST_CASE("snapshot: a digest changes with a bit, a name, a shape, a dtype") {
   CHECK(digest_of("a", one_bit) != base);
   CHECK(digest_of("a", torch::zeros({0})) != base);
 }
+
+}  // namespace snapshot_test

@@ -11,6 +11,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace trainer_test {
+
 using toy::Toy;
 using vernier::Error;
 using vernier::Event;
@@ -973,3 +975,5 @@ TEST_CASE("trainer: accumulation/fixed splits as evenly as can be") {
   split.prepare().train(split.run);
   CHECK(sizes == Sizes{1, 2, 1, 2});
 }
+
+}  // namespace trainer_test

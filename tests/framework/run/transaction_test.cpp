@@ -13,6 +13,8 @@
 #include "toy_run.h"
 #include "trace/capsule.h"
 
+namespace transaction_test {
+
 using vernier::Event;
 using vernier::Run;
 using vernier::Stage;
@@ -359,3 +361,5 @@ TEST_CASE("transaction: a rerun says whether a listener has changed the gradient
   CHECK((untouched == std::vector<bool>{true, true, false, true, true, true}));
   CHECK(batches == 6);
 }
+
+}  // namespace transaction_test

@@ -10,6 +10,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace update_log_test {
+
 using vernier::Event;
 using vernier::Run;
 using vernier::UpdateResult;
@@ -270,3 +272,5 @@ TEST_CASE("update_log: where results are late, a step reads no number of it, wit
     }
   }
 }
+
+}  // namespace update_log_test

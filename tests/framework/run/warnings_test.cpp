@@ -5,6 +5,8 @@
 #include "log_lines.h"
 #include "toy_run.h"
 
+namespace warnings_test {
+
 using vernier::Event;
 using vernier::Run;
 
@@ -41,3 +43,5 @@ TEST_CASE("warnings: after a run LibTorch warns as before") {
   toy.prepare().train(toy.run);
   CHECK(c10::WarningUtils::get_warning_handler() == before);
 }
+
+}  // namespace warnings_test

@@ -7,6 +7,8 @@
 #include "thrown.h"
 #include "wiring/toml_depth.h"
 
+namespace config_test {
+
 using vernier::Array;
 using vernier::Table;
 using vernier::Value;
@@ -277,3 +279,5 @@ TEST_CASE("config: what is written as TOML reads back the same") {
     CHECK(show(vernier::load_config(again.paths, {})) == show(once));
   }
 }
+
+}  // namespace config_test

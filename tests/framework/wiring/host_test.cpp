@@ -12,6 +12,8 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
+namespace host_test {
+
 using vernier::Callback;
 using vernier::Host;
 using vernier::Monitor;
@@ -237,3 +239,5 @@ TEST_CASE("host: every plugin of the product exports its descriptor and nothing 
   }
   CHECK(libraries > 10);
 }
+
+}  // namespace host_test

@@ -11,6 +11,8 @@
 #include "thrown.h"
 #include "trained.h"
 
+namespace swap_test {
+
 using vernier::Error;
 using vernier::Event;
 using vernier::Run;
@@ -532,3 +534,5 @@ TEST_CASE("swap: asked for at RunBegin it holds from the first step on") {
   run.train();
   CHECK(without_notices(result_of(run)) == without_notices(train(bf16)));
 }
+
+}  // namespace swap_test

@@ -10,6 +10,8 @@
 #include "thrown.h"
 #include "wiring/config.h"
 
+namespace wiring_test {
+
 using vernier::Event;
 using vernier::Host;
 using vernier::Run;
@@ -182,3 +184,5 @@ TEST_CASE("wiring: what throws at RunFailed hides neither the failure nor the ev
                "monitor/throws_at at RunFailed of step 2: " + text + " (the monitor is detached, the run goes on)\n"));
   }
 }
+
+}  // namespace wiring_test

@@ -8,6 +8,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace fit_test {
+
 using toy::Toy;
 using vernier::Accumulation;
 using vernier::Batch;
@@ -323,3 +325,5 @@ TEST_CASE("fit: micro-batches grow again after a failure, and wait longer each t
   CHECK(toy.run.notices.size() == 3);
   vernier::limit_memory(cpu, 0);
 }
+
+}  // namespace fit_test

@@ -6,6 +6,8 @@
 
 #include "plugin_library.h"
 
+namespace fixed_test {
+
 using vernier::Accumulation;
 using vernier::Batch;
 
@@ -64,3 +66,5 @@ TEST_CASE("fixed: a tail of an epoch may have fewer samples than there are micro
   CHECK(std::ranges::all_of(tail, [](const Batch& micro_batch) { return micro_batch.samples == 1; }));
   CHECK_THROWS_AS(in_micro_batches(0), vernier::Error);
 }
+
+}  // namespace fixed_test

@@ -7,6 +7,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace gathering_test {
+
 using toy::Toy;
 using vernier::Accumulation;
 using vernier::Batch;
@@ -211,3 +213,5 @@ TEST_CASE("target: after going back, the batches of an update are passed over to
   trainer.train(toy.run);
   CHECK(drawn == Numbers{2, 4, 6, 8, 6, 10, 12, 14});  // the update on batches 6 and 7 is given up
 }
+
+}  // namespace gathering_test

@@ -8,6 +8,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace gradient_test {
+
 using toy::Toy;
 using vernier::Accumulation;
 using vernier::Batch;
@@ -181,3 +183,5 @@ TEST_CASE("accumulation: a column of the batch that does not exist, or has no to
   CHECK(thrown_by([&] { make_plugin<Accumulation>("accumulation/fixed", both); }).text ==
         "accumulation/fixed: `micro_batch_size` and `micro_batches` say the same; give one");
 }
+
+}  // namespace gradient_test

@@ -9,6 +9,8 @@
 
 #include "plugin_library.h"
 
+namespace clip_test {
+
 using vernier::Callback;
 using vernier::Event;
 
@@ -103,3 +105,5 @@ TEST_CASE("clip: without a gradient there is nothing to do, and limits are above
   CHECK_THROWS_AS(make_plugin<Callback>("callback/clip_norm", table("norm_type", -1)), vernier::Error);
   CHECK_THROWS_AS(make_plugin<Callback>("callback/clip_value", table("max_value", 0)), vernier::Error);
 }
+
+}  // namespace clip_test

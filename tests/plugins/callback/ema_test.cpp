@@ -9,6 +9,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace ema_test {
+
 using vernier::Event;
 using vernier::Run;
 
@@ -376,3 +378,5 @@ TEST_CASE("ema: what it cannot do is refused") {
   state.tensors.erase("average/w");
   CHECK(says(thrown_by([&] { plugin->load(state); }).text, "has no 'average/w'"));
 }
+
+}  // namespace ema_test

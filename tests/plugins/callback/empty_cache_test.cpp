@@ -9,6 +9,8 @@
 
 #include "plugin_library.h"
 
+namespace empty_cache_test {
+
 using vernier::Callback;
 using vernier::Event;
 
@@ -101,3 +103,5 @@ TEST_CASE("empty_cache: what it cannot do is refused") {
   CHECK_THROWS_AS(make_plugin<Callback>("callback/empty_cache", options(0)), vernier::Error);
   CHECK_THROWS_AS(make_plugin<Callback>("callback/empty_cache", options(1, 1.5)), vernier::Error);
 }
+
+}  // namespace empty_cache_test

@@ -14,6 +14,8 @@
 #include "thrown.h"
 #include "trace/capsule.h"
 
+namespace flight_recorder_test {
+
 namespace fs = std::filesystem;
 using namespace flight;
 
@@ -596,3 +598,5 @@ TEST_CASE("flight_recorder: an infinity of a constant is blamed where a nan is m
   });
   CHECK(origin.operation.find("attention") != std::string::npos);
 }
+
+}  // namespace flight_recorder_test

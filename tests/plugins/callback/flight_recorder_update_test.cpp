@@ -9,6 +9,8 @@
 #include "flight.h"
 #include "trace/capsule.h"
 
+namespace flight_recorder_update_test {
+
 namespace fs = std::filesystem;
 using namespace flight;
 
@@ -681,3 +683,5 @@ TEST_CASE(
   CHECK_THROWS_WITH(Flight({mlp(4), undoing + std::string("check_parameters_every = 0\n")}, std::nullopt),
                     doctest::Contains("undo_update"));
 }
+
+}  // namespace flight_recorder_update_test

@@ -6,6 +6,8 @@
 #include "flight.h"
 #include "thrown.h"
 
+namespace inject_recompute_test {
+
 using vernier::Event;
 using vernier::Run;
 
@@ -160,3 +162,5 @@ TEST_CASE("inject: an activation to which no gradient comes ends the run, also w
     CHECK(says(thrown_by([&] { run.train(); }).text, "backward gave no gradient for `h.0.ln_1` in this step"));
   }
 }
+
+}  // namespace inject_recompute_test

@@ -6,6 +6,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace inject_test {
+
 using vernier::Event;
 using vernier::Run;
 
@@ -327,3 +329,5 @@ TEST_CASE("inject: tokens are no numbers that could be made inf") {
   const auto seen = train("what = 'nan'\nwhere = 'activation'\nlayer = 'h.0.mlp.c_fc'\nat_step = 2\n", gpt);
   CHECK(std::isnan(seen.losses[1]));
 }
+
+}  // namespace inject_test

@@ -10,6 +10,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace recovery_bounds_test {
+
 using toy::Toy;
 using vernier::Event;
 using vernier::Run;
@@ -254,3 +256,5 @@ TEST_CASE("recovery: a veto before the first update is a skip, with a scaler too
   run.train();
   CHECK(says(run.thrown.text, "10 updates in a row were skipped"));
 }
+
+}  // namespace recovery_bounds_test

@@ -10,6 +10,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace recovery_run_test {
+
 using vernier::Event;
 using vernier::Run;
 
@@ -280,3 +282,5 @@ TEST_CASE("recovery: what is wrong or contradicts itself is refused") {
   is_refused("non_finite = []\nskips_in_a_row = []\n", "`non_finite` and all other triggers have no action");
   CHECK(says(refusal("non_finite = ['fallback']\nto = {precision = {use = 'bf61'}}\n").text, "bf61"));
 }
+
+}  // namespace recovery_run_test

@@ -12,6 +12,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace recovery_test {
+
 using toy::Toy;
 using vernier::Event;
 using vernier::Run;
@@ -472,3 +474,5 @@ TEST_CASE("recovery: random faults and lists, stopped at any step and resumed, e
     }
   }
 }
+
+}  // namespace recovery_test

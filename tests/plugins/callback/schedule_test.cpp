@@ -7,6 +7,8 @@
 #include "plugin_library.h"
 #include "thrown.h"
 
+namespace schedule_test {
+
 using vernier::Callback;
 
 namespace {
@@ -115,3 +117,5 @@ TEST_CASE("schedule: what contradicts itself is refused") {
         configuration("test.toml:3: callback/schedule: `decay_steps` is for kind = \"linear\" or \"cosine\""));
   CHECK(says(constant_with("final_factor", {0.5, "test.toml:3"}).text, "`final_factor` is for kind ="));
 }
+
+}  // namespace schedule_test

@@ -3,6 +3,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace switch_test {
+
 using vernier::Run;
 
 namespace {
@@ -80,3 +82,5 @@ TEST_CASE("switch: it needs to be told when, and to what") {
              }).text,
              "callback/switch: `to` is needed: by role the table of its plugin from then on"));
 }
+
+}  // namespace switch_test

@@ -12,6 +12,8 @@
 #include "run/device.h"
 #include "temporary_folder.h"
 
+namespace copies_test {
+
 using vernier::Event;
 using vernier::State;
 using vernier::Tensors;
@@ -144,3 +146,5 @@ TEST_CASE("copies: from a GPU, what is saved is the state of the step, whatever 
     CHECK(saving.has(step, "plugin/callback/ema/weight", step + 1));
   }
 }
+
+}  // namespace copies_test

@@ -10,6 +10,8 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
+namespace resume_test {
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -127,3 +129,5 @@ TEST_CASE("resume: the model takes the memory of what was read, and shares it wi
   fourth.trainer->resume(fourth.run, std::move(kept));
   CHECK(fourth.digest() == whole.digest());
 }
+
+}  // namespace resume_test

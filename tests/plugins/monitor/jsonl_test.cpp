@@ -12,6 +12,8 @@
 #include "plugin_library.h"
 #include "temporary_folder.h"
 
+namespace jsonl_test {
+
 using vernier::Event;
 using vernier::Monitor;
 using Json = nlohmann::ordered_json;
@@ -386,3 +388,5 @@ TEST_CASE("jsonl: a file that cannot be made is told with its path") {
   CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("", 1)), vernier::Error);
   CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("x", 0)), vernier::Error);
 }
+
+}  // namespace jsonl_test

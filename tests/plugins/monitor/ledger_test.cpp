@@ -9,6 +9,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace ledger_test {
+
 using vernier::Event;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("ledger: the training is the same with it, and a step that fails leave
   CHECK_FALSE(c10::memoryProfilingEnabled());
   CHECK_FALSE(at::hasThreadLocalCallbacks());
 }
+
+}  // namespace ledger_test

@@ -11,6 +11,8 @@
 #include "plugin_library.h"
 #include "pseudo_terminal.h"
 
+namespace progress_test {
+
 using vernier::Event;
 using vernier::Monitor;
 using vernier::Run;
@@ -521,3 +523,5 @@ TEST_CASE("progress: the bar is of ASCII unless the locale's encoding is UTF-8" 
     CHECK(bar_in("", locale).starts_with("▕████████████  "));
   }
 }
+
+}  // namespace progress_test

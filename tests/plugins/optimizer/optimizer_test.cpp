@@ -10,6 +10,8 @@
 #include "small_run.h"
 #include "temporary_folder.h"
 
+namespace optimizer_test {
+
 using vernier::Optimizer;
 using vernier::Table;
 using vernier::Value;
@@ -380,3 +382,5 @@ TEST_CASE("optimizer: options out of range are refused") {
   refused("sgd", {{"nesterov", {true, "test.toml:2"}}});
   refused("sgd", {{"momentum", number(0.9)}, {"dampening", number(0.1)}, {"nesterov", {true, "test.toml:2"}}});
 }
+
+}  // namespace optimizer_test

@@ -10,6 +10,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace adaptive_test {
+
 using vernier::Notice;
 using vernier::Precision;
 using vernier::Run;
@@ -225,3 +227,5 @@ TEST_CASE("adaptive: bad options are refused in one line") {
   CHECK(says(trouble("[[precision.decided]]\nlayer = \"layers.0\"\nop = \"relu\"").text,
              "`op` is none that is decided on: relu"));
 }
+
+}  // namespace adaptive_test

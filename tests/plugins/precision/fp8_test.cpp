@@ -8,6 +8,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace fp8_test {
+
 using vernier::Precision;
 
 namespace {
@@ -242,3 +244,5 @@ TEST_CASE("fp8: a GPT learns as it does in bf16, with every recipe") {
     CHECK(std::abs(fp8 - bf16) < 0.1);
   }
 }
+
+}  // namespace fp8_test

@@ -10,6 +10,8 @@
 #include "small_run.h"
 #include "thrown.h"
 
+namespace precision_test {
+
 using vernier::Precision;
 
 namespace {
@@ -404,3 +406,5 @@ TEST_CASE("precision: a weight that was first used without a gradient still gets
     CHECK(forward.weight.grad().abs().sum().item<double>() > 0);
   }
 }
+
+}  // namespace precision_test

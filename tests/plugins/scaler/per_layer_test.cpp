@@ -11,6 +11,8 @@
 #include "oracle.h"
 #include "temporary_folder.h"
 
+namespace per_layer_test {
+
 using vernier::Event;
 using vernier::Scaler;
 
@@ -299,3 +301,5 @@ TEST_CASE("per_layer: factors double after a row of good steps, up to their end;
   CHECK(shadowed.find("\"last\", and all its layers belong to patterns that stand before it") != std::string::npos);
   CHECK(refusal([&] { Fixture(std::make_shared<Net>(torch::kHalf)); }).find("level O1") != std::string::npos);
 }
+
+}  // namespace per_layer_test

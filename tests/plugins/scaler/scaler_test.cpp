@@ -21,6 +21,8 @@
 #include "thrown.h"
 #include "toy_run.h"
 
+namespace scaler_test {
+
 using vernier::Event;
 using vernier::Scaler;
 
@@ -755,3 +757,5 @@ TEST_CASE("scaler: the counts in summary.json are those of the whole run, wherev
   }
   vernier::set_log_sink(nullptr);
 }
+
+}  // namespace scaler_test

@@ -9,6 +9,8 @@
 #include "small_gpt.h"
 #include "temporary_folder.h"
 
+namespace gpt_recompute_test {
+
 using vernier::Batch;
 using vernier::Table;
 
@@ -155,3 +157,5 @@ TEST_CASE("gpt: which blocks are computed again is said once, in an amount of me
     CHECK(refused({{"recompute", full}, {"recompute_budget", value(right)}}).empty());
   }
 }
+
+}  // namespace gpt_recompute_test

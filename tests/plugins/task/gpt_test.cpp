@@ -11,6 +11,8 @@
 #include "small_gpt.h"
 #include "temporary_folder.h"
 
+namespace gpt_test {
+
 using vernier::Batch;
 using vernier::Table;
 
@@ -385,3 +387,5 @@ TEST_CASE("gpt: fifty steps have the losses that PyTorch has") {
     for (auto& weight : weights) weight.mutable_grad().reset();
   }
 }
+
+}  // namespace gpt_test

@@ -9,6 +9,8 @@
 #include "loaded_task.h"
 #include "temporary_folder.h"
 
+namespace images_test {
+
 using vernier::Batch;
 using vernier::Table;
 
@@ -259,3 +261,5 @@ TEST_CASE("images: refuses labels and options that do not fit") {
   CHECK(contains(refused({{"validation_images", value(other)}, {"validation_labels", value(labels)}}),
                  "those to train on are"));
 }
+
+}  // namespace images_test

@@ -4,6 +4,8 @@
 
 #include "loaded_task.h"
 
+namespace mlp_test {
+
 using vernier::Batch;
 using vernier::Table;
 
@@ -85,3 +87,5 @@ TEST_CASE("mlp: refuses sizes that no memory holds, at their place in the file")
   CHECK(hidden(8).empty());
   CHECK(contains(hidden(std::int64_t{1} << 40), "test.toml:2: task/mlp: `hidden` must be "));
 }
+
+}  // namespace mlp_test

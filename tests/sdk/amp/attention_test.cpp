@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+namespace attention_test {
+
 // LibTorch's own attention is the oracle.
 TEST_CASE("attention: by matmul gives what LibTorch's kernel gives, outputs and gradients, in float64") {
   torch::manual_seed(4);
@@ -45,3 +47,5 @@ TEST_CASE("attention: dropout leaves weights out at its rate and keeps the mean"
   CHECK(y.mean().item<double>() == doctest::Approx(1).epsilon(0.01));
   CHECK(y.std().item<double>() == doctest::Approx(std::sqrt(0.25 / 0.75 / 400)).epsilon(0.2));
 }
+
+}  // namespace attention_test

@@ -9,6 +9,8 @@
 
 #include "oracle.h"
 
+namespace autocast_test {
+
 // Types are compared in double parentheses: doctest cannot print them (c10 has a toString() of its own).
 
 using vernier::Autocast;
@@ -201,3 +203,5 @@ TEST_CASE("autocast: outputs, losses and gradients are Python's") {
     compare(oracle, "attention", attention, kind);
   }
 }
+
+}  // namespace autocast_test

@@ -10,6 +10,8 @@
 #include "float8_reference.h"
 #include "oracle.h"
 
+namespace float8_linear_test {
+
 using torch::Tensor;
 using vernier::Error;
 using vernier::float8_recipe;
@@ -478,3 +480,5 @@ TEST_CASE("float8_linear: a GPU computes what is emulated") {
     CHECK(distance(got.db.cpu(), expected.db) < 1e-2);
   }
 }
+
+}  // namespace float8_linear_test

@@ -8,6 +8,8 @@
 #include "float8_reference.h"
 #include "oracle.h"
 
+namespace float8_test {
+
 using vernier::Error;
 using vernier::ScaleBlock;
 
@@ -254,3 +256,5 @@ TEST_CASE("float8: nothing of it is recorded for a gradient") {
   CHECK_FALSE(scale.requires_grad());
   CHECK_FALSE(vernier::float8_quantize(x, scale, formats[0]).dequantize().requires_grad());
 }
+
+}  // namespace float8_test

@@ -11,6 +11,8 @@
 
 #include "oracle.h"
 
+namespace grad_scaler_test {
+
 using vernier::Error;
 using vernier::GradScaler;
 using vernier::GradScalerOptions;
@@ -459,3 +461,5 @@ TEST_CASE("grad_scaler: a state goes into a fresh scaler, or is refused before a
     CHECK(fresh.get_growth_tracker() == scaler.get_growth_tracker());
   }
 }
+
+}  // namespace grad_scaler_test

@@ -16,6 +16,8 @@
 #include "amp/stochastic_rounding.h"
 #include "oracle.h"
 
+namespace half_weights_test {
+
 using vernier::AdamW;
 using vernier::Error;
 using vernier::GradScaler;
@@ -481,3 +483,5 @@ TEST_CASE("half_weights: what makes no sense is refused") {
   state.put("master/weight", torch::ones({3}));
   CHECK_THROWS_WITH_AS(one.weights.load_state_dict(state), doctest::Contains("master/weight"), Error);
 }
+
+}  // namespace half_weights_test

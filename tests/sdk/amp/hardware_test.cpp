@@ -4,6 +4,8 @@
 #include <fstream>
 #include <string>
 
+namespace hardware_test {
+
 using vernier::Hardware;
 
 TEST_CASE("hardware: the dtype of a GPU follows from its compute capability") {
@@ -44,3 +46,5 @@ TEST_CASE("hardware: the CPU is what the kernel says it is") {
   CHECK((cpu.fastest() == (cpu.bf16 ? c10::kBFloat16 : cpu.fp16 ? c10::kHalf : c10::kFloat)));
   CHECK((vernier::opened_device() == c10::kCPU));
 }
+
+}  // namespace hardware_test

@@ -12,6 +12,8 @@
 #include "host_syncs.h"
 #include "oracle.h"
 
+namespace loss_scale_test {
+
 using vernier::LossScale;
 using vernier::LossScaleOptions;
 using vernier::Refill;
@@ -376,3 +378,5 @@ TEST_CASE("underflow_share: counts what float16 loses, without rows that were no
   CHECK(vernier::underflow_share({torch::ones({5}), torch::zeros({3})}).item<float>() == 0);
   CHECK(vernier::underflow_share({torch::zeros({3, 3}), torch::zeros({2})}).item<float>() == 1);
 }
+
+}  // namespace loss_scale_test

@@ -8,6 +8,8 @@
 
 #include "temporary_folder.h"
 
+namespace amp_stats_test {
+
 using vernier::AmpStats;
 
 namespace {
@@ -82,3 +84,5 @@ TEST_CASE("amp_stats: goes on where its state was taken") {
   CHECK(loaded.history().back().step == 5);
   CHECK(loaded.underflow() == whole.underflow());
 }
+
+}  // namespace amp_stats_test

@@ -6,6 +6,8 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
+namespace data_file_test {
+
 namespace fs = std::filesystem;
 using vernier::DataFile;
 using vernier::read_data_file;
@@ -45,3 +47,5 @@ TEST_CASE("data_file: more bytes than may be are refused before they are read") 
   CHECK(thrown_by([] { read_data_file("/proc/self/status", 10); }) ==
         configuration("'/proc/self/status' has more than 10 bytes; at most 10 are read"));
 }
+
+}  // namespace data_file_test

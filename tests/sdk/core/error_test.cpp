@@ -5,6 +5,8 @@
 
 #include "thrown.h"
 
+namespace error_test {
+
 using vernier::Error;
 
 TEST_CASE("error: a kind is an exit status, training if nothing is said") {
@@ -61,3 +63,5 @@ TEST_CASE("error: an exception is rethrown with its plugin, once, and the cause 
     CHECK_THROWS_AS(std::rethrow_if_nested(error), std::out_of_range);
   }
 }
+
+}  // namespace error_test

@@ -5,6 +5,8 @@
 
 #include "thrown.h"
 
+namespace event_test {
+
 using vernier::Bus;
 using vernier::Error;
 using vernier::Event;
@@ -206,3 +208,5 @@ TEST_CASE_FIXTURE(Fixture, "event: what replaces a plugin is told in its place, 
   CHECK(thrown_by([&] { bus.replace(stranger, next); }) == refused("s is not attached, and cannot be replaced"));
   CHECK(emit(Event::RunEnd) == "abcm");
 }
+
+}  // namespace event_test

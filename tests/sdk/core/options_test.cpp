@@ -6,6 +6,8 @@
 
 #include "thrown.h"
 
+namespace options_test {
+
 using vernier::Array;
 using vernier::Options;
 using vernier::Table;
@@ -224,3 +226,5 @@ TEST_CASE("options: nearest knows the words of other trainers") {
   CHECK(vernier::nearest("bfloat16", {"float32", "bf16", "8bit"}) == "bf16");
   CHECK(vernier::nearest("off", {"none", "static", "dynamic"}) == "none");
 }
+
+}  // namespace options_test

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace printable_test {
+
 using vernier::printable;
 using vernier::shortened;
 
@@ -27,3 +29,5 @@ TEST_CASE("printable: a long text loses its middle, and no character is cut") {
   CHECK(shortened("\x1b", 8) == "\\x1b");
   CHECK(shortened(std::string(20, '\xbf'), 8).size() < 60);
 }
+
+}  // namespace printable_test

@@ -3,6 +3,8 @@
 
 #include "thrown.h"
 
+namespace run_test {
+
 using vernier::Batch;
 using vernier::Metrics;
 using vernier::Run;
@@ -94,3 +96,5 @@ TEST_CASE("metrics: what is no number is refused, and changes nothing") {
   metrics.set("b", torch::full({1}, 2.0));
   CHECK(metrics.value("b") == 2.0);
 }
+
+}  // namespace run_test

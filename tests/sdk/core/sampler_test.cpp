@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+namespace sampler_test {
+
 using vernier::Error;
 using vernier::Sampler;
 using Indices = std::vector<std::int64_t>;
@@ -155,3 +157,5 @@ TEST_CASE("the order is read from an option of its own") {
   CHECK(read(order("sequential")) == Sampler::Order::sequential);
   CHECK_THROWS_AS(read(order("random")), Error);
 }
+
+}  // namespace sampler_test

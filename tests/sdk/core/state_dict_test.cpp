@@ -15,6 +15,8 @@
 #include "same_tensors.h"
 #include "temporary_folder.h"
 
+namespace state_dict_test {
+
 namespace nn = torch::nn;
 namespace optim = torch::optim;
 using vernier::Error;
@@ -210,3 +212,5 @@ TEST_CASE("state_dict: the learning rates of a fused optimizer come back, for ea
   CHECK(one.lr() == 0.7);
   CHECK(other.lr(0) == 0.1);
 }
+
+}  // namespace state_dict_test

@@ -6,6 +6,8 @@
 
 #include "thrown.h"
 
+namespace state_test {
+
 using vernier::State;
 
 TEST_CASE("state: numbers and texts are exact") {
@@ -70,3 +72,5 @@ TEST_CASE("state: what is not there, or of another kind, is named") {
   CHECK(thrown_by([&] { state.integer("list"); }).text.find("'list'") != std::string::npos);
   CHECK(thrown_by([&] { state.text("integer"); }).text.find("'integer'") != std::string::npos);
 }
+
+}  // namespace state_test

@@ -17,6 +17,8 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
+namespace checkpoint_folder_test {
+
 using vernier::CheckpointManifest;
 using vernier::Tensors;
 namespace fs = std::filesystem;
@@ -434,3 +436,5 @@ TEST_CASE("checkpoint folder: what killed writers left is removed, and nothing t
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
   CHECK(fs::exists(elsewhere / "precious"));
 }
+
+}  // namespace checkpoint_folder_test

@@ -8,6 +8,8 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
+namespace checkpoint_into_test {
+
 using vernier::Tensors;
 
 namespace {
@@ -100,3 +102,5 @@ TEST_CASE("checkpoint into: what is damaged or does not fit is refused, and the 
   CHECK(saved.into(live) == Thrown{});
   check_equal(live, some_model());
 }
+
+}  // namespace checkpoint_into_test

@@ -10,6 +10,8 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
+namespace copy_test {
+
 using vernier::Tensors;
 
 namespace {
@@ -170,3 +172,5 @@ TEST_CASE("copy: a read tensor lives on when the others of its file are gone") {
   read.clear();
   CHECK(kept.eq(2).all().item<bool>());
 }
+
+}  // namespace copy_test

@@ -20,6 +20,8 @@
 #include "same_tensors.h"
 #include "temporary_folder.h"
 
+namespace safetensors_test {
+
 using vernier::Error;
 using vernier::Metadata;
 using vernier::Tensors;
@@ -400,3 +402,5 @@ TEST_CASE("signals and short writes are not seen") {
   CHECK(received == read_text(folder / "file"));
   MESSAGE("interrupted " << interrupted << " times");
 }
+
+}  // namespace safetensors_test

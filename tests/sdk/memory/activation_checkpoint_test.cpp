@@ -26,6 +26,8 @@
 
 #include "thrown.h"
 
+namespace activation_checkpoint_test {
+
 using torch::Tensor;
 using vernier::checkpoint;
 using vernier::Keep;
@@ -509,3 +511,5 @@ TEST_CASE("checkpoint: of all blocks only their inputs and products are kept, an
   CHECK(products.second < plain.second);
   CHECK(products.second - recomputed.second <= products.first - recomputed.first);  // the block in work has it in both
 }
+
+}  // namespace activation_checkpoint_test

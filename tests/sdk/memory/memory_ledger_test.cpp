@@ -19,6 +19,8 @@
 #include <optional>
 #include <string>
 
+namespace memory_ledger_test {
+
 using vernier::MemoryLedger;
 using vernier::MemoryUse;
 
@@ -267,3 +269,5 @@ TEST_CASE("memory ledger: the table folds layers that are alike and sums up what
         "  peak                                 12.3 MB       999 B\n"
         "    in                                backward     forward\n");
 }
+
+}  // namespace memory_ledger_test

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+namespace memory_test {
+
 using vernier::allocated_memory;
 using vernier::bytes_of;
 using vernier::is_out_of_memory;
@@ -143,3 +145,5 @@ TEST_CASE("memory: what the machine has and leaves is plausible") {
   CHECK(vernier::free_memory(cpu) > 1'000'000);
   CHECK(vernier::free_memory(cpu) < vernier::device_memory(cpu));
 }
+
+}  // namespace memory_test

@@ -10,6 +10,8 @@
 
 #include "thrown.h"
 
+namespace recompute_budget_test {
+
 using torch::Tensor;
 using vernier::BudgetedBlocks;
 using vernier::ForwardBytes;
@@ -168,3 +170,5 @@ TEST_CASE("recompute budget: what the choice or the network throws passes, and t
   CHECK(thrown_by([&] { pass(4); }) == Thrown{});
   CHECK(asked == 2);
 }
+
+}  // namespace recompute_budget_test

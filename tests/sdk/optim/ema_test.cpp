@@ -10,6 +10,8 @@
 #include "same_tensors.h"
 #include "temporary_folder.h"
 
+namespace ema_test {
+
 using vernier::Ema;
 using vernier::EmaOptions;
 using vernier::Error;
@@ -176,3 +178,5 @@ TEST_CASE("ema: what cannot be averaged is refused with the reason, and changes 
   CHECK(average.updates().item<std::int64_t>() == 1);
   CHECK(average.tensors()[0].eq(1).all().item<bool>());
 }
+
+}  // namespace ema_test

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+namespace grad_norm_test {
+
 using vernier::clip_grad_norm_;
 using vernier::grad_norm;
 using Gradients = std::vector<torch::Tensor>;
@@ -117,3 +119,5 @@ TEST_CASE("clip_grad_norm_: what is not finite spreads as in PyTorch") {
   CHECK(clipped[1].isnan().item<bool>());
   CHECK(torch::cat({clipped.slice(0, 0, 1), clipped.slice(0, 2)}).eq(0).all().item<bool>());
 }
+
+}  // namespace grad_norm_test

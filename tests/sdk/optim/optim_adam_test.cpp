@@ -9,6 +9,8 @@
 
 #include "oracle.h"
 
+namespace optim_adam_test {
+
 namespace {
 
 using Parameters = std::vector<torch::Tensor>;
@@ -163,3 +165,5 @@ TEST_CASE("optim: Adam spreads inf and nan as its formula says") {
     CHECK(std::isfinite(state.tensor("0/exp_avg")[i].item<float>()) == (i != 3 && i != 17));
   }
 }
+
+}  // namespace optim_adam_test

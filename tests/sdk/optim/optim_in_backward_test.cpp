@@ -12,6 +12,8 @@
 
 #include "oracle.h"
 
+namespace optim_in_backward_test {
+
 using vernier::Error;
 using Parameters = std::vector<torch::Tensor>;
 
@@ -171,3 +173,5 @@ TEST_CASE("optim in backward: an optimizer that is gone updates nothing, and one
   net.loss(batch(1)).backward();
   CHECK(second.gradients().empty());
 }
+
+}  // namespace optim_in_backward_test

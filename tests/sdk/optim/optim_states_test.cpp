@@ -15,6 +15,8 @@
 #include "optim/counter_rng.h"
 #include "oracle.h"
 
+namespace optim_states_test {
+
 using vernier::AdamState;
 using vernier::AdamW;
 using vernier::BlockQuantisation;
@@ -458,3 +460,5 @@ TEST_CASE("optim states: what has no small kind is refused") {
   refused(torch::ones({5}, at::kBFloat16), {.state = AdamState::bfloat16},
           "averages in bfloat16 are for float32 parameters, and one is BFloat16");
 }
+
+}  // namespace optim_states_test

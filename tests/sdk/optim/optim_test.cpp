@@ -12,6 +12,8 @@
 
 #include "oracle.h"
 
+namespace optim_test {
+
 using vernier::Adam;
 using vernier::AdamW;
 using vernier::Error;
@@ -577,3 +579,5 @@ TEST_CASE("optim: 100 steps end where Python's do") {
     repeat(oracle, c);
   }
 }
+
+}  // namespace optim_test

@@ -13,6 +13,8 @@
 
 #include "trace/linear_call.h"
 
+namespace layers_test {
+
 using vernier::Intercept;
 using vernier::Layers;
 using vernier::Operation;
@@ -206,3 +208,5 @@ TEST_CASE("layers: every operator that is listed exists") {
     CHECK(std::any_of(all.begin(), all.end(), [&](const auto& known) { return known.name == "aten::" + name; }));
   }
 }
+
+}  // namespace layers_test
