@@ -7,27 +7,23 @@
 //       return operation.proceed(std::move(arguments));
 //     } … } count;
 //   vernier::Layers layers(*model);
-//   std::optional<vernier::Intercept> intercept(std::in_place, layers, count);
-//   loss = criterion(model->forward(input), target);
-//   intercept.reset();  // before backward(), which would be intercepted too
+//   { vernier::Intercept intercept(layers, count); loss = criterion(model->forward(input), target); }  // not backward
 #pragma once
 
 #include <vernier/state.h>
 #include <vernier/tensor.h>
 
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 namespace c10 {
-struct IValue;
+struct IValue;  // <ATen/core/ivalue.h>
 class OperatorHandle;
 }  // namespace c10
-
 namespace vernier {
 
-using Values = std::vector<c10::IValue>;  // <ATen/core/ivalue.h>
+using Values = std::vector<c10::IValue>;
 
 // The layers of a model: "h.0.mlp.c_fc.weight" is a weight of the layer "h.0.mlp.c_fc".
 class VERNIER_API Layers {
@@ -38,7 +34,7 @@ class VERNIER_API Layers {
 
   // Each layer once, in the order of the parameters. A weight that two layers share belongs to the first.
   const std::vector<std::string>& names() const { return names_; }
-  // Returns the index in names() of the layer whose parameter shares storage with the tensor, or -1.
+  // The index in names() of the layer whose parameter shares storage with the tensor, or -1.
   int find(const torch::Tensor& tensor) const;
   // Looks up the parameters' storage again. Every Intercept calls it, because set_data() changes the storage.
   void refresh();
