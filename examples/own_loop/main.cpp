@@ -40,8 +40,9 @@ int main() {
   const auto right = model->forward(inputs).argmax(1).eq(labels).to(torch::kFloat32).mean();
   std::cout << "200 steps: " << 100 * right.item<float>() << "% right\n";
 
-  auto stopped = make_model(2), resumed = make_model(3);  // the second as in a new process
+  auto stopped = make_model(2);
   train(stopped, inputs, labels, torch::kCPU, 120, folder / "resumed");
+  auto resumed = make_model(3);  // other weights and random numbers, as in a new process
   train(resumed, inputs, labels, torch::kCPU, 200, folder / "resumed");
   const bool same = same_weights(model, resumed);
   std::cout << "stopped at step 120 and resumed from step 100: " << (same ? "the same weights" : "OTHER WEIGHTS")
