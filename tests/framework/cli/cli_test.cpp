@@ -343,11 +343,11 @@ TEST_CASE("cli: a quiet run prints warnings and errors only, and no progress") {
   REQUIRE(place.train({"--quiet"}) == 0);
   CHECK(place.out.empty());
   CHECK(place.err.empty());
-  REQUIRE(place.train({"--quiet", set("callback.inject.where=loss"), set("callback.inject.at_step=20")}) == 0);
+  CHECK(place.train({"--quiet", set("callback.inject.where=loss"), set("callback.inject.at_step=20")}) == 5);
   CHECK(place.out.empty());
-  CHECK(says(place.err, "run: the last loss is not a finite number: the training has diverged\n"));
-  CHECK_FALSE((says(place.err, "step 20/20") || says(place.err, "step 20:")));
-  REQUIRE(place.train({"--quiet", "--resume=out"}) == 0);  // has all its steps
+  CHECK(says(place.err, "run: the training has diverged: "));
+  CHECK_FALSE((place.err.starts_with("step ") || says(place.err, "\nstep ")));  // no line of progress
+  REQUIRE(place.train({"--quiet", "--resume=out"}) == 0);                       // has all its steps
   CHECK(place.out.empty());
 }
 
