@@ -1,8 +1,8 @@
 // clip_value: limits every element of the gradients to an interval around 0. It runs after unscaling.
 //   max_value = 1.0
 // Source: torch.nn.utils.clip_grad_value_.
-#include <ATen/ops/_foreach_clamp_max_.h>
-#include <ATen/ops/_foreach_clamp_min_.h>
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
 #include <vernier/sdk.h>
 
 class ClipValue final : public vernier::Callback {

@@ -24,8 +24,6 @@
 #include "temporary_folder.h"
 #include "thrown.h"
 
-namespace rolling_test {
-
 using vernier::Checkpoint;
 using vernier::Error;
 using vernier::Event;
@@ -782,5 +780,3 @@ TEST_CASE("none: writes nothing, reads nothing and says so") {
   CHECK_FALSE(plugin->read(run, ""));
   CHECK_THROWS_AS(plugin->read(run, "runs/other"), Error);
 }
-
-}  // namespace rolling_test
