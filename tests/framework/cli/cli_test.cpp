@@ -600,8 +600,8 @@ TEST_CASE("cli: the command to go on with can be pasted") {
 TEST_CASE("cli: the command to replay a fault has the folder of plugins, and can be pasted") {
   Place place("[[callback]]\nuse = 'fits'\n[[callback]]\nuse = 'flight_recorder'\n");
   const std::string plugins = VERNIER_BINARY_DIR "/fixtures/plugins";
-  REQUIRE(place.train({"--plugin-path", plugins, set("callback.inject.what=nan"), set("callback.inject.at_step=5")}) ==
-          0);
+  REQUIRE(place.train({"--plugin-path", plugins, set("callback.inject.what=\"nan\""),
+                       set("callback.inject.where=\"loss\""), set("callback.inject.at_step=5")}) == 0);
   CAPTURE(place.err);
   CHECK(says(place.err, "; vernier replay --plugin-path " + plugins + " out/capsules/step-00000005\n"));
   CHECK(place.call({"replay", "--plugin-path", plugins, "out/capsules/step-00000005"}) == 0);
