@@ -293,7 +293,7 @@ void strike_everywhere(const Wholes& wholes, const std::string& below, const std
   int most = 0;
   for (const Whole& whole : wholes.runs) most = std::max(most, calls(whole));
   std::size_t tried = 0;
-  for (const auto& [fault, at] : strikes(faults, most, static_cast<int>(faults.size()))) {
+  for (const auto& [fault, at] : strikes(faults, most, 2 * static_cast<int>(faults.size()))) {
     // Where one fault strikes the first run, the next strikes the second.
     const auto turn = static_cast<std::size_t>(at) + tried++ / static_cast<std::size_t>(most);
     const Whole& whole = wholes.runs[run_in_turn(turn)];
@@ -410,7 +410,7 @@ TEST_CASE("crash: power is lost, and with it what was not synced, in any order")
       std::string key = std::to_string(number) + ' ' + std::to_string(announced);
       for (const auto& [name, bytes] : files) key += '\0' + name + '\0' + bytes;
       if (!seen.insert(vernier::checksum_of(key)).second) return;
-      if (!is_long() && seen.size() % saving_runs.size() != 0) return;
+      if (!is_long() && seen.size() % (2 * saving_runs.size()) != 0) return;
       if (!(has_more = budget.has_more())) return;
       CAPTURE(whole.toml);
       CAPTURE(last.name);
@@ -476,7 +476,7 @@ TEST_CASE("crash: what stands where a checkpoint goes is damaged, and the disk f
     }
     return known;
   };
-  for (const auto& [fault, at] : strikes({Fault::kill, Fault::torn, Fault::eio, Fault::full}, 200, 3)) {
+  for (const auto& [fault, at] : strikes({Fault::kill, Fault::torn, Fault::eio, Fault::full}, 200, 6)) {
     const bool cannot_exchange = tried % 2 == 1;
     const std::size_t number = run_in_turn(tried++);
     if (at > calls_of(number, cannot_exchange)) continue;
