@@ -97,17 +97,15 @@ TEST_CASE("adaptive: decides after its first steps, tells it, and its file repea
 
 TEST_CASE("adaptive: if its file cannot be written the run goes on, and the reason is told") {
   static std::vector<std::string> warnings;
-  vernier::set_log_sink([](vernier::Level, const std::string& plugin, const std::string& text) {
-    if (plugin == "precision/adaptive") warnings.push_back(text);
-  });
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
   const TemporaryFolder output;
   const auto file = output / "adaptive.toml";
   std::filesystem::create_directory(file);
   SmallRun run(from_toml({base, "[precision]\nuse = \"adaptive\"\n"}), output.path().string());
+  make_16_bits_free(run);
   run.train();
   CHECK(run.run.step == 12);
-  REQUIRE(!warnings.empty());
-  CHECK(warnings.front() == file + ": cannot be written: Is a directory");
+  CHECK(std::ranges::count(warnings, file + ": cannot be written: Is a directory") == 1);
   vernier::set_log_sink(nullptr);
 }
 
