@@ -1,4 +1,4 @@
-// What a plugin may ask of the trainer: swap, rewind, rerun, roll back, fail. Main thread only.
+// What a plugin may ask of the trainer: swap, rewind, rerun, roll back, fail, finish. Main thread only.
 #pragma once
 
 #include <vernier/options.h>
@@ -45,6 +45,12 @@ class VERNIER_API Control {
   // Ends the run as failed after this step, in the asker's name, with a checkpoint.
   virtual void fail(const Plugin& asker, const std::string& why) = 0;
 
+  // Ends the run as done, as if this step had been planned as its last: with a validation, a checkpoint and RunEnd. At
+  // Validated, without another validation. summary.json has the asker's name and `why`. Resuming the run says so; it
+  // trains on only if more steps are planned then. A rewind or a failure that the same step asked for cancels it. On
+  // several ranks, all must ask in the same step.
+  virtual void finish(const Plugin& asker, const std::string& why) = 0;
+
   // The minimum of the values of all ranks, which must all call at the same moment; `value` where there is one rank.
   virtual std::int64_t all_reduce_min(std::int64_t value) = 0;
 
@@ -55,6 +61,10 @@ class VERNIER_API Control {
   // more than one pass. Valid inside Optimizer::step and in listeners of GradientsReady. skip_update of any pass
   // counts.
   virtual torch::Tensor recompute() = 0;
+  // The same at other weights. move is called first, without autograd, and may change weights: `master`, where a
+  // parameter has one. On return weights and buffers are as before, bit for bit, also if something throws. Takes their
+  // memory once more. Not for masters that have no memory between steps.
+  virtual torch::Tensor recompute_at(const std::function<void()>& move) = 0;
 
   // Has the trainer take a copy at this stage: at Stage::batch in every step, asked for in Plugin::prepare; at
   // Stage::gradients in this step, asked for in GradientsReady. The asker's own memory is not part of it. A copy at

@@ -19,11 +19,14 @@ class VERNIER_API Metrics {
   struct Entry {
     std::string name;
     std::variant<std::monostate, double, torch::Tensor> number;
+    bool is_time = false;  // set by set_time()
     double value() const;
   };
 
   void set(const char* name, double value);
   void set(const char* name, torch::Tensor value);
+  // Measured seconds. They differ between two equal runs, so files that are to be equal leave them out.
+  void set_time(const char* name, double seconds);
   std::optional<double> value(const char* name) const;  // nothing if it was not set in this step
   std::vector<const Entry*> set_now() const;            // set in this step, in the order of first use
   void clear();                                         // called by the trainer at the start of each step

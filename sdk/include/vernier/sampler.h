@@ -6,6 +6,7 @@
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace vernier {
 
@@ -14,13 +15,19 @@ namespace vernier {
 //   A std::mt19937_64 is seeded by std::seed_seq{seed's low 32 bits, high, epoch's low, high}.
 //   For i from size - 1 down to 1, entry i is swapped with entry j, the high 64 bits of (i + 1) * the next draw.
 //   A draw whose product has low 64 bits under 2^64 mod (i + 1) is repeated, so that every order is equally likely.
+// by_shard: the shards are shuffled so, and then with the same generator the indices of each. weighted: each index is
+// drawn with replacement; the high 53 bits of a draw, as a number from 0 to 1, times the sum of the weights, are in it.
 // A task owns a sampler, calls next() in Task::next, and includes state_dict() in its own state. One thread at a time.
 class VERNIER_API Sampler {
  public:
-  enum class Order { sequential, shuffled };
+  enum class Order { sequential, shuffled, by_shard, weighted };
 
-  // Throws Error if size is below 1.
+  // sequential or shuffled. Throws Error if size is below 1.
   Sampler(std::int64_t size, std::uint64_t seed, Order order = Order::shuffled);
+  // The indices in runs of these sizes, which are read one after the other.
+  static Sampler by_shard(const std::vector<std::int64_t>& sizes, std::uint64_t seed);
+  // float64, 1-D, one weight for each index. Throws Error if one is negative or not finite, or if all are 0.
+  static Sampler weighted(const torch::Tensor& weights, std::uint64_t seed);
 
   // Returns the next `count` indices, or fewer at the end of an epoch, but never none: int64, 1-dim, on the CPU. It is
   // a view of the epoch's order, which stays valid; do not write to it. Throws Error if count is below 1.
@@ -37,10 +44,13 @@ class VERNIER_API Sampler {
 
  private:
   torch::Tensor make_order() const;
+  torch::Tensor draw_order() const;
 
   std::int64_t size_;
   std::uint64_t seed_;
   Order order_;
+  std::vector<std::int64_t> shards_;  // by_shard
+  std::vector<double> sums_;          // weighted: of the weights up to each index
   std::int64_t epoch_ = 0, position_ = 0;
   torch::Tensor indices_;  // the order of epoch_; undefined until next() needs it
 };

@@ -22,6 +22,9 @@
 #include <vernier/batch.h>
 #include <vernier/parameter.h>
 
+// Base class of tasks that have a model, data and a loss.
+#include <vernier/supervised_task.h>
+
 // Base class and [[precision.rule]] tables for precision policies.
 #include <vernier/mixed_precision.h>
 #include <vernier/precision_rules.h>

@@ -20,6 +20,7 @@
 #include <vernier/grad_norm.h>
 #include <vernier/optim.h>
 #include <vernier/optim_options.h>
+#include <vernier/optim_tensor_options.h>
 
 // Memory: counting and limiting it, and recomputing activations to save it.
 #include <vernier/activation_checkpoint.h>
@@ -32,8 +33,16 @@
 #include <vernier/non_finite_tracer.h>
 #include <vernier/tensor_range.h>
 
-// The order of the data.
+// Data: datasets, their files, changes of images, batches, the order of the samples, metrics of a model's outputs.
+#include <vernier/csv.h>
+#include <vernier/data_loader.h>
+#include <vernier/dataset.h>
+#include <vernier/evaluation.h>
+#include <vernier/images.h>
+#include <vernier/numpy.h>
+#include <vernier/readers.h>
 #include <vernier/sampler.h>
+#include <vernier/transforms.h>
 
 // State to save, and files: weights, checkpoints and checksums.
 #include <vernier/checkpoint_folder.h>

@@ -21,6 +21,13 @@ Metrics::Entry& Metrics::entry(const char* name) {
 void Metrics::set(const char* name, double value) {
   entry(name).number = value;
 }
+
+void Metrics::set_time(const char* name, double seconds) {
+  auto& time = entry(name);
+  time.number = seconds;
+  time.is_time = true;
+}
+
 // Refused here, where the plugin that sets it is known: a monitor would fail later.
 void Metrics::set(const char* name, torch::Tensor value) {
   if (!value.defined() || value.numel() != 1) {

@@ -5,28 +5,27 @@
 #include <vernier/sampler.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <random>
 #include <utility>
+
+#include "draw_below.h"
 
 namespace vernier {
 
 namespace {
 
-// Lemire, "Fast random integer generation in an interval" (2019): unbiased, and nearly always without a division.
-std::uint64_t draw_below(std::uint64_t bound, std::mt19937_64& engine) {
-  __extension__ using Wide = unsigned __int128;
-  Wide product = Wide{engine()} * bound;
-  if (static_cast<std::uint64_t>(product) < bound) {
-    const std::uint64_t rejected = -bound % bound;  // 2^64 mod bound
-    while (static_cast<std::uint64_t>(product) < rejected) product = Wide{engine()} * bound;
-  }
-  return static_cast<std::uint64_t>(product >> 64);
-}
-
 std::mt19937_64 make_engine(std::uint64_t seed, std::uint64_t epoch) {
   const auto low = [](std::uint64_t number) { return static_cast<std::uint32_t>(number); };
   std::seed_seq seeds = {low(seed), low(seed >> 32), low(epoch), low(epoch >> 32)};
   return std::mt19937_64(seeds);
+}
+
+void shuffle(std::int64_t* index, std::int64_t count, std::mt19937_64& engine) {
+  for (std::int64_t i = count - 1; i > 0; --i) {
+    std::swap(index[i], index[draw_below(static_cast<std::uint64_t>(i) + 1, engine)]);
+  }
 }
 
 void refuse_other(const char* what, std::int64_t saved, std::int64_t own) {
@@ -42,13 +41,59 @@ Sampler::Sampler(std::int64_t size, std::uint64_t seed, Order order) : size_(siz
   if (size < 1) throw Error("there are no samples to train on", Error::Kind::configuration);
 }
 
+Sampler Sampler::by_shard(const std::vector<std::int64_t>& sizes, std::uint64_t seed) {
+  Sampler sampler(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}), seed, Order::by_shard);
+  sampler.shards_ = sizes;
+  return sampler;
+}
+
+Sampler Sampler::weighted(const torch::Tensor& weights, std::uint64_t seed) {
+  const auto numbers = weights.to(torch::kFloat64).contiguous();
+  Sampler sampler(numbers.numel(), seed, Order::weighted);
+  double sum = 0;
+  for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+    const double weight = numbers.const_data_ptr<double>()[i];
+    if (!(weight >= 0 && std::isfinite(weight))) {
+      throw Error(c10::str("the weight of sample ", i, " is ", weight, "; weights must be finite and at least 0"),
+                  Error::Kind::configuration);
+    }
+    sampler.sums_.push_back(sum += weight);
+  }
+  if (sum == 0) throw Error("all weights of the samples are 0, so none can be drawn", Error::Kind::configuration);
+  return sampler;
+}
+
 torch::Tensor Sampler::make_order() const {
+  if (order_ == Order::weighted) return draw_order();
   auto indices = torch::arange(size_, torch::kInt64);
   if (order_ == Order::sequential) return indices;
   auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
   auto* index = indices.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t i = size_ - 1; i > 0; --i) {
-    std::swap(index[i], index[draw_below(static_cast<std::uint64_t>(i) + 1, engine)]);
+  if (order_ == Order::shuffled) {
+    shuffle(index, size_, engine);
+    return indices;
+  }
+  std::vector<std::int64_t> firsts(shards_.size()), shards(shards_.size());
+  std::exclusive_scan(shards_.begin(), shards_.end(), firsts.begin(), std::int64_t{0});
+  std::iota(shards.begin(), shards.end(), 0);
+  shuffle(shards.data(), static_cast<std::int64_t>(shards.size()), engine);
+  for (const auto shard : shards) {
+    const auto size = shards_[static_cast<std::size_t>(shard)];
+    std::iota(index, index + size, firsts[static_cast<std::size_t>(shard)]);
+    shuffle(index, size, engine);
+    index += size;
+  }
+  return indices;
+}
+
+torch::Tensor Sampler::draw_order() const {
+  auto indices = torch::empty({size_}, torch::kInt64);
+  auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
+  auto* index = indices.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < size_; ++i) {
+    const double at = static_cast<double>(engine() >> 11) * 0x1p-53 * sums_.back();
+    const double below = std::min(at, std::nextafter(sums_.back(), 0.0));  // the product may be rounded up
+    index[i] = std::ranges::upper_bound(sums_, below) - sums_.begin();     // never of weight 0
   }
   return indices;
 }

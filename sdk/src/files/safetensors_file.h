@@ -28,7 +28,9 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path, int flags = 0);
   const std::string& path() const { return file_.path(); }
   const std::optional<Metadata>& metadata() const { return metadata_; }
-  CheckpointManifest::File description() const;  // without the checksums of the tensors
+  const std::vector<Entry>& entries() const { return entries_; }  // in the order of their bytes
+  std::uint64_t header_size() const { return head_.size(); }      // the entries' offsets count from here
+  CheckpointManifest::File description() const;                   // without the checksums of the tensors
 
   // Receives the name of each tensor and the checksum of its bytes, on any thread. Throws to refuse the tensor.
   using Check = std::function<void(const std::string& name, const Checksum&)>;

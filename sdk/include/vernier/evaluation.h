@@ -1,0 +1,46 @@
+// Metrics of a model's outputs over a whole validation set. They are exact: the batches' sizes do not change them.
+#pragma once
+
+#include <vernier/abi.h>
+#include <vernier/tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace vernier {
+
+// For one thread, with gradients off. A metric of your own implements these four functions.
+class VERNIER_API Metric {
+ public:
+  virtual ~Metric();
+  virtual std::string name() const = 0;  // of the number: "accuracy"
+  virtual void reset() = 0;              // forgets all samples
+  // Adds the samples of a batch; dimension 0 is the sample. Both are on the run's device. No host sync.
+  virtual void update(const torch::Tensor& output, const torch::Tensor& target) = 0;
+  virtual torch::Tensor value() const = 0;  // of all samples since reset(): 0-dim; NaN where it is not defined
+};
+using MetricPtr = std::unique_ptr<Metric>;
+
+// For classes. output: logits [samples, classes, …], target: int64 [samples, …], as for cross_entropy_loss. Targets
+// below 0 are left out.
+VERNIER_API MetricPtr accuracy();                // "accuracy": share of targets with the largest logit
+VERNIER_API MetricPtr top_k(std::int64_t k);     // "top_5": share of targets among the k largest logits
+VERNIER_API MetricPtr f1(std::int64_t classes);  // "f1": mean over the classes (macro); 0 for a class without a hit
+VERNIER_API MetricPtr perplexity();              // "perplexity": exp of the mean cross-entropy
+
+// For two classes. output: logits [samples, 2], or one score a sample; target: 0 or 1. It keeps all scores. Scores that
+// are equal count half, so it is the Mann-Whitney statistic.
+VERNIER_API MetricPtr auc();  // "auc": area under the receiver operating characteristic
+
+// For numbers: output and target have as many elements. R² is 1 - the sum of squared errors / that around the mean
+// target, over all elements.
+VERNIER_API MetricPtr mean_absolute_error();      // "mae"
+VERNIER_API MetricPtr root_mean_squared_error();  // "rmse"
+VERNIER_API MetricPtr r_squared();                // "r2"
+
+// By the name that TOML files use: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2. Throws Error for any
+// other. classes: for f1.
+VERNIER_API MetricPtr metric_by_name(const std::string& name, std::int64_t classes);
+
+}  // namespace vernier

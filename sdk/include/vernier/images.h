@@ -1,0 +1,53 @@
+// Images in PNG and JPEG files, one or a folder of classes.
+//
+//   const auto training = vernier::image_folder("train");
+//   vernier::ImageOptions options;
+//   options.classes = training.classes;
+//   const auto held_out = vernier::image_folder("test", options);
+//   auto dataset = vernier::transform(training.dataset, {vernier::resize(224, 224), vernier::to_float()});
+#pragma once
+
+#include <vernier/abi.h>
+#include <vernier/dataset.h>
+#include <vernier/tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+struct ImageOptions {
+  std::int64_t channels = 3;  // red, green and blue; or 1: grey
+  // An image of more pixels is refused before it is decoded: a small file can claim any size. The default is Pillow's.
+  std::int64_t max_pixels = 89'478'485;
+  std::vector<std::string> classes;  // of image_folder(): the names of the folders; none: all that are there, sorted
+};
+
+// Any thread may call the functions, several at the same time. They throw Error with the path of the image.
+
+// Decodes an image: uint8 [channels, height, width]. The first bytes of the file tell PNG from JPEG, not its name.
+// libpng and libjpeg-turbo convert palettes, grey, 16 bits a channel (to the upper 8), interlaced and progressive
+// images. Transparency is dropped, as torchvision does it. Colour profiles, gamma and the orientation in EXIF are
+// ignored. Refused are CMYK, images that are cut short or damaged, and those with more pixels than max_pixels.
+VERNIER_API torch::Tensor read_image(const std::string& path, const ImageOptions& options = {});
+
+// The same of the bytes of a file. name: for messages.
+VERNIER_API torch::Tensor decode_image(const std::string& bytes, const std::string& name,
+                                       const ImageOptions& options = {});
+
+struct ImageFolder {
+  DatasetPtr dataset;                // sample: {uint8 [channels, height, width], int64 label}
+  std::vector<std::string> classes;  // the label i stands for classes[i]
+};
+
+// The images root/class/name.png, .jpg and .jpeg (also in capitals), by class and then by name, in the order of bytes.
+// Names that begin with a dot and other files are left out. Decoded images may differ in size: a transform must make
+// them equal before they can be batched. Throws Error if there is no class, a class has no folder or no image, the root
+// has a folder that is no class, or a class has a folder in it.
+//
+// An image whose size or time of change differs from when the folder was listed is refused by get(). The fingerprint
+// has the names and sizes of all files, but not their bytes, since reading them would take as long as an epoch.
+VERNIER_API ImageFolder image_folder(const std::string& root, const ImageOptions& options = {});
+
+}  // namespace vernier

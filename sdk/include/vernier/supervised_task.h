@@ -1,0 +1,98 @@
+// The base of a task of your own: give it a model, data and a loss. Batching, the order of the data, worker threads,
+// validation, metrics, saving, micro-batches and stopping come with it. docs/train-your-own.md shows whole examples.
+//
+//   class Digits final : public vernier::SupervisedTask {
+//    public:
+//     explicit Digits(vernier::Options& options)
+//         : SupervisedTask(options), path_(options.require<std::string>("data", "folder of images")) {}
+//     void build(vernier::Run& run) override {
+//       const auto [training, held_out] = vernier::split(vernier::image_folder(path_).dataset, 0.1, run.seed);
+//       set_training(training);
+//       add_validation(held_out);
+//       set_model(std::make_shared<Network>());
+//       set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+//       add_metric(vernier::accuracy());
+//     }
+//     …
+#pragma once
+
+#include <vernier/data_loader.h>
+#include <vernier/evaluation.h>
+#include <vernier/roles.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// It reads the options batch_size, order, drop_last, workers, prefetch and recompute. All calls are on the main thread.
+class VERNIER_API SupervisedTask : public Task {
+ public:
+  using Forward = std::function<torch::Tensor(const Batch& batch)>;
+  using Loss = std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& target)>;
+
+  explicit SupervisedTask(Options& options, std::int64_t batch_size = 32);
+  ~SupervisedTask() override;
+
+  // Called once, in prepare(). Makes model and data, and gives them to the functions below. LibTorch's default
+  // generators have run.seed, so that modules initialise themselves the same way in each run.
+  virtual void build(Run& run) = 0;
+
+  // The output of the model for a batch on the run's device; dimension 0 is the sample. What set_model() was given.
+  torch::Tensor forward(const Batch& batch);
+  // The data of a file that `vernier predict` names, without targets. By default throws Error: the task cannot.
+  virtual DatasetPtr read_inputs(const std::string& path);
+  // A row of `vernier predict` for each sample: columns by name, each with one number for each sample, or with several.
+  // `labels`, if there are any, are the words for integers. By default the column "output".
+  struct Column {
+    std::string name;
+    torch::Tensor numbers;
+    std::vector<std::string> labels = {};
+  };
+  virtual std::vector<Column> predict(const Batch& batch);
+  // Python source of the model for `vernier export --format python`: a torch.nn.Module with the same names. By default
+  // empty: there is none.
+  virtual std::string python_model() const;
+  // Writes the model for `vernier export --format torchscript`. By default returns false: forward() is traced.
+  virtual bool save_torchscript(const std::string& file) const;
+  Batch example(std::int64_t samples) const;              // the first training samples, without targets
+  DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
+
+  void prepare(Run& run) override;
+  Batch next() override;
+  std::int64_t batches_per_epoch() const override;
+  torch::Tensor loss(const Batch& micro_batch) override;
+  torch::Tensor validate(Run& run) override;
+  State save() const override;
+  void load(const State& state) override;
+
+ protected:
+  // Any module whose forward() takes the batch's first tensor, also a torch::nn::Sequential. With another forward(),
+  // give a function too. Floating-point inputs are converted to the model's dtype first.
+  template <class Model>
+  void set_model(std::shared_ptr<Model> model) {
+    set_model(model, [model = model.get()](const Batch& batch) { return model->forward(batch.tensors[0]); });
+  }
+  template <class Holder>
+  requires requires(Holder& holder) { holder.ptr(); }
+  void set_model(Holder holder) { set_model(holder.ptr()); }
+  void set_model(std::shared_ptr<torch::nn::Module> model, Forward forward);
+  // Calls a part of the model in its forward(): with option `recompute`, backward computes it again to save memory.
+  torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
+                           const torch::Tensor& x) const;
+
+  void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
+  // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
+  void add_validation(DatasetPtr dataset, const std::string& name = "");
+  void set_loss(Loss loss, std::size_t target = 1);  // mean over the samples; target: its place in Batch::tensors
+  void add_metric(MetricPtr metric);                 // of each validation set
+  void set_collate(Collate collate);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace vernier

@@ -1,0 +1,227 @@
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+#include <vernier/evaluation.h>
+#include <vernier/options.h>
+
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+namespace vernier {
+
+namespace {
+
+torch::Tensor zero_like_sum(const torch::Tensor& output) {
+  return at::zeros({}, output.options().dtype(torch::kFloat64));
+}
+
+// Logits as [n, classes] and targets as [n], without those that are left out.
+struct Classified {
+  torch::Tensor logits, target;
+};
+Classified classified(const torch::Tensor& output, const torch::Tensor& target) {
+  if (output.dim() < 2 || target.dim() != output.dim() - 1) {
+    refuse(c10::str("a metric of classes needs logits [samples, classes, …] and targets without the classes, and has ",
+                    output.sizes(), " and ", target.sizes()));
+  }
+  return {output.movedim(1, -1).reshape({-1, output.size(1)}), target.reshape({-1})};
+}
+
+// A number that is a mean: the sum of something over all targets that count, and their number.
+class Mean : public Metric {
+ public:
+  explicit Mean(std::string name) : name_(std::move(name)) {}
+  std::string name() const override { return name_; }
+  void reset() override { sum_ = count_ = torch::Tensor(); }
+  torch::Tensor value() const override { return sum_.defined() ? sum_ / count_ : at::full({}, NAN, torch::kFloat64); }
+
+ protected:
+  // values and weights: one for each target; weight 0 leaves it out.
+  void add(const torch::Tensor& values, const torch::Tensor& weights) {
+    if (!sum_.defined()) sum_ = zero_like_sum(values), count_ = zero_like_sum(values);
+    sum_ += at::where(weights != 0, values, at::zeros({}, values.options())).sum(torch::kFloat64);
+    count_ += weights.sum(torch::kFloat64);
+  }
+
+ private:
+  std::string name_;
+  torch::Tensor sum_, count_;
+};
+
+class TopK final : public Mean {
+ public:
+  TopK(std::string name, std::int64_t k) : Mean(std::move(name)), k_(k) {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto [logits, right] = classified(output, target);
+    const auto best =
+        k_ == 1 ? logits.argmax(1, /*keepdim=*/true) : std::get<1>(logits.topk(std::min(k_, logits.size(1)), 1));
+    add((best == right.unsqueeze(1)).any(1).to(torch::kFloat64), right >= 0);
+  }
+
+ private:
+  std::int64_t k_;
+};
+
+class CrossEntropy final : public Mean {
+ public:
+  CrossEntropy() : Mean("perplexity") {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto [logits, right] = classified(output, target);
+    const auto losses =
+        -logits.to(torch::kFloat64).log_softmax(1).gather(1, right.clamp_min(0).unsqueeze(1)).squeeze(1);
+    add(losses, right >= 0);
+  }
+  torch::Tensor value() const override { return Mean::value().exp(); }
+};
+
+class F1 final : public Metric {
+ public:
+  explicit F1(std::int64_t classes) : classes_(classes) {
+    if (classes < 2) refuse(c10::str("f1 needs at least 2 classes, and has ", classes));
+  }
+  std::string name() const override { return "f1"; }
+  void reset() override { confusion_ = torch::Tensor(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto [logits, right] = classified(output, target);
+    const auto predicted = logits.argmax(1);
+    // Those that are left out count in a cell behind the others.
+    const auto cell = at::where(right >= 0, right * classes_ + predicted, classes_ * classes_);
+    if (!confusion_.defined()) confusion_ = at::zeros({classes_ * classes_ + 1}, cell.options());
+    confusion_.scatter_add_(0, cell, at::ones_like(cell));
+  }
+  torch::Tensor value() const override {
+    if (!confusion_.defined()) return at::full({}, NAN, torch::kFloat64);
+    const auto table = confusion_.narrow(0, 0, classes_ * classes_).view({classes_, classes_}).to(torch::kFloat64);
+    const auto hits = table.diagonal(), both = table.sum(0) + table.sum(1);
+    return at::where(both > 0, 2 * hits / both, at::zeros_like(hits)).mean();
+  }
+
+ private:
+  std::int64_t classes_;
+  torch::Tensor confusion_;  // [classes * classes + 1]: target, predicted
+};
+
+class Auc final : public Metric {
+ public:
+  std::string name() const override { return "auc"; }
+  void reset() override { scores_.clear(), targets_.clear(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const bool has_logits = output.dim() == 2 && output.size(1) == 2;
+    if (!has_logits && output.numel() != target.numel()) {
+      refuse(c10::str("auc is for two classes, and the outputs have the shape ", output.sizes()));
+    }
+    const auto wide = output.to(torch::kFloat64);
+    scores_.push_back(has_logits ? wide.select(1, 1) - wide.select(1, 0) : wide.reshape({-1}));
+    targets_.push_back(target.reshape({-1}).to(torch::kFloat64));
+  }
+  torch::Tensor value() const override {
+    if (scores_.empty()) return at::full({}, NAN, torch::kFloat64);
+    const auto [scores, order] = at::cat(scores_).sort();
+    const auto targets = at::cat(targets_).index_select(0, order);
+    // Each score's rank, that of equal scores their mean.
+    const auto [unique, which, counts] =
+        at::unique_consecutive(scores, /*return_inverse=*/true, /*return_counts=*/true);
+    const auto ends = counts.cumsum(0).to(torch::kFloat64);
+    const auto ranks = (ends - (counts.to(torch::kFloat64) - 1) / 2).index_select(0, which);
+    const auto ones = targets.sum(), zeros = targets.numel() - ones;
+    return ((ranks * targets).sum() - ones * (ones + 1) / 2) / (ones * zeros);
+  }
+
+ private:
+  std::vector<torch::Tensor> scores_, targets_;
+};
+
+// Of numbers: from sums of the errors and of the targets.
+class OfErrors final : public Metric {
+ public:
+  enum class Kind { mae, rmse, r2 };
+  OfErrors(std::string name, Kind kind) : name_(std::move(name)), kind_(kind) {}
+  std::string name() const override { return name_; }
+  void reset() override { count_ = 0, errors_ = mean_ = spread_ = torch::Tensor(); }
+
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    if (output.numel() != target.numel()) {
+      refuse(c10::str(name_, " needs as many outputs as targets, and has ", output.sizes(), " and ", target.sizes()));
+    }
+    if (target.numel() == 0) return;
+    const auto wide = target.reshape({-1}).to(torch::kFloat64);
+    const auto error = output.reshape({-1}).to(torch::kFloat64) - wide;
+    if (!errors_.defined()) errors_ = mean_ = spread_ = zero_like_sum(output);
+    errors_ = errors_ + (kind_ == Kind::mae ? error.abs() : error.square()).sum();
+    if (kind_ == Kind::r2) add_spread(wide);
+    count_ += wide.numel();
+  }
+  torch::Tensor value() const override {
+    if (count_ == 0) return at::full({}, NAN, torch::kFloat64);
+    if (kind_ == Kind::r2) return 1 - errors_ / spread_;
+    const auto mean = errors_ / count_;
+    return kind_ == Kind::rmse ? mean.sqrt() : mean;
+  }
+
+ private:
+  // The squares around the mean, of two parts together: Chan et al., "Updating formulae …", 1979.
+  void add_spread(const torch::Tensor& target) {
+    const auto more = static_cast<double>(target.numel()), all = static_cast<double>(count_) + more;
+    const auto mean = target.mean(), apart = mean - mean_;
+    spread_ = spread_ + (target - mean).square().sum() + apart.square() * (static_cast<double>(count_) * more / all);
+    mean_ = mean_ + apart * (more / all);
+  }
+
+  std::string name_;
+  Kind kind_;
+  std::int64_t count_ = 0;
+  torch::Tensor errors_, mean_, spread_;
+};
+
+}  // namespace
+
+Metric::~Metric() = default;
+
+MetricPtr accuracy() {
+  return std::make_unique<TopK>("accuracy", 1);
+}
+MetricPtr top_k(std::int64_t k) {
+  if (k < 1) refuse(c10::str("top_", k, " is no metric: k must be at least 1"));
+  return std::make_unique<TopK>(c10::str("top_", k), k);
+}
+MetricPtr f1(std::int64_t classes) {
+  return std::make_unique<F1>(classes);
+}
+MetricPtr perplexity() {
+  return std::make_unique<CrossEntropy>();
+}
+MetricPtr auc() {
+  return std::make_unique<Auc>();
+}
+MetricPtr mean_absolute_error() {
+  return std::make_unique<OfErrors>("mae", OfErrors::Kind::mae);
+}
+MetricPtr root_mean_squared_error() {
+  return std::make_unique<OfErrors>("rmse", OfErrors::Kind::rmse);
+}
+MetricPtr r_squared() {
+  return std::make_unique<OfErrors>("r2", OfErrors::Kind::r2);
+}
+
+MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
+  if (name == "accuracy") return accuracy();
+  if (name == "f1") return f1(classes);
+  if (name == "perplexity") return perplexity();
+  if (name == "auc") return auc();
+  if (name == "mae") return mean_absolute_error();
+  if (name == "rmse") return root_mean_squared_error();
+  if (name == "r2") return r_squared();
+  if (name.starts_with("top_")) {
+    std::int64_t k = 0;
+    const auto* end = name.data() + name.size();
+    if (const auto [last, status] = std::from_chars(name.data() + 4, end, k); status == std::errc() && last == end) {
+      return top_k(k);
+    }
+  }
+  const auto near = nearest(name, {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2"});
+  refuse("there is no metric \"" + name + "\"" + (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+}  // namespace vernier

@@ -1,0 +1,235 @@
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <vernier/activation_checkpoint.h>
+#include <vernier/supervised_task.h>
+
+#include <optional>
+
+namespace vernier {
+
+struct SupervisedTask::Parts {
+  std::shared_ptr<torch::nn::Module> model;
+  Forward forward;
+  Loss loss;
+  std::size_t target = 1;
+  DatasetPtr training;
+  std::vector<std::pair<std::string, DatasetPtr>> held_out;
+  std::string held_out_data;  // their fingerprints
+  std::vector<MetricPtr> metrics;
+
+  DataLoaderOptions options;
+  std::string recompute;
+  bool has_recomputed = false;
+  std::optional<DataLoader> loader;
+
+  const torch::Tensor& target_of(const Batch& batch) const {
+    if (target < batch.tensors.size()) return batch.tensors[target];
+    refuse(c10::str("the loss takes tensor ", target, " of a batch as its target, and a batch has ",
+                    batch.tensors.size()));
+  }
+  torch::Tensor loss_of(const torch::Tensor& output, const Batch& batch) const {
+    // 16-bit outputs would cost the loss its small differences.
+    const bool is_short = output.scalar_type() == torch::kBFloat16 || output.scalar_type() == torch::kHalf;
+    return loss(is_short ? output.to(torch::kFloat32) : output, target_of(batch));
+  }
+};
+
+SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : parts_(std::make_unique<Parts>()) {
+  auto& loader = parts_->options;
+  loader.batch_size = options.get("batch_size", batch_size, "samples of an update", between(1, 1e9));
+  const auto order = options.choose("order", "shuffled", {"shuffled", "sequential", "by_shard"},
+                                    "of the samples in an epoch; by_shard: file by file, shuffled within each");
+  using Order = Sampler::Order;
+  loader.order = order == "shuffled" ? Order::shuffled : order == "by_shard" ? Order::by_shard : Order::sequential;
+  loader.drop_last = options.get("drop_last", false, "leave out the last batch of an epoch if it is smaller");
+  loader.workers = options.get("workers", 1, "threads that prepare batches; 0: the training thread", between(0, 1024));
+  loader.prefetch = options.get("prefetch", 2, "batches that each worker prepares ahead", between(1, 65536));
+  parts_->recompute = options.choose("recompute", "none", {"none", "full", "selective"},
+                                     "full: backward computes parts of the model again, to save memory; "
+                                     "selective: it keeps the results of their matrix products");
+}
+
+SupervisedTask::~SupervisedTask() = default;
+
+void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward) {
+  parts_->forward = std::move(forward);
+  if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model);
+      list && parts_->recompute != "none") {
+    parts_->forward = [this, list = list.get()](const Batch& batch) {
+      auto x = batch.tensors.at(0);
+      for (auto& module : *list) {
+        x = recomputed([&module](const torch::Tensor& input) { return module.forward(input); }, x);
+      }
+      return x;
+    };
+  }
+  parts_->model = std::move(model);
+}
+
+torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
+                                         const torch::Tensor& x) const {
+  if (parts_->recompute == "none" || !at::GradMode::is_enabled()) return part(x);
+  parts_->has_recomputed = true;
+  return checkpoint(parts_->recompute == "full" ? Keep::inputs : Keep::matmuls, part, x);
+}
+
+void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
+  parts_->training = std::move(dataset);
+  parts_->options.weights = std::move(weights);
+}
+
+void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name) {
+  if (!parts_->held_out.empty() && name.empty()) {
+    throw Error(id() + ": a second validation set needs a name, as in add_validation(dataset, \"unseen_years\")");
+  }
+  if (dataset->size() > 0) parts_->held_out.emplace_back(name, std::move(dataset));
+}
+
+void SupervisedTask::set_loss(Loss loss, std::size_t target) {
+  parts_->loss = std::move(loss);
+  parts_->target = target;
+}
+
+void SupervisedTask::add_metric(MetricPtr metric) {
+  parts_->metrics.push_back(std::move(metric));
+}
+
+void SupervisedTask::set_collate(Collate collate) {
+  parts_->options.collate = std::move(collate);
+}
+
+void SupervisedTask::prepare(Run& run) {
+  build(run);
+  const auto require = [this](bool is_there, const char* function) {
+    if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training);
+  };
+  require(parts_->model != nullptr, "set_model()");
+  require(parts_->training != nullptr, "set_training()");
+  require(parts_->loss != nullptr, "set_loss()");
+  parts_->options.seed = run.seed;
+  parts_->options.pin_memory = run.device.is_cuda();
+  parts_->loader.emplace(parts_->training, parts_->options);
+  run.model = parts_->model;
+  std::string sizes = c10::str(parts_->training->size(), " samples");
+  for (const auto& [name, dataset] : parts_->held_out) {
+    sizes += c10::str(", ", dataset->size(), " held out", name.empty() ? "" : " as ", name);
+    parts_->held_out_data += (parts_->held_out_data.empty() ? "" : ", ") + dataset->fingerprint();
+  }
+  info(sizes);
+}
+
+Batch SupervisedTask::next() {
+  return parts_->loader->next();
+}
+
+std::int64_t SupervisedTask::batches_per_epoch() const {
+  return parts_->loader->batches_per_epoch();
+}
+
+torch::Tensor SupervisedTask::forward(const Batch& batch) {
+  const auto parameters = parts_->model->parameters();
+  const auto dtype = parameters.empty() ? torch::kFloat32 : parameters.front().scalar_type();
+  const auto needs_other = [&](const torch::Tensor& tensor) {
+    return tensor.is_floating_point() && tensor.scalar_type() != dtype;
+  };
+  Batch inputs = batch;
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
+    auto& tensor = inputs.tensors[i];
+    if (i != parts_->target && needs_other(tensor)) tensor = tensor.to(dtype);
+  }
+  return parts_->forward(inputs);
+}
+
+torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
+  const auto loss = parts_->loss_of(forward(micro_batch), micro_batch);
+  if (parts_->recompute != "none" && !parts_->has_recomputed) {
+    throw Error(id() +
+                    ": option recompute has no effect, since the model is no torch::nn::Sequential and calls no "
+                    "part of itself through recomputed(); leave the option out",
+                Error::Kind::configuration);
+  }
+  return loss;
+}
+
+torch::Tensor SupervisedTask::validate(Run& run) {
+  torch::Tensor first;
+  for (const auto& [name, dataset] : parts_->held_out) {
+    auto loader = loader_of(dataset);
+    for (const auto& metric : parts_->metrics) metric->reset();
+    torch::Tensor sum;
+    std::int64_t samples = 0;
+    for (auto left = loader.batches_per_epoch(); left > 0; --left) {
+      if (run.is_stopping()) return {};
+      const auto batch = loader.next().to(run.device);
+      const auto output = forward(batch);
+      const auto loss = parts_->loss_of(output, batch).to(torch::kFloat64) * batch.samples;
+      sum = sum.defined() ? sum + loss : loss;
+      samples += batch.samples;
+      for (const auto& metric : parts_->metrics) metric->update(output, parts_->target_of(batch));
+    }
+    const auto prefix = name.empty() ? "" : name + "_";
+    for (const auto& metric : parts_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
+    const auto mean = sum / samples;
+    if (first.defined()) {
+      run.metrics.set((prefix + "loss").c_str(), mean);
+    } else {
+      first = mean;
+    }
+  }
+  return first;
+}
+
+State SupervisedTask::save() const {
+  auto state = parts_->loader->state_dict();
+  state.put("held_out", parts_->held_out_data);
+  return state;
+}
+
+void SupervisedTask::load(const State& state) {
+  if (const auto saved = state.text("held_out"); saved != parts_->held_out_data) {
+    throw Error(id() + ": the held-out data have changed since this run was saved: then " + saved + ", now " +
+                    parts_->held_out_data + "; give the same files, or start a new run",
+                Error::Kind::configuration);
+  }
+  parts_->loader->load_state_dict(state);
+}
+
+DatasetPtr SupervisedTask::read_inputs(const std::string& path) {
+  throw Error(id() + " has no read_inputs(), so it cannot predict from a file such as '" + path + "'",
+              Error::Kind::configuration);
+}
+
+std::vector<SupervisedTask::Column> SupervisedTask::predict(const Batch& batch) {
+  return {{"output", forward(batch)}};
+}
+
+std::string SupervisedTask::python_model() const {
+  return "";
+}
+
+bool SupervisedTask::save_torchscript(const std::string&) const {
+  return false;
+}
+
+DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
+  auto options = parts_->options;
+  options.order = Sampler::Order::sequential;
+  options.weights = torch::Tensor();
+  options.drop_last = false;
+  return DataLoader(dataset, options);
+}
+
+Batch SupervisedTask::example(std::int64_t samples) const {
+  std::vector<Sample> some;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const auto index = i % parts_->training->size();
+    Random random(parts_->options.seed, 0, index);
+    some.push_back(parts_->training->get(index, random));
+  }
+  auto batch = parts_->options.collate ? parts_->options.collate(some) : stack(some);
+  const auto place = static_cast<std::ptrdiff_t>(parts_->target);
+  if (place < std::ssize(batch.tensors)) batch.tensors.erase(batch.tensors.begin() + place);
+  return batch;
+}
+
+}  // namespace vernier
