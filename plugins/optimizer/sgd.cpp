@@ -1,50 +1,35 @@
 // sgd: stochastic gradient descent with momentum (Sutskever et al., ICML 2013), in one fused pass, with the numbers of
 // torch.optim.SGD(fused=True).
 //   learning_rate = 0.01
-//   momentum = 0, dampening = 0, nesterov = false
 //   weight_decay = 0    added to the gradient
+//   momentum = 0, dampening = 0, nesterov = false
 //   in_backward = false   uses and frees each gradient in backward
-#include <vernier/sdk.h>
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.01, group.weight_decay = 0, group.momentum = 0   as above, for these parameters
+#include "fused_plugin.h"
 
-#include "fused_step.h"
-
-class SgdPlugin final : public vernier::Optimizer {
+class SgdPlugin final : public FusedPlugin<vernier::SGDOptions> {
  public:
-  explicit SgdPlugin(vernier::Options& options)
-      : options_{.lr = options.get("learning_rate", 1e-2, "step size, before schedules", vernier::at_least(0)),
-                 .momentum = options.get("momentum", 0.0, "share of the last step that is kept", vernier::at_least(0)),
-                 .dampening = options.get("dampening", 0.0, "share of the gradient that momentum leaves out"),
-                 .weight_decay =
-                     options.get("weight_decay", 0.0, "times the weight, added to the gradient", vernier::at_least(0)),
-                 .nesterov = options.get("nesterov", false, "look ahead along the momentum")},
-        fused_(options, options_.lr) {
-    if (options_.nesterov && (options_.momentum == 0 || options_.dampening != 0)) {
+  explicit SgdPlugin(vernier::Options& options) : FusedPlugin(options, {.lr = 1e-2}, &read_both, &read_rest) {}
+
+ private:
+  static void read_both(vernier::Options& options, vernier::SGDOptions& settings) {
+    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
+    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
+                                        "times the weight, added to the gradient", vernier::at_least(0));
+    settings.momentum =
+        options.get("momentum", settings.momentum, "share of the last step that is kept", vernier::at_least(0));
+    if (settings.nesterov && settings.momentum == 0) options.refuse("momentum", "is needed by nesterov");
+  }
+  static void read_rest(vernier::Options& options, vernier::SGDOptions& settings) {
+    settings.dampening = options.get("dampening", settings.dampening, "share of the gradient that momentum leaves out");
+    settings.nesterov = options.get("nesterov", settings.nesterov, "look ahead along the momentum");
+    if (settings.nesterov && (settings.momentum == 0 || settings.dampening != 0)) {
       options.refuse("nesterov", "needs a momentum and no dampening");
     }
   }
-
-  void attach(vernier::Bus& bus) override { fused_.attach(bus); }
-
-  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
-    return fused_.contradiction(other, bus);
-  }
-  void prepare(vernier::Run& run) override {
-    fused_.refuse_masters(run, "sgd");
-    std::vector<torch::Tensor> parameters;
-    for (const auto& parameter : run.parameters) parameters.push_back(parameter.master);
-    fused_.start(std::make_unique<vernier::SGD>(std::move(parameters), options_));
-  }
-
-  void step(vernier::Run& run) override { fused_.step(run); }
-  bool divides_gradients() const override { return true; }
-  bool steps_in_backward() const override { return fused_.is_in_backward(); }
-
-  vernier::State save() const override { return fused_.optimizer().state_dict(); }
-  void load(const vernier::State& state) override { fused_.optimizer().load_state_dict(state); }
-
- private:
-  vernier::SGDOptions options_;
-  FusedStep fused_;
 };
 
-VERNIER_PLUGIN(SgdPlugin, "sgd", "1.1.0")
+VERNIER_PLUGIN(SgdPlugin, "sgd", "1.2.0")

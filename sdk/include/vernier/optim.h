@@ -1,8 +1,7 @@
 // Optimizers that make one pass over weights, gradients and state. On a CPU they are six times as fast as torch::optim.
-// The numbers are those of Python's torch.optim with fused=True, since they call LibTorch's fused kernels. Adam on
-// float32 on a CPU has its own kernel. For any number of threads, it has the bits of LibTorch's kernel on one thread
-// (on x86-64; elsewhere a last bit may differ). SGD on 16-bit weights on a CPU computes in float32 and rounds, because
-// LibTorch's kernel leaves most of them unchanged.
+// Adam, AdamW and SGD have the numbers of Python's torch.optim with fused=True. Adam on float32 on a CPU has its own
+// kernel. For any number of threads, it has the bits of LibTorch's kernel on one thread (on x86-64; elsewhere a last
+// bit may differ). docs/optimizers.md says the rest.
 //
 //   vernier::AdamW optimizer(model->parameters(), {.lr = 3e-4});
 //   loss.backward();
@@ -11,6 +10,7 @@
 #pragma once
 
 #include <vernier/optim_options.h>
+#include <vernier/optim_tensor_options.h>
 #include <vernier/state.h>
 #include <vernier/tensor.h>
 
@@ -19,7 +19,7 @@
 
 namespace vernier {
 
-// The base of the three optimizers. Parameters are dense leaves of dtype float64, float32, bfloat16 or float16, on any
+// The base of all optimizers. Parameters are dense leaves of dtype float64, float32, bfloat16 or float16, on any
 // devices. A constructor throws Error if one is not, if one is given twice, or if an option is out of range. Use an
 // optimizer on one thread at a time.
 class VERNIER_API FusedOptimizer {
@@ -70,7 +70,7 @@ class VERNIER_API FusedOptimizer {
   std::shared_ptr<struct BackwardPass> pass_;  // from the first step_in_backward() on
 };
 
-// AdamW, Adam and SGD, from parameters with the same options or from groups.
+// From parameters with the same options, or from groups.
 template <class Options>
 class VERNIER_API Fused final : public FusedOptimizer {
  public:
@@ -81,8 +81,20 @@ class VERNIER_API Fused final : public FusedOptimizer {
 extern template class Fused<AdamWOptions>;
 extern template class Fused<AdamOptions>;
 extern template class Fused<SGDOptions>;
+extern template class Fused<RMSpropOptions>;
+extern template class Fused<AdagradOptions>;
+extern template class Fused<LionOptions>;
+extern template class Fused<LambOptions>;
+extern template class Fused<AdafactorOptions>;
+extern template class Fused<MuonOptions>;
 using AdamW = Fused<AdamWOptions>;
 using Adam = Fused<AdamOptions>;
 using SGD = Fused<SGDOptions>;
+using RMSprop = Fused<RMSpropOptions>;
+using Adagrad = Fused<AdagradOptions>;
+using Lion = Fused<LionOptions>;
+using Lamb = Fused<LambOptions>;
+using Adafactor = Fused<AdafactorOptions>;
+using Muon = Fused<MuonOptions>;
 
 }  // namespace vernier

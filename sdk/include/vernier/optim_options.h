@@ -1,4 +1,5 @@
-// The options of the optimizers in optim.h. Defaults are those of Python's torch.optim.
+// The options of the optimizers in optim.h that treat each element by itself. Those that treat each tensor as a whole
+// are in optim_tensor_options.h. Defaults are those of Python's torch.optim, and of the authors' code for Lion.
 #pragma once
 
 #include <vernier/abi.h>
@@ -42,6 +43,29 @@ struct VERNIER_API SGDOptions {
   double dampening = 0.0;  // other than 0 costs a host sync for each step on a GPU
   double weight_decay = 0.0;
   bool nesterov = false, maximize = false;
+};
+
+struct VERNIER_API RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99, eps = 1e-8;  // alpha: decay of the mean of squares
+  double weight_decay = 0.0;        // L2 penalty: added to the gradient
+  double momentum = 0.0;
+  bool centered = false;  // divides by the deviation instead of the root mean square. A variance below 0, which
+                          // rounding can give, is taken as 0; PyTorch's update is NaN then
+};
+
+struct VERNIER_API AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0.0;  // step t, from 0, has the learning rate lr / (1 + t * lr_decay)
+  double weight_decay = 0.0;
+  double initial_accumulator_value = 0.0, eps = 1e-10;  // the former: the sum of squares before the first step
+};
+
+// Chen et al., Symbolic Discovery of Optimization Algorithms, NeurIPS 2023 (github.com/google/automl, lion_pytorch.py).
+struct VERNIER_API LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9, beta2 = 0.99;  // share of the mean in the step; decay of the mean
+  double weight_decay = 0.0;         // decoupled
 };
 
 // Parameters with their own options, for example biases without weight decay. May be empty.

@@ -122,6 +122,12 @@ bool convert(const Value& value, Table& to) {
 template <class T>
 bool convert(const Value& value, std::vector<T>& to) {
   const auto* from = std::get_if<Array>(&value.data);
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (std::string one; from == nullptr && convert(value, one)) {  // a list of one
+      to = {one};
+      return true;
+    }
+  }
   if (from == nullptr) return false;
   to.clear();
   for (const auto& element : *from) {

@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::int64_t chunk = 4096;  // elements: whole blocks, and whole vectors
 
-struct Chunk {
-  std::uint32_t tensor;
-  std::int64_t start;
-};
-
 void update_chunk(AdamState kept_in, Rounding rounding, const HostTensor& all, std::int64_t start) {
   const auto count = std::min(chunk, all.count - start);
   auto* parameter = all.parameter + start;
@@ -48,13 +43,10 @@ void update_chunk(AdamState kept_in, Rounding rounding, const HostTensor& all, s
 }  // namespace
 
 void adam_on_host(AdamState kept_in, const std::vector<HostTensor>& tensors) {
-  std::vector<Chunk> chunks;
-  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    for (std::int64_t start = 0; start < tensors[i].count; start += chunk) chunks.push_back({i, start});
-  }
   const auto rounding = rounding_here();
-  for_each_chunk(chunks.size(), /*chunks_a_thread=*/2,
-                 [&](std::size_t i) { update_chunk(kept_in, rounding, tensors[chunks[i].tensor], chunks[i].start); });
+  for_each_chunk_of(
+      tensors.size(), chunk, [&](std::size_t i) { return tensors[i].count; },
+      [&](std::size_t i, std::int64_t start) { update_chunk(kept_in, rounding, tensors[i], start); });
 }
 
 Rounding rounding_here() {

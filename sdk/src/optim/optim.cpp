@@ -49,7 +49,7 @@ std::vector<FusedGroup> fused(const std::vector<ParameterGroup<Options>>& groups
 FusedBucket& bucket_for(std::vector<FusedBucket>& buckets, std::size_t group, UpdateRule rule,
                         const torch::Tensor& parameter) {
   for (auto& bucket : buckets) {
-    if (bucket.takes(group, rule.kept_in, parameter)) return bucket;
+    if (bucket.takes(group, rule, parameter)) return bucket;
   }
   return buckets.emplace_back(group, std::move(rule), parameter);
 }
@@ -229,5 +229,11 @@ Fused<Options>::Fused(const std::vector<Group>& groups) : FusedOptimizer(fused(g
 template class Fused<AdamWOptions>;
 template class Fused<AdamOptions>;
 template class Fused<SGDOptions>;
+template class Fused<RMSpropOptions>;
+template class Fused<AdagradOptions>;
+template class Fused<LionOptions>;
+template class Fused<LambOptions>;
+template class Fused<AdafactorOptions>;
+template class Fused<MuonOptions>;
 
 }  // namespace vernier

@@ -1,7 +1,6 @@
 #include "optim_bucket.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 
@@ -10,9 +9,7 @@
 #include <utility>
 
 #include "block_quantisation.h"
-
-// Of the OpenMP that LibTorch brings; weak, so that one without it only loses the guard below.
-extern "C" __attribute__((weak)) void omp_set_num_threads(int threads);
+#include "parallel.h"
 
 namespace vernier {
 
@@ -27,23 +24,6 @@ bool is_set(const torch::Tensor& flag) {
   if (flag.is_cpu() && flag.scalar_type() == torch::kFloat32) return *flag.const_data_ptr<float>() != 0;
   return flag.item<double>() != 0;
 }
-
-// LibTorch's CPU kernels wake all threads for a few elements, which takes longer than the work. Unlike
-// at::set_num_threads(), OpenMP's own setting holds for this thread only and costs nothing.
-class OneThread {
- public:
-  explicit OneThread(bool wanted) : before_(wanted && omp_set_num_threads != nullptr ? at::get_num_threads() : 1) {
-    if (before_ > 1) omp_set_num_threads(1);
-  }
-  ~OneThread() {
-    if (before_ > 1) omp_set_num_threads(before_);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 // A float32 scalar where a kernel reads it.
 MaybeTensor on_device(const torch::Tensor& scalar, const torch::Device& device) {
@@ -67,7 +47,7 @@ void FusedBucket::close() {
   step_views = steps.unbind();
 }
 
-std::string FusedBucket::entry(std::size_t member, const char* name) const {
+std::string FusedBucket::entry(std::size_t member, std::string_view name) const {
   return c10::str(numbers[member], "/", name);
 }
 

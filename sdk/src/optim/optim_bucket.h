@@ -1,5 +1,5 @@
-// A bucket has the parameters of one group that share device, dtype, AdamState and size class. One call of a kernel
-// updates them.
+// A bucket has the parameters of one group that share device, dtype, kinds of state and size class. One call of a
+// kernel updates them.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ struct FusedBucket {
         dtype(first.scalar_type()),
         one_thread(is_small(first)) {}
 
-  bool takes(std::size_t of_group, AdamState kept_in, const torch::Tensor& parameter) const {
-    return group == of_group && rule.kept_in == kept_in && device == parameter.device() &&
+  bool takes(std::size_t of_group, const UpdateRule& of_rule, const torch::Tensor& parameter) const {
+    return group == of_group && rule.slots == of_rule.slots && device == parameter.device() &&
            dtype == parameter.scalar_type() && one_thread == is_small(parameter);
   }
 
@@ -33,7 +33,7 @@ struct FusedBucket {
   void step(double lr, const torch::Tensor& found_inf, const torch::Tensor& grad_scale);
   void step_one(std::size_t member, double lr);  // of one parameter with a gradient; changes nothing else
   void load(std::size_t member, const State& state);
-  std::string entry(std::size_t member, const char* name) const;
+  std::string entry(std::size_t member, std::string_view name) const;
 
   std::size_t group;
   UpdateRule rule;

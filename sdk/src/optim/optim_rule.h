@@ -1,10 +1,11 @@
-// The update rules of Adam, AdamW and SGD, in one form.
+// The update rules of all optimizers, in one form.
 #pragma once
 
 #include <vernier/optim.h>
 
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "tensor_lists.h"
@@ -20,12 +21,18 @@ struct UpdateLists {
   std::vector<std::size_t> numbers;  // indices of the parameters in the whole optimizer
 };
 
+// Of what a state tensor has a number: each element of the parameter, each block of BlockQuantisation, each row or each
+// column of the last two dimensions.
+enum class NumberFor { element, block, row, column };
+
 // One kind of state tensor, which each parameter has.
 struct Slot {
-  const char* name;
-  std::optional<torch::ScalarType> dtype = {};               // none: the parameter's dtype
-  bool for_blocks = false;                                   // true: one number for each block of BlockQuantisation
-  torch::Tensor like(const torch::Tensor& parameter) const;  // zeros
+  std::string_view name;
+  std::optional<torch::ScalarType> dtype = {};  // none: the parameter's dtype
+  NumberFor each = NumberFor::element;
+  double initial = 0;
+  torch::Tensor like(const torch::Tensor& parameter) const;
+  bool operator==(const Slot&) const = default;
 };
 
 struct UpdateRule {
@@ -35,13 +42,28 @@ struct UpdateRule {
   std::function<void(const UpdateLists&, double lr, const MaybeTensor& grad_scale, const MaybeTensor& found_inf)> apply;
 };
 
-// Returns the rule for one parameter, which depends on its dtype and size. Throws Error if the options do not suit it.
+// Returns the rule for one parameter, which depends on its dtype and shape. Throws Error if the options do not suit it.
 UpdateRule rule_of(const AdamWOptions& options, const torch::Tensor& parameter);
 UpdateRule rule_of(const AdamOptions& options, const torch::Tensor& parameter);
 UpdateRule rule_of(const SGDOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const RMSpropOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const AdagradOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const LionOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const LambOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const AdafactorOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const MuonOptions& options, const torch::Tensor& parameter);
 // Throw Error if an option is out of range.
 void require_in_range(const AdamWOptions& options);
 void require_in_range(const AdamOptions& options);
 void require_in_range(const SGDOptions& options);
+void require_in_range(const RMSpropOptions& options);
+void require_in_range(const AdagradOptions& options);
+void require_in_range(const LionOptions& options);
+void require_in_range(const LambOptions& options);
+void require_in_range(const AdafactorOptions& options);
+void require_in_range(const MuonOptions& options);
+
+// Throws Error unless `right`, for the option with this value. range: what it must be.
+void require(bool right, const char* option, double value, const char* range);
 
 }  // namespace vernier

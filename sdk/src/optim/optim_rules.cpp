@@ -13,10 +13,6 @@ namespace vernier {
 
 namespace {
 
-void require(bool right, const char* option, double value, const char* range) {
-  if (!right) refuse(c10::str("optimizer option ", option, " = ", value, " is out of range: it must be ", range));
-}
-
 template <class Options>
 void require_adam(const Options& options) {
   require(options.lr >= 0, "lr", options.lr, "at least 0");
@@ -51,8 +47,8 @@ std::vector<Slot> averages(AdamState kept_in, bool amsgrad) {
   if (kept_in == AdamState::eight_bit) {
     return {{"exp_avg", torch::kByte},
             {"exp_avg_sq", torch::kByte},
-            {"exp_avg_absmax", torch::kFloat32, true},
-            {"exp_avg_sq_absmax", torch::kFloat32, true}};
+            {"exp_avg_absmax", torch::kFloat32, NumberFor::block},
+            {"exp_avg_sq_absmax", torch::kFloat32, NumberFor::block}};
   }
   std::vector<Slot> slots{{"exp_avg"}, {"exp_avg_sq"}};
   if (amsgrad) slots.push_back({"max_exp_avg_sq"});
@@ -155,8 +151,15 @@ void sgd(const SGDOptions& o, const UpdateLists& lists, double lr, bool first, c
 
 torch::Tensor Slot::like(const torch::Tensor& parameter) const {
   const auto options = parameter.options().dtype(dtype.value_or(parameter.scalar_type()));
-  if (for_blocks) return at::zeros({BlockQuantisation::blocks(parameter.numel())}, options);
-  return at::zeros_like(parameter, options);
+  if (each == NumberFor::element) return at::full_like(parameter, initial, options);
+  if (each == NumberFor::block) return at::zeros({BlockQuantisation::blocks(parameter.numel())}, options);
+  auto sizes = parameter.sizes().vec();
+  sizes[sizes.size() - (each == NumberFor::row ? 1 : 2)] = 1;
+  return at::full(sizes, initial, options);
+}
+
+void require(bool right, const char* option, double value, const char* range) {
+  if (!right) refuse(c10::str("optimizer option ", option, " = ", value, " is out of range: it must be ", range));
 }
 
 void require_in_range(const AdamWOptions& options) {

@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 // From LibTorch's OpenMP library. The symbol is weak: without it, one thread does the work.
 extern "C" __attribute__((weak)) void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+// Weak too: without it, OneThread does nothing.
+extern "C" __attribute__((weak)) void omp_set_num_threads(int threads);
 
 namespace vernier {
 
@@ -33,5 +37,38 @@ void for_each_chunk(std::size_t count, std::size_t chunks_a_thread, const Body& 
     run(&work);
   }
 }
+
+// Calls body(tensor, start) for each run of `chunk` elements of each tensor, the last of which may be shorter.
+// Otherwise as for_each_chunk. elements(i): those of tensor i.
+template <class Elements, class Body>
+void for_each_chunk_of(std::size_t tensors, std::int64_t chunk, const Elements& elements, const Body& body) {
+  struct Chunk {
+    std::uint32_t tensor;
+    std::int64_t start;
+  };
+  std::vector<Chunk> chunks;
+  for (std::uint32_t i = 0; i < tensors; ++i) {
+    for (std::int64_t start = 0; start < elements(i); start += chunk) chunks.push_back({i, start});
+  }
+  for_each_chunk(chunks.size(), /*chunks_a_thread=*/2,
+                 [&](std::size_t i) { body(std::size_t{chunks[i].tensor}, chunks[i].start); });
+}
+
+// LibTorch's CPU kernels wake all threads for a few elements, which takes longer than the work. Unlike
+// at::set_num_threads(), OpenMP's own setting holds for this thread only and costs nothing.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted) : before_(wanted && omp_set_num_threads != nullptr ? at::get_num_threads() : 1) {
+    if (before_ > 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ > 1) omp_set_num_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 }  // namespace vernier

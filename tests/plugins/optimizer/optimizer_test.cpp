@@ -1,4 +1,4 @@
-// adamw and sgd.
+// adamw and sgd, and what all optimizers share. reference_test.cpp has the rules of the others, groups_test.cpp groups.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
@@ -21,10 +21,10 @@ namespace {
 Value number(double value) {
   return {value, "test.toml:2"};
 }
-Value patterns(const std::vector<std::string>& texts) {
-  vernier::Array array;
-  for (const auto& text : texts) array.push_back({text, "test.toml:3"});
-  return {array, "test.toml:3"};
+// A group of parameters without weight decay.
+Value without_decay(const std::string& pattern) {
+  const Table group = {{"match", {pattern, "test.toml:3"}}, {"weight_decay", number(0)}};
+  return {vernier::Array{{group, "test.toml:3"}}, "test.toml:3"};
 }
 
 // An optimizer over named parameters, with gradients that are a fixed function of the step.
@@ -124,38 +124,6 @@ TEST_CASE("optimizer: sgd follows its law") {
   }
 }
 
-TEST_CASE("optimizer: no_decay names parameters, * for any text") {
-  const auto decayed = [](const std::vector<std::string>& names) {
-    Fixture fixture("adamw",
-                    {{"learning_rate", number(0.1)}, {"weight_decay", number(0.5)}, {"no_decay", patterns(names)}});
-    const auto before = fixture.weights();
-    fixture.step_with_zero_gradients();
-    std::string which;
-    for (std::size_t i = 0; i < 4; ++i) {
-      const auto& now = fixture.run.parameters[i].master;
-      const bool shrank = torch::allclose(now, before[i] * 0.95);
-      CHECK((shrank || torch::equal(now, before[i])));
-      which += shrank ? 'x' : '-';
-    }
-    return which;
-  };
-  CHECK(decayed({}) == "xxxx");
-  CHECK(decayed({"*.bias", "*ln_*"}) == "x--x");
-  CHECK(decayed({"head.weight"}) == "xxx-");
-  CHECK(decayed({"h.0.*"}) == "---x");
-  CHECK(decayed({"*"}) == "----");
-}
-
-TEST_CASE("optimizer: a no_decay that names nothing is refused with a name that is there") {
-  Fixture fixture("adamw", {{"no_decay", patterns({"*.bias", "*.biases"})}}, false);
-  CHECK_THROWS_WITH_AS(fixture.plugin->prepare(fixture.run),
-                       "optimizer/adamw: `no_decay` has \"*.biases\", which is the name of no parameter, such as "
-                       "h.0.attn.weight",
-                       vernier::Error);
-  fixture.run.parameters.clear();
-  CHECK_THROWS_AS(fixture.plugin->prepare(fixture.run), vernier::Error);
-}
-
 TEST_CASE("optimizer: a skipped update changes nothing, not even what it remembers") {
   for (const std::string name : {"adamw", "sgd"}) {
     CAPTURE(name);
@@ -189,7 +157,7 @@ TEST_CASE("optimizer: a parameter without a gradient stays") {
 
 TEST_CASE("optimizer: what is saved goes through a file, and the next ten steps are the same bits") {
   const std::vector<std::pair<std::string, Table>> kinds = {
-      {"adamw", {{"no_decay", patterns({"*.bias"})}}},
+      {"adamw", {{"group", without_decay("*.bias")}}},
       {"adamw", {{"amsgrad", {true, "test.toml:2"}}}},
       {"sgd", {{"momentum", number(0.9)}, {"nesterov", {true, "test.toml:2"}}}},
       {"sgd", {}}};
@@ -216,7 +184,7 @@ TEST_CASE("optimizer: what is saved goes through a file, and the next ten steps 
 }
 
 TEST_CASE("optimizer: adamw's memory belongs to names, whatever their order") {
-  Fixture fixture("adamw", {{"no_decay", patterns({"*.bias"})}});
+  Fixture fixture("adamw", {{"group", without_decay("*.bias")}});
   for (int t = 0; t < 3; ++t) fixture.step();
   const auto state = fixture.plugin->save();
   CHECK(state.has("h.0.attn.weight/exp_avg"));
@@ -240,7 +208,7 @@ Value word(const std::string& text) {
 struct Wide {
   explicit Wide(const std::string& state, torch::ScalarType dtype = torch::kFloat32)
       : plugin(
-            make_plugin<Optimizer>("optimizer/adamw", {{"state", word(state)}, {"no_decay", patterns({"*.bias"})}})) {
+            make_plugin<Optimizer>("optimizer/adamw", {{"state", word(state)}, {"group", without_decay("*.bias")}})) {
     torch::manual_seed(7);
     for (const char* parameter : {"a.weight", "a.bias", "b.weight"}) {
       const auto size = std::string(parameter) == "a.bias" ? 64 : 64 * 96;
@@ -341,7 +309,9 @@ std::string refusal_of(const std::string& options) {
 
 TEST_CASE("optimizer: with in_backward a run has the same bits, in micro-batches too, and keeps no gradient") {
   for (const std::string optimizer :
-       {"use = 'adamw'\n", "use = 'adamw'\nstate = '8bit'\n", "use = 'sgd'\nmomentum = 0.9\n"}) {
+       {"use = 'adamw'\n", "use = 'adamw'\nstate = '8bit'\n", "use = 'sgd'\nmomentum = 0.9\n", "use = 'adagrad'\n",
+        "use = 'rmsprop'\nmomentum = 0.9\n", "use = 'adafactor'\n",
+        "use = 'muon'\ngroup = [{match = '*.bias', adamw_learning_rate = 1e-4}]\n"}) {
     for (const std::string others :
          {"", "[accumulation]\nmicro_batches = 3\n[[callback]]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 3\n",
           "[precision]\nuse = 'bf16'\n"}) {

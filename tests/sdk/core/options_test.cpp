@@ -59,6 +59,7 @@ TEST_CASE("options: what is written is read, what is not has its default") {
   CHECK(options.choose("word", "red", {"red", "blue"}, "m") == "blue");
   CHECK(options.require<Words>("words", "m") == Words{"a", "b"});
   CHECK(options.require<std::string>("word", "m") == "blue");
+  CHECK(options.get("word", Words{}, "m") == Words{"blue"});  // a list of one
 
   CHECK_FALSE(options.get("no_flag", false, "m"));
   CHECK(options.get("no_count", 3, "m") == 3);

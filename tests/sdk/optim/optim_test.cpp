@@ -151,9 +151,16 @@ namespace {
 // Every kind of rule and state.
 std::vector<MakeOurs> all_kinds() {
   return {ours<AdamW>(vernier::AdamWOptions{.lr = 0.01, .amsgrad = true}),
-          ours<Adam>(vernier::AdamOptions{.lr = 0.01, .weight_decay = 0.1}), ours<SGD>(vernier::SGDOptions{.lr = 0.1}),
+          ours<Adam>(vernier::AdamOptions{.lr = 0.01, .weight_decay = 0.1}),
+          ours<SGD>(vernier::SGDOptions{.lr = 0.1}),
           ours<SGD>(vernier::SGDOptions{.lr = 0.1, .momentum = 0.9}),
-          ours<SGD>(vernier::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5})};
+          ours<SGD>(vernier::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5}),
+          ours<vernier::RMSprop>(vernier::RMSpropOptions{.lr = 0.01, .momentum = 0.9, .centered = true}),
+          ours<vernier::Adagrad>(vernier::AdagradOptions{.lr_decay = 0.1, .initial_accumulator_value = 0.5}),
+          ours<vernier::Lion>(vernier::LionOptions{.lr = 0.01, .weight_decay = 0.1}),
+          ours<vernier::Lamb>(vernier::LambOptions{.lr = 0.01}),
+          ours<vernier::Adafactor>(vernier::AdafactorOptions{.weight_decay = 0.1}),
+          ours<vernier::Muon>(vernier::MuonOptions{.lr = 0.01})};
 }
 
 vernier::Tensors copies(const vernier::Tensors& tensors) {

@@ -1,0 +1,36 @@
+// adagrad: divides gradients by the root of the sum of all their squares, in one fused pass, with the rule of
+// torch.optim.Adagrad. Source: Duchi et al., Adaptive Subgradient Methods, JMLR 12, 2011.
+//   learning_rate = 0.01
+//   weight_decay = 0    added to the gradient
+//   lr_decay = 0        step t, from 0, has the learning rate divided by 1 + t * lr_decay
+//   initial_accumulator_value = 0, eps = 1e-10
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.01, group.weight_decay = 0   as above, for these parameters
+#include "fused_plugin.h"
+
+class AdagradPlugin final : public FusedPlugin<vernier::AdagradOptions> {
+ public:
+  explicit AdagradPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
+
+ private:
+  void finish(vernier::AdagradOptions& settings, const vernier::Run& run) const override {
+    if (settings.initial_accumulator_value < 1e-5) refuse_small_eps(settings.eps, run);
+  }
+  static void read_both(vernier::Options& options, vernier::AdagradOptions& settings) {
+    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
+    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
+                                        "times the weight, added to the gradient", vernier::at_least(0));
+  }
+  static void read_rest(vernier::Options& options, vernier::AdagradOptions& settings) {
+    settings.lr_decay = options.get("lr_decay", settings.lr_decay, "step t divides the learning rate by 1 + t times it",
+                                    vernier::at_least(0));
+    settings.initial_accumulator_value = options.get("initial_accumulator_value", settings.initial_accumulator_value,
+                                                     "sum of squares before the first step", vernier::at_least(0));
+    settings.eps = options.get("eps", settings.eps, "added to the root of the sum of squares", vernier::at_least(0));
+  }
+};
+
+VERNIER_PLUGIN(AdagradPlugin, "adagrad", "1.0.0")

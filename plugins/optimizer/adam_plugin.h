@@ -1,0 +1,48 @@
+// What optimizer/adam and optimizer/adamw share: all but the defaults and the rule.
+#pragma once
+
+#include "fused_plugin.h"
+
+template <class Settings>
+class AdamPlugin : public FusedPlugin<Settings> {
+ protected:
+  explicit AdamPlugin(vernier::Options& options) : FusedPlugin<Settings>(options, {}, &read_both, &read_rest) {}
+
+  void finish(Settings& settings, const vernier::Run& run) const override {
+    settings.seed = run.seed;
+    this->refuse_small_eps(settings.eps, run);
+    if (settings.state == vernier::AdamState::full) return;
+    for (const auto& parameter : run.parameters) {
+      if (parameter.master.scalar_type() == torch::kFloat) continue;
+      throw vernier::Error(
+          c10::str(this->id(), ": state = \"", settings.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
+                   "\" is for float32 weights, and ", parameter.name, " is ", parameter.master.scalar_type(),
+                   ": leave `state` out, or keep float32 weights"),
+          vernier::Error::Kind::configuration);
+    }
+  }
+
+ private:
+  static void read_both(vernier::Options& options, Settings& settings) {
+    const bool is_decoupled = std::is_same_v<Settings, vernier::AdamWOptions>;
+    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
+    settings.weight_decay = options.get(
+        "weight_decay", settings.weight_decay,
+        is_decoupled ? "share taken off a weight, times the learning rate" : "times the weight, added to the gradient",
+        vernier::at_least(0));
+    settings.beta1 =
+        options.get("beta1", settings.beta1, "decay of the mean of gradients", vernier::between(0, 0.9999999));
+    settings.beta2 =
+        options.get("beta2", settings.beta2, "decay of the mean of squares", vernier::between(0, 0.9999999));
+  }
+  static void read_rest(vernier::Options& options, Settings& settings) {
+    settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
+    settings.amsgrad = options.get("amsgrad", settings.amsgrad, "use the largest mean of squares so far");
+    const auto state = options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept");
+    if (state == "bf16") settings.state = vernier::AdamState::bfloat16;
+    if (state == "8bit") settings.state = vernier::AdamState::eight_bit;
+    if (settings.amsgrad && state != "float32") {
+      options.refuse("state", "is float32 where amsgrad keeps a third average");
+    }
+  }
+};

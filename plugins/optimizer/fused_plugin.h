@@ -1,0 +1,166 @@
+// What the plugins of vernier::Fused optimizers share: the step at the run's learning rate, groups of parameters, state
+// under the parameters' names, and the option `in_backward`. With it, each gradient is used and freed as soon as the
+// backward pass of the batch's last micro-batch has completed it (FusedOptimizer::step_in_backward).
+// docs/optimizers.md says what that costs.
+#pragma once
+
+#include <vernier/sdk.h>
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "parameter_groups.h"
+
+// Settings: vernier::AdamWOptions and so on.
+template <class Settings>
+class FusedPlugin : public vernier::Optimizer {
+ public:
+  void attach(vernier::Bus& bus) override {
+    if (!in_backward_) return;
+    bus.on(vernier::Event::StepBegin, [this](vernier::Run&) { samples_ = 0; });
+    bus.on(vernier::Event::BatchReady, [this](vernier::Run& run) {
+      samples_ += run.micro_batch.samples;
+      set_rates(run);
+      optimizer_->step_in_backward(samples_ == run.batch.samples);
+    });
+  }
+
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
+    if (!in_backward_) return {};
+    const auto* scaler = dynamic_cast<const vernier::Scaler*>(&other);
+    if (scaler != nullptr && scaler->scales()) {
+      return {"in_backward", "updates weights before " + other.id() +
+                                 " can see whether a gradient overflowed; use bf16 or fp32, which need no scaler"};
+    }
+    const bool may_need_gradients = dynamic_cast<const vernier::Accumulation*>(&other) != nullptr ||
+                                    dynamic_cast<const vernier::Callback*>(&other) != nullptr;
+    if (!may_need_gradients || !bus.listens(other, vernier::Event::GradientsReady)) return {};
+    return {"in_backward", "frees each gradient as it is used, and " + other.id() +
+                               " wants to see them all; leave one of the two out"};
+  }
+
+  void prepare(vernier::Run& run) override {
+    if (in_backward_) refuse_masters(run);
+    std::vector<vernier::ParameterGroup<Settings>> groups;
+    for (const auto& settings : settings_) groups.push_back({{}, settings});
+    const auto numbers = groups_.assign(run, id());
+    std::vector<std::vector<std::string>> names(groups.size());
+    frozen_.clear();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto& parameter = run.parameters[i];
+      if (numbers[i] == ParameterGroups::frozen) {
+        frozen_.insert(parameter.name);
+        continue;
+      }
+      groups[numbers[i]].parameters.push_back(parameter.master);
+      names[numbers[i]].push_back(parameter.name);
+    }
+    names_.clear();
+    for (const auto& some : names) names_.insert(names_.end(), some.begin(), some.end());
+    for (auto& group : groups) finish(group.options, run);
+    optimizer_ = std::make_unique<vernier::Fused<Settings>>(groups);
+  }
+
+  void step(vernier::Run& run) override {
+    set_rates(run);
+    if (!in_backward_) return optimizer_->step(run.skip_update, run.grad_scale);
+    optimizer_->step_in_backward(false);
+    optimizer_->step();  // of gradients that the last micro-batch did not compute
+    optimizer_->zero_grad();
+  }
+  bool divides_gradients() const override { return true; }
+  bool steps_in_backward() const override { return in_backward_; }
+
+  // Under the parameters' names, because their indices depend on the groups, which may change on resume. Learning rates
+  // are left out: the options have them.
+  vernier::State save() const override {
+    vernier::State named;
+    for (const auto& [key, tensor] : optimizer_->state_dict().tensors) {
+      if (key.starts_with("param_groups/")) continue;
+      const auto slash = key.rfind('/');
+      const bool is_shared = slash == std::string::npos;
+      named.put(is_shared ? key : names_[std::stoul(key.substr(0, slash))] + key.substr(slash), tensor);
+    }
+    return named;
+  }
+  // The state of a parameter that is frozen now is dropped. One that was frozen before starts without state.
+  void load(const vernier::State& named) override {
+    vernier::State state;
+    state.put("parameters", static_cast<std::int64_t>(names_.size()));
+    for (std::size_t i = 0; i < settings_.size(); ++i) state.put(c10::str("param_groups/", i, "/lr"), settings_[i].lr);
+    for (const auto& [key, tensor] : named.tensors) {
+      const auto slash = key.rfind('/');
+      const auto name = key.substr(0, slash);
+      if (slash == std::string::npos || frozen_.contains(name)) continue;
+      const auto found = std::ranges::find(names_, name);
+      if (found == names_.end()) {
+        throw vernier::Error("the saved state has '" + key + "', and the model has no parameter " + name);
+      }
+      state.put(std::to_string(found - names_.begin()) + key.substr(slash), tensor);
+    }
+    optimizer_->load_state_dict(state);
+  }
+
+ protected:
+  using Read = void (*)(vernier::Options& options, Settings& settings);
+
+  // defaults: of [optimizer]. read_both reads the options that groups have too, read_rest those that they have not.
+  FusedPlugin(vernier::Options& options, const Settings& defaults, Read read_both, Read read_rest = nullptr)
+      : settings_{read_all(options, defaults, read_both, read_rest)},
+        groups_(options,
+                [&](vernier::Options& group) {
+                  settings_.push_back(settings_.front());
+                  read_both(group, settings_.back());
+                }),
+        in_backward_(
+            options.get("in_backward", false, "use and free each gradient in backward: less memory, no clipping")) {}
+
+  // Called in prepare, for each group: the last changes of its options, and checks that need the run.
+  virtual void finish(Settings& settings, const vernier::Run& run) const {
+    (void)settings;
+    (void)run;
+  }
+
+  // The squares have the dtype of the weights. In float16 the squares of most gradients are 0, so only eps divides.
+  void refuse_small_eps(double eps, const vernier::Run& run) const {
+    if (eps >= 1e-5) return;
+    for (const auto& parameter : run.parameters) {
+      if (parameter.master.scalar_type() != torch::kHalf) continue;
+      throw vernier::Error(
+          c10::str(id(), ": eps = ", eps, " is too small for float16 weights (", parameter.name,
+                   "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"),
+          vernier::Error::Kind::configuration);
+    }
+  }
+
+ private:
+  static Settings read_all(vernier::Options& options, Settings settings, Read read_both, Read read_rest) {
+    read_both(options, settings);
+    if (read_rest != nullptr) read_rest(options, settings);
+    return settings;
+  }
+  void refuse_masters(const vernier::Run& run) const {
+    for (const auto& parameter : run.parameters) {
+      if (parameter.master.is_same(parameter.model)) continue;
+      throw vernier::Error(
+          c10::str(id(), ": in_backward updates the model's own weights, and the ", "precision keeps others for it (",
+                   parameter.name, "); choose one without masters, or leave in_backward out"),
+          vernier::Error::Kind::configuration);
+    }
+  }
+  void set_rates(vernier::Run& run) {
+    for (std::size_t i = 0; i < settings_.size(); ++i) {
+      optimizer_->set_lr(settings_[i].lr * run.learning_rate_factor, i);
+    }
+    run.metrics.set("learning_rate", settings_.front().lr * run.learning_rate_factor);
+  }
+
+  std::vector<Settings> settings_;  // of the parameters in no group, then of each group
+  ParameterGroups groups_;
+  bool in_backward_;
+  std::int64_t samples_ = 0;        // in this batch's micro-batches so far
+  std::vector<std::string> names_;  // in the order of the optimizer
+  std::set<std::string> frozen_;
+  std::unique_ptr<vernier::FusedOptimizer> optimizer_;
+};

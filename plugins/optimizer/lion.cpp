@@ -1,0 +1,33 @@
+// lion: steps by the sign of a mean of gradients, in one fused pass, with the rule of the authors' lion_pytorch.py.
+// Source: Chen et al., Symbolic Discovery of Optimization Algorithms, NeurIPS 2023. They advise a learning rate 3 to 10
+// times smaller than AdamW's, and a weight decay as many times larger.
+//   learning_rate = 0.0001
+//   weight_decay = 0
+//   beta1 = 0.9         share of the mean in the step
+//   beta2 = 0.99        decay of the mean
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.0001, group.weight_decay = 0   as above, for these parameters
+#include "fused_plugin.h"
+
+class LionPlugin final : public FusedPlugin<vernier::LionOptions> {
+ public:
+  explicit LionPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
+
+ private:
+  static void read_both(vernier::Options& options, vernier::LionOptions& settings) {
+    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
+    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
+                                        "share taken off a weight, times the learning rate", vernier::at_least(0));
+  }
+  static void read_rest(vernier::Options& options, vernier::LionOptions& settings) {
+    settings.beta1 =
+        options.get("beta1", settings.beta1, "share of the mean in the step", vernier::between(0, 0.9999999));
+    settings.beta2 =
+        options.get("beta2", settings.beta2, "decay of the mean of gradients", vernier::between(0, 0.9999999));
+  }
+};
+
+VERNIER_PLUGIN(LionPlugin, "lion", "1.0.0")
