@@ -27,6 +27,7 @@
 #include "checkpoint_tools.h"
 #include "core/printable.h"
 #include "dry_run.h"
+#include "find_lr.h"
 #include "low_memory.h"
 #include "output/log.h"
 #include "output/output.h"
@@ -39,8 +40,10 @@
 #include "run/prepared.h"
 #include "run/snapshot.h"
 #include "run/trainer.h"
+#include "schema.h"
 #include "shorthands.h"
 #include "text.h"
+#include "use_model.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -57,6 +60,11 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
                                                      one batch without an update, its memory, advice
   replay CAPSULE [--precision NAME] [--set …]…       runs a step that callback/flight_recorder kept again,
                                                      and traces it; beside it, with what --precision and --set change
+  evaluate RUN [--set …]…                            prints the metrics of a run's model on its validation data
+  predict RUN --input FILE --output FILE             writes what it predicts: .csv, .npy or .jsonl
+  export RUN --format FORMAT --output FILE           writes the model: torchscript, safetensors or python
+  config FILE… [--set KEY=VALUE]…                    prints the merged configuration, with the place of each value
+  config --schema                                    prints a JSON Schema of it, with which editors check and complete
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
 
@@ -65,6 +73,8 @@ options
   --resume[=PATH]        resumes from the run's newest checkpoint, or from the run or checkpoint at PATH
   --allow-inexact        resumes even if the result will differ from an uninterrupted run
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
+  --find-lr              check also trains a copy of the model for 100 steps at ever higher learning rates, plots the
+                         loss, and suggests a rate
   --quiet                train prints warnings and errors only, and no progress
   --debug                debug lines of the log too
   --help, --version
@@ -91,7 +101,7 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 
 std::atomic<int> stop_signal = 0;
 
-constexpr int diverged = 5;  // exit status; for those of an error see Error::Kind
+constexpr int diverged = 5, out_of_time = 124;  // exit statuses; for those of an error see Error::Kind
 
 constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
@@ -159,26 +169,39 @@ bool wants_to_resume(const po::variables_map& given) {
   return given.count("resume") != 0 || given.count("resume-newest") != 0;
 }
 
+// For a run that trains a few steps and leaves nothing.
+void keep_nothing(Table& config) {
+  config.erase(Monitor::role);
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
 // The same run without any low precision, to compare with.
 void put_in_float32(Table& config) {
   config.insert_or_assign(Precision::role, Value{Table{{"use", {std::string("fp32"), ""}}}, ""});
   config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
 }
 
-std::unique_ptr<Prepared> prepare(const po::variables_map& given, bool in_float32 = false) {
-  if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier train configs/quickstart.toml`");
+// What the files, --set and the shorthands say together.
+Table merged_config(const po::variables_map& given) {
+  const auto& verb = given["verb"].as<std::string>();
+  if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier " + verb + " configs/quickstart.toml`");
   const auto& files = given["argument"].as<std::vector<std::string>>();
   auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
-  const auto more = sets_of_shorthands(given, sets, load_config(files, {}).count(Scaler::role) != 0);
+  const auto more = sets_of_shorthands(given, sets, merge_config(files, {}).count(Scaler::role) != 0);
   sets.insert(sets.end(), more.begin(), more.end());
-  auto config = load_config(files, sets);
-  if (in_float32) put_in_float32(config);
+  return load_config(files, sets);
+}
+
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&) = nullptr) {
+  auto config = merged_config(given);
+  if (change != nullptr) change(config);
   const auto host = make_host(given);
   if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
   const auto resumes = [&](const RunOptions& options, const std::string& output) {
     return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
   };
-  return prepare(std::move(config), fs::path(files.front()).stem().string(), host, stop_signal, resumes);
+  const fs::path first = given["argument"].as<std::vector<std::string>>().front();
+  return prepare(std::move(config), first.stem().string(), host, stop_signal, resumes);
 }
 
 std::int64_t count_parameters(const Run& run) {
@@ -223,7 +246,7 @@ std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
   std::optional<DryRun> seen;
   std::string trouble;
   try {
-    const auto prepared = prepare(given, /*in_float32=*/true);
+    const auto prepared = prepare(given, put_in_float32);
     seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
   } catch (...) {
     trouble = caught().message;
@@ -246,6 +269,14 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
   for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
 }
 
+void find_learning_rate(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));  // all of it is logged already
+  const auto prepared = prepare(given, keep_nothing);
+  const auto test = test_rates(prepared->trainer, *prepared->wiring, prepared->run);
+  set_log_level(static_cast<int>(log_level(given)));
+  std::cout << plot(test);
+}
+
 int check(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
   auto prepared = prepare(given);
@@ -259,6 +290,7 @@ int check(const po::variables_map& given) {
   if (seen.is_low) in_float32 = dry_run_in_float32(given);
   print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
   if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
+  if (given.count("find-lr") != 0) find_learning_rate(given);
   std::cout << "ready: nothing was trained or written\n";
   return 0;
 }
@@ -302,10 +334,13 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
     std::cout << "at its end\n";
     print_table(*prepared.wiring);
   }
-  const char* end = outcome.signal != 0 ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
+  const bool is_stopped = outcome.signal != 0 || outcome.is_out_of_time;
+  const char* end = is_stopped ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
+  if (outcome.is_out_of_time) std::cout << "the time of [run] time_limit is over\n";
+  if (!outcome.finished.empty()) print_text("finished early by " + outcome.finished + '\n');
   std::cout << end << " after " << run.step << " steps, " << run.step - outcome.updates << " skipped; everything is in "
             << printable(run.output) << '\n';
-  if (outcome.signal != 0) {
+  if (is_stopped) {
     std::cout << "resume with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
     return;
   }
@@ -358,9 +393,13 @@ void warn_of_divergence(const Run& run, const Outcome& outcome) {
   }
 }
 
-// Slurm starts the job again, and resume = "auto" resumes it. A person's Ctrl-C is no preemption.
-void requeue(int signal) {
-  if (signal != SIGTERM && signal != SIGUSR1) return;
+// Not a person's Ctrl-C.
+bool is_preempted(int signal) {
+  return signal == SIGTERM || signal == SIGUSR1;
+}
+
+// Slurm starts the job again, and resume = "auto" resumes it.
+void requeue() {
   const char* job = std::getenv("SLURM_JOB_ID");
   if (job == nullptr) return log(Level::warning, "requeue", "this is no job of Slurm: there is no SLURM_JOB_ID");
   std::vector<std::string> words = {"scontrol", "requeue", job};
@@ -401,8 +440,15 @@ void summarize_end(const Outcome& outcome, const std::function<void(const Outcom
 int stop_before_the_first_step(const Prepared& prepared) {
   const int signal = stop_signal;
   std::cout << "stopped before the first step; nothing was trained or written\n";
-  if (prepared.options.requeue) requeue(signal);
+  if (prepared.options.requeue && is_preempted(signal)) requeue();
   return 128 + signal;
+}
+
+// Of a run that no error ended.
+int exit_status(const Outcome& outcome) {
+  if (outcome.signal != 0) return 128 + outcome.signal;
+  if (outcome.is_out_of_time) return out_of_time;
+  return outcome.diverged.empty() ? 0 : diverged;
 }
 
 int train(const po::variables_map& given) {
@@ -426,8 +472,11 @@ int train(const po::variables_map& given) {
   if (resumes && from.empty()) resume(*prepared, from, inexact);
   const std::string summary = run.output + "/summary.json";
   if (resumes && prepared->trainer.is_finished(run) && is_summary_of(summary, run)) {
-    std::cout << printable(run.output) << " has all its " << run.step
-              << " steps; to train on, raise run.steps or run.epochs\n";
+    const auto& finished = prepared->trainer.finished();
+    std::cout << printable(run.output)
+              << (finished.empty() ? c10::str(" has all its ", run.step, " steps")
+                                   : c10::str(" was finished after ", run.step, " steps by ", printable(finished)))
+              << "; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
   if (resumes) warn_of_swaps(*prepared);
@@ -448,9 +497,8 @@ int train(const po::variables_map& given) {
   summarize_end(outcome, summarize);
   warn_of_divergence(run, outcome);
   print_end(*prepared, outcome, given);
-  if (outcome.signal == 0) return outcome.diverged.empty() ? 0 : diverged;
-  if (prepared->options.requeue) requeue(outcome.signal);
-  return 128 + outcome.signal;
+  if (prepared->options.requeue && (is_preempted(outcome.signal) || outcome.is_out_of_time)) requeue();
+  return exit_status(outcome);
 }
 
 int replay(const po::variables_map& given) {
@@ -463,6 +511,46 @@ int replay(const po::variables_map& given) {
   auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
   if (given.count("precision") != 0) sets.push_back("precision.use=" + given["precision"].as<std::string>());
   return replay_capsule(paths.front(), sets, make_host(given), stop_signal);
+}
+
+std::string word_of(const po::variables_map& given, const std::string& option, const std::string& example) {
+  if (given.count(option) == 0) refuse("--" + option + " is missing, as in `" + example + "`");
+  return given[option].as<std::string>();
+}
+
+// evaluate, predict and export: what a trained run is used for.
+int use_run(const std::string& verb, const po::variables_map& given) {
+  const std::string example = verb == "evaluate"  ? "vernier evaluate runs/NAME"
+                              : verb == "predict" ? "vernier predict runs/NAME --input new.csv --output predictions.csv"
+                                                  : "vernier export runs/NAME --format torchscript --output model.pt";
+  if (given.count("argument") == 0) refuse("name a run or a checkpoint, as in `" + example + "`");
+  const auto& paths = given["argument"].as<std::vector<std::string>>();
+  if (paths.size() > 1) refuse(verb + " takes one run, and " + paths[1] + " is a second");
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  const auto more = sets_of_shorthands(given, sets, true);
+  sets.insert(sets.end(), more.begin(), more.end());
+  const auto host = make_host(given);
+  listen_for_signals();
+  if (verb == "evaluate") return evaluate_run(paths[0], sets, host, stop_signal);
+  const auto output = word_of(given, "output", example);
+  if (verb == "predict") {
+    return predict_with_run(paths[0], sets, host, stop_signal, word_of(given, "input", example), output);
+  }
+  return export_run(paths[0], sets, host, stop_signal, word_of(given, "format", example), output);
+}
+
+int print_config(const po::variables_map& given) {
+  if (wants_to_resume(given)) refuse("config only prints; leave --resume out");
+  if (given.count("schema") == 0) {
+    auto merged = merged_config(given);
+    if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given));
+    std::cout << to_toml_with_places(merged);
+  } else if (given.count("argument") != 0) {
+    refuse("--schema is that of every configuration; name no file");
+  } else {
+    std::cout << schema_of(make_host(given)).dump(2) << '\n';
+  }
+  return 0;
 }
 
 int plugins(const po::variables_map& given) {
@@ -489,9 +577,11 @@ po::variables_map parse(int argc, char** argv) {
   std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
   po::options_description known;
   auto add = known.add_options();
-  for (const char* name : {"verb", "resume", "precision"}) add(name, po::value<std::string>());
+  for (const char* name : {"verb", "resume", "precision", "input", "output", "format"})
+    add(name, po::value<std::string>());
   for (const char* name : {"argument", "set", "plugin-path"}) add(name, po::value<std::vector<std::string>>());
-  for (const char* name : {"resume-newest", "allow-inexact", "low-memory", "quiet", "debug", "help", "version"}) {
+  for (const char* name :
+       {"resume-newest", "allow-inexact", "low-memory", "find-lr", "schema", "quiet", "debug", "help", "version"}) {
     add(name, "");
   }
   add_shorthands(known);
@@ -524,11 +614,16 @@ int run_verb(int argc, char** argv) {
   set_log_level(static_cast<int>(log_level(given)));
   const auto& verb = given["verb"].as<std::string>();
   if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed-precision");
+  if (given.count("find-lr") != 0 && verb != "check") refuse("--find-lr is for check");
+  if (given.count("schema") != 0 && verb != "config") refuse("--schema is for config; say `vernier config --schema`");
   if (verb == "train") return train(given);
   if (verb == "check") return check(given);
+  if (verb == "config") return print_config(given);
   if (verb == "plugins") return plugins(given);
   if (verb == "replay") return replay(given);
-  const auto near = nearest(verb, {"train", "check", "replay", "plugins", "checkpoint"});
+  if (verb == "evaluate" || verb == "predict" || verb == "export") return use_run(verb, given);
+  const auto near =
+      nearest(verb, {"train", "check", "config", "evaluate", "predict", "export", "replay", "plugins", "checkpoint"});
   refuse("there is no verb \"" + shortened(verb) + "\"" +
          (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
 }

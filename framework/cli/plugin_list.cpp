@@ -31,6 +31,7 @@ void print_options(const std::string& id, const Options& options) {
 }  // namespace
 
 Options options_of(const Host& host, const std::string& id) {
+  if (id == "run") return described_run("name of the first file");
   const auto slash = id.find('/');
   if (slash == std::string::npos)
     refuse("`vernier plugins " + shortened(id) + "`: write role/name, as in scaler/dynamic, or run");
@@ -48,14 +49,6 @@ Options options_of(const Host& host, const std::string& id) {
 }
 
 void describe_plugin(const Host& host, const std::string& id) {
-  if (id == "run") {
-    Options options("run", Table{{"steps", {std::int64_t{0}, ""}}}, "");
-    try {
-      RunOptions(options, "name of the first file");
-    } catch (const Error&) {  // no length of training is given here
-    }
-    return print_options(id, options);
-  }
   print_options(id, options_of(host, id));
 }
 

@@ -103,7 +103,8 @@ std::string hint_for_flag(const std::string& flag, const po::options_description
   const auto word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
   std::vector<std::string> names;
   for (const auto& option : known.options()) names.push_back(option->long_name());
-  const std::vector<std::string> hidden = {"verb", "argument", "resume-newest", "precision"};  // the last is replay's
+  // The last two are those of replay and config.
+  const std::vector<std::string> hidden = {"verb", "argument", "resume-newest", "precision", "schema"};
   std::erase_if(names, [&](const auto& name) { return std::ranges::find(hidden, name) != hidden.end(); });
   if (const auto same = synonym(word, names); !same.empty()) return "; did you mean --" + same + "?";
   if (const auto value = synonym(word, {"fp16", "bf16", "fp8"}); !value.empty()) {

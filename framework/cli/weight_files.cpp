@@ -43,9 +43,12 @@ Tensors best_weights(const StoredCheckpoint& stored) {
 }
 
 Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored) {
-  const auto averages = kept_by("plugin/callback/ema/", stored, "average");
+  auto averages = kept_by("plugin/callback/ema/", stored, "average");
+  if (averages.empty()) averages = kept_by("plugin/callback/swa/", stored, "average");
   if (averages.empty()) {
-    refuse(path + ": has no average of the weights; a run with [[callback]] use = \"ema\" keeps one once it has begun");
+    refuse(path +
+           ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\" keeps one once it has "
+           "begun");
   }
   auto weights = best_weights(stored);
   for (const auto& [name, average] : averages) weights[name] = average;

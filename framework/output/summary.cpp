@@ -37,7 +37,8 @@ bool is_summary_of(const std::string& path, const Run& run) {
   std::ifstream file(path);
   const auto summary = OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!summary.is_object()) return false;
-  return summary.value("ended_by", OrderedJson()) == "done" && summary.value("steps", OrderedJson()) == run.step;
+  const auto end = summary.value("ended_by", OrderedJson());
+  return (end == "done" || end == "finished") && summary.value("steps", OrderedJson()) == run.step;
 }
 
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
@@ -50,10 +51,13 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   };
   OrderedJson summary;
   summary["name"] = run.name;
-  summary["ended_by"] = outcome.error              ? "error"
-                        : outcome.signal != 0      ? "signal " + std::to_string(outcome.signal)
-                        : outcome.diverged.empty() ? "done"
-                                                   : "diverged";
+  summary["ended_by"] = outcome.error               ? "error"
+                        : outcome.signal != 0       ? "signal " + std::to_string(outcome.signal)
+                        : outcome.is_out_of_time    ? "time_limit"
+                        : !outcome.diverged.empty() ? "diverged"
+                        : !outcome.finished.empty() ? "finished"
+                                                    : "done";
+  if (!outcome.finished.empty()) summary["finished_by"] = outcome.finished;
   if (outcome.error || !outcome.diverged.empty()) summary["error"] = outcome.error.value_or(outcome.diverged);
   summary["steps"] = run.step;
   summary["updates_applied"] = outcome.updates;
@@ -70,6 +74,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                                 {"best", number(outcome.best_validation_loss)}};
   summary["this_process"] = {{"steps", outcome.steps},
                              {"seconds", number(outcome.seconds)},
+                             {"data_wait_seconds", number(outcome.data_wait)},
                              {"steps_per_second", rate(outcome.steps)},
                              {"samples_per_second", rate(outcome.samples)},
                              {"tokens_per_second", rate(outcome.tokens)},

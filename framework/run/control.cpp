@@ -31,6 +31,11 @@ void TrainerControl::fail(const Plugin& asker, const std::string& why) {
   trainer_.requests_.why = why;
 }
 
+void TrainerControl::finish(const Plugin& asker, const std::string& why) {
+  trainer_.finished_ = asker.id() + ": " + why;
+  if (trainer_.in_step_) run_.validates = true;
+}
+
 std::int64_t TrainerControl::all_reduce_min(std::int64_t value) {
   return trainer_.wiring_.distributed->all_reduce_min(value);
 }
@@ -41,6 +46,16 @@ State TrainerControl::snapshot() {
 
 torch::Tensor TrainerControl::recompute() {
   return trainer_.recompute(run_);
+}
+
+torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
+  return trainer_.transaction_.put_back_after(run_, [&] {
+    {
+      const torch::NoGradGuard no_grad;
+      move();
+    }
+    return trainer_.recompute(run_);
+  });
 }
 
 void TrainerControl::want(Stage stage, const Plugin& asker) {

@@ -15,9 +15,11 @@ class TrainerControl final : public Control {
   void keep_savepoints(std::int64_t every, std::int64_t keep) override;
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
+  void finish(const Plugin& asker, const std::string& why) override;
   std::int64_t all_reduce_min(std::int64_t value) override;
   State snapshot() override;
   torch::Tensor recompute() override;
+  torch::Tensor recompute_at(const std::function<void()>& move) override;
   void want(Stage stage, const Plugin& asker) override;
   bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) override;
   bool roll_back(Stage stage) override;

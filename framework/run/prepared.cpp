@@ -69,6 +69,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
     if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
   };
   prepared->trainer.undo_failed_steps(prepared->options.undo_failed_steps);
+  prepared->trainer.limit_time(prepared->options.time_limit);
   prepared->trainer.prepare(run, prepared->options.epochs, init);
   prepared->trainer.describe([&wired, &table = prepared->run_table] { return resolved_configuration(table, wired); });
   return prepared;

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace vernier {
@@ -106,12 +107,30 @@ torch::Tensor Savepoint::copy(const torch::Tensor& live) {
   return kept.copy_(live);
 }
 
+bool Savepoint::was_written(const Unwritten& each) {
+  return each.tensor._version() != each.version || has_other_memory(each.tensor, each.memory);
+}
+
+bool Savepoint::is_unwritten() const {
+  return std::ranges::none_of(unwritten_, was_written);
+}
+
+void Savepoint::accept(const std::vector<torch::Tensor>& put_back) {
+  std::unordered_set<const void*> all;
+  for (const auto& tensor : put_back) all.insert(tensor.unsafeGetTensorImpl());
+  for (auto& [tensor, version, memory] : unwritten_) {
+    if (!all.contains(tensor.unsafeGetTensorImpl())) continue;
+    version = tensor._version();
+    memory = memory_of(tensor);
+  }
+}
+
 // A weight that has no memory between steps gets it back for this update.
 void Savepoint::restore(Run& run) {
-  for (const auto& [tensor, version, memory] : unwritten_) {
-    if (tensor._version() == version && !has_other_memory(tensor, memory)) continue;
-    throw Error(
-        c10::str("a weight or large tensor, of shape ", tensor.sizes(), ", was written or replaced before the update"));
+  for (const auto& each : unwritten_) {
+    if (!was_written(each)) continue;
+    throw Error(c10::str("a weight or large tensor, of shape ", each.tensor.sizes(),
+                         ", was written or replaced before the update"));
   }
   const torch::NoGradGuard no_grad;
   memory_.clear();  // whoever loads the copies may keep them

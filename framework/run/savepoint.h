@@ -31,7 +31,9 @@ class Savepoint {
   // Makes the run what it was. Throws Error, and changes nothing, where a tensor that was not copied has been written
   // since. Plugins may keep the tensors that they load: take() again before a second restore().
   void restore(Run& run);
-  void clear();  // all but the memory
+  bool is_unwritten() const;  // whether nothing that was not copied has been written since
+  void accept(const std::vector<torch::Tensor>& put_back);  // these were written, and are what they were
+  void clear();                                             // all but the memory
   bool is_taken() const { return scope_ != nullptr; }
 
  private:
@@ -41,6 +43,7 @@ class Savepoint {
     std::int64_t version;
     c10::Storage memory;  // which set_data() replaces, and the version stays; null where the tensor had none
   };
+  static bool was_written(const Unwritten& each);
   torch::Tensor copy(const torch::Tensor& live);
   bool leave(const torch::Tensor& live, bool is_copied);
   void take_gradients(const Run& run);

@@ -278,6 +278,23 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
   }
 }
 
+void restore_weights(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
+  auto saved = take_out(snapshot, "model/");
+  const auto live = model_tensors(*run.model);
+  refuse_another_model(saved, live);
+  const torch::NoGradGuard no_grad;
+  move_into(live, std::move(saved));
+  for (auto* plugin : plugins) {
+    const auto& id = plugin->id();
+    const auto own = snapshot.part("plugin/" + id);
+    const bool is_kept =
+        id.starts_with(std::string(Precision::role) + "/") || id.starts_with(std::string(Callback::role) + "/");
+    if (is_kept && !own.tensors.empty()) named(*plugin, " while it was loaded", [&] { plugin->load(own); });
+  }
+  run.step = snapshot.integer("run/step");
+  run.updates = snapshot.integer("run/updates");
+}
+
 std::string digest(const Tensors& tensors) {
   Checksum checksum;
   for (const auto& [name, tensor] : tensors) {

@@ -20,6 +20,9 @@ void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plug
                       const std::string& configuration = "", bool allow_inexact = false);
 // The same, for callers that have already logged the differences.
 void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins);
+// Only the model, and what precision and callbacks (an average of the weights) remember; and run.step. For a run that
+// is used and not trained: its data may be others. Refuses another model.
+void restore_weights(State snapshot, Run& run, const std::vector<Plugin*>& plugins);
 // The differences that make resuming inexact: "threads was 1 and is 2; …"; "" if there are none.
 std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
                        const std::string& configuration);

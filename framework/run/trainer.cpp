@@ -255,6 +255,15 @@ void Trainer::skip_dropped_batches(Run& run) {
 
 // An update does not go over the end of an epoch.
 Batch Trainer::next_batch(Run& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto batch = draw_batch(run);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  run.metrics.set_time("data_wait", seconds);
+  outcome_.data_wait += seconds;
+  return batch;
+}
+
+Batch Trainer::draw_batch(Run& run) {
   run.batches = gathered_ = 1;
   if (replayed_) return replayed_();
   if (!accumulation_->gathers()) {
@@ -302,6 +311,14 @@ torch::Tensor Trainer::recompute(Run& run) {
   join(run.found_inf, found_inf);
   join(run.skip_update, skip_update);
   return std::exchange(run.loss, loss);
+}
+
+void Trainer::lone_step(Run& run) {
+  in_step_ = true;
+  attributed(run, [&] { step(run); });
+  in_step_ = false;
+  run.notices.clear();
+  run.step += 1;
 }
 
 void Trainer::dry_run(Run& run) {

@@ -4,6 +4,7 @@
 #include <vernier/roles.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,13 +37,16 @@ struct Outcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
   std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
   std::int64_t samples = 0, tokens = 0;
+  double data_wait = 0;  // seconds in which steps waited for their batches
   std::int64_t micro_batches = 0;
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
   int signal = 0;                                               // that ended the run early, or 0
-  std::optional<std::string> error;                             // that ended it
-  std::string diverged;  // where none did: what is not finite at the end; "" if nothing is
+  bool is_out_of_time = false;                                  // the time limit ended the run early
+  std::string finished;              // who ended the run before its last planned step, and why; "": nobody
+  std::optional<std::string> error;  // that ended it
+  std::string diverged;              // where none did: what is not finite at the end; "" if nothing is
 };
 
 // Main thread only.
@@ -53,6 +57,10 @@ class Trainer {
 
   // Whether a step that fails before its update is undone, and the run saved; true unless it is called.
   void undo_failed_steps(bool undo) { transaction_.undo_failed_steps(undo); }
+
+  // Ends the run at the end of the first step after this time, with a checkpoint, as a signal does. 0: no limit. The
+  // time begins when the trainer is made.
+  void limit_time(std::chrono::seconds limit) { time_limit_ = limit; }
 
   // Builds model, data and states: everything but training. Sets run.steps from `epochs` where that is not 0. init:
   // changes the new model before anything is made from it. Returns early where a signal came.
@@ -65,7 +73,9 @@ class Trainer {
   void resume(Run& run, State snapshot, bool allow_inexact = false);
 
   // Whether nothing is left to do.
-  bool is_finished(const Run& run) const { return run.step >= run.steps && !validation_due_; }
+  bool is_finished(const Run& run) const { return (run.step >= run.steps || !finished_.empty()) && !validation_due_; }
+  // The plugin that ended the run before its last planned step, and why; "" where none did.
+  const std::string& finished() const { return finished_; }
 
   // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and where something throws between
   // two steps or before the update of one; on a CPU none of weights that are not finite. An exception is emitted as
@@ -79,12 +89,18 @@ class Trainer {
   enum class Until { end, gradients };
   void step(Run& run, Until until = Until::end);
 
+  // A whole step, counted, without what comes between steps, for `vernier check --find-lr`. Errors name the plugin.
+  void lone_step(Run& run);
   // A step up to its gradients, for `vernier check`.
   void dry_run(Run& run);
   // After that: what a run does for the first time after hours. Validates; has the task save and load its state, and
   // draws a batch. Warns if the task would have drawn another one without that. Errors name plugin and function.
   // Returns the validation's loss, if there is one.
   std::optional<double> rehearse(Run& run);
+
+  // Runs `body` as a validation: the model in evaluation mode, without gradients, in the run's precision, within the
+  // callbacks' validate(). It returns a loss, or an undefined tensor where there is none.
+  torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body);
 
   // The same in a prepared run for `vernier replay`: of this batch, from a snapshot that was taken when it had come.
   // begin: called when the run is as it was then.
@@ -101,6 +117,7 @@ class Trainer {
   void begin_step(Run& run);
   void skip_dropped_batches(Run& run);
   Batch next_batch(Run& run);
+  Batch draw_batch(Run& run);
   void compute_gradients(Run& run, Tries tries = Tries::smaller);
   void compute_micro_batches(Run& run);
   void compute_micro_batches_that_fit(Run& run);
@@ -120,13 +137,14 @@ class Trainer {
   void prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init);
 
   void loop(Run& run);
+  bool goes_on(const Run& run);
   void count_outcome(const Run& run);
   void complete_outcome(const Run& run);
   void conclude(Run& run);
   void end_epoch(Run& run);
   bool validate(Run& run);
   torch::Tensor evaluate(Run& run);
-  torch::Tensor validation_loss(Run& run);
+  torch::Tensor in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost);
   State snapshot(const Run& run);
   void save(Run& run);
   void load(Run& run, const State& own);
@@ -171,6 +189,10 @@ class Trainer {
     const Plugin* failing = nullptr;
     std::string why;
   } requests_;
+
+  std::string finished_;  // by Control::finish: the plugin, and why
+  std::chrono::steady_clock::time_point made_at_ = std::chrono::steady_clock::now();
+  std::chrono::seconds time_limit_{0};
 
   std::function<Batch()> replayed_;  // in the place of the task's next batch
   std::int64_t saved_step_ = -1;

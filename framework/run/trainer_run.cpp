@@ -27,6 +27,8 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
 // What a snapshot has of the trainer itself.
 void Trainer::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
+  const bool is_longer = own.has("finished") && run.steps > own.integer("finished_of");
+  finished_ = own.has("finished") && !is_longer ? own.text("finished") : "";
   if (own.has("samples_of_batch")) samples_of_batch_ = own.integer("samples_of_batch");
   rewound_from_ = own.has("rewound_from") ? own.integer("rewound_from") : -1;
   update_log_.load(own);
@@ -109,6 +111,7 @@ void Trainer::undo_failed_step(Run& run) {
     transaction_.roll_back(Stage::begin, run);
     run.notices = notices;
     requests_ = {};
+    finished_.clear();
     is_whole_ = true;
   } catch (...) {
     log(Level::warning, "trainer", "the step cannot be undone, and is not saved: " + caught().message);
@@ -134,7 +137,7 @@ void Trainer::loop(Run& run) {
     swap_what_is_asked(run);
   }
   if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
-  while (run.step < run.steps && stop_ == 0) {
+  while (goes_on(run)) {
     is_whole_ = false;
     const auto start = Clock::now();
     const bool last = run.step + 1 == run.steps;
@@ -151,9 +154,18 @@ void Trainer::loop(Run& run) {
     conclude(run);
   }
   outcome_.signal = is_finished(run) ? 0 : stop_.load();
+  outcome_.is_out_of_time = !is_finished(run) && outcome_.signal == 0;
+  outcome_.finished = run.step < run.steps ? finished_ : "";
   if (saved_step_ != run.step) save_unless_spoiled(run);
   update_log_.conclude(run);
   bus_.emit(Event::RunEnd, run);
+}
+
+// Whether another step follows. Every rank decides alike about the time.
+bool Trainer::goes_on(const Run& run) {
+  if (run.step >= run.steps || !finished_.empty() || stop_ != 0) return false;
+  if (time_limit_.count() == 0) return true;
+  return distributed_->all_reduce_min(std::chrono::steady_clock::now() - made_at_ < time_limit_) == 1;
 }
 
 void Trainer::count_outcome(const Run& run) {
@@ -175,6 +187,7 @@ void Trainer::conclude(Run& run) {
   }
   if (requests_.failing != nullptr) {
     called_ = std::exchange(requests_.failing, nullptr);
+    finished_.clear();
     throw Error(requests_.why);
   }
   if (!is_validated) return;
@@ -206,8 +219,12 @@ bool Trainer::validate(Run& run) {
   return true;
 }
 
-// The validation's loss, of the model in evaluation mode.
+// The validation's loss.
 torch::Tensor Trainer::evaluate(Run& run) {
+  return evaluate(run, [&] { return task_->validate(run); });
+}
+
+torch::Tensor Trainer::evaluate(Run& run, const std::function<torch::Tensor()>& body) {
   // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
@@ -217,7 +234,7 @@ torch::Tensor Trainer::evaluate(Run& run) {
   run.model->eval();
   torch::Tensor loss;
   try {
-    loss = validation_loss(run);
+    loss = in_callbacks(run, body);
   } catch (...) {
     restore();
     throw;
@@ -227,11 +244,10 @@ torch::Tensor Trainer::evaluate(Run& run) {
   return loss;
 }
 
-// The task's, within the validations of the callbacks.
-torch::Tensor Trainer::validation_loss(Run& run) {
+torch::Tensor Trainer::in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost) {
   const torch::NoGradGuard no_grad;
   const auto checked = [](torch::Tensor loss) { return loss.defined() ? mean_of(std::move(loss), "validate") : loss; };
-  std::function<torch::Tensor()> body = [&] { return forward([&] { return checked(task_->validate(run)); }); };
+  std::function<torch::Tensor()> body = [&] { return forward([&] { return checked(innermost()); }); };
   for (const auto& callback : wiring_.callbacks) {
     body = [this, &run, &callback, &checked, inner = std::move(body)] {
       called_ = callback.get();
@@ -296,6 +312,10 @@ State Trainer::snapshot(const Run& run) {
   if (samples_of_batch_ > 0) snapshot.put("trainer/samples_of_batch", samples_of_batch_);
   if (rewound_from_ >= 0) snapshot.put("trainer/rewound_from", rewound_from_);
   if (validation_due_) snapshot.put("trainer/validation_due", std::int64_t{1});
+  if (!finished_.empty()) {
+    snapshot.put("trainer/finished", finished_);
+    snapshot.put("trainer/finished_of", run.steps);
+  }
   return snapshot;
 }
 

@@ -1,9 +1,11 @@
 #include "transaction.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace vernier {
 
@@ -136,6 +138,24 @@ bool Transaction::roll_back(Stage stage, Run& run) {
   skip_before_ = run.skip_update;
   run.skip_update = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));
   return true;
+}
+
+torch::Tensor Transaction::put_back_after(const Run& run, const std::function<torch::Tensor()>& body) {
+  std::vector<torch::Tensor> tensors = run.model->buffers(), copies;
+  for (const auto& [name, model, master] : run.parameters) {
+    tensors.push_back(model);
+    if (!master.is_same(model)) tensors.push_back(master);
+  }
+  std::ranges::transform(tensors, std::back_inserter(copies),
+                         [](const torch::Tensor& tensor) { return tensor.detach().clone(); });
+  auto& begin = point(Stage::begin);
+  const bool was_unwritten = begin.is_unwritten();
+  const auto put_back = c10::make_scope_exit([&] {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(copies[i]);
+    if (was_unwritten) begin.accept(tensors);
+  });
+  return body();
 }
 
 // What cannot be restored ends the run, whatever the asker makes of it.

@@ -30,6 +30,8 @@ class Transaction {
   bool can_undo() const { return points_[index(Stage::begin)].is_taken(); }  // a step that fails
   // Restores the run. Stage::gradients: false where no copy could be taken.
   bool roll_back(Stage stage, Run& run);
+  // Runs body, which changes weights and buffers, and puts those back. The step can be undone as before.
+  torch::Tensor put_back_after(const Run& run, const std::function<torch::Tensor()>& body);
   // Control::rerun. body: the part of the step that follows the stage, with what the caller does around it.
   bool rerun(Stage from, Run& run, const std::function<void()>& body);
 

@@ -5,17 +5,21 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "core/data_file.h"
 #include "core/printable.h"
+#include "references.h"
 #include "toml_depth.h"
+#include "wiring.h"
 
 namespace vernier {
 
 namespace {
 
 constexpr std::size_t longest_toml = 1 << 20;  // bytes
+constexpr std::size_t deepest_include = 16;
 
 [[noreturn]] void refuse_depth(const std::string& where) {
   refuse(where + ": tables and lists are in each other deeper than " + std::to_string(deepest_toml) +
@@ -70,62 +74,101 @@ Value convert(const toml::node& node, const std::string& file, const std::string
   return value;
 }
 
-std::string use_of(const Value& value) {
-  const auto* table = std::get_if<Table>(&value.data);
-  if (table == nullptr || table->count("use") == 0) return "";
-  const auto* use = std::get_if<std::string>(&table->at("use").data);
-  return use == nullptr ? "" : *use;
+bool is_list_of_tables(const Value& value) {
+  const auto* list = std::get_if<Array>(&value.data);
+  return list != nullptr &&
+         std::ranges::all_of(*list, [](const Value& each) { return std::holds_alternative<Table>(each.data); });
 }
 
-bool is_array_of_tables(const Value& value) {
-  const auto* array = std::get_if<Array>(&value.data);
-  return array != nullptr && !array->empty() && std::all_of(array->begin(), array->end(), [](const Value& each) {
-           return std::holds_alternative<Table>(each.data);
-         });
+// Whether the entry says `remove = true`. Takes a `remove = false` out of it.
+bool is_removal(Value& entry) {
+  auto& table = std::get<Table>(entry.data);
+  const auto remove = table.find("remove");
+  if (remove == table.end()) return false;
+  if (!std::holds_alternative<bool>(remove->second.data)) {
+    refuse(remove->second.where + ": `remove` must be true or false");
+  }
+  const bool removes = std::get<bool>(remove->second.data);
+  if (!removes) table.erase(remove);
+  return removes;
+}
+
+// Removes those of this `use` from the first `written_before` entries. Returns how many of these are left.
+std::size_t remove_entries(Array& entries, std::size_t written_before, const Value& removal, const std::string& list) {
+  const auto use = use_of(removal);
+  const auto& where = std::get<Table>(removal.data).at("remove").where;
+  const auto end = entries.begin() + static_cast<std::ptrdiff_t>(written_before);
+  std::vector<std::string> names;
+  for (auto entry = entries.begin(); entry != end; ++entry) names.push_back(use_of(*entry));
+  if (use.empty() || std::ranges::find(names, use) == names.end()) {
+    const auto near = nearest(use, names);
+    refuse(where + ": there is no [[" + list + "]] use = \"" + shortened(use) + "\" to remove" +
+           (near.empty() ? "; a file before this one must have it" : "; did you mean \"" + near + "\"?"));
+  }
+  if (std::get<Table>(removal.data).size() != 2) {
+    refuse(where + ": `remove = true` stands with `use` alone; take the other options out");
+  }
+  const auto kept = std::remove_if(entries.begin(), end, [&](const Value& entry) { return use_of(entry) == use; });
+  const auto left = static_cast<std::size_t>(kept - entries.begin());
+  entries.erase(kept, end);
+  return left;
 }
 
 void merge(Value& into, Value from, int depth);
 
-void merge_entries(Array& into, Array from) {
-  const auto written_before = static_cast<std::ptrdiff_t>(into.size());
-  for (auto& entry : from) {
-    const auto end = into.begin() + written_before;
+// Callbacks or monitors. Those of one file are not matched with each other.
+void merge_entries(Value& into, Value from, const std::string& list) {
+  if (!is_list_of_tables(into)) into = {Array{}, from.where};
+  auto& entries = std::get<Array>(into.data);
+  auto written_before = entries.size();
+  for (auto& entry : std::get<Array>(from.data)) {
+    if (is_removal(entry)) {
+      written_before = remove_entries(entries, written_before, entry, list);
+      continue;
+    }
+    const auto end = entries.begin() + static_cast<std::ptrdiff_t>(written_before);
     const auto same =
-        std::find_if(into.begin(), end, [&](const Value& other) { return use_of(other) == use_of(entry); });
+        std::find_if(entries.begin(), end, [&](const Value& other) { return use_of(other) == use_of(entry); });
     if (same != end) {
       merge(*same, std::move(entry), 2);
     } else {
-      into.push_back(std::move(entry));
+      entries.push_back(std::move(entry));
     }
   }
 }
 
-// Callbacks and monitors, the lists at depth 1, are merged one by one; any other list is a value, which is replaced.
+// Callbacks and monitors, the lists at depth 0, are merged one by one; any other list is a value, which is replaced.
 void merge(Value& into, Value from, int depth) {
   auto* table = std::get_if<Table>(&into.data);
   auto* other = std::get_if<Table>(&from.data);
-  if (depth == 1 && is_array_of_tables(into) && is_array_of_tables(from)) {
-    merge_entries(std::get<Array>(into.data), std::move(std::get<Array>(from.data)));
-  } else if (table == nullptr || other == nullptr ||
-             (!use_of(from).empty() && !use_of(into).empty() && use_of(from) != use_of(into))) {
+  if (table == nullptr || other == nullptr ||
+      (!use_of(from).empty() && !use_of(into).empty() && use_of(from) != use_of(into))) {
     into = std::move(from);
-  } else {
-    for (auto& [key, value] : *other) {
-      const auto found = table->find(key);
-      if (found == table->end()) {
-        table->emplace(key, std::move(value));
-      } else {
-        merge(found->second, std::move(value), depth + 1);
-      }
+    return;
+  }
+  for (auto& [key, value] : *other) {
+    const auto found = table->find(key);
+    const auto* list = std::get_if<Array>(&value.data);
+    if (depth == 0 && list != nullptr && !list->empty() && is_list_of_tables(value)) {
+      merge_entries((*table)[key], std::move(value), key);
+    } else if (found == table->end()) {
+      table->emplace(key, std::move(value));
+    } else {
+      merge(found->second, std::move(value), depth + 1);
     }
   }
 }
 
-Value parse_file(const std::string& file) {
+// from: the place of the include, or "".
+Value parse_file(const std::string& file, const std::string& from) {
+  const auto place = from.empty() ? file : from + ": include: " + file;
   std::error_code none;
-  if (!std::filesystem::exists(file, none)) refuse(file + ": there is no such file; name the TOML file of a run");
+  if (!std::filesystem::exists(file, none)) {
+    refuse(place + ": there is no such file" + (from.empty() ? "; name the TOML file of a run" : ""));
+  }
   if (std::filesystem::is_directory(file, none)) {
-    refuse(file + ": is a folder, not a TOML file; to resume a run, add --resume=" + file + " to its own files");
+    refuse(place + ": is a folder, not a TOML file" +
+           (from.empty() ? "; to resume a run, add --resume=" + file + " to its own files" : ""));
   }
   try {
     return convert(parse(read_data_file(file, longest_toml), file), file, "");
@@ -136,18 +179,61 @@ Value parse_file(const std::string& file) {
   }
 }
 
-// The value of a --set: TOML, or else a string.
-Value parse_value(const std::string& text, const std::string& where) {
-  const auto first = text.find_first_not_of(" \t");
-  // Only these can nest. The dots of a path are none of it.
-  const bool may_nest = first != std::string::npos && (text[first] == '[' || text[first] == '{');
-  if ((may_nest || text.find('\n') != std::string::npos) && line_too_deep("value = " + text) > 0) refuse_depth(where);
-  try {
-    return convert(*toml::parse("value = " + text).get("value"), "", where);
-  } catch (const toml::parse_error&) {
-    return {text, where};
+// Takes `include` out of a file's table. Returns the files as they are written, and their places.
+std::vector<std::pair<std::string, std::string>> take_includes(Table& table) {
+  const auto node = table.extract("include");
+  if (node.empty()) return {};
+  const Value include = expanded({{"include", node.mapped()}}).at("include");
+  const auto* list = std::get_if<Array>(&include.data);
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& each : list == nullptr ? Array{include} : *list) {
+    const auto* file = std::get_if<std::string>(&each.data);
+    if (file == nullptr || file->empty()) {
+      refuse(each.where + ": `include` must be a file or a list of files, as include = [\"base.toml\"]");
+    }
+    files.emplace_back(*file, each.where);
   }
+  return files;
 }
+
+// Merges files, and before each of them those that it includes.
+class MergedFiles {
+ public:
+  // from: the place of the include, or "" for a file that the user names.
+  void add(const std::string& file, const std::string& from) {
+    std::error_code none;
+    const auto path = std::filesystem::weakly_canonical(file, none);
+    if (!from.empty() && merged_.count(path) != 0) return;
+    const auto begin = std::ranges::find(open_, path, &Open::path);
+    if (begin != open_.end()) {
+      std::string chain;
+      for (auto each = begin; each != open_.end(); ++each) chain += each->file + " -> ";
+      refuse(from + ": include: " + file + " includes itself: " + shortened(chain + file, 400));
+    }
+    if (open_.size() > deepest_include) {
+      refuse(from + ": include: " + file + ": files include each other deeper than " + std::to_string(deepest_include) +
+             " levels");
+    }
+    auto parsed = parse_file(file, from);
+    open_.push_back({path, file});
+    for (const auto& [included, where] : take_includes(std::get<Table>(parsed.data))) {
+      add((std::filesystem::path(file).parent_path() / included).string(), where);
+    }
+    open_.pop_back();
+    merged_.insert(path);
+    merge(config_, std::move(parsed), 0);
+  }
+  Value take() { return std::move(config_); }
+
+ private:
+  struct Open {
+    std::filesystem::path path;
+    std::string file;  // as it is shown
+  };
+  Value config_{Table{}, ""};
+  std::set<std::filesystem::path> merged_;
+  std::vector<Open> open_;  // each is included by the one before it
+};
 
 Value parse_set(const std::string& set) {
   const auto equals = set.find('=');
@@ -159,6 +245,7 @@ Value parse_set(const std::string& set) {
   }
   const std::string where = "--set " + shortened(key);
   if (std::ranges::count(key, '.') >= deepest_toml) refuse_depth(where);
+  if (key == "include") refuse(where + ": is for files only; name the file before --set");
   if (set.size() > longest_toml) {
     refuse(where + ": has " + std::to_string(set.size()) + " bytes; at most " + std::to_string(longest_toml) +
            " are read");
@@ -184,46 +271,7 @@ Value parse_set(const std::string& set) {
   return value;
 }
 
-toml::table to_toml_table(const Table& table);
-toml::array to_toml_array(const Array& array);
-
-// Hands the value to `add` as the type that toml++ has for it.
-template <class Add>
-void convert_back(const Value& value, const Add& add) {
-  if (const auto* table = std::get_if<Table>(&value.data)) return add(to_toml_table(*table));
-  if (const auto* array = std::get_if<Array>(&value.data)) return add(to_toml_array(*array));
-  if (const auto* boolean = std::get_if<bool>(&value.data)) return add(*boolean);
-  if (const auto* integer = std::get_if<std::int64_t>(&value.data)) return add(*integer);
-  if (const auto* real = std::get_if<double>(&value.data)) return add(*real);
-  add(std::get<std::string>(value.data));
-}
-
-toml::table to_toml_table(const Table& table) {
-  toml::table converted;
-  for (const auto& [key, value] : table) {
-    convert_back(value, [&converted, &key = key](auto node) { converted.insert_or_assign(key, std::move(node)); });
-  }
-  return converted;
-}
-
-toml::array to_toml_array(const Array& array) {
-  toml::array converted;
-  for (const auto& value : array) {
-    convert_back(value, [&converted](auto node) { converted.push_back(std::move(node)); });
-  }
-  return converted;
-}
-
-}  // namespace
-
-Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
-  Value config{Table{}, ""};
-  for (const auto& file : files) merge(config, parse_file(file), 0);
-  return with_sets(std::get<Table>(std::move(config.data)), sets);
-}
-
-Table with_sets(Table table, const std::vector<std::string>& sets) {
-  Value config{std::move(table), ""};
+Table merge_sets(Value config, const std::vector<std::string>& sets) {
   // Strategies first: their options may stand before them on the command line.
   auto in_order = sets;
   std::ranges::stable_partition(in_order, [](const std::string& set) {
@@ -234,14 +282,54 @@ Table with_sets(Table table, const std::vector<std::string>& sets) {
   return std::get<Table>(std::move(config.data));
 }
 
-Table parse_toml(const std::string& text, const std::string& where) {
-  return std::get<Table>(convert(parse(text, where), "", where).data);
+// What [run] has without being given, which references may name too.
+Table defaults_of_run(const std::string& name) {
+  const auto options = described_run(name);
+  Table run;
+  for (const auto& option : options.declared()) {
+    run[option.key] = parse_value(option.fallback, "the default of run." + option.key);
+  }
+  return escaped({{"run", {std::move(run), ""}}});
 }
 
-std::string to_toml(const Table& config) {
-  std::ostringstream text;
-  text << to_toml_table(config) << '\n';
-  return text.str();
+}  // namespace
+
+std::string use_of(const Value& value) {
+  const auto* table = std::get_if<Table>(&value.data);
+  if (table == nullptr || table->count("use") == 0) return "";
+  const auto* use = std::get_if<std::string>(&table->at("use").data);
+  return use == nullptr ? "" : *use;
+}
+
+Value parse_value(const std::string& text, const std::string& where) {
+  const auto first = text.find_first_not_of(" \t");
+  // Only these can nest. The dots of a path are none of it.
+  const bool may_nest = first != std::string::npos && (text[first] == '[' || text[first] == '{');
+  if ((may_nest || text.find('\n') != std::string::npos) && line_too_deep("value = " + text) > 0) refuse_depth(where);
+  try {
+    return convert(*toml::parse("value = " + text).get("value"), "", where);
+  } catch (const toml::parse_error&) {
+    return {text, where};
+  }
+}
+
+Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
+  MergedFiles merged;
+  for (const auto& file : files) merged.add(file, "");
+  return merge_sets(merged.take(), sets);
+}
+
+Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
+  const auto name = files.empty() ? "run" : std::filesystem::path(files.front()).stem().string();
+  return expanded(merge_config(files, sets), defaults_of_run(name));
+}
+
+Table with_sets(Table config, const std::vector<std::string>& sets) {
+  return expanded(merge_sets({escaped(std::move(config)), ""}, sets), defaults_of_run("run"));
+}
+
+Table parse_toml(const std::string& text, const std::string& where) {
+  return unescaped(std::get<Table>(convert(parse(text, where), "", where).data));
 }
 
 }  // namespace vernier

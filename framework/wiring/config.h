@@ -8,20 +8,33 @@
 
 namespace vernier {
 
-// Merges the files from left to right, then --set. Later values win. A role's table is replaced if its `use` changes,
-// since its options belong to the old plugin. [[callback]] and [[monitor]] entries are matched by `use`; new ones are
-// appended. Throws Error::Kind::configuration with file:line, also for a file over 1 MiB and for tables in each other
-// deeper than deepest_toml.
+// Merges the files from left to right, then --set. Later values win. The files that a file includes are merged before
+// it, each of them once. A role's table is replaced if its `use` changes, since its options belong to the old plugin.
+// [[callback]] and [[monitor]] entries are matched by `use`; new ones are appended, and `remove = true` removes them.
+// Throws Error::Kind::configuration with file:line, also for a file over 1 MiB and for tables in each other deeper than
+// deepest_toml.
 //   sets: "run.steps=100", 'task.data=["a", "b"]', "callback.clip_norm.max_norm=0.5"; other texts are strings
+Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
+
+// The same, with the references in its strings replaced, as expanded() does. References find [run]'s defaults too.
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
 
-// Returns the table with --set merged into it.
+// Returns the table of load_config() with --set merged into it, and the references in --set replaced.
 Table with_sets(Table config, const std::vector<std::string>& sets);
 
-// Parses a text that the runner wrote. where: the place of all its values.
+// Parses a text that to_toml() wrote. where: the place of all its values.
 Table parse_toml(const std::string& text, const std::string& where);
 
-// Returns the table as TOML that load_config() can read.
+// Returns the value that a text is in TOML, or else the text.
+Value parse_value(const std::string& text, const std::string& where);
+
+// Returns the plugin that a table names, or "" if `value` is no such table.
+std::string use_of(const Value& value);
+
+// Returns the table as TOML that load_config() and parse_toml() can read.
 std::string to_toml(const Table& config);
+
+// The same, with the place of each value in a comment behind it. For people.
+std::string to_toml_with_places(const Table& config);
 
 }  // namespace vernier

@@ -7,6 +7,7 @@
 
 #include "common_keys.h"
 #include "core/printable.h"
+#include "duration.h"
 #include "files/json.h"
 
 namespace vernier {
@@ -94,6 +95,18 @@ OrderedJson options_read(const Options& options) {
 
 }  // namespace
 
+namespace {
+
+std::chrono::seconds time_in(Options& options, const char* key, const char* meaning) {
+  const auto text = options.get(key, "", meaning);
+  if (text.empty()) return {};
+  const auto time = duration_in(text);
+  if (!time) options.refuse(key, "is \"" + shortened(text) + "\", and must be a time such as \"2h30m\" or \"90m\"");
+  return *time;
+}
+
+}  // namespace
+
 RunOptions::RunOptions(Options& options, const std::string& default_name)
     : name(options.get("name", default_name, "name of the run")),
       output(options.get("output", "runs/{name}", "folder for what the run writes; {name} is the run's")),
@@ -116,7 +129,9 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
       validate_every(
           options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
-      seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))) {
+      seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))),
+      time_limit(time_in(options, "time_limit",
+                         "ends this process after the step in work then, with a checkpoint: \"2h30m\"; \"\": never")) {
   options.refuse_unread();
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
   if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; give one");
@@ -128,6 +143,15 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
     options.refuse("name", "must be UTF-8 without control characters, for it stands in checkpoints, and is \"" +
                                shortened(name) + "\"; give one, or rename the file");
   }
+}
+
+Options described_run(const std::string& default_name) {
+  Options options("run", {}, "");
+  try {
+    RunOptions(options, default_name);
+  } catch (const Error&) {  // no length of training is given here
+  }
+  return options;
 }
 
 // `use` names the plugin, the rest are its options.

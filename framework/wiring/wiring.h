@@ -3,6 +3,7 @@
 
 #include <vernier/roles.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,9 +19,13 @@ struct RunOptions {
   bool init_strict, requeue, undo_failed_steps;
   std::int64_t steps, epochs, threads, validate_every;
   std::uint64_t seed;
+  std::chrono::seconds time_limit;  // 0: none
 
   explicit RunOptions(Options& options, const std::string& default_name);
 };
+
+// Returns the options that [run] declares, with their defaults. default_name: the run's name if it is not given.
+Options described_run(const std::string& default_name);
 
 // A plugin with the options and the table that it was made from.
 struct Made {

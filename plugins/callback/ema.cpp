@@ -16,6 +16,8 @@
 // Sources: Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
 #include <vernier/sdk.h>
 
+#include "with_weights.h"
+
 namespace {
 
 using vernier::Error;
@@ -46,7 +48,7 @@ class Ema final : public vernier::Callback {
     torch::Tensor trained;
     if (validate_ == "both" || average_->is_empty()) trained = body();
     if (validate_ == "both" && trained.defined()) run.metrics.set("trained_validation_loss", trained);
-    return average_->is_empty() || run.is_stopping() ? trained : of_average(body);
+    return average_->is_empty() || run.is_stopping() ? trained : validate_with(average_->tensors(), run, body);
   }
 
   void prepare(Run& run) override {
@@ -86,28 +88,6 @@ class Ema final : public vernier::Callback {
     all.reserve(run_->parameters.size());
     for (const auto& parameter : run_->parameters) all.push_back(parameter.best().detach());
     return all;
-  }
-
-  // The weights are overwritten, not replaced: layers stay known by their storage, and their versions show the change.
-  torch::Tensor of_average(const std::function<torch::Tensor()>& validate) {
-    std::vector<std::pair<torch::Tensor, torch::Tensor>> changed;
-    const auto put_back = [&changed] {
-      for (auto& [weight, trained] : changed) weight.copy_(trained);
-    };
-    torch::Tensor loss;
-    try {
-      for (std::size_t i = 0; i < run_->parameters.size(); ++i) {
-        const auto& weight = run_->parameters[i].model;
-        changed.emplace_back(weight, weight.clone());
-        weight.copy_(average_->tensors()[i]);
-      }
-      loss = validate();
-    } catch (...) {
-      put_back();
-      throw;
-    }
-    put_back();
-    return loss;
   }
 
   vernier::EmaOptions options_;

@@ -208,7 +208,7 @@ class Jsonl final : public vernier::Monitor {
     if (step % every_ != 0 && step != run.steps && notices.empty()) return;
     Json line = {{"step", step}};
     if (run.loss.defined()) line["loss"] = json_of(run.loss.item<double>());
-    for (const auto* metric : metrics) line[metric->name] = json_of(metric->value());
+    add(line, metrics);
     line["updates"] = run.updates;
     const bool has_scaler = run.found_inf.defined() || !run.amp.history().empty();  // now, or before a swap
     if (has_scaler) line["overflows"] = run.amp.overflows();
@@ -216,10 +216,16 @@ class Jsonl final : public vernier::Monitor {
     append(line);
   }
 
+  static void add(Json& line, const std::vector<const vernier::Metrics::Entry*>& metrics) {
+    for (const auto* metric : metrics) {
+      if (!metric->is_time) line[metric->name] = json_of(metric->value());
+    }
+  }
+
   void write_validation(const Run& run) {
     Json line = {{"step", run.step}};
     if (const auto loss = run.metrics.value("validation_loss")) line["validation_loss"] = json_of(*loss);
-    for (const auto* metric : run.metrics.set_now()) line[metric->name] = json_of(metric->value());
+    add(line, run.metrics.set_now());
     append(line);
     file_->flush();
   }

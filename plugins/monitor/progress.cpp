@@ -314,7 +314,9 @@ class Progress final : public vernier::Monitor {
     std::vector<std::string> texts;
     for (const auto* metric : run.metrics.set_now()) {
       if (std::ranges::find(not_shown, metric->name) != not_shown.end()) continue;
-      texts.push_back(metric->name + " " + number("%.4g", metric->value()));
+      if (metric->is_time && metric->value() < 1e-3) continue;
+      texts.push_back(metric->name + " " +
+                      (metric->is_time ? number("%.0f ms", 1e3 * metric->value()) : number("%.4g", metric->value())));
       if (texts.size() == most) break;
     }
     return texts;

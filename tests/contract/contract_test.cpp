@@ -1,6 +1,7 @@
 // What every plugin keeps to, whichever there are: the suite runs over all that were built.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <torch/csrc/jit/api/module.h>
 #include <unistd.h>
 #include <vernier/error.h>
 
@@ -126,6 +127,32 @@ std::string write_images(const TemporaryFolder& folder) {
   return "images='" + folder.write("images", images) + "'\nlabels='" + folder.write("labels", labels) + "'\n";
 }
 
+// 200 rows of three columns of numbers.
+std::string write_series(const TemporaryFolder& folder) {
+  std::string text = "a,b,label\n";
+  for (int i = 0; i < 200; ++i) {
+    text += std::to_string(i * 7 % 11) + "," + std::to_string(i * i % 13) + "," + std::to_string(i % 2) + "\n";
+  }
+  return folder.write("series.csv", text);
+}
+
+// A layer as Python exports it.
+std::string write_script(const TemporaryFolder& folder) {
+  torch::jit::Module layer("__torch__.Layer");
+  layer.register_parameter("weight", torch::arange(4, torch::kFloat32).reshape({2, 2}).cos().set_requires_grad(true),
+                           false);
+  layer.define("def forward(self, x):\n  return torch.matmul(x, self.weight)\n");
+  layer.save(folder / "layer.pt");
+  return folder / "layer.pt";
+}
+
+// 40 rows of numbers and a category.
+std::string write_table(const TemporaryFolder& folder) {
+  std::string text = "x,kind,y\n";
+  for (int i = 0; i < 40; ++i) text += std::to_string(i % 7) + (i % 3 == 0 ? ",a," : ",b,") + std::to_string(i) + '\n';
+  return "data='" + folder.write("table.csv", text) + "'\ntarget='y'\n";
+}
+
 // What a plugin must be given; for tasks small, so that their steps are quick.
 std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folder) {
   // What it measures, times, is not the same twice.
@@ -135,9 +162,21 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            "'linear', use = 'fp32'}]\n";
   }
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "task/sequence") {
+    return "kind = 'forecast'\ndata = '" + write_series(folder) +
+           "'\ncontext = 8\nwidth = 8\nlayers = 2\ndropout = 0.1\nbatch_size = 8\n";
+  }
+  if (id_of(plugin) == "task/script") {
+    const auto series = write_series(folder);
+    return "model = '" + write_script(folder) + "'\ninputs = ['" + series + ":a,b']\ntarget = '" + series +
+           ":label'\nbatch_size = 8\n";
+  }
+  if (id_of(plugin) == "task/tabular") return write_table(folder) + "hidden = [8]\ndropout = 0.1\n";
   if (id_of(plugin) == "accumulation/target") return "target_effective_batch_size = 16\n";
   if (id_of(plugin) == "accumulation/schedule") return "effective_batch_size = [8, 16]\nfrom = [0, 5]\n";
+  if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\n";
   if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
+  if (id_of(plugin) == "callback/swa") return "from = 4\nevery = 3\n";
   if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
   std::string text;
@@ -408,6 +447,16 @@ constexpr const char* remembering[] = {
     "[accumulation]\nuse = 'fit'\nlargest = 6\n",
     "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
     "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
+    "[callback]\nuse = 'schedule'\nkind = 'plateau'\npatience = 0\nthreshold = 0.3\n[task]\nvalidation = 0.2\n"
+    "[run]\nvalidate_every = 2\n",
+    "[callback]\nuse = 'schedule'\nphase = [{kind = 'linear', updates = 4, start_factor = 0.1, final_factor = 1.0}, "
+    "{kind = 'cosine_restarts', period = 3}]\n",
+    "[callback]\nuse = 'early_stopping'\npatience = 4\nmin_delta = 9.0\n[task]\nvalidation = 0.2\n"
+    "[run]\nvalidate_every = 3\n",
+    "[callback]\nuse = 'swa'\nfrom = 3\nevery = 2\n[task]\nvalidation = 0.2\n",
+    "[callback]\nuse = 'sam'\nadaptive = true\n[accumulation]\nuse = 'fixed'\nmicro_batches = 4\n",
+    "[callback]\nuse = 'gradient_noise'\neta = 1e-4\n",
+    "[callback]\nuse = 'unfreeze'\ngroup = [{match = ['layers.0.*'], from = 5}]\n",
     "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",
     "[callback]\nuse = 'ema'\ndecay = 0.9\nwarmup = true\nevery = 2\nstart = 3\nvalidate = 'both'\n",
     "[callback]\nuse = 'empty_cache'\nevery = 2\n",
@@ -431,7 +480,8 @@ constexpr const char* remembering[] = {
     "[optimizer]\nuse = 'adamw'\namsgrad = true\n",
     "[optimizer]\nuse = 'adamw'\nstate = 'bf16'\n[task]\nhidden = [192]\n",
     "[optimizer]\nuse = 'adamw'\nin_backward = true\n[precision]\nuse = 'bf16'\n[scaler]\nuse = 'none'\n",
-    "[optimizer]\nuse = 'adamw'\nno_decay = ['*.bias']\nweight_decay = 0.1\n",
+    "[optimizer]\nuse = 'adamw'\nweight_decay = 0.1\n[[optimizer.group]]\nmatch = '*.bias'\nweight_decay = 0\n",
+    "[optimizer]\nuse = 'lion'\n[[optimizer.group]]\nmatch = 'layers.0.*'\nfrozen = true\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\ndampening = 0.3\n",
     "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.1\n",
     "[precision]\nuse = 'fp16'\nlevel = 'O0'\n",
@@ -668,6 +718,7 @@ void check(const std::string& arguments) {
 
 TEST_CASE("every base run in configs is ready to train") {
   const TemporaryFolder folder;
+  write_table(folder);
   for (const auto& entry : fs::directory_iterator(configs)) {
     if (entry.path().extension() != ".toml") continue;
     CHECK(read_text(entry.path()).starts_with("# "));
@@ -675,6 +726,13 @@ TEST_CASE("every base run in configs is ready to train") {
     std::istringstream lines(entry.path().stem() == "images" ? write_images(folder) : "");
     for (std::string line; std::getline(lines, line);) sets += " --set \"task." + line + '"';
     if (!sets.empty()) sets += " --set task.validation_images= --set task.validation_labels=";
+    if (entry.path().stem() == "tabular") sets = " --set task.target=y --set task.data=" + (folder / "table.csv");
+    if (entry.path().stem() == "sequence") sets = " --set task.context=8 --set task.data=" + write_series(folder);
+    if (entry.path().stem() == "script") {
+      const auto series = write_series(folder);
+      sets = " --set task.model=" + write_script(folder) + " --set 'task.inputs=[\"" + series +
+             ":a,b\"]' --set task.target=" + series + ":label";
+    }
     if (entry.path().stem() == "byte_lm") sets = " --set task.validation_batches=1 --set task.batch_size=4";
     check(entry.path().string() + sets);
   }

@@ -74,6 +74,20 @@ std::string program_run(std::size_t number, int steps) {
   return toml;
 }
 
+// Starts or resumes the run so many times, and kills it each time at a random moment.
+template <class Random>
+void kill_while_it_trains(const Started& killed, int times, Random& random) {
+  for (int kill = 0; kill < times; ++kill) {
+    Program program = killed.go_on();
+    const auto before = fs::exists(killed.out() / "losses.jsonl") ? killed.losses() : "";
+    // It trains.
+    program.wait_until([&] { return fs::exists(killed.out() / "losses.jsonl") && killed.losses() != before; });
+    ::usleep(random() % 300'000);
+    program.send(SIGKILL);
+    program.wait();
+  }
+}
+
 }  // namespace
 
 TEST_CASE("crash: vernier train, killed at random times and resumed each time, ends as if it never was") {
@@ -87,20 +101,48 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
     REQUIRE(whole.weights() != "");
     REQUIRE(whole.digest() != "");
     const Started killed(toml);
-    for (int kill = 0; kill < 5; ++kill) {
-      Program program = killed.go_on();
-      const auto before = fs::exists(killed.out() / "losses.jsonl") ? killed.losses() : "";
-      // It trains.
-      program.wait_until([&] { return fs::exists(killed.out() / "losses.jsonl") && killed.losses() != before; });
-      ::usleep(random() % 300'000);
-      program.send(SIGKILL);
-      program.wait();
-    }
+    kill_while_it_trains(killed, 5, random);
     killed.finish();
     CHECK((killed.weights() == whole.weights()));
     CHECK(killed.digest() == whole.digest());
     CHECK(killed.losses() == whole.losses());
   }
+}
+
+TEST_CASE("crash: data that threads prepare ahead go on exactly after kill -9, several times in an epoch") {
+  const std::string toml = R"(
+[run]
+steps = 400
+output = "out"
+[task]
+use = "tabular"
+data = "flats.csv"
+target = "rent"
+workers = 2
+prefetch = 3
+[optimizer]
+use = "adamw"
+[checkpoint]
+use = "rolling"
+every = 7
+[[monitor]]
+use = "jsonl"
+)";
+  const auto started = [&](const std::string& text) {
+    auto run = std::make_unique<Started>(text);
+    const auto command =
+        "sh '" VERNIER_SOURCE_DIR "/examples/data/flats.sh' 1000 > '" + (run->folder / "flats.csv") + "'";
+    REQUIRE(std::system(command.c_str()) == 0);
+    return run;
+  };
+  auto random = random_numbers(3);
+  const auto whole = started(toml), killed = started(toml);  // an epoch has 29 steps
+  whole->finish();
+  kill_while_it_trains(*killed, 4, random);
+  killed->finish();
+  REQUIRE(whole->digest() != "");
+  CHECK(killed->digest() == whole->digest());
+  CHECK(killed->losses() == whole->losses());
 }
 
 TEST_CASE("crash: vernier train without room for one of its files") {

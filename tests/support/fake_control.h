@@ -26,14 +26,17 @@ class FakeControl : public vernier::Control {
     rewinds.push_back({back, drop, also});
   }
   void fail(const vernier::Plugin&, const std::string& why) override { failure = why; }
+  void finish(const vernier::Plugin&, const std::string& why) override { finished = why; }
   std::int64_t all_reduce_min(std::int64_t value) override { return value; }
   vernier::State snapshot() override { return {}; }
   torch::Tensor recompute() override { return {}; }
+  torch::Tensor recompute_at(const std::function<void()>&) override { return {}; }
   void want(vernier::Stage stage, const vernier::Plugin&) override { wanted.push_back(stage); }
   bool rerun(vernier::Stage, const std::function<void()>&, const std::function<void()>&) override { return true; }
   bool roll_back(vernier::Stage) override { return false; }
 
   std::string failure;                // the text of the last fail(); empty: none
+  std::string finished;               // the same of finish()
   std::vector<vernier::Table> swaps;  // of swap()
   std::vector<vernier::Table> tried;  // of try_swap()
   std::vector<vernier::Stage> wanted;

@@ -209,8 +209,12 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
   CHECK(call({"export", run.at(1), run.folder / "half.safetensors", "--dtype=float16"}).status == 0);
   CHECK(refusal({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}) ==
         configuration(run.at(1) +
-                      ": has no average of the weights; a run with [[callback]] use = \"ema\" keeps one once "
-                      "it has begun"));
+                      ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\" keeps one "
+                      "once it has begun"));
+  run.save(2, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}}, {{"plugin/callback/swa/average/w", 4 * master}});
+  CHECK(call({"export", run.at(2), run.folder / "swa.safetensors", "--weights=average"}).status == 0);
+  check_equal(vernier::load_safetensors(run.folder / "swa.safetensors"),
+              {{"w", 4 * master}, {"seen", torch::ones({1}, torch::kInt64)}});
   run.save(3, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}},
            {{"plugin/precision/bf16/master/w", master},
             {"plugin/callback/ema/updates", torch::scalar_tensor(3, torch::kInt64)},

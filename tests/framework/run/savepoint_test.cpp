@@ -239,6 +239,7 @@ class Rerunner final : public vernier::Callback {
     const StepState step = run;
     const Counters counters = run;
     begun_["batch"] = text_of(run.batch);
+    begun_["metrics"] += "data_wait=" + text_of(run.metrics.value("data_wait").value()) + ' ';  // comes with the batch
     const auto spoilt = spoil_all(run, 1);
     const auto begin = [&] {
       check_same(fields_of(run), begun_);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include "table_text.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 #include "wiring/toml_depth.h"
@@ -11,32 +12,8 @@ namespace config_test {
 
 using vernier::Array;
 using vernier::Table;
-using vernier::Value;
 
 namespace {
-
-// A table in one line: {a=1 b={c="d"}}.
-std::string show(const Table& table);
-std::string show(const Value& value) {
-  struct Show {
-    std::string operator()(bool b) const { return b ? "true" : "false"; }
-    std::string operator()(std::int64_t i) const { return std::to_string(i); }
-    std::string operator()(double d) const { return std::to_string(d); }
-    std::string operator()(const std::string& s) const { return '"' + s + '"'; }
-    std::string operator()(const Table& t) const { return show(t); }
-    std::string operator()(const Array& a) const {
-      std::string text = "[";
-      for (const auto& each : a) text += (text.size() > 1 ? " " : "") + show(each);
-      return text + "]";
-    }
-  };
-  return std::visit(Show(), value.data);
-}
-std::string show(const Table& table) {
-  std::string text = "{";
-  for (const auto& [key, value] : table) text += (text.size() > 1 ? " " : "") + key + "=" + show(value);
-  return text + "}";
-}
 
 struct Files {
   TemporaryFolder folder;

@@ -114,7 +114,9 @@ TEST_CASE("schedule: what contradicts itself is refused") {
     });
   };
   CHECK(constant_with("decay_steps", {std::int64_t{9}, "test.toml:3"}) ==
-        configuration("test.toml:3: callback/schedule: `decay_steps` is for kind = \"linear\" or \"cosine\""));
+        configuration(
+            "test.toml:3: callback/schedule: `decay_steps` is for kind = \"linear\", \"cosine\", \"polynomial\", "
+            "\"warmup_stable_decay\" or \"one_cycle\""));
   CHECK(says(constant_with("final_factor", {0.5, "test.toml:3"}).text, "`final_factor` is for kind ="));
 }
 

@@ -1,0 +1,190 @@
+#include "predictions.h"
+
+#include <ATen/ops/cat.h>
+#include <vernier/error.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "files/json.h"
+
+namespace vernier {
+
+namespace {
+
+using Columns = std::vector<SupervisedTask::Column>;
+
+// The numbers of a column on the CPU: float64 [rows, numbers in a row].
+torch::Tensor matrix(const SupervisedTask::Column& column) {
+  const auto numbers = column.numbers.to(torch::kCPU, torch::kFloat64);
+  return numbers.reshape({numbers.size(0), -1}).contiguous();
+}
+
+const std::string& label_of(const SupervisedTask::Column& column, double number) {
+  const auto place = static_cast<std::size_t>(number);
+  if (number >= 0 && place < column.labels.size()) return column.labels[place];
+  throw Error(c10::str("the task predicts ", number, " in column ", column.name, ", which has ", column.labels.size(),
+                       " labels"));
+}
+
+class File : public Predictions {
+ public:
+  explicit File(const std::string& path) : path_(path), file_(path, std::ios::binary) {
+    if (!file_) refuse(path_ + ": cannot be written: " + std::strerror(errno));
+  }
+  void finish() override {
+    file_.close();
+    require_written();
+  }
+
+ protected:
+  void write(const std::string& text) {
+    file_.write(text.data(), static_cast<std::streamsize>(text.size()));
+    require_written();
+  }
+  std::ofstream& file() { return file_; }
+  void require_written() const {
+    if (!file_) throw Error(path_ + ": cannot be written: " + std::strerror(errno));
+  }
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+// The shortest text that reads back as the same number. float32 has fewer digits than float64.
+std::string text_of(double number, bool is_float64) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
+  char text[64];
+  const auto end = is_float64 ? std::to_chars(text, text + sizeof text, number).ptr
+                              : std::to_chars(text, text + sizeof text, static_cast<float>(number)).ptr;
+  return {text, end};
+}
+
+class Csv final : public File {
+ public:
+  using File::File;
+  void add(const Columns& columns) override {
+    std::vector<torch::Tensor> all;
+    for (const auto& column : columns) all.push_back(matrix(column));
+    std::string text;
+    if (!std::exchange(has_header_, true)) text = header(columns, all);
+    for (std::int64_t row = 0; row < all.at(0).size(0); ++row) {
+      for (std::size_t i = 0; i < columns.size(); ++i) {
+        const auto* numbers = all[i].const_data_ptr<double>() + row * all[i].size(1);
+        for (std::int64_t k = 0; k < all[i].size(1); ++k) {
+          if (i + static_cast<std::size_t>(k) > 0) text += ',';
+          text += columns[i].labels.empty() ? text_of(numbers[k], columns[i].numbers.scalar_type() == torch::kFloat64 ||
+                                                                      !columns[i].numbers.is_floating_point())
+                                            : quoted(label_of(columns[i], numbers[k]));
+        }
+      }
+      text += '\n';
+    }
+    write(text);
+  }
+
+ private:
+  static std::string header(const Columns& columns, const std::vector<torch::Tensor>& all) {
+    std::string text;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      for (std::int64_t k = 0; k < all[i].size(1); ++k) {
+        if (!text.empty()) text += ',';
+        text += quoted(columns[i].name + (all[i].size(1) > 1 ? "_" + std::to_string(k) : ""));
+      }
+    }
+    return text + '\n';
+  }
+  // RFC 4180.
+  static std::string quoted(const std::string& word) {
+    if (word.find_first_of(",\"\r\n") == std::string::npos) return word;
+    std::string text = "\"";
+    for (const char c : word) text += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return text + '"';
+  }
+
+  bool has_header_ = false;
+};
+
+class JsonLines final : public File {
+ public:
+  using File::File;
+  void add(const Columns& columns) override {
+    std::vector<torch::Tensor> all;
+    for (const auto& column : columns) all.push_back(matrix(column));
+    for (std::int64_t row = 0; row < all.at(0).size(0); ++row) {
+      OrderedJson line = OrderedJson::object();
+      for (std::size_t i = 0; i < columns.size(); ++i) line[columns[i].name] = value_of(columns[i], all[i], row);
+      write(line.dump() + '\n');
+    }
+  }
+
+ private:
+  static OrderedJson value_of(const SupervisedTask::Column& column, const torch::Tensor& matrix, std::int64_t row) {
+    const auto number = [&](double each) -> OrderedJson {
+      if (!column.labels.empty()) return label_of(column, each);
+      if (!column.numbers.is_floating_point()) return static_cast<std::int64_t>(each);
+      return each;  // NaN becomes null, which JSON has in its place
+    };
+    const auto* first = matrix.const_data_ptr<double>() + row * matrix.size(1);
+    if (column.numbers.dim() == 1) return number(*first);
+    OrderedJson list = OrderedJson::array();
+    for (std::int64_t k = 0; k < matrix.size(1); ++k) list.push_back(number(first[k]));
+    return list;
+  }
+};
+
+// Version 1.0 of numpy.lib.format. The number of rows is known at the end, so the header has room for it.
+class Npy final : public File {
+ public:
+  using File::File;
+  void add(const Columns& columns) override {
+    std::vector<torch::Tensor> all;
+    for (const auto& column : columns) all.push_back(matrix(column));
+    const auto rows = at::cat(all, 1).contiguous();
+    if (rows_ == 0) {
+      numbers_ = rows.size(1);
+      write(header());
+    }
+    rows_ += rows.size(0);
+    write({static_cast<const char*>(rows.const_data_ptr()), rows.nbytes()});
+  }
+  void finish() override {
+    file().seekp(0);
+    write(header());
+    File::finish();
+  }
+
+ private:
+  std::string header() const {
+    std::string text = c10::str("{'descr': '<f8', 'fortran_order': False, 'shape': (", rows_, ", ", numbers_, "), }");
+    constexpr std::size_t whole = 128, magic = 10;
+    text.resize(whole - magic - 1, ' ');
+    text += '\n';
+    return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(whole - magic) + '\0' + text;
+  }
+
+  std::int64_t rows_ = 0, numbers_ = 0;
+};
+
+}  // namespace
+
+void refuse_unknown_format(const std::string& path) {
+  const auto ending = std::filesystem::path(path).extension();
+  if (ending != ".csv" && ending != ".npy" && ending != ".jsonl") {
+    refuse(path + ": the ending says the format, and must be .csv, .npy or .jsonl");
+  }
+}
+
+std::unique_ptr<Predictions> write_predictions(const std::string& file, const std::string& name) {
+  const auto ending = std::filesystem::path(name).extension();
+  if (ending == ".csv") return std::make_unique<Csv>(file);
+  if (ending == ".npy") return std::make_unique<Npy>(file);
+  return std::make_unique<JsonLines>(file);
+}
+
+}  // namespace vernier

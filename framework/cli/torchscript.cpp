@@ -1,0 +1,86 @@
+#include "torchscript.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+namespace vernier {
+
+namespace {
+
+// The same tree of names, which shares the tensors. Each module gets a class of its own.
+torch::jit::Module scripted(const torch::nn::Module& module, const std::string& name,
+                            const std::shared_ptr<torch::jit::CompilationUnit>& unit) {
+  torch::jit::Module copy(c10::QualifiedName(name), unit, /*shouldMangle=*/true);
+  for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
+    copy.register_parameter(entry.key(), entry.value(), /*is_buffer=*/false);
+  }
+  for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
+    copy.register_parameter(entry.key(), entry.value(), /*is_buffer=*/true);
+  }
+  for (const auto& child : module.named_children()) {
+    copy.register_module(child.key(), scripted(*child.value(), name + "_" + child.key(), unit));
+  }
+  return copy;
+}
+
+class WithoutAutocast {
+ public:
+  explicit WithoutAutocast(torch::Device device)
+      : device_(device.type()), before_(at::autocast::is_autocast_enabled(device_)) {
+    at::autocast::set_autocast_enabled(device_, false);
+  }
+  ~WithoutAutocast() { at::autocast::set_autocast_enabled(device_, before_); }
+  WithoutAutocast(const WithoutAutocast&) = delete;
+  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
+
+ private:
+  c10::DeviceType device_;
+  bool before_;
+};
+
+torch::jit::Stack inputs_of(const Batch& batch) {
+  return {batch.tensors.begin(), batch.tensors.end()};
+}
+
+}  // namespace
+
+void save_torchscript(const std::string& file, torch::nn::Module& model, SupervisedTask& task, torch::Device device) {
+  if (task.save_torchscript(file)) return;
+  const WithoutAutocast without(device);
+  const auto forward = [&](torch::jit::Stack inputs) {
+    Batch batch;
+    for (auto& input : inputs) batch.tensors.push_back(input.toTensor());
+    batch.samples = batch.tensors.at(0).size(0);
+    return task.forward(batch);
+  };
+  auto script = scripted(model, "__torch__.Model", std::make_shared<torch::jit::CompilationUnit>());
+  const auto traced = torch::jit::tracer::trace(
+      inputs_of(task.example(2).to(device)),
+      [&](torch::jit::Stack inputs) { return torch::jit::Stack{forward(std::move(inputs))}; },
+      [](const torch::Tensor&) { return ""; }, /*strict=*/true, /*force_outplace=*/false, &script);
+  const c10::QualifiedName name(*script.type()->name(), "forward");
+  script.type()->addMethod(script._ivalue()->compilation_unit()->create_function(name, traced.first->graph));
+  script.eval();
+  script.save(file);
+
+  const auto batch = task.example(3).to(device);
+  const auto expected = forward(inputs_of(batch));
+  torch::Tensor output;
+  try {
+    output = torch::jit::load(file, device).forward(inputs_of(batch)).toTensor();
+  } catch (const std::exception&) {  // that it fails is the answer
+  }
+  if (output.defined() && output.sizes() == expected.sizes() && output.allclose(expected, 1e-4, 1e-5)) return;
+  throw Error(
+      task.id() +
+          " cannot be exported to TorchScript: its model computes something else on a batch of 3 samples "
+          "than on the traced one of 2. Tracing keeps sizes as numbers: write flatten(1) for view({x.size(0), -1})",
+      Error::Kind::configuration);
+}
+
+}  // namespace vernier

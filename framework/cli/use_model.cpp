@@ -1,0 +1,166 @@
+#include "use_model.h"
+
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/safetensors.h>
+#include <vernier/supervised_task.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "core/printable.h"
+#include "output/log.h"
+#include "predictions.h"
+#include "run/prepared.h"
+#include "run/snapshot.h"
+#include "text.h"
+#include "torchscript.h"
+#include "wiring/config.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The configuration of the run at a path, or of the run whose checkpoint is there.
+std::string configuration_at(const fs::path& path) {
+  std::error_code none;
+  if (!fs::exists(path, none)) refuse(path.string() + ": there is no such run or checkpoint");
+  const auto folder = fs::absolute(path).lexically_normal();
+  for (const auto& candidate : {folder, folder.parent_path(), folder.parent_path().parent_path()}) {
+    if (fs::exists(candidate / "config.toml", none)) return (candidate / "config.toml").string();
+  }
+  refuse(path.string() + ": is no run and no checkpoint in one: there is no config.toml");
+}
+
+// The run with the weights of its newest checkpoint, or of the one at `path`. Data and model are made anew.
+std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                                   const std::atomic<int>& stop) {
+  set_log_level(static_cast<int>(Level::warning));
+  auto config = load_config({configuration_at(path)}, sets);
+  config.erase(Monitor::role);
+  auto prepared = prepare(std::move(config), "run", host, stop, [](const auto&, const auto&) { return true; });
+  auto snapshot = prepared->wiring->checkpoint->read(prepared->run, path);
+  if (!snapshot) refuse(path + ": there is no checkpoint in this run");
+  try {
+    restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
+  } catch (...) {
+    rethrow_naming(path, "", Error::Kind::configuration);
+  }
+  return prepared;
+}
+
+SupervisedTask& supervised(const Prepared& prepared, const char* verb) {
+  auto* task = dynamic_cast<SupervisedTask*>(prepared.wiring->task.get());
+  if (task != nullptr) return *task;
+  refuse(std::string(verb) + " is for tasks that are built on SupervisedTask, and " + prepared.wiring->task->id() +
+         " is not; see docs/train-your-own.md");
+}
+
+// Writes a file completely or not at all.
+void write_whole(const std::string& path, const std::function<void(const std::string& part)>& write) {
+  const std::string part = path + ".part";
+  try {
+    write(part);
+    fs::rename(part, path);
+  } catch (...) {
+    std::error_code none;
+    fs::remove_all(part, none);
+    const auto [text, kind] = caught();
+    throw Error(text.find(path) == std::string::npos ? path + ": " + text : text, kind);
+  }
+}
+
+int stopped(const std::atomic<int>& stop) {
+  std::cout << "stopped; nothing was written\n";
+  return 128 + stop;
+}
+
+}  // namespace
+
+int evaluate_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                 const std::atomic<int>& stop) {
+  const auto prepared = load_run(path, sets, host, stop);
+  Run& run = prepared->run;
+  run.metrics.clear();
+  const auto loss = prepared->trainer.evaluate(run, [&] { return prepared->wiring->task->validate(run); });
+  if (stop != 0) return stopped(stop);
+  if (!loss.defined()) refuse(path + ": " + prepared->wiring->task->id() + " has no data to validate on");
+  run.metrics.set("validation_loss", loss);
+  std::cout << printable(path) << " after step " << run.step << '\n';
+  for (const auto* metric : run.metrics.set_now()) {
+    std::cout << "  " << printable(metric->name) << ' '
+              << std::string(std::max<std::size_t>(24, metric->name.size()) - metric->name.size(), ' ')
+              << print_number("%.6g", metric->value()) << '\n';
+  }
+  return 0;
+}
+
+int predict_with_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                     const std::atomic<int>& stop, const std::string& input, const std::string& output) {
+  refuse_unknown_format(output);
+  const auto prepared = load_run(path, sets, host, stop);
+  auto& task = supervised(*prepared, "predict");
+  const auto dataset = task.read_inputs(input);
+  if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
+  write_whole(output, [&](const std::string& part) {
+    auto predictions = write_predictions(part, output);
+    prepared->trainer.evaluate(prepared->run, [&] {
+      auto loader = task.loader_of(dataset);
+      for (auto left = loader.batches_per_epoch(); left > 0; --left) {
+        if (stop != 0) throw Error("stopped; nothing was written", Error::Kind::training);
+        predictions->add(task.predict(loader.next().to(prepared->run.device)));
+      }
+      return torch::Tensor();
+    });
+    predictions->finish();
+  });
+  std::cout << printable(output) << ": " << dataset->size() << " rows\n";
+  return 0;
+}
+
+int export_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+               const std::atomic<int>& stop, const std::string& format, const std::string& output) {
+  const auto prepared = load_run(path, sets, host, stop);
+  Run& run = prepared->run;
+  const auto weights = [&](const std::string& file) {
+    save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});
+  };
+  // Within an evaluation: a callback that has averages puts them into the model there.
+  const auto in_evaluation = [&](const std::function<void()>& body) {
+    prepared->trainer.evaluate(run, [&] {
+      body();
+      return torch::Tensor();
+    });
+  };
+  std::error_code none;
+  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
+  if (format == "safetensors") {
+    write_whole(output, [&](const std::string& part) { in_evaluation([&] { weights(part); }); });
+  } else if (format == "torchscript") {
+    auto& task = supervised(*prepared, "export to TorchScript");
+    write_whole(output, [&](const std::string& part) {
+      in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
+    });
+  } else if (format == "python") {
+    auto& task = supervised(*prepared, "export to Python");
+    const auto source = task.python_model();
+    if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
+    write_whole(output, [&](const std::string& part) {
+      fs::create_directories(part);
+      std::ofstream file(part + "/model.py");
+      if (!(file << source).flush()) throw Error("model.py cannot be written");
+      in_evaluation([&] { weights(part + "/model.safetensors"); });
+    });
+  } else {
+    const auto near = nearest(format, {"torchscript", "safetensors", "python"});
+    refuse("--format is " + shortened(format) + ", and must be torchscript, safetensors or python" +
+           (near.empty() ? "" : "; did you mean " + near + "?"));
+  }
+  std::cout << printable(output) << ": the model after step " << run.step << '\n';
+  return 0;
+}
+
+}  // namespace vernier

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+#include "config.h"
+#include "core/printable.h"
+#include "files/json.h"
+#include "references.h"
+
+namespace vernier {
+
+namespace {
+
+// toml++ 3.3 cannot write every text so that it reads back: not a tab in a key, nor a line break in a literal string.
+// TOML's quotes are those of JSON, but for the character DEL.
+std::string toml_string(const std::string& text) {
+  const auto json = Json(text).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  std::string written;
+  for (const char c : json) written += c == '\x7F' ? "\\u007F" : std::string(1, c);
+  return written;
+}
+
+std::string toml_key(const std::string& key) {
+  const bool is_bare = !key.empty() && std::ranges::all_of(key, [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  return is_bare ? key : toml_string(key);
+}
+
+// The shortest that reads back the same: 0.1, not 0.10000000000000001.
+std::string toml_number(double value) {
+  if (std::isnan(value)) return "nan";
+  char digits[32];
+  const std::string text = {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+  return text.find_first_of(".einf") == std::string::npos ? text + ".0" : text;
+}
+
+// The value in one line.
+std::string toml_text(const Value& value) {
+  std::string text;
+  if (const auto* table = std::get_if<Table>(&value.data)) {
+    for (const auto& [key, child] : *table) {
+      text += (text.empty() ? "" : ", ") + toml_key(key) + " = " + toml_text(child);
+    }
+    return "{" + text + "}";
+  }
+  if (const auto* list = std::get_if<Array>(&value.data)) {
+    for (const auto& child : *list) text += (text.empty() ? "" : ", ") + toml_text(child);
+    return "[" + text + "]";
+  }
+  if (const auto* flag = std::get_if<bool>(&value.data)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<std::int64_t>(&value.data)) return std::to_string(*integer);
+  if (const auto* real = std::get_if<double>(&value.data)) return toml_number(*real);
+  return toml_string(std::get<std::string>(value.data));
+}
+
+// Lists of tables have headers of their own.
+bool has_headers(const Value& value) {
+  const auto* list = std::get_if<Array>(&value.data);
+  return list != nullptr && !list->empty() &&
+         std::ranges::all_of(*list, [](const Value& each) { return std::holds_alternative<Table>(each.data); });
+}
+
+// before: the path of the table with a dot behind it, or "".
+void write_toml(std::ostream& out, const Table& table, const std::string& before, bool with_places) {
+  for (const auto& [key, value] : table) {
+    if (std::holds_alternative<Table>(value.data) || has_headers(value)) continue;
+    out << toml_key(key) << " = " << toml_text(value);
+    if (with_places && !value.where.empty()) out << "  # " << printable(value.where);
+    out << '\n';
+  }
+  for (const auto& [key, value] : table) {
+    const auto path = before + toml_key(key);
+    if (const auto* inner = std::get_if<Table>(&value.data)) {
+      out << "\n[" << path << "]\n";
+      write_toml(out, *inner, path + ".", with_places);
+    } else if (has_headers(value)) {
+      for (const auto& entry : std::get<Array>(value.data)) {
+        out << "\n[[" << path << "]]\n";
+        write_toml(out, std::get<Table>(entry.data), path + ".", with_places);
+      }
+    }
+  }
+}
+
+std::string toml_of(const Table& config, bool with_places) {
+  std::ostringstream text;
+  write_toml(text, escaped(config), "", with_places);
+  const auto written = text.str();
+  return written.starts_with('\n') ? written.substr(1) : written;
+}
+
+}  // namespace
+
+std::string to_toml(const Table& config) {
+  return toml_of(config, false);
+}
+
+std::string to_toml_with_places(const Table& config) {
+  return toml_of(config, true);
+}
+
+}  // namespace vernier

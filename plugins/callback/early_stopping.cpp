@@ -1,0 +1,113 @@
+// early_stopping: ends the run when a validation's metric has not improved for a while, and puts the best weights back
+// into the model. Weights and buffers of the best validation are kept in memory and in each checkpoint.
+//   metric = "validation_loss"   any metric of the task's validation
+//   mode = "min"                 min | max: what is better
+//   patience = 10                validations in a row without improvement, after which the run ends
+//   min_delta = 0.0              least improvement that counts
+//   restore_best = true          the run ends with the best weights, also at its last planned step
+// The last checkpoint then has the best weights, and the optimizer's state of the last step. A run that a signal or the
+// time limit ends goes on with its own weights. With callback/ema the metric may be the average's; what is kept are the
+// trained weights. Without a validation nothing happens: set [run] validate_every.
+// Source: Prechelt, Early Stopping - But When?, 1998; the options are those of Keras and Lightning.
+#include <torch/nn/module.h>
+#include <vernier/sdk.h>
+
+#include <cmath>
+
+#include "metric.h"
+
+namespace {
+
+using vernier::Run;
+
+class EarlyStopping final : public vernier::Callback {
+ public:
+  explicit EarlyStopping(vernier::Options& options)
+      : metric_(options.get("metric", "validation_loss", "metric of the validations")),
+        is_max_(options.choose("mode", "min", {"min", "max"}, "whether lower or higher is better") == "max"),
+        patience_(options.get("patience", 10, "validations in a row without improvement, after which the run ends",
+                              vernier::at_least(1))),
+        min_delta_(options.get("min_delta", 0.0, "least improvement that counts", vernier::at_least(0))),
+        restores_(options.get("restore_best", true, "the run ends with the best weights")) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(vernier::Event::Validated, [this](Run& run) { look(run); });
+  }
+  void prepare(Run& run) override { run_ = &run; }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("bad", bad_);
+    if (best_step_ == 0) return state;
+    state.put("best", best_);
+    state.put("best_step", best_step_);
+    for (const auto& [name, tensor] : kept_) state.put("kept/" + name, tensor);
+    return state;
+  }
+
+  void load(const vernier::State& state) override {
+    bad_ = state.integer("bad");
+    best_step_ = state.has("best_step") ? state.integer("best_step") : 0;
+    best_ = best_step_ != 0 ? state.real("best") : 0;
+    kept_.clear();
+    for (const auto& [name, tensor] : state.part("kept").tensors) kept_[name] = tensor.to(run_->device).clone();
+  }
+
+ private:
+  void look(Run& run) {
+    const double value = measured(run, metric_);
+    if (is_better(value)) {
+      best_ = value;
+      best_step_ = run.step;
+      bad_ = 0;
+      if (restores_) keep(run);
+    } else {
+      bad_ += 1;
+    }
+    const bool ends = bad_ >= patience_;
+    if (ends) {
+      const auto since = best_step_ == 0 ? c10::str("was never a number in ", bad_, " validations")
+                                         : c10::str("has not improved on ", best_, " of step ", best_step_, " in ",
+                                                    bad_, bad_ == 1 ? " validation" : " validations");
+      bad_ = 0;  // a run that is trained on has its patience again
+      run.control->finish(*this, metric_ + " " + since);
+    }
+    if ((ends || run.step == run.steps) && !kept_.empty() && best_step_ != run.step) restore(run);
+  }
+
+  bool is_better(double value) const {
+    if (best_step_ == 0) return !std::isnan(value);
+    return is_max_ ? value > best_ + min_delta_ : value < best_ - min_delta_;
+  }
+
+  void keep(const Run& run) {
+    kept_.clear();
+    for (const auto& parameter : run.parameters) kept_[parameter.name] = parameter.best().detach().clone();
+    for (const auto& buffer : run.model->named_buffers()) kept_[buffer.key()] = buffer.value().detach().clone();
+  }
+
+  void restore(const Run& run) const {
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : run.parameters) {
+      parameter.best().detach().copy_(kept_.at(parameter.name));
+      parameter.model.detach().copy_(kept_.at(parameter.name));
+    }
+    for (const auto& buffer : run.model->named_buffers()) buffer.value().detach().copy_(kept_.at(buffer.key()));
+    info("the model has the weights of step ", best_step_, " again, where ", metric_, " was ", best_);
+  }
+
+  std::string metric_;
+  bool is_max_;
+  std::int64_t patience_;
+  double min_delta_;
+  bool restores_;
+  const Run* run_ = nullptr;
+  double best_ = 0;
+  std::int64_t best_step_ = 0;  // 0: none so far
+  std::int64_t bad_ = 0;        // validations since then
+  vernier::Tensors kept_;       // of the best validation: weights and buffers by name
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.0.0")

@@ -1,0 +1,56 @@
+// gradient_noise: adds normal noise to every gradient, less and less of it. Its variance is eta / (1 + updates) ^
+// gamma, where updates are those applied so far. It runs after unscaling; place it before or after clip_norm, as you
+// want the noise clipped or not.
+//   eta = 0.01       variance of the noise in the first update; the paper tries 0.01, 0.3 and 1
+//   gamma = 0.55     how fast it decays; 0: not at all
+// The noise is from a generator of its own, seeded by [run] seed, so dropout and data order do not change.
+// Source: Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep Networks, 2015.
+#include <ATen/Context.h>
+#include <ATen/ops/empty_like.h>
+#include <vernier/sdk.h>
+
+#include <cmath>
+
+namespace {
+
+using vernier::Run;
+
+class GradientNoise final : public vernier::Callback {
+ public:
+  explicit GradientNoise(vernier::Options& options)
+      : eta_(options.get("eta", 0.01, "variance of the noise in the first update", vernier::above(0))),
+        gamma_(options.get("gamma", 0.55, "how fast the variance decays; 0: not at all", vernier::at_least(0))) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(vernier::Event::GradientsReady, [this](Run& run) { add_noise(run); });
+  }
+
+  void prepare(Run& run) override {
+    generator_ = at::globalContext().defaultGenerator(run.device).clone();
+    generator_.set_current_seed(run.seed);
+  }
+
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("generator", generator_.get_state());
+    return state;
+  }
+  void load(const vernier::State& state) override { generator_.set_state(state.tensor("generator")); }
+
+ private:
+  void add_noise(Run& run) {
+    const torch::NoGradGuard no_grad;
+    const double deviation = std::sqrt(eta_ / std::pow(1 + static_cast<double>(run.updates), gamma_));
+    run.metrics.set("gradient_noise", deviation);
+    for (const auto& gradient : run.gradients()) {
+      gradient.add_(at::empty_like(gradient).normal_(0, 1, generator_), deviation);
+    }
+  }
+
+  double eta_, gamma_;
+  at::Generator generator_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(GradientNoise, "gradient_noise", "1.0.0")

@@ -1,0 +1,83 @@
+// unfreeze: begins to train groups of parameters one after the other. Before its step a group gets no gradients and no
+// updates, and backward leaves it out. Parameters of no group train from the start.
+//   group = []           [[callback.group]] tables
+//   group.match          required: parameters by name, * for any text: ["h.0.*", "wte.*"]
+//   group.from = 0       the group trains after so many steps
+// Of several groups that match a parameter, the last one counts. An optimizer leaves out what has no gradient: neither
+// weight decay nor momentum move a frozen weight. Adam's step count of a weight begins when the weight begins to train.
+// Source: Howard and Ruder, ULMFiT, ACL 2018.
+#include <fnmatch.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+
+namespace {
+
+using vernier::Error;
+using vernier::Options;
+using vernier::Run;
+
+class Unfreeze final : public vernier::Callback {
+ public:
+  explicit Unfreeze(Options& options) {
+    options.tables("group", "parameters that begin to train together", [this](Options& one) {
+      Group group;
+      group.patterns = one.require<std::vector<std::string>>("match", "parameters by name, * for any text");
+      group.from = one.get("from", 0, "the group trains after so many steps", vernier::at_least(0));
+      groups_.push_back(std::move(group));
+    });
+  }
+
+  void attach(vernier::Bus& bus) override {
+    // Depends on run.step alone, so this plugin has nothing to remember.
+    bus.on(vernier::Event::StepBegin, [this](Run& run) { freeze(run); });
+  }
+
+  void prepare(Run& run) override {
+    from_.assign(run.parameters.size(), 0);
+    for (const auto& group : groups_) {
+      for (const auto& pattern : group.patterns) assign(pattern, group.from, run);
+    }
+    if (!from_.empty() && std::ranges::min(from_) > 0) {
+      throw Error("callback/unfreeze: nothing trains in the first step; give one group from = 0",
+                  Error::Kind::configuration);
+    }
+  }
+
+ private:
+  struct Group {
+    std::vector<std::string> patterns;
+    std::int64_t from = 0;
+  };
+
+  void assign(const std::string& pattern, std::int64_t from, const Run& run) {
+    bool is_met = false;
+    for (std::size_t i = 0; i < run.parameters.size(); ++i) {
+      if (fnmatch(pattern.c_str(), run.parameters[i].name.c_str(), 0) != 0) continue;
+      from_[i] = from;
+      is_met = true;
+    }
+    if (is_met) return;
+    std::vector<std::string> names;
+    for (const auto& parameter : run.parameters) names.push_back(parameter.name);
+    const auto near = vernier::nearest(pattern, names);
+    throw Error("callback/unfreeze: `match` has \"" + pattern + "\", which is the name of no parameter" +
+                    (near.empty() ? "" : "; did you mean \"" + near + "\"?"),
+                Error::Kind::configuration);
+  }
+
+  void freeze(const Run& run) const {
+    for (std::size_t i = 0; i < run.parameters.size(); ++i) {
+      auto weight = run.parameters[i].model;
+      const bool trains = run.step >= from_[i];
+      if (weight.requires_grad() != trains) weight.set_requires_grad(trains);
+    }
+  }
+
+  std::vector<Group> groups_;
+  std::vector<std::int64_t> from_;  // of each of run.parameters
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Unfreeze, "unfreeze", "1.0.0")

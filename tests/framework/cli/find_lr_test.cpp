@@ -1,0 +1,102 @@
+#include "cli/find_lr.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "run_folder.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace find_lr_test {
+
+using vernier::RateTest;
+
+namespace {
+
+constexpr const char* mlp = R"([run]
+steps = 50
+device = "cpu"
+threads = 1
+output = "out"
+[task]
+use = "mlp"
+samples = 256
+[optimizer]
+use = "sgd"
+learning_rate = 0.01
+[[callback]]
+use = "schedule"
+warmup_steps = 30
+)";
+
+// 40 points, a decade every five.
+std::vector<RateTest::Point> points_of(double (*loss)(double decade)) {
+  std::vector<RateTest::Point> points;
+  for (int i = 0; i < 40; ++i) points.push_back({std::pow(10, -6 + i / 5.0), loss(-6 + i / 5.0)});
+  return points;
+}
+
+}  // namespace
+
+TEST_CASE("find_lr: where the loss falls fastest, before its lowest value") {
+  const struct {
+    double (*loss)(double decade);
+    std::optional<double> decade;
+  } cases[] = {
+      {[](double x) { return -std::tanh(x + 2); }, -2},                              // falls about 1e-2
+      {[](double x) { return -std::tanh(x + 2) + (x > 0 ? 9 * x : 0); }, -2},        // and then diverges
+      {[](double x) { return -std::tanh(x + 3) - 2 * std::tanh(2 * (x - 1)); }, 1},  // the steeper of two
+      {[](double x) { return x; }, std::nullopt},                                    // rises
+      {[](double) { return 1.0; }, std::nullopt},
+  };
+  for (const auto& [loss, decade] : cases) {
+    const auto found = vernier::steepest(points_of(loss));
+    REQUIRE(found.has_value() == decade.has_value());
+    if (found) CHECK(std::abs(std::log10(*found) - *decade) < 0.11);
+  }
+  CHECK_FALSE(vernier::steepest({}));
+  CHECK_FALSE(vernier::steepest({{0.1, 2.0}}));
+}
+
+TEST_CASE("find_lr: the plot has one mark, its axes the first and last rate, and the suggestion as a number") {
+  RateTest test{points_of([](double x) { return 2 - std::tanh(x + 2); }), 0.01, false};
+  test.suggestion = test.points.at(20).rate;
+  const auto text = vernier::plot(test);
+  CHECK(std::ranges::count(text.substr(0, text.find("1e-06")), 'O') == 1);
+  CHECK(std::ranges::count(text, '*') >= 20);
+  CHECK(says(text, "1e-06"));
+  CHECK(says(text, "63.1\n"));
+  CHECK(says(text, "learning_rate = 0.01\n"));
+  test.suggestion.reset();
+  CHECK(says(vernier::plot(test), "the loss does not fall at any of these rates"));
+  CHECK(says(vernier::plot({}), "not finite from the first step on"));
+}
+
+TEST_CASE("find_lr: a rate that learns, between rates that do not, whatever the schedule") {
+  SmallRun run(from_toml({mlp, "[checkpoint]\nuse = 'none'\n"}));
+  const auto test = vernier::test_rates(*run.trainer, *run.wiring, run.run);
+  REQUIRE(test.points.size() > 50);
+  CHECK(test.points.front().rate == doctest::Approx(1e-6));
+  CHECK(std::ranges::is_sorted(test.points, {}, &RateTest::Point::rate));
+  CHECK(test.has_diverged);
+  REQUIRE(test.suggestion);
+  CHECK(*test.suggestion > 1e-3);
+  CHECK(*test.suggestion < 10);
+}
+
+TEST_CASE("find_lr: check prints it, and leaves nothing behind") {
+  RunFolder place(mlp);
+  CHECK(place.call({"check", "run.toml", "--find-lr"}) == 0);
+  CHECK(place.err == "");
+  CHECK(says(place.out, "the loss falls fastest at O: learning_rate = "));
+  CHECK(says(place.out, "ready: nothing was trained or written\n"));
+  CHECK(std::distance(std::filesystem::directory_iterator(place.folder.path()), {}) == 1);
+  CHECK(place.call({"check", "run.toml", "--find-lr", "--set=optimizer.learning_rate=0.0"}) == 2);
+  CHECK(says(place.err, "the optimizer's learning rate is 0, and the test multiplies it"));
+  CHECK(place.train({"--find-lr"}) == 2);
+  CHECK(says(place.err, "--find-lr is for check"));
+}
+
+}  // namespace find_lr_test

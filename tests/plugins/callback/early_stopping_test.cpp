@@ -1,0 +1,150 @@
+// early_stopping: when it ends a run, with which weights, and what a resumed run does.
+#include <doctest/doctest.h>
+#include <torch/nn/module.h>
+
+#include "same_tensors.h"
+#include "small_run.h"
+#include "thrown.h"
+#include "toy_run.h"
+
+namespace early_stopping_test {
+
+using vernier::Event;
+using vernier::Run;
+
+namespace {
+
+// Validations with these losses, one after each step.
+class Measured final : public toy::Task {
+ public:
+  explicit Measured(std::vector<double> losses) : losses_(std::move(losses)) {}
+  torch::Tensor validate(Run& run) override {
+    const double loss = losses_.at(static_cast<std::size_t>(run.step - 1));
+    run.metrics.set("accuracy", -loss);
+    return torch::tensor(loss);
+  }
+
+ private:
+  std::vector<double> losses_;
+};
+
+struct Stopping : toy::Toy {
+  Stopping(const std::string& options, const std::vector<double>& losses) {
+    wiring.task = std::make_unique<Measured>(losses);
+    wiring.callbacks.push_back(make_plugin<vernier::Callback>("callback/early_stopping", from_toml({options})));
+    run.steps = static_cast<std::int64_t>(losses.size());
+    on(Event::StepEnd, [this](Run& now) {
+      now.model->named_buffers()["seen"].add_(1);
+      trained.push_back(weights());
+    });
+  }
+  // The step whose weights the model has; 0: of none.
+  std::int64_t step_of_weights() const {
+    for (std::size_t i = trained.size(); i > 0; --i) {
+      if (torch::equal(weights()[0], trained[i - 1][0]) && torch::equal(weights()[1], trained[i - 1][1])) {
+        return static_cast<std::int64_t>(i);
+      }
+    }
+    return 0;
+  }
+  std::vector<std::vector<torch::Tensor>> trained;  // after each step
+};
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+constexpr const char* noisy = R"(
+[run]
+steps = 60
+validate_every = 2
+[task]
+use = "mlp"
+samples = 64
+batch_size = 4
+[optimizer]
+use = "adamw"
+learning_rate = 0.05
+[[monitor]]
+use = "jsonl"
+[[callback]]
+use = "early_stopping"
+patience = 3
+)";
+
+}  // namespace
+
+TEST_CASE("early_stopping: the step in which the run ends, and the step whose weights it ends with") {
+  const struct {
+    const char* options;
+    std::vector<double> losses;
+    std::int64_t ends_after, weights_of;
+    bool is_early;
+  } cases[] = {
+      {"patience = 2", {5, 4, 3, 4, 4, 9, 9}, 5, 3, true},
+      {"patience = 2", {5, 4, 5, 3, 4, 2, 1}, 7, 7, false},
+      {"patience = 2", {5, 4, 5, 3, 4, 2, 3}, 7, 6, false},  // at the planned end the best ones return too
+      {"patience = 2\nrestore_best = false", {5, 4, 3, 4, 4, 9, 9}, 5, 5, true},
+      {"patience = 1", {5, 5, 1}, 2, 1, true},
+      {"patience = 2\nmin_delta = 0.5", {5, 4.7, 4.6, 1}, 3, 1, true},
+      {"patience = 2\nmode = 'max'", {5, 6, 6, 6, 9}, 4, 2, true},
+      {"patience = 2\nmetric = 'accuracy'\nmode = 'max'", {5, 4, 5, 5, 1}, 4, 2, true},
+      {"patience = 2", {nan, nan, 1}, 2, 2, true},
+      {"patience = 2", {nan, 3, nan, 2, nan, nan, 1}, 6, 4, true},
+  };
+  for (const auto& [options, losses, ends_after, weights_of, is_early] : cases) {
+    CAPTURE(options);
+    CAPTURE(losses.size());
+    Stopping toy(options, losses);
+    const auto outcome = toy.prepare(1).train(toy.run);
+    CHECK(toy.run.step == ends_after);
+    CHECK(toy.step_of_weights() == weights_of);
+    CHECK(outcome.finished.empty() == !is_early);
+    const auto& last = toy.memory().last;
+    REQUIRE(last);
+    CHECK(torch::equal(last->tensor("model/first"), toy.weights()[0]));
+    CHECK(toy.run.model->named_buffers()["seen"].item<float>() == static_cast<float>(weights_of));
+  }
+}
+
+TEST_CASE("early_stopping: says who ended the run, and why") {
+  Stopping toy("patience = 2", {5, 4, 4, 4, 4});
+  CHECK(toy.prepare(1).train(toy.run).finished ==
+        "callback/early_stopping: validation_loss has not improved on 4 of step 2 in 2 validations");
+}
+
+TEST_CASE("early_stopping: a metric that is not measured is refused") {
+  Stopping toy("metric = 'f1'", {5, 4});
+  CHECK(
+      says(thrown_by([&] { toy.prepare(1).train(toy.run); }).text,
+           "`metric` is \"f1\", which this run's validation does not measure; it measures accuracy, validation_loss"));
+}
+
+TEST_CASE("early_stopping: masters get the best weights too, and a stopped and resumed run is the one that was not") {
+  for (const std::string precision : {"use = 'fp32'", "use = 'bf16'\nlevel = 'O2'"}) {
+    CAPTURE(precision);
+    const auto config = from_toml({noisy, "[precision]\n" + precision + "\n"});
+    const TemporaryFolder whole_output;
+    SmallRun whole(config, whole_output.path().string());
+    whole.train();
+    REQUIRE(whole.run.step < 60);
+    for (const auto& parameter : whole.run.parameters) {
+      CHECK(torch::equal(parameter.model, parameter.best().to(parameter.model.scalar_type())));
+    }
+    for (const std::int64_t stop : {1, 5, 6, static_cast<int>(whole.run.step) - 1}) {
+      CAPTURE(stop);
+      const TemporaryFolder output;
+      {
+        SmallRun first(config, output.path().string());
+        first.stop_after(stop);
+        first.train();
+        CHECK(first.run.step == stop);
+      }
+      SmallRun second(config, output.path().string());
+      REQUIRE(second.resume());
+      second.train();
+      CHECK(second.run.step == whole.run.step);
+      CHECK(second.digest() == whole.digest());
+    }
+  }
+}
+
+}  // namespace early_stopping_test
