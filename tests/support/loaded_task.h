@@ -1,6 +1,7 @@
 // A task as a run has it: made from its library, prepared, with its model's parameters listed.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
@@ -17,6 +18,7 @@ struct LoadedTask {
   explicit LoadedTask(const std::string& name, vernier::Table table = {}, std::uint64_t seed = 1)
       : task(make_plugin<vernier::Task>("task/" + name, std::move(table))) {
     at::set_num_threads(1);
+    at::manual_seed(seed);
     run.seed = seed;
     task->prepare(run);
     for (const auto& entry : run.model->named_parameters()) {

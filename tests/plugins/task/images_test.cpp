@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <vernier/supervised_task.h>
 #include <zlib.h>
 
 #include <cstring>
@@ -51,8 +52,11 @@ std::string alternating(std::uint32_t count) {
 }
 
 Table table_of(const std::string& images, const std::string& labels, Table more = {}) {
-  Table table = {
-      {"images", value(images)}, {"labels", value(labels)}, {"batch_size", value(7)}, {"channels", value(4)}};
+  Table table = {{"images", value(images)},
+                 {"labels", value(labels)},
+                 {"classes", value(10)},
+                 {"batch_size", value(7)},
+                 {"channels", value(4)}};
   for (auto& [key, entry] : more) table[key] = entry;
   return table;
 }
@@ -135,7 +139,7 @@ TEST_CASE("images: a run goes on with the same data only, however they are packe
   auto other_images = images, other_labels = labels;
   other_images.back() ^= 1;
   other_labels.back() ^= 1;
-  const std::string remedy = "have changed since this run was saved; give the same files, or start a new run";
+  const std::string remedy = "; give the same files, or start a new run";
   CHECK(contains(
       resumed_with(table_of(folder.write("i", other_images), folder.write("l", labels), held_out(alternating(9)))),
       remedy));
@@ -151,7 +155,8 @@ TEST_CASE("images: computes in the dtype of its weights") {
   const TemporaryFolder folder;
   const LoadedTask task("images", small(folder));
   task.run.model->to(torch::kBFloat16);
-  CHECK((task->loss(task->next()).scalar_type() == torch::kBFloat16));
+  auto& supervised = static_cast<vernier::SupervisedTask&>(*task.task);
+  CHECK((supervised.forward(task->next()).scalar_type() == torch::kBFloat16));
 }
 
 TEST_CASE("images: sizes of any file come back as they were written") {
@@ -246,11 +251,11 @@ TEST_CASE("images: refuses labels and options that do not fit") {
     return refusal([&] { const LoadedTask task("images", small(folder, std::move(more))); });
   };
   CHECK(refused({}).empty());
-  CHECK(contains(refused({{"images", value("")}}), "`images` is needed: IDX file"));
+  CHECK(contains(refused({{"images", value("")}}), "`images` is needed: folder with a folder of each class"));
   CHECK(contains(refused({{"images", value("no/such/file")}}), "'no/such/file' cannot be opened"));
-  CHECK(contains(refused({{"images", value(folder.path().string())}}), "cannot be read"));
+  CHECK(contains(refused({{"images", value(folder.path().string())}}), "`labels` is for an IDX file"));
   CHECK(contains(refused({{"labels", value(folder.write("l", idx({20}, std::string(19, '\1') + '\12')))}}),
-                 "has a label 10"));
+                 "has the label 10 in row 19; with 10 classes the largest is 9"));
   for (const char* key : {"classes", "batch_size", "channels"}) {
     CHECK(contains(refused({{key, value(std::int64_t{9000000000000000000})}}),
                    "test.toml:2: task/images: `" + std::string(key) + "` must be "));

@@ -1,0 +1,300 @@
+#include "networks.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/StringUtil.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+namespace {
+
+// Without a bias, which the normalization would take away again.
+torch::nn::Conv2d convolution(std::int64_t inputs, std::int64_t outputs, std::int64_t size, std::int64_t stride = 1) {
+  return torch::nn::Conv2d(
+      torch::nn::Conv2dOptions(inputs, outputs, size).stride(stride).padding(size / 2).bias(false));
+}
+
+at::Generator generator_of(std::uint64_t seed) {
+  return at::make_generator<at::CPUGeneratorImpl>(seed);
+}
+
+class Cnn final : public ImageNetwork {
+ public:
+  Cnn(const Plan& plan, std::uint64_t seed)
+      : ImageNetwork(plan),
+        conv_1_(register_module("conv_1", convolution(plan.colours, plan.channels, 3))),
+        norm_1_(register_module("norm_1", torch::nn::BatchNorm2d(plan.channels))),
+        conv_2_(register_module("conv_2", convolution(plan.channels, 2 * plan.channels, 3))),
+        norm_2_(register_module("norm_2", torch::nn::BatchNorm2d(2 * plan.channels))),
+        classify_(register_module(
+            "classify", torch::nn::Linear(2 * plan.channels * (plan.height / 4) * (plan.width / 4), plan.classes))) {
+    initialise(seed);
+  }
+
+ private:
+  torch::Tensor logits(torch::Tensor x) override {
+    x = at::max_pool2d(at::relu(norm_1_->forward(conv_1_->forward(x))), 2);
+    x = at::max_pool2d(at::relu(norm_2_->forward(conv_2_->forward(x))), 2);
+    return at::linear(x.flatten(1), classify_->weight, classify_->bias);
+  }
+
+  // As LibTorch does it, but from the seed alone.
+  void initialise(std::uint64_t seed) {
+    const torch::NoGradGuard no_grad;
+    const auto generator = generator_of(seed);
+    for (const auto& weight : {conv_1_->weight, conv_2_->weight, classify_->weight}) {
+      const double bound = 1.0 / std::sqrt(static_cast<double>(weight[0].numel()));
+      weight.uniform_(-bound, bound, generator);
+    }
+    classify_->bias.zero_();
+  }
+
+  torch::nn::Conv2d conv_1_;
+  torch::nn::BatchNorm2d norm_1_;
+  torch::nn::Conv2d conv_2_;
+  torch::nn::BatchNorm2d norm_2_;
+  torch::nn::Linear classify_;
+};
+
+// torchvision.models.resnet.BasicBlock.
+class BasicBlock final : public torch::nn::Module {
+ public:
+  BasicBlock(std::int64_t inputs, std::int64_t outputs, std::int64_t stride)
+      : conv1_(register_module("conv1", convolution(inputs, outputs, 3, stride))),
+        bn1_(register_module("bn1", torch::nn::BatchNorm2d(outputs))),
+        conv2_(register_module("conv2", convolution(outputs, outputs, 3))),
+        bn2_(register_module("bn2", torch::nn::BatchNorm2d(outputs))) {
+    if (stride == 1 && inputs == outputs) return;
+    downsample_ = register_module(
+        "downsample", torch::nn::Sequential(convolution(inputs, outputs, 1, stride), torch::nn::BatchNorm2d(outputs)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto y = at::relu(bn1_->forward(conv1_->forward(x)));
+    y = bn2_->forward(conv2_->forward(y));
+    return at::relu(y + (downsample_.is_empty() ? x : downsample_->forward(x)));
+  }
+
+ private:
+  torch::nn::Conv2d conv1_;
+  torch::nn::BatchNorm2d bn1_;
+  torch::nn::Conv2d conv2_;
+  torch::nn::BatchNorm2d bn2_;
+  torch::nn::Sequential downsample_{nullptr};
+};
+
+struct Stages {
+  std::vector<std::int64_t> blocks;
+  std::int64_t channels;
+  bool has_wide_stem;  // 7 x 7 and pooling
+};
+
+Stages stages_of(const Plan& plan) {
+  const bool is_small = std::min(plan.height, plan.width) < 64;
+  const bool has_wide_stem = plan.stem == "7x7" || (plan.stem == "auto" && !is_small);
+  if (plan.model == "resnet18") return {{2, 2, 2, 2}, 64, has_wide_stem};
+  if (plan.model == "resnet34") return {{3, 4, 6, 3}, 64, has_wide_stem};
+  return {plan.blocks, plan.channels, has_wide_stem};
+}
+
+// torchvision.models.resnet.ResNet, for any number of stages.
+class ResNet final : public ImageNetwork {
+ public:
+  ResNet(const Plan& plan, std::uint64_t seed) : ImageNetwork(plan) {
+    const auto stages = stages_of(plan);
+    has_wide_stem_ = stages.has_wide_stem;
+    conv1_ = register_module("conv1", has_wide_stem_ ? convolution(plan.colours, stages.channels, 7, 2)
+                                                     : convolution(plan.colours, stages.channels, 3));
+    bn1_ = register_module("bn1", torch::nn::BatchNorm2d(stages.channels));
+    auto inputs = stages.channels, outputs = stages.channels;
+    for (std::size_t stage = 0; stage < stages.blocks.size(); ++stage, outputs *= 2) {
+      torch::nn::Sequential blocks;
+      for (std::int64_t i = 0; i < stages.blocks[stage]; ++i, inputs = outputs) {
+        blocks->push_back(std::make_shared<BasicBlock>(inputs, outputs, i == 0 && stage > 0 ? 2 : 1));
+      }
+      layers_.push_back(register_module(c10::str("layer", stage + 1), blocks));
+    }
+    fc_ = register_module("fc", torch::nn::Linear(inputs, plan.classes));
+    initialise(seed);
+  }
+
+ private:
+  torch::Tensor logits(torch::Tensor x) override {
+    x = at::relu(bn1_->forward(conv1_->forward(x)));
+    if (has_wide_stem_) x = at::max_pool2d(x, 3, 2, 1);
+    for (auto& layer : layers_) x = layer->forward(x);
+    return at::linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), fc_->weight, fc_->bias);
+  }
+
+  // As torchvision does it: He et al., "Delving Deep into Rectifiers", 2015, over the outputs.
+  void initialise(std::uint64_t seed) {
+    const torch::NoGradGuard no_grad;
+    const auto generator = generator_of(seed);
+    for (const auto& module : modules(/*include_self=*/false)) {
+      const auto* conv = module->as<torch::nn::Conv2d>();
+      if (conv == nullptr) continue;
+      const auto outputs = conv->weight.numel() / conv->weight.size(1);
+      conv->weight.normal_(0, std::sqrt(2.0 / static_cast<double>(outputs)), generator);
+    }
+    const double bound = 1.0 / std::sqrt(static_cast<double>(fc_->weight.size(1)));
+    fc_->weight.uniform_(-bound, bound, generator);
+    fc_->bias.uniform_(-bound, bound, generator);
+  }
+
+  bool has_wide_stem_ = false;
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::BatchNorm2d bn1_{nullptr};
+  std::vector<torch::nn::Sequential> layers_;
+  torch::nn::Linear fc_{nullptr};
+};
+
+template <class T>
+std::string python_list(const std::vector<T>& numbers) {
+  std::ostringstream text;
+  text.precision(17);
+  for (const auto& number : numbers) text << (text.tellp() > 0 ? ", " : "") << number;
+  return "[" + text.str() + "]";
+}
+
+constexpr const char* python_head = R"("""The network of a run of task/images in PyTorch.
+
+    model = load("model.safetensors")
+    logits = model(images)    # [batch, classes] of uint8 images [batch, channels, height, width]
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+)";
+
+constexpr const char* python_cnn = R"(
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv_1, self.norm_1 = nn.Conv2d(COLOURS, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS)
+        self.conv_2, self.norm_2 = (
+            nn.Conv2d(CHANNELS, 2 * CHANNELS, 3, padding=1, bias=False),
+            nn.BatchNorm2d(2 * CHANNELS),
+        )
+        self.classify = nn.Linear(2 * CHANNELS * (HEIGHT // 4) * (WIDTH // 4), CLASSES)
+
+    def forward(self, images):
+        x = normalized(images).to(self.classify.weight.dtype)
+        x = F.max_pool2d(F.relu(self.norm_1(self.conv_1(x))), 2)
+        x = F.max_pool2d(F.relu(self.norm_2(self.conv_2(x))), 2)
+        return self.classify(x.flatten(1))
+)";
+
+constexpr const char* python_resnet = R"(
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+        else:
+            self.downsample = nn.Identity()
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class Model(nn.Module):
+    """The names are those of torchvision.models.resnet."""
+
+    def __init__(self):
+        super().__init__()
+        size = 7 if WIDE_STEM else 3
+        self.conv1 = nn.Conv2d(COLOURS, CHANNELS, size, 2 if WIDE_STEM else 1, size // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(CHANNELS)
+        inputs = outputs = CHANNELS
+        for stage, count in enumerate(BLOCKS):
+            blocks = []
+            for i in range(count):
+                blocks.append(BasicBlock(inputs, outputs, 2 if i == 0 and stage > 0 else 1))
+                inputs = outputs
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+            outputs *= 2
+        self.fc = nn.Linear(inputs, CLASSES)
+
+    def forward(self, images):
+        x = F.relu(self.bn1(self.conv1(normalized(images).to(self.fc.weight.dtype))))
+        if WIDE_STEM:
+            x = F.max_pool2d(x, 3, 2, 1)
+        for stage in range(len(BLOCKS)):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+)";
+
+constexpr const char* python_normalized = R"(
+
+def normalized(images):
+    if images.dim() == 3:
+        images = images.unsqueeze(1)
+    mean, std = (torch.tensor(x, device=images.device).view(-1, 1, 1) for x in (MEAN, STD))
+    return (images / 255 - mean) / std
+)";
+
+constexpr const char* python_load = R"(
+
+def load(path):
+    """The model with the weights of a safetensors file, for evaluation. Every name and shape must fit."""
+    from safetensors.torch import load_file
+
+    model = Model()
+    model.load_state_dict(load_file(path))
+    return model.eval()
+)";
+
+}  // namespace
+
+ImageNetwork::ImageNetwork(const Plan& plan) {
+  const auto mean = at::tensor(plan.mean, torch::kFloat64), std = at::tensor(plan.std, torch::kFloat64);
+  factor_ = (1 / (std * 255)).to(torch::kFloat32).view({-1, 1, 1});
+  shift_ = (mean / std).to(torch::kFloat32).view({-1, 1, 1});
+}
+
+torch::Tensor ImageNetwork::forward(const torch::Tensor& images) {
+  if (factor_.device() != images.device()) {
+    factor_ = factor_.to(images.device());
+    shift_ = shift_.to(images.device());
+  }
+  const auto x = images.dim() == 3 ? images.unsqueeze(1) : images;
+  return logits((x.to(torch::kFloat32) * factor_ - shift_).to(parameters().front().scalar_type()));
+}
+
+std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed) {
+  if (plan.model != "cnn") return std::make_shared<ResNet>(plan, seed);
+  return std::make_shared<Cnn>(plan, seed);
+}
+
+std::string python_source(const Plan& plan) {
+  std::string source = python_head;
+  source += c10::str("COLOURS, HEIGHT, WIDTH, CLASSES = ", plan.colours, ", ", plan.height, ", ", plan.width, ", ",
+                     plan.classes, "\n");
+  source += "MEAN, STD = " + python_list(plan.mean) + ", " + python_list(plan.std) + "\n";
+  if (plan.model == "cnn") {
+    source += c10::str("CHANNELS = ", plan.channels, "\n", python_normalized, python_cnn);
+  } else {
+    const auto stages = stages_of(plan);
+    source += c10::str("CHANNELS, BLOCKS = ", stages.channels, ", ", python_list(stages.blocks), "\n");
+    source += c10::str("WIDE_STEM = ", stages.has_wide_stem ? "True" : "False", "\n", python_normalized, python_resnet);
+  }
+  return source + python_load;
+}

@@ -1,0 +1,252 @@
+#include "networks.h"
+
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/StringUtil.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <sstream>
+
+namespace {
+
+torch::Tensor affine(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  return at::linear(x, layer->weight, layer->bias);
+}
+
+// Zeros [layers, samples, width]. They come from operators of the input, so that a traced model fits any batch.
+torch::Tensor first_state(const torch::Tensor& x, std::int64_t layers, std::int64_t width) {
+  const auto zero = at::zeros_like(x.select(1, 0).narrow(1, 0, 1));
+  return zero.expand({-1, width}).unsqueeze(0).expand({layers, -1, -1}).contiguous();
+}
+
+class Lstm final : public SequenceNetwork {
+ public:
+  Lstm(const Plan& plan, Recomputed recomputed) : SequenceNetwork(plan, std::move(recomputed)), plan_(plan) {
+    rnn_ = register_module("rnn", torch::nn::LSTM(torch::nn::LSTMOptions(plan.features, plan.width)
+                                                      .num_layers(plan.layers)
+                                                      .dropout(plan.dropout)
+                                                      .batch_first(true)));
+    make_head(plan.width);
+  }
+
+ private:
+  torch::Tensor summary(const torch::Tensor& x) override {
+    const auto part = [this](const torch::Tensor& input) {
+      const auto zeros = first_state(input, plan_.layers, plan_.width);
+      return std::get<0>(rnn_->forward(input, std::tuple(zeros, zeros))).select(1, -1);
+    };
+    return recomputed()(part, x);
+  }
+
+  Plan plan_;
+  torch::nn::LSTM rnn_{nullptr};
+};
+
+class Gru final : public SequenceNetwork {
+ public:
+  Gru(const Plan& plan, Recomputed recomputed) : SequenceNetwork(plan, std::move(recomputed)), plan_(plan) {
+    rnn_ = register_module("rnn", torch::nn::GRU(torch::nn::GRUOptions(plan.features, plan.width)
+                                                     .num_layers(plan.layers)
+                                                     .dropout(plan.dropout)
+                                                     .batch_first(true)));
+    make_head(plan.width);
+  }
+
+ private:
+  torch::Tensor summary(const torch::Tensor& x) override {
+    const auto part = [this](const torch::Tensor& input) {
+      return std::get<0>(rnn_->forward(input, first_state(input, plan_.layers, plan_.width))).select(1, -1);
+    };
+    return recomputed()(part, x);
+  }
+
+  Plan plan_;
+  torch::nn::GRU rnn_{nullptr};
+};
+
+// A block with the normalization before each part (Xiong et al. 2020).
+class Block final : public torch::nn::Module {
+ public:
+  explicit Block(const Plan& plan)
+      : heads_(plan.heads),
+        ln_1_(register_module("ln_1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({plan.width})))),
+        qkv_(register_module("qkv", torch::nn::Linear(plan.width, 3 * plan.width))),
+        out_(register_module("out", torch::nn::Linear(plan.width, plan.width))),
+        ln_2_(register_module("ln_2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({plan.width})))),
+        up_(register_module("up", torch::nn::Linear(plan.width, 4 * plan.width))),
+        down_(register_module("down", torch::nn::Linear(4 * plan.width, plan.width))),
+        drop_(register_module("drop", torch::nn::Dropout(plan.dropout))) {}
+
+  torch::Tensor forward(torch::Tensor x) {
+    const auto parts = affine(qkv_, ln_1_->forward(x)).unflatten(2, {3, heads_, -1}).permute({2, 0, 3, 1, 4});
+    const auto y = at::scaled_dot_product_attention(parts.select(0, 0), parts.select(0, 1), parts.select(0, 2));
+    x = x + drop_->forward(affine(out_, y.transpose(1, 2).flatten(2)));
+    return x + drop_->forward(affine(down_, at::gelu(affine(up_, ln_2_->forward(x)))));
+  }
+
+ private:
+  std::int64_t heads_;
+  torch::nn::LayerNorm ln_1_;
+  torch::nn::Linear qkv_, out_;
+  torch::nn::LayerNorm ln_2_;
+  torch::nn::Linear up_, down_;
+  torch::nn::Dropout drop_;
+};
+
+class Transformer final : public SequenceNetwork {
+ public:
+  Transformer(const Plan& plan, Recomputed recomputed)
+      : SequenceNetwork(plan, std::move(recomputed)),
+        embed_(register_module("embed", torch::nn::Linear(plan.features, plan.width))),
+        position_(register_parameter("position", torch::empty({plan.steps, plan.width}).normal_(0, 0.02))),
+        ln_(register_module("ln", torch::nn::LayerNorm(torch::nn::LayerNormOptions({plan.width})))) {
+    torch::nn::ModuleList list;
+    for (std::int64_t i = 0; i < plan.layers; ++i) {
+      blocks_.push_back(std::make_shared<Block>(plan));
+      list->push_back(blocks_.back());
+    }
+    register_module("blocks", list);
+    make_head(plan.width);
+  }
+
+ private:
+  torch::Tensor summary(const torch::Tensor& x) override {
+    auto y = affine(embed_, x) + position_;
+    for (const auto& block : blocks_) {
+      y = recomputed()([block](const torch::Tensor& input) { return block->forward(input); }, y);
+    }
+    return ln_->forward(y).mean(1);
+  }
+
+  torch::nn::Linear embed_;
+  torch::Tensor position_;
+  torch::nn::LayerNorm ln_;
+  std::vector<std::shared_ptr<Block>> blocks_;
+};
+
+constexpr const char* python_head = R"("""The network of a run of task/sequence in PyTorch.
+
+    model = load("model.safetensors")
+    output = model(sequences)    # of float32 [batch, steps, features], in the units of the data
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+)";
+
+constexpr const char* python_block = R"(
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.drop = nn.Dropout(DROPOUT)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.ln_1(x)).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.drop(self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
+        return x + self.drop(self.down(F.gelu(self.up(self.ln_2(x)))))
+)";
+
+constexpr const char* python_model = R"(
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("input_mean", torch.zeros(FEATURES))
+        self.register_buffer("input_std", torch.ones(FEATURES))
+        if not HAS_CLASSES:
+            self.register_buffer("output_mean", torch.zeros(OUTPUT))
+            self.register_buffer("output_std", torch.ones(OUTPUT))
+        if MODEL == "transformer":
+            self.embed = nn.Linear(FEATURES, WIDTH)
+            self.position = nn.Parameter(torch.zeros(STEPS, WIDTH))
+            self.blocks, self.ln = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+        else:
+            kind = {"lstm": nn.LSTM, "gru": nn.GRU}[MODEL]
+            self.rnn = kind(FEATURES, WIDTH, LAYERS, dropout=DROPOUT, batch_first=True)
+        self.weight = nn.Parameter(torch.zeros(torch.Size(OUTPUT).numel(), WIDTH))
+        self.bias = nn.Parameter(torch.zeros(torch.Size(OUTPUT).numel()))
+
+    def summary(self, x):
+        if MODEL != "transformer":
+            return self.rnn(x)[0][:, -1]
+        x = self.embed(x) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.ln(x).mean(1)
+
+    def forward(self, sequences):
+        x = self.summary((sequences - self.input_mean) / self.input_std)
+        x = F.linear(x, self.weight, self.bias).unflatten(1, OUTPUT)
+        return x if HAS_CLASSES else x * self.output_std + self.output_mean
+
+
+def load(path):
+    """The model with the weights of a safetensors file, for evaluation. Every name and shape must fit."""
+    from safetensors.torch import load_file
+
+    model = Model()
+    model.load_state_dict(load_file(path))
+    return model.eval()
+)";
+
+}  // namespace
+
+SequenceNetwork::SequenceNetwork(const Plan& plan, Recomputed recomputed)
+    : plan_(plan), recomputed_(std::move(recomputed)) {
+  input_mean_ = register_buffer("input_mean", at::zeros({plan.features}));
+  input_std_ = register_buffer("input_std", at::ones({plan.features}));
+  if (plan.has_classes) return;
+  output_mean_ = register_buffer("output_mean", at::zeros(plan.output));
+  output_std_ = register_buffer("output_std", at::ones(plan.output));
+}
+
+void SequenceNetwork::make_head(std::int64_t width) {
+  const auto outputs = c10::multiply_integers(plan_.output);
+  const torch::nn::Linear drawn(width, outputs);
+  weight_ = register_parameter("weight", drawn->weight);
+  bias_ = register_parameter("bias", drawn->bias);
+}
+
+torch::Tensor SequenceNetwork::forward(const torch::Tensor& sequences) {
+  const auto x = at::linear(summary((sequences - input_mean_) / input_std_), weight_, bias_).unflatten(1, plan_.output);
+  return plan_.has_classes ? x : x * output_std_ + output_mean_;
+}
+
+void SequenceNetwork::set_norm(const torch::Tensor& input_mean, const torch::Tensor& input_std,
+                               const torch::Tensor& output_mean, const torch::Tensor& output_std) {
+  const torch::NoGradGuard no_grad;
+  input_mean_.copy_(input_mean);
+  input_std_.copy_(input_std);
+  if (plan_.has_classes) return;
+  output_mean_.copy_(output_mean);
+  output_std_.copy_(output_std);
+}
+
+std::shared_ptr<SequenceNetwork> make_network(const Plan& plan, Recomputed recomputed) {
+  if (plan.model == "lstm") return std::make_shared<Lstm>(plan, std::move(recomputed));
+  if (plan.model == "gru") return std::make_shared<Gru>(plan, std::move(recomputed));
+  return std::make_shared<Transformer>(plan, std::move(recomputed));
+}
+
+std::string python_source(const Plan& plan) {
+  std::string output;
+  for (const auto size : plan.output) output += std::to_string(size) + ", ";
+  return c10::str(python_head, "MODEL, HAS_CLASSES = \"", plan.model, "\", ", plan.has_classes ? "True" : "False",
+                  "\nWIDTH, LAYERS, HEADS, DROPOUT = ", plan.width, ", ", plan.layers, ", ", plan.heads, ", ",
+                  plan.dropout, "\nSTEPS, FEATURES, OUTPUT = ", plan.steps, ", ", plan.features, ", (", output, ")\n",
+                  plan.model == "transformer" ? python_block : "", python_model);
+}

@@ -1,0 +1,152 @@
+#include "network.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <algorithm>
+
+namespace tabular {
+
+namespace {
+
+// x + second(dropout(relu(first(norm(x))))): a block of He et al., with the norm before it.
+class Block final : public torch::nn::Module {
+ public:
+  Block(std::int64_t width, double dropout)
+      : dropout_(dropout),
+        norm_(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+        first_(register_module("first", torch::nn::Linear(width, width))),
+        second_(register_module("second", torch::nn::Linear(width, width))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return x + second_->forward(at::dropout(at::relu(first_->forward(norm_->forward(x))), dropout_, is_training()));
+  }
+
+ private:
+  double dropout_;
+  torch::nn::LayerNorm norm_;
+  torch::nn::Linear first_, second_;
+};
+
+}  // namespace
+
+// Guo and Berkhahn, "Entity Embeddings of Categorical Variables" (2016), leave it open; fast.ai's older rule.
+std::int64_t embedding_width(std::int64_t codes) {
+  return std::min<std::int64_t>(50, (codes + 1) / 2);
+}
+
+Network::Network(const Shape& shape, CallPart call) : shape_(shape), call_(std::move(call)) {
+  mean = register_buffer("mean", torch::zeros({shape.numbers}));
+  deviation = register_buffer("deviation", torch::ones({shape.numbers}));
+  target_mean = register_buffer("target_mean", torch::zeros({}));
+  target_deviation = register_buffer("target_deviation", torch::ones({}));
+  register_module("embeddings", embeddings_);
+  register_module("layers", layers_);
+  std::int64_t width = shape.numbers;
+  for (const auto codes : shape.categories) {
+    embeddings_->push_back(torch::nn::Embedding(codes, embedding_width(codes)));
+    width += embedding_width(codes);
+  }
+  for (std::size_t i = 0; i < shape.hidden.size(); ++i) {
+    if (shape.residual && i > 0) {
+      layers_->push_back(std::make_shared<Block>(width, shape.dropout));
+    } else {
+      layers_->push_back(torch::nn::Linear(width, shape.hidden[i]));
+    }
+    width = shape.hidden[i];
+  }
+  last_ = register_module("last", torch::nn::Linear(width, shape.outputs));
+}
+
+torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor& categories) {
+  std::vector<torch::Tensor> parts;
+  if (shape_.numbers > 0) parts.push_back((numbers - mean) / deviation);
+  for (std::size_t i = 0; i < embeddings_->size(); ++i) {
+    parts.push_back(
+        embeddings_->at<torch::nn::EmbeddingImpl>(i).forward(categories.select(1, static_cast<std::int64_t>(i))));
+  }
+  auto x = parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+  for (std::size_t i = 0; i < layers_->size(); ++i) {
+    x = call_(
+        [this, i](const torch::Tensor& input) {
+          if (shape_.residual && i > 0) return layers_->at<Block>(i).forward(input);
+          const auto output = layers_->at<torch::nn::LinearImpl>(i).forward(input);
+          return shape_.residual ? output : at::dropout(at::relu(output), shape_.dropout, is_training());
+        },
+        x);
+  }
+  const auto output = last_->forward(x);
+  return shape_.outputs > 1 ? output : output.squeeze(1) * target_deviation + target_mean;
+}
+
+std::string python_source(const Shape& shape) {
+  const auto list = [](const std::vector<std::int64_t>& numbers) {
+    std::string text;
+    for (const auto number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+    return "[" + text + "]";
+  };
+  return c10::str(R"(# The network of Vernier's task/tabular. load() reads model.safetensors beside this file.
+import pathlib
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+NUMBERS, CATEGORIES, HIDDEN, RESIDUAL, OUTPUTS = )",
+                  shape.numbers, ", ", list(shape.categories), ", ", list(shape.hidden), ", ",
+                  shape.residual ? "True" : "False", ", ", shape.outputs, R"(
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.second(F.relu(self.first(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(NUMBERS))
+        self.register_buffer("deviation", torch.ones(NUMBERS))
+        self.register_buffer("target_mean", torch.zeros(()))
+        self.register_buffer("target_deviation", torch.ones(()))
+        widths = [min(50, (codes + 1) // 2) for codes in CATEGORIES]
+        self.embeddings = nn.ModuleList(nn.Embedding(c, w) for c, w in zip(CATEGORIES, widths))
+        self.layers = nn.ModuleList()
+        width = NUMBERS + sum(widths)
+        for i, hidden in enumerate(HIDDEN):
+            self.layers.append(Block(width) if RESIDUAL and i > 0 else nn.Linear(width, hidden))
+            width = hidden
+        self.last = nn.Linear(width, OUTPUTS)
+
+    def forward(self, numbers, categories=None):
+        """numbers: float32 [samples, columns]; categories: int64 [samples, columns]."""
+        parts = [(numbers - self.mean) / self.deviation]
+        parts += [embed(categories[:, i]) for i, embed in enumerate(self.embeddings)]
+        x = torch.cat(parts, 1)
+        for i, layer in enumerate(self.layers):
+            x = layer(x) if RESIDUAL else F.relu(layer(x))
+        x = self.last(x)
+        return x if OUTPUTS > 1 else x.squeeze(1) * self.target_deviation + self.target_mean
+
+
+def load():
+    from safetensors.torch import load_file
+
+    model = Model()
+    model.load_state_dict(load_file(pathlib.Path(__file__).with_name("model.safetensors")))
+    return model.eval()
+)");
+}
+
+}  // namespace tabular

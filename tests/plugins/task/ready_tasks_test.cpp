@@ -1,0 +1,86 @@
+// The configurations of the ready tasks, with the data that our scripts write: their results are better than guessing.
+#include <doctest/doctest.h>
+#include <torch/script.h>
+#include <vernier/csv.h>
+
+#include <map>
+
+#include "python.h"
+#include "small_run.h"
+
+namespace ready_tasks_test {
+
+namespace {
+
+const std::string source = VERNIER_SOURCE_DIR;
+
+// Writes the data as the head of the configuration says, in the folder.
+void make(const TemporaryFolder& folder, const std::string& command) {
+  std::filesystem::create_directories(folder / "data");
+  std::string out;
+  const int status = python(source + "/" + command, folder.path(), out);
+  REQUIRE_MESSAGE(status == 0, out);
+}
+
+// The metrics of the last validation of a run of the configuration, whose data/ is in the folder.
+std::map<std::string, double> result_of(const TemporaryFolder& folder, const std::string& name) {
+  auto text = read_text(source + "/configs/" + name + ".toml");
+  for (auto at = text.find("\"data/"); at != std::string::npos; at = text.find("\"data/", at + 1)) {
+    text.insert(at + 1, folder.path().string() + "/");
+  }
+  auto config = from_toml({text});
+  config.erase("monitor");
+  const TemporaryFolder output;
+  SmallRun run(config, output.path().string());
+  std::map<std::string, double> last;
+  run.on(vernier::Event::Validated, [&last](vernier::Run& now) {
+    for (const auto* entry : now.metrics.set_now()) last[entry->name] = entry->value();
+  });
+  run.train();
+  return last;
+}
+
+// Of a forecast of six hours: its mean squared error in units of each column's deviation, where it repeats the last
+// value. Of the last tenth of the rows, as in the configuration.
+double loss_of_repeating(const torch::Tensor& rows) {
+  const auto held_out = rows.size(0) / 10, training = rows.size(0) - held_out;
+  const auto deviation = rows.narrow(0, 0, training).std(0, /*unbiased=*/false);
+  torch::Tensor sum = torch::zeros({});
+  for (std::int64_t first = training; first + 6 <= rows.size(0); ++first) {
+    sum += ((rows.narrow(0, first, 6) - rows[first - 1]) / deviation).square().mean();
+  }
+  return sum.item<double>() / static_cast<double>(held_out - 5);
+}
+
+}  // namespace
+
+TEST_CASE("configs/images.toml tells three shapes apart") {
+  const TemporaryFolder folder;
+  make(folder, "examples/data/shapes.py data/shapes");
+  const auto result = result_of(folder, "images");
+  CHECK(result.at("accuracy") > 0.85);  // guessing: 0.33
+  CHECK(result.at("validation_loss") < 0.5);
+}
+
+TEST_CASE("configs/sequence.toml forecasts better than the last value and the mean") {
+  const TemporaryFolder folder;
+  make(folder, "examples/data/waves.py data/waves.csv");
+  const auto repeating = loss_of_repeating(vernier::read_csv(folder / "data/waves.csv").numbers);
+  const auto result = result_of(folder, "sequence");
+  CHECK(repeating > 0.3);
+  CHECK(result.at("validation_loss") < repeating / 3);
+  CHECK(result.at("validation_loss") < 0.3);  // the mean: about 1
+  CHECK(result.at("r2") > 0.9);
+}
+
+TEST_CASE("configs/script.toml tells three spirals apart with the model that export.py writes" *
+          doctest::skip(!has_python("torch"))) {
+  const TemporaryFolder folder;
+  make(folder, "examples/data/spirals.py data/spirals.csv");
+  make(folder, "plugins/task/script/export.py data/spirals.pt");
+  const auto result = result_of(folder, "script");
+  CHECK(result.at("accuracy") > 0.85);  // guessing: 0.33
+  CHECK(result.at("f1") > 0.85);
+}
+
+}  // namespace ready_tasks_test

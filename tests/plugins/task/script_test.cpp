@@ -1,0 +1,267 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <doctest/doctest.h>
+#include <torch/script.h>
+#include <vernier/safetensors.h>
+#include <vernier/supervised_task.h>
+
+#include <cmath>
+
+#include "cli/torchscript.h"
+#include "loaded_task.h"
+#include "picture_folder.h"
+#include "run/snapshot.h"
+
+namespace script_test {
+
+using vernier::SupervisedTask;
+using vernier::Table;
+
+namespace {
+
+torch::Tensor drawn(std::vector<std::int64_t> shape, std::uint64_t seed) {
+  return torch::empty(shape).uniform_(-1, 1, at::make_generator<at::CPUGeneratorImpl>(seed));
+}
+
+torch::jit::Module linear(const std::string& name, std::int64_t inputs, std::int64_t outputs) {
+  torch::jit::Module layer("__torch__." + name);
+  layer.register_parameter("weight", drawn({inputs, outputs}, 1).set_requires_grad(true), false);
+  layer.register_parameter("bias", torch::zeros({outputs}).set_requires_grad(true), false);
+  layer.register_attribute("training", c10::BoolType::get(), true);
+  layer.define("def forward(self, x):\n  return torch.matmul(x, self.weight) + self.bias\n");
+  return layer;
+}
+
+// As Python's torch.jit.script() makes it of a module with submodules, a buffer and a branch on `training`.
+std::string write_network(const TemporaryFolder& folder, std::int64_t inputs = 2, std::int64_t outputs = 3) {
+  torch::jit::Module model("__torch__.Model");
+  model.register_module("first", linear("First", inputs, 16));
+  model.register_module("second", linear("Second", 16, outputs));
+  model.register_buffer("scale", torch::full({}, 2.0));
+  model.register_attribute("training", c10::BoolType::get(), true);
+  model.define(R"(
+def forward(self, x):
+  y = self.second.forward(torch.tanh(self.first.forward(x * self.scale)))
+  if self.training:
+    y = y + 0.0
+  else:
+    y = y * 1.5
+  return y
+)");
+  model.save(folder / "model.pt");
+  return folder / "model.pt";
+}
+
+std::string write_source(const TemporaryFolder& folder, const std::string& name, const std::string& code) {
+  torch::jit::Module model("__torch__." + name);
+  model.register_parameter("weight", drawn({2, 3}, 2).set_requires_grad(true), false);
+  model.define(code);
+  model.save(folder / (name + ".pt"));
+  return folder / (name + ".pt");
+}
+
+// 60 points in a plane; the label is the sector, the number is a distance.
+std::string write_points(const TemporaryFolder& folder) {
+  const auto x = drawn({60, 2}, 3);
+  const auto labels = (torch::atan2(x.select(1, 1), x.select(1, 0)) / (2 * M_PI / 3) + 1.5).floor().to(torch::kInt64);
+  auto hole = x.clone();
+  hole[7][1] = NAN;
+  vernier::save_safetensors(folder / "points.safetensors", {{"x", x},
+                                                            {"hole", hole},
+                                                            {"label", labels},
+                                                            {"number", x.norm(2, 1)},
+                                                            {"numbers", x},
+                                                            {"share", x.select(1, 0).abs()},
+                                                            {"five", labels + 3},
+                                                            {"few", labels.narrow(0, 0, 50)}});
+  return folder / "points.safetensors";
+}
+
+Table table_of(const TemporaryFolder& folder, Table more = {}) {
+  const auto file = write_points(folder);
+  Table table = {{"model", value(write_network(folder))},
+                 {"inputs", list<std::string>({file + ":x"})},
+                 {"target", value(file + ":label")},
+                 {"batch_size", value(10)}};
+  for (auto& [key, entry] : more) table[key] = entry;
+  return table;
+}
+
+SupervisedTask& supervised(const LoadedTask& task) {
+  return static_cast<SupervisedTask&>(*task.task);
+}
+
+}  // namespace
+
+TEST_CASE("script: a script's tensors have their names and learn") {
+  const TemporaryFolder folder;
+  LoadedTask task("script", table_of(folder, {{"validation_share", value(0.2)},
+                                              {"metrics", list<std::string>({"accuracy", "f1"})}}));
+  CHECK(task.run.parameters.size() == 4);
+  CHECK(has_shape(task.parameter("first.weight"), {2, 16}));
+  CHECK(has_shape(task.parameter("second.bias"), {3}));
+  CHECK(task.run.model->named_buffers().contains("scale"));
+  CHECK(task->batches_per_epoch() == 5);
+  const double before = task.validate();
+  for (int step = 0; step < 300; ++step) task.descend(task->next(), 0.2);
+  CHECK(task.validate() < before / 2);
+  CHECK(*task.run.metrics.value("accuracy") > 0.8);
+  CHECK(*task.run.metrics.value("f1") > 0.5);
+}
+
+TEST_CASE("script: evaluation mode reaches the script, and other dtypes do") {
+  const TemporaryFolder folder;
+  const LoadedTask task("script", table_of(folder));
+  const torch::NoGradGuard no_grad;
+  const auto batch = supervised(task).example(4);
+  const auto training = supervised(task).forward(batch).clone();
+  task.run.model->eval();
+  CHECK(supervised(task).forward(batch).allclose(training * 1.5));
+  task.run.model->train();
+  CHECK(supervised(task).forward(batch).equal(training));
+  task.run.model->to(torch::kFloat64);
+  CHECK((supervised(task).forward(batch).scalar_type() == torch::kFloat64));
+}
+
+TEST_CASE("script: the exported file is the trained script with its branches") {
+  const TemporaryFolder folder;
+  LoadedTask task("script", table_of(folder));
+  for (int step = 0; step < 5; ++step) task.descend(task->next(), 0.2);
+  task.run.model->eval();
+  const torch::NoGradGuard no_grad;
+  vernier::save_torchscript(folder / "out.pt", *task.run.model, supervised(task), torch::kCPU);
+  auto loaded = torch::jit::load(folder / "out.pt");
+  const auto batch = supervised(task).example(4);
+  const auto expected = supervised(task).forward(batch);
+  CHECK(loaded.forward({batch.tensors[0]}).toTensor().equal(expected));
+  loaded.train();
+  CHECK(loaded.forward({batch.tensors[0]}).toTensor().allclose(expected / 1.5));
+}
+
+TEST_CASE("script: each loss is LibTorch's") {
+  const TemporaryFolder folder;
+  const auto file = write_points(folder);
+  const auto tensors = vernier::load_safetensors(file);
+  using Loss = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
+  const struct {
+    const char *loss, *target;
+    std::int64_t outputs;
+    Loss expected;
+  } cases[] = {
+      {"cross_entropy", "label", 3, [](const auto& y, const auto& t) { return at::cross_entropy_loss(y, t); }},
+      {"nll", "label", 3, [](const auto& y, const auto& t) { return at::nll_loss_nd(y, t); }},
+      {"mse", "number", 1, [](const auto& y, const auto& t) { return (y.squeeze(1) - t).square().mean(); }},
+      {"mse", "numbers", 2, [](const auto& y, const auto& t) { return (y - t).square().mean(); }},
+      {"l1", "number", 1, [](const auto& y, const auto& t) { return (y.squeeze(1) - t).abs().mean(); }},
+      {"huber", "number", 1, [](const auto& y, const auto& t) { return at::huber_loss(y.squeeze(1), t); }},
+      {"bce", "share", 1,
+       [](const auto& y, const auto& t) { return at::binary_cross_entropy(y.squeeze(1).sigmoid(), t); }},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.loss);
+    auto table = table_of(folder, {{"loss", value(each.loss)}, {"target", value(file + ":" + each.target)}});
+    table["model"] = value(write_network(folder, 2, each.outputs));
+    const LoadedTask task("script", table);
+    const auto batch = task->next();
+    const auto expected = each.expected(supervised(task).forward(batch), batch.tensors[1]);
+    CHECK(task->loss(batch).item<double>() == doctest::Approx(expected.item<double>()).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("script: a model that returns its loss gets the target, or has none") {
+  const TemporaryFolder folder;
+  const auto with = write_source(folder, "With",
+                                 "def forward(self, x, target):\n"
+                                 "  return (torch.matmul(x, self.weight)[:, :2] - target).pow(2).mean()\n");
+  const auto without =
+      write_source(folder, "Without", "def forward(self, x):\n  return torch.matmul(x, self.weight).pow(2).mean()\n");
+  for (const auto& [model, target] :
+       {std::pair(with, folder / "points.safetensors:numbers"), {without, std::string()}}) {
+    LoadedTask task("script",
+                    table_of(folder, {{"model", value(model)}, {"target", value(target)}, {"loss", value("output")}}));
+    const double before = task.validate();
+    for (int step = 0; step < 100; ++step) task.descend(task->next(), 0.05);
+    CHECK(task.validate() < before * 0.9);
+  }
+}
+
+TEST_CASE("script: takes several inputs, tables and folders of images") {
+  const TemporaryFolder folder;
+  const auto file = write_points(folder);
+  const auto two = write_source(folder, "Two", "def forward(self, x, y):\n  return torch.matmul(x + y, self.weight)\n");
+  const LoadedTask pair("script", table_of(folder, {{"model", value(two)},
+                                                    {"inputs", list<std::string>({file + ":x", file + ":numbers"})}}));
+  CHECK(pair->next().tensors.size() == 3);
+  CHECK(pair->loss(pair->next()).isfinite().item<bool>());
+
+  std::string csv = "x,y,name\n";
+  for (int i = 0; i < 30; ++i)
+    csv += std::to_string(i % 3) + "," + std::to_string(i % 5) + (i % 2 == 0 ? ",even\n" : ",odd\n");
+  const auto path = folder.write("table.csv", csv);
+  LoadedTask table(
+      "script", table_of(folder, {{"inputs", list<std::string>({path + ":x,y"})}, {"target", value(path + ":name")}}));
+  const auto rows = [&] {
+    auto loader = supervised(table).loader_of(supervised(table).read_inputs(path));
+    return supervised(table).predict(loader.next());
+  }();
+  CHECK(rows.at(0).labels == std::vector<std::string>{"even", "odd"});
+
+  const auto mean = write_source(folder, "Mean",
+                                 "def forward(self, x):\n  return torch.matmul(x.mean([2, 3])[:, :2], self.weight)\n");
+  const LoadedTask images("script",
+                          table_of(folder, {{"model", value(mean)},
+                                            {"inputs", list<std::string>({write_stripes(folder, "train", 5)})},
+                                            {"target", value("")},
+                                            {"size", value(4)}}));
+  const auto batch = images->next();
+  CHECK(has_shape(batch.tensors[0], {9, 3, 4, 4}));
+  CHECK((batch.tensors[0].scalar_type() == torch::kFloat32));
+  CHECK(batch.tensors[0].max().item<float>() <= 1);
+  CHECK(images->loss(batch).isfinite().item<bool>());
+}
+
+TEST_CASE("script: refuses models, data and options that do not fit, in one line") {
+  const TemporaryFolder folder;
+  const auto file = write_points(folder);
+  torch::jit::Module frozen("__torch__.Frozen");
+  frozen.define("def forward(self, x):\n  return x\n");
+  frozen.save(folder / "frozen.pt");
+  const auto pair = write_source(folder, "Pair", "def forward(self, x):\n  return x, self.weight\n");
+  const auto inputs = [&](const char* name) { return list<std::string>({file + ":" + name}); };
+  const auto target = [&](const char* name) { return value(file + ":" + name); };
+  const struct {
+    Table table;
+    std::string says;
+  } cases[] = {
+      {{}, ""},
+      {{{"model", value("no.pt")}}, "'no.pt' is no file; export a model to it first"},
+      {{{"model", value(file)}}, "points.safetensors' cannot be read as TorchScript: "},
+      {{{"model", value(folder / "frozen.pt")}}, "frozen.pt' has no parameters to train"},
+      {{{"model", value(pair)}}, "forward() of the model returns Tuple; it must return one tensor"},
+      {{{"inputs", inputs("hole")}}, ":hole' has a NaN or infinite number in row 7"},
+      {{{"inputs", inputs("nothing")}}, "has no 'nothing'; it has"},
+      {{{"target", value("")}}, "`target` is needed for loss = \"cross_entropy\""},
+      {{{"target", target("few")}}, "' has 60 samples, and '"},
+      {{{"target", target("number")}}, "; labels are the whole numbers from 0"},
+      {{{"target", target("five")}}, "the model returns [10, 3] for a batch, and the labels need [samples, 6] or more"},
+      {{{"loss", value("mse")}, {"target", target("number")}}, "this loss needs as many numbers of both"},
+      {{{"loss", value("bce")}, {"target", target("numbers")}}, "has numbers below 0 or above 1"},
+      {{{"loss", value("output")}, {"metrics", list<std::string>({"mae"})}}, "`metrics` need outputs"},
+      {{{"metrics", list<std::string>({"acuracy"})}}, "did you mean accuracy?"},
+      {{{"validation_inputs", inputs("x")}}, "`validation_inputs` and `validation_target` are given both"},
+      {{{"validation_inputs", inputs("x")}, {"validation_target", target("five")}}, "has the label "},
+      {{{"validation_inputs", list<std::string>({"a.npy", "b.npy"})}}, "has 2 sources, and `inputs` has 1"},
+  };
+  for (const auto& each : cases) {
+    const auto reason = refusal([&] {
+      const LoadedTask task("script", table_of(folder, each.table));
+      task->loss(task->next());
+    });
+    CAPTURE(each.says);
+    CAPTURE(reason);
+    CHECK(reason.empty() == each.says.empty());
+    CHECK(contains(reason, each.says));
+    CHECK_FALSE(contains(reason, "\n"));
+  }
+}
+
+}  // namespace script_test

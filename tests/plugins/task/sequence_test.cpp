@@ -1,0 +1,312 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <doctest/doctest.h>
+#include <vernier/safetensors.h>
+#include <vernier/supervised_task.h>
+
+#include <cmath>
+
+#include "cli/torchscript.h"
+#include "loaded_task.h"
+#include "python.h"
+#include "temporary_folder.h"
+
+namespace sequence_test {
+
+using vernier::SupervisedTask;
+using vernier::Table;
+
+namespace {
+
+constexpr const char* models[] = {"lstm", "gru", "transformer"};
+
+// 60 sequences of 12 steps and 2 features. Class: whether the first feature rises. Number: its rise in a step.
+struct Sequences {
+  torch::Tensor x, rises, rate;
+};
+Sequences sequences() {
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
+  const auto rate = torch::empty({60}).uniform_(-2, 2, generator);
+  const auto line = rate.unsqueeze(1) * torch::arange(12, torch::kFloat32) + 50;
+  const auto noise = torch::empty({60, 12}).uniform_(-1, 1, generator);
+  return {torch::stack({line + noise, noise.flip({0}) * 1000}, 2), (rate > 0).to(torch::kInt64), rate * 100 + 7};
+}
+
+std::string write_sequences(const TemporaryFolder& folder, const vernier::Tensors& more = {}) {
+  const auto all = sequences();
+  vernier::Tensors tensors = {{"x", all.x}, {"rises", all.rises}, {"rate", all.rate}};
+  for (const auto& [name, tensor] : more) tensors[name] = tensor;
+  const auto file = folder / (more.empty() ? "all.safetensors" : "more.safetensors");
+  vernier::save_safetensors(file, tensors);
+  return file;
+}
+
+Table table_of(const TemporaryFolder& folder, const char* kind, Table more = {}) {
+  const auto file = write_sequences(folder);
+  Table table = {{"kind", value(kind)},
+                 {"data", value(file + ":x")},
+                 {"targets", value(file + (std::string(kind) == "regression" ? ":rate" : ":rises"))},
+                 {"width", value(16)},
+                 {"batch_size", value(9)}};
+  for (auto& [key, entry] : more) table[key] = entry;
+  return table;
+}
+
+// Steps 0, 1, … of two features; the second is 1000 lower.
+std::string series(int steps) {
+  std::string text = "a,b\n";
+  for (int i = 0; i < steps; ++i) text += std::to_string(i) + "," + std::to_string(i - 1000) + "\n";
+  return text;
+}
+
+Table forecast(const TemporaryFolder& folder, Table more = {}) {
+  Table table = {{"kind", value("forecast")}, {"data", value(folder.write("series.csv", series(50)))},
+                 {"context", value(5)},       {"horizon", value(3)},
+                 {"width", value(8)},         {"order", value("sequential")}};
+  for (auto& [key, entry] : more) table[key] = entry;
+  return table;
+}
+
+SupervisedTask& supervised(const LoadedTask& task) {
+  return static_cast<SupervisedTask&>(*task.task);
+}
+
+std::vector<SupervisedTask::Column> predicted(const LoadedTask& task, const std::string& path) {
+  const torch::NoGradGuard no_grad;
+  task.run.model->eval();
+  auto loader = supervised(task).loader_of(supervised(task).read_inputs(path));
+  return supervised(task).predict(loader.next());
+}
+
+torch::Tensor buffer(const LoadedTask& task, const std::string& name) {
+  return task.run.model->named_buffers()[name];
+}
+
+}  // namespace
+
+TEST_CASE("sequence: each model learns to classify and to predict numbers") {
+  const TemporaryFolder folder;
+  for (const char* model : models) {
+    for (const char* kind : {"classification", "regression"}) {
+      CAPTURE(model);
+      CAPTURE(kind);
+      LoadedTask task("sequence", table_of(folder, kind, {{"model", value(model)}, {"validation_share", value(0.2)}}));
+      CHECK(task->batches_per_epoch() == 6);  // of 48
+      const double before = task.validate();
+      for (int step = 0; step < 300; ++step) task.descend(task->next(), 0.05);
+      CHECK(task.validate() < before / 3);
+      if (std::string(kind) == "classification") CHECK(*task.run.metrics.value("accuracy") > 0.8);
+      if (std::string(kind) == "regression") CHECK(*task.run.metrics.value("r2") > 0.6);
+    }
+  }
+}
+
+TEST_CASE("sequence: inputs and numbers are normalized with the training part, in buffers") {
+  const TemporaryFolder folder;
+  const auto all = sequences();
+  const LoadedTask task("sequence", table_of(folder, "regression", {{"validation_share", value(0)}}));
+  const auto flat = all.x.flatten(0, 1);
+  CHECK(buffer(task, "input_mean").allclose(flat.mean(0)));
+  CHECK(buffer(task, "input_std").allclose(flat.std(0, /*unbiased=*/false)));
+  CHECK(buffer(task, "output_mean").allclose(all.rate.mean()));
+  CHECK(buffer(task, "output_std").allclose(all.rate.std(/*unbiased=*/false)));
+  const LoadedTask classes("sequence", table_of(folder, "classification"));
+  CHECK_FALSE(classes.run.model->named_buffers().contains("output_mean"));
+  const auto file = write_sequences(folder, {{"x", torch::full({60, 12}, 3.0)}});  // without deviation
+  const LoadedTask flat_data("sequence", table_of(folder, "classification", {{"data", value(file + ":x")}}));
+  CHECK(flat_data->loss(flat_data->next()).isfinite().item<bool>());
+}
+
+TEST_CASE("sequence: a forecast sees its context alone, and training nothing of the part held out") {
+  const TemporaryFolder folder;
+  const LoadedTask task("sequence", forecast(folder, {{"validation_share", value(0.2)}, {"batch_size", value(100)}}));
+  const auto batch = task->next();
+  REQUIRE(has_shape(batch.tensors[0], {33, 5, 2}));  // 40 steps have 33 windows of 8
+  REQUIRE(has_shape(batch.tensors[1], {33, 3, 2}));
+  for (std::int64_t i = 0; i < 33; ++i) {
+    const auto first = static_cast<float>(i);
+    CHECK(torch::equal(batch.tensors[0][i].select(1, 0), torch::arange(5, torch::kFloat32) + first));
+    CHECK(torch::equal(batch.tensors[1][i].select(1, 0), torch::arange(5, 8, torch::kFloat32) + first));
+    CHECK(torch::equal(batch.tensors[1][i].select(1, 1), torch::arange(5, 8, torch::kFloat32) + first - 1000));
+  }
+  CHECK(buffer(task, "input_mean").allclose(torch::tensor({19.5, 19.5 - 1000}, torch::kFloat32)));
+  const LoadedTask wide("sequence", forecast(folder, {{"validation_share", value(0)},
+                                                      {"stride", value(4)},
+                                                      {"outputs", list<int>({1})},
+                                                      {"batch_size", value(100)}}));
+  const auto strided = wide->next();
+  REQUIRE(has_shape(strided.tensors[0], {11, 5, 2}));  // 50 steps
+  REQUIRE(has_shape(strided.tensors[1], {11, 3, 1}));
+  CHECK(strided.tensors[1][1][0][0].item<float>() == 9 - 1000);
+}
+
+TEST_CASE("sequence: predictions have names, words and the units of the data") {
+  const TemporaryFolder folder;
+  const LoadedTask task("sequence", forecast(folder));
+  const auto rows = predicted(task, folder.write("other.csv", series(9)));
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].name == "a");
+  CHECK(rows[1].name == "b");
+  CHECK(has_shape(rows[0].numbers, {5, 3}));  // also of the last window, which nothing follows
+  CHECK((rows[1].numbers - buffer(task, "output_mean").select(-1, 1)).abs().max().item<float>() < 40);
+
+  const auto file = write_sequences(folder);
+  const LoadedTask classes("sequence", table_of(folder, "classification"));
+  CHECK(has_shape(predicted(classes, file).at(1).numbers, {9, 2}));
+  std::string words = "direction\n";
+  const auto rises = sequences().rises;
+  for (std::int64_t i = 0; i < 60; ++i) words += rises[i].item<int>() == 1 ? "up\n" : "down\n";
+  const auto csv = folder.write("words.csv", words);
+  LoadedTask named("sequence", table_of(folder, "classification", {{"targets", value(csv + ":direction")}}));
+  for (int step = 0; step < 200; ++step) named.descend(named->next(), 0.05);
+  const auto found = predicted(named, file).at(0);
+  int right = 0;
+  for (std::int64_t i = 0; i < 9; ++i) {
+    const auto word = found.labels.at(static_cast<std::size_t>(found.numbers[i].item<int>()));
+    right += word == (rises[i].item<int>() == 1 ? "up" : "down") ? 1 : 0;
+  }
+  CHECK(right >= 8);
+}
+
+TEST_CASE("sequence: with recompute the gradients are the same") {
+  const TemporaryFolder folder;
+  for (const char* model : models) {
+    std::vector<torch::Tensor> gradients;
+    for (const char* recompute : {"none", "full", "selective"}) {
+      const LoadedTask task("sequence", table_of(folder, "classification",
+                                                 {{"model", value(model)},
+                                                  {"layers", value(2)},
+                                                  {"dropout", value(0.2)},
+                                                  {"recompute", value(recompute)}}));
+      task->loss(task->next()).backward();
+      std::vector<torch::Tensor> all;
+      for (const auto& parameter : task.run.parameters) all.push_back(parameter.model.grad().flatten());
+      gradients.push_back(torch::cat(all));
+      CHECK(gradients.back().allclose(gradients.front(), 1e-5, 1e-7));
+    }
+  }
+}
+
+TEST_CASE("sequence: TorchScript and Python compute what the network does, for any number of sequences") {
+  const TemporaryFolder folder;
+  const bool has_torch = has_python("torch, safetensors");
+  for (const char* model : models) {
+    for (const char* kind : {"classification", "forecast"}) {
+      const Table more = {{"model", value(model)}, {"layers", value(2)}};
+      const LoadedTask task("sequence",
+                            std::string(kind) == "forecast" ? forecast(folder, more) : table_of(folder, kind, more));
+      task.run.model->eval();
+      const torch::NoGradGuard no_grad;
+      vernier::save_torchscript(folder / "model.pt", *task.run.model, supervised(task), torch::kCPU);  // compares
+      if (!has_torch) continue;
+      const auto batch = supervised(task).example(3);
+      folder.write("model.py", supervised(task).python_model());
+      vernier::save_safetensors(folder / "model.safetensors", vernier::state_dict(*task.run.model).tensors);
+      vernier::save_safetensors(folder / "batch.safetensors",
+                                {{"x", batch.tensors[0]}, {"y", supervised(task).forward(batch)}});
+      folder.write("check.py",
+                   "from safetensors.torch import load_file\nfrom model import load\nimport torch\n"
+                   "batch = load_file('batch.safetensors')\n"
+                   "torch.testing.assert_close(load('model.safetensors')(batch['x']), batch['y'])\n");
+      std::string out;
+      CHECK(python("check.py", folder.path(), out) == 0);
+      CHECK(out == "");
+    }
+  }
+}
+
+namespace {
+
+struct Refused {
+  const char* kind;
+  Table table;
+  std::string says;  // in one line; "": nothing is refused
+};
+
+void check_refusals(const TemporaryFolder& folder, const std::vector<Refused>& cases) {
+  for (const auto& each : cases) {
+    const auto reason = refusal([&] {
+      const bool is_forecast = std::string(each.kind) == "forecast";
+      const LoadedTask task("sequence",
+                            is_forecast ? forecast(folder, each.table) : table_of(folder, each.kind, each.table));
+    });
+    CAPTURE(each.says);
+    CAPTURE(reason);
+    CHECK(reason.empty() == each.says.empty());
+    CHECK(contains(reason, each.says));
+    CHECK_FALSE(contains(reason, "\n"));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sequence: refuses data that do not fit, in one line") {
+  const TemporaryFolder folder;
+  auto hole = sequences().x.clone(), rate = sequences().rate.clone();
+  hole[17][3][1] = NAN;
+  rate[5] = INFINITY;
+  const auto file = write_sequences(folder, {{"hole", hole},
+                                             {"holes", rate},
+                                             {"halves", sequences().rate * 0.5},
+                                             {"minus", sequences().rises - 1},
+                                             {"zeros", torch::zeros({60}, torch::kInt64)},
+                                             {"few", torch::zeros({59}, torch::kInt64)},
+                                             {"deep", torch::zeros({60, 2, 2, 2})},
+                                             {"wide", torch::zeros({60, 12, 3})},
+                                             {"three", sequences().rises + 1}});
+  const auto source = [&](const char* name) { return value(file + ":" + name); };
+  check_refusals(
+      folder,
+      {
+          {"classification", {}, ""},
+          {"classification", {{"data", value(file)}}, "' has deep,few,halves and 9 more; name one, as in"},
+          {"classification", {{"data", source("nothing")}}, "has no 'nothing'; it has"},
+          {"classification", {{"data", value("x.txt")}}, "'x.txt' is no source of data"},
+          {"classification", {{"data", value("none.npy")}}, "'none.npy' cannot be opened"},
+          {"classification", {{"data", value("none.safetensors:x")}}, "none.safetensors: cannot be opened"},
+          {"classification", {{"data", source("hole")}}, ":hole' has a NaN or infinite number in row 17"},
+          {"classification",
+           {{"data", source("deep")}},
+           "sequences have [samples, steps] or [samples, steps, features]"},
+          {"classification", {{"targets", source("few")}}, "' has 60 sequences, and '"},
+          {"classification", {{"targets", source("halves")}}, "; labels are the whole numbers from 0"},
+          {"classification", {{"targets", source("minus")}}, "has the label -1 in row"},
+          {"classification", {{"targets", source("x")}}, "labels have [samples]"},
+          {"classification", {{"targets", source("zeros")}}, "has a single class; there is nothing to tell apart"},
+          {"classification",
+           {{"validation", source("x")}, {"validation_targets", source("three")}},
+           "has the label 2 in row"},
+          {"classification",
+           {{"validation", source("wide")}, {"validation_targets", source("rises")}},
+           "has 12 steps of 3 features; those to train on have 12 of 2"},
+          {"regression", {{"targets", source("holes")}}, ":holes' has a NaN or infinite number in row 5"},
+          {"regression", {{"targets", source("deep")}}, "numbers have [samples] or [samples, numbers]"},
+          {"forecast", {{"data", source("x")}}, "a series has [steps] or [steps, features]"},
+          {"forecast", {{"data", value(folder.write("gap.csv", "a,b\n1,2\n3,\n"))}}, "gap.csv' line 3"},
+          {"forecast",
+           {{"validation", value(folder.write("short.csv", series(4)))}},
+           "' has 4 steps, and a window has 8"},
+      });
+}
+
+TEST_CASE("sequence: refuses options that do not fit, in one line") {
+  const TemporaryFolder folder;
+  const auto file = write_sequences(folder);
+  check_refusals(
+      folder,
+      {
+          {"classification", {{"targets", value("")}}, "`targets` is needed for classification"},
+          {"classification", {{"context", value(4)}}, "`context` is for kind = \"forecast\""},
+          {"classification",
+           {{"validation", value(file + ":x")}},
+           "`validation` and `validation_targets` are given both"},
+          {"classification",
+           {{"model", value("transformer")}, {"width", value(6)}},
+           "`heads` does not divide a width of 6"},
+          {"classification", {{"dropout", value(0.5)}}, "`dropout` is between the layers, and there is one"},
+          {"forecast", {{"context", value(48)}}, "' has 45 steps to train on and 5 held out; a window has 48 and 3"},
+          {"forecast", {{"outputs", list<int>({2})}}, "outputs has 2, and '"},
+          {"forecast", {{"targets", value(file + ":rises")}}, "`targets` is without meaning"},
+      });
+}
+
+}  // namespace sequence_test

@@ -1,0 +1,198 @@
+#include <doctest/doctest.h>
+#include <vernier/safetensors.h>
+#include <vernier/supervised_task.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "loaded_task.h"
+#include "python.h"
+#include "run/snapshot.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace tabular_test {
+
+using vernier::Table;
+
+namespace {
+
+// Rents of flats, as examples/data/flats.sh prints them.
+std::string flats(const TemporaryFolder& folder, int rows = 600) {
+  const auto path = folder / "flats.csv";
+  const auto command =
+      "sh '" VERNIER_SOURCE_DIR "/examples/data/flats.sh' " + std::to_string(rows) + " > '" + path + "'";
+  REQUIRE(std::system(command.c_str()) == 0);
+  return path;
+}
+
+// 100 points whose class is the sign of their product, which no line divides.
+std::string points(const TemporaryFolder& folder, const std::string& name = "points.csv") {
+  std::ostringstream text;
+  text << "x,y,class\n";
+  for (int i = 0; i < 100; ++i) {
+    const double x = std::sin(i * 1.7), y = std::cos(i * 2.3);
+    text << x << ',' << y << ',' << (x * y > 0 ? "same" : "other") << '\n';
+  }
+  return folder.write(name, text.str());
+}
+
+vernier::Table config(const std::string& task, int steps) {
+  return from_toml({"[run]\nsteps = " + std::to_string(steps) + "\n[task]\nuse = 'tabular'\n" + task +
+                    "\n[optimizer]\nuse = 'adamw'\nlearning_rate = 1e-2\n[checkpoint]\nuse = 'none'\n"});
+}
+
+double metric_after(const vernier::Table& config, const char* name) {
+  SmallRun run(config);
+  double value = NAN;
+  run.on(vernier::Event::Validated, [&](vernier::Run& now) { value = now.metrics.value(name).value_or(NAN); });
+  run.train();
+  return value;
+}
+
+// float32 or int64 numbers in version 1.0 of NumPy's format.
+template <class T>
+std::string npy(const std::string& dtype, const std::string& shape, const std::vector<T>& numbers) {
+  std::string header = "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  header.resize(117, ' ');
+  header += '\n';
+  std::string bytes("\x93NUMPY\x01\x00\x76\x00", 10);
+  bytes += header;
+  bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("tabular learns numbers and classes, with plain and residual layers") {
+  const TemporaryFolder folder;
+  const auto rents = "data = '" + flats(folder) + "'\ntarget = 'rent'\n";
+  const auto classes = "data = '" + points(folder) + "'\ntarget = 'class'\nvalidation = '" + points(folder) + "'\n";
+  for (const char* shape : {"hidden = [32, 32]\n", "hidden = [32, 32, 32]\nresidual = true\n"}) {
+    CAPTURE(shape);
+    CHECK(metric_after(config(rents + shape, 400), "r2") > 0.9);  // the mean has 0
+    CHECK(metric_after(config(classes + shape, 300), "accuracy") > 0.9);
+    CHECK(metric_after(config(classes + shape + "balanced = true\n", 300), "auc") > 0.95);
+  }
+}
+
+TEST_CASE("recompute gives the same weights") {
+  const TemporaryFolder folder;
+  const auto base = "data = '" + points(folder) + "'\ntarget = 'class'\ndropout = 0.2\n";
+  const auto digest = [&](const char* more) {
+    SmallRun run(config(base + more, 20));
+    run.train();
+    return run.digest();
+  };
+  CHECK(digest("recompute = 'full'\n") == digest(""));
+  CHECK(digest("recompute = 'selective'\nworkers = 0\n") == digest(""));
+}
+
+TEST_CASE("tabular predicts for a file without targets, also of categories that training has not seen") {
+  const TemporaryFolder folder;
+  LoadedTask loaded("tabular", {{"data", value(flats(folder))}, {"target", value("rent")}});
+  auto& task = dynamic_cast<vernier::SupervisedTask&>(*loaded.task);
+  loaded.run.model->eval();
+  const auto predict = [&](const std::string& csv) {
+    auto loader = task.loader_of(task.read_inputs(folder.write("new.csv", csv)));
+    return task.predict(loader.next());
+  };
+  const auto columns = predict("year,floor,rooms,area,district\n1990,2,3,70,mill\n1990,2,3,70,moon\n");
+  REQUIRE(columns.size() == 1);
+  CHECK(columns[0].name == "rent");
+  CHECK(columns[0].numbers.numel() == 2);
+  CHECK(columns[0].numbers.isfinite().all().item<bool>());
+  const auto other_order = predict("district,area,rooms,floor,year\nmill,70,3,2,1990\n");
+  CHECK(other_order[0].numbers[0].item<float>() == columns[0].numbers[0].item<float>());
+  CHECK(says(thrown_by([&] { predict("district,area,rooms,floor\nmill,70,3,2\n"); }).text, "year"));
+
+  LoadedTask classes("tabular", {{"data", value(points(folder))}, {"target", value("class")}});
+  auto& classifier = dynamic_cast<vernier::SupervisedTask&>(*classes.task);
+  auto loader = classifier.loader_of(classifier.read_inputs(folder.write("xy.csv", "x,y\n0.5,0.5\n")));
+  const auto answer = classifier.predict(loader.next());
+  CHECK(answer.at(0).labels == std::vector<std::string>{"other", "same"});
+  CHECK(answer.at(1).name == "probability");
+  CHECK(answer.at(1).numbers.item<float>() >= 0.5F);
+}
+
+TEST_CASE("tabular reads NumPy arrays, whole numbers as classes") {
+  const TemporaryFolder folder;
+  std::vector<float> numbers;
+  std::vector<std::int64_t> targets;
+  for (int i = 0; i < 200; ++i) {
+    numbers.push_back(static_cast<float>(std::sin(i)));
+    targets.push_back(numbers.back() > 0 ? 1 : 0);
+  }
+  const auto data = folder.write("x.npy", npy("<f4", "(200, 1)", numbers));
+  const auto classes = folder.write("y.npy", npy("<i8", "(200,)", targets));
+  CHECK(metric_after(config("data = '" + data + "'\ntargets = '" + classes + "'", 200), "accuracy") > 0.95);
+  const auto reals = folder.write("z.npy", npy("<f4", "(200,)", numbers));
+  CHECK(metric_after(config("data = '" + data + "'\ntargets = '" + reals + "'", 200), "r2") > 0.95);
+}
+
+TEST_CASE("wrong tables and options are one line with their place") {
+  const TemporaryFolder folder;
+  const auto data = flats(folder, 50), few = folder.write("few.csv", "a,b\n1,x\n2,x\n");
+  const auto x = folder.write("x.npy", npy<float>("<f4", "(2, 1)", {1, 2}));
+  const auto nan = folder.write("nan.npy", npy<float>("<f4", "(2, 1)", {1, NAN}));
+  const auto y = folder.write("y.npy", npy<std::int64_t>("<i8", "(2,)", {0, -1}));
+  const auto long_y = folder.write("long.npy", npy<std::int64_t>("<i8", "(3,)", {0, 1, 0}));
+  struct Case {
+    Table table;
+    const char* says;
+  };
+  const Case cases[] = {
+      {{{"data", value(data)}}, "`target` is missing: name a column"},
+      {{{"data", value(data)}, {"target", value("price")}}, "price"},
+      {{{"data", value(data)}, {"target", value("rent")}, {"metrics", list<const char*>({"acuracy"})}},
+       "did you mean accuracy?"},
+      {{{"data", value(data)}, {"target", value("rent")}, {"balanced", value(true)}}, "`balanced` is for classes"},
+      {{{"data", value(data)}, {"target", value("rent")}, {"residual", value(true)}, {"hidden", list<int>({3, 4})}},
+       "must have equal widths"},
+      {{{"data", value(few)}, {"target", value("b")}}, "a classification needs at least 2"},
+      {{{"data", value(folder.write("bad.csv", "a,b\n1,2\nlarge,3\n"))}, {"target", value("b")}}, "bad.csv"},
+      {{{"data", value(folder.write("empty.csv", ""))}, {"target", value("b")}}, "empty.csv"},
+      {{{"data", value(x)}}, "`targets` is missing"},
+      {{{"data", value(x)}, {"targets", value(y)}}, "has a class below 0 in row 1"},
+      {{{"data", value(nan)}, {"targets", value(y)}}, "a number that is not finite in row 1"},
+      {{{"data", value(x)}, {"targets", value(long_y)}}, "a target for each row"},
+      {{{"data", value(y)}, {"targets", value(y)}}, "wanted is [rows, columns]"},
+  };
+  for (const auto& [table, text] : cases) {
+    const auto error = thrown_by([&] { LoadedTask("tabular", table); });
+    CAPTURE(error);
+    CHECK(error.kind == 2);
+    CHECK(says(error.text, text));
+    CHECK_FALSE(says(error.text, "\n"));
+  }
+}
+
+TEST_CASE("the Python form of the network gives the same outputs") {
+  if (!has_python("torch, safetensors")) {
+    MESSAGE("skipped: there is no python3 with torch and safetensors");
+    return;
+  }
+  const TemporaryFolder folder;
+  for (const bool residual : {false, true}) {
+    Table table = {{"data", value(flats(folder, 100))}, {"target", value("rent")}, {"residual", value(residual)}};
+    LoadedTask loaded("tabular", table);
+    auto& task = dynamic_cast<vernier::SupervisedTask&>(*loaded.task);
+    loaded.run.model->eval();
+    const auto batch = task.example(5);
+    const torch::NoGradGuard no_grad;
+    folder.write("model.py", task.python_model());
+    vernier::save_safetensors(folder / "model.safetensors", vernier::model_tensors(*loaded.run.model));
+    vernier::save_safetensors(
+        folder / "batch.safetensors",
+        {{"numbers", batch.tensors[0]}, {"categories", batch.tensors[1]}, {"expected", task.forward(batch)}});
+    std::string out;
+    const int status = python(
+        "-c 'import model, safetensors.torch as s; b = s.load_file(\"batch.safetensors\"); "
+        "y = model.load()(b[\"numbers\"], b[\"categories\"]); "
+        "assert y.shape == b[\"expected\"].shape and (y - b[\"expected\"]).abs().max() < 1e-2, (y, b)'",
+        folder.path(), out);
+    CHECK_MESSAGE(status == 0, out);
+  }
+}
+
+}  // namespace tabular_test
