@@ -178,25 +178,26 @@ TEST_CASE("a dataset that throws is named with its sample, and the place stays")
   }
 }
 
-TEST_CASE("the model does not wait for what could have been prepared") {
-  class Slow final : public vernier::Dataset {
+TEST_CASE("workers prepare as many batches ahead as they are told, and no more") {
+  class Counting final : public vernier::Dataset {
    public:
     std::int64_t size() const override { return 100; }
     Sample get(std::int64_t index, Random&) const override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ++count;
       return {torch::tensor(index)};
     }
+    mutable std::atomic<int> count = 0;
   };
-  DataLoader loader(std::make_shared<Slow>(), {.batch_size = 1, .workers = 1, .prefetch = 4});
-  loader.next();
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a step; the four ahead take 20
-  for (int i = 0; i < 4; ++i) {
+  const auto data = std::make_shared<Counting>();
+  DataLoader loader(data, {.batch_size = 2, .workers = 2, .prefetch = 3});
+  for (int taken = 1; taken < 10; ++taken) {
     loader.next();
-    CHECK(loader.waited() < 0.005);
+    CHECK(loader.waited() >= 0);
+    const int wanted = 2 * (taken + 6);
+    for (int i = 0; i < 10'000 && data->count < wanted; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    CHECK(data->count == wanted);
   }
-  DataLoader alone(std::make_shared<Slow>(), {.batch_size = 2});
-  alone.next();
-  CHECK(alone.waited() >= 0.01);
 }
 
 TEST_CASE("sequences of different lengths are padded or packed") {
