@@ -16,6 +16,7 @@ class TrainerControl final : public Control {
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
   void finish(const Plugin& asker, const std::string& why) override;
+  bool finishes() const override { return !trainer_.finished_.empty(); }
   std::int64_t all_reduce_min(std::int64_t value) override;
   State snapshot() override;
   torch::Tensor recompute() override;

@@ -38,7 +38,7 @@ void Transaction::wire(const Run& run) {
   begin.weights = run.model->parameters();  // frozen ones too
   gradients.copies_weights = true;
   gradients.gradients = Scope::Gradients::copied;
-  for (const auto& [name, model, master] : run.parameters) {
+  for (const auto& [name, model, master, frozen] : run.parameters) {
     gradients.weights.push_back(model);
     if (master.is_same(model)) continue;
     begin.weights.push_back(master);
@@ -142,7 +142,7 @@ bool Transaction::roll_back(Stage stage, Run& run) {
 
 torch::Tensor Transaction::put_back_after(const Run& run, const std::function<torch::Tensor()>& body) {
   std::vector<torch::Tensor> tensors = run.model->buffers(), copies;
-  for (const auto& [name, model, master] : run.parameters) {
+  for (const auto& [name, model, master, frozen] : run.parameters) {
     tensors.push_back(model);
     if (!master.is_same(model)) tensors.push_back(master);
   }

@@ -116,19 +116,23 @@ std::size_t remove_entries(Array& entries, std::size_t written_before, const Val
 
 void merge(Value& into, Value from, int depth);
 
-// Callbacks or monitors. Those of one file are not matched with each other.
+// Callbacks or monitors. The first entry of a `use` is merged into the first earlier one of this `use`, the second into
+// the second. Those of one file are not matched with each other.
 void merge_entries(Value& into, Value from, const std::string& list) {
   if (!is_list_of_tables(into)) into = {Array{}, from.where};
   auto& entries = std::get<Array>(into.data);
   auto written_before = entries.size();
+  std::map<std::string, std::ptrdiff_t> matched;  // of each `use`: how many of the earlier entries
   for (auto& entry : std::get<Array>(from.data)) {
     if (is_removal(entry)) {
       written_before = remove_entries(entries, written_before, entry, list);
+      matched.erase(use_of(entry));
       continue;
     }
     const auto end = entries.begin() + static_cast<std::ptrdiff_t>(written_before);
-    const auto same =
-        std::find_if(entries.begin(), end, [&](const Value& other) { return use_of(other) == use_of(entry); });
+    auto passed = matched[use_of(entry)]++;
+    const auto same = std::find_if(entries.begin(), end,
+                                   [&](const Value& other) { return use_of(other) == use_of(entry) && passed-- == 0; });
     if (same != end) {
       merge(*same, std::move(entry), 2);
     } else {
@@ -238,6 +242,9 @@ class MergedFiles {
 Value parse_set(const std::string& set) {
   const auto equals = set.find('=');
   const std::string key = set.substr(0, set.find_last_not_of(' ', equals == 0 ? 0 : equals - 1) + 1);
+  if (key.find_first_of("\"'") != std::string::npos) {
+    refuse("--set " + shortened(set) + ": a key in quotes can be set in a file only");
+  }
   const bool has_empty_part =
       key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
   if (equals == std::string::npos || equals == 0 || has_empty_part) {

@@ -32,7 +32,7 @@ Reference read_reference(const std::string& text, std::size_t begin, const std::
   int open = 0;
   std::size_t i = begin + 1;
   for (; i < text.size(); ++i) {
-    if (text[i] == '{' && text[i - 1] == '$') ++open;
+    if (text[i] == '{') ++open;  // also that of {name} in a fallback
     if (text[i] == '}' && --open == 0) break;
   }
   if (i >= text.size()) {

@@ -4,7 +4,8 @@
 //   mode = "min"                 min | max: what is better
 //   patience = 10                validations in a row without improvement, after which the run ends
 //   min_delta = 0.0              least improvement that counts
-//   restore_best = true          the run ends with the best weights, also at its last planned step
+//   restore_best = true          the run ends with the best weights, also at its last planned step, and where another
+//                                callback has ended it: give that one before this one
 // The last checkpoint then has the best weights, and the optimizer's state of the last step. A run that a signal or the
 // time limit ends goes on with its own weights. With callback/ema the metric may be the average's; what is kept are the
 // trained weights. Without a validation nothing happens: set [run] validate_every.
@@ -72,7 +73,7 @@ class EarlyStopping final : public vernier::Callback {
       bad_ = 0;  // a run that is trained on has its patience again
       run.control->finish(*this, metric_ + " " + since);
     }
-    if ((ends || run.step == run.steps) && !kept_.empty() && best_step_ != run.step) restore(run);
+    if ((run.control->finishes() || run.step == run.steps) && !kept_.empty() && best_step_ != run.step) restore(run);
   }
 
   bool is_better(double value) const {

@@ -1,5 +1,6 @@
 // unfreeze: begins to train groups of parameters one after the other. Before its step a group gets no gradients and no
-// updates, and backward leaves it out. Parameters of no group train from the start.
+// updates, and backward leaves it out. Parameters of no group train from the start, unless [[optimizer.group]] has
+// frozen them.
 //   group = []           [[callback.group]] tables
 //   group.match          required: parameters by name, * for any text: ["h.0.*", "wte.*"]
 //   group.from = 0       the group trains after so many steps
@@ -38,7 +39,9 @@ class Unfreeze final : public vernier::Callback {
     for (const auto& group : groups_) {
       for (const auto& pattern : group.patterns) assign(pattern, group.from, run);
     }
-    if (!from_.empty() && std::ranges::min(from_) > 0) {
+    bool trains = from_.empty();
+    for (std::size_t i = 0; i < from_.size(); ++i) trains = trains || (from_[i] == 0 && !run.parameters[i].frozen);
+    if (!trains) {
       throw Error("callback/unfreeze: nothing trains in the first step; give one group from = 0",
                   Error::Kind::configuration);
     }
@@ -69,7 +72,7 @@ class Unfreeze final : public vernier::Callback {
   void freeze(const Run& run) const {
     for (std::size_t i = 0; i < run.parameters.size(); ++i) {
       auto weight = run.parameters[i].model;
-      const bool trains = run.step >= from_[i];
+      const bool trains = run.step >= from_[i] && !run.parameters[i].frozen;
       if (weight.requires_grad() != trains) weight.set_requires_grad(trains);
     }
   }

@@ -16,8 +16,8 @@ class AdagradPlugin final : public FusedPlugin<vernier::AdagradOptions> {
   explicit AdagradPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
 
  private:
-  void finish(vernier::AdagradOptions& settings, const vernier::Run& run) const override {
-    if (settings.initial_accumulator_value < 1e-5) refuse_small_eps(settings.eps, run);
+  void finish(vernier::ParameterGroup<vernier::AdagradOptions>& group, const vernier::Run& run) const override {
+    if (group.options.initial_accumulator_value < 1e-5) refuse_small_eps(group.options.eps, run);
   }
   static void read_both(vernier::Options& options, vernier::AdagradOptions& settings) {
     settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));

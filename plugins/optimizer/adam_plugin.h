@@ -8,14 +8,14 @@ class AdamPlugin : public FusedPlugin<Settings> {
  protected:
   explicit AdamPlugin(vernier::Options& options) : FusedPlugin<Settings>(options, {}, &read_both, &read_rest) {}
 
-  void finish(Settings& settings, const vernier::Run& run) const override {
-    settings.seed = run.seed;
-    this->refuse_small_eps(settings.eps, run);
-    if (settings.state == vernier::AdamState::full) return;
+  void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const override {
+    group.options.seed = run.seed;
+    this->refuse_small_eps(group.options.eps, run);
+    if (group.options.state == vernier::AdamState::full) return;
     for (const auto& parameter : run.parameters) {
       if (parameter.master.scalar_type() == torch::kFloat) continue;
       throw vernier::Error(
-          c10::str(this->id(), ": state = \"", settings.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
+          c10::str(this->id(), ": state = \"", group.options.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
                    "\" is for float32 weights, and ", parameter.name, " is ", parameter.master.scalar_type(),
                    ": leave `state` out, or keep float32 weights"),
           vernier::Error::Kind::configuration);

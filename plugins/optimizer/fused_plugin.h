@@ -58,7 +58,7 @@ class FusedPlugin : public vernier::Optimizer {
     }
     names_.clear();
     for (const auto& some : names) names_.insert(names_.end(), some.begin(), some.end());
-    for (auto& group : groups) finish(group.options, run);
+    for (auto& group : groups) finish(group, run);
     optimizer_ = std::make_unique<vernier::Fused<Settings>>(groups);
   }
 
@@ -84,7 +84,8 @@ class FusedPlugin : public vernier::Optimizer {
     }
     return named;
   }
-  // The state of a parameter that is frozen now is dropped. One that was frozen before starts without state.
+  // The state of a parameter that is frozen now is dropped. One that was frozen before starts without state, and so
+  // does one whose options keep more than was saved: a resume with other options, or a swap.
   void load(const vernier::State& named) override {
     vernier::State state;
     state.put("parameters", static_cast<std::int64_t>(names_.size()));
@@ -99,7 +100,7 @@ class FusedPlugin : public vernier::Optimizer {
       }
       state.put(std::to_string(found - names_.begin()) + key.substr(slash), tensor);
     }
-    optimizer_->load_state_dict(state);
+    optimizer_->load_state_dict(state, /*strict=*/false);
   }
 
  protected:
@@ -117,10 +118,11 @@ class FusedPlugin : public vernier::Optimizer {
             options.get("in_backward", false, "use and free each gradient in backward: less memory, no clipping")) {}
 
   // Called in prepare, for each group: the last changes of its options, and checks that need the run.
-  virtual void finish(Settings& settings, const vernier::Run& run) const {
-    (void)settings;
+  virtual void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const {
+    (void)group;
     (void)run;
   }
+  const Settings& settings() const { return settings_.front(); }  // of the parameters in no group
 
   // The squares have the dtype of the weights. In float16 the squares of most gradients are 0, so only eps divides.
   void refuse_small_eps(double eps, const vernier::Run& run) const {

@@ -16,8 +16,8 @@ class LambPlugin final : public FusedPlugin<vernier::LambOptions> {
   explicit LambPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
 
  private:
-  void finish(vernier::LambOptions& settings, const vernier::Run& run) const override {
-    refuse_small_eps(settings.eps, run);
+  void finish(vernier::ParameterGroup<vernier::LambOptions>& group, const vernier::Run& run) const override {
+    refuse_small_eps(group.options.eps, run);
   }
   static void read_both(vernier::Options& options, vernier::LambOptions& settings) {
     settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));

@@ -16,7 +16,8 @@
 //     group.match, required: names of parameters, * for any text
 //     group.frozen = false   true: no gradient and no update
 //     group.learning_rate = 0.001, group.weight_decay = 0.1, group.adamw = false,
-//     group.adamw_learning_rate = 0.0003   as above, for these parameters
+//     group.adamw_learning_rate = 0.0003   as above, for these parameters; where AdamW updates all of them,
+//                                              learning_rate alone is that of AdamW
 #include "fused_plugin.h"
 
 class MuonPlugin final : public FusedPlugin<vernier::MuonOptions> {
@@ -48,8 +49,13 @@ class MuonPlugin final : public FusedPlugin<vernier::MuonOptions> {
     settings.adamw_eps = options.get("adamw_eps", settings.adamw_eps, "added to the root of AdamW's mean of squares",
                                      vernier::at_least(0));
   }
-  void finish(vernier::MuonOptions& settings, const vernier::Run& run) const override {
-    refuse_small_eps(settings.adamw_eps, run);
+  // A group of biases has only parameters of AdamW, and says learning_rate.
+  void finish(vernier::ParameterGroup<vernier::MuonOptions>& group, const vernier::Run& run) const override {
+    auto& own = group.options;
+    const bool has_matrix =
+        !own.adamw && std::ranges::any_of(group.parameters, [](const auto& p) { return p.dim() == 2; });
+    if (!has_matrix && own.lr != settings().lr && own.adamw_lr == settings().adamw_lr) own.adamw_lr = own.lr;
+    refuse_small_eps(own.adamw_eps, run);
   }
 };
 

@@ -39,7 +39,7 @@ class ParameterGroups {
     std::size_t count = 0;
     for (auto& parameter : run.parameters) {
       numbers.push_back(group_of(parameter.name));
-      const bool is_frozen = numbers.back() == frozen;
+      const bool is_frozen = parameter.frozen = numbers.back() == frozen;
       parameter.model.requires_grad_(!is_frozen);
       parameter.master.requires_grad_(!is_frozen);
       if (!is_frozen) continue;

@@ -17,8 +17,8 @@ class RMSpropPlugin final : public FusedPlugin<vernier::RMSpropOptions> {
   explicit RMSpropPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
 
  private:
-  void finish(vernier::RMSpropOptions& settings, const vernier::Run& run) const override {
-    refuse_small_eps(settings.eps, run);
+  void finish(vernier::ParameterGroup<vernier::RMSpropOptions>& group, const vernier::Run& run) const override {
+    refuse_small_eps(group.options.eps, run);
   }
   static void read_both(vernier::Options& options, vernier::RMSpropOptions& settings) {
     settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));

@@ -27,6 +27,7 @@ class FakeControl : public vernier::Control {
   }
   void fail(const vernier::Plugin&, const std::string& why) override { failure = why; }
   void finish(const vernier::Plugin&, const std::string& why) override { finished = why; }
+  bool finishes() const override { return !finished.empty(); }
   std::int64_t all_reduce_min(std::int64_t value) override { return value; }
   vernier::State snapshot() override { return {}; }
   torch::Tensor recompute() override { return {}; }

@@ -40,7 +40,9 @@ class Plateau {
     if (bad_ <= patience_) return false;
     cooling_ = cooldown_;
     bad_ = 0;
-    return std::exchange(factor_, std::max(factor_ * reduction_, least_)) != factor_;
+    const double before = factor_;
+    factor_ = std::max(factor_ * reduction_, least_);
+    return factor_ != before;
   }
 
   const std::string& metric() const { return metric_; }

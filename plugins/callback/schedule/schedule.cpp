@@ -73,7 +73,7 @@ class Schedule final : public vernier::Callback {
 
   vernier::State save() const override { return is_plateau() ? plateau_.save() : vernier::State(); }
   void load(const vernier::State& state) override {
-    if (is_plateau()) plateau_.load(state);
+    if (is_plateau() && state.has("factor")) plateau_.load(state);  // else another kind saved it
   }
 
  private:

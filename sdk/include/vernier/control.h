@@ -50,6 +50,7 @@ class VERNIER_API Control {
   // trains on only if more steps are planned then. A rewind or a failure that the same step asked for cancels it. On
   // several ranks, all must ask in the same step.
   virtual void finish(const Plugin& asker, const std::string& why) = 0;
+  virtual bool finishes() const = 0;  // whether finish() was called, by any plugin
 
   // The minimum of the values of all ranks, which must all call at the same moment; `value` where there is one rank.
   virtual std::int64_t all_reduce_min(std::int64_t value) = 0;

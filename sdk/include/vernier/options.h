@@ -20,6 +20,7 @@ class VERNIER_API Options {
  public:
   struct Declared {
     std::string key, type, fallback, value, range, meaning;
+    bool is_resumable = false;
   };
   // owner: "scaler/dynamic". where: the place of the table's header, for messages on missing keys.
   Options(std::string owner, Table table, std::string where);
@@ -53,6 +54,8 @@ class VERNIER_API Options {
   // Reads a list of tables, [[precision.rule]], and refuses keys that read_one did not read. They are declared as
   // "rule.match".
   void tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one);
+  // Says of a key that was read: its value changes no number of the run, so a resumed run may have another.
+  void resumable(const char* key);
   // Throws the error for the value of a key, for a reason that no Range expresses.
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
   bool given(const char* key) const { return table_.count(key) != 0; }

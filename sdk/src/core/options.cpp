@@ -182,6 +182,10 @@ void Options::refuse(const char* key, const std::string& reason) const {
                             "` " + reason);
 }
 
+void Options::resumable(const char* key) {
+  for (auto& option : declared_) option.is_resumable = option.is_resumable || option.key == key;
+}
+
 template <class T>
 T Options::read(const char* key, const T& fallback, const char* meaning, Range range, const char* words) {
   T value = fallback;

@@ -199,7 +199,7 @@ State FusedOptimizer::state_dict() const {
   return state;
 }
 
-void FusedOptimizer::load_state_dict(const State& saved) {
+void FusedOptimizer::load_state_dict(const State& saved, bool strict) {
   const auto parameters = saved.integer("parameters");
   if (parameters != static_cast<std::int64_t>(parameters_.size())) {
     throw Error(c10::str("the saved state is of ", parameters, " parameters, the optimizer has ", parameters_.size()));
@@ -211,6 +211,7 @@ void FusedOptimizer::load_state_dict(const State& saved) {
     rates.push_back(state.real(rate_entry(i)));
     state.tensors.erase(rate_entry(i));
   }
+  if (!strict) leave_out_unknown(state, buckets_);
   require_loadable(state, buckets_);
   std::ranges::copy(rates, lr_.begin());  // in place: hooks of step_in_backward() refer to its elements
   for (auto& bucket : buckets_) {

@@ -179,6 +179,18 @@ std::vector<std::pair<std::string, torch::Tensor>> entries(const FusedBucket& bu
 
 }  // namespace
 
+void leave_out_unknown(State& state, const std::vector<FusedBucket>& buckets) {
+  std::set<std::string> known{"parameters"};
+  for (const auto& bucket : buckets) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const auto kept = entries(bucket, i);
+      if (!std::ranges::all_of(kept, [&](const auto& entry) { return state.has(entry.first); })) continue;
+      for (const auto& entry : kept) known.insert(entry.first);
+    }
+  }
+  std::erase_if(state.tensors, [&](const auto& entry) { return !known.contains(entry.first); });
+}
+
 void require_loadable(const State& state, const std::vector<FusedBucket>& buckets) {
   std::set<std::string> known{"parameters"};
   for (const auto& bucket : buckets) {

@@ -73,6 +73,13 @@ TEST_CASE("ending: [run] time_limit ends a run with a checkpoint, its own exit s
   CHECK(place.summary()["steps"] == steps + 5);
 }
 
+TEST_CASE("ending: a time that is over before the first step still gets one step done") {
+  RunFolder place(idle);
+  CHECK(place.train({"--set=run.time_limit=1s", "--set=task.samples=3000000", "--set=run.steps=1000000000"}) == 124);
+  const std::int64_t steps = place.summary()["steps"];
+  CHECK(steps > 0);
+}
+
 TEST_CASE("ending: a time that is none is refused") {
   RunFolder place(idle);
   CHECK(place.train({"--set=run.time_limit=2 hours"}) == 2);

@@ -64,6 +64,11 @@ TEST_CASE("config: lists of plugins are matched by use, new ones are appended") 
         R"({callback=[{max_norm=1 use="clip_norm"} {use="schedule" warmup=5} {use="ema"}]})");
   CHECK(merged({base}, {"callback.clip_norm.max_norm=0.5", "callback.ema.decay=0.9"}) ==
         R"({callback=[{max_norm=0.500000 use="clip_norm"} {use="schedule"} {decay=0.900000 use="ema"}]})");
+  const std::string two = "[[callback]]\nuse = 'schedule'\na = 1\n[[callback]]\nuse = 'schedule'\nb = 2";
+  CHECK(merged({base, two}) ==
+        R"({callback=[{max_norm=1 use="clip_norm"} {a=1 use="schedule"} {b=2 use="schedule"}]})");
+  CHECK(merged({two, "[[callback]]\nuse = 'schedule'\na = 3\n[[callback]]\nuse = 'schedule'\nb = 4"}) ==
+        R"({callback=[{a=3 use="schedule"} {b=4 use="schedule"}]})");
   CHECK(merged({"[[monitor]]\nuse = 'jsonl'\n[[monitor]]\nuse = 'jsonl'\nevery = 2"}) ==
         R"({monitor=[{use="jsonl"} {every=2 use="jsonl"}]})");
 }

@@ -72,6 +72,8 @@ TEST_CASE("references: environment variables are text, values have their types")
       {"${VERNIER_TEST_N:-d}", R"("8")"},
       {"${VERNIER_TEST_NONE:-}", R"("")"},
       {"${VERNIER_TEST_NONE:-${VERNIER_TEST_E:-${x.t}}!}", R"("text!")"},
+      {"${VERNIER_TEST_N:-runs/{name}}/a", R"("8/a")"},
+      {"${VERNIER_TEST_NONE:-runs/{name}}/a", R"("runs/{name}/a")"},
       {"${x.none:-1e-8}/", R"("1e-08/")"},
       {"${x.none:-7}", "7"},
       {"${x.none:-[1]}", "[1]"},

@@ -87,6 +87,20 @@ TEST_CASE("wiring: namesakes are numbered, each has its options") {
   CHECK(says(wiring->table(), "  task          mlp          samples=16 validation=0.5\n"));
 }
 
+TEST_CASE("wiring: options that change no number are saved, and not compared when a run is resumed") {
+  const auto wiring =
+      wired("[task]\nuse = 'tabular'\ndata = 'x.csv'\ntarget = 'y'\nworkers = 3\n[optimizer]\nuse = 'sgd'\n");
+  const vernier::Options run("run", {}, "");
+  const auto all = vernier::resolved_configuration(run, *wiring);
+  const auto compared = vernier::resolved_configuration(run, *wiring, vernier::Keys::compared);
+  for (const char* key : {"\"workers\":3", "\"prefetch\":2"}) {
+    CAPTURE(key);
+    CHECK(says(all, key));
+    CHECK_FALSE(says(compared, key));
+  }
+  CHECK(says(compared, "\"batch_size\":"));
+}
+
 TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
   const std::string good = base;
   const auto after_base = [&](const char* text) { return refusal(good + text); };

@@ -20,6 +20,14 @@ struct SamRun : toy::Toy {
   }
 };
 
+struct SkipsTheThird final : vernier::Callback {
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::GradientsReady, [](Run& run) {
+      if (run.step == 2) run.skip_update = torch::ones({});
+    });
+  }
+};
+
 }  // namespace
 
 TEST_CASE("sam: the weights and losses of the rule in PyTorch, whatever the micro-batches and the scaler") {
@@ -90,6 +98,16 @@ TEST_CASE("sam: a step whose gradients are not finite changes no weight") {
   SamRun toy;
   toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
   toy.task().overflows_in = 3;
+  std::vector<torch::Tensor> before;
+  toy.on(Event::StepBegin, [&](Run&) { before = toy.weights(); });
+  toy.on(Event::UpdateDone, [&](Run& run) { CHECK(torch::equal(toy.weights()[0], before[0]) == (run.step == 2)); });
+  toy.prepare().train(toy.run);
+  CHECK(toy.run.updates == 5);
+}
+
+TEST_CASE("sam: without a scaler too, an update that a listener skips stays skipped") {
+  SamRun toy;
+  toy.wiring.callbacks.insert(toy.wiring.callbacks.begin(), std::make_unique<SkipsTheThird>());
   std::vector<torch::Tensor> before;
   toy.on(Event::StepBegin, [&](Run&) { before = toy.weights(); });
   toy.on(Event::UpdateDone, [&](Run& run) { CHECK(torch::equal(toy.weights()[0], before[0]) == (run.step == 2)); });

@@ -48,14 +48,14 @@ TEST_CASE("unfreeze: a group has no gradient and does not change before its step
     SmallRun run(from_toml({mlp, "[precision]\n" + precision + "\n"}), output.path().string());
     vernier::Tensors before;
     run.on(Event::GradientsReady, [&](Run& now) {
-      for (const auto& [name, model, master] : now.parameters) {
+      for (const auto& [name, model, master, frozen] : now.parameters) {
         CAPTURE(name);
         CHECK(master.grad().defined() == (now.step >= from(name)));
         before[name] = model.detach().clone();
       }
     });
     run.on(Event::UpdateDone, [&](Run& now) {
-      for (const auto& [name, model, master] : now.parameters) {
+      for (const auto& [name, model, master, frozen] : now.parameters) {
         CAPTURE(name);
         CAPTURE(now.step);
         if (now.step < from(name)) CHECK(torch::equal(model, before[name]));
@@ -66,6 +66,24 @@ TEST_CASE("unfreeze: a group has no gradient and does not change before its step
     CHECK(run.run.updates == 12);
     REQUIRE(before.size() == 6);
   }
+}
+
+TEST_CASE("unfreeze: what a group of the optimizer has frozen never gets a gradient") {
+  const std::string frozen = "[[optimizer.group]]\nmatch = 'layers.1.*'\nfrozen = true\n";
+  SmallRun run(from_toml({mlp, frozen}));
+  run.on(Event::GradientsReady, [&](Run& now) {
+    for (const auto& parameter : now.parameters) {
+      CAPTURE(parameter.name);
+      const bool trains = now.step >= from(parameter.name) && !parameter.name.starts_with("layers.1.");
+      CHECK(parameter.master.grad().defined() == trains);
+    }
+  });
+  run.train();
+  const std::string rest = "[[callback]]\nuse = 'unfreeze'\ngroup = [{match = ['layers.[02].*'], from = 5}]\n";
+  CHECK(says(thrown_by([&] {
+               SmallRun none(from_toml({mlp, frozen, rest}));
+             }).text,
+             "nothing trains in the first step"));
 }
 
 TEST_CASE("unfreeze: stopped and resumed, bit for bit") {

@@ -182,6 +182,46 @@ TEST_CASE("optimizer: another optimizer gives frozen parameters their gradients 
   CHECK(counts == expected);
 }
 
+TEST_CASE("optimizer: with options that keep less or more, a parameter's state is dropped or begins anew") {
+  const struct {
+    const char *before, *after;
+    std::int64_t entries;  // of a parameter, after loading
+  } cases[] = {{"use = 'sgd'\nmomentum = 0.9\n", "use = 'sgd'\n", 0},
+               {"use = 'sgd'\n", "use = 'sgd'\nmomentum = 0.9\n", 0},
+               {"use = 'adamw'\namsgrad = true\n", "use = 'adamw'\n", 3},
+               {"use = 'adamw'\n", "use = 'adamw'\namsgrad = true\n", 0}};
+  for (const auto& [before, after, entries] : cases) {
+    CAPTURE(before);
+    CAPTURE(after);
+    auto run = run_of_four();
+    const auto first = plugin_of(before), second = plugin_of(after);
+    first->prepare(run);
+    for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::ones({2, 3});
+    first->step(run);
+    auto other_run = run_of_four();
+    second->prepare(other_run);
+    second->load(first->save());
+    CHECK(std::ranges::count_if(second->save().tensors,
+                                [](const auto& each) { return each.first.starts_with("head.weight/"); }) == entries);
+  }
+}
+
+TEST_CASE("optimizer: muon's groups say the learning rate of what AdamW updates") {
+  const auto moved = [](const std::string& group) {
+    auto run = run_of_four();
+    const auto plugin = plugin_of("use = 'muon'\nadamw = true\n" + group);
+    plugin->prepare(run);
+    for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::ones({2, 3});
+    const auto before = run.parameters[3].master.detach().clone();
+    plugin->step(run);
+    return (run.parameters[3].master.detach() - before).abs().max().item<double>();
+  };
+  const std::string group = "[[optimizer.group]]\nmatch = 'head.weight'\nweight_decay = 0\n";
+  CHECK(moved(group) == doctest::Approx(3e-4).epsilon(0.01));
+  CHECK(moved(group + "learning_rate = 0.1\n") == doctest::Approx(0.1).epsilon(0.01));
+  CHECK(moved(group + "learning_rate = 0.1\nadamw_learning_rate = 0.2\n") == doctest::Approx(0.2).epsilon(0.01));
+}
+
 TEST_CASE("optimizer: state belongs to names, whatever the groups, and is dropped for what is frozen") {
   for (const auto& use : all_plugins) {
     if (use == "lbfgs") continue;  // one memory for all weights
