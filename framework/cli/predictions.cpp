@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "files/json.h"
 
@@ -21,6 +22,26 @@ using Columns = std::vector<SupervisedTask::Column>;
 torch::Tensor matrix(const SupervisedTask::Column& column) {
   const auto numbers = column.numbers.to(torch::kCPU, torch::kFloat64);
   return numbers.reshape({numbers.size(0), -1}).contiguous();
+}
+
+// A name for each number in a row of a column.
+std::vector<std::string> names_of(const SupervisedTask::Column& column, std::int64_t numbers) {
+  if (!column.parts.empty() && std::ssize(column.parts) != numbers) {
+    throw Error(c10::str("the task predicts ", numbers, " numbers in column ", column.name, ", and names ",
+                         column.parts.size()));
+  }
+  std::vector<std::string> names = column.parts;
+  for (std::int64_t k = std::ssize(names); k < numbers; ++k) names.push_back(std::to_string(k));
+  for (auto& name : names) name = column.name + (numbers > 1 ? "_" + name : "");
+  return names;
+}
+
+void refuse_duplicates(const std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  for (const auto& name : names) {
+    if (seen.insert(name).second) continue;
+    refuse("the task predicts two columns named '" + name + "'; rename one in the data or in the task");
+  }
 }
 
 const std::string& label_of(const SupervisedTask::Column& column, double number) {
@@ -90,13 +111,13 @@ class Csv final : public File {
 
  private:
   static std::string header(const Columns& columns, const std::vector<torch::Tensor>& all) {
-    std::string text;
+    std::vector<std::string> names;
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      for (std::int64_t k = 0; k < all[i].size(1); ++k) {
-        if (!text.empty()) text += ',';
-        text += quoted(columns[i].name + (all[i].size(1) > 1 ? "_" + std::to_string(k) : ""));
-      }
+      for (auto& name : names_of(columns[i], all[i].size(1))) names.push_back(std::move(name));
     }
+    refuse_duplicates(names);
+    std::string text;
+    for (const auto& name : names) text += (text.empty() ? "" : ",") + quoted(name);
     return text + '\n';
   }
   // RFC 4180.
@@ -115,7 +136,12 @@ class JsonLines final : public File {
   using File::File;
   void add(const Columns& columns) override {
     std::vector<torch::Tensor> all;
-    for (const auto& column : columns) all.push_back(matrix(column));
+    std::vector<std::string> names;
+    for (const auto& column : columns) {
+      all.push_back(matrix(column));
+      names.push_back(column.name);
+    }
+    refuse_duplicates(names);
     for (std::int64_t row = 0; row < all.at(0).size(0); ++row) {
       OrderedJson line = OrderedJson::object();
       for (std::size_t i = 0; i < columns.size(); ++i) line[columns[i].name] = value_of(columns[i], all[i], row);
@@ -132,6 +158,13 @@ class JsonLines final : public File {
     };
     const auto* first = matrix.const_data_ptr<double>() + row * matrix.size(1);
     if (column.numbers.dim() == 1) return number(*first);
+    if (!column.parts.empty()) {
+      OrderedJson parts = OrderedJson::object();
+      for (std::int64_t k = 0; k < matrix.size(1); ++k) {
+        parts[column.parts.at(static_cast<std::size_t>(k))] = number(first[k]);
+      }
+      return parts;
+    }
     OrderedJson list = OrderedJson::array();
     for (std::int64_t k = 0; k < matrix.size(1); ++k) list.push_back(number(first[k]));
     return list;
@@ -144,7 +177,7 @@ class Npy final : public File {
   using File::File;
   void add(const Columns& columns) override {
     std::vector<torch::Tensor> all;
-    for (const auto& column : columns) all.push_back(matrix(column));
+    for (const auto& column : columns) all.push_back(column.labels.empty() ? matrix(column) : labels_of(column));
     const auto rows = at::cat(all, 1).contiguous();
     if (rows_ == 0) {
       numbers_ = rows.size(1);
@@ -160,6 +193,19 @@ class Npy final : public File {
   }
 
  private:
+  // The labels themselves, which are numbers: codes are the task's own affair.
+  static torch::Tensor labels_of(const SupervisedTask::Column& column) {
+    const auto numbers = matrix(column).clone();
+    auto* number = numbers.mutable_data_ptr<double>();
+    for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+      const auto& label = label_of(column, number[i]);
+      const auto* end = label.data() + label.size();
+      const auto [last, error] = std::from_chars(label.data(), end, number[i]);
+      if (error == std::errc() && last == end && std::isfinite(number[i])) continue;
+      refuse("column '" + column.name + "' has the word '" + label + "', and .npy holds numbers; write .csv or .jsonl");
+    }
+    return numbers;
+  }
   std::string header() const {
     std::string text = c10::str("{'descr': '<f8', 'fortran_order': False, 'shape': (", rows_, ", ", numbers_, "), }");
     constexpr std::size_t whole = 128, magic = 10;

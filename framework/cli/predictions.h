@@ -19,7 +19,9 @@ class Predictions {
 // Throws Error unless the path ends in .csv, .npy or .jsonl.
 void refuse_unknown_format(const std::string& path);
 // Writes to `file`, in the format that the ending of `name` says. CSV: a column with several numbers becomes several,
-// "output_0" and so on. JSON Lines: a list. NumPy: float64 [rows, numbers], labels as their integers.
+// "probability_ant" and so on, or "output_0" where the numbers have no names. JSON Lines: an object or a list of them.
+// NumPy: float64 [rows, numbers]; labels that are numbers as these, and others are refused. So are two columns of one
+// name.
 std::unique_ptr<Predictions> write_predictions(const std::string& file, const std::string& name);
 
 }  // namespace vernier

@@ -5,6 +5,7 @@
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -35,15 +36,34 @@ std::string configuration_at(const fs::path& path) {
   refuse(path.string() + ": is no run and no checkpoint in one: there is no config.toml");
 }
 
+// Words, classes and the columns of a table are read from the run's data. Other data may give them other codes.
+void require_same_data(const std::string& path, const State& snapshot, const Plugin& task) {
+  const auto before = snapshot.part("plugin/" + task.id()), now = task.save();
+  for (const auto& [key, what] : {std::pair{"data", "training"}, {"held_out", "held-out"}}) {
+    if (!before.has(key) || !now.has(key) || before.text(key) == now.text(key)) continue;
+    refuse(path + ": the " + what + " data have changed since this checkpoint was saved: then " + before.text(key) +
+           ", now " + now.text(key) + "; put the run's files back, or name them with --set task.KEY=FILE");
+  }
+}
+
+bool sets_task(const std::vector<std::string>& sets) {
+  return std::ranges::any_of(sets, [](const auto& each) { return each.starts_with("task."); });
+}
+
 // The run with the weights of its newest checkpoint, or of the one at `path`. Data and model are made anew.
+// allow_other_data: the run's data need not be those that it was trained with.
 std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
-                                   const std::atomic<int>& stop) {
+                                   const std::atomic<int>& stop, bool allow_other_data = false) {
   set_log_level(static_cast<int>(Level::warning));
   auto config = load_config({configuration_at(path)}, sets);
   config.erase(Monitor::role);
   auto prepared = prepare(std::move(config), "run", host, stop, [](const auto&, const auto&) { return true; });
   auto snapshot = prepared->wiring->checkpoint->read(prepared->run, path);
   if (!snapshot) refuse(path + ": there is no checkpoint in this run");
+  const auto& task = *prepared->wiring->task;
+  if (dynamic_cast<const SupervisedTask*>(&task) != nullptr && !allow_other_data) {
+    require_same_data(path, *snapshot, task);
+  }
   try {
     restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
   } catch (...) {
@@ -68,8 +88,39 @@ void write_whole(const std::string& path, const std::function<void(const std::st
   } catch (...) {
     std::error_code none;
     fs::remove_all(part, none);
-    const auto [text, kind] = caught();
-    throw Error(text.find(path) == std::string::npos ? path + ": " + text : text, kind);
+    throw;
+  }
+}
+
+// Whether a path is that of a source, such as "x.csv" or "x.npz:images".
+bool is_same_file(const std::string& source, const fs::path& path) {
+  std::error_code none;
+  for (auto end = source.find(':');; end = source.find(':', end + 1)) {
+    if (fs::equivalent(source.substr(0, end), path, none)) return true;
+    if (end == std::string::npos) return false;
+  }
+}
+
+// The first text in the values of a table that names the file at a path; "": there is none.
+std::string source_at(const Value& value, const fs::path& path) {
+  if (const auto* text = std::get_if<std::string>(&value.data)) return is_same_file(*text, path) ? *text : "";
+  std::string found;
+  if (const auto* list = std::get_if<Array>(&value.data)) {
+    for (const auto& each : *list) found = found.empty() ? source_at(each, path) : found;
+  } else if (const auto* table = std::get_if<Table>(&value.data)) {
+    for (const auto& [key, each] : *table) found = found.empty() ? source_at(each, path) : found;
+  }
+  return found;
+}
+
+// Refuses an output that would replace data.
+void refuse_data_as_output(const std::string& output, const std::string& input, const Table& config) {
+  std::error_code none;
+  if (!fs::exists(output, none)) return;
+  if (is_same_file(input, output)) refuse(output + ": is the input, which it would replace; name another file");
+  const auto task = config.find(Task::role);
+  if (task != config.end() && !source_at(task->second, output).empty()) {
+    refuse(output + ": is a file that [task] of the run names, and would be replaced; name another one");
   }
 }
 
@@ -82,7 +133,7 @@ int stopped(const std::atomic<int>& stop) {
 
 int evaluate_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                  const std::atomic<int>& stop) {
-  const auto prepared = load_run(path, sets, host, stop);
+  const auto prepared = load_run(path, sets, host, stop, sets_task(sets));
   Run& run = prepared->run;
   run.metrics.clear();
   const auto loss = prepared->trainer.evaluate(run, [&] { return prepared->wiring->task->validate(run); });
@@ -103,6 +154,7 @@ int predict_with_run(const std::string& path, const std::vector<std::string>& se
   refuse_unknown_format(output);
   const auto prepared = load_run(path, sets, host, stop);
   auto& task = supervised(*prepared, "predict");
+  refuse_data_as_output(output, input, prepared->config);
   const auto dataset = task.read_inputs(input);
   if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
   write_whole(output, [&](const std::string& part) {
@@ -151,7 +203,7 @@ int export_run(const std::string& path, const std::vector<std::string>& sets, co
     write_whole(output, [&](const std::string& part) {
       fs::create_directories(part);
       std::ofstream file(part + "/model.py");
-      if (!(file << source).flush()) throw Error("model.py cannot be written");
+      if (!(file << source).flush()) throw Error(output + ": model.py cannot be written");
       in_evaluation([&] { weights(part + "/model.safetensors"); });
     });
   } else {

@@ -17,6 +17,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/file.h"
+
 namespace {
 
 using vernier::refuse;
@@ -65,6 +67,7 @@ torch::Tensor pick(const vernier::Tensors& tensors, const Name& name) {
 void read_table(const Name& name, const std::vector<std::string>& words, Source& source) {
   vernier::CsvOptions options;
   options.columns = split_at_commas(name.part);
+  options.sorted = true;  // codes do not depend on the order of the rows
   vernier::CsvSchema schema;
   if (!words.empty() && options.columns.size() == 1) {
     schema.columns = {{options.columns[0], vernier::CsvType::category, words, {}}};
@@ -84,6 +87,17 @@ void read_table(const Name& name, const std::vector<std::string>& words, Source&
     }
   }
   source.tensor = options.columns.size() == 1 ? table.numbers.select(1, 0) : table.numbers;
+}
+
+// LibTorch copies unsigned integers of more than 8 bits, but does not compute with them.
+torch::Tensor without_unsigned(const std::string& name, const torch::Tensor& numbers) {
+  const auto type = numbers.scalar_type();
+  if (type != torch::kUInt16 && type != torch::kUInt32 && type != torch::kUInt64) return numbers;
+  const auto wide = numbers.to(torch::kInt64);
+  const auto bad = wide.reshape({wide.size(0), -1}).lt(0).any(1).nonzero();
+  if (bad.numel() == 0) return wide;
+  refuse(c10::str("'", name, "' has a number of 2^63 or more in row ", bad[0][0].item<std::int64_t>(),
+                  ", which int64 cannot hold"));
 }
 
 class SourceDataset final : public vernier::Dataset {
@@ -143,7 +157,8 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
     if (!parts.part.empty()) refuse("\"" + name + "\": a .npy file has one array; write \"" + parts.path + "\"");
     source.tensor = vernier::read_npy(parts.path);
   } else if (ending == ".npz") {
-    source.tensor = pick(vernier::read_npz(parts.path), parts);
+    source.tensor =
+        parts.part.empty() ? pick(vernier::read_npz(parts.path), parts) : vernier::read_npz(parts.path, parts.part);
   } else if (ending == ".safetensors") {
     source.tensor = pick(read_tensors(parts.path), parts);
   } else if (ending == ".csv") {
@@ -156,6 +171,7 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
   if (source.tensor.dim() == 0) refuse("'" + name + "' has one number and no dimension of samples");
   if (source.tensor.size(0) == 0) refuse("'" + name + "' has no samples");
   if (source.tensor.is_floating_point()) source.tensor = source.tensor.to(torch::kFloat32);
+  source.tensor = without_unsigned(name, source.tensor);
   source.tensor = source.tensor.contiguous();
   return source;
 }
@@ -204,6 +220,27 @@ std::int64_t classes_of(const Source& source, const torch::Tensor& labels) {
   return source.words.empty() ? labels.max().item<std::int64_t>() + 1 : static_cast<std::int64_t>(source.words.size());
 }
 
+void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes) {
+  const bool is_of_numbers = name == "mae" || name == "rmse" || name == "r2";
+  const bool is_of_classes = name == "accuracy" || name == "f1" || name == "perplexity" || name.starts_with("top_");
+  const auto unfit = [&](const std::string& reason) {
+    refuse("`metrics` has \"" + name + "\", which is " + reason + "; leave it out");
+  };
+  if (is_of_numbers && what == Predicts::classes) unfit("for numbers, and the task predicts classes");
+  if (is_of_classes && what != Predicts::classes) unfit("for classes, and the task predicts numbers");
+  if (name == "auc" && what == Predicts::numbers) unfit("for two classes, and the task predicts numbers");
+  if (name == "auc" && what == Predicts::classes && classes != 2) {
+    unfit(c10::str("for two classes, and the task has ", classes));
+  }
+}
+
+void refuse_recompute(const vernier::Options& options) {
+  for (const auto& option : options.declared()) {
+    if (option.key != "recompute" || option.value == "\"none\"") continue;
+    options.refuse("recompute", "has no effect on this task, which computes no part of its model again; leave it out");
+  }
+}
+
 std::string fingerprint_of(const std::vector<torch::Tensor>& tensors) {
   vernier::Checksum sum;
   for (const auto& tensor : tensors) {
@@ -224,9 +261,10 @@ ImageFiles image_files(const std::string& path, std::int64_t channels) {
   ImageFiles files;
   std::error_code trouble;
   if (fs::is_directory(path, trouble)) {
-    for (const auto& entry : fs::directory_iterator(path, trouble)) {
-      if (is_image(entry.path())) files.names.push_back(entry.path().filename().string());
+    for (const auto& name : vernier::names_in(path, trouble)) {
+      if (!name.starts_with('.') && is_image(name)) files.names.push_back(name);
     }
+    if (trouble) refuse("'" + path + "' cannot be read as a folder: " + trouble.message());
     std::ranges::sort(files.names);
     if (files.names.empty()) refuse("'" + path + "' has no PNG or JPEG file (.png, .jpg, .jpeg)");
   } else {

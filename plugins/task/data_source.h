@@ -11,14 +11,16 @@
 #pragma once
 
 #include <vernier/dataset.h>
+#include <vernier/options.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 struct Source {
-  std::string name;                  // as in the TOML
-  torch::Tensor tensor;              // on the CPU, dimension 0 the sample; floating-point numbers are float32
+  std::string name;  // as in the TOML
+  // On the CPU, dimension 0 the sample. Floating-point numbers are float32, unsigned integers above 8 bits int64.
+  torch::Tensor tensor;
   std::vector<std::string> columns;  // of a CSV file: their names
   std::vector<std::string> words;    // of a column of words: the code i stands for words[i]
 };
@@ -38,13 +40,22 @@ torch::Tensor labels_of(const Source& source, std::int64_t classes);
 // The number of classes: of the words if it has such, else the largest label and 1.
 std::int64_t classes_of(const Source& source, const torch::Tensor& labels);
 
+// Refuses a metric that does not fit what a task predicts: classes, numbers, or scores whose targets are 0 and 1 or
+// numbers. A name that is no metric's is left to metric_by_name().
+enum class Predicts { classes, numbers, scores };
+void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes);
+
+// For a task that calls no part of its model through recomputed().
+void refuse_recompute(const vernier::Options& options);
+
 // An XXH3 checksum of tensors, so that a run is not resumed with others.
 std::string fingerprint_of(const std::vector<torch::Tensor>& tensors);
 
 // Sample i has entry i of each tensor. name: for messages.
 vernier::DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint);
 
-// Images without classes: one file, or the PNG and JPEG files of a folder by name. Sample: {uint8 [channels, height,
+// Images without classes: one file, or the PNG and JPEG files of a folder by name, without those whose names begin with
+// a dot. Sample: {uint8 [channels, height,
 // width], int64 number of the file in `names`}.
 struct ImageFiles {
   vernier::DatasetPtr dataset;

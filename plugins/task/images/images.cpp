@@ -103,7 +103,9 @@ class Images final : public vernier::SupervisedTask {
                       "; two poolings need 4 x 4 at least"));
     }
     set_norm(*training);
-    if (held_out) check_held_out(held_out = fitted(held_out), image.sizes(), run.seed);
+    shape_ = image.sizes().vec();
+    if (held_out) held_out = fitted(held_out);
+    if (held_out) require_shape(held_out_images_.empty() ? images_ : held_out_images_, *held_out);
 
     const auto network = make_network(plan_, run.seed);
     set_model(network, [network = network.get()](const Batch& batch) { return network->forward(batch.tensors[0]); });
@@ -120,15 +122,19 @@ class Images final : public vernier::SupervisedTask {
     if (labels_.empty()) {
       auto files = image_files(path, grey_ ? 1 : 3);
       files_ = files.names;
-      return fitted(files.dataset);
+      const auto images = fitted(files.dataset);
+      require_shape(path, *images);
+      return images;
     }
-    const auto images = vernier::read_idx(path, 3, max_bytes_);
-    return fitted(dataset_of({images}, path, fingerprint_of({images})));
+    const auto pixels = vernier::read_idx(path, 3, max_bytes_);
+    const auto images = fitted(dataset_of({pixels}, path, fingerprint_of({pixels})));
+    if (images->size() > 0) require_shape(path, *images);
+    return images;
   }
 
   std::vector<Column> predict(const Batch& batch) override {
     const auto chances = forward(batch).to(torch::kFloat32).softmax(1);
-    std::vector<Column> columns = {{"class", chances.argmax(1), names_}, {"probability", chances}};
+    std::vector<Column> columns = {{"class", chances.argmax(1), names_}, {"probability", chances, {}, names_}};
     if (!files_.empty()) columns.insert(columns.begin(), {"image", batch.tensors.at(1), files_});
     return columns;
   }
@@ -141,6 +147,7 @@ class Images final : public vernier::SupervisedTask {
   void check(const Options& options) const {
     if (mean_.size() != std_.size()) options.refuse("mean", "and `std` have a number for each channel, or none");
     if (images_.empty()) return;  // the options are only described
+    refuse_recompute(options);
     if (is_folder() && !labels_.empty()) options.refuse("labels", "is for an IDX file, and `images` is a folder");
     if (!is_folder() && labels_.empty()) {
       options.refuse("labels", "is needed, since '" + images_ + "' is no folder of images");
@@ -196,12 +203,12 @@ class Images final : public vernier::SupervisedTask {
     return vernier::transform(images, std::move(transforms));
   }
 
-  void check_held_out(const DatasetPtr& images, torch::IntArrayRef wanted, std::uint64_t seed) const {
-    vernier::Random none(seed, 0, 0);
-    const auto image = images->get(0, none).at(0);
-    if (image.sizes() == wanted) return;
-    refuse(c10::str("'", held_out_images_, "' has images of ", image.sizes(), ", those to train on are ", wanted,
-                    "; set `size`"));
+  void require_shape(const std::string& name, const vernier::Dataset& images) const {
+    vernier::Random none(0, 0, 0);
+    const auto image = pixels_of(images, 0, none);
+    if (image.sizes() == shape_) return;
+    refuse(c10::str("'", name, "' has images of ", image.sizes(), ", those to train on are ",
+                    torch::IntArrayRef(shape_), "; set `size`"));
   }
 
   void set_norm(const vernier::Dataset& images) {
@@ -254,8 +261,9 @@ class Images final : public vernier::SupervisedTask {
   std::int64_t max_bytes_;
 
   Plan plan_;
-  std::vector<std::string> names_;  // of the classes
-  std::vector<std::string> files_;  // of read_inputs()
+  std::vector<std::int64_t> shape_;  // of an image
+  std::vector<std::string> names_;   // of the classes
+  std::vector<std::string> files_;   // of read_inputs()
 };
 
 }  // namespace

@@ -151,11 +151,17 @@ class ScriptTask final : public vernier::SupervisedTask {
     });
     set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
              has_target() ? inputs_.size() : 0);
-    for (const auto& name : metrics_) add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_, 2)));
+    for (const auto& name : metrics_) {
+      require_fitting_metric(name, has_labels() ? Predicts::classes : Predicts::scores, classes_);
+      add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_, 2)));
+    }
   }
 
   // A source for the first input, or a file with the same part in it; an image or a folder of images.
   DatasetPtr read_inputs(const std::string& path) override {
+    if (loss_ == "output") {
+      refuse("loss = \"output\": the model returns its loss, so there is nothing to predict; export the model instead");
+    }
     if (inputs_.size() > 1) {
       refuse("the model takes " + std::to_string(inputs_.size()) + " inputs, and '" + path + "' names one");
     }
@@ -171,7 +177,7 @@ class ScriptTask final : public vernier::SupervisedTask {
     // Outputs beyond the words are of no class. Of log-probabilities, softmax changes nothing.
     const auto known = words_.empty() ? output : output.narrow(1, 0, std::ssize(words_));
     const auto chances = known.to(torch::kFloat32).softmax(1);
-    return {{"class", chances.argmax(1), words_}, {"probability", chances}};
+    return {{"class", chances.argmax(1), words_}, {"probability", chances, {}, words_}};
   }
 
   // The trained script itself, so that its branches stay.
@@ -190,6 +196,7 @@ class ScriptTask final : public vernier::SupervisedTask {
 
   void check(const Options& options) const {
     if (inputs_.empty()) return;  // the options are only described
+    refuse_recompute(options);
     if (is_folder(inputs_[0]) && inputs_.size() > 1) options.refuse("inputs", "has a folder of images and others");
     if (is_folder(inputs_[0]) && !target_.empty()) options.refuse("target", "is for files; a folder has its classes");
     if (!has_target() && loss_ != "output") options.refuse("target", "is needed for loss = \"" + loss_ + "\"");

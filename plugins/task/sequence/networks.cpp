@@ -189,7 +189,7 @@ class Model(nn.Module):
         return self.ln(x).mean(1)
 
     def forward(self, sequences):
-        x = self.summary((sequences - self.input_mean) / self.input_std)
+        x = self.summary(((sequences - self.input_mean) / self.input_std).to(self.weight.dtype))
         x = F.linear(x, self.weight, self.bias).unflatten(1, OUTPUT)
         return x if HAS_CLASSES else x * self.output_std + self.output_mean
 
@@ -222,7 +222,9 @@ void SequenceNetwork::make_head(std::int64_t width) {
 }
 
 torch::Tensor SequenceNetwork::forward(const torch::Tensor& sequences) {
-  const auto x = at::linear(summary((sequences - input_mean_) / input_std_), weight_, bias_).unflatten(1, plan_.output);
+  // In float32, also for weights in 16 bits.
+  const auto unit = ((sequences - input_mean_) / input_std_).to(parameters().front().scalar_type());
+  const auto x = at::linear(summary(unit), weight_, bias_).unflatten(1, plan_.output);
   return plan_.has_classes ? x : x * output_std_ + output_mean_;
 }
 

@@ -25,6 +25,7 @@
 #include <ATen/ops/where.h>
 #include <vernier/sdk.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -82,6 +83,7 @@ class Sequence final : public vernier::SupervisedTask {
     made->set_norm(input_mean_, input_std_, output_mean_, output_std_);
     auto* network = made.get();
     set_model(made, [network](const Batch& batch) { return network->forward(batch.tensors[0]); });
+    keep_float_inputs();
     if (plan_.has_classes) {
       set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
       add_metric(vernier::accuracy());
@@ -112,7 +114,7 @@ class Sequence final : public vernier::SupervisedTask {
     const auto output = forward(batch).to(torch::kFloat32);
     if (plan_.has_classes) {
       const auto chances = output.softmax(1);
-      return {{"class", chances.argmax(1), words_}, {"probability", chances}};
+      return {{"class", chances.argmax(1), words_}, {"probability", chances, {}, words_}};
     }
     if (kind_ == "regression") return {{"value", output}};
     std::vector<Column> columns;
@@ -140,6 +142,9 @@ class Sequence final : public vernier::SupervisedTask {
     if (kind_ != "forecast" && targets_.empty()) options.refuse("targets", "is needed for " + kind_);
     if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {
       options.refuse("validation", "and `validation_targets` are given both or not at all");
+    }
+    for (const auto output : outputs_) {
+      if (std::ranges::count(outputs_, output) > 1) options.refuse("outputs", c10::str("has ", output, " twice"));
     }
     for (const char* key : {"context", "horizon", "stride", "outputs"}) {
       if (kind_ != "forecast" && options.given(key)) options.refuse(key, "is for kind = \"forecast\"");
@@ -232,10 +237,12 @@ class Sequence final : public vernier::SupervisedTask {
 
   // The windows of a series that has the context before its first step to predict.
   DatasetPtr windows_of(const Source& source, const torch::Tensor& series) const {
-    const auto windows = series.unfold(0, context_ + horizon_, stride_).transpose(1, 2);
-    const auto outputs = torch::tensor(outputs_, torch::kInt64);
-    return dataset_of({windows.narrow(1, 0, context_), windows.narrow(1, context_, horizon_).index_select(2, outputs)},
-                      source.name, c10::str(context_, " and ", horizon_, " steps, ", fingerprint_of({series})));
+    const auto steps = series.size(0);
+    const auto outputs = series.index_select(1, torch::tensor(outputs_, torch::kInt64));
+    const auto seen = series.narrow(0, 0, steps - horizon_).unfold(0, context_, stride_);  // views, as next
+    const auto next = outputs.narrow(0, context_, steps - context_).unfold(0, horizon_, stride_);
+    return dataset_of({seen.transpose(1, 2), next.transpose(1, 2)}, source.name,
+                      c10::str(context_, " and ", horizon_, " steps, ", fingerprint_of({series})));
   }
 
   void build_forecast() {

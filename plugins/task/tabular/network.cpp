@@ -6,6 +6,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/modules/normalization.h>
 
@@ -70,7 +71,9 @@ torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor
     parts.push_back(
         embeddings_->at<torch::nn::EmbeddingImpl>(i).forward(categories.select(1, static_cast<std::int64_t>(i))));
   }
-  auto x = parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+  // Numbers are standardised in float32, also for weights in 16 bits.
+  const auto& first = shape_.hidden.empty() ? last_->weight : layers_->at<torch::nn::LinearImpl>(0).weight;
+  auto x = (parts.size() == 1 ? parts[0] : at::cat(parts, 1)).to(first.scalar_type());
   for (std::size_t i = 0; i < layers_->size(); ++i) {
     x = call_(
         [this, i](const torch::Tensor& input) {
@@ -81,7 +84,10 @@ torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor
         x);
   }
   const auto output = last_->forward(x);
-  return shape_.outputs > 1 ? output : output.squeeze(1) * target_deviation + target_mean;
+  if (shape_.outputs > 1) return output;
+  // 16 bits are too few for the units of the targets, and numbers without dimensions do not promote.
+  const auto wide = c10::promoteTypes(target_mean.scalar_type(), torch::kFloat32);
+  return output.squeeze(1).to(wide) * target_deviation + target_mean;
 }
 
 std::string python_source(const Shape& shape) {
@@ -133,11 +139,13 @@ class Model(nn.Module):
         """numbers: float32 [samples, columns]; categories: int64 [samples, columns]."""
         parts = [(numbers - self.mean) / self.deviation]
         parts += [embed(categories[:, i]) for i, embed in enumerate(self.embeddings)]
-        x = torch.cat(parts, 1)
+        x = torch.cat(parts, 1).to((self.layers[0] if HIDDEN else self.last).weight.dtype)
         for i, layer in enumerate(self.layers):
             x = layer(x) if RESIDUAL else F.relu(layer(x))
         x = self.last(x)
-        return x if OUTPUTS > 1 else x.squeeze(1) * self.target_deviation + self.target_mean
+        if OUTPUTS > 1:
+            return x
+        return x.squeeze(1).to(self.target_mean.dtype) * self.target_deviation + self.target_mean
 
 
 def load():

@@ -3,8 +3,9 @@
 // data                  required: CSV file, or .npy file with numbers [rows, columns]
 // target = ""           CSV: the column that is predicted; required
 // targets = ""          .npy: the file of the targets, [rows]; required
-// kind = "auto"         classification | regression | auto: whole numbers and words of `targets` or `target` are
-// classes validation = ""       file with the same columns that is held out validation_targets = ""  .npy: its targets
+// kind = "auto"         classification | regression | auto: whole numbers in `targets` and words are classes
+// validation = ""       file with the same columns that is held out
+// validation_targets = ""  .npy: its targets
 // validation_share = 0.1   of the rows that is held out at random, where `validation` is not given; 0: none
 // columns = []          CSV: the columns to use; []: all but the target
 // categories = []       CSV: columns whose numbers are names of categories, such as postcodes
@@ -32,6 +33,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../data_source.h"
 #include "network.h"
 
 namespace {
@@ -79,6 +81,7 @@ class Tabular final : public vernier::SupervisedTask {
 
   void build(Run& run) override {
     const auto whole = is_array(data_) ? read_arrays(data_, targets_) : read_table();
+    if (shape_.numbers == 0 && shape_.categories.empty()) refuse("there is no column to learn from but the target");
     auto training = whole;
     Part held_out;
     if (!validation_.empty()) {
@@ -107,7 +110,8 @@ class Tabular final : public vernier::SupervisedTask {
     const auto output = forward(batch);
     if (!is_classification_) return {{target_.empty() ? "prediction" : target_, output.to(torch::kFloat32)}};
     const auto [probability, code] = output.to(torch::kFloat32).softmax(1).max(1);
-    return {{target_.empty() ? "class" : target_, code, labels_}, {"probability", probability}};
+    const auto* of_class = target_ == "probability" ? "class_probability" : "probability";
+    return {{target_.empty() ? "class" : target_, code, labels_}, {of_class, probability}};
   }
 
   std::string python_model() const override { return tabular::python_source(shape_); }
@@ -197,24 +201,24 @@ class Tabular final : public vernier::SupervisedTask {
   }
 
   Part read_arrays(const std::string& data, const std::string& targets) {
+    const bool is_first = shape_.numbers == 0;
     const auto numbers = numbers_of(data);
     shape_.numbers = numbers.size(1);
-    auto target = vernier::read_npy(targets);
-    if (target.dim() != 1 || target.size(0) != numbers.size(0)) {
-      throw vernier::Error(c10::str("'", targets, "' has the shape ", target.sizes(), "; wanted is [", numbers.size(0),
-                                    "], a target for each row of '", data, "'"),
-                           vernier::Error::Kind::configuration);
+    const auto source = read_source(targets);
+    if (source.tensor.dim() != 1 || source.tensor.size(0) != numbers.size(0)) {
+      vernier::refuse(c10::str("'", targets, "' has the shape ", source.tensor.sizes(), "; wanted is [",
+                               numbers.size(0), "], a target for each row of '", data, "'"));
     }
-    is_classification_ = kind_ == "classification" || (kind_ == "auto" && !target.is_floating_point());
-    if (!is_classification_) return {vernier::tensor_dataset({numbers, target.to(torch::kFloat32)}), {}, target};
-    target = target.to(torch::kInt64);
-    const auto negative = (target < 0).nonzero();
-    if (negative.size(0) > 0) {
-      throw vernier::Error(c10::str("'", targets, "' has a class below 0 in row ", negative[0].item<std::int64_t>()),
-                           vernier::Error::Kind::configuration);
+    const bool has_whole_numbers = !source.tensor.is_floating_point();
+    if (is_first) is_classification_ = kind_ == "classification" || (kind_ == "auto" && has_whole_numbers);
+    if (!is_classification_) {
+      require_finite(source);
+      const auto target = source.tensor.to(torch::kFloat32);
+      return {dataset_of({numbers, target}, data, fingerprint_of({numbers, target})), {}, target};
     }
-    if (classes_ == 0) classes_ = target.numel() > 0 ? target.max().item<std::int64_t>() + 1 : 0;
-    return {vernier::tensor_dataset({numbers, target}), {}, target};
+    const auto target = labels_of(source, classes_);
+    if (classes_ == 0) classes_ = classes_of(source, target);
+    return {dataset_of({numbers, target}, data, fingerprint_of({numbers, target})), {}, target};
   }
 
   void require_classes(const Part& whole, const Part& held_out) const {
@@ -247,6 +251,7 @@ class Tabular final : public vernier::SupervisedTask {
       network->target_deviation.copy_(spread(training.targets));
     }
     const std::size_t target = shape_.categories.empty() ? 1 : 2;
+    keep_float_inputs();
     set_model(network, [net = network.get(), has_categories = !shape_.categories.empty()](const vernier::Batch& batch) {
       return net->forward(batch.tensors.at(0), has_categories ? batch.tensors.at(1) : torch::Tensor());
     });
@@ -273,7 +278,10 @@ class Tabular final : public vernier::SupervisedTask {
                                     : std::vector<std::string>{"mae", "rmse", "r2"};
       if (is_classification_ && classes_ == 2) metrics_.emplace_back("auc");
     }
-    for (const auto& name : metrics_) add_metric(vernier::metric_by_name(name, classes_));
+    for (const auto& name : metrics_) {
+      require_fitting_metric(name, is_classification_ ? Predicts::classes : Predicts::numbers, classes_);
+      add_metric(vernier::metric_by_name(name, classes_));
+    }
   }
 
   std::string data_, target_, targets_, kind_, validation_, validation_targets_;

@@ -78,7 +78,8 @@ struct VERNIER_API CsvTable {
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the
-// options it uses separator, header, missing and unknown.
+// options it uses separator, header, missing and unknown, and for missing categories fill. A file without header and
+// target has all inputs of one with the target, in the same order.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options = {});
 
 // Sample i is {numbers[i]}, then categories[i] if there are such columns, then target[i] if there is a target.

@@ -29,9 +29,12 @@ VERNIER_API torch::Tensor read_npy(const std::string& path);
 // The arrays of a .npz file by their names without ".npy". An array that is stored without compression, at an address
 // that fits its type, is mapped as above; others are unpacked into memory. The archive's checksums are verified.
 VERNIER_API Tensors read_npz(const std::string& path);
+// The array of this name alone. The others may be of types that are not read.
+VERNIER_API torch::Tensor read_npz(const std::string& path, const std::string& name);
 
 // Sample i has entry i of each array: {arrays[0][i], arrays[1][i], …}. get() and get_batch() copy the entries. They
-// throw Error if a file has changed since it was opened. Throws Error if the arrays differ in their first dimension.
+// throw Error if a file has changed since it was opened. Unsigned integers of 16 to 64 bits become int64; one of 2^63
+// or more is refused. Throws Error if the arrays differ in their first dimension.
 VERNIER_API DatasetPtr numpy_dataset(const std::vector<std::string>& paths);
 VERNIER_API DatasetPtr npz_dataset(const std::string& path, const std::vector<std::string>& names);
 

@@ -45,11 +45,11 @@ class VERNIER_API SupervisedTask : public Task {
   // The data of a file that `vernier predict` names, without targets. By default throws Error: the task cannot.
   virtual DatasetPtr read_inputs(const std::string& path);
   // A row of `vernier predict` for each sample: columns by name, each with one number for each sample, or with several.
-  // `labels`, if there are any, are the words for integers. By default the column "output".
+  // `labels` are the words for integers, `parts` those for several numbers, where there are any. By default: "output".
   struct Column {
     std::string name;
     torch::Tensor numbers;
-    std::vector<std::string> labels = {};
+    std::vector<std::string> labels = {}, parts = {};
   };
   virtual std::vector<Column> predict(const Batch& batch);
   // Python source of the model for `vernier export --format python`: a torch.nn.Module with the same names. By default
@@ -79,6 +79,8 @@ class VERNIER_API SupervisedTask : public Task {
   requires requires(Holder& holder) { holder.ptr(); }
   void set_model(Holder holder) { set_model(holder.ptr()); }
   void set_model(std::shared_ptr<torch::nn::Module> model, Forward forward);
+  // The model converts floating-point inputs itself: it computes with their float32 numbers before it rounds them.
+  void keep_float_inputs();
   // Calls a part of the model in its forward(): with option `recompute`, backward computes it again to save memory.
   torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
                            const torch::Tensor& x) const;

@@ -16,7 +16,8 @@ struct NamedArray {
   torch::Tensor tensor;
 };
 
-// `files` are those of the tensors. Without files, the fingerprint has a checksum of the tensors.
+// `files` are those of the tensors. Without files, the fingerprint has a checksum of the tensors. Unsigned integers of
+// more than 8 bits, with which LibTorch does not compute, become int64; get() refuses those of 2^63 or more.
 DatasetPtr array_dataset(std::vector<NamedArray> arrays, std::vector<MappedFilePtr> files);
 
 }  // namespace vernier

@@ -85,6 +85,7 @@ class CsvReader {
   };
   void find_text();
   void read_names();
+  void number_around_target();
   std::size_t place_of(const std::string& name) const;
   std::vector<Seen> look_at_first_records() const;
   void infer_types();
@@ -147,6 +148,12 @@ void CsvReader::read_names() {
   if (text_.empty()) file_->refuse("has a header and no records");
 }
 
+// A file without names and without the target: the columns behind the target have the numbers that they have with it.
+void CsvReader::number_around_target() {
+  const auto target = std::ranges::find(names_, options_.target);
+  for (auto name = target; name != names_.end(); ++name) *name = std::to_string(name - names_.begin() + 2);
+}
+
 std::size_t CsvReader::place_of(const std::string& name) const {
   const auto found = std::ranges::find(names_, name);
   if (found == names_.end()) {
@@ -158,7 +165,8 @@ std::size_t CsvReader::place_of(const std::string& name) const {
 void CsvReader::choose_columns() {
   auto inputs = options_.columns;
   if (inputs.empty()) {
-    std::ranges::copy_if(names_, std::back_inserter(inputs), [&](const auto& name) { return name != options_.target; });
+    std::ranges::copy_if(names_, std::back_inserter(inputs),
+                         [&](const auto& name) { return options_.target.empty() || name != options_.target; });
   }
   std::set<std::string> seen;
   for (const auto& name : inputs) {
@@ -166,7 +174,7 @@ void CsvReader::choose_columns() {
     table_.schema.columns.push_back({name, CsvType::number, {}, {}});
   }
   if (!options_.target.empty()) table_.schema.target = {options_.target, CsvType::number, {}, {}};
-  if (seen.contains(options_.target)) {
+  if (!options_.target.empty() && seen.contains(options_.target)) {
     vernier::refuse("'" + shortened(options_.target) + "' is the target and one of the columns to read");
   }
   for (const auto& [name, type] : options_.types) place_of(name);
@@ -176,6 +184,8 @@ void CsvReader::choose_columns() {
 void CsvReader::use(const CsvSchema& schema) {
   has_schema_ = true;
   table_.schema = schema;
+  const bool has_all_inputs = options_.columns.empty() && names_.size() == schema.columns.size();
+  if (!options_.header && !schema.target && has_all_inputs) number_around_target();
   for (auto* column : columns()) {
     auto& vocabulary = given_[place_of(column->name)];
     for (const auto& word : column->vocabulary) vocabulary.add(word);
@@ -296,7 +306,7 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
 std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
                                 PartResult& result) const {
   if (words_.has(text)) {
-    require_value(to, line, has_schema_ || options_.fill != CsvFill::refuse);
+    require_value(to, line, options_.fill != CsvFill::refuse || given_[place].find(""));
     text = "";
   }
   if (!has_schema_) return result.vocabularies[place].add(text);

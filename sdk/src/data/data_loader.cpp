@@ -209,8 +209,20 @@ struct DataLoader::Workers {
 
   Batch make_batch(const Work& work) const {
     if (stacks_) {
-      if (auto tensors = dataset_->get_batch(work.indices)) return {std::move(*tensors), work.indices.numel()};
+      try {
+        if (auto tensors = dataset_->get_batch(work.indices)) return {std::move(*tensors), work.indices.numel()};
+      } catch (...) {
+        one_by_one(work);  // throws for the sample that is to blame
+        const auto* indices = work.indices.const_data_ptr<std::int64_t>();
+        const auto last = indices[work.indices.numel() - 1];
+        rethrow_at(dataset_->where(indices[0]) + " to " + dataset_->where(last));
+      }
     }
+    const auto samples = one_by_one(work);
+    return is_ending_ ? Batch{} : options_.collate(samples);
+  }
+
+  std::vector<Sample> one_by_one(const Work& work) const {
     std::vector<Sample> samples;
     const auto* indices = work.indices.const_data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < work.indices.numel() && !is_ending_; ++i) {
@@ -221,7 +233,7 @@ struct DataLoader::Workers {
         rethrow_at(dataset_->where(indices[i]));
       }
     }
-    return is_ending_ ? Batch{} : options_.collate(samples);
+    return samples;
   }
 
   DatasetPtr dataset_;

@@ -3,6 +3,7 @@
 #include <ATen/ops/index_select.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
+#include <vernier/checksum.h>
 #include <vernier/dataset.h>
 #include <vernier/error.h>
 #include <vernier/sampler.h>
@@ -21,6 +22,18 @@ std::uint64_t mixed(std::uint64_t z) {
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9U;
   z = (z ^ z >> 27) * 0x94d049bb133111ebU;
   return z ^ z >> 31;
+}
+
+// Of tensors on any device, with their shapes and types.
+std::string checksum_of_all(const std::vector<torch::Tensor>& tensors) {
+  Checksum sum;
+  for (const auto& tensor : tensors) {
+    const auto shape = c10::str(tensor.sizes(), tensor.scalar_type());
+    sum.add(shape.data(), shape.size());
+    const auto whole = tensor.detach().to(torch::kCPU).contiguous();
+    sum.add(whole.const_data_ptr(), whole.nbytes());
+  }
+  return "XXH3 " + sum.digits();
 }
 
 class TensorDataset final : public Dataset {
@@ -45,6 +58,7 @@ class TensorDataset final : public Dataset {
     for (const auto& tensor : tensors_) batch.push_back(tensor.index_select(0, indices));
     return batch;
   }
+  std::string fingerprint() const override { return c10::str(size(), " samples, ", checksum_of_all(tensors_)); }
 
  private:
   std::vector<torch::Tensor> tensors_;
@@ -82,7 +96,22 @@ class SubsetDataset final : public Dataset {
     return dataset_->get_batch(indices_.index_select(0, indices));
   }
   std::string where(std::int64_t index) const override { return dataset_->where(at(index)); }
-  std::string fingerprint() const override { return c10::str(size(), " of ", dataset_->fingerprint()); }
+  std::string fingerprint() const override {
+    return c10::str(size(), " samples, indices ", checksum_of_all({indices_}), ", of ", dataset_->fingerprint());
+  }
+  // Those of the dataset, as far as they are in the subset. Of indices in another order the neighbours are unknown.
+  std::vector<std::int64_t> shards() const override {
+    std::vector<std::int64_t> sizes;
+    std::int64_t i = 0, end = 0;
+    for (const auto all : dataset_->shards()) {
+      const auto first = i;
+      for (end += all; i < size() && at(i) < end; ++i) {
+        if (i > 0 && at(i) < at(i - 1)) return {size()};
+      }
+      if (i > first) sizes.push_back(i - first);
+    }
+    return i == size() && !sizes.empty() ? sizes : std::vector{size()};
+  }
 
  private:
   std::int64_t at(std::int64_t i) const { return indices_.const_data_ptr<std::int64_t>()[i]; }

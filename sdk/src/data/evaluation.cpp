@@ -87,20 +87,22 @@ class F1 final : public Metric {
     const auto [logits, right] = classified(output, target);
     const auto predicted = logits.argmax(1);
     // Those that are left out count in a cell behind the others.
-    const auto cell = at::where(right >= 0, right * classes_ + predicted, classes_ * classes_);
-    if (!confusion_.defined()) confusion_ = at::zeros({classes_ * classes_ + 1}, cell.options());
+    const auto columns = classes_ + 1, cells = classes_ * columns;
+    const auto cell = at::where(right >= 0, right * columns + predicted.clamp_max(classes_), cells);
+    if (!confusion_.defined()) confusion_ = at::zeros({cells + 1}, cell.options());
     confusion_.scatter_add_(0, cell, at::ones_like(cell));
   }
   torch::Tensor value() const override {
     if (!confusion_.defined()) return at::full({}, NAN, torch::kFloat64);
-    const auto table = confusion_.narrow(0, 0, classes_ * classes_).view({classes_, classes_}).to(torch::kFloat64);
-    const auto hits = table.diagonal(), both = table.sum(0) + table.sum(1);
+    const auto cells = confusion_.narrow(0, 0, classes_ * (classes_ + 1));
+    const auto table = cells.view({classes_, classes_ + 1}).to(torch::kFloat64);
+    const auto hits = table.diagonal(), both = table.sum(0).narrow(0, 0, classes_) + table.sum(1);
     return at::where(both > 0, 2 * hits / both, at::zeros_like(hits)).mean();
   }
 
  private:
   std::int64_t classes_;
-  torch::Tensor confusion_;  // [classes * classes + 1]: target, predicted
+  torch::Tensor confusion_;  // [classes * (classes + 1) + 1]: target, predicted; the last column: outputs of no class
 };
 
 class Auc final : public Metric {

@@ -105,11 +105,15 @@ class JsonLinesDataset final : public Dataset {
     file_->refuse(c10::str("has no field of type ", field.type, ": '", field.name,
                            "' can be kFloat32, kInt64, kBool or kUInt8 (a text)"));
   }
-  // begins_ has where each line begins, and the end of the last.
+  // begins_ has where each line begins, and the end of the last. A byte-order mark and blank lines at the end are left
+  // out.
   void find_lines() {
-    const auto bytes = file_->bytes();
+    auto bytes = file_->bytes();
     if (bytes.empty()) file_->refuse("is empty");
-    for (std::size_t at = 0; at < bytes.size();) {
+    bytes = bytes.substr(0, bytes.find_last_not_of(" \t\r\n") + 1);
+    const std::size_t mark = bytes.starts_with("\xef\xbb\xbf") ? 3 : 0;
+    if (bytes.size() == mark) file_->refuse("has no lines but blank ones");
+    for (std::size_t at = mark; at < bytes.size();) {
       begins_.push_back(at);
       const auto* end = static_cast<const char*>(std::memchr(bytes.data() + at, '\n', bytes.size() - at));
       at = end == nullptr ? bytes.size() : static_cast<std::size_t>(end - bytes.data()) + 1;

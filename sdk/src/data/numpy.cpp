@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 
 #include "arrays.h"
 #include "core/printable.h"
@@ -188,18 +189,26 @@ torch::Tensor array_of(const MappedFile& file, const ZipMember& member) {
   return unpacked_array(file, std::move(bytes), name);
 }
 
-Tensors arrays_of(const MappedFile& file) {
+// The members of an archive by the names of their arrays.
+std::map<std::string, ZipMember> members_of(const MappedFile& file) {
   constexpr std::string_view suffix = ".npy";
-  Tensors arrays;
+  std::map<std::string, ZipMember> members;
   file.require_unchanged();
   for (const auto& member : read_zip(file)) {
     auto name = member.name;
     if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
-    if (!arrays.emplace(name, array_of(file, member)).second) {
-      file.refuse("has two arrays named '" + shortened(name) + "'");
-    }
+    if (!members.emplace(name, member).second) file.refuse("has two arrays named '" + shortened(name) + "'");
   }
-  return arrays;
+  return members;
+}
+
+// Others may be of types that are not read.
+torch::Tensor array_of(const MappedFile& file, const std::map<std::string, ZipMember>& members,
+                       const std::string& name) {
+  if (const auto found = members.find(name); found != members.end()) return array_of(file, found->second);
+  std::vector<std::string> there;
+  for (const auto& [known, member] : members) there.push_back(known);
+  file.refuse("has no array '" + shortened(name) + "'; it has " + shortened(some_of(there)));
 }
 
 torch::Tensor array_of(const MappedFile& file) {
@@ -214,7 +223,15 @@ torch::Tensor read_npy(const std::string& path) {
 }
 
 Tensors read_npz(const std::string& path) {
-  return arrays_of(*MappedFile::open(path));
+  const auto file = MappedFile::open(path);
+  Tensors arrays;
+  for (const auto& [name, member] : members_of(*file)) arrays.emplace(name, array_of(*file, member));
+  return arrays;
+}
+
+torch::Tensor read_npz(const std::string& path, const std::string& name) {
+  const auto file = MappedFile::open(path);
+  return array_of(*file, members_of(*file), name);
 }
 
 DatasetPtr numpy_dataset(const std::vector<std::string>& paths) {
@@ -229,16 +246,10 @@ DatasetPtr numpy_dataset(const std::vector<std::string>& paths) {
 
 DatasetPtr npz_dataset(const std::string& path, const std::vector<std::string>& names) {
   const auto file = MappedFile::open(path);
-  const auto all = arrays_of(*file);
+  const auto members = members_of(*file);
   std::vector<NamedArray> arrays;
   for (const auto& name : names) {
-    const auto found = all.find(name);
-    if (found == all.end()) {
-      std::vector<std::string> there;
-      for (const auto& [known, tensor] : all) there.push_back(known);
-      file->refuse("has no array '" + shortened(name) + "'; it has " + shortened(some_of(there)));
-    }
-    arrays.push_back({"'" + path + "' array '" + name + "'", found->second});
+    arrays.push_back({"'" + path + "' array '" + name + "'", array_of(*file, members, name)});
   }
   return array_dataset(std::move(arrays), {file});
 }

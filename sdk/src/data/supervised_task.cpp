@@ -19,7 +19,7 @@ struct SupervisedTask::Parts {
 
   DataLoaderOptions options;
   std::string recompute;
-  bool has_recomputed = false;
+  bool has_recomputed = false, keeps_inputs = false;
   std::optional<DataLoader> loader;
 
   const torch::Tensor& target_of(const Batch& batch) const {
@@ -44,6 +44,8 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : part
   loader.drop_last = options.get("drop_last", false, "leave out the last batch of an epoch if it is smaller");
   loader.workers = options.get("workers", 1, "threads that prepare batches; 0: the training thread", between(0, 1024));
   loader.prefetch = options.get("prefetch", 2, "batches that each worker prepares ahead", between(1, 65536));
+  options.resumable("workers");
+  options.resumable("prefetch");
   parts_->recompute = options.choose("recompute", "none", {"none", "full", "selective"},
                                      "full: backward computes parts of the model again, to save memory; "
                                      "selective: it keeps the results of their matrix products");
@@ -64,6 +66,10 @@ void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward
     };
   }
   parts_->model = std::move(model);
+}
+
+void SupervisedTask::keep_float_inputs() {
+  parts_->keeps_inputs = true;
 }
 
 torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
@@ -127,6 +133,7 @@ std::int64_t SupervisedTask::batches_per_epoch() const {
 }
 
 torch::Tensor SupervisedTask::forward(const Batch& batch) {
+  if (parts_->keeps_inputs) return parts_->forward(batch);
   const auto parameters = parts_->model->parameters();
   const auto dtype = parameters.empty() ? torch::kFloat32 : parameters.front().scalar_type();
   const auto needs_other = [&](const torch::Tensor& tensor) {

@@ -14,6 +14,8 @@ namespace vernier {
 
 namespace {
 
+constexpr std::int64_t max_pixels = 89'478'485;  // of a resized image; ImageOptions::max_pixels has the same
+
 void check_image(const torch::Tensor& image) {
   if (image.dim() != 2 && image.dim() != 3) {
     refuse(c10::str("an image has the shape [channels, height, width] or [height, width], not ", image.sizes()));
@@ -147,7 +149,13 @@ Transform resize_shorter(std::int64_t size) {
   return [=](const torch::Tensor& image, Random&) {
     require_room(image, 1, 1);
     const auto height = height_of(image), width = width_of(image);
-    return height < width ? resized(image, size, size * width / height) : resized(image, size * height / width, size);
+    const auto new_height = height < width ? size : size * height / width;
+    const auto new_width = height < width ? size * width / height : size;
+    if (new_height > max_pixels / new_width) {
+      refuse(c10::str("an image of ", height, " x ", width, " would become ", new_height, " x ", new_width,
+                      ", and the most are ", max_pixels, " pixels; crop it, or leave it out"));
+    }
+    return resized(image, new_height, new_width);
   };
 }
 

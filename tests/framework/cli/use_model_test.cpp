@@ -6,10 +6,14 @@
 
 #include <sstream>
 
+#include "cli/predictions.h"
 #include "run_folder.h"
+#include "thrown.h"
 
 // evaluate, predict and export, called as a person would.
 namespace use_model_test {
+
+using Column = vernier::SupervisedTask::Column;
 
 namespace {
 
@@ -85,26 +89,86 @@ TEST_CASE("evaluate takes other data, and writes nothing into the run") {
   CHECK(read_text(points.at("out/log.txt")) == before);
 }
 
-TEST_CASE("predict writes the same rows as CSV, NumPy and JSON Lines") {
+TEST_CASE("predict writes the same rows as CSV and JSON Lines") {
   Points points;
-  for (const char* file : {"p.csv", "p.npy", "p.jsonl"}) {
+  for (const char* file : {"p.csv", "p.jsonl"}) {
     REQUIRE_MESSAGE(points.call({"predict", "out", "--input", "new.csv", "--output", file}) == 0, points.err);
     CHECK(points.out == std::string(file) + ": 80 rows\n");
   }
   const auto csv = lines_of(read_text(points.at("p.csv"))), json = lines_of(read_text(points.at("p.jsonl")));
-  const auto array = vernier::read_npy(points.at("p.npy"));
   REQUIRE(csv.size() == 81);
   REQUIRE(json.size() == 80);
-  REQUIRE(array.sizes() == torch::IntArrayRef({80, 2}));
   CHECK(csv[0] == "class,probability");
   for (std::size_t row = 0; row < 80; ++row) {
     const auto line = nlohmann::json::parse(json[row]);
-    const auto code = array[static_cast<std::int64_t>(row)][0].item<double>();
-    CHECK(line["class"] == (code == 0 ? "down" : "up, or \"so\""));
-    CHECK(csv[row + 1].starts_with(code == 0 ? "down," : "\"up, or \"\"so\"\"\","));
-    const double probability = array[static_cast<std::int64_t>(row)][1].item<double>();
-    CHECK(line["probability"].get<double>() == doctest::Approx(probability));
-    CHECK(std::stof(csv[row + 1].substr(csv[row + 1].rfind(',') + 1)) == static_cast<float>(probability));
+    const bool is_down = line["class"] == "down";
+    CHECK((is_down || line["class"] == "up, or \"so\""));
+    CHECK(csv[row + 1].starts_with(is_down ? "down," : "\"up, or \"\"so\"\"\","));
+    const auto probability = static_cast<float>(line["probability"].get<double>());
+    CHECK(std::stof(csv[row + 1].substr(csv[row + 1].rfind(',') + 1)) == probability);
+  }
+}
+
+TEST_CASE("predictions have the labels and the names of their numbers in each format") {
+  const TemporaryFolder folder;
+  const std::vector<Column> columns = {
+      {"class", torch::tensor({2, 0}), {"3", "5", "10"}},
+      {"chance", torch::tensor({{0.25F, 0.75F}, {1.0F, 0.0F}}), {}, {"ant", "bee"}},
+      {"output", torch::tensor({{1, 2}, {3, 4}})},
+  };
+  for (const char* name : {"p.csv", "p.jsonl", "p.npy"}) {
+    const auto file = vernier::write_predictions(folder / name, name);
+    file->add(columns);
+    file->finish();
+  }
+  CHECK(read_text(folder / "p.csv") == "class,chance_ant,chance_bee,output_0,output_1\n10,0.25,0.75,1,2\n3,1,0,3,4\n");
+  CHECK(lines_of(read_text(folder / "p.jsonl")).at(0) ==
+        R"({"class":"10","chance":{"ant":0.25,"bee":0.75},"output":[1,2]})");
+  const auto expected = torch::tensor({{10.0, 0.25, 0.75, 1.0, 2.0}, {3.0, 1.0, 0.0, 3.0, 4.0}}, torch::kFloat64);
+  CHECK(vernier::read_npy(folder / "p.npy").equal(expected));
+}
+
+TEST_CASE("predictions that a file cannot hold are refused") {
+  const TemporaryFolder folder;
+  const auto numbers = torch::zeros({2}), codes = torch::zeros({2}, torch::kInt64);
+  const struct {
+    const char* name;
+    std::vector<Column> columns;
+    const char* says;
+  } cases[] = {
+      {"p.npy", {{"class", codes, {"ant"}}}, "column 'class' has the word 'ant', and .npy holds numbers; write .csv"},
+      {"p.csv", {{"a", numbers}, {"a", numbers}}, "two columns named 'a'"},
+      {"p.jsonl", {{"a", numbers}, {"a", numbers}}, "two columns named 'a'"},
+      {"p.csv", {{"a_1", numbers}, {"a", torch::zeros({2, 2})}}, "two columns named 'a_1'"},
+      {"p.csv", {{"a", torch::zeros({2, 2}), {}, {"one"}}}, "predicts 2 numbers in column a, and names 1"},
+  };
+  for (const auto& [name, columns, text] : cases) {
+    CAPTURE(text);
+    const auto file = vernier::write_predictions(folder / name, name);
+    const auto error = thrown_by([&, &columns = columns] { file->add(columns); });
+    CHECK_MESSAGE(says(error.text, text), error.text);
+  }
+}
+
+TEST_CASE("a run is not used with other data than it was trained with") {
+  Points points;
+  const auto text = read_text(points.at("points.csv"));
+  auto other = text;  // the same classes by other words, in another order
+  for (std::size_t at = 0; (at = other.find("down", at)) != std::string::npos;) other.replace(at, 4, "zero");
+  points.folder.write("points.csv", other);
+  points.folder.write("moved.csv", text);
+  const std::vector<std::string> uses[] = {
+      {"evaluate", "out"},
+      {"predict", "out", "--input", "new.csv", "--output", "p.csv"},
+      {"export", "out", "--format", "safetensors", "--output", "m.safetensors"},
+  };
+  for (auto arguments : uses) {
+    CAPTURE(arguments[0]);
+    CHECK(points.call(arguments) == 2);
+    CHECK(says(points.err, "out: the training data have changed since this checkpoint was saved: then "));
+    CHECK(is_one_line(points.err));
+    arguments.insert(arguments.end(), {"--set", "task.data=moved.csv"});
+    CHECK_MESSAGE(points.call(arguments) == 0, points.err);
   }
 }
 
@@ -116,16 +180,18 @@ TEST_CASE("a model is exported to TorchScript, safetensors and Python") {
   CHECK(read_text(points.at("folder/model.py")).starts_with("# The network"));
   CHECK(read_text(points.at("folder/model.safetensors")) == read_text(points.at("m.safetensors")));
 
-  REQUIRE(points.call({"predict", "out", "--input", "new.csv", "--output", "p.npy"}) == 0);
   auto model = torch::jit::load(points.at("m.pt").string());
   const auto inputs = torch::tensor({{0.0F, 1.0F}, {-0.9F, -0.7F}, {0.4F, 0.4F}});
   points.folder.write("three.csv", "x,y\n0,1\n-0.9,-0.7\n0.4,0.4\n");
-  REQUIRE(points.call({"predict", "out", "--input", "three.csv", "--output", "three.npy"}) == 0);
+  REQUIRE(points.call({"predict", "out", "--input", "three.csv", "--output", "three.jsonl"}) == 0);
   const torch::NoGradGuard no_grad;
   const auto [probability, code] = model.forward({inputs}).toTensor().softmax(1).max(1);
-  const auto three = vernier::read_npy(points.at("three.npy"));
-  CHECK(code.to(torch::kFloat64).equal(three.select(1, 0)));
-  CHECK(probability.to(torch::kFloat64).allclose(three.select(1, 1), 1e-5, 1e-6));
+  const auto three = lines_of(read_text(points.at("three.jsonl")));
+  for (std::int64_t row = 0; row < 3; ++row) {
+    const auto line = nlohmann::json::parse(three.at(static_cast<std::size_t>(row)));
+    CHECK(line["class"] == (code[row].item<int>() == 0 ? "down" : "up, or \"so\""));
+    CHECK(line["probability"].get<double>() == doctest::Approx(probability[row].item<double>()).epsilon(1e-5));
+  }
   const auto saved = vernier::load_safetensors(points.at("m.safetensors").string());
   for (const auto& parameter : model.named_parameters()) CHECK(saved.at(parameter.name).equal(parameter.value));
 }
@@ -147,6 +213,9 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
       {{"predict", "out", "--input", "none.csv", "--output", "p.csv"}, "none.csv"},
       {{"predict", "out", "--input", "bad.csv", "--output", "p.csv"}, "bad.csv"},
       {{"predict", "out", "--input", "new.csv", "--output", "no/such/p.csv"}, "No such file or directory"},
+      {{"predict", "out", "--input", "new.csv", "--output", "p.npy"}, "has the word '"},
+      {{"predict", "out", "--input", "new.csv", "--output", "./new.csv"}, "is the input, which it would replace"},
+      {{"predict", "out", "--input", "new.csv", "--output", "points.csv"}, "is a file that [task] of the run names"},
       {{"export", "out", "--format", "torchscrip", "--output", "m.pt"}, "did you mean torchscript?"},
       {{"export", "out", "--format", "torchscript", "--output", "there.pt"}, "is there already"},
   };
@@ -157,6 +226,7 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
     CHECK(is_one_line(points.err));
     CHECK_FALSE(std::filesystem::exists(points.at("p.csv")));
     CHECK_FALSE(std::filesystem::exists(points.at("p.csv.part")));
+    CHECK_FALSE(std::filesystem::exists(points.at("p.npy")));
   }
   points.folder.write("mlp.toml", "[run]\nsteps = 1\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n");
   REQUIRE(points.call({"train", "mlp.toml", "--quiet"}) == 0);

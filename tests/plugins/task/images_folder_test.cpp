@@ -148,7 +148,15 @@ TEST_CASE("images: predicts a class by name for each file, with the chances of a
   CHECK(rows[2].name == "probability");
   CHECK(has_shape(rows[2].numbers, {7, 2}));
   CHECK(rows[2].numbers.sum(1).allclose(torch::ones({7})));
+  CHECK(rows[2].parts == rows[1].labels);
   CHECK(predicted(folder / "train/right/101.png")[0].labels == std::vector<std::string>{"101.png"});
+
+  folder.write("new/.hidden.png", "not an image");
+  folder.write("new/1.png", png(8, 10, 3, striped(1, 8, 10)));
+  CHECK(predicted(folder / "new")[0].labels == std::vector<std::string>{"1.png"});
+  const auto other = write_stripes(folder, "other", 2, 6, 6) + "/left";
+  CHECK(contains(refusal([&] { predicted(other); }),
+                 "'" + other + "' has images of [3, 6, 6], those to train on are [3, 8, 10]; set `size`"));
 }
 
 TEST_CASE("images: refuses folders and options that do not fit, in one line") {
@@ -181,6 +189,7 @@ TEST_CASE("images: refuses folders and options that do not fit, in one line") {
       {{{"labels", value("x")}}, "`labels` is for an IDX file"},
       {{{"validation_images", value(odd)}, {"validation_share", value(0.5)}}, "`validation_share` is without meaning"},
       {{{"model", value("resnet50")}}, "`model` is \"resnet50\""},
+      {{{"recompute", value("full")}}, "`recompute` has no effect on this task"},
   };
   for (const auto& each : cases) {
     const auto reason = refusal([&] {

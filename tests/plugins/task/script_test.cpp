@@ -181,6 +181,8 @@ TEST_CASE("script: a model that returns its loss gets the target, or has none") 
     const double before = task.validate();
     for (int step = 0; step < 100; ++step) task.descend(task->next(), 0.05);
     CHECK(task.validate() < before * 0.9);
+    CHECK(contains(refusal([&] { supervised(task).read_inputs(folder / "points.safetensors"); }),
+                   "the model returns its loss, so there is nothing to predict"));
   }
 }
 
@@ -204,6 +206,7 @@ TEST_CASE("script: takes several inputs, tables and folders of images") {
     return supervised(table).predict(loader.next());
   }();
   CHECK(rows.at(0).labels == std::vector<std::string>{"even", "odd"});
+  CHECK(rows.at(1).parts == rows.at(0).labels);
 
   const auto mean = write_source(folder, "Mean",
                                  "def forward(self, x):\n  return torch.matmul(x.mean([2, 3])[:, :2], self.weight)\n");
@@ -217,6 +220,20 @@ TEST_CASE("script: takes several inputs, tables and folders of images") {
   CHECK((batch.tensors[0].scalar_type() == torch::kFloat32));
   CHECK(batch.tensors[0].max().item<float>() <= 1);
   CHECK(images->loss(batch).isfinite().item<bool>());
+}
+
+TEST_CASE("script: words have the same codes in any order of the rows") {
+  const TemporaryFolder folder;
+  const auto labels = [&](const std::string& name, const std::string& rows) {
+    const auto path = folder.write(name, "x,y,word\n" + rows);
+    const LoadedTask task("script", table_of(folder, {{"inputs", list<std::string>({path + ":x,y"})},
+                                                      {"target", value(path + ":word")},
+                                                      {"order", value("sequential")},
+                                                      {"validation_share", value(0)}}));
+    return task->next().tensors[1];
+  };
+  CHECK(labels("a.csv", "1,1,ant\n2,2,bee\n").equal(torch::tensor({0, 1})));
+  CHECK(labels("b.csv", "2,2,bee\n1,1,ant\n").equal(torch::tensor({1, 0})));
 }
 
 TEST_CASE("script: refuses models, data and options that do not fit, in one line") {
@@ -247,6 +264,12 @@ TEST_CASE("script: refuses models, data and options that do not fit, in one line
       {{{"loss", value("bce")}, {"target", target("numbers")}}, "has numbers below 0 or above 1"},
       {{{"loss", value("output")}, {"metrics", list<std::string>({"mae"})}}, "`metrics` need outputs"},
       {{{"metrics", list<std::string>({"acuracy"})}}, "did you mean accuracy?"},
+      {{{"metrics", list<std::string>({"auc"})}},
+       "`metrics` has \"auc\", which is for two classes, and the task has 3"},
+      {{{"metrics", list<std::string>({"rmse"})}}, "`metrics` has \"rmse\", which is for numbers"},
+      {{{"loss", value("bce")}, {"target", target("share")}, {"metrics", list<std::string>({"f1"})}},
+       "`metrics` has \"f1\", which is for classes"},
+      {{{"recompute", value("full")}}, "`recompute` has no effect on this task"},
       {{{"validation_inputs", inputs("x")}}, "`validation_inputs` and `validation_target` are given both"},
       {{{"validation_inputs", inputs("x")}, {"validation_target", target("five")}}, "has the label "},
       {{{"validation_inputs", list<std::string>({"a.npy", "b.npy"})}}, "has 2 sources, and `inputs` has 1"},

@@ -158,6 +158,7 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
   const auto csv = folder.write("words.csv", words);
   LoadedTask named("sequence", table_of(folder, "classification", {{"targets", value(csv + ":direction")}}));
   for (int step = 0; step < 200; ++step) named.descend(named->next(), 0.05);
+  CHECK(predicted(named, file).at(1).parts == std::vector<std::string>{"down", "up"});
   const auto found = predicted(named, file).at(0);
   int right = 0;
   for (std::int64_t i = 0; i < 9; ++i) {
@@ -165,6 +166,22 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
     right += word == (rises[i].item<int>() == 1 ? "up" : "down") ? 1 : 0;
   }
   CHECK(right >= 8);
+}
+
+TEST_CASE("sequence: inputs are normalized in float32, also for weights in 16 bits") {
+  const TemporaryFolder folder;
+  const auto x = torch::rand({60, 12, 2}, at::make_generator<at::CPUGeneratorImpl>(7)) + 1000;  // one in bfloat16
+  const auto file = write_sequences(folder, {{"x", x}});
+  for (const char* model : models) {
+    CAPTURE(model);
+    LoadedTask task("sequence",
+                    table_of(folder, "classification", {{"data", value(file + ":x")}, {"model", value(model)}}));
+    for (auto& parameter : task.run.parameters) parameter.model.set_data(parameter.model.to(torch::kBFloat16));
+    const torch::NoGradGuard no_grad;
+    const auto output = supervised(task).forward(supervised(task).example(2));
+    CHECK((output.scalar_type() == torch::kBFloat16));
+    CHECK_FALSE(output[0].equal(output[1]));
+  }
 }
 
 TEST_CASE("sequence: with recompute the gradients are the same") {
@@ -305,6 +322,7 @@ TEST_CASE("sequence: refuses options that do not fit, in one line") {
           {"classification", {{"dropout", value(0.5)}}, "`dropout` is between the layers, and there is one"},
           {"forecast", {{"context", value(48)}}, "' has 45 steps to train on and 5 held out; a window has 48 and 3"},
           {"forecast", {{"outputs", list<int>({2})}}, "outputs has 2, and '"},
+          {"forecast", {{"outputs", list<int>({1, 0, 1})}}, "`outputs` has 1 twice"},
           {"forecast", {{"targets", value(file + ":rises")}}, "`targets` is without meaning"},
       });
 }

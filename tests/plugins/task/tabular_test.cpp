@@ -76,6 +76,19 @@ TEST_CASE("tabular learns numbers and classes, with plain and residual layers") 
   }
 }
 
+// Numbers that are close together and far from 0, so that 16 bits do not tell them apart.
+TEST_CASE("tabular computes in the units of the data in float32, whatever the precision is") {
+  const TemporaryFolder folder;
+  std::ostringstream text;
+  text << "x,y\n";
+  for (int i = 0; i < 200; ++i) text << 1001 + std::sin(i * 1.7) << ',' << 2000 + 3 * std::sin(i * 1.7) << '\n';
+  const auto task = "data = '" + folder.write("far.csv", text.str()) + "'\ntarget = 'y'\nhidden = [16]\n";
+  for (const char* precision : {"use = 'fp32'", "use = 'bf16'", "use = 'bf16'\nlevel = 'O2'"}) {
+    CAPTURE(precision);
+    CHECK(metric_after(config(task + "[precision]\n" + precision, 300), "r2") > 0.9);
+  }
+}
+
 TEST_CASE("recompute gives the same weights") {
   const TemporaryFolder folder;
   const auto base = "data = '" + points(folder) + "'\ntarget = 'class'\ndropout = 0.2\n";
@@ -113,6 +126,24 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   CHECK(answer.at(0).labels == std::vector<std::string>{"other", "same"});
   CHECK(answer.at(1).name == "probability");
   CHECK(answer.at(1).numbers.item<float>() >= 0.5F);
+
+  const auto named = folder.write("named.csv", "x,probability\n1,low\n2,high\n3,low\n");
+  LoadedTask same("tabular", {{"data", value(named)}, {"target", value("probability")}});
+  auto& of_same = dynamic_cast<vernier::SupervisedTask&>(*same.task);
+  const auto both = of_same.predict(of_same.example(1));
+  CHECK(both.at(0).name == "probability");
+  CHECK(both.at(1).name == "class_probability");
+}
+
+TEST_CASE("tabular takes unsigned labels of NumPy") {
+  const TemporaryFolder folder;
+  const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));
+  const auto y = folder.write("y.npy", npy<std::uint16_t>("<u2", "(4,)", {0, 2, 1, 0}));
+  const Table table = {{"data", value(x)}, {"targets", value(y)}, {"validation_share", value(0)}};
+  const LoadedTask task("tabular", table);
+  const auto batch = task->next();
+  CHECK((batch.tensors[1].scalar_type() == torch::kInt64));
+  CHECK(batch.tensors[1].max().item<int>() == 2);
 }
 
 TEST_CASE("tabular reads NumPy arrays, whole numbers as classes") {
@@ -136,6 +167,8 @@ TEST_CASE("wrong tables and options are one line with their place") {
   const auto x = folder.write("x.npy", npy<float>("<f4", "(2, 1)", {1, 2}));
   const auto nan = folder.write("nan.npy", npy<float>("<f4", "(2, 1)", {1, NAN}));
   const auto y = folder.write("y.npy", npy<std::int64_t>("<i8", "(2,)", {0, -1}));
+  const auto halves = folder.write("halves.npy", npy<float>("<f4", "(2,)", {0.5, 1.5}));
+  const auto no_number = folder.write("no_number.npy", npy<float>("<f4", "(2,)", {1, NAN}));
   const auto long_y = folder.write("long.npy", npy<std::int64_t>("<i8", "(3,)", {0, 1, 0}));
   struct Case {
     Table table;
@@ -153,7 +186,18 @@ TEST_CASE("wrong tables and options are one line with their place") {
       {{{"data", value(folder.write("bad.csv", "a,b\n1,2\nlarge,3\n"))}, {"target", value("b")}}, "bad.csv"},
       {{{"data", value(folder.write("empty.csv", ""))}, {"target", value("b")}}, "empty.csv"},
       {{{"data", value(x)}}, "`targets` is missing"},
-      {{{"data", value(x)}, {"targets", value(y)}}, "has a class below 0 in row 1"},
+      {{{"data", value(x)}, {"targets", value(y)}}, "y.npy' has the label -1 in row 1"},
+      {{{"data", value(x)}, {"targets", value(halves)}, {"kind", value("classification")}},
+       "halves.npy' has the label 0.5 in row 0; labels are the whole numbers from 0"},
+      {{{"data", value(x)}, {"targets", value(no_number)}}, "no_number.npy' has a NaN or infinite number in row 1"},
+      {{{"data", value(folder.write("alone.csv", "b\n1\n2\n"))}, {"target", value("b")}},
+       "there is no column to learn from but the target"},
+      {{{"data", value(data)}, {"target", value("rent")}, {"metrics", list<const char*>({"accuracy"})}},
+       "`metrics` has \"accuracy\", which is for classes, and the task predicts numbers"},
+      {{{"data", value(data)}, {"target", value("district")}, {"metrics", list<const char*>({"mae"})}},
+       "`metrics` has \"mae\", which is for numbers, and the task predicts classes"},
+      {{{"data", value(data)}, {"target", value("district")}, {"metrics", list<const char*>({"auc"})}},
+       "`metrics` has \"auc\", which is for two classes, and the task has "},
       {{{"data", value(nan)}, {"targets", value(y)}}, "a number that is not finite in row 1"},
       {{{"data", value(x)}, {"targets", value(long_y)}}, "a target for each row"},
       {{{"data", value(y)}, {"targets", value(y)}}, "wanted is [rows, columns]"},

@@ -110,6 +110,23 @@ TEST_CASE("csv: columns are chosen by name or number, and have types") {
   by_number.header = false;
   by_number.columns = {"2", "1"};
   CHECK(torch::equal(parsed("1,2,3\n4,5,6", by_number).numbers, floats({2, 1, 5, 4}, {2, 2})));
+  CHECK(torch::equal(parsed(",b\n1,2\n").numbers, floats({1, 2}, {1, 2})));  // an index without a name
+}
+
+TEST_CASE("csv: without a header, a file without the target has the columns around it") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("new.csv", "7,8\n");
+  for (const char* target : {"1", "2", "3"}) {
+    CAPTURE(target);
+    CsvOptions options;
+    options.header = false;
+    options.target = target;
+    auto schema = parsed("1,2,3\n4,5,6\n", options).schema;
+    schema.target.reset();
+    CHECK(torch::equal(read_csv(path, schema, options).numbers, floats({7, 8}, {1, 2})));
+    const auto whole = read_csv(folder.write("whole.csv", "1,2,3\n"), schema, options).numbers;
+    CHECK(whole.sum().item<int>() == 6 - std::stoi(target));
+  }
 }
 
 TEST_CASE("csv: the dataset has a tensor for each kind of column that there is") {
@@ -255,6 +272,12 @@ TEST_CASE("csv: missing values are filled, and another file is filled the same w
   CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("column 'a' has no value, and so no mean to fill in"));
   options.fill = CsvFill::refuse;
   CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("line 2, column 'a' has no value"));
+  options.unknown = true;
+  const auto schema = parsed("a,b,c\n1,x,0\n", options).schema;
+  const auto missing = folder.write("c.csv", "a,b,c\n1,,0\n");
+  CHECK(says(thrown_by([&] { read_csv(missing, schema, options); }).text, "line 2, column 'b' has no value"));
+  options.fill = CsvFill::mean;
+  CHECK(read_csv(missing, schema, options).categories.item<int>() == 1);  // unknown
 }
 
 TEST_CASE("csv: a schema gives other files the same codes, and refuses what it does not know") {

@@ -178,6 +178,36 @@ TEST_CASE("a dataset that throws is named with its sample, and the place stays")
   }
 }
 
+TEST_CASE("a batch that fails as a whole is named by its sample, or by its first and last") {
+  class Broken final : public vernier::Dataset {
+   public:
+    explicit Broken(std::int64_t bad) : bad_(bad) {}
+    std::int64_t size() const override { return 20; }
+    Sample get(std::int64_t index, Random&) const override {
+      if (index == bad_) throw std::runtime_error("no such thing");
+      return {torch::tensor(index)};
+    }
+    std::optional<Sample> get_batch(const torch::Tensor& indices) const override {
+      if ((indices > 4).any().item<bool>()) throw std::runtime_error("not these");
+      return Sample{indices};
+    }
+    std::string where(std::int64_t index) const override { return "line " + std::to_string(index); }
+
+   private:
+    std::int64_t bad_;
+  };
+  const std::pair<std::int64_t, const char*> cases[] = {{6, "line 6: no such thing"},
+                                                        {-1, "line 4 to line 7: not these"}};
+  for (const auto& [bad, text] : cases) {
+    for (const std::int64_t workers : {0, 2}) {
+      DataLoader loader(std::make_shared<Broken>(bad),
+                        {.batch_size = 4, .order = Order::sequential, .workers = workers});
+      take(loader, 1);
+      CHECK_THROWS_WITH(loader.next(), text);
+    }
+  }
+}
+
 TEST_CASE("workers prepare as many batches ahead as they are told, and no more") {
   class Counting final : public vernier::Dataset {
    public:

@@ -75,6 +75,37 @@ TEST_CASE("the place and the identity of a sample pass through") {
   CHECK(all->fingerprint() != vernier::subset(a, torch::tensor({0, 1}))->fingerprint());
 }
 
+TEST_CASE("other numbers in memory and another choice of samples are other data") {
+  const auto numbers = [](std::int64_t first) { return vernier::tensor_dataset({torch::arange(first, first + 6)}); };
+  const auto subset = [&](std::vector<std::int64_t> indices) {
+    return vernier::subset(numbers(0), torch::tensor(indices))->fingerprint();
+  };
+  CHECK(numbers(0)->fingerprint() == numbers(0)->fingerprint());
+  CHECK(numbers(0)->fingerprint() != numbers(1)->fingerprint());
+  CHECK(vernier::tensor_dataset({torch::zeros({2, 3})})->fingerprint() !=
+        vernier::tensor_dataset({torch::zeros({2, 1, 3})})->fingerprint());
+  CHECK(subset({0, 1}) == subset({0, 1}));
+  CHECK(subset({0, 1}) != subset({0, 2}));
+}
+
+TEST_CASE("a subset has the shards of its dataset, unless its indices go back") {
+  const auto files = vernier::concat({counting(5), counting(5), counting(2)});
+  const std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> cases[] = {
+      {{0, 1, 4, 5, 6, 11}, {3, 2, 1}},
+      {{0, 0, 10}, {2, 1}},
+      {{6, 7}, {2}},
+      {{4, 0}, {2}},
+      {{7, 2, 11}, {3}},
+      {{}, {0}},
+  };
+  for (const auto& [indices, shards] : cases) {
+    CAPTURE(indices.size());
+    CHECK(vernier::subset(files, torch::tensor(indices, torch::kInt64))->shards() == shards);
+  }
+  const auto thirds = vernier::concat({counting(5), counting(5), counting(5)});
+  CHECK(vernier::split(thirds, 0.2, 1).first->shards().size() == 3);
+}
+
 TEST_CASE("split takes each sample once") {
   for (const std::int64_t size : {1, 2, 10, 1000}) {
     for (const double share : {0.0, 0.1, 0.5, 1.0}) {

@@ -89,6 +89,14 @@ TEST_CASE("targets below 0 are left out, also of sequences") {
   }
 }
 
+TEST_CASE("f1 takes an output of no class as a miss") {
+  const auto logits = torch::nn::functional::one_hot(torch::tensor({0, 4, 1, 3, 2, 4}), 5).to(torch::kFloat64);
+  const auto target = torch::tensor({0, 1, 1, 2, 2, 2});
+  const double expected = f1_by_class(logits.argmax(1), target, 3);
+  CHECK(expected == doctest::Approx((1 + 2.0 / 3 + 0.5) / 3));
+  CHECK(value_of(*vernier::f1(3), logits, target, 4) == doctest::Approx(expected));
+}
+
 TEST_CASE("auc counts pairs, equal scores half") {
   torch::manual_seed(5);
   const auto metric = vernier::auc();

@@ -143,6 +143,43 @@ TEST_CASE("numpy: a changed byte of an archive is found") {
   }
 }
 
+TEST_CASE("numpy: an archive is read by name, whatever its other arrays are") {
+  const TemporaryFolder folder;
+  auto bytes = read_text(oracles + "stored.npz");
+  const auto at = bytes.rfind("NUMPY") + 128;  // an element of y
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  const auto path = folder.write("a.npz", bytes);
+  CHECK(says(thrown_by([&] { read_npz(path); }).text, "is damaged: 'y.npy'"));
+  check_equal(read_npz(path, "x"), counting({5, 2}, torch::kFloat32));
+  CHECK(vernier::npz_dataset(path, {"x"})->size() == 5);
+  CHECK(says(thrown_by([&] { read_npz(path, "y"); }).text, "is damaged: 'y.npy'"));
+  CHECK(says(thrown_by([&] { read_npz(path, "z"); }).text, "has no array 'z'; it has x,y"));
+}
+
+TEST_CASE("numpy: unsigned integers are samples of int64") {
+  vernier::Random random(1, 0, 0);
+  for (const char* name : {"uint16", "uint32", "uint64"}) {
+    CAPTURE(name);
+    const auto dataset = vernier::numpy_dataset({oracles + name + ".npy"});
+    const auto expected = counting({3, 4}, torch::kInt64);
+    check_equal(dataset->get(1, random)[0], expected[1]);
+    const auto rows = torch::tensor({2, 0}, torch::kInt64);
+    check_equal(dataset->get_batch(rows)->at(0), expected.index_select(0, rows));
+  }
+  const TemporaryFolder folder;
+  const auto labels = folder.write(
+      "u2.npy", npy("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }\n", std::string("\3\0\xff\xff", 4)));
+  const auto batch = *vernier::numpy_dataset({labels})->get_batch(torch::tensor({1, 0}, torch::kInt64));
+  check_equal(batch[0], torch::tensor({65535, 3}, torch::kInt64));
+  const auto large = folder.write("u8.npy", npy("{'descr': '<u8', 'fortran_order': False, 'shape': (2,), }\n",
+                                                std::string(8, '\0') + std::string(8, '\xff')));
+  const auto dataset = vernier::numpy_dataset({large});
+  CHECK(dataset->get(0, random)[0].item<std::int64_t>() == 0);
+  CHECK(thrown_by([&] { dataset->get(1, random); }) ==
+        configuration("'" + large + "' sample 1 has a number of 2^63 or more, which int64 cannot hold"));
+  CHECK_FALSE(dataset->get_batch(torch::tensor({0, 1}, torch::kInt64)));
+}
+
 TEST_CASE("numpy: a dataset of several arrays; a file that changes is noticed") {
   const TemporaryFolder folder;
   const auto x = folder.write("x.npy", read_text(oracles + "float32.npy"));

@@ -157,7 +157,7 @@ TEST_CASE("readers: a line that is no JSON or has other fields is refused with i
   };
   for (const auto& [line, type, reason] : cases) {
     CAPTURE(line);
-    const auto path = folder.write("a.jsonl", std::string("{}\n") + line + "\n");
+    const auto path = folder.write("a.jsonl", std::string("{}\n") + line + "\n{}\n");
     const auto dataset = vernier::json_lines_dataset(path, {{"a", type}});
     const auto thrown = thrown_by([&] { sample(dataset, 1); });
     CHECK(thrown.kind == 2);
@@ -168,6 +168,20 @@ TEST_CASE("readers: a line that is no JSON or has other fields is refused with i
   CHECK(thrown_by([&] { vernier::json_lines_dataset(path, {}); }).kind == 2);
   const auto empty = folder.write("c.jsonl", "");
   CHECK(says(thrown_by([&] { vernier::json_lines_dataset(empty, {{"a"}}); }).text, "is empty"));
+  const auto blank = folder.write("d.jsonl", "\xef\xbb\xbf\n \n");
+  CHECK(says(thrown_by([&] { vernier::json_lines_dataset(blank, {{"a"}}); }).text, "has no lines but blank ones"));
+}
+
+TEST_CASE("readers: a byte-order mark and blank lines at the end of JSON Lines are left out") {
+  const TemporaryFolder folder;
+  for (const std::string end : {"", "\n", "\n\n", "\r\n \r\n\t\n"}) {
+    CAPTURE(end);
+    const auto path = folder.write("a.jsonl", "\xef\xbb\xbf{\"a\": 1}\n{\"a\": 2}" + end);
+    const auto dataset = vernier::json_lines_dataset(path, {{"a"}});
+    REQUIRE(dataset->size() == 2);
+    CHECK(sample(dataset, 0)[0].item<float>() == 1);
+    CHECK(sample(dataset, 1)[0].item<float>() == 2);
+  }
 }
 
 TEST_CASE("readers: IDX images with labels, and labels out of range") {

@@ -145,6 +145,10 @@ TEST_CASE("transforms: wrong arguments and images are refused") {
   const std::pair<std::function<void()>, const char*> cases[] = {
       {[&] { changed(vernier::center_crop(5, 5), image); }, "an image of 4 x 5 is too small to crop 5 x 5 from it"},
       {[&] { changed(vernier::random_crop(7, 5, 1), image); }, "an image of 6 x 7 is too small to crop 7 x 5 from it"},
+      {[&] {
+         changed(vernier::resize_shorter(64), image.narrow(1, 0, 1).repeat({1, 1, 1000000}));
+       },
+       "an image of 1 x 5000000 would become 64 x 320000000, and the most are 89478485 pixels"},
       {[&] { changed(vernier::resize(2, 2), image.flatten()); }, "an image has the shape [channels, height, width]"},
       {[&] { changed(vernier::resize(2, 2), image.narrow(1, 0, 0)); }, "an image without pixels cannot be resized"},
       {[&] { changed(vernier::normalize({0.5}, {1}), image); }, "normalize needs a floating-point image"},
