@@ -2,8 +2,7 @@
 // (53 tensors, 3.4 million elements), one thread. Bar: at most 0.6 of the time of
 // scaler.unscale_(optimizer); clip_grad_norm_(parameters, 1.0); scaler.step(optimizer); scaler.update() with
 // AdamW(fused=True), where python3 has torch 2.11 (unscale_clip_step_rival.py). Beside them the same operators called
-// from C++, which Python does not hold up, and what the update costs with averages in fewer bits. Then the bars, each
-// met or missed.
+// from C++, which Python does not hold up. Then the bars, each met or missed.
 //
 //   unscale_clip_step [--check]     --check: exits with 1 where a bar is missed
 #include <ATen/ATen.h>
@@ -13,10 +12,10 @@
 #include <vernier/optim.h>
 
 #include <cmath>
-#include <memory>
 #include <string_view>
 
 #include "compare.h"
+#include "gpt_tensors.h"
 #include "python_rival.h"
 
 namespace {
@@ -24,38 +23,6 @@ namespace {
 constexpr double bar = 0.6;
 
 using List = std::vector<torch::Tensor>;
-
-// Width 256, vocabulary 256, context 128; GPT-2's tensors, the output layer's weight its own.
-List parameters(double gradient) {
-  constexpr std::int64_t width = 256, layers = 4;
-  std::vector<std::vector<std::int64_t>> shapes = {{256, width}, {128, width}};
-  for (std::int64_t i = 0; i < layers; ++i) {
-    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width},
-                                                                    {width},
-                                                                    {width, 3 * width},
-                                                                    {3 * width},
-                                                                    {width, width},
-                                                                    {width},
-                                                                    {width},
-                                                                    {width},
-                                                                    {width, 4 * width},
-                                                                    {4 * width},
-                                                                    {4 * width, width},
-                                                                    {width}}) {
-      shapes.push_back(shape);
-    }
-  }
-  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{width}, {width}, {256, width}}) {
-    shapes.push_back(shape);
-  }
-  torch::manual_seed(1);
-  List all;
-  for (const auto& shape : shapes) {
-    all.push_back(torch::randn(shape).requires_grad_());
-    all.back().mutable_grad() = torch::randn(shape) * gradient;
-  }
-  return all;
-}
 
 // The operators that PyTorch's four calls run.
 class FourCalls {
@@ -106,7 +73,7 @@ int main(int argc, char** argv) {
   std::string verdicts;
   bool is_missed = false;
   for (const double gradient : {1e-5, 1.0}) {
-    const auto a = parameters(gradient), b = parameters(gradient), c = parameters(gradient);
+    const auto a = gpt_parameters(gradient), b = gpt_parameters(gradient), c = gpt_parameters(gradient);
     std::int64_t elements = 0;
     for (const auto& parameter : a) elements += parameter.numel();
     FourCalls pytorch(a);
@@ -143,17 +110,6 @@ int main(int argc, char** argv) {
                  bar, "; to its operators alone: ", rounded(ours.ratio(rivals[is_measured ? 1 : 0])), "\n");
     is_missed |= is_measured && ratio > bar;
   }
-  std::vector<Rival> steps;
-  std::vector<std::unique_ptr<vernier::AdamW>> optimizers;
-  const auto add_step = [&](const char* name, vernier::AdamState state) {
-    optimizers.push_back(
-        std::make_unique<vernier::AdamW>(parameters(1), vernier::AdamWOptions{.lr = 1e-3, .state = state}));
-    steps.push_back({name, [optimizer = optimizers.back().get()] { optimizer->step(); }});
-  };
-  add_step("averages in float32", vernier::AdamState::full);
-  add_step("in bfloat16", vernier::AdamState::bfloat16);
-  add_step("in 8 bits", vernier::AdamState::eight_bit);
-  compare("AdamW::step alone", std::move(steps), /*rounds=*/40, /*steps_a_round=*/5);
   std::printf("bars (median of the ratios within a round)\n%s", verdicts.c_str());
   return checks && is_missed ? 1 : 0;
 }

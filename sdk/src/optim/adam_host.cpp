@@ -27,17 +27,21 @@ void update_chunk(AdamState kept_in, Rounding rounding, const HostTensor& all, s
                                 gradient, static_cast<std::uint16_t*>(all.exp_avg) + start,
                                 static_cast<std::uint16_t*>(all.exp_avg_sq) + start);
   }
+  constexpr auto block = BlockQuantisation::block;
   const auto &with_sign = BlockQuantisation::of(true), &without = BlockQuantisation::of(false);
   auto* codes_avg = static_cast<std::uint8_t*>(all.exp_avg) + start;
   auto* codes_sq = static_cast<std::uint8_t*>(all.exp_avg_sq) + start;
-  auto* largest_avg = all.largest_avg + start / BlockQuantisation::block;
-  auto* largest_sq = all.largest_sq + start / BlockQuantisation::block;
-  float mean[chunk], square[chunk];
-  with_sign.unpack(codes_avg, largest_avg, count, mean);
-  without.unpack(codes_sq, largest_sq, count, square);
-  adam_update(rounding, all.numbers, count, parameter, gradient, mean, square);
-  with_sign.pack(mean, count, codes_avg, largest_avg);
-  without.pack(square, count, codes_sq, largest_sq);
+  auto* largest_avg = all.largest_avg + start / block;
+  auto* largest_sq = all.largest_sq + start / block;
+  for (std::int64_t done = 0; done < count; done += block) {  // by the block: it stays in the first cache
+    const auto size = std::min(block, count - done);
+    float mean[block], square[block];
+    with_sign.unpack(codes_avg + done, largest_avg, size, mean);
+    without.unpack(codes_sq + done, largest_sq, size, square);
+    adam_update(rounding, all.numbers, size, parameter + done, gradient + done, mean, square);
+    with_sign.pack(mean, size, codes_avg + done, largest_avg++);
+    without.pack(square, size, codes_sq + done, largest_sq++);
+  }
 }
 
 }  // namespace

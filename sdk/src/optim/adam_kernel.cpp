@@ -12,7 +12,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::int64_t line = 16;     // elements of a cache line
+constexpr int line = 16;              // elements of a cache line
 constexpr std::int64_t ahead = 1024;  // that are fetched early: a processor's own prefetching stops at each 4 KB page
 
 // What both share.
@@ -30,24 +30,50 @@ AdamNumbers numbers_of(const Options& options, double lr, double step, float gra
   return numbers;
 }
 
+// Where the averages are. keep() writes them.
+struct InFloat32 {
+  float *exp_avg, *exp_avg_sq;
+  float mean(std::int64_t i) const { return exp_avg[i]; }
+  float square(std::int64_t i) const { return exp_avg_sq[i]; }
+  void keep(std::int64_t start, int k, float mean, float square) const {
+    exp_avg[start + k] = mean;
+    exp_avg_sq[start + k] = square;
+  }
+};
+
+struct InBfloat16 {
+  std::uint16_t *exp_avg, *exp_avg_sq;
+  CountedNoise noise;
+  std::uint32_t place;
+  static float wide(std::uint16_t number) { return std::bit_cast<float>(std::uint32_t{number} << 16); }
+  static std::uint16_t rounded(float number, std::uint32_t noise) {
+    const float kept = number == number ? number : std::numeric_limits<float>::quiet_NaN();
+    return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(kept) + noise) >> 16);
+  }
+  float mean(std::int64_t i) const { return wide(exp_avg[i]); }
+  float square(std::int64_t i) const { return wide(exp_avg_sq[i]); }
+  void keep(std::int64_t start, int k, float mean, float square) const {
+    const std::uint32_t word = noise(place + static_cast<std::uint32_t>(start) + static_cast<std::uint32_t>(k));
+    exp_avg[start + k] = rounded(mean, word & 0xffff);
+    exp_avg_sq[start + k] = rounded(square, word >> 16);
+  }
+};
+
 struct Arguments {
   const AdamNumbers& numbers;
   std::int64_t count;
   float* parameter;
   const float* gradient;
-  float *exp_avg, *exp_avg_sq;
 };
 
 // A multiplication by 1 changes nothing, so decay and sign need no branch; an addition of 0 may (-0), nor is a division
 // free.
-template <bool fuses, bool divides, bool adds_l2>
-inline __attribute__((always_inline)) void update(const Arguments& arguments) {
+template <bool fuses, bool divides, bool adds_l2, class Averages>
+inline __attribute__((always_inline)) void update(const Arguments& arguments, const Averages averages) {
   const AdamNumbers n = arguments.numbers;
   const std::int64_t count = arguments.count, whole = count - count % 8;
-  float* __restrict const parameter = arguments.parameter;
-  const float* __restrict const gradient = arguments.gradient;
-  float* __restrict const exp_avg = arguments.exp_avg;
-  float* __restrict const exp_avg_sq = arguments.exp_avg_sq;
+  float* const parameter = arguments.parameter;
+  const float* const gradient = arguments.gradient;
   const bool starts_at_mean = n.mean_share < 0.5F;
   const float share = starts_at_mean ? n.mean_share : n.mean_share - 1;
 
@@ -76,78 +102,48 @@ inline __attribute__((always_inline)) void update(const Arguments& arguments) {
       return x / n.correction;
     }
   };
-  const auto finish = [&](std::int64_t i, float mean, float square) __attribute__((always_inline)) {
+  const auto finish = [&](std::int64_t start, int k, float mean, float square) __attribute__((always_inline)) {
+    const std::int64_t i = start + k;
     const float root = corrected(__builtin_sqrtf(square)) + n.eps;
     const float updated = parameter[i] * n.decay - n.step_size * mean / root;
-    exp_avg[i] = mean;
-    exp_avg_sq[i] = square;
+    averages.keep(start, k, mean, square);
     parameter[i] = updated;
   };
 
-  const auto update_at = [&](std::int64_t i) __attribute__((always_inline)) {
-    const float g = gradient_at(i);
-    finish(i, multiply_add(share, g - exp_avg[i], starts_at_mean ? exp_avg[i] : g),
-           multiply_add(g, n.square_share * g, exp_avg_sq[i] * n.beta2));
+  const auto update_at = [&](std::int64_t start, int k) __attribute__((always_inline)) {
+    const std::int64_t i = start + k;
+    const float g = gradient_at(i), mean = averages.mean(i);
+    finish(start, k, multiply_add(share, g - mean, starts_at_mean ? mean : g),
+           multiply_add(g, n.square_share * g, averages.square(i) * n.beta2));
   };
 
+  // No two of the arrays overlap: ivdep.
   std::int64_t i = 0;
   for (; i + line <= whole; i += line) {
     __builtin_prefetch(gradient + i + ahead);
     __builtin_prefetch(parameter + i + ahead, 1);
-    __builtin_prefetch(exp_avg + i + ahead, 1);
-    __builtin_prefetch(exp_avg_sq + i + ahead, 1);
-    for (std::int64_t k = i; k < i + line; ++k) update_at(k);
+    __builtin_prefetch(averages.exp_avg + i + ahead, 1);
+    __builtin_prefetch(averages.exp_avg_sq + i + ahead, 1);
+#pragma GCC ivdep
+    for (int k = 0; k < line; ++k) update_at(i, k);
   }
-  for (; i < whole; ++i) update_at(i);
+#pragma GCC ivdep
+  for (int k = 0; k < whole - i; ++k) update_at(i, k);
+  i = whole;
   for (; i < count; ++i) {
-    const float g = gradient_at(i), way = g - exp_avg[i];
-    finish(i, starts_at_mean ? multiply_add(way, share, exp_avg[i]) : multiply_add(-way, 1 - n.mean_share, g),
-           multiply_add(exp_avg_sq[i], n.beta2, n.square_share * g * g));
+    const float g = gradient_at(i), mean = averages.mean(i), way = g - mean;
+    finish(i, 0, starts_at_mean ? multiply_add(way, share, mean) : multiply_add(-way, 1 - n.mean_share, g),
+           multiply_add(averages.square(i), n.beta2, n.square_share * g * g));
   }
 }
 
-template <bool fuses>
-inline __attribute__((always_inline)) void update_as_asked(const Arguments& arguments) {
+template <bool fuses, class Averages>
+inline __attribute__((always_inline)) void update_as_asked(const Arguments& arguments, const Averages& averages) {
   const bool divides = arguments.numbers.grad_scale != 1, adds_l2 = arguments.numbers.l2 != 0;
-  if (divides && adds_l2) return update<fuses, true, true>(arguments);
-  if (divides) return update<fuses, true, false>(arguments);
-  if (adds_l2) return update<fuses, false, true>(arguments);
-  update<fuses, false, false>(arguments);
-}
-
-struct InBfloat16 {
-  const CountedNoise& noise;
-  std::uint32_t place;
-  std::uint16_t *exp_avg, *exp_avg_sq;
-};
-
-inline __attribute__((always_inline)) std::uint16_t rounded(float number, std::uint32_t noise) {
-  const auto bits = std::bit_cast<std::uint32_t>(number);
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  return static_cast<std::uint16_t>((is_nan ? 0x7fc00000 : bits + noise) >> 16);
-}
-
-template <bool fuses>
-inline __attribute__((always_inline)) void update_bfloat16(const Arguments& all, const InBfloat16& kept) {
-  constexpr std::int64_t piece = 1024;
-  float mean[piece], square[piece];
-  const CountedNoise noise = kept.noise;
-  for (std::int64_t start = 0; start < all.count; start += piece) {
-    const auto count = std::min(piece, all.count - start);
-    std::uint16_t* __restrict const exp_avg = kept.exp_avg + start;
-    std::uint16_t* __restrict const exp_avg_sq = kept.exp_avg_sq + start;
-    for (std::int64_t i = 0; i < count; ++i) {
-      mean[i] = std::bit_cast<float>(std::uint32_t{exp_avg[i]} << 16);
-      square[i] = std::bit_cast<float>(std::uint32_t{exp_avg_sq[i]} << 16);
-    }
-    update_as_asked<fuses>({all.numbers, count, all.parameter + start, all.gradient + start, mean, square});
-    const auto place = kept.place + static_cast<std::uint32_t>(start);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint32_t word = noise(place + static_cast<std::uint32_t>(i));
-      exp_avg[i] = rounded(mean[i], word & 0xffff);
-      exp_avg_sq[i] = rounded(square[i], word >> 16);
-    }
-  }
+  if (divides && adds_l2) return update<fuses, true, true>(arguments, averages);
+  if (divides) return update<fuses, true, false>(arguments, averages);
+  if (adds_l2) return update<fuses, false, true>(arguments, averages);
+  update<fuses, false, false>(arguments, averages);
 }
 
 #if defined(__x86_64__)
@@ -155,11 +151,14 @@ inline __attribute__((always_inline)) void update_bfloat16(const Arguments& all,
 #else
 #define VERNIER_AVX2
 #endif
-VERNIER_AVX2 void update_with_avx2(const Arguments& arguments) {
-  update_as_asked<true>(arguments);
+template <class Averages>
+VERNIER_AVX2 void update_with_avx2(const Arguments& arguments, const Averages& averages) {
+  update_as_asked<true>(arguments, averages);
 }
-VERNIER_AVX2 void update_bfloat16_with_avx2(const Arguments& arguments, const InBfloat16& kept) {
-  update_bfloat16<true>(arguments, kept);
+template <class Averages>
+void update_on(Rounding rounding, const Arguments& arguments, const Averages& averages) {
+  if (rounding == Rounding::once) return update_with_avx2(arguments, averages);
+  update_as_asked<false>(arguments, averages);
 }
 
 }  // namespace
@@ -179,18 +178,13 @@ AdamNumbers adam_numbers(const AdamWOptions& options, double lr, double step, fl
 
 void adam_update(Rounding rounding, const AdamNumbers& numbers, std::int64_t count, float* parameter,
                  const float* gradient, float* exp_avg, float* exp_avg_sq) {
-  const Arguments arguments{numbers, count, parameter, gradient, exp_avg, exp_avg_sq};
-  if (rounding == Rounding::once) return update_with_avx2(arguments);
-  update_as_asked<false>(arguments);
+  update_on(rounding, {numbers, count, parameter, gradient}, InFloat32{exp_avg, exp_avg_sq});
 }
 
 void adam_update_bfloat16(Rounding rounding, const AdamNumbers& numbers, const CountedNoise& noise, std::uint32_t place,
                           std::int64_t count, float* parameter, const float* gradient, std::uint16_t* exp_avg,
                           std::uint16_t* exp_avg_sq) {
-  const Arguments arguments{numbers, count, parameter, gradient, nullptr, nullptr};
-  const InBfloat16 kept{noise, place, exp_avg, exp_avg_sq};
-  if (rounding == Rounding::once) return update_bfloat16_with_avx2(arguments, kept);
-  update_bfloat16<false>(arguments, kept);
+  update_on(rounding, {numbers, count, parameter, gradient}, InBfloat16{exp_avg, exp_avg_sq, noise, place});
 }
 
 }  // namespace vernier

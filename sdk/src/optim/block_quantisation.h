@@ -7,22 +7,26 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
-#include <vector>
+
+#include "block_kernel.h"
 
 namespace vernier {
 
 class BlockQuantisation {
  public:
-  static constexpr std::int64_t block = 256;
+  static constexpr std::int64_t block = codes_in_block;
   static std::int64_t blocks(std::int64_t count) { return (count + block - 1) / block; }
   // Returns the quantization with numbers in [-1, 1], or in [0, 1]. It is made at the first call.
   static const BlockQuantisation& of(bool is_signed);
 
   // On the host. Only the last block of a tensor may be smaller than `block`.
-  void pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const;
-  void unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const;
+  void pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const {
+    kernel_.pack(from, count, codes, largest);
+  }
+  void unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const {
+    kernel_.unpack(codes, largest, count, to);
+  }
 
   // The same with operators, on any device. All tensors are 1-D: numbers float32, codes uint8, one float32 for each
   // block.
@@ -32,17 +36,12 @@ class BlockQuantisation {
   Packed pack(const at::Tensor& numbers) const;
   at::Tensor unpack(const Packed& packed) const;
 
-  const std::array<float, 256>& numbers() const { return numbers_; }
+  const std::array<float, 256>& numbers() const { return kernel_.numbers(); }
 
  private:
-  explicit BlockQuantisation(bool is_signed);
-  // An interval has all float32 with the same sign, exponent and first eight bits of fraction. At most two neighbouring
-  // codes begin in one interval.
-  static constexpr int dropped_bits = 15;
+  explicit BlockQuantisation(bool is_signed) : kernel_(is_signed) {}
 
-  std::array<float, 256> numbers_;        // ascending
-  std::array<float, 257> starts_;         // the smallest number that becomes this code; the last is infinite
-  std::vector<std::int32_t> least_code_;  // of each interval; 32 bits, because vector instructions gather those
+  BlockKernel kernel_;
 };
 
 }  // namespace vernier

@@ -116,6 +116,63 @@ TEST_CASE("optim states: a nan makes its block nan, zeros stay zeros") {
 
 namespace {
 
+// All magnitudes at which a code starts or that a code stands for, each with its neighbours in float32, in blocks whose
+// largest number is `most`. The last block is smaller than any vector.
+torch::Tensor borders(const BlockQuantisation& quantisation, bool is_signed, float most) {
+  std::vector<float> numbers;
+  const auto& map = quantisation.numbers();
+  for (std::size_t i = 0; i + 1 < map.size(); ++i) {
+    const auto border = static_cast<float>((static_cast<double>(map[i]) + map[i + 1]) / 2);
+    for (const float middle : {border, map[i]}) {
+      float below = middle * most;
+      for (int k = 0; k < 3; ++k) below = std::nextafter(below, -INFINITY);
+      for (int k = 0; k < 7; ++k, below = std::nextafter(below, INFINITY)) {
+        if (numbers.size() % BlockQuantisation::block == 0) numbers.push_back(is_signed && i % 2 == 0 ? -most : most);
+        numbers.push_back(below);
+      }
+    }
+  }
+  while (numbers.size() % BlockQuantisation::block != 0) numbers.push_back(0);
+  numbers.insert(numbers.end(), {most, most / 3, most / 1000});
+  return torch::tensor(numbers, at::kFloat).clamp(-most, most);
+}
+
+}  // namespace
+
+TEST_CASE("optim states: the host's codes are the operators' at each border, for blocks of any magnitude") {
+  std::vector<float> largest = {1.0F,  0x1.fffffep0F, 0x1.000002p0F, 1e-3F,  7e20F,
+                                3e38F, 2e-12F,        1e-25F,        1e-36F, 1e-41F};
+  std::mt19937 random(8);
+  for (int i = 0; i < 40; ++i)
+    largest.push_back(std::ldexp(1.0F + static_cast<float>(random() % 8388608) / 8388608, i - 20));
+  for (const bool is_signed : {true, false}) {
+    const auto& quantisation = BlockQuantisation::of(is_signed);
+    for (const float most : largest) {
+      CAPTURE(is_signed);
+      CAPTURE(most);
+      const auto numbers = borders(quantisation, is_signed, most);
+      const auto packed = pack_on_host(quantisation, numbers), by_operators = quantisation.pack(numbers);
+      CHECK(packed.codes.equal(by_operators.codes));
+      CHECK(packed.largest.equal(by_operators.largest));
+      CHECK(same_bits(unpack_on_host(quantisation, packed), quantisation.unpack(packed)));
+    }
+  }
+}
+
+TEST_CASE("optim states: each code stands for the same number on the host and by operators") {
+  for (const bool is_signed : {true, false}) {
+    const auto& quantisation = BlockQuantisation::of(is_signed);
+    for (const float most : {1.0F, 0.3F, 5e-39F, 3e38F, 0.0F, INFINITY, NAN}) {
+      CAPTURE(is_signed);
+      CAPTURE(most);
+      const BlockQuantisation::Packed all{at::arange(256, at::kByte), torch::full({1}, most)};
+      CHECK(same_bits(unpack_on_host(quantisation, all), quantisation.unpack(all)));
+    }
+  }
+}
+
+namespace {
+
 std::int64_t bytes(const vernier::State& state) {
   std::int64_t sum = 0;
   for (const auto& [name, tensor] : state.tensors) {

@@ -1,0 +1,53 @@
+// Packs and unpacks blocks of codes on the host, on one thread. block_quantisation.h has the rule. With AVX2 and
+// without the codes have the same bits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace vernier {
+
+constexpr std::int64_t codes_in_block = 256;
+
+class BlockKernel {
+ public:
+  explicit BlockKernel(bool is_signed);
+
+  // Only the last block of a tensor may be smaller than codes_in_block. There is one `largest` for each block.
+  void pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const;
+  void unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const;
+
+  const std::array<float, 256>& numbers() const { return numbers_; }
+  const std::array<float, 257>& starts() const { return starts_; }
+
+ private:
+  std::uint8_t code_of(float number) const;
+  void plain_pack(const float* from, std::int64_t count, float divisor, std::uint8_t* codes) const;
+  void make_lines();
+
+  template <bool is_signed>
+  static void wide_pack(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes,
+                        float* largest);
+  template <bool is_signed>
+  static void wide_unpack(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest,
+                          std::int64_t count, float* to);
+
+  // An interval has all float32 with the same sign, exponent and first seven bits of fraction. At most two neighbouring
+  // codes begin in one interval.
+  static constexpr int dropped_bits = 16;
+
+  bool is_signed_;
+  std::array<float, 256> numbers_;        // ascending
+  std::array<float, 257> starts_;         // the smallest number that becomes this code; the last is infinite
+  std::vector<std::uint8_t> least_code_;  // of each interval
+
+  // The same without tables in memory: a straight line for each decade, chosen in a register. n counts the codes from 0
+  // up. Packing: n = floor(base + slope * number) in units of 2^-16, at most `end`, for numbers from `begin` on.
+  // Unpacking: number = (18 n + first) * unit; `unit` and `unit_rest` together are exact enough for float32's last bit.
+  struct alignas(32) Lines {
+    std::array<float, 8> begin, slope, base, end, first, unit, unit_rest;
+  } lines_;
+};
+
+}  // namespace vernier
