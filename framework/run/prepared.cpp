@@ -1,9 +1,11 @@
 #include "prepared.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
+#include <vernier/fused_kernels.h>
 #include <vernier/memory.h>
 
 #include "init_weights.h"
@@ -38,6 +40,17 @@ void limit_memory_of(c10::Device device, const RunOptions& options, const Option
   }
 }
 
+// Before the first product, since MKL chooses its path once.
+MatmulChoice choose_kernels(const RunOptions& options, const Options& run_table) {
+  at::globalContext().setFloat32MatmulPrecision(options.matmul_precision);
+  use_fused_kernels(options.fused);
+  try {
+    return use_matmul(options.matmul);
+  } catch (const Error& error) {
+    run_table.refuse("matmul", std::string("cannot be had: ") + error.what());
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
@@ -46,15 +59,16 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   RunOptions options(run_table, default_name);
   const auto device = device_of(options, run_table);  // before anything asks about CUDA
   limit_memory_of(device, options, run_table);
+  auto matmul = choose_kernels(options, run_table);
   if (threads == 0) threads = static_cast<int>(options.threads);
   if (threads > 0) at::set_num_threads(threads);
   torch::manual_seed(options.seed);
   auto wiring = wire(config, host);
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
-  auto prepared =
-      std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options), false,
-                                             std::move(wiring), Run{}, Trainer(wired, validate_every, stop)});
+  auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
+                                                         std::move(matmul), false, std::move(wiring), Run{},
+                                                         Trainer(wired, validate_every, stop)});
   Run& run = prepared->run;
   run.name = prepared->options.name;
   run.output = prepared->options.output;
@@ -71,7 +85,8 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   prepared->trainer.undo_failed_steps(prepared->options.undo_failed_steps);
   prepared->trainer.limit_time(prepared->options.time_limit);
   prepared->trainer.prepare(run, prepared->options.epochs, init);
-  prepared->trainer.describe([&wired, &table = prepared->run_table] { return resolved_configuration(table, wired); });
+  prepared->trainer.describe(
+      [&wired, &table = prepared->run_table](Keys keys) { return resolved_configuration(table, wired, keys); });
   return prepared;
 }
 

@@ -1,6 +1,8 @@
 // A run that is wired and prepared, but has not begun.
 #pragma once
 
+#include <vernier/matmul.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -14,6 +16,7 @@ struct Prepared {
   Table config;
   Options run_table;
   RunOptions options;
+  MatmulChoice matmul;
   bool resumes = false;
   std::unique_ptr<Wiring> wiring;
   Run run;

@@ -6,6 +6,8 @@
 #include <torch/nn/module.h>
 #include <vernier/checksum.h>
 #include <vernier/error.h>
+#include <vernier/fused_kernels.h>
+#include <vernier/matmul.h>
 
 #include <algorithm>
 #include <map>
@@ -143,6 +145,16 @@ std::string device_of(const Run& run) {
   return c10::DeviceTypeName(run.device.type(), true);
 }
 
+// What [run] says about LibTorch's kernels, as it was carried out.
+std::string kernels() {
+  const auto precision = at::globalContext().float32MatmulPrecision();
+  const char* name = precision == at::Float32MatmulPrecision::HIGHEST ? "highest"
+                     : precision == at::Float32MatmulPrecision::HIGH  ? "high"
+                                                                      : "medium";
+  return c10::str("matmul = ", matmul_path(), ", matmul_precision = ", name,
+                  ", fused = ", fused_kernels() ? "true" : "false");
+}
+
 Differences differences(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
                         const std::string& configuration) {
   Differences found;
@@ -156,6 +168,7 @@ Differences differences(const State& snapshot, const Run& run, const std::vector
   found.compare("threads", std::to_string(snapshot.integer("run/threads")), std::to_string(at::get_num_threads()));
   found.compare("LibTorch", snapshot.text("run/libtorch"), TORCH_VERSION);
   found.compare("processor", snapshot.text("run/processor"), at::get_cpu_capability());
+  found.compare("[run]", snapshot.text("run/kernels"), kernels());
   return found;
 }
 
@@ -210,6 +223,7 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
   state.put("run/versions", lines_of(plugins));
   state.put("run/libtorch", std::string(TORCH_VERSION));
   state.put("run/processor", at::get_cpu_capability());
+  state.put("run/kernels", kernels());
   state.put("run/step", run.step);
   state.put("run/updates", run.updates);
   state.put("run/epoch", run.epoch);

@@ -1,5 +1,5 @@
 // empty_cache: gives unused memory back to the system, every so many steps: on a GPU the memory that LibTorch's caching
-// allocator holds, as torch.cuda.empty_cache() does, and on a CPU the free pages of the C library (malloc_trim). It is
+// allocator holds, as torch.cuda.empty_cache() does, and on a CPU the free pages of malloc. It is
 // for other programs on the same device, and for runs of which one part takes more memory than the rest. It makes no
 // room for the run's own tensors, which take that memory anyway, unless it is in blocks that do not fit. It changes no
 // result.
@@ -15,6 +15,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+
+// Of tcmalloc, where the program has it in the place of the C library's malloc.
+extern "C" __attribute__((weak)) void MallocExtension_ReleaseFreeMemory();
 
 namespace {
 
@@ -37,7 +40,7 @@ Memory memory_of(c10::Device device) {
           static_cast<double>(stats.allocated_bytes[all].current)};
 }
 
-// Bytes that the system has given. On a CPU these are the resident pages, since malloc_trim changes no count of malloc.
+// Bytes that the system has given. On a CPU these are the resident pages, since no count of malloc changes.
 double taken_from_system(c10::Device device) {
   if (!device.is_cpu()) return memory_of(device).held;
   double pages = 0, resident = 0;
@@ -66,7 +69,7 @@ class EmptyCache final : public vernier::Callback {
     if (memory_of(run.device).unused_share() < above_) return;
     const double before = taken_from_system(run.device);
     if (run.device.is_cpu()) {
-      ::malloc_trim(0);
+      MallocExtension_ReleaseFreeMemory != nullptr ? MallocExtension_ReleaseFreeMemory() : void(::malloc_trim(0));
     } else {
       at::accelerator::emptyCache();
     }

@@ -6,7 +6,7 @@
 # are lists of all the others and in no room.
 set -eu
 cd "$1"
-rooms="core files optim trace amp memory data wiring run output cli"
+rooms="core files optim cpu trace amp memory data wiring run output cli"
 sources=$(ls sdk/src/*/*.cpp)
 
 grep -nE '^ *# *include' sdk/include/vernier/*.h sdk/src/*/*.h sdk/src/*/*.cpp framework/*/*.h framework/*/*.cpp |

@@ -11,6 +11,10 @@
 #include <vernier/hardware.h>
 #include <vernier/loss_scale.h>
 
+// Faster products and element-wise kernels on a CPU.
+#include <vernier/fused_kernels.h>
+#include <vernier/matmul.h>
+
 // fp8: quantization, and linear layers that compute in it.
 #include <vernier/float8.h>
 #include <vernier/float8_linear.h>

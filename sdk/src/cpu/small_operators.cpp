@@ -1,0 +1,93 @@
+#include "small_operators.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
+#include <ATen/ops/_log_softmax_cpu_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_cpu_dispatch.h>
+#include <ATen/ops/_softmax_cpu_dispatch.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/baddbmm_cpu_dispatch.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
+#include <ATen/ops/native_layer_norm_backward_native.h>
+#include <ATen/ops/native_layer_norm_native.h>
+#include <ATen/ops/nll_loss_backward_cpu_dispatch.h>
+#include <ATen/ops/nll_loss_forward_cpu_dispatch.h>
+
+#include <optional>
+
+#include "optim/parallel.h"
+
+// MKL's own setting of this thread; returns the one before. Weak: LibTorch may have been built without MKL.
+extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int threads);
+
+namespace vernier {
+
+namespace {
+
+const std::atomic<bool>* is_in_use = nullptr;
+
+// MKL does not look at OpenMP's setting.
+class OneThreadOfMkl {
+ public:
+  OneThreadOfMkl() : before_(MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(1) : 0) {}
+  ~OneThreadOfMkl() {
+    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(before_);
+  }
+  OneThreadOfMkl(const OneThreadOfMkl&) = delete;
+  OneThreadOfMkl& operator=(const OneThreadOfMkl&) = delete;
+
+ private:
+  OneThread openmp_{true};
+  int before_;
+};
+
+// LibTorch's own grain for work of an element at a time (at::internal::GRAIN_SIZE).
+constexpr auto few_elements = [](const at::Tensor& x, const auto&...) { return x.numel() < 32768; };
+// Multiplications that one thread does in about 10 microseconds.
+constexpr std::int64_t few_products = 1 << 19;
+constexpr auto small_product = [](const at::Tensor& a, const at::Tensor& b) {
+  return b.dim() > 0 && a.numel() * b.size(-1) < few_products;  // wrong shapes are refused by the kernel
+};
+constexpr auto small_sum = [](const at::Tensor&, const at::Tensor& a, const at::Tensor& b, const auto&...) {
+  return small_product(a, b);
+};
+
+// kernel, on one thread where is_small says so of its arguments.
+template <auto kernel, auto is_small>
+struct OnOneThread;
+template <class Result, class... Arguments, Result (*kernel)(Arguments...), auto is_small>
+struct OnOneThread<kernel, is_small> {
+  static Result call(Arguments... arguments) {
+    std::optional<OneThreadOfMkl> one;
+    if (*is_in_use && at::get_num_threads() > 1 && is_small(arguments...)) one.emplace();
+    return kernel(std::forward<Arguments>(arguments)...);
+  }
+};
+
+template <auto kernel, auto is_small>
+void put(torch::Library& library, const char* name) {
+  library.impl(name, &OnOneThread<kernel, is_small>::call);
+}
+
+}  // namespace
+
+void register_small_operators(torch::Library& library, const std::atomic<bool>& in_use) {
+  is_in_use = &in_use;
+  put<&at::cpu::mm, small_product>(library, "mm");
+  put<&at::cpu::bmm, small_product>(library, "bmm");
+  put<&at::cpu::addmm, small_sum>(library, "addmm");
+  put<&at::cpu::baddbmm, small_sum>(library, "baddbmm");
+  put<&at::cpu::_softmax, few_elements>(library, "_softmax");
+  put<&at::cpu::_softmax_backward_data, few_elements>(library, "_softmax_backward_data");
+  put<&at::cpu::_log_softmax, few_elements>(library, "_log_softmax");
+  put<&at::cpu::_log_softmax_backward_data, few_elements>(library, "_log_softmax_backward_data");
+  put<&at::cpu::nll_loss_forward, few_elements>(library, "nll_loss_forward");
+  put<&at::cpu::nll_loss_backward, [](const at::Tensor&, const at::Tensor& x, const auto&...) {
+    return few_elements(x);
+  }>(library, "nll_loss_backward");
+  put<&at::native::layer_norm_cpu, few_elements>(library, "native_layer_norm");
+  put<&at::native::layer_norm_backward_cpu, few_elements>(library, "native_layer_norm_backward");
+}
+
+}  // namespace vernier

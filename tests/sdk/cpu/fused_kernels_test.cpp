@@ -1,0 +1,143 @@
+// The element-wise kernels on a CPU: against LibTorch's own in float64 and in float32, and where they leave the work to
+// LibTorch.
+#include <ATen/Parallel.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/silu_backward.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
+#include <vernier/fused_kernels.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+namespace fused_kernels_test {
+
+namespace {
+
+struct Fused {
+  explicit Fused(bool on = true) : before(vernier::fused_kernels()) { vernier::use_fused_kernels(on); }
+  ~Fused() { vernier::use_fused_kernels(before); }
+  bool before;
+};
+
+struct Operator {
+  std::string name;
+  std::function<torch::Tensor(const torch::Tensor&)> forward;
+  std::function<torch::Tensor(const torch::Tensor& dy, const torch::Tensor&)> backward;
+};
+
+std::vector<Operator> all_operators() {
+  return {{"gelu tanh", [](const auto& x) { return at::gelu(x, "tanh"); },
+           [](const auto& dy, const auto& x) { return at::gelu_backward(dy, x, "tanh"); }},
+          {"gelu erf", [](const auto& x) { return at::gelu(x, "none"); },
+           [](const auto& dy, const auto& x) { return at::gelu_backward(dy, x, "none"); }},
+          {"silu", [](const auto& x) { return at::silu(x); },
+           [](const auto& dy, const auto& x) { return at::silu_backward(dy, x); }}};
+}
+
+torch::Tensor plain(const std::function<torch::Tensor()>& body) {
+  const Fused off(false);
+  return body();
+}
+
+// The error of each element in units of the last place of the exact one.
+torch::Tensor ulps(const torch::Tensor& computed, const torch::Tensor& exact, torch::ScalarType dtype) {
+  const double digits = dtype == torch::kFloat32 ? 23 : 7;
+  const auto exponent = torch::floor(torch::log2(exact.abs().clamp_min(1e-37)));
+  return (computed.to(torch::kFloat64) - exact).abs() / torch::exp2(exponent - digits);
+}
+
+}  // namespace
+
+TEST_CASE("fused kernels: no result is further from the exact one than LibTorch's by more than 2.5 ulp") {
+  const Fused on;
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16}) {
+    torch::manual_seed(1);
+    const auto x = torch::cat({torch::linspace(-12, 12, 100'001), torch::randn({100'000})}).to(dtype);
+    const auto exact_x = x.to(torch::kFloat64), ones = torch::ones_like(x);
+    for (const auto& [name, forward, backward] : all_operators()) {
+      if (name == "gelu erf") continue;  // LibTorch's
+      CAPTURE(name);
+      CAPTURE(dtype);
+      const auto exact = forward(exact_x);
+      const auto counts = exact.abs() > 1e-30;  // below, LibTorch's is 0 or has no correct digit
+      const auto mine = ulps(forward(x), exact, dtype).masked_select(counts);
+      const auto libtorchs = ulps(plain([&] { return forward(x); }), exact, dtype).masked_select(counts);
+      CHECK((mine - libtorchs).max().item<double>() < 2.5);
+      CHECK(mine.max().item<double>() < 3);
+      // A derivative is 0 somewhere: its error is one of the sum of terms of size 1.
+      const auto slope = backward(exact_x.new_ones(exact_x.sizes()), exact_x);
+      const double unit = dtype == torch::kFloat32 ? 0x1p-23 : 0x1p-7;
+      CHECK((backward(ones, x).to(torch::kFloat64) - slope).abs().max().item<double>() < 2 * unit);
+    }
+  }
+}
+
+TEST_CASE("fused kernels: inf, NaN and numbers at both ends of the range") {
+  const Fused on;
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const auto x = torch::tensor({nan, inf, 0.0F, -0.0F, 1e30F, -1e30F, 3e38F, -3e38F, 1e-40F, -1e-40F});
+  for (const auto& [name, forward, backward] : all_operators()) {
+    CAPTURE(name);
+    CHECK(torch::allclose(forward(x), plain([&] { return forward(x); }), 0, 1e-44, /*equal_nan=*/true));
+    const auto slope = backward(torch::ones_like(x), x);
+    CHECK(slope[0].isnan().item<bool>());
+    CHECK(slope[2].item<float>() == 0.5F);
+    CHECK(slope[8].item<float>() == 0.5F);
+  }
+}
+
+TEST_CASE("fused kernels: an element has the same bits on any number of threads, and anywhere in a tensor") {
+  const Fused on;
+  const int threads = at::get_num_threads();
+  const auto x = torch::randn({100'003}), dy = torch::randn({100'003});
+  for (const auto& [name, forward, backward] : all_operators()) {
+    if (name == "gelu erf") continue;
+    CAPTURE(name);
+    at::set_num_threads(1);
+    const auto y = forward(x), dx = backward(dy, x);
+    at::set_num_threads(4);
+    CHECK(torch::equal(forward(x), y));
+    CHECK(torch::equal(backward(dy, x), dx));
+    at::set_num_threads(threads);
+    for (const std::int64_t start : {1, 7, 8191, 99'990}) {
+      CHECK(torch::equal(forward(x.narrow(0, start, 13)), y.narrow(0, start, 13)));
+      CHECK(torch::equal(backward(dy.narrow(0, start, 13), x.narrow(0, start, 13)), dx.narrow(0, start, 13)));
+    }
+  }
+}
+
+TEST_CASE("fused kernels: any layout; gradients flow through them; other dtypes are LibTorch's") {
+  const Fused on;
+  const auto image = torch::randn({2, 5, 4, 3});
+  const std::pair<const char*, torch::Tensor> layouts[] = {
+      {"contiguous", image},
+      {"channels last", image.contiguous(torch::MemoryFormat::ChannelsLast)},
+      {"transposed", image.transpose(1, 3)},
+      {"with gaps", image.slice(3, 0, 3, 2)},
+      {"expanded", image.select(1, 0).unsqueeze(1).expand({2, 5, 4, 3})},
+      {"no elements", image.narrow(0, 0, 0)},
+      {"0-dim", torch::tensor(0.5F)}};
+  for (const auto& [name, forward, backward] : all_operators()) {
+    for (const auto& [layout, tensor] : layouts) {
+      CAPTURE(name);
+      CAPTURE(layout);
+      auto leaf = tensor.detach().requires_grad_();
+      const auto y = forward(leaf);
+      const auto expected = plain([&] { return forward(tensor); });
+      CHECK(torch::allclose(y, expected, 1e-6, 1e-7));
+      CHECK(y.strides() == expected.strides());
+      const auto dy = torch::randn_like(y);
+      const auto gradient = torch::autograd::grad({y}, {leaf}, {dy}).front();
+      CHECK(torch::allclose(gradient, plain([&] { return backward(dy, tensor); }), 1e-5, 1e-6));
+    }
+    for (const auto dtype : {torch::kHalf, torch::kFloat64}) {
+      const auto x = image.to(dtype);
+      CHECK(torch::equal(forward(x), plain([&] { return forward(x); })));
+    }
+  }
+}
+
+}  // namespace fused_kernels_test
