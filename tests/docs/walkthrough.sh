@@ -29,8 +29,8 @@ awk -v work="$work" '
 sh -eu .script >.printed 2>.errors || { cat .printed .errors; echo "$page: a command failed"; exit 1; }
 awk -v work="$work" '/^@@ / { out = work "/.printed-" $2; printf "" > out; next } { print > out }' .printed
 
-# The source that the page shows is that of the template.
-diff -u .shown.cpp "$VERNIER_SOURCE/sdk/template_task/points.cpp" || { echo "$page shows another source"; exit 1; }
+# The source that the page shows is the one that `vernier new` has written.
+diff -u .shown.cpp points/points.cpp || { echo "$page shows another source"; exit 1; }
 
 # Compares a file of lines with a pattern file.
 matches() {

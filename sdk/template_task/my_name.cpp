@@ -1,15 +1,16 @@
-// points: a task to start from. It trains a small network on a CSV file with a column that says the class.
+// my_name: a small network that tells classes apart.
+// It trains on a CSV file with a column that says the class.
 // data               required: CSV file
 // target = "class"   the column that is predicted
 // width = 32         of the hidden layer
-// The options of every SupervisedTask come with it: `vernier plugins task/points` prints them.
+// The options of every SupervisedTask come with it: `vernier plugins task/my_name` prints them.
 #include <torch/torch.h>
 #include <vernier/csv.h>
 #include <vernier/sdk.h>
 
-class Points final : public vernier::SupervisedTask {
+class MyName final : public vernier::SupervisedTask {
  public:
-  explicit Points(vernier::Options& options)
+  explicit MyName(vernier::Options& options)
       : SupervisedTask(options),
         path_(options.require<std::string>("data", "CSV file")),
         target_(options.get("target", "class", "the column that is predicted")),
@@ -35,4 +36,4 @@ class Points final : public vernier::SupervisedTask {
   std::int64_t width_;
 };
 
-VERNIER_PLUGIN(Points, "points", "1.0.0")
+VERNIER_PLUGIN(MyName, "my_name", "0.1.0")

@@ -1,14 +1,15 @@
-// loss_average: computes a moving average of the loss, so that a noisy curve can be read. monitor/progress shows it on
-// the terminal, and monitor/jsonl writes it into losses.jsonl, as the metric "loss_average".
+// my_name: computes a moving average of the loss, as a metric of the same name.
+// A noisy curve can be read in it. monitor/progress shows it on the terminal, and monitor/jsonl writes it into
+// losses.jsonl.
 //   decay = 0.98   share of the average that is kept in each step
 //
-// This file is a complete plugin. Copy the folder, rename it, and replace this rule with your own.
+// This file is a complete plugin. Replace its rule with your own.
 #include <vernier/sdk.h>
 
-class LossAverage final : public vernier::Callback {
+class MyName final : public vernier::Callback {
  public:
-  // Reads the options and does nothing else. `vernier plugins callback/loss_average` prints what is read here.
-  explicit LossAverage(vernier::Options& options)
+  // Reads the options and does nothing else. `vernier plugins callback/my_name` prints what is read here.
+  explicit MyName(vernier::Options& options)
       : decay_(options.get("decay", 0.98, "share of the average that is kept in each step", vernier::between(0, 1))) {}
 
   // Chooses the events that call this plugin. The comment over vernier::Event lists them all.
@@ -16,7 +17,7 @@ class LossAverage final : public vernier::Callback {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
       // The tensors stay on their device. An item() here would make the host wait for the GPU in every step.
       average_ = average_.defined() ? average_.lerp(run.loss, 1 - decay_) : run.loss;
-      run.metrics.set("loss_average", average_);
+      run.metrics.set("my_name", average_);
     });
   }
 
@@ -39,4 +40,4 @@ class LossAverage final : public vernier::Callback {
   torch::Tensor average_;
 };
 
-VERNIER_PLUGIN(LossAverage, "loss_average", "0.1.0")
+VERNIER_PLUGIN(MyName, "my_name", "0.1.0")

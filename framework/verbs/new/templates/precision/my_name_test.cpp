@@ -1,0 +1,32 @@
+// Tests the rule of precision/my_name without a run.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <ATen/ops/ones.h>
+#include <doctest/doctest.h>
+
+#include "my_name.cpp"
+
+namespace {
+
+struct MyNameCase {
+  std::string option;
+  torch::ScalarType dtype;
+  bool needs_scaler;
+};
+const std::vector<MyNameCase> dtypes = {{"bf16", torch::kBFloat16, false}, {"fp16", torch::kHalf, true}};
+
+}  // namespace
+
+TEST_CASE("matrix products of forward have the dtype, and those after it have float32") {
+  for (const auto& [option, dtype, needs_scaler] : dtypes) {
+    CAPTURE(option);
+    // Options are written as the TOML has them; "test" is their place.
+    vernier::Options options("precision/my_name", {{"dtype", {option, "test"}}}, "test");
+    MyName plugin(options);
+    vernier::Run run;
+    plugin.prepare(run);
+    const auto matrix = at::ones({2, 2});
+    CHECK((plugin.forward([&] { return matrix.matmul(matrix); }).scalar_type() == dtype));
+    CHECK((matrix.matmul(matrix).scalar_type() == torch::kFloat));
+    CHECK(plugin.needs_scaler() == needs_scaler);
+  }
+}

@@ -1,0 +1,39 @@
+// Tests task/my_name without the runner: its data, and that its model learns them.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "my_name.cpp"
+
+TEST_CASE("the task learns to tell two classes apart") {
+  const std::string file = "my_name_test.csv";
+  std::ofstream lines(file);
+  lines << "x,y,class\n";
+  for (int i = 0; i < 60; ++i) lines << i % 7 << ',' << i % 5 << ',' << (i % 7 > 3 ? "right" : "left") << '\n';
+  lines.close();
+  // Options are written as the TOML has them; "test" is their place.
+  vernier::Options options("task/my_name", {{"data", {file, "test"}}, {"batch_size", {std::int64_t{16}, "test"}}},
+                           "test");
+  MyName task(options);
+  options.refuse_unread();
+  vernier::Run run;
+  task.prepare(run);
+  CHECK(task.batches_per_epoch() == 3);  // of 48 lines; a fifth of the 60 is held out
+
+  torch::optim::SGD optimizer(run.model->parameters(), 0.5);
+  for (int step = 0; step < 200; ++step) {
+    const auto batch = task.next();
+    CHECK(batch.samples == 16);
+    const auto loss = task.loss(batch);
+    CHECK(loss.dim() == 0);
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+  }
+  run.model->eval();
+  const torch::NoGradGuard no_grad;
+  CHECK(task.validate(run).item<double>() < 0.2);
+  CHECK(run.metrics.value("accuracy").value() > 0.9);
+  std::remove(file.c_str());
+}

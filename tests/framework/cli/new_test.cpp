@@ -1,0 +1,215 @@
+// `vernier new`, and the verbs that are programs of their own. tests/examples builds and runs what is written here.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace new_test {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+namespace {
+
+struct Place : RunFolder {
+  Place() : RunFolder("") {}
+  std::set<std::string> files_in(const std::string& name) const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(at(name))) names.insert(entry.path().filename().string());
+    return names;
+  }
+};
+
+struct Written {
+  Arguments arguments;        // after `new`
+  std::set<std::string> own;  // files besides those that all have
+  std::string source, text;   // a file, and what it has
+};
+
+const std::set<std::string> plugin_files = {"grad_watch.cpp", "grad_watch_test.cpp", "run.toml"};
+
+const std::vector<Written> kinds = {
+    {{"plugin", "accumulation", "grad_watch"},
+     plugin_files,
+     "grad_watch.cpp",
+     "GradWatch final : public vernier::Accumulation"},
+    {{"plugin", "callback", "grad_watch"},
+     plugin_files,
+     "grad_watch.cpp",
+     "GradWatch final : public vernier::Callback"},
+    {{"plugin", "checkpoint", "grad_watch"},
+     plugin_files,
+     "grad_watch.cpp",
+     "GradWatch final : public vernier::Checkpoint"},
+    {{"plugin", "monitor", "grad_watch"}, plugin_files, "grad_watch.cpp", "GradWatch final : public vernier::Monitor"},
+    {{"plugin", "optimizer", "grad_watch"},
+     plugin_files,
+     "grad_watch.cpp",
+     "GradWatch final : public vernier::Optimizer"},
+    {{"plugin", "precision", "grad_watch"},
+     plugin_files,
+     "grad_watch.cpp",
+     "GradWatch final : public vernier::Precision"},
+    {{"plugin", "scaler", "grad_watch"}, plugin_files, "grad_watch.cpp", "GradWatch final : public vernier::Scaler"},
+    {{"plugin", "task", "grad_watch"},
+     {"grad_watch.cpp", "grad_watch_test.cpp", "run.toml", "points.csv"},
+     "CMakeLists.txt",
+     "vernier_add_plugin(task grad_watch grad_watch.cpp)"},
+    {{"task", "grad_watch"},
+     {"grad_watch.cpp", "grad_watch_test.cpp", "run.toml", "points.csv"},
+     "run.toml",
+     "use = \"grad_watch\""},
+    {{"app", "grad_watch"},
+     {"main.cpp", "train.h", "grad_watch_test.cpp"},
+     "CMakeLists.txt",
+     "add_executable(grad_watch main.cpp)"}};
+
+// No word of the templates is left, and the README names this very Vernier.
+void has_no_word_of_a_template(const Place& place, const std::string& folder) {
+  for (const auto& name : place.files_in(folder)) {
+    const auto text = read_text(place.at(folder) / name);
+    CAPTURE(name);
+    CHECK_FALSE(text.empty());
+    for (const char* word : {"my_name", "MyName", "my_role", "VERNIER_PREFIX", "VERNIER_PROGRAM"}) {
+      CHECK_MESSAGE(text.find(word) == std::string::npos, word);
+    }
+  }
+  CHECK(says(read_text(place.at(folder) / "README.md"), "-DCMAKE_PREFIX_PATH=" VERNIER_BINARY_DIR "\n"));
+}
+
+struct Refused {
+  Arguments arguments;  // after `new`
+  std::string says;
+};
+
+const std::vector<Refused> refusals = {
+    {{}, "say what to write, as in `vernier new plugin callback grad_watch`"},
+    {{"plguin", "scaler", "mine"}, "`new` writes a plugin, a task or an app; did you mean plugin?"},
+    {{"everything"}, "`new` writes a plugin, a task or an app\n"},
+    {{"plugin"}, "write `vernier new plugin ROLE NAME`"},
+    {{"plugin", "scaler"}, "write `vernier new plugin scaler NAME`"},
+    {{"scaler", "mine"}, "write `vernier new plugin scaler NAME`"},
+    {{"task"}, "write `vernier new task NAME`"},
+    {{"task", "one", "two"}, "write `vernier new task NAME`"},
+    {{"plugin", "sclaer", "mine"}, "scaler, task; did you mean scaler?"},
+    {{"plugin", "distributed", "mine"}, "the roles of a plugin are accumulation, callback,"},
+    {{"app", "Mine"}, "a name has small letters, digits and underscores"},
+    {{"app", "2mine"}, "begins with a letter"},
+    {{"app", "_mine"}, "begins with a letter"},
+    {{"app", "../mine"}, "a name has small letters"},
+    {{"app", ""}, "a name has small letters"},
+    {{"app", std::string(48, 'a')}, "a name has at most 47 characters"},
+    {{"app", "new"}, "new is a reserved word of C++ or CMake"},
+    {{"app", "test"}, "test is a reserved word of C++ or CMake"},
+    {{"app", "taken"}, "taken is there already"},
+    {{"app", "mine", "--output", "run.toml"}, "run.toml is there already"},
+    {{"app", "mine", "--output", "no/mine"}, "there is no folder no; make it first"},
+    {{"app", "mine", "--output", "run.toml/mine"}, "there is no folder run.toml; make it first"},
+    {{"app", "mine", "--output", ""}, "--output names no folder"},
+    {{"app", "mine", "--outptu", "x"}, "see vernier new --help"}};
+
+void limit_files() {
+  const rlimit limit = {600, 600};  // the smallest template is smaller, and so is the message
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+std::string path_of_verbs;
+void look_in_path() {
+  ::setenv("PATH", (path_of_verbs + ":/usr/bin:/bin").c_str(), 1);
+}
+
+}  // namespace
+
+TEST_CASE("each kind writes a folder with its name in it") {
+  for (const auto& [arguments, own, source, text] : kinds) {
+    CAPTURE(arguments.front());
+    CAPTURE(text);
+    Place place;
+    Arguments all = arguments;
+    all.insert(all.begin(), "new");
+    CHECK(place.call(all) == 0);
+    CHECK(place.err.empty());
+    CHECK(says(place.out, "cd grad_watch\n  cmake -B build -DCMAKE_PREFIX_PATH=" VERNIER_BINARY_DIR "\n"));
+    std::set<std::string> files = {".clang-format", ".gitignore", "CMakeLists.txt", "README.md"};
+    files.insert(own.begin(), own.end());
+    CHECK(place.files_in("grad_watch") == files);
+    CHECK(says(read_text(place.at("grad_watch") / source), text));
+    has_no_word_of_a_template(place, "grad_watch");
+  }
+}
+
+TEST_CASE("--output names another folder") {
+  Place place;
+  CHECK(place.call({"new", "task", "rings", "--output", place.folder / "else where/"}) == 0);
+  CHECK(fs::exists(place.at("else where") / "rings.cpp"));
+  CHECK_FALSE(fs::exists(place.at("rings")));
+  CHECK(says(place.out, "cd '" + place.folder / "else where" + "'\n"));
+}
+
+TEST_CASE("what cannot be written is refused in one line, and leaves nothing") {
+  for (const auto& [arguments, reason] : refusals) {
+    Place place;
+    fs::create_directory(place.at("taken"));
+    Arguments all = arguments;
+    all.insert(all.begin(), "new");
+    CHECK(place.call(all) == 2);
+    CAPTURE(reason);
+    CAPTURE(place.err);
+    CHECK(is_one_line(place.err));
+    CHECK(place.err.starts_with("vernier: "));
+    CHECK(says(place.err, reason));
+    CHECK(place.files_in(".") == std::set<std::string>{"run.toml", "taken"});
+    CHECK(fs::is_empty(place.at("taken")));
+  }
+}
+
+TEST_CASE("a disk that is full leaves no half folder") {
+  Place place;
+  CHECK(place.call({"new", "task", "rings"}, &limit_files) == 4);
+  CHECK(place.err == "vernier: rings cannot be written: File too large\n");
+  CHECK(place.files_in(".") == std::set<std::string>{"run.toml"});
+}
+
+TEST_CASE("an unknown verb runs the program of its name in PATH") {
+  Place place;
+  const auto program = place.folder.write("vernier-greet", "#!/bin/sh\necho \"$# $1 $2\"\necho oh >&2\nexit 7\n");
+  ::chmod(program.c_str(), 0700);
+  path_of_verbs = place.folder.path().string();
+  CHECK(place.call({"greet", "--set", "a b"}, &look_in_path) == 7);
+  CHECK(place.out == "2 --set a b\n");
+  CHECK(place.err == "oh\n");
+  CHECK(place.call({"greet"}) == 2);  // not in this PATH
+  CHECK(says(place.err, "there is no verb \"greet\""));
+}
+
+TEST_CASE("a verb of this program goes before a program of its name") {
+  Place place;
+  const auto program = place.folder.write("vernier-version", "#!/bin/sh\nexit 7\n");
+  ::chmod(program.c_str(), 0700);
+  path_of_verbs = place.folder.path().string();
+  CHECK(place.call({"version"}, &look_in_path) == 0);
+}
+
+TEST_CASE("a verb that is nowhere is refused with the nearest") {
+  struct Case {
+    Arguments arguments;
+    std::string says;
+  };
+  const std::vector<Case> cases = {{{"nwe"}, "there is no verb \"nwe\"; did you mean new?"},
+                                   {{"../vernier-new"}, "there is no verb \"../vernier-new\""},
+                                   {{"--quiet", "new", "app", "mine"}, "say `vernier new` first"}};
+  for (const auto& [arguments, reason] : cases) {
+    Place place;
+    CHECK(place.call(arguments) == 2);
+    CAPTURE(place.err);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, reason));
+  }
+}
+
+}  // namespace new_test
