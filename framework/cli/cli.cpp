@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 #include <vernier/error.h>
+#include <vernier/fused_kernels.h>
 #include <vernier/hardware.h>
 
 #include <algorithm>
@@ -23,18 +24,21 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 
 #include "checkpoint_tools.h"
 #include "core/printable.h"
 #include "dry_run.h"
 #include "find_lr.h"
 #include "low_memory.h"
+#include "other_verbs.h"
 #include "output/log.h"
 #include "output/output.h"
 #include "output/summary.h"
 #include "output/terminal.h"
 #include "plugin_list.h"
 #include "replay.h"
+#include "run/crash.h"
 #include "run/device.h"
 #include "run/init_weights.h"
 #include "run/prepared.h"
@@ -44,6 +48,7 @@
 #include "shorthands.h"
 #include "text.h"
 #include "use_model.h"
+#include "version.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -65,14 +70,18 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   export RUN --format FORMAT --output FILE           writes the model: torchscript, safetensors or python
   config FILE… [--set KEY=VALUE]…                    prints the merged configuration, with the place of each value
   config --schema                                    prints a JSON Schema of it, with which editors check and complete
+  version [--json]                                   prints what this program was built of
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
+  new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
+  VERB …                                             any other verb runs the program vernier-VERB of PATH
 
 options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
   --resume[=PATH]        resumes from the run's newest checkpoint, or from the run or checkpoint at PATH
   --allow-inexact        resumes even if the result will differ from an uninterrupted run
-  --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; also $VERNIER_PLUGIN_PATH
+  --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; then in $VERNIER_PLUGIN_PATH, in the
+                         folder plugins beside FILE, in ~/.local/share/vernier/plugins, and in the installation
   --find-lr              check also trains a copy of the model for 100 steps at ever higher learning rates, plots the
                          loss, and suggests a rate
   --quiet                train prints warnings and errors only, and no progress
@@ -126,27 +135,63 @@ void refuse_another_libtorch() {
               Error::Kind::plugin);
 }
 
+std::vector<fs::path> folders_given(const po::variables_map& given) {
+  std::vector<fs::path> folders;
+  if (given.count("plugin-path") == 0) return folders;
+  for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) {
+    std::error_code none;
+    if (!fs::is_directory(folder, none)) {
+      refuse("--plugin-path " + folder + ": there is no such folder; name one that has files <role>/<name>.so");
+    }
+    folders.emplace_back(folder);
+  }
+  return folders;
+}
+
+std::vector<fs::path> folders_in(const char* variable) {
+  std::vector<fs::path> folders;
+  const char* path = std::getenv(variable);
+  std::stringstream parts(path != nullptr ? path : "");
+  for (std::string folder; std::getline(parts, folder, ':');) {
+    if (!folder.empty()) folders.emplace_back(folder);
+  }
+  return folders;
+}
+
+// The folder `plugins` beside each TOML file of the command.
+std::vector<fs::path> folders_beside_files(const po::variables_map& given) {
+  std::vector<fs::path> folders;
+  const auto& verb = given["verb"].as<std::string>();
+  const bool takes_files = verb == "train" || verb == "check" || verb == "config";
+  if (!takes_files || given.count("argument") == 0) return folders;
+  for (const fs::path file : given["argument"].as<std::vector<std::string>>()) {
+    const auto folder = file.parent_path() / "plugins";
+    if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(folder);
+  }
+  return folders;
+}
+
+// $XDG_DATA_HOME/vernier/plugins: https://specifications.freedesktop.org/basedir-spec
+std::vector<fs::path> folders_of_user() {
+  const char* data = std::getenv("XDG_DATA_HOME");
+  if (data != nullptr && fs::path(data).is_absolute()) return {fs::path(data) / "vernier" / "plugins"};
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || !fs::path(home).is_absolute()) return {};
+  return {fs::path(home) / ".local" / "share" / "vernier" / "plugins"};
+}
+
+// In the build tree the plugins stand beside the program, installed in its lib folder.
+std::vector<fs::path> folders_of_installation() {
+  const fs::path program = boost::dll::program_location().parent_path().string();
+  return {program / "plugins", program.parent_path() / "lib" / "vernier" / "plugins"};
+}
+
 Host make_host(const po::variables_map& given) {
   std::vector<fs::path> folders;
-  if (given.count("plugin-path") != 0) {
-    for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) {
-      std::error_code none;
-      if (!fs::is_directory(folder, none)) {
-        refuse("--plugin-path " + folder + ": there is no such folder; name one that has files <role>/<name>.so");
-      }
-      folders.emplace_back(folder);
-    }
+  for (const auto& some : {folders_given(given), folders_in("VERNIER_PLUGIN_PATH"), folders_beside_files(given),
+                           folders_of_user(), folders_of_installation()}) {
+    folders.insert(folders.end(), some.begin(), some.end());
   }
-  if (const char* path = std::getenv("VERNIER_PLUGIN_PATH"); path != nullptr) {
-    std::stringstream parts(path);
-    for (std::string folder; std::getline(parts, folder, ':');) {
-      if (!folder.empty()) folders.emplace_back(folder);
-    }
-  }
-  // In the build tree the plugins stand beside the program, installed in its lib folder.
-  const fs::path program = boost::dll::program_location().parent_path().string();
-  folders.push_back(program / "plugins");
-  folders.push_back(program.parent_path() / "lib" / "vernier" / "plugins");
   return Host(std::move(folders));
 }
 
@@ -227,6 +272,10 @@ void print_wiring(const Prepared& prepared) {
                       at::get_num_threads() == 1 ? " thread, " : " threads, ", count_parameters(run), " parameters",
                       prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n"));
   print_table(*prepared.wiring);
+  if (run.device.is_cpu()) {
+    print_text(c10::str("  kernels       matmul=", matmul_path(), " (", prepared.matmul.reason,
+                        ") fused=", fused_kernels() ? "true\n" : "false\n"));
+  }
   const auto& precision = *prepared.wiring->precision;
   const auto& scaler = *prepared.wiring->scaler;
   const auto what = precision.describe();
@@ -310,19 +359,32 @@ std::string quoted(const std::string& word) {
   return printable(text + "'");
 }
 
-// The options of one name again, each after a space: " --plugin-path build/plugins".
-std::string said_again(const po::variables_map& given, const std::string& option) {
+// The options of one name again, each after a space: " --plugin-path build/plugins". Without those that begin so.
+std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
   std::string text;
   if (given.count(option) == 0) return text;
-  for (const auto& value : given[option].as<std::vector<std::string>>()) text += " --" + option + " " + quoted(value);
+  for (const auto& value : given[option].as<std::vector<std::string>>()) {
+    if (without.empty() || !value.starts_with(without)) text += " --" + option + " " + quoted(value);
+  }
   return text;
 }
 
-// The command again, without --resume and the shorthands that are named.
-std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {}) {
+// Of a command that names none of this one's TOML files: the folders beside them too.
+std::string plugin_paths_again(const po::variables_map& given) {
+  auto text = said_again(given, "plugin-path");
+  for (const auto& folder : folders_beside_files(given)) {
+    std::error_code none;
+    if (fs::is_directory(folder, none)) text += " --plugin-path " + quoted(folder.string());
+  }
+  return text;
+}
+
+// The command again, without --resume, the shorthands that are named, and what sets a key that begins so.
+std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
+                       const std::string& without_key = "") {
   std::string command = called_as() + " train";
   for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
-  command += said_again(given, "set") + said_again(given, "plugin-path");
+  command += said_again(given, "set", without_key) + said_again(given, "plugin-path");
   for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
   if (given.count("low-memory") != 0) command += " --low-memory";
   return command;
@@ -348,7 +410,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
-            << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"})
+            << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")
             << " --set precision.use=" << other << '\n'
             << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
             << " --set run." << (by_epochs ? "epochs=" : "steps=")
@@ -456,7 +518,7 @@ int train(const po::variables_map& given) {
   const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
   if (quiet) std::cout.setstate(std::ios::failbit);  // prints nothing
   listen_for_signals();
-  replay_command() = called_as() + " replay" + said_again(given, "plugin-path");
+  replay_command() = called_as() + " replay" + plugin_paths_again(given);
   const auto prepared = prepare(given);
   for (const auto* plugin : prepared->wiring->plugins()) {
     log(Level::debug, plugin->id(), "version " + plugin->version());
@@ -469,6 +531,7 @@ int train(const po::variables_map& given) {
   const auto folder = open_folder(*prepared, from);
   run.output = folder.path().string();
   log_to_file(run.output + "/log.txt");
+  name_crashes_in(run.output + "/log.txt");
   if (resumes && from.empty()) resume(*prepared, from, inexact);
   const std::string summary = run.output + "/summary.json";
   if (resumes && prepared->trainer.is_finished(run) && is_summary_of(summary, run)) {
@@ -488,6 +551,7 @@ int train(const po::variables_map& given) {
     write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
   };
   Outcome outcome;
+  const ExitRefused no_exit([&](const std::string& why) { summarize(prepared->trainer.outcome_now(run, why)); });
   try {
     outcome = prepared->trainer.train(run);
   } catch (...) {
@@ -580,8 +644,8 @@ po::variables_map parse(int argc, char** argv) {
   for (const char* name : {"verb", "resume", "precision", "input", "output", "format"})
     add(name, po::value<std::string>());
   for (const char* name : {"argument", "set", "plugin-path"}) add(name, po::value<std::vector<std::string>>());
-  for (const char* name :
-       {"resume-newest", "allow-inexact", "low-memory", "find-lr", "schema", "quiet", "debug", "help", "version"}) {
+  for (const char* name : {"resume-newest", "allow-inexact", "low-memory", "find-lr", "schema", "json", "quiet",
+                           "debug", "help", "version"}) {
     add(name, "");
   }
   add_shorthands(known);
@@ -597,10 +661,14 @@ po::variables_map parse(int argc, char** argv) {
 }
 
 int run_verb(int argc, char** argv) {
+  std::vector<std::string> known = {"train",  "check",  "config",  "evaluate",   "predict",
+                                    "export", "replay", "plugins", "checkpoint", "version"};
+  const bool begins_with_verb = argc > 1 && argv[1][0] != '-';
+  if (begins_with_verb && std::ranges::find(known, argv[1]) == known.end()) become_other_verb(argv + 1);
   if (argc > 1 && argv[1] == std::string("checkpoint")) return run_checkpoint_tool(argc - 1, argv + 1);
   const auto given = parse(argc, argv);
   if (given.count("version") != 0) {
-    std::cout << "vernier " << VERNIER_VERSION << ", plugin ABI " << VERNIER_ABI << ", " << VERNIER_BUILD << '\n';
+    std::cout << version_line() << '\n';
     return 0;
   }
   if (given.count("help") != 0) {
@@ -616,14 +684,19 @@ int run_verb(int argc, char** argv) {
   if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed-precision");
   if (given.count("find-lr") != 0 && verb != "check") refuse("--find-lr is for check");
   if (given.count("schema") != 0 && verb != "config") refuse("--schema is for config; say `vernier config --schema`");
+  if (given.count("json") != 0 && verb != "version") refuse("--json is for version; say `vernier version --json`");
   if (verb == "train") return train(given);
   if (verb == "check") return check(given);
   if (verb == "config") return print_config(given);
   if (verb == "plugins") return plugins(given);
   if (verb == "replay") return replay(given);
+  if (verb == "version") return print_version(given.count("json") != 0);
   if (verb == "evaluate" || verb == "predict" || verb == "export") return use_run(verb, given);
-  const auto near =
-      nearest(verb, {"train", "check", "config", "evaluate", "predict", "export", "replay", "plugins", "checkpoint"});
+  const auto others = other_verbs();
+  if (std::ranges::find(others, verb) != others.end())
+    refuse("say `vernier " + verb + "` first, and its options after");
+  known.insert(known.end(), others.begin(), others.end());
+  const auto near = nearest(verb, known);
   refuse("there is no verb \"" + shortened(verb) + "\"" +
          (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?"));
 }
@@ -634,6 +707,8 @@ int run_command_line(int argc, char** argv) {
   set_log_sink([](Level level, const std::string& who, const std::string& text) {
     write_log(static_cast<int>(level), who, printable(text, "\n\t"));
   });
+  name_crashes();
+  const ExitRefused no_exit;
   try {
     refuse_another_libtorch();
     return run_verb(argc, argv);

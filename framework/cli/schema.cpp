@@ -89,7 +89,7 @@ OrderedJson schema_of_type(const Options::Declared& option, const DeclaredOption
   if (option.type == "a number") return number("number");
   if (option.type == "a list of integers") return list(number("integer"));
   if (option.type == "a list of numbers") return list(number("number"));
-  if (option.type == "a list of strings") return list({{"type", "string"}});
+  if (option.type == "a list of strings") return {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}};
   if (option.type == "a list of tables") return list(closed_object(properties_of(options_in(option.key, all))));
   if (option.type == "a table") return {{"type", "object"}};
   if (option.range.empty()) return {{"type", "string"}};
@@ -139,6 +139,9 @@ OrderedJson schema_of_role(const std::string& role, const std::vector<Described>
   auto use = one_of(names, R"(/|\$\{)");
   use["description"] = "name of the plugin, or the path of its library";
   OrderedJson own = {{"use", use}};
+  own["sha256"] = {{"type", "string"},
+                   {"pattern", "^[0-9a-fA-F]{64}$"},
+                   {"description", "digest that the plugin's file must have, as sha256sum prints it"}};
   if (is_list) {
     own["remove"] = {{"type", "boolean"}, {"description", "true: removes that of a file before this one"}};
   }

@@ -83,6 +83,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                                {"samples", mean(static_cast<double>(outcome.samples))},
                                {"seconds", mean(outcome.seconds)}}},
                              {"peak_memory_bytes", peak_memory(run.device)}};
+  if (!outcome.slow_plugins.empty()) summary["this_process"]["slow_plugins"] = outcome.slow_plugins;
   if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
   summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/plugin_calls.h"
+#include "crash.h"
 #include "snapshot.h"
 #include "warnings.h"
 
@@ -48,7 +49,7 @@ void add_loss(Run& run) {
 
 // What one of several passes found counts for all of them.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
-  if (before.defined() && flag.defined()) flag = torch::maximum(before, flag);
+  if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
 }
 
 }  // namespace
@@ -108,6 +109,7 @@ void Trainer::begin_step(Run& run) {
 }
 
 void Trainer::compute_gradients(Run& run, Tries tries) {
+  const NotOfListener asked;  // where a listener asks for it
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
   distributed_->all_reduce(run);
   precision_->collect(run);
@@ -231,6 +233,7 @@ void Trainer::divide_gradients(Run& run) {
 
 // The same as in step(), for a rerun or a replay of the update.
 void Trainer::update(Run& run) {
+  const NotOfListener asked;
   optimizer_->step(run);
   precision_->commit(run);
 }
@@ -374,6 +377,7 @@ std::string Trainer::moment(const Run& run) const {
 
 // What is thrown, and what LibTorch warns of, gets plugin and step.
 void Trainer::attributed(const Run& run, const std::function<void()>& body) {
+  const CallsWatched watched(called_, run, in_step_);
   Warnings warnings(warnings_, [&] {
     const auto* plugin = listening_now() != nullptr ? listening_now() : called_;
     return (plugin != nullptr ? plugin->id() : "trainer") + moment(run);

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 
+#include "plugin_times.h"
 #include "snapshot_ring.h"
 #include "transaction.h"
 #include "update_log.h"
@@ -44,9 +46,10 @@ struct Outcome {
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
   int signal = 0;                                               // that ended the run early, or 0
   bool is_out_of_time = false;                                  // the time limit ended the run early
-  std::string finished;              // who ended the run before its last planned step, and why; "": nobody
-  std::optional<std::string> error;  // that ended it
-  std::string diverged;              // where none did: what is not finite at the end; "" if nothing is
+  std::string finished;                        // who ended the run before its last planned step, and why; "": nobody
+  std::optional<std::string> error;            // that ended it
+  std::string diverged;                        // where none did: what is not finite at the end; "" if nothing is
+  std::map<std::string, double> slow_plugins;  // the share of the steps' time that their listeners took
 };
 
 // Main thread only.
@@ -67,7 +70,7 @@ class Trainer {
   void prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init = {});
 
   // Gives the resolved configuration, a JSON object: part of each snapshot, and compared on resume.
-  void describe(std::function<std::string()> configuration) { configuration_ = std::move(configuration); }
+  void describe(std::function<std::string(Keys)> configuration) { configuration_ = std::move(configuration); }
 
   // Continues where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
   void resume(Run& run, State snapshot, bool allow_inexact = false);
@@ -84,6 +87,8 @@ class Trainer {
 
   // What train() returned, or where it threw what is known then.
   const Outcome& outcome() const { return outcome_; }
+  // What is known in mid-run, where a plugin ends the process; error: why.
+  Outcome outcome_now(const Run& run, const std::string& error);
 
   // Where a step ends. gradients: when they are computed, for dry_run and replay; nothing uses them then.
   enum class Until { end, gradients };
@@ -155,7 +160,7 @@ class Trainer {
   static bool is_spoiled(const Run& run);
   std::string divergence(const Run& run);
   void save_unless_spoiled(Run& run);
-  std::string configuration() const { return configuration_ ? configuration_() : ""; }
+  std::string configuration(Keys keys) const { return configuration_ ? configuration_(keys) : ""; }
   static void begin_metrics(Run& run);
   void swap_what_is_asked(Run& run);
   std::string moment(const Run& run) const;
@@ -178,6 +183,7 @@ class Trainer {
   Transaction transaction_;
   SnapshotRing snapshots_;
   UpdateLog update_log_;
+  PluginTimes plugin_times_;
   std::unique_ptr<Control> control_;
 
   // What plugins asked for through Control, until it is done.
@@ -202,7 +208,7 @@ class Trainer {
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved
   bool validation_due_ = false;  // after the last step, and not done
-  std::function<std::string()> configuration_;
+  std::function<std::string(Keys)> configuration_;
   torch::Tensor best_loss_;
   std::set<std::string> warnings_;  // of LibTorch, so far
   Outcome outcome_;

@@ -16,7 +16,7 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
   const auto own = snapshot.part("trainer");
   if (own.has("swaps")) swap_again(wiring_, run, built_, own.text("swaps"));
   called_ = nullptr;
-  restore_snapshot(std::move(snapshot), run, wiring_.plugins(), configuration(), allow_inexact);
+  restore_snapshot(std::move(snapshot), run, wiring_.plugins(), configuration(Keys::compared), allow_inexact);
   if (own.has("asked")) requests_.swap = asked_again(own.text("asked"));
   load(run, own);
   snapshots_.load(own.part("rewind"));
@@ -85,7 +85,17 @@ Outcome Trainer::train(Run& run) {
   }
   complete_outcome(run);
   outcome_.diverged = divergence(run);
+  for (const auto& [plugin, share] : outcome_.slow_plugins) {
+    log(Level::warning, plugin, c10::str("took ", std::lround(100 * share), " % of the steps' time"));
+  }
   return outcome_;
+}
+
+Outcome Trainer::outcome_now(const Run& run, const std::string& error) {
+  complete_outcome(run);
+  auto outcome = outcome_;
+  outcome.error = error;
+  return outcome;
 }
 
 void Trainer::complete_outcome(const Run& run) {
@@ -93,6 +103,7 @@ void Trainer::complete_outcome(const Run& run) {
   outcome_.updates = run.updates + (last && !is_skipped(last->result) ? 1 : 0);
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
+  outcome_.slow_plugins = plugin_times_.slow();
 }
 
 // Of a run that no error ended. A loss whose update was skipped has changed nothing.
@@ -143,7 +154,9 @@ void Trainer::loop(Run& run) {
     const bool last = run.step + 1 == run.steps;
     run.validates = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
     in_step_ = true;
+    plugin_times_.begin_step(outcome_.steps);
     step(run);
+    plugin_times_.end_step();
     in_step_ = false;
     validation_due_ = run.validates;
     if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
@@ -164,7 +177,7 @@ void Trainer::loop(Run& run) {
 // Whether another step follows. Every rank decides alike about the time.
 bool Trainer::goes_on(const Run& run) {
   if (run.step >= run.steps || !finished_.empty() || stop_ != 0) return false;
-  if (time_limit_.count() == 0) return true;
+  if (time_limit_.count() == 0 || outcome_.steps == 0) return true;  // a job that is queued again must get on
   return distributed_->all_reduce_min(std::chrono::steady_clock::now() - made_at_ < time_limit_) == 1;
 }
 
@@ -297,7 +310,7 @@ std::optional<double> Trainer::rehearse(Run& run) {
 }
 
 State Trainer::snapshot(const Run& run) {
-  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration());
+  auto snapshot = take_snapshot(run, wiring_.plugins(), configuration(Keys::all));
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   State late;
   update_log_.save(late);

@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "plugin_file.h"
+
 namespace vernier {
 
-// Reads the descriptor from the ELF file without opening the library. Throws Error::Kind::plugin, naming the file, if
-// there is none or if it was built for another Vernier or LibTorch.
+// Checks a file that the user named, and reads its descriptor without opening the library; see PluginFile.
 Descriptor read_descriptor(const std::filesystem::path& file);
 
 class Host {
@@ -29,11 +30,9 @@ class Host {
     return std::unique_ptr<Role>(static_cast<Role*>(make(Role::role, name, options).release()));
   }
 
-  // The same, with the role as text.
-  std::unique_ptr<Plugin> make(const std::string& role, const std::string& name, Options& options) const;
-
-  // Returns the plugin's file. Throws Error, with the nearest right name, if there is none.
-  std::filesystem::path find(const std::string& role, const std::string& name) const;
+  // The same, with the role as text. sha256: if not empty, the digest that the file must have, in lower-case digits.
+  std::unique_ptr<Plugin> make(const std::string& role, const std::string& name, Options& options,
+                               const std::string& sha256 = "") const;
 
   // Lists every plugin in the folders by reading the files only, sorted by "role/name".
   struct Listed {
@@ -43,6 +42,11 @@ class Host {
   std::vector<Listed> list() const;
 
  private:
+  struct Place {
+    std::filesystem::path file, folder;  // folder: of the plugin path; "" for a file that the user named
+  };
+  // Throws Error, with the nearest right name, if there is no such plugin.
+  Place find(const std::string& role, const std::string& name) const;
   std::vector<std::filesystem::path> folders_;
 };
 

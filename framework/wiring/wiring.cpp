@@ -84,9 +84,10 @@ void number_the_namesakes(const std::vector<Plugin*>& plugins) {
   }
 }
 
-OrderedJson options_read(const Options& options) {
+OrderedJson options_read(const Options& options, Keys keys) {
   OrderedJson read = OrderedJson::object();
   for (const auto& option : options.declared()) {
+    if (keys == Keys::compared && option.is_resumable) continue;
     const auto parsed = OrderedJson::parse(option.value, nullptr, /*allow_exceptions=*/false);
     read[option.key] = parsed.is_discarded() ? OrderedJson(option.value) : parsed;
   }
@@ -117,8 +118,14 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
           options.get("init_from", "", "safetensors file, checkpoint or run that a new run takes its weights from")),
       memory_limit(options.get("memory_limit", "",
                                "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
+      matmul(options.choose("matmul", "auto", {"auto", "plain", "intel"},
+                            "whose path MKL takes on a CPU; intel: faster on AMD; plain: the bits of plain LibTorch")),
+      matmul_precision(options.choose("matmul_precision", "highest", {"highest", "high", "medium"},
+                                      "of float32 products, as PyTorch's set_float32_matmul_precision")),
       init_rename(options.get("init_rename", std::vector<std::string>{},
                               "\"old -> new\" names of init_from, * for any text; no new name: left out")),
+      fused(
+          options.get("fused", true, "element-wise operators on a CPU by Vernier's kernels, where it has faster ones")),
       init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),
       requeue(options.get("requeue", false, "Slurm: put the job back into the queue when a signal stops the run")),
       undo_failed_steps(
@@ -154,7 +161,23 @@ Options described_run(const std::string& default_name) {
   return options;
 }
 
-// `use` names the plugin, the rest are its options.
+namespace {
+
+// Takes `sha256` out of a plugin's table: the digest that its file must have, or "".
+std::string taken_pin(Table& table) {
+  auto entry = table.extract("sha256");
+  if (entry.empty()) return "";
+  const auto* text = std::get_if<std::string>(&entry.mapped().data);
+  std::string pin = text != nullptr ? *text : "";
+  const bool is_digest = pin.size() == 64 && pin.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+  if (!is_digest) refuse(entry.mapped().where + ": `sha256` must be the 64 digits that `sha256sum FILE` prints");
+  std::ranges::transform(pin, pin.begin(), [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c + 32) : c; });
+  return pin;
+}
+
+}  // namespace
+
+// `use` names the plugin, `sha256` may pin its file, the rest are its options.
 Made make(const Host& host, const std::string& role, const Value& value) {
   const auto* table = std::get_if<Table>(&value.data);
   const std::string brackets = role == Callback::role || role == Monitor::role ? "[[" + role + "]]" : "[" + role + "]";
@@ -166,9 +189,10 @@ Made make(const Host& host, const std::string& role, const Value& value) {
   if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
   Table rest = *table;
   rest.erase("use");
+  const auto pin = taken_pin(rest);
   Made made{nullptr, Options(role + "/" + *name, std::move(rest), value.where), value};
   try {
-    made.plugin = host.make(role, *name, made.options);
+    made.plugin = host.make(role, *name, made.options, pin);
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::plugin || use->second.where.empty()) throw;
     std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
@@ -282,15 +306,15 @@ std::string Wiring::table() const {
   return text.str();
 }
 
-std::string resolved_configuration(const Options& run_table, const Wiring& wiring) {
-  OrderedJson all = {{"run", options_read(run_table)}};
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring, Keys keys) {
+  OrderedJson all = {{"run", options_read(run_table, keys)}};
   const auto plugins = wiring.plugins();
   for (std::size_t i = 0; i < plugins.size(); ++i) {
     const auto& id = plugins[i]->id();
     const auto role = id.substr(0, id.find('/'));
     const auto& owner = wiring.options[i].owner();  // as the TOML names it, a path too
     OrderedJson table = {{"use", owner.substr(owner.find('/') + 1)}};
-    table.update(options_read(wiring.options[i]));
+    table.update(options_read(wiring.options[i], keys));
     if (role == Callback::role || role == Monitor::role) {
       all[role].push_back(std::move(table));
     } else {

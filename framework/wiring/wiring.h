@@ -14,9 +14,9 @@ namespace vernier {
 
 // The [run] table.
 struct RunOptions {
-  std::string name, output, device, resume, init_from, memory_limit;
+  std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision;
   std::vector<std::string> init_rename;
-  bool init_strict, requeue, undo_failed_steps;
+  bool fused, init_strict, requeue, undo_failed_steps;
   std::int64_t steps, epochs, threads, validate_every;
   std::uint64_t seed;
   std::chrono::seconds time_limit;  // 0: none
@@ -72,8 +72,10 @@ struct Wiring {
 // The roles whose plugins can be swapped, in the order in which they are prepared.
 const std::vector<std::string>& swappable_roles();
 
+// compared: those that must be the same when a run is resumed.
+enum class Keys { all, compared };
 // Returns every option of every plugin as a JSON object, for checkpoints and summary.json.
-std::string resolved_configuration(const Options& run_table, const Wiring& wiring);
+std::string resolved_configuration(const Options& run_table, const Wiring& wiring, Keys keys = Keys::all);
 
 // Makes the plugins that the tables name, and attaches them to the bus. Throws Error if a table is unknown, a role is
 // missing, or two plugins contradict each other.

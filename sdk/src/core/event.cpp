@@ -4,6 +4,7 @@
 #include <vernier/plugin.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "plugin_calls.h"
 
@@ -17,17 +18,60 @@ const char* name_of(Event event) {
 }
 
 namespace {
-const Plugin* listening = nullptr;
 
-// The step that an event is of: `run.step` counts those finished, and some events come after theirs is.
-std::int64_t step_of(Event event, const Run& run) {
-  const bool is_after = event >= Event::Validated && event <= Event::RunEnd;
-  return run.step + (is_after ? 0 : 1);
+using Clock = std::chrono::steady_clock;
+
+const Plugin* listening = nullptr;
+Event event_listened = Event::RunBegin;
+ListenerTimes* listener_times = nullptr;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
+
+void call_timed(const std::function<void(Run&)>& call, const Plugin* plugin, Run& run) {
+  auto& times = *listener_times;
+  const double inner = times.inner;
+  const auto begin = Clock::now();
+  call(run);
+  const double seconds = seconds_since(begin), own = seconds - (times.inner - inner);
+  times.inner = inner + seconds;
+  const auto is_its = [&](const auto& entry) { return entry.first == plugin; };
+  const auto found = std::ranges::find_if(times.seconds, is_its);
+  if (found != times.seconds.end()) {
+    found->second += own;
+  } else {
+    times.seconds.emplace_back(plugin, own);
+  }
+}
+
 }  // namespace
 
 const Plugin* listening_now() {
   return listening;
+}
+
+Event listening_event() {
+  return event_listened;
+}
+
+std::int64_t step_of(Event event, const Run& run) {
+  const bool is_after = event >= Event::Validated && event <= Event::RunEnd;
+  return run.step + (is_after ? 0 : 1);
+}
+
+void time_listeners(ListenerTimes* times) {
+  listener_times = times;
+}
+
+NotOfListener::NotOfListener() : times_(listening != nullptr ? listener_times : nullptr) {
+  if (times_ == nullptr) return;
+  inner_ = times_->inner;
+  begin_ = Clock::now();
+}
+
+NotOfListener::~NotOfListener() {
+  if (times_ != nullptr) times_->inner = inner_ + seconds_since(begin_);
 }
 
 void refuse_other_parameters(const Run& run, std::size_t count) {
@@ -90,14 +134,22 @@ void Bus::tell(Event event, Run& run) {
   detached_.clear();
   auto& listeners = listeners_[static_cast<std::size_t>(event)];
   const auto parameters = run.parameters.size();
-  const auto end = c10::make_scope_exit([before = listening] { listening = before; });
+  const auto end = c10::make_scope_exit([plugin = listening, of = event_listened] {
+    listening = plugin;
+    event_listened = of;
+  });
+  event_listened = event;
   std::size_t i = 0;
   while (i < listeners.size()) {
     try {
       for (; i < listeners.size(); ++i) {
         if (is_muted_ && listeners[i].monitor) continue;
         listening = listeners[i].plugin;
-        listeners[i].call(run);
+        if (listener_times == nullptr) {
+          listeners[i].call(run);
+        } else {
+          call_timed(listeners[i].call, listeners[i].plugin, run);
+        }
         refuse_other_parameters(run, parameters);
       }
     } catch (...) {

@@ -1,16 +1,44 @@
 // What the host watches while it calls a plugin. Main thread only.
 #pragma once
 
-#include <vernier/run.h>
+#include <vernier/event.h>
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace vernier {
 
-class Plugin;
-
-// The plugin whose listener the bus calls now; null outside of listeners.
+// The plugin whose listener the bus calls now; null outside of listeners. A signal handler may ask too.
 VERNIER_API const Plugin* listening_now();
+// The event that it is called for; of no meaning outside of listeners.
+VERNIER_API Event listening_event();
+// The step that an event is of: `run.step` counts those finished, and some events come after theirs is.
+VERNIER_API std::int64_t step_of(Event event, const Run& run);
+
+// How long the listeners of each plugin took.
+struct ListenerTimes {
+  std::vector<std::pair<const Plugin*, double>> seconds;  // without those of other plugins' calls in theirs
+  double inner = 0;                                       // seconds of such calls so far
+};
+// From now on the bus adds to these; null: it reads no clock.
+VERNIER_API void time_listeners(ListenerTimes* times);
+
+// While it lives, the time is not that of the listener which is called now: the trainer computes for it.
+class VERNIER_API NotOfListener {
+ public:
+  NotOfListener();
+  NotOfListener(const NotOfListener&) = delete;
+  NotOfListener& operator=(const NotOfListener&) = delete;
+  ~NotOfListener();
+
+ private:
+  ListenerTimes* times_;  // null: nothing is timed
+  double inner_ = 0;
+  std::chrono::steady_clock::time_point begin_;
+};
 
 // After a call of a plugin: throws Error if run.parameters, of which there were `count`, are more or fewer now.
 VERNIER_API void refuse_other_parameters(const Run& run, std::size_t count);

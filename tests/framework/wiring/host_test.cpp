@@ -1,7 +1,9 @@
 #include "wiring/host.h"
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <elf.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -146,6 +148,102 @@ TEST_CASE("host: folders are searched in order") {
   Options options("callback/fits", {}, "");
   CHECK(says(thrown_by([&] { Host({first.path(), fixtures}).make<Callback>("fits", options); }).text, "built with"));
   CHECK(Host({fixtures, first.path()}).make<Callback>("fits", options) != nullptr);
+}
+
+namespace {
+
+// A folder of plugins with callback/fits.so, which is nobody else's.
+struct Door {
+  Door() {
+    fs::create_directories(at("callback"));
+    fs::copy_file(fixture("fits"), at("callback/fits.so"));
+    for (const char* name : {"", "callback", "callback/fits.so"}) set_mode(name, 0755);
+  }
+  fs::path at(const std::string& name) const { return name.empty() ? folder.path() : folder.path() / name; }
+  void set_mode(const std::string& name, mode_t mode) const { REQUIRE(::chmod(at(name).c_str(), mode) == 0); }
+  Thrown refusal(const std::string& use = "fits") const {
+    return thrown_by([&] { make(use); });
+  }
+  std::unique_ptr<Callback> make(const std::string& use = "fits", const std::string& sha256 = "") const {
+    Options options("callback/" + use, {}, "run.toml:3");
+    auto plugin = Host({folder.path()}).make("callback", use, options, sha256);
+    return std::unique_ptr<Callback>(static_cast<Callback*>(plugin.release()));
+  }
+  TemporaryFolder folder;
+};
+
+// The path of the library that an object's class is in.
+std::string library_of(const Callback& plugin) {
+  Dl_info info = {};
+  const void* table = nullptr;  // of its virtual functions
+  std::memcpy(&table, static_cast<const void*>(&plugin), sizeof table);
+  REQUIRE(::dladdr(table, &info) != 0);
+  return info.dli_fname;
+}
+
+}  // namespace
+
+TEST_CASE("host: a plugin that others may write to is refused: its file, its folder, the folder of plugins") {
+  for (const char* name : {"callback/fits.so", "callback", ""}) {
+    CAPTURE(name);
+    const Door door;
+    const std::string path = door.at(name).string();
+    const auto by_others =
+        refused(path + ": can be written to by others; chmod go-w it, or move the plugin to a folder of your own");
+    for (const mode_t mode : {0757, 0777, 01777}) {  // the last as /tmp has it
+      door.set_mode(name, mode);
+      CHECK(door.refusal() == by_others);
+    }
+    for (const auto& plugin : Host({door.folder.path()}).list()) CHECK(plugin.trouble == by_others.text);
+    if (::geteuid() != 0) continue;  // files of other users and groups are made by root
+    door.set_mode(name, 0775);
+    CHECK(door.refusal() == Thrown{});  // the group is root's own
+    REQUIRE(::chown(path.c_str(), 0, 1) == 0);
+    CHECK(door.refusal() == by_others);
+    door.set_mode(name, 0755);
+    CHECK(door.refusal() == Thrown{});
+    REQUIRE(::chown(path.c_str(), 1, 0) == 0);
+    CHECK(door.refusal() == refused(path + ": belongs to another user (id 1), who can write to it; chown it, or copy "
+                                           "the plugin to a folder of your own"));
+  }
+}
+
+TEST_CASE("host: a link that leads out of the folder of plugins is refused; one that the user names is followed") {
+  const Door door;
+  fs::create_symlink("fits.so", door.at("callback/inside.so"));
+  CHECK(door.refusal("inside") == Thrown{});
+  const auto out = door.at("callback/out.so");
+  fs::create_symlink(fixture("fits"), out);
+  const std::string leads = ": leads through a link to " + fs::canonical(fixture("fits")).string() +
+                            ", outside of its folder of plugins; copy that file here, or give its path to `use`";
+  CHECK(door.refusal("out") == refused(out.string() + leads));
+  CHECK(door.refusal(out.string()) == Thrown{});
+  const Door linked;
+  fs::remove_all(linked.at("callback"));
+  fs::create_directory_symlink(fs::path(fixture("fits")).parent_path(), linked.at("callback"));
+  CHECK(linked.refusal() == refused(linked.at("callback/fits.so").string() + leads));
+  fs::create_directory_symlink(door.folder.path(), linked.at("plugins"));  // the folder of plugins itself may be one
+  Options options("callback/fits", {}, "run.toml:3");
+  CHECK(Host({linked.at("plugins")}).make<Callback>("fits", options) != nullptr);
+}
+
+TEST_CASE("host: libraries of one name in several folders are opened each, and known by their real paths") {
+  const Door first, second;
+  const auto one = first.make(), two = second.make(), again = first.make();
+  CHECK(library_of(*one) == fs::canonical(first.at("callback/fits.so")));
+  CHECK(library_of(*two) == fs::canonical(second.at("callback/fits.so")));
+  CHECK(library_of(*again) == library_of(*one));
+}
+
+TEST_CASE("host: a file whose digest is not the pinned one is refused with both") {
+  const Door door;
+  const auto file = door.folder.write("callback/pinned.so", "abc");  // FIPS 180-2, appendix B.1
+  const std::string digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+  const std::string other(64, '0');
+  CHECK(thrown_by([&] { door.make("pinned", other); }) ==
+        refused(file + ": its SHA-256 is " + digest + ", and `sha256` pins " + other +
+                "; if you trust this file, pin its digest"));
+  CHECK(says(thrown_by([&] { door.make("pinned", digest); }).text, "not a Vernier plugin"));
 }
 
 TEST_CASE("host: the list says what is there and what cannot be used, and opens nothing") {

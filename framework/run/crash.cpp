@@ -1,0 +1,171 @@
+#include "crash.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <vernier/error.h>
+#include <vernier/event.h>
+#include <vernier/plugin.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+
+#include "core/plugin_calls.h"
+
+namespace vernier {
+
+namespace {
+
+struct Fatal {
+  int signal;
+  const char* name;
+  struct sigaction before;
+};
+std::array<Fatal, 4> fatal = {{{SIGSEGV, "SIGSEGV (invalid memory access)", {}},
+                               {SIGBUS, "SIGBUS (bus error)", {}},
+                               {SIGFPE, "SIGFPE (arithmetic error)", {}},
+                               {SIGABRT, "SIGABRT (abort)", {}}}};
+
+std::atomic<const CallsWatched::Calls*> watched = nullptr;
+std::atomic<int> log_file = -1;
+std::atomic<bool> is_terminal = false;
+const ExitRefused* exit_refused = nullptr;
+
+// A line of text in memory of its own: in a signal handler nothing can be allocated.
+class Line {
+ public:
+  Line& add(std::string_view text) {
+    for (const char c : text) {
+      const bool is_control = static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+      if (size_ + 1 < sizeof text_) text_[size_++] = is_control ? '?' : c;
+    }
+    return *this;
+  }
+  Line& add(std::int64_t number) {
+    char digits[24];
+    return add({digits, static_cast<std::size_t>(std::to_chars(digits, digits + sizeof digits, number).ptr - digits)});
+  }
+  // To stderr, where a progress bar may stand in the last line, and into the run's log.
+  void write() {
+    if (is_terminal) put(STDERR_FILENO, "\r\x1b[K");
+    text_[size_] = '\n';
+    put(STDERR_FILENO, {text_, size_ + 1});
+    if (log_file >= 0) put(log_file, {text_, size_ + 1});
+  }
+  std::string_view text() const { return {text_, size_}; }
+
+ private:
+  static void put(int file, std::string_view text) { (void)!::write(file, text.data(), text.size()); }
+  char text_[512];
+  std::size_t size_ = 0;
+};
+
+bool is_main_thread() {
+  return ::syscall(SYS_gettid) == ::getpid();
+}
+
+// "callback/ema at StepEnd of step 3", "task/gpt in step 3", or "" where no plugin is called.
+void add_caller(Line& line) {
+  const auto* calls = watched.load();
+  if (calls == nullptr) return;
+  if (const auto* listener = listening_now(); listener != nullptr) {
+    const auto event = listening_event();
+    line.add(listener->id()).add(" at ").add(name_of(event)).add(" of step ").add(step_of(event, *calls->run));
+  } else {
+    const auto* called = *calls->called;
+    line.add(called != nullptr ? std::string_view(called->id()) : "trainer");
+    const auto step = calls->run->step;
+    if (*calls->in_step) {
+      line.add(" in step ").add(step + 1);
+    } else if (step > 0) {
+      line.add(" after step ").add(step);
+    }
+  }
+  line.add(is_main_thread() ? ": " : ", in another thread: ");
+}
+
+// Async-signal-safe. The memory that it reads may be damaged: then the same signal comes again, and ends the process.
+extern "C" void tell_of_crash(int signal, siginfo_t* info, void*) {
+  const auto* found = fatal.data();
+  while (found->signal != signal) ++found;
+  ::sigaction(signal, &found->before, nullptr);
+  const int error = errno;
+  Line line;
+  line.add("vernier: ");
+  add_caller(line);
+  line.add("crashed with ").add(found->name);
+  if (log_file >= 0) line.add("; what the run has saved is intact, and --resume continues from its last checkpoint");
+  line.write();
+  errno = error;
+  // A fault comes again when its instruction is tried again, so the core shows the place. Another is sent again.
+  if (info->si_code <= 0) (void)::raise(signal);
+}
+
+}  // namespace
+
+void name_crashes() {
+  // A stack that has overflowed has no room for the handler.
+  static std::array<char, 1 << 16> room;
+  stack_t stack = {};
+  stack.ss_sp = room.data();
+  stack.ss_size = room.size();
+  (void)::sigaltstack(&stack, nullptr);
+  is_terminal = ::isatty(STDERR_FILENO) != 0;
+  for (auto& each : fatal) {
+    struct sigaction action = {};
+    action.sa_sigaction = tell_of_crash;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    ::sigemptyset(&action.sa_mask);
+    (void)::sigaction(each.signal, &action, &each.before);
+  }
+}
+
+void name_crashes_in(const std::string& log) {
+  const int before = log_file.exchange(::open(log.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (before >= 0) ::close(before);
+}
+
+CallsWatched::CallsWatched(const Plugin* const& called, const Run& run, const bool& in_step)
+    : calls_{&called, &run, &in_step}, before_(watched.exchange(&calls_)) {}
+
+CallsWatched::~CallsWatched() {
+  watched = before_;
+}
+
+// At exit, before the objects go that were there when the last ExitRefused was made.
+void refuse_exit() {
+  const auto* refused = std::exchange(exit_refused, nullptr);
+  if (refused == nullptr) return;
+  Line line, error;
+  add_caller(error);
+  error.add("exit() was called, and the run is not done; throw vernier::Error, or call run.control->finish()");
+  line.add("vernier: ").add(error.text());
+  line.write();
+  try {
+    if (refused->at_exit_ && is_main_thread()) refused->at_exit_(std::string(error.text()));
+  } catch (...) {
+    std::cerr << "vernier: summary.json: " << caught().message << '\n';
+  }
+  std::cout.flush();
+  (void)std::fflush(nullptr);
+  ::_exit(static_cast<int>(Error::Kind::training));
+}
+
+ExitRefused::ExitRefused(std::function<void(const std::string&)> at_exit)
+    : at_exit_(std::move(at_exit)), before_(std::exchange(exit_refused, this)) {
+  (void)std::atexit(refuse_exit);
+  (void)std::at_quick_exit(refuse_exit);
+}
+
+ExitRefused::~ExitRefused() {
+  exit_refused = before_;
+}
+
+}  // namespace vernier

@@ -1,0 +1,42 @@
+// Which plugins make the steps slow: the time of their listeners, in one of every few steps.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "core/plugin_calls.h"
+
+namespace vernier {
+
+// Main thread only. The host's time: on a GPU, that of a listener which waits for the device counts.
+class PluginTimes {
+ public:
+  PluginTimes() = default;
+  PluginTimes(const PluginTimes&) = delete;
+  PluginTimes& operator=(const PluginTimes&) = delete;
+  ~PluginTimes() { time_listeners(nullptr); }
+
+  // step: of this process, from 0.
+  void begin_step(std::int64_t step);
+  void end_step();
+
+  // The plugins whose listeners took more than a tenth of the steps' time, and a millisecond, in at least half of the
+  // steps that were timed; with their share of all of these. Empty before four steps were.
+  std::map<std::string, double> slow() const;
+
+ private:
+  struct Total {
+    double seconds = 0;
+    std::int64_t slow_steps = 0;
+  };
+  bool is_timed_ = false;
+  std::chrono::steady_clock::time_point begin_;
+  ListenerTimes times_;  // of this step
+  std::map<std::string, Total> totals_;
+  double seconds_ = 0;  // of the steps that were timed
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace vernier

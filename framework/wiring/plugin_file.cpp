@@ -1,0 +1,274 @@
+#include "plugin_file.h"
+
+#include <c10/util/ScopeExit.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <link.h>
+#include <openssl/evp.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The bytes of a file; every read from it is checked, since the file may be anything.
+class Bytes {
+ public:
+  explicit Bytes(const std::vector<char>& bytes) : bytes_(bytes) {}
+  bool has(std::uint64_t offset, std::uint64_t count) const {
+    return offset <= bytes_.size() && count <= bytes_.size() - offset;
+  }
+  template <class T>
+  bool read(std::uint64_t offset, T& to) const {
+    if (!has(offset, sizeof(T))) return false;
+    std::memcpy(&to, bytes_.data() + offset, sizeof(T));
+    return true;
+  }
+  bool says(std::uint64_t offset, const char* text) const {
+    const std::size_t length = std::strlen(text) + 1;
+    return has(offset, length) && std::memcmp(bytes_.data() + offset, text, length) == 0;
+  }
+
+ private:
+  const std::vector<char>& bytes_;
+};
+
+// The place in the file of the bytes that are loaded at an address.
+bool file_offset(const Bytes& bytes, const Elf64_Ehdr& header, std::uint64_t address, std::uint64_t& offset) {
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!bytes.read(header.e_phoff + i * sizeof segment, segment)) return false;
+    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz) {
+      offset = segment.p_offset + (address - segment.p_vaddr);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Whether all that is loaded is in the file; the first touch of what is not would end the process.
+bool is_whole(const Bytes& bytes) {
+  Elf64_Ehdr header;
+  if (!bytes.read(0, header)) return false;
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!bytes.read(header.e_phoff + i * sizeof segment, segment)) return false;
+    if (segment.p_type == PT_LOAD && !bytes.has(segment.p_offset, segment.p_filesz)) return false;
+  }
+  return true;
+}
+
+// Finds the exported symbol `vernier_plugin` in the table of dynamic symbols.
+bool find_descriptor(const Bytes& bytes, std::uint64_t& offset) {
+  Elf64_Ehdr header;
+  if (!bytes.read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return false;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_DYN) return false;
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr symbols, names;
+    if (!bytes.read(header.e_shoff + i * sizeof symbols, symbols)) return false;
+    if (symbols.sh_type != SHT_DYNSYM) continue;
+    if (!bytes.read(header.e_shoff + symbols.sh_link * sizeof names, names)) return false;
+    for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= symbols.sh_size; at += sizeof(Elf64_Sym)) {
+      Elf64_Sym symbol;
+      if (!bytes.read(symbols.sh_offset + at, symbol)) return false;
+      if (symbol.st_shndx != SHN_UNDEF && bytes.says(names.sh_offset + symbol.st_name, "vernier_plugin")) {
+        return file_offset(bytes, header, symbol.st_value, offset);
+      }
+    }
+  }
+  return false;
+}
+
+bool is_text(const char* begin, std::size_t room) {
+  return std::find(begin, begin + room, '\0') != begin + room;
+}
+
+[[noreturn]] void refuse_with_errno(const fs::path& path) {
+  refuse_library(path.string() + ": cannot be opened: " + std::strerror(errno));
+}
+
+// Whether a group is the one that Debian makes for each user: it has his name and no other member. With it and a umask
+// of 002, what a build makes can be written to by the group, and still by nobody else.
+bool is_own_group(gid_t id) {
+  const passwd* user = ::getpwuid(::geteuid());
+  if (user == nullptr || user->pw_gid != id) return false;
+  const std::string name = user->pw_name;
+  const struct group* found = ::getgrgid(id);
+  if (found == nullptr || name != found->gr_name) return false;
+  for (char* const* member = found->gr_mem; *member != nullptr; ++member) {
+    if (name != *member) return false;
+  }
+  return true;
+}
+
+// The rule of refuse_a_shared_folder(), which is for what Vernier itself writes, but for the user's own group.
+void refuse_other_writers(const fs::path& path, const struct stat& status) {
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+    refuse_library(path.string() + ": belongs to another user (id " + std::to_string(status.st_uid) +
+                   "), who can write to it; chown it, or copy the plugin to a folder of your own");
+  }
+  const auto writers = status.st_mode & (S_IWGRP | S_IWOTH);
+  if (writers == 0 || (writers == S_IWGRP && is_own_group(status.st_gid))) return;
+  refuse_library(path.string() +
+                 ": can be written to by others; chmod go-w it, or move the plugin to a folder of your own");
+}
+
+bool is_in(const fs::path& file, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first == folder.end();
+}
+
+// The descriptor of a folder, kept for good and once for each folder: the loader knows a library by the path that it
+// was opened with, which has this number in it.
+int kept(int folder) {
+  static auto* folders = new std::map<std::pair<dev_t, ino_t>, int>();
+  struct stat status = {};
+  if (::fstat(folder, &status) != 0) return folder;
+  const auto [entry, is_new] = folders->try_emplace({status.st_dev, status.st_ino}, folder);
+  if (!is_new) ::close(folder);
+  return entry->second;
+}
+
+// dladdr, backtraces and debuggers show the path that a library was opened with; this makes it the real one.
+void name_by_path(void* library, const std::string& path) {
+  link_map* map = nullptr;
+  if (::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || path == map->l_name) return;
+  static auto* names = new std::deque<std::pair<std::string, char*>>();  // the loader's own names stay too
+  map->l_name = names->emplace_back(path, map->l_name).first.data();
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+}  // namespace
+
+void refuse_library(const std::string& text) {
+  throw Error(text, Error::Kind::plugin);
+}
+
+PluginFile::PluginFile(fs::path file, const fs::path& folder) : file_(std::move(file)) {
+  std::error_code trouble;
+  real_ = fs::canonical(file_, trouble);
+  const fs::path top = trouble || folder.empty() ? real_.parent_path() : fs::canonical(folder, trouble);
+  const bool is_none = trouble == std::errc::no_such_file_or_directory;
+  if (trouble && !is_none) refuse_library(file_.string() + ": cannot be opened: " + trouble.message());
+  if (is_none || !fs::is_regular_file(real_, trouble)) refuse_library(file_.string() + ": there is no such file");
+  if (!is_in(real_, top)) {
+    refuse_library(file_.string() + ": leads through a link to " + real_.string() +
+                   ", outside of its folder of plugins; copy that file here, or give its path to `use`");
+  }
+  struct stat status = {};
+  for (auto above = real_.parent_path(); above != top; above = above.parent_path()) {
+    if (::stat(above.parent_path().c_str(), &status) != 0) refuse_with_errno(above.parent_path());
+    refuse_other_writers(above.parent_path(), status);
+  }
+  folder_ = ::open(real_.parent_path().c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder_ < 0 || ::fstat(folder_, &status) != 0) refuse_with_errno(real_.parent_path());
+  try {
+    refuse_other_writers(real_.parent_path(), status);
+    read();
+  } catch (...) {
+    ::close(folder_);
+    throw;
+  }
+}
+
+PluginFile::~PluginFile() {
+  if (folder_ >= 0) ::close(folder_);
+}
+
+void PluginFile::read() {
+  const int file = ::openat(folder_, real_.filename().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) refuse_with_errno(file_);
+  const auto close = c10::make_scope_exit([file] { ::close(file); });
+  struct stat status = {};
+  if (::fstat(file, &status) != 0) refuse_with_errno(file_);
+  if (!S_ISREG(status.st_mode)) refuse_library(file_.string() + ": there is no such file");
+  refuse_other_writers(real_, status);
+  constexpr off_t largest = 1 << 30;  // all of it is read
+  if (status.st_size > largest) refuse_library(file_.string() + ": has more than 1 GiB, as no plugin has");
+  bytes_.resize(static_cast<std::size_t>(status.st_size));
+  for (std::size_t done = 0; done < bytes_.size();) {
+    const auto count = ::read(file, bytes_.data() + done, bytes_.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse_with_errno(file_);
+    if (count == 0) bytes_.resize(done);  // it became shorter
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+Descriptor PluginFile::descriptor() const {
+  const std::string name = file_.string();
+  const Bytes bytes(bytes_);
+  std::uint64_t offset = 0;
+  Descriptor plugin;
+  if (!find_descriptor(bytes, offset)) {
+    refuse_library(
+        name + ": not a Vernier plugin (it does not export `vernier_plugin`); does its source have VERNIER_PLUGIN(…)?");
+  }
+  // A descriptor of another ABI may be shorter than ours, but its first two fields stand where ours do.
+  if (!bytes.read(offset, plugin.abi)) refuse_library(name + ": the file is cut short; build or copy it again");
+  if (plugin.abi != VERNIER_ABI) {
+    refuse_library(name + ": built for plugin ABI " + std::to_string(plugin.abi) + ", this Vernier has " +
+                   std::to_string(VERNIER_ABI) + "; rebuild the plugin");
+  }
+  if (!bytes.read(offset, plugin) || !is_whole(bytes))
+    refuse_library(name + ": the file is cut short; build or copy it again");
+  if (!is_text(plugin.build, sizeof plugin.build) || !is_text(plugin.role, sizeof plugin.role) ||
+      !is_text(plugin.name, sizeof plugin.name) || !is_text(plugin.version, sizeof plugin.version)) {
+    refuse_library(name + ": its descriptor is damaged; rebuild the plugin");
+  }
+  if (std::strcmp(plugin.build, VERNIER_BUILD) != 0) {
+    refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD +
+                   "; rebuild the plugin");
+  }
+  return plugin;
+}
+
+std::string PluginFile::sha256() const {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned length = 0;
+  if (::EVP_Digest(bytes_.data(), bytes_.size(), digest, &length, ::EVP_sha256(), nullptr) != 1) {
+    refuse_library(file_.string() + ": its SHA-256 cannot be computed by this OpenSSL");
+  }
+  std::string text;
+  for (unsigned i = 0; i < length; ++i) {
+    constexpr const char* digits = "0123456789abcdef";
+    text += {digits[digest[i] / 16], digits[digest[i] % 16]};
+  }
+  return text;
+}
+
+// Through the folder's descriptor, so that another folder which has taken its path is not used. The file itself is not
+// opened so: the loader would look for the libraries that it needs in /proc/self/fd, for that is its $ORIGIN then.
+const Descriptor& PluginFile::open() {
+  const int folder = kept(std::exchange(folder_, -1));
+  const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + real_.filename().string();
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // and never closed: objects that it made may live on
+  if (library == nullptr) {
+    refuse_library(file_.string() + ": cannot be opened: " + replaced(::dlerror(), path, real_.string()));
+  }
+  name_by_path(library, real_.string());
+  const auto* exported = static_cast<const Descriptor*>(::dlsym(library, "vernier_plugin"));
+  if (exported == nullptr) refuse_library(file_.string() + ": does not export `vernier_plugin`; rebuild the plugin");
+  return *exported;
+}
+
+}  // namespace vernier

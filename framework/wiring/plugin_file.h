@@ -1,0 +1,41 @@
+// A plugin's library as a file: who may write to it, its digest and its descriptor. All of it is known before the
+// library is opened, since opening it runs its code.
+#pragma once
+
+#include <vernier/abi.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// Throws Error::Kind::plugin.
+[[noreturn]] void refuse_library(const std::string& text);
+
+class PluginFile {
+ public:
+  // folder: of the plugin path, where the file was found; "" if the user named the file. Throws Error::Kind::plugin if
+  // the file is missing, if it is a link that leads out of `folder`, or if anybody but the user and root may write to
+  // the file, its folder, or a folder between it and `folder`. A file that the user named may be a link.
+  PluginFile(std::filesystem::path file, const std::filesystem::path& folder);
+  PluginFile(const PluginFile&) = delete;
+  PluginFile& operator=(const PluginFile&) = delete;
+  ~PluginFile();
+
+  // Throws Error::Kind::plugin, naming the file, if it has none, or if it was built for another Vernier or LibTorch.
+  Descriptor descriptor() const;
+  // As `sha256sum` prints it: 64 hexadecimal digits.
+  std::string sha256() const;
+  // Opens the library for the rest of the process, in the folder that was checked. Returns what it exports. Throws
+  // Error::Kind::plugin with the loader's reason if it cannot be opened.
+  const Descriptor& open();
+
+ private:
+  void read();
+  std::filesystem::path file_, real_;  // as it was named, and without links
+  int folder_ = -1;                    // the descriptor of the folder that has it
+  std::vector<char> bytes_;
+};
+
+}  // namespace vernier

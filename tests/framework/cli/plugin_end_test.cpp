@@ -1,0 +1,131 @@
+// The program, where a plugin ends the process or makes each step slow: what a person reads, and what is left.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <vernier/abi.h>
+
+#include <csignal>
+
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace plugin_end_test {
+
+namespace {
+
+constexpr const char* base = R"([run]
+steps = 20
+device = "cpu"
+threads = 1
+output = "out"
+[task]
+use = "mlp"
+samples = 64
+[optimizer]
+use = "sgd"
+[checkpoint]
+every = 5
+async = false
+[[callback]]
+use = "ends"
+)";
+
+const std::string saved = "; what the run has saved is intact, and --resume continues from its last checkpoint";
+
+struct Place : RunFolder {
+  Place() : RunFolder(base) {}
+  int train_with(const std::string& how, const std::string& event, const std::string& step) {
+    const auto no_core = [] {
+      const rlimit none{};
+      ::setrlimit(RLIMIT_CORE, &none);
+    };
+    return train({"--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins", "--set=callback.ends.how=" + how,
+                  "--set=callback.ends.event=" + event, "--set=callback.ends.step=" + step},
+                 no_core);
+  }
+  std::string log() const { return read_text(at("out/log.txt")); }
+};
+
+// The sanitizers report such a signal themselves, after our line, and exit.
+bool died_of(int status, int signal) {
+  return std::string(VERNIER_SANITIZER).empty() ? status == -signal : status != 0;
+}
+
+struct End {
+  std::string how, event, line;
+  int signal;
+};
+
+const std::vector<End> crashes = {
+    {"segv", "GradientsReady",
+     "callback/ends at GradientsReady of step 12: crashed with SIGSEGV (invalid memory access)", SIGSEGV},
+    {"fpe", "StepEnd", "callback/ends at StepEnd of step 12: crashed with SIGFPE (arithmetic error)", SIGFPE},
+    {"abort", "StepBegin", "callback/ends at StepBegin of step 12: crashed with SIGABRT (abort)", SIGABRT},
+    {"thread", "UpdateDone",
+     "callback/ends at UpdateDone of step 12, in another thread: crashed with SIGSEGV (invalid memory access)",
+     SIGSEGV}};
+
+}  // namespace
+
+TEST_CASE("plugin end: a crash is one line with plugin, event and step, and the same signal; the run can be resumed") {
+  for (const auto& crash : crashes) {
+    CAPTURE(crash.how);
+    Place place;
+    CHECK(died_of(place.train_with(crash.how, crash.event, "12"), crash.signal));
+    const std::string line = "vernier: " + crash.line + saved + "\n";
+    CHECK(says(place.err, line));
+    if (std::string(VERNIER_SANITIZER).empty()) CHECK(is_one_line(place.err));
+    CHECK(place.log().ends_with(line));
+    CHECK_FALSE(std::filesystem::exists(place.at("out/summary.json")));
+    CHECK(place.train({"--resume", "--allow-inexact", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins",
+                       "--set=callback.ends.step=1000"}) == 0);
+    CHECK(says(place.out, "resumed after step 10\n"));
+    CHECK(place.summary()["steps"] == 20);
+  }
+}
+
+TEST_CASE("plugin end: a crash before the first step names the plugin, and says nothing of checkpoints") {
+  Place place;
+  CHECK(died_of(place.train_with("segv", "prepare", "1"), SIGSEGV));
+  CHECK(says(place.err, "vernier: callback/ends: crashed with SIGSEGV (invalid memory access)\n"));
+  CHECK_FALSE(std::filesystem::exists(place.at("out")));
+}
+
+TEST_CASE("plugin end: exit() in mid-run is no success") {
+  for (const std::string how : {"exit", "quick_exit"}) {
+    CAPTURE(how);
+    Place place;
+    CHECK(place.train_with(how, "StepEnd", "12") == 4);
+    const std::string why =
+        "callback/ends at StepEnd of step 12: exit() was called, and the run is not done; throw vernier::Error, or "
+        "call run.control->finish()";
+    CHECK(place.err == "vernier: " + why + "\n");
+    CHECK(place.log().ends_with("vernier: " + why + "\n"));
+    const auto summary = place.summary();
+    CHECK(summary["ended_by"] == "error");
+    CHECK(summary["error"] == why);
+    CHECK(summary["steps"] == 11);
+  }
+  Place early;
+  CHECK(early.train_with("exit", "prepare", "1") == 4);
+  CHECK(says(early.err, "vernier: callback/ends: exit() was called"));
+}
+
+TEST_CASE("plugin end: a plugin that takes much of the steps' time is named, others are not") {
+  Place place;
+  CHECK(place.train({"--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins", "--set=run.steps=70",
+                     "--set=callback.ends.how=sleep"}) == 0);
+  CHECK(says(place.err, "callback/ends: took "));
+  CHECK(says(place.err, " % of the steps' time"));
+  CHECK(is_one_line(place.err));
+  const auto slow = place.summary()["this_process"]["slow_plugins"];
+  REQUIRE(slow.size() == 1);
+  CHECK(slow["callback/ends"] > 0.1);
+  CHECK(slow["callback/ends"] <= 1.0);
+  Place fast;
+  CHECK(fast.train({"--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins", "--set=run.steps=70",
+                    "--set=callback.ends.step=1000"}) == 0);
+  CHECK(fast.err.empty());
+  CHECK_FALSE(fast.summary()["this_process"].contains("slow_plugins"));
+}
+
+}  // namespace plugin_end_test
