@@ -84,8 +84,8 @@ class FusedPlugin : public vernier::Optimizer {
     }
     return named;
   }
-  // The state of a parameter that is frozen now is dropped. One that was frozen before starts without state, and so
-  // does one whose options keep more than was saved: a resume with other options, or a swap.
+  // The state of a parameter that is frozen now is dropped, and so are averages that the options no longer keep, after
+  // a resume with other options or a swap. A parameter that was frozen before starts without state.
   void load(const vernier::State& named) override {
     vernier::State state;
     state.put("parameters", static_cast<std::int64_t>(names_.size()));

@@ -183,9 +183,7 @@ void leave_out_unknown(State& state, const std::vector<FusedBucket>& buckets) {
   std::set<std::string> known{"parameters"};
   for (const auto& bucket : buckets) {
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-      const auto kept = entries(bucket, i);
-      if (!std::ranges::all_of(kept, [&](const auto& entry) { return state.has(entry.first); })) continue;
-      for (const auto& entry : kept) known.insert(entry.first);
+      for (const auto& entry : entries(bucket, i)) known.insert(entry.first);
     }
   }
   std::erase_if(state.tensors, [&](const auto& entry) { return !known.contains(entry.first); });

@@ -63,7 +63,7 @@ struct FusedBucket {
 // Converts the averages in a saved state to or from 8 bits, as these buckets keep them. Other entries stay unchanged.
 State in_kinds_of(const std::vector<FusedBucket>& buckets, State state);
 
-// Takes out of a state what these buckets do not keep, and all entries of a parameter that lacks one.
+// Takes out of a state what these buckets do not keep.
 void leave_out_unknown(State& state, const std::vector<FusedBucket>& buckets);
 
 // Throws Error unless a state belongs to these buckets. A parameter must have all of its entries or none.

@@ -2,6 +2,7 @@
 #include "cli/replay.h"
 
 #include <vernier/checkpoint_folder.h>
+#include <vernier/fused_kernels.h>
 
 #include <algorithm>
 #include <cmath>
@@ -39,6 +40,7 @@ std::string capsule_of(const TemporaryFolder& folder, const std::string& config,
   const auto table = from_toml({config});
   std::ofstream(output / "config.toml") << vernier::to_toml(table);
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  vernier::use_fused_kernels();  // as prepare() does
   SmallRun run(table, output);
   run.on(event, std::move(change));
   run.train();
