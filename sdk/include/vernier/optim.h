@@ -56,8 +56,7 @@ class VERNIER_API FusedOptimizer {
   // yet have no entries. With AdamState::eight_bit, "0/exp_avg" has the codes (uint8) and "0/exp_avg_absmax" the
   // largest magnitude of each block. Of the options only the learning rates are included: "param_groups/0/lr".
   // state_dict() shares its tensors. load_state_dict() copies, and converts from any AdamState. It throws Error, before
-  // any change, if number, names or shapes are not this optimizer's. With strict = false it leaves out entries that
-  // this optimizer does not keep, and a parameter that lacks an entry starts without state.
+  // any change, if number, names or shapes are not this optimizer's. strict = false: it leaves out what is not kept.
   State state_dict() const;
   void load_state_dict(const State& state, bool strict = true);
 
