@@ -95,7 +95,7 @@ const std::vector<std::string> policies = {
     "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n",
     "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n",
     "[precision]\nuse = 'fp8'\nrecipe = 'delayed'\n",
-    "[precision]\nuse = 'adaptive'\n",
+    "[precision]\nuse = 'adaptive'\nmin_gain = 1.0\n",  // it measures and changes nothing: its choices hang on times
     "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 256\ngrowth_interval = 2\n",
     "[precision]\nuse = 'fp16'\nlevel = 'O2'\n[scaler]\nuse = 'statistical'\n",
     "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'per_layer'\n",
