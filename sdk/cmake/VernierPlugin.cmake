@@ -21,3 +21,22 @@ function(vernier_add_plugin role name)
   install(TARGETS ${target} LIBRARY DESTINATION lib/vernier/plugins/${role})
   set_property(GLOBAL APPEND PROPERTY VERNIER_PLUGIN_TARGETS ${target})
 endfunction()
+
+# vernier_test_plugin(name)
+#
+# Tests for the project of one plugin: `vernier check` and `vernier train` of its run.toml with the plugins that are built
+# here, and the program of <name>_test.cpp, if doctest is installed.
+function(vernier_test_plugin name)
+  set(run run.toml --plugin-path ${PROJECT_BINARY_DIR}/plugins --set run.output=${PROJECT_BINARY_DIR}/runs/${name})
+  foreach(verb IN ITEMS check train)
+    add_test(NAME ${verb} COMMAND vernier::vernier ${verb} ${run} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  endforeach()
+  find_package(doctest QUIET)
+  if(NOT doctest_FOUND)
+    message(STATUS "doctest is not installed, so ${name}_test.cpp is left out (Debian: doctest-dev)")
+    return()
+  endif()
+  add_executable(${name}_test ${name}_test.cpp)
+  target_link_libraries(${name}_test PRIVATE vernier::sdk doctest::doctest)
+  add_test(NAME rule COMMAND ${name}_test)
+endfunction()
