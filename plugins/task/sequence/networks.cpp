@@ -14,6 +14,7 @@
 #include <torch/nn/modules/rnn.h>
 
 #include <sstream>
+#include <type_traits>
 
 namespace {
 
@@ -27,13 +28,14 @@ torch::Tensor first_state(const torch::Tensor& x, std::int64_t layers, std::int6
   return zero.expand({-1, width}).unsqueeze(0).expand({layers, -1, -1}).contiguous();
 }
 
-class Lstm final : public SequenceNetwork {
+// Rnn: torch::nn::LSTM, whose state is two tensors, or torch::nn::GRU, whose state is one.
+template <class Rnn, class Options>
+class Recurrent final : public SequenceNetwork {
  public:
-  Lstm(const Plan& plan, Recomputed recomputed) : SequenceNetwork(plan, std::move(recomputed)), plan_(plan) {
-    rnn_ = register_module("rnn", torch::nn::LSTM(torch::nn::LSTMOptions(plan.features, plan.width)
-                                                      .num_layers(plan.layers)
-                                                      .dropout(plan.dropout)
-                                                      .batch_first(true)));
+  Recurrent(const Plan& plan, Recomputed recomputed) : SequenceNetwork(plan, std::move(recomputed)), plan_(plan) {
+    const auto options =
+        Options(plan.features, plan.width).num_layers(plan.layers).dropout(plan.dropout).batch_first(true);
+    rnn_ = register_module("rnn", Rnn(options));
     make_head(plan.width);
   }
 
@@ -41,36 +43,20 @@ class Lstm final : public SequenceNetwork {
   torch::Tensor summary(const torch::Tensor& x) override {
     const auto part = [this](const torch::Tensor& input) {
       const auto zeros = first_state(input, plan_.layers, plan_.width);
-      return std::get<0>(rnn_->forward(input, std::tuple(zeros, zeros))).select(1, -1);
+      if constexpr (std::is_same_v<Rnn, torch::nn::LSTM>) {
+        return std::get<0>(rnn_->forward(input, std::tuple(zeros, zeros))).select(1, -1);
+      } else {
+        return std::get<0>(rnn_->forward(input, zeros)).select(1, -1);
+      }
     };
     return recomputed()(part, x);
   }
 
   Plan plan_;
-  torch::nn::LSTM rnn_{nullptr};
+  Rnn rnn_{nullptr};
 };
-
-class Gru final : public SequenceNetwork {
- public:
-  Gru(const Plan& plan, Recomputed recomputed) : SequenceNetwork(plan, std::move(recomputed)), plan_(plan) {
-    rnn_ = register_module("rnn", torch::nn::GRU(torch::nn::GRUOptions(plan.features, plan.width)
-                                                     .num_layers(plan.layers)
-                                                     .dropout(plan.dropout)
-                                                     .batch_first(true)));
-    make_head(plan.width);
-  }
-
- private:
-  torch::Tensor summary(const torch::Tensor& x) override {
-    const auto part = [this](const torch::Tensor& input) {
-      return std::get<0>(rnn_->forward(input, first_state(input, plan_.layers, plan_.width))).select(1, -1);
-    };
-    return recomputed()(part, x);
-  }
-
-  Plan plan_;
-  torch::nn::GRU rnn_{nullptr};
-};
+using Lstm = Recurrent<torch::nn::LSTM, torch::nn::LSTMOptions>;
+using Gru = Recurrent<torch::nn::GRU, torch::nn::GRUOptions>;
 
 // A block with the normalization before each part (Xiong et al. 2020).
 class Block final : public torch::nn::Module {
