@@ -8,6 +8,8 @@
 #include <vernier/fused_kernels.h>
 #include <vernier/memory.h>
 
+#include <cstdlib>
+
 #include "init_weights.h"
 
 namespace vernier {
@@ -44,6 +46,9 @@ void limit_memory_of(c10::Device device, const RunOptions& options, const Option
 MatmulChoice choose_kernels(const RunOptions& options, const Options& run_table) {
   at::globalContext().setFloat32MatmulPrecision(options.matmul_precision);
   use_fused_kernels(options.fused);
+  at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
+  // cuBLAS is deterministic with a workspace of its own for each stream (its documentation, "Results reproducibility").
+  if (options.deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   try {
     return use_matmul(options.matmul);
   } catch (const Error& error) {

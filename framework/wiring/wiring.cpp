@@ -118,14 +118,17 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
           options.get("init_from", "", "safetensors file, checkpoint or run that a new run takes its weights from")),
       memory_limit(options.get("memory_limit", "",
                                "most that tensors may take: \"6GB\", \"80%\" of the device; \"\": no limit")),
-      matmul(options.choose("matmul", "auto", {"auto", "plain", "intel"},
-                            "whose path MKL takes on a CPU; intel: faster on AMD; plain: the bits of plain LibTorch")),
+      matmul(
+          options.choose("matmul", "auto", {"auto", "plain", "intel"},
+                         "MKL's path for products on a CPU; auto: intel on AMD with AVX-512; plain: MKL's own choice")),
       matmul_precision(options.choose("matmul_precision", "highest", {"highest", "high", "medium"},
                                       "of float32 products, as PyTorch's set_float32_matmul_precision")),
       init_rename(options.get("init_rename", std::vector<std::string>{},
                               "\"old -> new\" names of init_from, * for any text; no new name: left out")),
       fused(
-          options.get("fused", true, "element-wise operators on a CPU by Vernier's kernels, where it has faster ones")),
+          options.get("fused", true, "Vernier's faster kernels for some operators on a CPU; small ones on one thread")),
+      deterministic(options.get("deterministic", false,
+                                "as PyTorch's use_deterministic_algorithms: an operator that may differ is an error")),
       init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),
       requeue(options.get("requeue", false, "Slurm: put the job back into the queue when a signal stops the run")),
       undo_failed_steps(

@@ -16,7 +16,7 @@ namespace vernier {
 struct RunOptions {
   std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision;
   std::vector<std::string> init_rename;
-  bool fused, init_strict, requeue, undo_failed_steps;
+  bool fused, deterministic, init_strict, requeue, undo_failed_steps;
   std::int64_t steps, epochs, threads, validate_every;
   std::uint64_t seed;
   std::chrono::seconds time_limit;  // 0: none

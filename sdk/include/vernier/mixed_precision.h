@@ -22,6 +22,9 @@ class Float8Layers;
 //                              float32 master weights; O3: weights in 16 bits. A rule with fp32 keeps a layer's weights
 //   rounding = "nearest"       of O3's updates: nearest | stochastic | kahan, the last two for bfloat16 (HalfWeights)
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
+//   autocast_mode = "default"  default | training | inference: of O1, where forward() computes in the dtype; training:
+//                              validation is in float32; inference: only validation is not
+//   fallback = "none"          none | float32: what to compute in where the device has no instructions for the dtype
 //   cast_inputs = false        casts the batch's floating-point tensors before the task sees them
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as in PyTorch, or attention_by_matmul();
 //                              auto: by matmul on a CPU with AMX, up to a length of 512
@@ -68,6 +71,9 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   torch::DeviceType device() const { return device_; }
 
  private:
+  void read_modes(Options& options);
+  void fall_back();
+  bool is_off_here() const;
   bool uses_float8() const;
   void tell_float8() const;
   Values run(const PrecisionRule& rule, const Operation& operation, Values arguments);
@@ -80,7 +86,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   torch::ScalarType dtype_;
   torch::DeviceType device_ = torch::kCPU;
   std::optional<HalfWeights> weights_;  // O2 and O3
-  std::string weight_casts_, attention_;
+  std::string autocast_mode_ = "default", fallback_ = "none", weight_casts_, attention_;
   bool cast_inputs_;
   PrecisionRules rules_;
   Layers layers_;

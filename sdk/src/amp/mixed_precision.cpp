@@ -114,7 +114,21 @@ MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype, Levels
       cast_inputs_(options.get("cast_inputs", false, "floating-point tensors of the batch are cast beforehand")),
       rules_(options),
       casts_(std::make_unique<CastCache>()),
-      float8_(std::make_unique<Float8Layers>(float8_recipe("delayed"), false)) {}
+      float8_(std::make_unique<Float8Layers>(float8_recipe("delayed"), false)) {
+  if (levels == Levels::all) read_modes(options);
+}
+
+void MixedPrecision::read_modes(Options& options) {
+  autocast_mode_ = options.choose("autocast_mode", "default", {"default", "training", "inference"},
+                                  "where O1 computes in the dtype: everywhere, or not in validation, or only there");
+  fallback_ = options.choose("fallback", "none", {"none", "float32"},
+                             "what to compute in where the device has no instructions for the dtype");
+  if (autocast_mode_ == "default") return;
+  if (weights_) options.refuse("autocast_mode", "is for level O1: at O2 and O3 the weights themselves have 16 bits");
+  if (autocast_mode_ == "inference" && cast_inputs_) {
+    options.refuse("autocast_mode", "\"inference\" trains in float32, for which cast_inputs leaves too few bits");
+  }
+}
 
 MixedPrecision::~MixedPrecision() = default;
 
@@ -146,8 +160,21 @@ void MixedPrecision::attach(Bus& bus) {
   });
 }
 
+// Before the weights are lowered.
+void MixedPrecision::fall_back() {
+  const auto hardware = hardware_of(device_);
+  const bool can = dtype_ == torch::kBFloat16 ? hardware.bf16 : dtype_ == torch::kFloat16 ? hardware.fp16 : true;
+  const bool has_all = can && (hardware.fp8 || !uses_float8());
+  if (fallback_ == "none" || has_all) return;
+  info("in float32, as `fallback` says: ", hardware.can());
+  dtype_ = torch::kFloat32;
+  is_float8_ = false;
+  weights_.reset();
+}
+
 void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
+  fall_back();
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
   rules_.prepare(layers_);
@@ -165,7 +192,13 @@ bool MixedPrecision::intercepts() const {
   return is_float8_ || !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
 }
 
+bool MixedPrecision::is_off_here() const {
+  if (autocast_mode_ == "default") return false;
+  return (autocast_mode_ == "training") != torch::GradMode::is_enabled();
+}
+
 torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
+  if (is_off_here()) return body();
   // With rules, autocast brings all other operations to one dtype, even if that is float32.
   const bool is_seen = intercepts();
   const Autocast autocast(device_, dtype_, is_seen || dtype_ != torch::kFloat32, weight_casts_ != "none");

@@ -69,6 +69,8 @@ const std::vector<Words>& meanings() {
       {"init_scale", "initial_scale", "grad_scaler_init", "loss_scale"},
       {"growth_interval", "grad_scaler_growth_interval", "scale_window", "loss_scale_window"},
       {"backoff_factor", "grad_scaler_backoff"},
+      {"autocast_mode", "validate_in", "eval_precision", "validation_precision"},
+      {"deterministic", "use_deterministic_algorithms"},
       {"level", "amp_opt_level", "opt_level"},
       {"context", "block_size", "context_length", "seq_len", "sequence_length", "max_length"},
       {"layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers"},

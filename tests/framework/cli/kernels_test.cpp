@@ -1,7 +1,11 @@
 // The program with the kernels that [run] chooses for a CPU: what is printed, saved and compared on resume.
 #include <doctest/doctest.h>
 
+#include <ATen/Context.h>
+
+#include "run/prepared.h"
 #include "run_folder.h"
+#include "small_run.h"
 #include "thrown.h"
 
 namespace kernels_test {
@@ -50,6 +54,16 @@ TEST_CASE("kernels: each path of products trains the same, up to rounding") {
     losses.push_back(place.summary()["loss"]["final"]);
   }
   CHECK(losses[0] == doctest::Approx(losses[1]).epsilon(1e-5));
+}
+
+TEST_CASE("kernels: [run] deterministic is LibTorch's use_deterministic_algorithms, of this run alone") {
+  const std::atomic<int> stop = 0;
+  const auto never = [](const vernier::RunOptions&, const std::string&) { return false; };
+  for (const std::string wanted : {"true", "false"}) {
+    const auto config = from_toml({small, "[run]\ndeterministic = " + wanted + "\n"});
+    const auto prepared = vernier::prepare(config, "name", built_plugins(), stop, never);
+    CHECK(at::globalContext().deterministicAlgorithms() == (wanted == "true"));
+  }
 }
 
 TEST_CASE("kernels: a word that is none is refused") {

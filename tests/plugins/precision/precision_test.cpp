@@ -198,6 +198,9 @@ TEST_CASE("precision: a level that makes no sense is refused") {
   refused("bf16", "rounding", "level = 'O2'\nrounding = 'kahan'\n");
   refused("bf16", "rounding", "rounding = 'stochastic'\n");
   refused("fp16", "rounding", "level = 'O3'\nrounding = 'kahan'\n");
+  refused("bf16", "autocast_mode", "level = 'O2'\nautocast_mode = 'training'\n");
+  refused("bf16", "autocast_mode", "cast_inputs = true\nautocast_mode = 'inference'\n");
+  refused("fp32", "autocast_mode", "autocast_mode = 'training'\n");
 }
 
 TEST_CASE("precision: fp32 takes the levels O0 and O1, which are the same") {
@@ -379,6 +382,37 @@ TEST_CASE("precision: auto is the policy of the dtype that the machine multiplie
   Forward chosen("auto");
   CHECK((chosen.linear().scalar_type() == dtype));
   CHECK(chosen.plugin->describe().ends_with("; chosen for the " + hardware.name));
+}
+
+TEST_CASE("precision: autocast can be left to training, or to validation") {
+  struct Mode {
+    std::string name;
+    bool in_training, in_validation;
+  };
+  for (const auto& [name, in_training, in_validation] :
+       {Mode{"default", true, true}, Mode{"training", true, false}, Mode{"inference", false, true}}) {
+    CAPTURE(name);
+    Forward forward("bf16", {{"autocast_mode", {name, ""}}});
+    CHECK((forward.linear().scalar_type() == torch::kBFloat16) == in_training);
+    const torch::NoGradGuard as_in_validation;
+    CHECK((forward.linear().scalar_type() == torch::kBFloat16) == in_validation);
+  }
+}
+
+TEST_CASE("precision: where the machine has no instructions for the dtype, float32 can be asked for") {
+  const auto hardware = vernier::hardware_of(torch::kCPU);
+  for (const auto& [name, has] : {std::pair("bf16", hardware.bf16), std::pair("fp16", hardware.fp16)}) {
+    for (const std::string level : {"O1", "O2"}) {
+      CAPTURE(name);
+      CAPTURE(level);
+      Forward asks(name, {{"level", {level, ""}}});
+      CHECK(asks.plugin->is_mixed());
+      Forward falls(name, {{"level", {level, ""}}, {"fallback", {std::string("float32"), ""}}});
+      CHECK(falls.plugin->is_mixed() == has);
+      CHECK((falls.weight.scalar_type() == torch::kFloat32) == (!has || level == "O1"));
+      if (!has) CHECK(torch::equal(falls.linear(), at::linear(falls.input, falls.weight)));
+    }
+  }
 }
 
 TEST_CASE("precision: each says what it does and what to expect") {
