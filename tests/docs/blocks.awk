@@ -1,0 +1,29 @@
+# Writes a C++ file of the C++ blocks of pages, for the compiler to check: awk -f blocks.awk PAGE...
+# A block of members stands in a class, one of statements in a function that has the variables that pages speak of.
+# Left out are blocks that other tests compare with sources: a whole plugin, the README's loop, the trainer's step.
+function flush_block(  wraps) {
+  if (block ~ /VERNIER_PLUGIN|^void Trainer::step|GradScaler scaler\(device\)/) return
+  printf "namespace block_%d {\n", ++count
+  if (block ~ /(^|\n)class /) {
+    begin = end = ""
+  } else if (block ~ /^explicit |override \{/) {
+    begin = "class Mine final : public vernier::Callback {\n public:\n"
+    end = " private:\n  double factor_ = 2, limit_ = 3;\n  std::string kind_;\n  std::vector<std::string> paths_;\n" \
+          "  std::int64_t seen_ = 0;\n};\n"
+  } else {
+    begin = "void body(Known& known) {\n  auto& [model, smoothed, optimizer, x, target, loss, blocks, images, training] = known;\n{\n"
+    end = "}\n}\n"
+  }
+  printf "%s#line %d \"%s\"\n%s%s}\n", begin, first, FILENAME, block, end
+}
+BEGIN {
+  print "// Written from the pages of docs by tests/docs/blocks.awk."
+  print "#include <torch/nn.h>\n#include <vernier/sdk.h>\n#include <vernier/toolkit.h>\n"
+  print "struct Known {\n  torch::nn::Sequential model, smoothed;\n  vernier::AdamW optimizer;"
+  print "  torch::Tensor x, target, loss;\n  std::vector<torch::nn::Sequential> blocks;"
+  print "  vernier::ImageFolder images;\n  vernier::DatasetPtr training;\n};"
+}
+/^ *```/ && inside { flush_block(); inside = 0; next }
+/^ *```cpp$/ { inside = 1; block = ""; first = FNR + 1; next }
+inside && /^#include/ { ++first; next }
+inside { block = block $0 "\n" }

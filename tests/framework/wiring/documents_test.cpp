@@ -1,0 +1,120 @@
+// What the documents show of TOML can be written so: each block is read, and its plugins are made.
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "small_run.h"
+
+namespace documents_test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Block {
+  std::string place, text;
+};
+
+// The blocks of ```toml of a page.
+std::vector<Block> blocks_of(const fs::path& page) {
+  std::vector<Block> blocks;
+  std::ifstream file(page);
+  bool is_inside = false;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    const bool is_fence = line.find("```") != std::string::npos;
+    if (is_fence && !is_inside && line.ends_with("toml")) {
+      blocks.push_back({page.filename().string() + ":" + std::to_string(number), ""});
+      is_inside = true;
+    } else if (is_fence) {
+      is_inside = false;
+    } else if (is_inside) {
+      blocks.back().text += line + '\n';
+    }
+  }
+  return blocks;
+}
+
+std::vector<fs::path> pages() {
+  const fs::path root = VERNIER_SOURCE_DIR;
+  std::vector<fs::path> pages = {root / "README.md"};
+  for (const auto& folder : {root / "docs", root / "examples"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() == ".md") pages.push_back(entry.path());
+    }
+  }
+  return pages;
+}
+
+// The names of all options of a role's plugins, for a table that leaves `use` to another file.
+std::set<std::string> keys_of(const vernier::Host& host, const std::string& role) {
+  std::set<std::string> keys;
+  for (const auto& plugin : host.list()) {
+    if (plugin.role != role) continue;
+    vernier::Options options(role + "/" + plugin.name, {}, "");
+    options.only_describe();
+    host.make(role, plugin.name, options);
+    for (const auto& option : options.declared()) keys.insert(option.key.substr(0, option.key.find('.')));
+  }
+  return keys;
+}
+
+void check_table(const vernier::Host& host, const std::string& role, const vernier::Value& value) {
+  const auto& table = std::get<vernier::Table>(value.data);
+  const auto use = table.find("use");
+  const bool is_path = use != table.end() && std::get<std::string>(use->second.data).find('/') != std::string::npos;
+  if (role == "run") {
+    vernier::Options options("run", table, value.where);
+    const vernier::RunOptions read(options, "name");
+  } else if (use == table.end()) {
+    const auto keys = keys_of(host, role);
+    for (const auto& [key, ignored] : table) CHECK_MESSAGE(keys.contains(key), role << "." << key);
+  } else if (!is_path) {
+    vernier::make(host, role, value);
+  }
+}
+
+// What a block leaves to other files.
+constexpr const char* base = R"([run]
+steps = 1000
+[[callback]]
+use = "clip_norm"
+max_norm = 1.0
+)";
+
+// It includes files that are not there, or pins a digest that no file has.
+bool is_part(const std::string& text) {
+  const auto has = [&](const char* words) { return text.find(words) != std::string::npos; };
+  return has("include =") || has("sha256 =");
+}
+
+}  // namespace
+
+TEST_CASE("documents: plugins and options of every block of TOML are those that there are") {
+  const auto host = built_plugins();
+  int tables = 0;
+  for (const auto& page : pages()) {
+    for (const auto& block : blocks_of(page)) {
+      CAPTURE(block.place);
+      CAPTURE(block.text);
+      if (is_part(block.text)) continue;
+      try {
+        for (const auto& [role, value] : from_toml({base, block.text})) {
+          const auto* list = std::get_if<vernier::Array>(&value.data);
+          if (list == nullptr) check_table(host, role, value), ++tables;
+          for (const auto& each : list != nullptr ? *list : vernier::Array{}) check_table(host, role, each), ++tables;
+        }
+      } catch (const vernier::Error& error) {
+        FAIL_CHECK(std::string(error.what()));
+      }
+    }
+  }
+  CHECK(tables > 40);
+}
+
+}  // namespace documents_test
