@@ -27,6 +27,7 @@
 #include <sstream>
 
 #include "checkpoint_tools.h"
+#include "completion.h"
 #include "core/printable.h"
 #include "dry_run.h"
 #include "find_lr.h"
@@ -73,6 +74,9 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   version [--json]                                   prints what this program was built of
   plugins [ROLE/NAME]                                lists the plugins, or the options of one
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
+  runs [FOLDER]                                      lists runs: state, steps, losses, precision, time
+  watch RUN                                          draws a run's losses from its files while it goes on
+  report RUN… [--output FILE]                        writes a page of HTML: results, curves, differences
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 
@@ -634,11 +638,7 @@ std::string with_hyphens(std::string word) {
   return word;
 }
 
-po::variables_map parse(int argc, char** argv) {
-  // Program_options would take the word behind a bare --resume, a TOML file, for its path.
-  std::vector<std::string> words(argv + 1, argv + argc);
-  std::ranges::transform(words, words.begin(), with_hyphens);
-  std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
+po::options_description known_options() {
   po::options_description known;
   auto add = known.add_options();
   for (const char* name : {"verb", "resume", "precision", "input", "output", "format"})
@@ -649,6 +649,15 @@ po::variables_map parse(int argc, char** argv) {
     add(name, "");
   }
   add_shorthands(known);
+  return known;
+}
+
+po::variables_map parse(int argc, char** argv) {
+  // Program_options would take the word behind a bare --resume, a TOML file, for its path.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::ranges::transform(words, words.begin(), with_hyphens);
+  std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
+  const auto known = known_options();
   po::positional_options_description places;
   places.add("verb", 1).add("argument", -1);
   po::variables_map given;
@@ -660,9 +669,26 @@ po::variables_map parse(int argc, char** argv) {
   return given;
 }
 
+// For the scripts in framework/shell: `vernier complete WORD…`.
+int complete(int argc, char** argv, std::vector<std::string> verbs) {
+  const auto others = other_verbs();
+  verbs.insert(verbs.end(), others.begin(), others.end());
+  std::vector<std::string> flags;
+  const auto options = known_options();
+  for (const auto& option : options.options()) {
+    const auto& name = option->long_name();
+    if (name != "verb" && name != "argument" && name != "resume-newest") flags.push_back("--" + name);
+  }
+  for (const auto& each : completions({argv + 2, argv + argc}, verbs, flags, make_host(parse(2, argv)))) {
+    std::cout << each << '\n';
+  }
+  return 0;
+}
+
 int run_verb(int argc, char** argv) {
   std::vector<std::string> known = {"train",  "check",  "config",  "evaluate",   "predict",
                                     "export", "replay", "plugins", "checkpoint", "version"};
+  if (argc > 1 && argv[1] == std::string("complete")) return complete(argc, argv, known);
   const bool begins_with_verb = argc > 1 && argv[1][0] != '-';
   if (begins_with_verb && std::ranges::find(known, argv[1]) == known.end()) become_other_verb(argv + 1);
   if (argc > 1 && argv[1] == std::string("checkpoint")) return run_checkpoint_tool(argc - 1, argv + 1);

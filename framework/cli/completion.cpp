@@ -1,0 +1,163 @@
+#include "completion.h"
+
+#include <vernier/error.h>
+#include <vernier/roles.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "plugin_list.h"
+#include "wiring/wiring.h"
+
+namespace vernier {
+
+namespace {
+
+using WordSet = std::set<std::string>;
+
+// A key of --set or a flag, with the words that its value may be.
+const std::map<std::string, WordSet> values_of_flags = {{"--mixed-precision", {"no", "fp16", "bf16", "fp8"}},
+                                                        {"--amp-opt-level", {"O0", "O1", "O2", "O3"}},
+                                                        {"--format", {"torchscript", "safetensors", "python"}}};
+const std::map<std::string, WordSet> tools_of_verbs = {{"checkpoint", {"list", "verify", "show", "export", "import"}},
+                                                       {"new", {"plugin", "task", "app"}}};
+
+// "a = b" of bash's line is one word again. cut: where the part that bash is to be given begins.
+std::vector<std::string> joined(const std::vector<std::string>& pieces, std::size_t& cut) {
+  std::vector<std::string> words;
+  bool goes_on = false;
+  for (const auto& piece : pieces) {
+    const bool is_sign = piece == "=";
+    if (!words.empty() && (is_sign || goes_on)) {
+      words.back() += piece;
+      if (is_sign) cut = words.back().size();
+    } else {
+      words.push_back(piece);
+      cut = 0;
+    }
+    goes_on = is_sign;
+  }
+  return words;
+}
+
+WordSet roles_and_run(const Host& host) {
+  WordSet tables = {"run"};
+  for (const auto& plugin : host.list()) tables.insert(plugin.role);
+  return tables;
+}
+
+// The options of a plugin with the words that each may be, "true | false" and "bf16 | fp16" alike.
+std::map<std::string, WordSet> options_with_words(const Host& host, const std::string& id) {
+  std::map<std::string, WordSet> options;
+  try {
+    const auto described = options_of(host, id);
+    for (const auto& option : described.declared()) {
+      if (option.key.find('.') != std::string::npos) continue;  // of a list of tables
+      WordSet& words = options[option.key];
+      if (option.type == "true or false") words = {"true", "false"};
+      if (option.range.find(" | ") == std::string::npos) continue;
+      std::istringstream text(option.range);
+      for (std::string word; text >> word;) {
+        if (word != "|") words.insert(word);
+      }
+    }
+  } catch (const Error&) {  // a library that cannot be used offers nothing
+  }
+  return options;
+}
+
+// What --set takes: "run.steps=", "optimizer.use=", "callback.clip_norm.max_norm=". key: what is typed of it, which
+// says how far to look: a role's plugins are opened once its name stands there.
+WordSet keys_from(const Host& host, const std::string& key) {
+  WordSet keys;
+  const std::string table = key.substr(0, key.find('.'));
+  if (key.find('.') == std::string::npos) {
+    for (const auto& each : roles_and_run(host)) keys.insert(each + ".");
+    return keys;
+  }
+  const auto add = [&](const std::string& begin, const std::string& id) {
+    for (const auto& [option, words] : options_with_words(host, id)) keys.insert(begin + option + "=");
+  };
+  if (table == "run") add("run.", "run");
+  const bool is_list = table == Callback::role || table == Monitor::role;
+  for (const auto& plugin : host.list()) {
+    if (plugin.role != table) continue;
+    const std::string begin = is_list ? table + "." + plugin.name + "." : table + ".";
+    const bool is_named = !is_list || key.starts_with(begin);
+    if (is_named) add(begin, table + "/" + plugin.name);
+    keys.insert(is_list ? begin : begin + "use=");
+  }
+  return keys;
+}
+
+// "run.matmul=auto" and so on, for a key that is typed whole.
+WordSet settings_from(const Host& host, const std::string& key) {
+  WordSet settings;
+  const auto first = key.find('.'), last = key.rfind('.');
+  if (first == std::string::npos) return settings;
+  const std::string table = key.substr(0, first), option = key.substr(last + 1);
+  const auto add = [&](const std::string& id) {
+    for (const auto& word : options_with_words(host, id)[option]) settings.insert(key + "=" + word);
+  };
+  if (table == "run") add("run");
+  for (const auto& plugin : host.list()) {
+    if (plugin.role != table) continue;
+    const bool is_other = first != last && key.substr(first + 1, last - first - 1) != plugin.name;
+    if (option == "use") settings.insert(key + "=" + plugin.name);
+    if (option != "use" && !is_other) add(table + "/" + plugin.name);
+  }
+  return settings;
+}
+
+WordSet ids_of(const Host& host) {
+  WordSet ids = {"run"};
+  for (const auto& plugin : host.list()) ids.insert(plugin.role + "/" + plugin.name);
+  return ids;
+}
+
+WordSet candidates(const std::vector<std::string>& words, const WordSet& verbs, const WordSet& flags,
+                   const Host& host) {
+  const std::string& now = words.back();
+  if (words.size() == 1) return now.starts_with("-") ? flags : verbs;
+  const std::string& before = words[words.size() - 2];
+  const std::string set = "--set=";
+  if (before == "--set" || now.starts_with(set)) {
+    const std::string begin = before == "--set" ? "" : set, key = now.substr(begin.size());
+    const auto sign = key.find('=');
+    WordSet found;
+    for (const auto& each :
+         sign == std::string::npos ? keys_from(host, key) : settings_from(host, key.substr(0, sign))) {
+      found.insert(begin + each);
+    }
+    return found;
+  }
+  if (const auto found = values_of_flags.find(before); found != values_of_flags.end()) return found->second;
+  if (now.starts_with("-")) return flags;
+  if (words.size() == 2 && words[0] == "plugins") return ids_of(host);
+  if (const auto found = tools_of_verbs.find(words[0]); words.size() == 2 && found != tools_of_verbs.end()) {
+    return found->second;
+  }
+  if (words.size() == 3 && words[0] == "new" && words[1] == "plugin") {
+    WordSet roles = roles_and_run(host);
+    roles.erase("run");
+    return roles;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> completions(std::vector<std::string> words, const std::vector<std::string>& verbs,
+                                     const std::vector<std::string>& flags, const Host& host) {
+  std::size_t cut = 0;
+  words = joined(words, cut);
+  if (words.empty()) words.emplace_back();
+  std::vector<std::string> found;
+  for (const auto& each : candidates(words, {verbs.begin(), verbs.end()}, {flags.begin(), flags.end()}, host)) {
+    if (each.starts_with(words.back())) found.push_back(each.substr(cut));
+  }
+  return found;
+}
+
+}  // namespace vernier

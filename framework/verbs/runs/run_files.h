@@ -1,0 +1,58 @@
+// What the files of a run say, for programs that only look. They can be read while the run writes them, and after a
+// kill.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct Point {
+  std::int64_t step;
+  double value;  // may be inf or NaN
+};
+struct Series {
+  std::string name;  // "loss", "validation_loss", "grad_norm", …
+  std::vector<Point> points;
+};
+struct NoticeSeen {
+  std::int64_t step;
+  std::string name, details;  // details: "reason=gradients not finite"
+};
+
+struct RunFiles {
+  std::filesystem::path folder;
+  std::string name;
+  std::string state;  // "running"; how it ended, as summary.json says it; "killed" where nothing ended it
+  std::string precision;
+  std::int64_t step = 0, steps = 0;  // done and planned; steps is 0 where the files do not say
+  double seconds = 0;                // from the start of the newest process to its last line
+  std::vector<Series> series;        // in the order in which losses.jsonl has them
+  std::vector<NoticeSeen> notices;
+  nlohmann::ordered_json summary;  // null before the run has ended once
+
+  const Series* find(const std::string& metric) const;  // null where no step has it
+};
+
+bool is_run(const std::filesystem::path& folder);
+
+// Reads config.toml, losses.jsonl, summary.json and the lock. A last line that is not whole yet is left out. Throws
+// Refused where the folder is none of a run, or a file of it is damaged.
+RunFiles read_run(const std::filesystem::path& folder);
+
+// The lowest value that is a number, and the last of all.
+std::optional<double> lowest(const Series* series);
+std::optional<double> last(const Series* series);
+
+std::string text_of(std::optional<double> value);  // "3.218", "nan"; "" where there is none
+std::string duration_of(double seconds);           // "12 s", "3 min 20 s", "5 h 02 min"
+
+}  // namespace vernier

@@ -1,0 +1,94 @@
+// What bash and zsh offer for the word at the cursor.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "cli/completion.h"
+#include "small_run.h"
+
+namespace completion_test {
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Case {
+  Words typed;    // behind "vernier"; the last word is at the cursor
+  Words offered;  // among others
+  Words not_offered;
+};
+
+const std::vector<Case> cases = {
+    {{""}, {"train", "check"}, {"--set", "run."}},
+    {{"tr"}, {"train"}, {"check"}},
+    {{"--"}, {"--set", "--resume"}, {"train"}},
+    {{"train", "--re"}, {"--resume"}, {"--set"}},
+    {{"train", "runs/"}, {}, {"train", "--set"}},
+    {{"train", "--set", ""}, {"run.", "callback.", "optimizer."}, {"run.steps="}},
+    {{"train", "--set", "run.st"}, {"run.steps="}, {"run.seed="}},
+    {{"train", "--set", "optimizer."}, {"optimizer.use=", "optimizer.learning_rate=", "optimizer.momentum="}, {"run."}},
+    {{"train", "--set", "callback."}, {"callback.ema.", "callback.clip_norm."}, {"callback.ema.decay="}},
+    {{"train", "--set", "callback.ema."}, {"callback.ema.decay="}, {"callback.clip_norm.max_norm="}},
+    {{"train", "--set", "optimizer.use=ad"}, {"optimizer.use=adamw", "optimizer.use=adam"}, {"optimizer.use=sgd"}},
+    {{"train", "--set", "run.matmul="}, {"run.matmul=auto", "run.matmul=plain"}, {"run.matmul="}},
+    {{"train", "--set", "run.fused=f"}, {"run.fused=false"}, {"run.fused=true"}},
+    {{"train", "--set=run.ste"}, {"--set=run.steps="}, {"run.steps="}},
+    // As bash cuts them.
+    {{"train", "--set", "run.matmul", "=", "p"}, {"plain"}, {"auto"}},
+    {{"train", "--set", "optimizer.use", "="}, {"adamw"}, {"optimizer.use=adamw"}},
+    {{"train", "--set", "=", "run.ste"}, {"run.steps="}, {"--set=run.steps="}},
+    {{"train", "--mixed-precision", ""}, {"bf16", "fp8"}, {"--set"}},
+    {{"plugins", "scaler/"}, {"scaler/dynamic", "scaler/none"}, {"optimizer/sgd"}},
+    {{"checkpoint", "v"}, {"verify"}, {"list"}},
+    {{"new", ""}, {"plugin", "task", "app"}, {"train"}},
+    {{"new", "plugin", "o"}, {"optimizer"}, {"scaler", "run"}},
+    {{"evaluate", ""}, {}, {"train"}},
+    {{"train", "--set", "no.such.key="}, {}, {"true"}},
+};
+
+bool has(const Words& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+}  // namespace
+
+TEST_CASE("completion: verbs, flags, plugins, keys and their words are offered where they belong") {
+  const auto host = built_plugins();
+  for (const auto& each : cases) {
+    std::ostringstream typed;
+    for (const auto& word : each.typed) typed << word << ' ';
+    CAPTURE(typed.str());
+    const auto found = vernier::completions(each.typed, {"train", "check"}, {"--set", "--resume"}, host);
+    if (each.offered.empty()) CHECK(found.empty());
+    for (const auto& word : each.offered) CHECK_MESSAGE(has(found, word), word);
+    for (const auto& word : each.not_offered) CHECK_MESSAGE(!has(found, word), word);
+  }
+}
+
+TEST_CASE("completion: bash offers what the program says, and no blank behind a key that is not whole") {
+  const TemporaryFolder folder;
+  const auto script = folder.write("type.sh", R"(PATH=$1:$PATH
+compopt() { echo "compopt $*"; }
+. "$2"
+COMP_WORDS=(vernier train --set run.step)
+COMP_CWORD=3
+_vernier
+echo "${COMPREPLY[@]}"
+COMP_WORDS=(vernier ev)
+COMP_CWORD=1
+_vernier
+echo "${COMPREPLY[@]}"
+)");
+  const auto output = folder.path() / "output";
+  const std::string command = "bash " + script +
+                              " " VERNIER_BINARY_DIR " " VERNIER_SOURCE_DIR "/framework/shell/vernier.bash >" +
+                              output.string();
+  REQUIRE(std::system(command.c_str()) == 0);
+  std::stringstream text;
+  text << std::ifstream(output).rdbuf();
+  CHECK(text.str() == "compopt -o nospace\nrun.steps=\nevaluate\n");
+}
+
+}  // namespace completion_test

@@ -1,0 +1,172 @@
+// `vernier runs`, `watch` and `report`: what they say of runs that ended, go on, were killed or are damaged.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <regex>
+
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace runs_test {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* small = R"([run]
+steps = 12
+validate_every = 4
+device = "cpu"
+threads = 1
+name = "small"
+output = "runs/small"
+[task]
+use = "mlp"
+samples = 64
+[precision]
+use = "bf16"
+[optimizer]
+use = "sgd"
+[checkpoint]
+use = "none"
+[[monitor]]
+use = "jsonl"
+)";
+
+// A folder with files that a test writes, as a run would leave them.
+struct Left : RunFolder {
+  Left() : RunFolder("") {}
+  void write(const std::string& run, const std::string& history, const std::string& summary = "") const {
+    folder.write("runs/" + run + "/config.toml", "[run]\nname = '" + run + "'\nsteps = 9\n[precision]\nuse = 'fp16'\n");
+    folder.write("runs/" + run + "/losses.jsonl", history);
+    if (!summary.empty()) folder.write("runs/" + run + "/summary.json", summary);
+  }
+};
+
+std::string lines(int count, const std::string& more = "") {
+  std::string text;
+  for (int step = 1; step <= count; ++step) {
+    text += "{\"step\":" + std::to_string(step) + ",\"loss\":" + std::to_string(4.0 / step) + more + "}\n";
+  }
+  return text;
+}
+
+bool matches(const std::string& text, const std::string& pattern) {
+  return std::regex_search(text, std::regex(pattern));
+}
+
+}  // namespace
+
+TEST_CASE("runs: a run that vernier has trained is listed, drawn and reported") {
+  RunFolder place(small);
+  REQUIRE(place.train() == 0);
+  CHECK(place.call({"runs"}) == 0);
+  const auto best = place.summary("runs/small")["validation_loss"]["best"].get<double>();
+  char number[32];
+  std::snprintf(number, sizeof number, "%.5g", best);
+  CHECK(matches(place.out, "small +done +12 of 12 +.* " + std::string(number) + " +bf16"));
+  CHECK(place.call({"watch", "runs/small", "--metric", "learning_rate"}) == 0);
+  CHECK(says(place.out, "small: done, step 12 of 12"));
+  CHECK(says(place.out, "validation_loss " + std::string(number)));
+  CHECK(place.call({"report", "runs/small"}) == 0);
+  CHECK(place.out == "wrote report.html\n");
+  const auto page = read_text(place.at("report.html"));
+  CHECK(says(page, "<h1>small</h1>"));
+  CHECK_FALSE(says(page, "http"));  // it loads nothing
+  CHECK(says(page, place.summary("runs/small")["digest"].get<std::string>()));
+  CHECK(says(page, "<th>task.samples</th><td class=number>64</td>"));
+}
+
+TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart") {
+  Left place;
+  place.write("killed", lines(3));
+  place.write("half", lines(4) + "{\"step\":5,\"lo");
+  place.write("failed", lines(2), R"({"ended_by":"error","error":"no <memory>","steps":2})");
+  place.write("deeper/running", lines(5));
+  place.folder.write("runs/deeper/running/.lock", "1 here\n");
+  place.folder.write("runs/empty/readme", "no run");
+  const int lock = ::open(place.at("runs/deeper/running/.lock").c_str(), O_RDWR);
+  REQUIRE(::flock(lock, LOCK_EX) == 0);
+  CHECK(place.call({"runs"}) == 0);
+  ::close(lock);
+  CHECK(matches(place.out, "\nkilled +killed +3 of 9 +1.3333 +1.3333 +fp16"));
+  CHECK(matches(place.out, "\nhalf +killed +4 of 9"));
+  CHECK(matches(place.out, "\nfailed +error +2 of 9"));
+  CHECK(matches(place.out, "\ndeeper/running +running +5 of 9"));
+  CHECK_FALSE(says(place.out, "empty"));
+  CHECK(place.call({"watch", "runs/failed"}) == 0);
+  CHECK(says(place.out, "no <memory>"));
+  CHECK(place.call({"report", "runs/failed", "runs/killed", "--output", "two.html"}) == 0);
+  const auto page = read_text(place.at("two.html"));
+  CHECK(says(page, "no &lt;memory&gt;"));
+  CHECK(says(page, "<polyline class=c1"));
+}
+
+TEST_CASE("runs: losses that are not finite break a curve, and notices stand below it") {
+  Left place;
+  place.write("nan", lines(3) +
+                         "{\"step\":4,\"loss\":\"nan\",\"notices\":[{\"name\":\"non_finite\",\"step\":4,"
+                         "\"what\":\"<loss>\"}]}\n{\"step\":5,\"loss\":1.0}\n{\"step\":6,\"loss\":2.0}\n");
+  CHECK(place.call({"report", "runs/nan"}) == 0);
+  const auto page = read_text(place.at("report.html"));
+  CHECK(std::regex_search(page, std::regex("<polyline[^>]*>\\s*<polyline")));
+  CHECK(says(page, "step 4: non_finite what=&lt;loss&gt;</title>"));
+  CHECK(place.call({"watch", "runs/nan"}) == 0);
+  CHECK(says(place.out, "step 4: non_finite what=<loss>"));
+  CHECK(says(place.out, "loss 2 (lowest 1)"));
+}
+
+TEST_CASE("runs: a long history keeps its spike and makes a small page") {
+  Left place;
+  std::string history;
+  for (int step = 1; step <= 20000; ++step) {
+    history += "{\"step\":" + std::to_string(step) + ",\"loss\":" + (step == 7777 ? "9.5" : "1.0") + "}\n";
+  }
+  place.write("long", history);
+  CHECK(place.call({"report", "runs/long"}) == 0);
+  const auto page = read_text(place.at("report.html"));
+  CHECK(page.size() < 60000);
+  CHECK(matches(page, "[0-9.]+,10\\.0 "));  // the spike touches the top
+}
+
+TEST_CASE("runs: wrong calls and damaged files end in one line") {
+  Left place;
+  place.write("damaged", lines(2) + "no json\n" + lines(1));
+  place.write("summary", lines(2), "{\"ended_by\":");
+  struct Refused {
+    std::vector<std::string> arguments;
+    std::string says;
+  };
+  const std::vector<Refused> refusals = {
+      {{"runs", "nowhere"}, "nowhere: there is no such folder"},
+      {{"runs", "runs", "more"}, "more is a second"},
+      {{"runs", "--jsno"}, "see vernier runs --help"},
+      {{"watch"}, "name one run"},
+      {{"watch", "nowhere"}, "nowhere: there is no such folder"},
+      {{"watch", "runs"}, "runs: this is no folder of a run"},
+      {{"watch", "runs/damaged"}, "losses.jsonl:3: this line is no JSON object"},
+      {{"watch", "runs/summary", "--metric", "los"}, "summary.json: it is damaged"},
+      {{"watch", "runs/summary", "--interval", "0"}, "--interval is from 0.1 to 3600 seconds"},
+      {{"report"}, "name one run or more"},
+      {{"report", "runs/damaged"}, "losses.jsonl:3"}};
+  for (const auto& refused : refusals) {
+    CAPTURE(refused.says);
+    CHECK(place.call(refused.arguments) == 2);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, refused.says));
+  }
+  fs::remove_all(place.at("runs/summary"));
+  place.write("fine", lines(2));
+  CHECK(place.call({"report", "runs/fine", "--output", "no/where.html"}) == 4);
+  CHECK(is_one_line(place.err));
+  CHECK(place.call({"watch", "runs/fine", "--metric", "los"}) == 2);
+  CHECK(says(place.err, "no metric \"los\" yet; it has loss"));
+  CHECK(place.call({"runs"}) == 0);  // a damaged run hides no other
+  CHECK(says(place.err, "losses.jsonl:3"));
+  CHECK(says(place.out, "fine"));
+}
+
+}  // namespace runs_test
