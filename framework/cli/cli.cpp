@@ -64,6 +64,7 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   train FILE… [--set KEY=VALUE]… [--resume[=PATH]]   trains what the TOML files say, merged left to right
   check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
                                                      one batch without an update, its memory, advice
+  check PLUGIN.so [--set KEY=VALUE]…                 tries the laws of plugins on a library; see check x.so --help
   replay CAPSULE [--precision NAME] [--set …]…       runs a step that callback/flight_recorder kept again,
                                                      and traces it; beside it, with what --precision and --set change
   evaluate RUN [--set …]…                            prints the metrics of a run's model on its validation data
@@ -685,7 +686,16 @@ int complete(int argc, char** argv, std::vector<std::string> verbs) {
   return 0;
 }
 
+// `vernier check plugin.so`: the laws of plugins are tried by a program of its own.
+bool is_check_of_plugin(int argc, char** argv) {
+  return argc > 2 && argv[1] == std::string("check") && std::any_of(argv + 2, argv + argc, [](const std::string& word) {
+           return word.ends_with(".so") && word.find('=') == std::string::npos;
+         });
+}
+
 int run_verb(int argc, char** argv) {
+  static char check_plugin[] = "check-plugin";
+  if (is_check_of_plugin(argc, argv)) argv[1] = check_plugin;
   std::vector<std::string> known = {"train",  "check",  "config",  "evaluate",   "predict",
                                     "export", "replay", "plugins", "checkpoint", "version"};
   if (argc > 1 && argv[1] == std::string("complete")) return complete(argc, argv, known);

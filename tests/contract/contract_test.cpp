@@ -15,12 +15,14 @@
 #include "long_form.h"
 #include "small_run.h"
 #include "thrown.h"
-#include "trained.h"
+#include "verbs/check_plugin/laws.h"
+#include "verbs/check_plugin/trial.h"
 
-using vernier::Error;
 using vernier::Host;
 using vernier::Options;
+using vernier::Subject;
 using vernier::Table;
+using vernier::Trained;
 namespace fs = std::filesystem;
 
 namespace {
@@ -37,42 +39,6 @@ std::string output_of(const std::string& command, int& status) {
   while (const auto count = std::fread(bytes.data(), 1, bytes.size(), pipe)) output.append(bytes.data(), count);
   status = ::pclose(pipe);
   return output;
-}
-
-template <class... Roles>
-std::unique_ptr<vernier::Plugin> make_one_of(const Host::Listed& plugin, Options& options) {
-  std::unique_ptr<vernier::Plugin> made;
-  const bool known =
-      ((plugin.role == Roles::role && (made = built_plugins().make<Roles>(plugin.name, options), true)) || ...);
-  REQUIRE_MESSAGE(known, plugin.role);
-  return made;
-}
-
-// As `vernier plugins role/name` does: options that must be given need not be.
-std::vector<Options::Declared> describe(const Host::Listed& plugin, Table table = {}) {
-  using namespace vernier;
-  Options options(id_of(plugin), std::move(table), "test.toml:1");
-  options.only_describe();
-  const auto made =
-      make_one_of<Task, Precision, Scaler, Accumulation, Optimizer, Checkpoint, Distributed, Callback, Monitor>(
-          plugin, options);
-  CHECK(made->id() == id_of(plugin));
-  return options.declared();
-}
-
-// "rule.match" is the key of each table in the list `rule`.
-bool is_of_a_list(const Options::Declared& option) {
-  return option.key.find('.') != std::string::npos;
-}
-
-std::string refusal(const Host::Listed& plugin, const std::string& key, vernier::Value value) {
-  try {
-    describe(plugin, {{key, std::move(value)}});
-  } catch (const Error& error) {
-    CHECK(error.kind() == Error::Kind::configuration);
-    return error.what();
-  }
-  return "";
 }
 
 // The comments of a header that a plugin's comment names, for options that several plugins share.
@@ -186,7 +152,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
 }
 
 // A run in which the plugin fills its role, with neighbours whose state shows in the numbers.
-Table run_with(const Host::Listed& plugin, const TemporaryFolder& folder) {
+Subject subject_of(const Host::Listed& plugin, const TemporaryFolder& folder) {
   const std::string base = R"(
 [run]
 steps = 20
@@ -199,62 +165,32 @@ use = "dynamic"
 growth_interval = 3
 [optimizer]
 use = "adamw"
-[[monitor]]
-use = "jsonl"
 )";
   const bool many = plugin.role == vernier::Callback::role || plugin.role == vernier::Monitor::role;
   const std::string header = many ? "[[" + plugin.role + "]]" : "[" + plugin.role + "]";
-  return from_toml({base, header + "\nuse = \"" + plugin.name + "\"\n" + options_for(plugin, folder)});
+  const auto own = from_toml({header + "\nuse = '" + plugin.name + "'\n" + options_for(plugin, folder)});
+  const auto& value = own.at(plugin.role);
+  auto options = std::get<Table>((many ? std::get<vernier::Array>(value.data).front() : value).data);
+  options.erase("use");
+  return {built_plugins(), plugin.role, plugin.name, plugin.name, std::move(options), from_toml({base})};
 }
 
 Trained train(const Table& config, int threads = 1) {
-  const TemporaryFolder output;
-  SmallRun run(config, output.path().string(), built_plugins(), threads);
-  run.train();
-  return result_of(run);
+  return vernier::train(built_plugins(), config, threads);
 }
 
-// Stopped after some steps, then gone on with in plugins that are made anew.
 Trained train_in_two_parts(const Table& config, std::int64_t stop, int threads = 1) {
-  const TemporaryFolder output;
-  {
-    SmallRun first(config, output.path().string(), built_plugins(), threads);
-    first.stop_after(stop);
-    CHECK(first.train().signal == SIGINT);
-  }
-  SmallRun second(config, output.path().string(), built_plugins(), threads);
-  REQUIRE(second.resume());
-  CHECK(second.run.step == stop);
-  second.train();
-  return result_of(second);
+  const auto trained = vernier::train_in_two_parts(built_plugins(), config, stop, threads);
+  REQUIRE(trained.has_value());
+  return *trained;
 }
 
-// Ended by what threw in a step, before its update; then gone on with in plugins that are made anew.
 Trained train_after_failure(const Table& config, vernier::Event event,
                             const std::function<bool(const vernier::Run&)>& fails) {
-  const TemporaryFolder output;
-  bool is_lost = false;
-  std::int64_t step = 0;
-  {
-    SmallRun first(config, output.path().string());
-    first.on(event, [&](vernier::Run& run) {
-      if (!fails(run)) return;
-      // A weight that something else than the optimizer wrote cannot be undone.
-      const auto is_injected = [](const vernier::Notice& notice) {
-        return notice.name == "injected" && says(notice.text(), "where=weight");
-      };
-      is_lost = first.wiring->optimizer->steps_in_backward() || std::ranges::any_of(run.notices, is_injected);
-      throw Error("boom");
-    });
-    CHECK(says(thrown_by([&] { first.train(); }).text, "boom"));
-    step = first.run.step;
-  }
-  SmallRun second(config, output.path().string());
-  const bool is_resumed = second.resume();
-  if (!is_lost) REQUIRE(is_resumed);
-  if (!is_lost) CHECK(second.run.step == step);
-  second.train();
-  return result_of(second);
+  const auto after = vernier::train_after_failure(built_plugins(), config, event, fails);
+  if (!after.may_be_lost) REQUIRE(after.is_resumed);
+  if (!after.may_be_lost) CHECK(after.resumed_at == after.failed_at);
+  return after.trained;
 }
 
 // Among others before the last step of an epoch of `crowded`, below, and after it.
@@ -325,10 +261,9 @@ struct Quiet {
 
 }  // namespace
 
-TEST_CASE("every plugin fits this build and says a version") {
+TEST_CASE("every plugin fits this build") {
   for_each_plugin([](const Host::Listed& plugin) {
     CHECK(plugin.trouble == "");
-    CHECK(std::regex_match(plugin.version, std::regex(R"(\d+\.\d+\.\d+)")));
     CHECK(std::string(vernier::read_descriptor(plugin.file).role) == plugin.role);
     CHECK(std::string(vernier::read_descriptor(plugin.file).name) == plugin.name);
   });
@@ -343,45 +278,12 @@ TEST_CASE("every plugin exports its descriptor alone") {
   });
 }
 
-TEST_CASE("every plugin describes its options") {
-  for_each_plugin([](const Host::Listed& plugin) {
-    for (const auto& option : describe(plugin)) {
-      CAPTURE(option.key);
-      CHECK(std::regex_match(option.key, std::regex("[a-z][a-z0-9_]*(\\.[a-z][a-z0-9_]*)?")));
-      CHECK(option.type != "");
-      CHECK(option.fallback != "");
-      CHECK(option.meaning.size() >= 8);
-    }
-  });
-}
-
-TEST_CASE("every plugin refuses keys that it does not know") {
-  for_each_plugin([](const Host::Listed& plugin) {
-    const auto text = refusal(plugin, "no_such_option", {std::int64_t{1}, "run.toml:7"});
-    CHECK(says(text, "run.toml:7: " + id_of(plugin) + ": `no_such_option` is not an option here"));
-    for (const auto& option : describe(plugin)) {
-      if (is_of_a_list(option)) continue;
-      const auto near = refusal(plugin, option.key + "x", {std::int64_t{1}, "run.toml:7"});
-      CHECK_MESSAGE(says(near, "did you mean `" + option.key + "`?"), near);
-    }
-  });
-}
-
-TEST_CASE("every plugin refuses values of another type") {
-  for_each_plugin([](const Host::Listed& plugin) {
-    for (const auto& option : describe(plugin)) {
-      if (is_of_a_list(option) || option.type == "a table") continue;
-      const auto text = refusal(plugin, option.key, {Table{}, "run.toml:7"});
-      CHECK_MESSAGE(says(text, "run.toml:7: " + id_of(plugin) + ": `" + option.key + "` must be " + option.type), text);
-    }
-  });
-}
-
 TEST_CASE("every plugin's source opens with its name, and with its options and their defaults") {
   for_each_plugin([](const Host::Listed& plugin) {
     const auto head = head_of(plugin);
     CHECK_MESSAGE(head.starts_with(" " + plugin.name + ": "), head);
-    for (const auto& option : describe(plugin)) {
+    const TemporaryFolder folder;
+    for (const auto& option : vernier::describe(subject_of(plugin, folder))) {
       CAPTURE(option.key);
       const bool is_required = std::regex_search(head, std::regex("\\b" + option.key + "\\b[ \\w,]*required"));
       if (option.fallback == "required" || (option.fallback == "\"\"" && is_required)) {
@@ -394,24 +296,62 @@ TEST_CASE("every plugin's source opens with its name, and with its options and t
   });
 }
 
-TEST_CASE("with every plugin a run can be repeated") {
+namespace {
+
+// By name, for all plugins to which they apply. Skipped is what no law of ours may be, but for what is named here.
+void check_laws(const std::set<std::string>& names, const std::set<std::string>& may_skip = {}) {
   const Quiet quiet;
-  for_each_plugin([](const Host::Listed& plugin) {
-    const TemporaryFolder folder;
-    const auto config = run_with(plugin, folder);
-    const auto first = train(config);
-    CHECK(!first.losses.empty());
-    CHECK(first == train(config));
-  });
+  std::size_t tried = 0;
+  for (const auto& law : vernier::laws()) {
+    if (names.count(law.name) == 0) continue;
+    const std::string name = law.name;
+    CAPTURE(name);
+    tried += 1;
+    for_each_plugin([&](const Host::Listed& plugin) {
+      const TemporaryFolder folder;
+      const auto subject = subject_of(plugin, folder);
+      if (!vernier::applies(law, subject)) return;
+      try {
+        law.check(subject);
+      } catch (const vernier::LawSkipped& skipped) {
+        CHECK_MESSAGE(may_skip.count(subject.id()) == 1, skipped.what());
+      } catch (...) {
+        FAIL_CHECK(vernier::caught().message);
+      }
+    });
+  }
+  CHECK(tried == names.size());
+}
+
+}  // namespace
+
+TEST_CASE("every plugin loads, and refuses what is wrong in its table") {
+  check_laws({"loads", "documents its options", "refuses unknown keys", "refuses values of another type"});
+}
+
+TEST_CASE("with every plugin a run can be repeated, and the thread is left as it was") {
+  check_laws({"repeats", "leaves the thread as it was"});
 }
 
 TEST_CASE("with every plugin a run that was stopped and resumed is the run that was not, bit for bit") {
-  const Quiet quiet;
-  for_each_plugin([](const Host::Listed& plugin) {
-    if (id_of(plugin) == "checkpoint/none") return;  // keeps nothing to go on from
-    const TemporaryFolder folder;
-    check_going_on(run_with(plugin, folder));
-  });
+  check_laws({"resumes"}, {"checkpoint/none"});  // it keeps nothing to go on from
+}
+
+TEST_CASE("with every plugin a step in which another one throws is undone") {
+  check_laws({"undoes a failed step"}, {"checkpoint/none"});
+}
+
+TEST_CASE("with every plugin a run in which another one throws ends with its error") {
+  check_laws({"bears failures of others"});
+}
+
+TEST_CASE("every plugin keeps the laws of its role") {
+  check_laws({"its loader resumes", "its gradients are the plain ones", "its micro-batches cover the batch",
+              "changes nothing where the update is skipped", "only looks"});
+}
+
+TEST_CASE("with every plugin a run does not grow") {
+  check_laws({"does not grow"});
 }
 
 namespace {
@@ -689,18 +629,6 @@ TEST_CASE("with activations computed again, in every precision, the run has the 
       CHECK(train(from_toml({task, precision, "[task]\n" + std::string(how)})) == plain);
     }
   }
-}
-
-TEST_CASE("every monitor only looks") {
-  const Quiet quiet;
-  std::string without;
-  for_each_plugin([&without](const Host::Listed& plugin) {
-    if (plugin.role != vernier::Monitor::role) return;
-    const TemporaryFolder folder;
-    const auto digest = train(run_with(plugin, folder)).digest;
-    if (without.empty()) without = digest;
-    CHECK(digest == without);
-  });
 }
 
 // Configurations: each base run, and each overlay on a base run, is wired and prepared by the program itself.

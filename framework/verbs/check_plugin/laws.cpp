@@ -1,0 +1,37 @@
+#include "laws.h"
+
+#include <cstring>
+
+namespace vernier {
+
+const std::vector<Law>& laws() {
+  static const std::vector<Law> all = {
+      {"loads", nullptr, check_loads, "vernier check run.toml; for options that must be given, say --set KEY=VALUE"},
+      {"documents its options", nullptr, check_documents_options, ""},
+      {"refuses unknown keys", nullptr, check_refuses_unknown_keys, ""},
+      {"refuses values of another type", nullptr, check_refuses_other_types, ""},
+      {"repeats", nullptr, check_repeats,
+       "vernier train run.toml, twice, with --set run.output=one and =two; compare `digest` in the two summary.json"},
+      {"resumes", nullptr, check_resumes,
+       "vernier train run.toml, and stop it with Ctrl-C; then the same with --resume; compare `digest` in summary.json "
+       "with that of a run that was not stopped"},
+      {"undoes a failed step", nullptr, check_undoes, ""},
+      {"bears failures of others", nullptr, check_bears_failures, ""},
+      {"leaves the thread as it was", nullptr, check_leaves_the_thread, ""},
+      {"does not grow", nullptr, check_growth, "vernier train run.toml --set run.steps=100000; watch its memory"},
+      {"does not wait for the device", nullptr, check_host_syncs, ""},
+      {"its loader resumes", Task::role, check_task_loader, "vernier check run.toml"},
+      {"its gradients are the plain ones", Scaler::role, check_scaler, ""},
+      {"its micro-batches cover the batch", Accumulation::role, check_accumulation, ""},
+      {"changes nothing where the update is skipped", Optimizer::role, check_optimizer, ""},
+      {"only looks", Monitor::role, check_monitor,
+       "vernier train run.toml, once without the [[monitor]]; compare `digest` in summary.json"},
+  };
+  return all;
+}
+
+bool applies(const Law& law, const Subject& subject) {
+  return law.role == nullptr || subject.role == law.role;
+}
+
+}  // namespace vernier

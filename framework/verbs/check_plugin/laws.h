@@ -1,0 +1,58 @@
+// The laws that every plugin keeps, and those of its role. `vernier check plugin.so` tries them on one plugin, and the
+// contract tests on all plugins of the build.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "subject.h"
+
+namespace vernier {
+
+// Thrown by a law that does not apply: why.
+struct LawSkipped : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct Law {
+  const char* name;
+  const char* role;               // null: of every role
+  void (*check)(const Subject&);  // throws an exception that says what is wrong, or LawSkipped
+  const char* by_hand;            // what shows the same in the run of the plugin, TOML and commands; "": nothing does
+};
+
+// In the order in which they are tried.
+const std::vector<Law>& laws();
+bool applies(const Law& law, const Subject& subject);
+
+// door_laws.cpp
+// What the plugin declares when it is made from a table, as `vernier plugins role/name` does: options that must be
+// given need not be.
+std::vector<Options::Declared> describe(const Subject& subject, Table table = {});
+void check_loads(const Subject& subject);
+void check_documents_options(const Subject& subject);
+void check_refuses_unknown_keys(const Subject& subject);
+void check_refuses_other_types(const Subject& subject);
+// run_laws.cpp
+void check_repeats(const Subject& subject);
+void check_resumes(const Subject& subject);
+void check_undoes(const Subject& subject);
+void check_bears_failures(const Subject& subject);
+void check_leaves_the_thread(const Subject& subject);
+// cost_laws.cpp
+void check_growth(const Subject& subject);
+void check_host_syncs(const Subject& subject);
+// role_laws.cpp
+void check_task_loader(const Subject& subject);
+void check_scaler(const Subject& subject);
+void check_accumulation(const Subject& subject);
+void check_optimizer(const Subject& subject);
+void check_monitor(const Subject& subject);
+
+// cost_laws.cpp: how long the plugin's listeners take, by event: "StepBegin 1.2 us, StepEnd 30 us; 2.5 % of a step".
+std::string times_of(const Subject& subject);
+// How often 20 steps read a tensor's number on the host, on a device, by operators that would wait for a GPU.
+std::int64_t host_reads(const Host& host, Table config, const std::string& device);
+
+}  // namespace vernier

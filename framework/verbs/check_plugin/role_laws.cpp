@@ -1,0 +1,204 @@
+// The laws of single roles.
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+
+#include <limits>
+
+#include "laws.h"
+#include "run/snapshot.h"
+#include "trial.h"
+
+namespace vernier {
+
+namespace {
+
+std::string digest_of(const Batch& batch) {
+  Tensors tensors;
+  for (const auto& tensor : batch.tensors) tensors[std::to_string(tensors.size())] = tensor;
+  return digest(tensors);
+}
+
+std::vector<std::string> draw(Task& task, int count) {
+  std::vector<std::string> digests;
+  for (int i = 0; i < count; ++i) digests.push_back(digest_of(task.next()));
+  return digests;
+}
+
+State copy_of(const State& state) {
+  State copy;
+  for (const auto& [name, tensor] : state.tensors) copy.tensors[name] = tensor.clone();
+  return copy;
+}
+
+std::string digest_of_masters(const Run& run) {
+  Tensors masters;
+  for (const auto& parameter : run.parameters) masters[parameter.name] = parameter.master.detach();
+  return digest(masters);
+}
+
+torch::Tensor seeds_of_thread() {
+  return at::globalContext().defaultGenerator(torch::kCPU).get_state();
+}
+
+void expect_same_batches(const std::vector<std::string>& expected, const std::vector<std::string>& drawn,
+                         const std::string& where) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (drawn[i] == expected[i]) continue;
+    throw Error(c10::str(where, " next() returns another batch than the run that went on, first in call ", i + 1,
+                         "; save() must return all that next() depends on, and load() restore it"));
+  }
+}
+
+}  // namespace
+
+void check_task_loader(const Subject& subject) {
+  const ScratchFolder output;
+  Trial trial(subject.host, subject.config(), output.path()), fresh(subject.host, subject.config(), output.path());
+  auto& task = *trial.wiring().task;
+  if (task.batches_per_epoch() < 1) throw Error(c10::str("batches_per_epoch() is ", task.batches_per_epoch()));
+  const auto before = seeds_of_thread();
+  trial.prepared().trainer.evaluate(trial.run(), [&] { return task.validate(trial.run()); });
+  if (!torch::equal(before, seeds_of_thread())) {
+    throw Error("validate() draws from LibTorch's random generator, so training depends on how often it is called");
+  }
+  draw(task, 3);
+  const auto state = copy_of(task.save());
+  const auto expected = draw(task, 10);
+  fresh.wiring().task->load(state);
+  expect_same_batches(expected, draw(*fresh.wiring().task, 10), "after load() into a fresh plugin");
+  task.load(state);
+  expect_same_batches(expected, draw(task, 10), "after load() into the plugin that saved");
+}
+
+namespace {
+
+// The gradients of each step of a run whose weights never change; undefined where the scaler found inf or NaN. loss: in
+// which step the loss is infinite; 0: in none.
+struct Gradients {
+  std::vector<torch::Tensor> of_step;
+  bool scales = false, saw_infinity = false;
+};
+
+Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in = 0) {
+  Gradients seen;
+  config.erase(Precision::role);  // in float32 both are the same but for rounding
+  const ScratchFolder output;
+  Trial trial(host, std::move(config), output.path());
+  seen.scales = trial.wiring().scaler->scales();
+  trial.on(Event::LossReady, [&](Run& run) {
+    if (run.step + 1 != infinite_in) return;
+    run.micro_batch_loss = run.micro_batch_loss * std::numeric_limits<float>::infinity();
+  });
+  trial.on(Event::GradientsReady, [&](Run& run) {
+    const bool overflowed = run.found_inf.defined() && run.found_inf.item<double>() != 0;
+    if (run.step + 1 == infinite_in) seen.saw_infinity = overflowed;
+    std::vector<torch::Tensor> parts;
+    for (const auto& gradient : run.gradients()) parts.push_back(gradient.detach().flatten().to(torch::kFloat64));
+    seen.of_step.push_back(overflowed ? torch::Tensor() : torch::cat(parts).clone());
+    run.skip_update = torch::ones({});
+  });
+  trial.train();
+  return seen;
+}
+
+}  // namespace
+
+void check_scaler(const Subject& subject) {
+  constexpr double allowed = 1e-5;
+  const auto plain = gradients_of(subject.host, subject.config_without());
+  const auto scaled = gradients_of(subject.host, subject.config());
+  int compared = 0;
+  for (std::size_t i = 0; i < scaled.of_step.size(); ++i) {
+    if (!scaled.of_step[i].defined()) continue;
+    const double norm = plain.of_step[i].norm().item<double>();
+    const double error = (scaled.of_step[i] - plain.of_step[i]).norm().item<double>();
+    compared += 1;
+    if (error <= allowed * norm) continue;
+    throw Error(c10::str("in step ", i + 1, " the gradients after unscale() are ", error / norm,
+                         " of their norm off those of scaler/none; unscale() must divide by what scale() multiplied "
+                         "with, or set run.grad_scale to it"));
+  }
+  if (compared == 0) throw Error("run.found_inf is set in every step of a run whose gradients are finite");
+  const auto infinite = gradients_of(subject.host, subject.config(), 5);
+  if (infinite.scales && !infinite.saw_infinity) {
+    throw Error("in step 5 the loss is infinite, and unscale() does not set run.found_inf");
+  }
+}
+
+void check_accumulation(const Subject& subject) {
+  const ScratchFolder output;
+  Trial trial(subject.host, subject.config(), output.path());
+  std::vector<Batch> parts;
+  std::string wrong;  // first: what a listener throws would be named after it
+  bool leaves_out = false;
+  trial.on(Event::StepBegin, [&](Run&) { parts.clear(); });
+  trial.on(Event::BatchReady, [&](Run& run) {
+    parts.push_back(run.micro_batch);
+    leaves_out |= run.micro_batch.weight.has_value();
+  });
+  trial.on(Event::GradientsReady, [&](Run& run) {
+    // Those that ran out of memory were computed again. Those without weight were left out.
+    const auto count = static_cast<std::ptrdiff_t>(run.micro_batches);
+    if (std::ssize(parts) > count) parts.erase(parts.begin(), parts.end() - count);
+    if (leaves_out && std::ssize(parts) < count) return;
+    const auto whole = Batch::concatenated(parts);
+    if (digest_of(whole) == digest_of(run.batch) || !wrong.empty()) return;
+    wrong = c10::str("in step ", run.step + 1, " its micro-batches, ", count, " of ", whole.samples,
+                     " samples together, are not the batch; split() must return each sample once, in order");
+  });
+  trial.train();
+  if (!wrong.empty()) throw Error(wrong);
+}
+
+void check_optimizer(const Subject& subject) {
+  const ScratchFolder output;
+  Trial trial(subject.host, subject.config(), output.path());
+  auto& optimizer = *trial.wiring().optimizer;
+  if (optimizer.steps_in_backward()) throw LawSkipped("it steps in backward, where nothing can be skipped");
+  const auto is_skipped_step = [](const Run& run) { return run.step == 4 || run.step == 5; };
+  std::string weights, state, wrong;
+  bool has_changed = false;
+  trial.on(Event::LossReady, [&](Run& run) {  // one of the skipped gradients is infinite, and one is not
+    if (run.step == 5) run.micro_batch_loss = run.micro_batch_loss * std::numeric_limits<float>::infinity();
+  });
+  trial.on(Event::GradientsReady, [&](Run& run) {
+    weights = digest_of_masters(run);
+    state = digest(optimizer.save().tensors);
+    if (is_skipped_step(run)) run.skip_update = torch::ones({});
+  });
+  trial.on(Event::UpdateDone, [&](Run& run) {
+    const bool is_same = digest_of_masters(run) == weights;
+    has_changed |= !is_same;
+    if (!is_skipped_step(run) || !wrong.empty()) return;
+    const auto when = c10::str("in step ", run.step + 1, run.step == 5 ? ", whose gradients are infinite," : "",
+                               " run.skip_update is 1, and step() changed ");
+    if (digest(optimizer.save().tensors) != state) wrong = when + "what save() returns";
+    if (!is_same) wrong = when + "weights";
+  });
+  trial.train();
+  if (!wrong.empty()) throw Error(wrong + "; where it is not 0, step() must change nothing");
+  if (!has_changed) throw Error("no step changes a weight");
+}
+
+void check_monitor(const Subject& subject) {
+  const ScratchFolder output;
+  Trial trial(subject.host, subject.config(), output.path());
+  const auto& monitor = trial.plugin(subject.id());
+  const auto listens = [&] {
+    int events = 0;
+    for (int i = 0; i < event_count; ++i) events += trial.wiring().bus.listens(monitor, static_cast<Event>(i)) ? 1 : 0;
+    return events;
+  };
+  const auto before = listens();
+  trial.keep_losses();
+  trial.train();
+  if (listens() != before) {
+    throw Error("one of its listeners threw, so it was detached; see the log of `vernier train run.toml`");
+  }
+  const auto what = difference(train(subject.host, subject.config_without()), trial.trained());
+  if (!what.empty()) throw Error("with it " + what + "; a monitor must not change what the run computes");
+}
+
+}  // namespace vernier

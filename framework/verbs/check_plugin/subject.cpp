@@ -1,0 +1,102 @@
+#include "subject.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace vernier {
+
+namespace {
+
+bool is_list(const std::string& role) {
+  return role == Callback::role || role == Monitor::role;
+}
+
+Table& table_in(Table& config, const std::string& key) {
+  auto& value = config.try_emplace(key, Value{Table{}, "check"}).first->second;
+  if (auto* table = std::get_if<Table>(&value.data)) return *table;
+  refuse(value.where + ": [" + key + "] must be a table");
+}
+
+Array& list_in(Table& config, const std::string& role) {
+  auto& value = config.try_emplace(role, Value{Array{}, "check"}).first->second;
+  if (auto* list = std::get_if<Array>(&value.data)) return *list;
+  refuse(value.where + ": there may be several of these: write [[" + role + "]], not [" + role + "]");
+}
+
+// A name, or the path of a library of this name.
+bool names(const Value& table, const std::string& name) {
+  return std::filesystem::path(use_of(table)).stem() == name;
+}
+
+Table take(const Value& table) {
+  auto options = std::get<Table>(table.data);
+  options.erase("use");
+  return options;
+}
+
+}  // namespace
+
+Table Subject::config() const {
+  Table config = base, own = options;
+  own.insert_or_assign("use", Value{use, "check"});
+  Value table{std::move(own), "check"};
+  if (is_list(role)) {
+    list_in(config, role).push_back(std::move(table));
+  } else {
+    config.insert_or_assign(role, std::move(table));
+  }
+  return config;
+}
+
+Table Subject::config_without() const {
+  Table config = base;
+  if (is_list(role)) return config;
+  config.erase(role);
+  const auto small = small_base();
+  if (role == Task::role || role == Optimizer::role) config.insert_or_assign(role, small.at(role));
+  return config;
+}
+
+Table small_base() {
+  return parse_toml(R"(
+[run]
+name = "check"
+steps = 20
+validate_every = 5
+device = "cpu"
+threads = 1
+[task]
+use = "mlp"
+samples = 64
+[scaler]
+use = "dynamic"
+growth_interval = 3
+[optimizer]
+use = "adamw"
+)",
+                    "check");
+}
+
+Table base_of_file(const std::string& file, const std::string& role, const std::string& name, Table& options) {
+  Table base = load_config({file}, {});
+  auto& run = table_in(base, "run");
+  auto small = small_base();
+  for (const auto& [key, value] : table_in(small, "run")) run.insert_or_assign(key, value);
+  run.erase("epochs");
+  if (base.count(role) == 0) return base;
+  if (!is_list(role)) {
+    if (names(base.at(role), name)) options = take(base.at(role));
+    base.erase(role);
+    return base;
+  }
+  auto& list = list_in(base, role);
+  const auto own = std::ranges::find_if(list, [&](const Value& table) { return names(table, name); });
+  if (own == list.end()) return base;
+  options = take(*own);
+  list.erase(own);
+  return base;
+}
+
+}  // namespace vernier

@@ -1,0 +1,32 @@
+// The plugin that is checked, and the run in which it is.
+#pragma once
+
+#include <string>
+
+#include "wiring/config.h"
+#include "wiring/host.h"
+
+namespace vernier {
+
+struct Subject {
+  Host host;               // finds the other plugins of the run, and this one too where `use` is a name
+  std::string role, name;  // of its descriptor
+  std::string use;         // a name that the host finds, or a path with a slash
+  Table options;           // of its table, without `use`
+  Table base;              // the other tables of the run
+
+  std::string id() const { return role + "/" + name; }
+  // The run: `base` with the plugin in its role, or behind the other callbacks or monitors.
+  Table config() const;
+  // The same without the plugin: the role has its default, or that of a small run.
+  Table config_without() const;
+};
+
+// The run in which a plugin is checked if the user names none: 20 steps of a small network on the CPU, with a
+// validation after each fifth, a dynamic loss scale and AdamW.
+Table small_base();
+
+// The run of a user's TOML file for the same steps on the CPU. Takes the options of the plugin's own table out of it.
+Table base_of_file(const std::string& file, const std::string& role, const std::string& name, Table& options);
+
+}  // namespace vernier

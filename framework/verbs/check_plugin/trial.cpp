@@ -1,0 +1,201 @@
+#include "trial.h"
+
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "run/snapshot.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+template <class Base, class Seen>
+class Listener final : public Base {
+ public:
+  Listener(Event event, std::function<void(Seen&)> call) : event_(event), call_(std::move(call)) {
+    this->set_id("check");
+  }
+  void attach(Bus& bus) override { bus.on(event_, call_); }
+
+ private:
+  Event event_;
+  std::function<void(Seen&)> call_;
+};
+
+// Without a device the run is on the CPU, whatever the machine has.
+Table in_folder(Table config, const std::string& output) {
+  auto& run = config.try_emplace("run", Value{Table{}, "check"}).first->second;
+  auto& table = std::get<Table>(run.data);
+  table.insert_or_assign("output", Value{output, "check"});
+  table.try_emplace("device", Value{std::string("cpu"), "check"});
+  return config;
+}
+
+bool is_resumed_never(const RunOptions&, const std::string&) {
+  return false;
+}
+
+// A weight that something else than the optimizer wrote cannot be undone.
+bool has_injected_weights(const Run& run) {
+  return std::ranges::any_of(run.notices, [](const Notice& notice) {
+    return notice.name == "injected" && notice.text().find("where=weight") != std::string::npos;
+  });
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Trained& trained) {
+  out << trained.digest << " after " << trained.updates << " updates\n";
+  for (const auto& [step, loss] : trained.losses) out << "step " << step << ": " << loss << '\n';
+  return out;
+}
+
+std::string difference(const Trained& trained, const Trained& other) {
+  for (const auto& [step, loss] : trained.losses) {
+    const auto found = other.losses.find(step);
+    if (found == other.losses.end()) return c10::str("step ", step, " is missing");
+    if (found->second != loss) return c10::str("the loss of step ", step, " is ", found->second, " and not ", loss);
+  }
+  if (trained.losses != other.losses) return "there are more steps";
+  if (trained.updates != other.updates)
+    return c10::str(other.updates, " updates were applied and not ", trained.updates);
+  return trained == other ? "" : "the losses are the same, and the weights at the end are not";
+}
+
+ScratchFolder::ScratchFolder() {
+  path_ = (fs::temp_directory_path() / "vernier-check-XXXXXX").string();
+  if (::mkdtemp(path_.data()) == nullptr) throw Error(path_ + ": no folder can be made here");
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+Trial::Trial(const Host& host, Table config, const std::string& output, int threads)
+    : prepared_(prepare(in_folder(std::move(config), output), "check", host, stop_, is_resumed_never, threads)) {
+  run().quiet = true;
+}
+
+void Trial::keep_losses() {
+  on(Event::StepEnd, [this](Run& run) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", run.loss.item<double>());
+    losses_[run.step + 1] = text;
+  });
+}
+
+void Trial::attach(std::unique_ptr<Plugin> listener, bool monitor) {
+  listeners_.push_back(std::move(listener));
+  wiring().bus.attach(*listeners_.back(), monitor);
+}
+
+void Trial::on(Event event, std::function<void(Run&)> listener) {
+  attach(std::make_unique<Listener<Callback, Run>>(event, std::move(listener)), false);
+}
+
+void Trial::on_last(Event event, std::function<void(const Run&)> listener) {
+  attach(std::make_unique<Listener<Monitor, const Run>>(event, std::move(listener)), true);
+}
+
+void Trial::stop_after(std::int64_t steps) {
+  on(Event::StepEnd, [this, steps](Run& run) {
+    if (run.step + 1 == steps) stop_ = SIGINT;
+  });
+}
+
+bool Trial::resume() {
+  auto snapshot = wiring().checkpoint->read(run(), "");
+  if (snapshot) prepared_->trainer.resume(run(), std::move(*snapshot));
+  return snapshot.has_value();
+}
+
+Outcome Trial::train() {
+  return prepared_->trainer.train(run());
+}
+
+Trained Trial::trained() const {
+  return {digest(*prepared_->run.model), losses_, prepared_->run.updates};
+}
+
+Plugin& Trial::plugin(const std::string& id) const {
+  for (auto* plugin : prepared_->wiring->plugins()) {
+    if (plugin->id() == id) return *plugin;
+  }
+  throw Error("the run has no plugin " + id);
+}
+
+Trained train(const Host& host, const Table& config, int threads) {
+  const ScratchFolder output;
+  Trial trial(host, config, output.path(), threads);
+  trial.keep_losses();
+  trial.train();
+  return trial.trained();
+}
+
+std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads) {
+  const ScratchFolder output;
+  Trained before;
+  {
+    Trial first(host, config, output.path(), threads);
+    first.keep_losses();
+    first.stop_after(stop);
+    if (first.train().signal != SIGINT) throw Error(c10::str("the run did not stop after step ", stop));
+    before = first.trained();
+  }
+  Trial second(host, config, output.path(), threads);
+  second.keep_losses();
+  if (!second.resume()) return std::nullopt;
+  if (second.run().step != stop) {
+    throw Error(c10::str("the checkpoint of a run that stopped after step ", stop, " is of step ", second.run().step));
+  }
+  second.train();
+  auto trained = second.trained();
+  trained.losses.insert(before.losses.begin(), before.losses.end());
+  return trained;
+}
+
+AfterFailure train_after_failure(const Host& host, const Table& config, Event event,
+                                 const std::function<bool(const Run&)>& fails) {
+  const ScratchFolder output;
+  AfterFailure after;
+  Trained before;
+  {
+    Trial first(host, config, output.path());
+    first.keep_losses();
+    first.on(event, [&](Run& run) {
+      if (!fails(run)) return;
+      after.may_be_lost = first.wiring().optimizer->steps_in_backward() || has_injected_weights(run);
+      throw Error("boom");
+    });
+    std::string text;
+    try {
+      first.train();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    if (text.find("boom") == std::string::npos) throw Error("the run did not end where it was to fail: " + text);
+    before = first.trained();
+    after.failed_at = first.run().step;
+  }
+  Trial second(host, config, output.path());
+  second.keep_losses();
+  after.is_resumed = second.resume();
+  after.resumed_at = second.run().step;
+  second.train();
+  after.trained = second.trained();
+  if (!after.is_resumed) return after;
+  std::erase_if(before.losses, [&](const auto& entry) { return entry.first > after.resumed_at; });
+  after.trained.losses.insert(before.losses.begin(), before.losses.end());
+  return after;
+}
+
+}  // namespace vernier

@@ -1,0 +1,220 @@
+// `vernier check plugin.so`: what it prints for a plugin that keeps the laws, and for plugins that break one each.
+#include <doctest/doctest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "program.h"
+#include "small_run.h"
+#include "thrown.h"
+#include "verbs/check_plugin/laws.h"
+
+namespace check_plugin_test {
+
+using Words = std::vector<std::string>;
+
+namespace {
+
+std::string fixture(const std::string& id) {
+  return VERNIER_BINARY_DIR "/fixtures/plugins/" + id + ".so";
+}
+
+std::string built(const std::string& id) {
+  return VERNIER_BINARY_DIR "/plugins/" + id + ".so";
+}
+
+struct Checked {
+  int status;
+  std::string out, err;
+};
+
+Checked check(const std::string& library, const Words& options = {}) {
+  const TemporaryFolder folder;
+  Words words = {"check", library};
+  words.insert(words.end(), options.begin(), options.end());
+  Program program(words, folder.path());
+  const int status = program.wait();
+  return {status, program.out(), program.err()};
+}
+
+// "name: …", or "" where there is no such line.
+std::string line_of(const std::string& law, const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(law + ": ")) return line;
+  }
+  return "";
+}
+
+struct Broken {
+  const char *library, *set, *law, *failure;  // failure: how the line goes on behind "FAILED: "
+};
+
+constexpr Broken broken[] = {
+    {"callback/throws_in_constructor", "", "loads", "check: callback/throws_in_constructor failed in its constructor"},
+    {"callback/says_little", "", "documents its options", "`strength` means \"much\"; say what it is in a few words"},
+    {"callback/says_little", "", "refuses unknown keys", "it takes no_such_option, where this was to be refused"},
+    {"callback/says_little", "", "refuses values of another type", "it takes strength, where this was to be refused"},
+    {"callback/lawless", "how=draws", "repeats", "in the second of two equal runs: the loss of step 2 is "},
+    {"callback/lawless", "how=forgets", "resumes", "stopped after step 1 and resumed: the loss of step 3 is "},
+    {"callback/lawless", "how=forgets", "undoes a failed step",
+     "after another plugin threw at StepBegin of step 7 and the run was resumed: the loss of step 8 is "},
+    {"callback/lawless", "how=exits", "repeats", "the process ended with status "},
+    {"callback/lawless", "how=crashes_at_end", "bears failures of others", "the process crashed by signal 6 (Aborted)"},
+    {"callback/lawless", "how=throws_when_failed", "bears failures of others",
+     "another plugin threw at RunBegin, and this one threw at RunFailed, which hides it from others"},
+    {"callback/lawless", "how=grad_mode", "leaves the thread as it was",
+     "after step 20 the gradient mode is not as it was before"},
+    {"callback/lawless", "how=default_dtype", "leaves the thread as it was",
+     "after step 1 the default dtype is not as it was before"},
+    {"precision/autocast_stays", "what=enabled", "leaves the thread as it was",
+     "after step 1 autocast, on or off, is not as it was before"},
+    {"precision/autocast_stays", "what=dtype", "leaves the thread as it was",
+     "after step 1 autocast's dtype on the CPU is not as it was before"},
+    {"callback/lawless", "how=leaks", "does not grow", "from step 200 to step 1000 the run's memory grew by 8"},
+    {"task/forgets_place", "how=forgets", "its loader resumes",
+     "after load() into a fresh plugin next() returns another batch than the run that went on, first in call 1"},
+    {"task/forgets_place", "how=draws", "its loader resumes", "validate() draws from LibTorch's random generator"},
+    {"scaler/wrong_scale", "how=keeps", "its gradients are the plain ones",
+     "in step 1 the gradients after unscale() are 3 of their norm off"},
+    {"scaler/wrong_scale", "how=sees_nothing", "its gradients are the plain ones",
+     "in step 5 the loss is infinite, and unscale() does not set run.found_inf"},
+    {"scaler/wrong_scale", "how=sees_all", "its gradients are the plain ones", "run.found_inf is set in every step"},
+    {"accumulation/loses_samples", "how=loses", "its micro-batches cover the batch",
+     "accumulation/loses_samples in step 1: it split a batch of 8 samples into 4"},
+    {"accumulation/loses_samples", "how=repeats", "its micro-batches cover the batch",
+     "in step 1 its micro-batches, 2 of 8 samples together, are not the batch"},
+    {"optimizer/ignores_skip", "how=updates", "changes nothing where the update is skipped",
+     "in step 5 run.skip_update is 1, and step() changed weights"},
+    {"optimizer/ignores_skip", "how=counts", "changes nothing where the update is skipped",
+     "in step 5 run.skip_update is 1, and step() changed what save() returns"},
+    {"optimizer/ignores_skip", "how=idles", "changes nothing where the update is skipped", "no step changes a weight"},
+    {"monitor/touches", "", "only looks", "with it the loss of step 2 is "},
+    {"monitor/throws_at", "event=StepEnd", "only looks", "one of its listeners threw, so it was detached"},
+};
+
+}  // namespace
+
+TEST_CASE("check plugin: each law can be broken, and the line says how") {
+  for (const auto& [library, set, law, failure] : broken) {
+    CAPTURE(std::string(library));
+    CAPTURE(std::string(set));
+    Words options = {"--law", law};
+    if (*set != '\0') options.insert(options.end(), {"--set", set});
+    const auto [status, out, err] = check(fixture(library), options);
+    CHECK(status == 1);
+    CHECK_MESSAGE(line_of(law, out).starts_with(std::string(law) + ": FAILED: " + failure), out, err);
+    const std::string sets = *set != '\0' ? std::string(" --set ") + set : "";
+    CHECK_MESSAGE(says(out, "\n  again: vernier check " + fixture(library) + sets + " --law '" + law + "'\n"), out);
+  }
+}
+
+TEST_CASE("check plugin: what grows is said: tensors, and entries of save()") {
+  const auto leak = check(fixture("callback/lawless"), {"--law", "does not grow", "--set", "how=leaks"});
+  CHECK_MESSAGE(says(leak.out, " bytes a step; 0 B of it are tensors; what the plugin keeps"), leak.out);
+  const auto tensors = check(fixture("callback/lawless"), {"--law", "does not grow", "--set", "how=leaks_tensors"});
+  CHECK_MESSAGE(says(tensors.out, "; 320 kB of it are tensors; what the plugin keeps must have a limit"), tensors.out);
+  const auto hoard = check(fixture("callback/lawless"), {"--law", "does not grow", "--set", "how=hoards"});
+  CHECK_MESSAGE(says(hoard.out, " of it are tensors; its save() has 800 entries more; "), hoard.out);
+}
+
+TEST_CASE("check plugin: a plugin that keeps all laws has a line for each, and the exit status 0") {
+  const auto [status, out, err] = check(fixture("callback/fits"));
+  CHECK(status == 0);
+  CHECK(err == "");
+  std::string expected = "callback/fits, " + fixture("callback/fits") + "\n";
+  for (const auto& law : vernier::laws()) {
+    if (law.role != nullptr) continue;
+    const auto line = line_of(law.name, out);
+    const bool needs_gpu = line == std::string(law.name) + ": skipped: no GPU here";
+    CHECK((!needs_gpu || law.check == vernier::check_host_syncs));
+    expected += needs_gpu ? line + '\n' : std::string(law.name) + ": ok\n";
+  }
+  CHECK(out == expected + "its listeners take: it listens to no event\n");
+}
+
+TEST_CASE("check plugin: the time of its listeners is said by event") {
+  const auto [status, out, err] = check(fixture("callback/lawless"));
+  CHECK_MESSAGE(status == 0, out, err);
+  const auto line = line_of("its listeners take", out);
+  CHECK(says(line, "StepBegin "));
+  CHECK(says(line, " us, StepEnd "));
+  CHECK(line.ends_with(" % of the time of the steps"));
+}
+
+TEST_CASE("check plugin: a library that is none, or fits another build, is refused by the door") {
+  const std::pair<const char*, const char*> refused[] = {
+      {"callback/no_symbol", ": not a Vernier plugin"},      {"callback/wrong_torch", ": built with torch 9"},
+      {"callback/wrong_abi", ": built for plugin ABI"},      {"callback/no_such_file", ": there is no such file"},
+      {"callback/undefined_symbol", ": cannot be opened: "},
+  };
+  for (const auto& [library, why] : refused) {
+    const auto [status, out, err] = check(fixture(library));
+    CHECK(status == 1);
+    CHECK_MESSAGE(says(line_of("loads", out), "loads: FAILED: "), out, err);
+    CHECK_MESSAGE(says(out, fixture(library) + why), out);
+    CHECK(!says(out, "documents its options"));  // nothing else is tried
+  }
+}
+
+TEST_CASE("check plugin: options come from --set, or with --task from the plugin's own table in a run") {
+  const Words law = {"--law", "loads"};
+  const auto without = check(built("accumulation/target"), law);
+  CHECK(without.status == 1);
+  CHECK_MESSAGE(says(without.out, "target_effective_batch_size"), without.out);
+  const auto with = check(built("accumulation/target"), {"--law", "loads", "--set", "target_effective_batch_size=16"});
+  CHECK_MESSAGE(with.status == 0, with.out);
+  const TemporaryFolder folder;
+  const auto run = folder.write("run.toml",
+                                "[run]\nepochs = 3\n[task]\nuse = 'mlp'\nsamples = 40\n[optimizer]\nuse = 'sgd'\n"
+                                "[[callback]]\nuse = 'clip_norm'\n[[callback]]\nuse = 'lawless'\nhow = 'forgets'\n");
+  const auto forgets = check(fixture("callback/lawless"), {"--law", "resumes", "--task", run});
+  CHECK(forgets.status == 1);
+  CHECK_MESSAGE(says(forgets.out, "resumes: FAILED: stopped after step 1 and resumed"), forgets.out);
+  CHECK(says(forgets.out, "samples = 40"));
+  CHECK(says(forgets.out, "clip_norm"));
+  const auto set = check(fixture("callback/lawless"), {"--law", "resumes", "--task", run, "--set", "how=nothing"});
+  CHECK_MESSAGE(set.status == 0, set.out);
+}
+
+TEST_CASE("check plugin: the run that it prints is one for `vernier check`") {
+  const auto failed =
+      check(fixture("optimizer/ignores_skip"), {"--law", "changes nothing where the update is skipped"});
+  const auto place = failed.out.find("\n# run.toml\n");
+  REQUIRE(place != std::string::npos);
+  const TemporaryFolder folder;
+  const auto run = check(folder.write("run.toml", failed.out.substr(place)));
+  CHECK_MESSAGE(run.status == 0, run.err);
+  CHECK(says(run.out, "ready: nothing was trained or written"));
+}
+
+TEST_CASE("check plugin: a checkpoint that keeps nothing need not resume") {
+  const auto none = check(built("checkpoint/none"), {"--law", "resumes"});
+  CHECK(none.status == 0);
+  CHECK(says(none.out, "resumes: skipped: it keeps nothing to go on from"));
+}
+
+TEST_CASE("check plugin: wrong usage ends with 2, and a law that is misspelt with the nearest") {
+  const auto law = check(fixture("callback/fits"), {"--law", "resume"});
+  CHECK(law.status == 2);
+  CHECK(says(law.err, "there is no law \"resume\"; did you mean \"resumes\"?"));
+  const auto set = check(fixture("callback/fits"), {"--set", "strength"});
+  CHECK(set.status == 2);
+  CHECK(says(set.err, "--set strength: write --set KEY=VALUE"));
+  CHECK(check(fixture("callback/fits"), {"--colour"}).status == 2);
+  const auto help = check(fixture("callback/fits"), {"--help"});
+  CHECK(help.status == 0);
+  CHECK(help.out.starts_with("usage: vernier check PLUGIN.so"));
+}
+
+TEST_CASE("check plugin: a number that a plugin reads on the host in each step is counted") {
+  const auto reads = [](const std::string& how) {
+    const auto config =
+        from_toml({vernier::to_toml(vernier::small_base()), "[[callback]]\nuse = 'lawless'\nhow = '" + how + "'\n"});
+    return vernier::host_reads(plugins_and_fixtures(), config, "cpu");
+  };
+  CHECK(reads("reads") - reads("nothing") == 20);
+}
+
+}  // namespace check_plugin_test
