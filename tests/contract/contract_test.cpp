@@ -140,7 +140,8 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
   if (id_of(plugin) == "task/tabular") return write_table(folder) + "hidden = [8]\ndropout = 0.1\n";
   if (id_of(plugin) == "accumulation/target") return "target_effective_batch_size = 16\n";
   if (id_of(plugin) == "accumulation/schedule") return "effective_batch_size = [8, 16]\nfrom = [0, 5]\n";
-  if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\n";
+  if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\nhistory_size = 5\n";
+  if (id_of(plugin) == "callback/flight_recorder") return "every = 10\n";
   if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
   if (id_of(plugin) == "callback/swa") return "from = 4\nevery = 3\n";
   if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
