@@ -44,7 +44,7 @@
 #include "run/init_weights.h"
 #include "run/prepared.h"
 #include "run/snapshot.h"
-#include "run/trainer.h"
+#include "run/training_loop.h"
 #include "schema.h"
 #include "shorthands.h"
 #include "text.h"

@@ -299,7 +299,7 @@ void advise_on_gradients(const DryRun& dry_run, const DryRun& in_float32, Lines&
 
 }  // namespace
 
-DryRun dry_run(Trainer& trainer, Wiring& wiring, Run& run) {
+DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   DryRun seen;
   DryRunListener listener(run, seen);
   wiring.bus.attach(listener, false);

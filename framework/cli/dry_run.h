@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "run/trainer.h"
+#include "run/training_loop.h"
 
 namespace vernier {
 
@@ -40,7 +40,7 @@ struct DryRun {
 
 // Computes the gradients of the next batch as a step does. The run must be prepared, and cannot train afterwards.
 // Errors name plugin and step, as in a step.
-DryRun dry_run(Trainer& trainer, Wiring& wiring, Run& run);
+DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run);
 
 // Returns advice on layers that suffer from low precision, one line for each problem and remedy. in_float32: the dry
 // run of the same configuration in float32, if that is another one.

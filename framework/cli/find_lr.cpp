@@ -88,7 +88,7 @@ std::optional<double> steepest(const std::vector<RateTest::Point>& points) {
   return best;
 }
 
-RateTest test_rates(Trainer& trainer, Wiring& wiring, Run& run) {
+RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   const ScratchFolder folder;
   run.output = folder.path();
   RateSetter setter;

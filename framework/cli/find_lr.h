@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "run/trainer.h"
+#include "run/training_loop.h"
 
 namespace vernier {
 
@@ -23,7 +23,7 @@ struct RateTest {
 // loss is four times its lowest value. Schedules have no effect. The run must be prepared, without monitors and with
 // checkpoint/none, and is of no use afterwards. What callbacks write goes into a folder that is removed. Throws Error
 // if the optimizer reports no learning rate, or 0.
-RateTest test_rates(Trainer& trainer, Wiring& wiring, Run& run);
+RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run);
 
 // Where the loss falls fastest, and where the text plot has a mark.
 std::optional<double> steepest(const std::vector<RateTest::Point>& points);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "run/trainer.h"
+#include "run/training_loop.h"
 
 namespace vernier {
 

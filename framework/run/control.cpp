@@ -69,7 +69,7 @@ bool TrainerControl::rerun(Stage from, const std::function<void()>& begin, const
     {
       trainer_.bus_.mute_monitors(true);
       const auto unmute = c10::make_scope_exit([this] { trainer_.bus_.mute_monitors(false); });
-      from == Stage::batch ? trainer_.compute_gradients(run_, Trainer::Tries::once) : trainer_.update(run_);
+      from == Stage::batch ? trainer_.compute_gradients(run_, TrainingLoop::Tries::once) : trainer_.update(run_);
     }
     end();
   });

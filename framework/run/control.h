@@ -3,13 +3,13 @@
 
 #include <vernier/control.h>
 
-#include "trainer.h"
+#include "training_loop.h"
 
 namespace vernier {
 
 class TrainerControl final : public Control {
  public:
-  TrainerControl(Trainer& trainer, Run& run) : trainer_(trainer), run_(run) {}
+  TrainerControl(TrainingLoop& trainer, Run& run) : trainer_(trainer), run_(run) {}
   void swap(const Table& roles) override;
   void try_swap(const Table& roles) override;
   void keep_savepoints(std::int64_t every, std::int64_t keep) override;
@@ -26,7 +26,7 @@ class TrainerControl final : public Control {
   bool roll_back(Stage stage) override;
 
  private:
-  Trainer& trainer_;
+  TrainingLoop& trainer_;
   Run& run_;
 };
 

@@ -73,7 +73,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   const auto validate_every = options.validate_every;
   auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
                                                          std::move(matmul), false, std::move(wiring), Run{},
-                                                         Trainer(wired, validate_every, stop)});
+                                                         TrainingLoop(wired, validate_every, stop)});
   Run& run = prepared->run;
   run.name = prepared->options.name;
   run.output = prepared->options.output;

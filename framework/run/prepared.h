@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "trainer.h"
+#include "training_loop.h"
 
 namespace vernier {
 
@@ -20,7 +20,7 @@ struct Prepared {
   bool resumes = false;
   std::unique_ptr<Wiring> wiring;
   Run run;
-  Trainer trainer;
+  TrainingLoop trainer;
 };
 
 // Whether the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not read.

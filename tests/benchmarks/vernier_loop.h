@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "run/trainer.h"
+#include "run/training_loop.h"
 #include "wiring/config.h"
 
 // The small GPT of the benchmarks: blocks of 128, windows of 128 bytes of this project's sources.
@@ -55,5 +55,5 @@ class VernierLoop {
   std::atomic<int> stop_ = 0;
   std::unique_ptr<vernier::Wiring> wiring_;
   vernier::Run run_;
-  vernier::Trainer trainer_;
+  vernier::TrainingLoop trainer_;
 };

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "run/snapshot.h"
-#include "run/trainer.h"
+#include "run/training_loop.h"
 #include "temporary_folder.h"
 #include "wiring/config.h"
 #include "wiring/wiring.h"
@@ -48,7 +48,7 @@ class SmallRun {
     const vernier::RunOptions options(table, "test");
     torch::manual_seed(options.seed);
     wiring = vernier::wire(config, host);
-    trainer = std::make_unique<vernier::Trainer>(*wiring, options.validate_every, stop_);
+    trainer = std::make_unique<vernier::TrainingLoop>(*wiring, options.validate_every, stop_);
     run.name = options.name;
     run.output = output;
     run.seed = options.seed;
@@ -93,7 +93,7 @@ class SmallRun {
 
   std::vector<std::unique_ptr<vernier::Plugin>> listeners_;  // outlive the bus
   std::unique_ptr<vernier::Wiring> wiring;
-  std::unique_ptr<vernier::Trainer> trainer;
+  std::unique_ptr<vernier::TrainingLoop> trainer;
   vernier::Run run;
 
  private:

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "plugin_library.h"
-#include "run/trainer.h"
+#include "run/training_loop.h"
 
 namespace toy {
 
@@ -156,11 +156,11 @@ struct Toy {
   }
 
   // After the plugins are as the test wants them.
-  vernier::Trainer& prepare(std::int64_t validate_every = 0, std::int64_t epochs = 0) {
+  vernier::TrainingLoop& prepare(std::int64_t validate_every = 0, std::int64_t epochs = 0) {
     const auto plugins = wiring.plugins();
     for (std::size_t i = 0; i < plugins.size(); ++i)
       wiring.bus.attach(*plugins[i], i >= plugins.size() - wiring.monitors.size());
-    trainer = std::make_unique<vernier::Trainer>(wiring, validate_every, stop);
+    trainer = std::make_unique<vernier::TrainingLoop>(wiring, validate_every, stop);
     trainer->prepare(run, epochs);
     return *trainer;
   }
@@ -168,7 +168,7 @@ struct Toy {
   vernier::Wiring wiring;
   vernier::Run run;
   std::atomic<int> stop = 0;
-  std::unique_ptr<vernier::Trainer> trainer;
+  std::unique_ptr<vernier::TrainingLoop> trainer;
 };
 
 }  // namespace toy

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "log_lines.h"
-#include "run/trainer.h"
+#include "run/training_loop.h"
 #include "thrown.h"
 #include "toy_run.h"
 

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "run/snapshot.h"
-#include "run/trainer.h"
+#include "run/training_loop.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 #include "wiring/config.h"
@@ -54,7 +54,7 @@ struct Short : vernier::Monitor {
   }
   Thrown train() {
     return thrown_by([&] {
-      vernier::Trainer trainer(*wiring, 1, stop);
+      vernier::TrainingLoop trainer(*wiring, 1, stop);
       trainer.prepare(run, 0);
       trainer.train(run);
     });

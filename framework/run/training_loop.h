@@ -1,4 +1,4 @@
-// The training loop. Trainer::step is the function to read first.
+// The training loop. TrainingLoop::step is the function to read first.
 #pragma once
 
 #include <vernier/roles.h>
@@ -53,10 +53,10 @@ struct Outcome {
 };
 
 // Main thread only.
-class Trainer {
+class TrainingLoop {
  public:
   // validate_every: 0 validates after the last step only. stop: a signal's number ends the run after the current step.
-  Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
+  TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
   // Whether a step that fails before its update is undone, and the run saved; true unless it is called.
   void undo_failed_steps(bool undo) { transaction_.undo_failed_steps(undo); }

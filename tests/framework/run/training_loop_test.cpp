@@ -1,4 +1,4 @@
-#include "run/trainer.h"
+#include "run/training_loop.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 #include "thrown.h"
 #include "toy_run.h"
 
-namespace trainer_test {
+namespace training_loop_test {
 
 using toy::Toy;
 using vernier::Error;
@@ -890,7 +890,7 @@ TEST_CASE("trainer: a step that fails after something wrote a weight, or spoiled
 TEST_CASE("trainer: a new model is given its first weights before anything is made from it") {
   Toy toy;
   for (auto* plugin : toy.wiring.plugins()) toy.wiring.bus.attach(*plugin, false);
-  toy.trainer = std::make_unique<vernier::Trainer>(toy.wiring, 0, toy.stop);
+  toy.trainer = std::make_unique<vernier::TrainingLoop>(toy.wiring, 0, toy.stop);
   toy.trainer->prepare(toy.run, 0, [](torch::nn::Module& model) {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : model.parameters()) parameter.fill_(0.25);
@@ -976,4 +976,4 @@ TEST_CASE("trainer: accumulation/fixed splits as evenly as can be") {
   CHECK(sizes == Sizes{1, 2, 1, 2});
 }
 
-}  // namespace trainer_test
+}  // namespace training_loop_test

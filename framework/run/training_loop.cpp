@@ -1,4 +1,4 @@
-#include "trainer.h"
+#include "training_loop.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <torch/nn/module.h>
@@ -54,7 +54,7 @@ void join(torch::Tensor& flag, const torch::Tensor& before) {
 
 }  // namespace
 
-Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
+TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
     : wiring_(wiring),
       bus_(wiring.bus),
       task_(wiring.task, called_),
@@ -69,7 +69,7 @@ Trainer::Trainer(Wiring& wiring, std::int64_t validate_every, const std::atomic<
       transaction_(wiring) {}
 
 // One update: roles are called, listeners observe (see the comment over Event). Control says what the stages are for.
-void Trainer::step(Run& run, Until until) {
+void TrainingLoop::step(Run& run, Until until) {
   begin_step(run);
   transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
   skip_dropped_batches(run);
@@ -94,7 +94,7 @@ void Trainer::step(Run& run, Until until) {
   bus_.emit(Event::StepEnd, run);
 }
 
-void Trainer::begin_step(Run& run) {
+void TrainingLoop::begin_step(Run& run) {
   called_ = nullptr;
   run.batch = run.micro_batch = {};  // their memory is free for the next ones
   run.metrics.clear();
@@ -108,7 +108,7 @@ void Trainer::begin_step(Run& run) {
   }
 }
 
-void Trainer::compute_gradients(Run& run, Tries tries) {
+void TrainingLoop::compute_gradients(Run& run, Tries tries) {
   const NotOfListener asked;  // where a listener asks for it
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
   distributed_->all_reduce(run);
@@ -118,7 +118,7 @@ void Trainer::compute_gradients(Run& run, Tries tries) {
 }
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
-void Trainer::compute_micro_batches(Run& run) {
+void TrainingLoop::compute_micro_batches(Run& run) {
   for (auto& parameter : run.parameters) {
     parameter.model.mutable_grad().reset();
     parameter.master.mutable_grad().reset();
@@ -150,7 +150,7 @@ void Trainer::compute_micro_batches(Run& run) {
 }
 
 // A batch that runs out of memory is tried again in smaller micro-batches, from the same state; by all ranks or none.
-void Trainer::compute_micro_batches_that_fit(Run& run) {
+void TrainingLoop::compute_micro_batches_that_fit(Run& run) {
   for (;;) {
     std::string trouble;  // of this rank
     const Plugin* culprit = nullptr;
@@ -180,7 +180,7 @@ void Trainer::compute_micro_batches_that_fit(Run& run) {
 }
 
 // Another count would weigh the samples wrongly, or leave some out, in silence.
-void Trainer::refuse_other_samples(const Batch& batch) {
+void TrainingLoop::refuse_other_samples(const Batch& batch) {
   if (batch.samples < 1) {
     throw Error(c10::str("its next() returned a batch of ", batch.samples,
                          " samples; set Batch::samples to the number of its samples, at least 1"));
@@ -195,7 +195,7 @@ void Trainer::refuse_other_samples(const Batch& batch) {
 }
 
 // What a task computes from samples is one number.
-torch::Tensor Trainer::mean_of(torch::Tensor loss, const char* function) {
+torch::Tensor TrainingLoop::mean_of(torch::Tensor loss, const char* function) {
   if (loss.defined() && loss.dim() == 0) return loss;
   throw Error(c10::str("its ", function, "() returned ",
                        loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "an undefined tensor",
@@ -203,7 +203,7 @@ torch::Tensor Trainer::mean_of(torch::Tensor loss, const char* function) {
 }
 
 // LibTorch stops at a limit on a CPU alone.
-void Trainer::refuse_too_much_memory(const Run& run) {
+void TrainingLoop::refuse_too_much_memory(const Run& run) {
   const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
   if (limit == 0) return;
   const auto peak = allocated_memory(run.device).peak;
@@ -212,7 +212,7 @@ void Trainer::refuse_too_much_memory(const Run& run) {
 }
 
 // What fails after the task has answered is the precision policy's.
-torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
+torch::Tensor TrainingLoop::forward(const std::function<torch::Tensor()>& body) {
   return precision_->forward([&] {
     auto loss = body();
     called_ = wiring_.precision.get();
@@ -221,24 +221,24 @@ torch::Tensor Trainer::forward(const std::function<torch::Tensor()>& body) {
 }
 
 // The graph is the task's: what fails in its backward pass is attributed to the task.
-void Trainer::backward(const torch::Tensor& loss) {
+void TrainingLoop::backward(const torch::Tensor& loss) {
   called_ = wiring_.task.get();
   loss.backward();
 }
 
 // For an optimizer that does not divide by run.grad_scale in its own pass.
-void Trainer::divide_gradients(Run& run) {
+void TrainingLoop::divide_gradients(Run& run) {
   if (!optimizer_->divides_gradients()) run.gradients();
 }
 
 // The same as in step(), for a rerun or a replay of the update.
-void Trainer::update(Run& run) {
+void TrainingLoop::update(Run& run) {
   const NotOfListener asked;
   optimizer_->step(run);
   precision_->commit(run);
 }
 
-void Trainer::finish_step(Run& run) {
+void TrainingLoop::finish_step(Run& run) {
   rewound_from_ = -1;
   run.grad_scale.reset();  // the optimizer has divided, in memory or not
   run.batches_drawn += gathered_;
@@ -248,7 +248,7 @@ void Trainer::finish_step(Run& run) {
   update_log_.count(run, precision_->is_mixed());
 }
 
-void Trainer::skip_dropped_batches(Run& run) {
+void TrainingLoop::skip_dropped_batches(Run& run) {
   while (snapshots_.is_dropped(run.batches_drawn)) {
     task_->next();
     run.batches_drawn += 1;
@@ -257,7 +257,7 @@ void Trainer::skip_dropped_batches(Run& run) {
 }
 
 // An update does not go over the end of an epoch.
-Batch Trainer::next_batch(Run& run) {
+Batch TrainingLoop::next_batch(Run& run) {
   const auto begin = std::chrono::steady_clock::now();
   auto batch = draw_batch(run);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -266,7 +266,7 @@ Batch Trainer::next_batch(Run& run) {
   return batch;
 }
 
-Batch Trainer::draw_batch(Run& run) {
+Batch TrainingLoop::draw_batch(Run& run) {
   run.batches = gathered_ = 1;
   if (replayed_) return replayed_();
   if (!accumulation_->gathers()) {
@@ -291,7 +291,7 @@ Batch Trainer::draw_batch(Run& run) {
 }
 
 // Of a whole batch, which the first one is: drawn, and put back.
-std::int64_t Trainer::samples_of_batch(Run& run) {
+std::int64_t TrainingLoop::samples_of_batch(Run& run) {
   if (samples_of_batch_ > 0) return samples_of_batch_;
   Scope scope;
   scope.plugins = {wiring_.task.get()};
@@ -304,7 +304,7 @@ std::int64_t Trainer::samples_of_batch(Run& run) {
   return samples_of_batch_;
 }
 
-torch::Tensor Trainer::recompute(Run& run) {
+torch::Tensor TrainingLoop::recompute(Run& run) {
   const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
   const auto* caller = called_;
   precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
@@ -316,7 +316,7 @@ torch::Tensor Trainer::recompute(Run& run) {
   return std::exchange(run.loss, loss);
 }
 
-void Trainer::lone_step(Run& run) {
+void TrainingLoop::lone_step(Run& run) {
   in_step_ = true;
   attributed(run, [&] { step(run); });
   in_step_ = false;
@@ -324,7 +324,7 @@ void Trainer::lone_step(Run& run) {
   run.step += 1;
 }
 
-void Trainer::dry_run(Run& run) {
+void TrainingLoop::dry_run(Run& run) {
   in_step_ = true;
   attributed(run, [&] {
     step(run, Until::gradients);
@@ -335,7 +335,7 @@ void Trainer::dry_run(Run& run) {
 
 // What plugins know of a step without saving it they learn at StepBegin; what they change there is the snapshot's. The
 // task's own memory is its place in the data, which may be gone: the batch is there.
-void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
+void TrainingLoop::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
   auto plugins = wiring_.plugins();
   try {
     wiring_.task->load(snapshot.part("plugin/" + wiring_.task->id()));
@@ -357,7 +357,7 @@ void Trainer::replay(Run& run, const State& snapshot, const Batch& batch, const 
   replayed_ = nullptr;
 }
 
-void Trainer::replay_update(Run& run, const std::function<void()>& begin) {
+void TrainingLoop::replay_update(Run& run, const std::function<void()>& begin) {
   in_step_ = true;
   attributed(run, [&] {
     transaction_.gradients_computed(run);
@@ -369,14 +369,14 @@ void Trainer::replay_update(Run& run, const std::function<void()>& begin) {
   in_step_ = false;
 }
 
-std::string Trainer::moment(const Run& run) const {
+std::string TrainingLoop::moment(const Run& run) const {
   return in_step_       ? " in step " + std::to_string(run.step + 1)
          : run.step > 0 ? " after step " + std::to_string(run.step)
                         : "";
 }
 
 // What is thrown, and what LibTorch warns of, gets plugin and step.
-void Trainer::attributed(const Run& run, const std::function<void()>& body) {
+void TrainingLoop::attributed(const Run& run, const std::function<void()>& body) {
   const CallsWatched watched(called_, run, in_step_);
   Warnings warnings(warnings_, [&] {
     const auto* plugin = listening_now() != nullptr ? listening_now() : called_;

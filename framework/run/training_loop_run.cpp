@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "snapshot.h"
-#include "trainer.h"
+#include "training_loop.h"
 
 namespace vernier {
 
-void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
+void TrainingLoop::resume(Run& run, State snapshot, bool allow_inexact) {
   const auto own = snapshot.part("trainer");
   if (own.has("swaps")) swap_again(wiring_, run, built_, own.text("swaps"));
   called_ = nullptr;
@@ -25,7 +25,7 @@ void Trainer::resume(Run& run, State snapshot, bool allow_inexact) {
 }
 
 // What a snapshot has of the trainer itself.
-void Trainer::load(Run& run, const State& own) {
+void TrainingLoop::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
   const bool is_longer = own.has("finished") && run.steps > own.integer("finished_of");
   finished_ = own.has("finished") && !is_longer ? own.text("finished") : "";
@@ -43,7 +43,7 @@ void Trainer::load(Run& run, const State& own) {
 }
 
 // Between two steps. Of the asker's memory only the entries below `also`/ come from the snapshot.
-void Trainer::rewind(Run& run) {
+void TrainingLoop::rewind(Run& run) {
   const auto [ignored, asker, back, drop, also, failing, why] = std::exchange(requests_, {});
   const auto given_up = run.step;
   auto snapshot = snapshots_.back_to(run.step - back);
@@ -63,7 +63,7 @@ void Trainer::rewind(Run& run) {
   rewound_from_ = given_up;
 }
 
-Outcome Trainer::train(Run& run) {
+Outcome TrainingLoop::train(Run& run) {
   try {
     attributed(run, [&] { loop(run); });
   } catch (...) {
@@ -91,14 +91,14 @@ Outcome Trainer::train(Run& run) {
   return outcome_;
 }
 
-Outcome Trainer::outcome_now(const Run& run, const std::string& error) {
+Outcome TrainingLoop::outcome_now(const Run& run, const std::string& error) {
   complete_outcome(run);
   auto outcome = outcome_;
   outcome.error = error;
   return outcome;
 }
 
-void Trainer::complete_outcome(const Run& run) {
+void TrainingLoop::complete_outcome(const Run& run) {
   const auto last = update_log_.last();  // on a GPU it is known only now
   outcome_.updates = run.updates + (last && !is_skipped(last->result) ? 1 : 0);
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
@@ -107,7 +107,7 @@ void Trainer::complete_outcome(const Run& run) {
 }
 
 // Of a run that no error ended. A loss whose update was skipped has changed nothing.
-std::string Trainer::divergence(const Run& run) {
+std::string TrainingLoop::divergence(const Run& run) {
   if (const auto weight = not_finite(run); !weight.empty()) return "the weight " + weight + " is not finite";
   const auto last = update_log_.last();
   if (!outcome_.loss || std::isfinite(*outcome_.loss) || is_skipped(last ? last->result : run.last_update)) return "";
@@ -115,7 +115,7 @@ std::string Trainer::divergence(const Run& run) {
 }
 
 // The run ends, and saving it must not fail for the same reason. What the step reported stays.
-void Trainer::undo_failed_step(Run& run) {
+void TrainingLoop::undo_failed_step(Run& run) {
   const auto notices = run.notices;
   try {
     limit_memory(run.device, 0);
@@ -130,14 +130,14 @@ void Trainer::undo_failed_step(Run& run) {
 }
 
 // The order in which monitors show them is that of their first use, and not every step of a run has them.
-void Trainer::begin_metrics(Run& run) {
+void TrainingLoop::begin_metrics(Run& run) {
   run.metrics = {};
   run.metrics.set("micro_batches", 0.0);
   run.metrics.set("batch", 0.0);
   run.metrics.clear();
 }
 
-void Trainer::loop(Run& run) {
+void TrainingLoop::loop(Run& run) {
   using Clock = std::chrono::steady_clock;
   begin_metrics(run);
   bus_.emit(Event::RunBegin, run);
@@ -175,13 +175,13 @@ void Trainer::loop(Run& run) {
 }
 
 // Whether another step follows. Every rank decides alike about the time.
-bool Trainer::goes_on(const Run& run) {
+bool TrainingLoop::goes_on(const Run& run) {
   if (run.step >= run.steps || !finished_.empty() || stop_ != 0) return false;
   if (time_limit_.count() == 0 || outcome_.steps == 0) return true;  // a job that is queued again must get on
   return distributed_->all_reduce_min(std::chrono::steady_clock::now() - made_at_ < time_limit_) == 1;
 }
 
-void Trainer::count_outcome(const Run& run) {
+void TrainingLoop::count_outcome(const Run& run) {
   outcome_.steps += 1;
   outcome_.samples += run.batch.samples;
   outcome_.tokens += run.batch.tokens;
@@ -189,7 +189,7 @@ void Trainer::count_outcome(const Run& run) {
 }
 
 // What comes after a step: a validation, the end of an epoch, a checkpoint.
-void Trainer::conclude(Run& run) {
+void TrainingLoop::conclude(Run& run) {
   is_whole_ = true;
   if (requests_.rewinder != nullptr) return rewind(run);
   if (!requests_.swap.empty()) requests_.failing = nullptr;
@@ -209,7 +209,7 @@ void Trainer::conclude(Run& run) {
   if (checkpoint_->due(run)) save_unless_spoiled(run);
 }
 
-void Trainer::end_epoch(Run& run) {
+void TrainingLoop::end_epoch(Run& run) {
   if (run.batches_drawn / task_->batches_per_epoch() == run.epoch) return;
   const bool was_whole = std::exchange(is_whole_, false);
   bus_.emit(Event::EpochEnd, run);
@@ -218,7 +218,7 @@ void Trainer::end_epoch(Run& run) {
 }
 
 // False where a signal cut it short: it is repeated on resume, so a resumed run is the run that was not stopped.
-bool Trainer::validate(Run& run) {
+bool TrainingLoop::validate(Run& run) {
   if (run.is_stopping()) return false;
   run.metrics.clear();  // those of the step: at Validated there are the validation's
   const auto loss = evaluate(run);
@@ -233,11 +233,11 @@ bool Trainer::validate(Run& run) {
 }
 
 // The validation's loss.
-torch::Tensor Trainer::evaluate(Run& run) {
+torch::Tensor TrainingLoop::evaluate(Run& run) {
   return evaluate(run, [&] { return task_->validate(run); });
 }
 
-torch::Tensor Trainer::evaluate(Run& run, const std::function<torch::Tensor()>& body) {
+torch::Tensor TrainingLoop::evaluate(Run& run, const std::function<torch::Tensor()>& body) {
   // Modules that a task keeps in evaluation mode (frozen ones) are to stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
@@ -257,7 +257,7 @@ torch::Tensor Trainer::evaluate(Run& run, const std::function<torch::Tensor()>& 
   return loss;
 }
 
-torch::Tensor Trainer::in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost) {
+torch::Tensor TrainingLoop::in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost) {
   const torch::NoGradGuard no_grad;
   const auto checked = [](torch::Tensor loss) { return loss.defined() ? mean_of(std::move(loss), "validate") : loss; };
   std::function<torch::Tensor()> body = [&] { return forward([&] { return checked(innermost()); }); };
@@ -274,7 +274,7 @@ torch::Tensor Trainer::in_callbacks(Run& run, const std::function<torch::Tensor(
   return body();
 }
 
-std::optional<double> Trainer::rehearse(Run& run) {
+std::optional<double> TrainingLoop::rehearse(Run& run) {
   const auto digest_of = [](const Batch& batch) {
     Tensors tensors;
     for (const auto& tensor : batch.tensors) tensors[std::to_string(tensors.size())] = tensor;
@@ -309,7 +309,7 @@ std::optional<double> Trainer::rehearse(Run& run) {
   return validation_loss;
 }
 
-State Trainer::snapshot(const Run& run) {
+State TrainingLoop::snapshot(const Run& run) {
   auto snapshot = take_snapshot(run, wiring_.plugins(), configuration(Keys::all));
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   State late;
@@ -332,7 +332,7 @@ State Trainer::snapshot(const Run& run) {
   return snapshot;
 }
 
-void Trainer::save(Run& run) {
+void TrainingLoop::save(Run& run) {
   auto whole = snapshot(run);
   whole.put("trainer/rewind", snapshots_.save());
   checkpoint_->write(whole, run);
@@ -340,7 +340,7 @@ void Trainer::save(Run& run) {
 }
 
 // The name of a weight that is not; "" where there is none.
-std::string Trainer::not_finite(const Run& run) {
+std::string TrainingLoop::not_finite(const Run& run) {
   const torch::NoGradGuard no_grad;
   for (const auto& parameter : run.parameters) {
     if (!parameter.best().isfinite().all().item<bool>()) return parameter.name;
@@ -349,7 +349,7 @@ std::string Trainer::not_finite(const Run& run) {
 }
 
 // The run would be resumed from it, and it would displace older ones.
-bool Trainer::is_spoiled(const Run& run) {
+bool TrainingLoop::is_spoiled(const Run& run) {
   const auto weight = not_finite(run);
   if (weight.empty()) return false;
   log(Level::warning, "trainer",
@@ -359,13 +359,13 @@ bool Trainer::is_spoiled(const Run& run) {
 
 // Weights that are bad make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them.
 // On a GPU the host would wait for the update, and a save holds it up for its copy alone.
-void Trainer::save_unless_spoiled(Run& run) {
+void TrainingLoop::save_unless_spoiled(Run& run) {
   const bool is_suspect = !run.results_are_late && run.loss.defined() && !std::isfinite(run.loss.item<double>());
   if (!is_suspect || !is_spoiled(run)) save(run);
 }
 
 // Hours of training need not be lost with a step that failed, where what it worked on is whole.
-void Trainer::save_what_is_whole(Run& run) {
+void TrainingLoop::save_what_is_whole(Run& run) {
   const bool is_new = run.step > 0 && run.step != saved_step_;
   if (!is_whole_ || !is_new || called_ == wiring_.checkpoint.get()) return;
   if (is_spoiled(run)) return;
@@ -376,7 +376,7 @@ void Trainer::save_what_is_whole(Run& run) {
   }
 }
 
-void Trainer::swap(Run& run, const Table& roles) {
+void TrainingLoop::swap(Run& run, const Table& roles) {
   called_ = nullptr;  // who was called last may be gone then
   try {
     vernier::swap(wiring_, run, built_, roles);
@@ -389,7 +389,7 @@ void Trainer::swap(Run& run, const Table& roles) {
   transaction_.rewire();
 }
 
-void Trainer::swap_what_is_asked(Run& run) {
+void TrainingLoop::swap_what_is_asked(Run& run) {
   if (!requests_.swap.empty()) swap(run, std::exchange(requests_.swap, {}));
 }
 

@@ -6,11 +6,11 @@
 
 #include "control.h"
 #include "core/plugin_calls.h"
-#include "trainer.h"
+#include "training_loop.h"
 
 namespace vernier {
 
-void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
+void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
   run.stop = &stop_;
   run.results_are_late = run.results_are_late || !run.device.is_cpu();
   control_ = std::make_unique<TrainerControl>(*this, run);
@@ -29,7 +29,7 @@ void Trainer::prepare(Run& run, std::int64_t epochs, const std::function<void(to
   });
 }
 
-void Trainer::prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init) {
+void TrainingLoop::prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init) {
   if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
   called_ = nullptr;
   if (init) init(*run.model);
@@ -46,7 +46,7 @@ void Trainer::prepare_task(Run& run, const std::function<void(torch::nn::Module&
 }
 
 // A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.
-void Trainer::name_parameters(Run& run) {
+void TrainingLoop::name_parameters(Run& run) {
   std::set<const c10::TensorImpl*> seen;
   for (const auto& entry : run.model->named_parameters()) {
     const auto& tensor = entry.value();
@@ -55,7 +55,7 @@ void Trainer::name_parameters(Run& run) {
   }
 }
 
-std::int64_t Trainer::steps_of(std::int64_t epochs, Run& run) {
+std::int64_t TrainingLoop::steps_of(std::int64_t epochs, Run& run) {
   const auto batches = task_->batches_per_epoch();
   std::int64_t steps = 0;
   constexpr std::int64_t most = 1'000'000'000;  // that are counted one by one in a few seconds
