@@ -34,6 +34,9 @@ class Role {
   const Plugin*& called_;
 };
 
+// What `stop` has where no signal ends the run, but the program that the trainer is part of.
+constexpr int stopped_by_program = -1;
+
 // How a run went, for summary.json.
 struct Outcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
@@ -44,7 +47,7 @@ struct Outcome {
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
-  int signal = 0;                                               // that ended the run early, or 0
+  int signal = 0;                                               // that ended the run early, or stopped_by_program, or 0
   bool is_out_of_time = false;                                  // the time limit ended the run early
   std::string finished;                        // who ended the run before its last planned step, and why; "": nobody
   std::optional<std::string> error;            // that ended it
@@ -84,6 +87,18 @@ class TrainingLoop {
   // two steps or before the update of one; on a CPU none of weights that are not finite. An exception is emitted as
   // RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
+  // The same, a step a call, for a caller with a loop of its own. The first call begins the run. The call that trains
+  // the last step also ends the run. Returns whether it trained a step: false where none followed, and the run ends.
+  bool train_step(Run& run);
+  // Whether the run has begun, by train_step(), and has not ended.
+  bool is_running() const { return is_running_; }
+
+  // The task's validation loss now, between two steps, if it has one; its other numbers are in run.metrics. No event is
+  // emitted, so that the run's numbers do not depend on it.
+  std::optional<double> validation_loss(Run& run);
+  // Has the checkpoint plugin write the run as it is, between two steps; not twice. Throws Error where a weight is not
+  // finite.
+  void save_now(Run& run);
 
   // What train() returned, or where it threw what is known then.
   const Outcome& outcome() const { return outcome_; }
@@ -141,7 +156,11 @@ class TrainingLoop {
   std::int64_t steps_of(std::int64_t epochs, Run& run);
   void prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init);
 
-  void loop(Run& run);
+  void saved_on_failure(Run& run, const std::function<void()>& part);
+  void begin(Run& run);
+  void advance(Run& run);
+  void end(Run& run);
+  bool is_over(const Run& run) const;
   bool goes_on(const Run& run);
   void count_outcome(const Run& run);
   void complete_outcome(const Run& run);
@@ -205,6 +224,7 @@ class TrainingLoop {
   std::int64_t rewound_from_ = -1;  // the step that the run went back from, until the next step reports it
   std::int64_t gathered_ = 1;       // batches of the task in the last step's
   std::int64_t samples_of_batch_ = 0;
+  bool is_running_ = false;  // between RunBegin and RunEnd
   bool in_step_ = false;
   bool is_whole_ = false;        // the state is that of finished steps: it may be saved
   bool validation_due_ = false;  // after the last step, and not done

@@ -64,10 +64,32 @@ void TrainingLoop::rewind(Run& run) {
 }
 
 Outcome TrainingLoop::train(Run& run) {
+  saved_on_failure(run, [&] {
+    if (!is_running_) begin(run);
+    while (goes_on(run)) advance(run);
+    end(run);
+  });
+  return outcome_;
+}
+
+bool TrainingLoop::train_step(Run& run) {
+  bool is_trained = false;
+  saved_on_failure(run, [&] {
+    if (!is_running_) begin(run);
+    is_trained = goes_on(run);
+    if (is_trained) advance(run);
+    if (!is_trained || is_over(run)) end(run);
+  });
+  return is_trained;
+}
+
+// A part of a run. Where it throws, what is whole is saved, and the run is over.
+void TrainingLoop::saved_on_failure(Run& run, const std::function<void()>& part) {
   try {
-    attributed(run, [&] { loop(run); });
+    attributed(run, part);
   } catch (...) {
     const auto failure = std::current_exception();
+    is_running_ = false;
     if (transaction_.can_undo()) undo_failed_step(run);
     save_what_is_whole(run);
     try {
@@ -83,12 +105,12 @@ Outcome TrainingLoop::train(Run& run) {
     }
     std::rethrow_exception(failure);
   }
+  if (is_running_) return;
   complete_outcome(run);
   outcome_.diverged = divergence(run);
   for (const auto& [plugin, share] : outcome_.slow_plugins) {
     log(Level::warning, plugin, c10::str("took ", std::lround(100 * share), " % of the steps' time"));
   }
-  return outcome_;
 }
 
 Outcome TrainingLoop::outcome_now(const Run& run, const std::string& error) {
@@ -137,8 +159,8 @@ void TrainingLoop::begin_metrics(Run& run) {
   run.metrics.clear();
 }
 
-void TrainingLoop::loop(Run& run) {
-  using Clock = std::chrono::steady_clock;
+void TrainingLoop::begin(Run& run) {
+  is_running_ = true;
   begin_metrics(run);
   bus_.emit(Event::RunBegin, run);
   if (validation_due_) {
@@ -148,35 +170,47 @@ void TrainingLoop::loop(Run& run) {
     swap_what_is_asked(run);
   }
   if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
-  while (goes_on(run)) {
-    is_whole_ = false;
-    const auto start = Clock::now();
-    const bool last = run.step + 1 == run.steps;
-    run.validates = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
-    in_step_ = true;
-    plugin_times_.begin_step(outcome_.steps);
-    step(run);
-    plugin_times_.end_step();
-    in_step_ = false;
-    validation_due_ = run.validates;
-    if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
-    outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
-    count_outcome(run);
-    run.notices.clear();  // every listener has seen them
-    run.step += 1;
-    conclude(run);
-  }
+}
+
+// One step, and what comes after it.
+void TrainingLoop::advance(Run& run) {
+  using Clock = std::chrono::steady_clock;
+  is_whole_ = false;
+  const auto start = Clock::now();
+  const bool last = run.step + 1 == run.steps;
+  run.validates = last || (validate_every_ > 0 && (run.step + 1) % validate_every_ == 0);
+  in_step_ = true;
+  plugin_times_.begin_step(outcome_.steps);
+  step(run);
+  plugin_times_.end_step();
+  in_step_ = false;
+  validation_due_ = run.validates;
+  if (validation_due_) synchronize(run.device);  // or the time that the device still takes would be nobody's
+  outcome_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  count_outcome(run);
+  run.notices.clear();  // every listener has seen them
+  run.step += 1;
+  conclude(run);
+}
+
+void TrainingLoop::end(Run& run) {
   outcome_.signal = is_finished(run) ? 0 : stop_.load();
   outcome_.is_out_of_time = !is_finished(run) && outcome_.signal == 0;
   outcome_.finished = run.step < run.steps ? finished_ : "";
   if (saved_step_ != run.step) save_unless_spoiled(run);
   update_log_.conclude(run);
   bus_.emit(Event::RunEnd, run);
+  is_running_ = false;
+}
+
+// Whether the run ends here, for another reason than the time.
+bool TrainingLoop::is_over(const Run& run) const {
+  return run.step >= run.steps || !finished_.empty() || stop_ != 0;
 }
 
 // Whether another step follows. Every rank decides alike about the time.
 bool TrainingLoop::goes_on(const Run& run) {
-  if (run.step >= run.steps || !finished_.empty() || stop_ != 0) return false;
+  if (is_over(run)) return false;
   if (time_limit_.count() == 0 || outcome_.steps == 0) return true;  // a job that is queued again must get on
   return distributed_->all_reduce_min(std::chrono::steady_clock::now() - made_at_ < time_limit_) == 1;
 }
@@ -230,6 +264,16 @@ bool TrainingLoop::validate(Run& run) {
   outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
   bus_.emit(Event::Validated, run);
   return true;
+}
+
+std::optional<double> TrainingLoop::validation_loss(Run& run) {
+  std::optional<double> value;
+  attributed(run, [&] {
+    run.metrics.clear();
+    const auto loss = evaluate(run);
+    if (!run.is_stopping() && loss.defined()) value = loss.item<double>();
+  });
+  return value;
 }
 
 // The validation's loss.
@@ -332,6 +376,17 @@ State TrainingLoop::snapshot(const Run& run) {
   return snapshot;
 }
 
+void TrainingLoop::save_now(Run& run) {
+  if (saved_step_ == run.step) return;
+  attributed(run, [&] {
+    called_ = nullptr;
+    if (const auto weight = not_finite(run); !weight.empty()) {
+      throw Error("no checkpoint is made: " + weight + " is not finite");
+    }
+    save(run);
+  });
+}
+
 void TrainingLoop::save(Run& run) {
   auto whole = snapshot(run);
   whole.put("trainer/rewind", snapshots_.save());
@@ -387,6 +442,7 @@ void TrainingLoop::swap(Run& run, const Table& roles) {
   begin_metrics(run);  // those of others may come, in another order
   snapshots_.clear();
   transaction_.rewire();
+  saved_step_ = -1;  // what is saved there has the plugins before
 }
 
 void TrainingLoop::swap_what_is_asked(Run& run) {
