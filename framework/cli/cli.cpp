@@ -4,8 +4,6 @@
 #include <ATen/Parallel.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 #include <unistd.h>
 #include <vernier/error.h>
@@ -14,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/program_options.hpp>
 #include <cmath>
 #include <csignal>
@@ -22,9 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "checkpoint_tools.h"
 #include "completion.h"
@@ -35,7 +30,7 @@
 #include "other_verbs.h"
 #include "output/log.h"
 #include "output/output.h"
-#include "output/summary.h"
+#include "output/recorded_run.h"
 #include "output/terminal.h"
 #include "plugin_list.h"
 #include "replay.h"
@@ -51,6 +46,7 @@
 #include "use_model.h"
 #include "version.h"
 #include "wiring/config.h"
+#include "wiring/plugin_folders.h"
 
 namespace vernier {
 
@@ -132,87 +128,19 @@ void listen_for_signals() {
   std::signal(SIGPIPE, SIG_IGN);  // `vernier train … | head` loses the lines, not the run
 }
 
-// A LibTorch that is not the one of the headers (a stray LD_LIBRARY_PATH) would fail in ways nobody understands.
-void refuse_another_libtorch() {
-  if (aoti_torch_abi_version() == TORCH_ABI_VERSION) return;
-  throw Error(std::string("the LibTorch that was loaded is not the ") + TORCH_VERSION +
-                  " that Vernier was built with; unset LD_LIBRARY_PATH, or rebuild",
-              Error::Kind::plugin);
+std::vector<std::string> strings_of(const po::variables_map& given, const char* option) {
+  return given.count(option) != 0 ? given[option].as<std::vector<std::string>>() : std::vector<std::string>{};
 }
 
-std::vector<fs::path> folders_given(const po::variables_map& given) {
-  std::vector<fs::path> folders;
-  if (given.count("plugin-path") == 0) return folders;
-  for (const auto& folder : given["plugin-path"].as<std::vector<std::string>>()) {
-    std::error_code none;
-    if (!fs::is_directory(folder, none)) {
-      refuse("--plugin-path " + folder + ": there is no such folder; name one that has files <role>/<name>.so");
-    }
-    folders.emplace_back(folder);
-  }
-  return folders;
-}
-
-std::vector<fs::path> folders_in(const char* variable) {
-  std::vector<fs::path> folders;
-  const char* path = std::getenv(variable);
-  std::stringstream parts(path != nullptr ? path : "");
-  for (std::string folder; std::getline(parts, folder, ':');) {
-    if (!folder.empty()) folders.emplace_back(folder);
-  }
-  return folders;
-}
-
-// The folder `plugins` beside each TOML file of the command.
-std::vector<fs::path> folders_beside_files(const po::variables_map& given) {
-  std::vector<fs::path> folders;
+// The TOML files of the command.
+std::vector<std::string> files_of(const po::variables_map& given) {
   const auto& verb = given["verb"].as<std::string>();
   const bool takes_files = verb == "train" || verb == "check" || verb == "config";
-  if (!takes_files || given.count("argument") == 0) return folders;
-  for (const fs::path file : given["argument"].as<std::vector<std::string>>()) {
-    const auto folder = file.parent_path() / "plugins";
-    if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(folder);
-  }
-  return folders;
-}
-
-// $XDG_DATA_HOME/vernier/plugins: https://specifications.freedesktop.org/basedir-spec
-std::vector<fs::path> folders_of_user() {
-  const char* data = std::getenv("XDG_DATA_HOME");
-  if (data != nullptr && fs::path(data).is_absolute()) return {fs::path(data) / "vernier" / "plugins"};
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || !fs::path(home).is_absolute()) return {};
-  return {fs::path(home) / ".local" / "share" / "vernier" / "plugins"};
-}
-
-// In the build tree the plugins stand beside the program, installed in its lib folder.
-std::vector<fs::path> folders_of_installation() {
-  const fs::path program = boost::dll::program_location().parent_path().string();
-  return {program / "plugins", program.parent_path() / "lib" / "vernier" / "plugins"};
+  return takes_files ? strings_of(given, "argument") : std::vector<std::string>{};
 }
 
 Host make_host(const po::variables_map& given) {
-  std::vector<fs::path> folders;
-  for (const auto& some : {folders_given(given), folders_in("VERNIER_PLUGIN_PATH"), folders_beside_files(given),
-                           folders_of_user(), folders_of_installation()}) {
-    folders.insert(folders.end(), some.begin(), some.end());
-  }
-  return Host(std::move(folders));
-}
-
-// The merged configuration; with the run's name in it, since that came from the name of another file.
-std::string config_of(const Prepared& prepared) {
-  Table config = prepared.config;
-  auto& run = config.try_emplace("run", Value{Table{}, ""}).first->second;
-  std::get<Table>(run.data)["name"] = {prepared.run.name, ""};
-  return to_toml(config);
-}
-
-OutputFolder open_folder(const Prepared& prepared, const std::string& from) {
-  const auto& output = prepared.run.output;
-  if (prepared.resumes) return OutputFolder::open_existing(output, from);
-  const bool is_started_again = prepared.options.resume == "auto";
-  return OutputFolder::open_new(output, is_started_again ? config_of(prepared) : "");
+  return Host(plugin_folders(strings_of(given, "plugin-path"), "--plugin-path ", files_of(given)));
 }
 
 bool wants_to_resume(const po::variables_map& given) {
@@ -377,7 +305,7 @@ std::string said_again(const po::variables_map& given, const std::string& option
 // Of a command that names none of this one's TOML files: the folders beside them too.
 std::string plugin_paths_again(const po::variables_map& given) {
   auto text = said_again(given, "plugin-path");
-  for (const auto& folder : folders_beside_files(given)) {
+  for (const auto& folder : plugin_folders_beside(files_of(given))) {
     std::error_code none;
     if (fs::is_directory(folder, none)) text += " --plugin-path " + quoted(folder.string());
   }
@@ -423,43 +351,6 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
-void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
-  auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
-  if (!snapshot) {
-    refuse("there is no checkpoint to resume from in " + prepared.run.output +
-           "; leave --resume out to start a new run");
-  }
-  prepared.trainer.resume(prepared.run, std::move(*snapshot), allow_inexact);
-} catch (...) {
-  rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
-}
-
-// The TOML's table of a swapped role is not the one that the run uses.
-void warn_of_swaps(const Prepared& prepared) {
-  const auto file = prepared.run.output + "/config.toml";
-  if (prepared.wiring->swaps.empty() || !fs::exists(file)) return;
-  const auto before = load_config({file}, {});
-  for (const auto& [role, table] : prepared.config) {
-    const auto old = before.find(role);
-    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
-    const bool was_swapped =
-        std::ranges::any_of(prepared.wiring->swaps, [&](const auto& each) { return each.role == role; });
-    if (is_same || !was_swapped) continue;
-    log(Level::warning, "resume", "[" + role + "] is not read: its plugin was swapped while the run ran");
-  }
-}
-
-void warn_of_divergence(const Run& run, const Outcome& outcome) {
-  if (!outcome.diverged.empty()) {
-    log(Level::error, "run",
-        "the training has diverged: " + outcome.diverged +
-            "; lower the learning rate, or add [[callback]] use = \"recovery\" (docs/recovery.md)");
-  }
-  if (run.step > 0 && outcome.updates == 0) {
-    log(Level::warning, "run", "every update was skipped: the model is as it was at the start");
-  }
-}
-
 // Not a person's Ctrl-C.
 bool is_preempted(int signal) {
   return signal == SIGTERM || signal == SIGUSR1;
@@ -482,25 +373,6 @@ void requeue() {
   if (status == 0) return log(Level::info, "requeue", std::string("job ") + job + " is back in the queue");
   log(Level::warning, "requeue",
       "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
-}
-
-// Of a run that failed. One that was refused before it trained anything has none: what stands there is still true.
-void summarize_failure(Error::Kind kind, const Outcome& outcome, const std::function<void(const Outcome&)>& summarize) {
-  if (kind != Error::Kind::training && outcome.steps == 0) return;
-  try {
-    summarize(outcome);
-  } catch (...) {
-    log(Level::error, "summary.json", caught().message);  // and the run's own error is still reported
-  }
-}
-
-// Of a run whose training went well, and is saved.
-void summarize_end(const Outcome& outcome, const std::function<void(const Outcome&)>& summarize) {
-  try {
-    summarize(outcome);
-  } catch (const Error& error) {
-    throw Error(error.what() + std::string("; see to that, and resume the run to have this file written"));
-  }
 }
 
 // What a signal asks for before there is anything to save.
@@ -531,15 +403,11 @@ int train(const po::variables_map& given) {
   if (stop_signal != 0) return stop_before_the_first_step(*prepared);
   Run& run = prepared->run;
   run.quiet = quiet;
-  const bool resumes = prepared->resumes;
-  if (!from.empty()) resume(*prepared, from, inexact);  // before a folder is made
-  const auto folder = open_folder(*prepared, from);
-  run.output = folder.path().string();
-  log_to_file(run.output + "/log.txt");
-  name_crashes_in(run.output + "/log.txt");
-  if (resumes && from.empty()) resume(*prepared, from, inexact);
-  const std::string summary = run.output + "/summary.json";
-  if (resumes && prepared->trainer.is_finished(run) && is_summary_of(summary, run)) {
+  const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
+    log_to_file(path);
+    name_crashes_in(path);
+  });
+  if (has_all_it_needs(*prepared)) {
     const auto& finished = prepared->trainer.finished();
     std::cout << printable(run.output)
               << (finished.empty() ? c10::str(" has all its ", run.step, " steps")
@@ -547,23 +415,20 @@ int train(const po::variables_map& given) {
               << "; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
-  if (resumes) warn_of_swaps(*prepared);
-  write_file(run.output + "/config.toml", config_of(*prepared));  // of the run that goes on, so not before it does
+  write_config(*prepared);
   print_wiring(*prepared);
-  if (resumes) std::cout << "resumed after step " << run.step << '\n';
+  if (prepared->resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
-  const auto summarize = [&](const Outcome& outcome) {
-    write_summary(summary, run, prepared->options, prepared->run_table, *prepared->wiring, outcome);
-  };
   Outcome outcome;
-  const ExitRefused no_exit([&](const std::string& why) { summarize(prepared->trainer.outcome_now(run, why)); });
+  const ExitRefused no_exit(
+      [&](const std::string& why) { summarize(*prepared, prepared->trainer.outcome_now(run, why)); });
   try {
     outcome = prepared->trainer.train(run);
   } catch (...) {
-    summarize_failure(caught().kind, prepared->trainer.outcome(), summarize);
+    summarize_failure(*prepared, prepared->trainer.outcome(), caught().kind);
     throw;
   }
-  summarize_end(outcome, summarize);
+  summarize(*prepared, outcome);
   warn_of_divergence(run, outcome);
   print_end(*prepared, outcome, given);
   if (prepared->options.requeue && (is_preempted(outcome.signal) || outcome.is_out_of_time)) requeue();

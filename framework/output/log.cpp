@@ -8,12 +8,17 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "terminal.h"
 
 namespace vernier {
 
 namespace {
+
+constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                                spdlog::level::err};
 
 // The text of a message, broken into lines of the terminal.
 class WrappedText final : public spdlog::custom_flag_formatter {
@@ -52,26 +57,47 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+std::shared_ptr<spdlog::sinks::sink> sink_of(const std::string& path) {
+  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
+  file->set_level(spdlog::level::info);
+  return file;
+}
+
+std::mutex file_mutex;
+std::shared_ptr<spdlog::logger> file_logger;
+
 }  // namespace
 
 void write_log(int level, const std::string& who, const std::string& text) {
-  constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                  spdlog::level::err};
   logger().log(levels[level], "{}: {}", who, text);
 }
 
 void set_log_level(int level) {
-  constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                  spdlog::level::err};
   logger().sinks().front()->set_level(levels[level]);
 }
 
 void log_to_file(const std::string& path) {
-  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-  file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
-  file->set_level(spdlog::level::info);
-  logger().sinks().push_back(file);
+  logger().sinks().push_back(sink_of(path));
   logger().flush_on(spdlog::level::info);
+}
+
+void open_log_file(const std::string& path) {
+  auto made = std::make_shared<spdlog::logger>("vernier file", sink_of(path));
+  made->flush_on(spdlog::level::info);
+  made->set_error_handler([](const std::string&) {});
+  const std::lock_guard lock(file_mutex);
+  file_logger = std::move(made);
+}
+
+void write_log_file(int level, const std::string& who, const std::string& text) {
+  const std::lock_guard lock(file_mutex);
+  if (file_logger != nullptr) file_logger->log(levels[level], "{}: {}", who, text);
+}
+
+void close_log_file() {
+  const std::lock_guard lock(file_mutex);
+  file_logger.reset();
 }
 
 }  // namespace vernier

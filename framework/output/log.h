@@ -11,4 +11,9 @@ void write_log(int level, const std::string& who, const std::string& text);  // 
 void set_log_level(int level);              // the lowest level for stderr; the file gets all levels from info on
 void log_to_file(const std::string& path);  // appends; throws std::exception if it cannot be opened
 
+// A log file alone, without stderr; one at a time. Any thread writes; nothing is written where none is open.
+void open_log_file(const std::string& path);  // appends; throws std::exception if it cannot be opened
+void write_log_file(int level, const std::string& who, const std::string& text);
+void close_log_file();
+
 }  // namespace vernier

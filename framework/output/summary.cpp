@@ -33,6 +33,15 @@ OrderedJson swaps(const Wiring& wiring) {
 
 }  // namespace
 
+std::string ended_by(const Outcome& outcome) {
+  if (outcome.error) return "error";
+  if (outcome.signal == stopped_by_program) return "stopped";
+  if (outcome.signal != 0) return "signal " + std::to_string(outcome.signal);
+  if (outcome.is_out_of_time) return "time_limit";
+  if (!outcome.diverged.empty()) return "diverged";
+  return outcome.finished.empty() ? "done" : "finished";
+}
+
 bool is_summary_of(const std::string& path, const Run& run) {
   std::ifstream file(path);
   const auto summary = OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -51,12 +60,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   };
   OrderedJson summary;
   summary["name"] = run.name;
-  summary["ended_by"] = outcome.error               ? "error"
-                        : outcome.signal != 0       ? "signal " + std::to_string(outcome.signal)
-                        : outcome.is_out_of_time    ? "time_limit"
-                        : !outcome.diverged.empty() ? "diverged"
-                        : !outcome.finished.empty() ? "finished"
-                                                    : "done";
+  summary["ended_by"] = ended_by(outcome);
   if (!outcome.finished.empty()) summary["finished_by"] = outcome.finished;
   if (outcome.error || !outcome.diverged.empty()) summary["error"] = outcome.error.value_or(outcome.diverged);
   summary["steps"] = run.step;

@@ -7,6 +7,10 @@
 
 namespace vernier {
 
+// How a run ended: "done", "finished" by a plugin, "stopped" by the program around it, "signal 15", "time_limit",
+// "diverged" or "error".
+std::string ended_by(const Outcome& outcome);
+
 // Writes the file. Called at the end of a run, also if a signal or an error ended it. docs/config.md describes the
 // format.
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,

@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/nn/module.h>
+#include <torch/types.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
 #include <vernier/fused_kernels.h>
@@ -59,7 +61,8 @@ MatmulChoice choose_kernels(const RunOptions& options, const Options& run_table)
 }  // namespace
 
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
-                                  const std::atomic<int>& stop, const Resumes& resumes, int threads) {
+                                  const std::atomic<int>& stop, const Resumes& resumes, int threads,
+                                  std::vector<Given> given) {
   auto run_table = run_options_table(config);
   RunOptions options(run_table, default_name);
   const auto device = device_of(options, run_table);  // before anything asks about CUDA
@@ -68,7 +71,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   if (threads == 0) threads = static_cast<int>(options.threads);
   if (threads > 0) at::set_num_threads(threads);
   torch::manual_seed(options.seed);
-  auto wiring = wire(config, host);
+  auto wiring = wire(config, host, std::move(given));
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
   auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
@@ -93,6 +96,13 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   prepared->trainer.describe(
       [&wired, &table = prepared->run_table](Keys keys) { return resolved_configuration(table, wired, keys); });
   return prepared;
+}
+
+void refuse_another_libtorch() {
+  if (aoti_torch_abi_version() == TORCH_ABI_VERSION) return;
+  throw Error(std::string("the LibTorch that was loaded is not the ") + TORCH_VERSION +
+                  " that Vernier was built with; unset LD_LIBRARY_PATH, or rebuild",
+              Error::Kind::plugin);
 }
 
 }  // namespace vernier

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "training_loop.h"
 
@@ -27,8 +28,13 @@ struct Prepared {
 using Resumes = std::function<bool(const RunOptions& options, const std::string& output)>;
 
 // default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the
-// table's.
+// table's. given: plugins that are not made from tables.
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
-                                  const std::atomic<int>& stop, const Resumes& resumes, int threads = 0);
+                                  const std::atomic<int>& stop, const Resumes& resumes, int threads = 0,
+                                  std::vector<Given> given = {});
+
+// Throws Error if the LibTorch that was loaded is not the one of the headers (a stray LD_LIBRARY_PATH): it would fail
+// in ways nobody understands.
+void refuse_another_libtorch();
 
 }  // namespace vernier

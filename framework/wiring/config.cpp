@@ -183,6 +183,25 @@ Value parse_file(const std::string& file, const std::string& from) {
   }
 }
 
+Value parse_text(const std::string& text) {
+  const std::string name = "TOML text";
+  if (text.size() > longest_toml) {
+    refuse(name + ": has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(longest_toml) +
+           " are read");
+  }
+  Value parsed{Table{}, name};
+  try {
+    parsed = convert(parse(text, name), name, "");
+  } catch (const toml::parse_error& error) {
+    refuse(name + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+  }
+  const auto& table = std::get<Table>(parsed.data);
+  if (const auto include = table.find("include"); include != table.end()) {
+    refuse(include->second.where + ": `include` is for files only; name the file beside the text");
+  }
+  return parsed;
+}
+
 // Takes `include` out of a file's table. Returns the files as they are written, and their places.
 std::vector<std::pair<std::string, std::string>> take_includes(Table& table) {
   const auto node = table.extract("include");
@@ -227,6 +246,7 @@ class MergedFiles {
     merged_.insert(path);
     merge(config_, std::move(parsed), 0);
   }
+  void add_text(const std::string& text) { merge(config_, parse_text(text), 0); }
   Value take() { return std::move(config_); }
 
  private:
@@ -326,9 +346,13 @@ Table merge_config(const std::vector<std::string>& files, const std::vector<std:
   return merge_sets(merged.take(), sets);
 }
 
-Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
+Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                  const std::string& text) {
   const auto name = files.empty() ? "run" : std::filesystem::path(files.front()).stem().string();
-  return expanded(merge_config(files, sets), defaults_of_run(name));
+  MergedFiles merged;
+  for (const auto& file : files) merged.add(file, "");
+  merged.add_text(text);
+  return expanded(merge_sets(merged.take(), sets), defaults_of_run(name));
 }
 
 Table with_sets(Table config, const std::vector<std::string>& sets) {

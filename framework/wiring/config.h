@@ -17,7 +17,9 @@ namespace vernier {
 Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
 
 // The same, with the references in its strings replaced, as expanded() does. References find [run]'s defaults too.
-Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
+// text: TOML without `include`, merged after the files; its places are "TOML text:12".
+Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                  const std::string& text = "");
 
 // Returns the table of load_config() with --set merged into it, and the references in --set replaced.
 Table with_sets(Table config, const std::vector<std::string>& sets);

@@ -171,6 +171,10 @@ void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles)
   const std::size_t asked = takeovers.size();
   Before before(wiring, run, built);
   const auto make_again = [&](const std::string& role, const Plugin& plugin) {
+    if (use_of(wiring.table_of(plugin)).empty()) {
+      refuse(plugin.id() + " is an object of the program, and cannot be made anew for other weights; give [" + role +
+             "] a table, or keep the precision");
+    }
     auto& again = takeovers.emplace_back(Takeover{role, make(wiring.host, role, wiring.table_of(plugin))});
     wiring.swap_in(again.role, again.made);
     wiring.bus.replace(*again.made.plugin, *again.next);

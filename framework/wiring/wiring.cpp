@@ -62,17 +62,39 @@ Array tables_of(const Table& config, const std::string& role) {
 }
 
 template <class Role>
-std::unique_ptr<Role> make_into(Wiring& wiring, const Value& table) {
-  Made made = make(wiring.host, Role::role, table);
+std::unique_ptr<Role> put_into(Wiring& wiring, Made made) {
   wiring.options.push_back(std::move(made.options));
   wiring.tables.push_back(std::move(made.table));
   return std::unique_ptr<Role>(static_cast<Role*>(made.plugin.release()));
 }
 
 template <class Role>
-std::vector<std::unique_ptr<Role>> make_many(Wiring& wiring, const Table& config) {
+std::unique_ptr<Role> make_one(Wiring& wiring, const Table& config, std::vector<Given>& given) {
+  const auto is_of_role = [](const Given& each) { return each.role == Role::role; };
+  const auto object = std::ranges::find_if(given, is_of_role);
+  if (object == given.end()) {
+    return put_into<Role>(wiring, make(wiring.host, Role::role, table_of(config, Role::role)));
+  }
+  const std::string role = Role::role;
+  if (const auto table = config.find(role); table != config.end()) {
+    refuse(table->second.where + ": [" + role + "] is given, and the program uses " + object->made.plugin->id() +
+           ", an object of its own; leave one of them out");
+  }
+  if (std::ranges::count_if(given, is_of_role) > 1) {
+    refuse("the program uses two objects as " + role + ", and there is one " + role + "; leave one of them out");
+  }
+  return put_into<Role>(wiring, std::move(object->made));
+}
+
+template <class Role>
+std::vector<std::unique_ptr<Role>> make_many(Wiring& wiring, const Table& config, std::vector<Given>& given) {
   std::vector<std::unique_ptr<Role>> made;
-  for (const auto& table : tables_of(config, Role::role)) made.push_back(make_into<Role>(wiring, table));
+  for (const auto& table : tables_of(config, Role::role)) {
+    made.push_back(put_into<Role>(wiring, make(wiring.host, Role::role, table)));
+  }
+  for (auto& each : given) {
+    if (each.role == Role::role) made.push_back(put_into<Role>(wiring, std::move(each.made)));
+  }
   return made;
 }
 
@@ -203,22 +225,34 @@ Made make(const Host& host, const std::string& role, const Value& value) {
   return made;
 }
 
-std::unique_ptr<Wiring> wire(const Table& config, const Host& host) {
+Given given(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {
+  if (plugin == nullptr) refuse("the program uses an object as " + role + " that is null; make it first");
+  auto id = plugin->id();
+  if (id.empty()) id = options.owner().empty() ? "object" : options.owner();
+  if (!id.starts_with(role + "/")) id = role + "/" + id;
+  if (printable(id) != id || id.find(' ') != std::string::npos) {
+    refuse("the " + role + " that the program uses is called \"" + shortened(id) +
+           "\"; an id is UTF-8 without spaces, as \"" + role + "/rings\"");
+  }
+  options.refuse_unread();
+  plugin->set_id(id);
+  return {role, {std::move(plugin), options.owner().empty() ? Options(id, {}, "") : options, Value{Table{}, ""}}};
+}
+
+std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<Given> given) {
   refuse_unknown_tables(config);
   auto wiring = std::make_unique<Wiring>();
   wiring->host = host;
-  const auto make_one = [&]<class Role>(std::unique_ptr<Role>& place) {
-    place = make_into<Role>(*wiring, table_of(config, Role::role));
-  };
-  make_one(wiring->task);
-  make_one(wiring->precision);
-  make_one(wiring->scaler);
-  make_one(wiring->accumulation);
-  make_one(wiring->optimizer);
-  make_one(wiring->checkpoint);
-  make_one(wiring->distributed);
-  wiring->callbacks = make_many<Callback>(*wiring, config);
-  wiring->monitors = make_many<Monitor>(*wiring, config);
+  const auto fill = [&]<class Role>(std::unique_ptr<Role>& place) { place = make_one<Role>(*wiring, config, given); };
+  fill(wiring->task);
+  fill(wiring->precision);
+  fill(wiring->scaler);
+  fill(wiring->accumulation);
+  fill(wiring->optimizer);
+  fill(wiring->checkpoint);
+  fill(wiring->distributed);
+  wiring->callbacks = make_many<Callback>(*wiring, config, given);
+  wiring->monitors = make_many<Monitor>(*wiring, config, given);
   const auto plugins = wiring->plugins();
   number_the_namesakes(plugins);
   const auto monitors_from = plugins.size() - wiring->monitors.size();

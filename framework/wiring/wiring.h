@@ -37,6 +37,17 @@ struct Made {
 // Makes the plugin that a role's table names.
 Made make(const Host& host, const std::string& role, const Value& table);
 
+// A plugin that the program made itself, in the place of a role's table.
+struct Given {
+  std::string role;
+  Made made;
+};
+
+// Gives the plugin its id, "task/rings": its own one, the owner of its options, or "task/object". options: those that
+// it was made from, or ones without an owner. Throws Error::Kind::configuration for an id with spaces, and for options
+// that were not read.
+Given given(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options);
+
 // One plugin that replaced another in mid-run.
 struct Swap {
   std::int64_t step = 0;  // number of updates before it
@@ -77,8 +88,9 @@ enum class Keys { all, compared };
 // Returns every option of every plugin as a JSON object, for checkpoints and summary.json.
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring, Keys keys = Keys::all);
 
-// Makes the plugins that the tables name, and attaches them to the bus. Throws Error if a table is unknown, a role is
-// missing, or two plugins contradict each other.
-std::unique_ptr<Wiring> wire(const Table& config, const Host& host);
+// Makes the plugins that the tables name, and attaches them to the bus, callbacks and monitors of `given` behind those
+// of the tables. Throws Error if a table is unknown, a role is missing or given twice, or two plugins contradict each
+// other.
+std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<Given> given = {});
 
 }  // namespace vernier

@@ -1,15 +1,16 @@
 #!/bin/sh
 # rooms.sh ROOT: no file of the SDK and the framework includes from a later room than its own.
 #
-# A room is a folder of sdk/src or framework. A public header is of the room of the .cpp of its name, or else of core.
-# Includes from another room are written "room/file.h", those of public headers <vernier/file.h>. sdk.h and toolkit.h
-# are lists of all the others and in no room.
+# A room is a folder of sdk/src or framework. A public header (those of framework/include too) is of the room of the
+# .cpp of its name, or else of core. Includes from another room are written "room/file.h", those of public headers
+# <vernier/file.h>. sdk.h and toolkit.h are lists of all the others and in no room.
 set -eu
 cd "$1"
-rooms="core files optim cpu trace amp memory data wiring run output cli"
-sources=$(ls sdk/src/*/*.cpp)
+rooms="core files optim cpu trace amp memory data wiring run output embed cli"
+sources=$(ls sdk/src/*/*.cpp framework/embed/*.cpp)
 
-grep -nE '^ *# *include' sdk/include/vernier/*.h sdk/src/*/*.h sdk/src/*/*.cpp framework/*/*.h framework/*/*.cpp |
+grep -nE '^ *# *include' sdk/include/vernier/*.h sdk/src/*/*.h sdk/src/*/*.cpp framework/*/*.h framework/*/*.cpp \
+  framework/include/vernier/*.h |
   awk -v rooms="$rooms" -v sources="$sources" '
     function room_of_header(name) {
       sub(/^.*\//, "", name)
@@ -22,9 +23,9 @@ grep -nE '^ *# *include' sdk/include/vernier/*.h sdk/src/*/*.h sdk/src/*/*.cpp f
       for (i = 1; i <= count; ++i) place[names[i]] = i
       count = split(sources, paths)
       for (i = 1; i <= count; ++i) {
-        split(paths[i], part, "/")  # sdk/src/ROOM/NAME.cpp
-        sub(/\.cpp$/, "", part[4])
-        room_of[part[4]] = part[3]
+        last = split(paths[i], part, "/")  # sdk/src/ROOM/NAME.cpp, framework/ROOM/NAME.cpp
+        sub(/\.cpp$/, "", part[last])
+        room_of[part[last]] = part[last - 1]
       }
     }
     {
@@ -33,7 +34,8 @@ grep -nE '^ *# *include' sdk/include/vernier/*.h sdk/src/*/*.h sdk/src/*/*.cpp f
       path = where
       sub(/:[0-9]+$/, "", path)
       split(path, part, "/")
-      own = part[1] == "framework" ? part[2] : part[2] == "src" ? part[3] : room_of_header(path)
+      is_public = part[2] == "include"
+      own = is_public ? room_of_header(path) : part[1] == "framework" ? part[2] : part[3]
       if (own == "") next
       if (match($0, /<vernier\/[^>]+>/)) {
         included = substr($0, RSTART + 1, RLENGTH - 2)

@@ -1,5 +1,5 @@
 // The roles: what the training step calls by name. Exactly one plugin fills each. The trainer calls every function on
-// the main thread, in the order of the step (framework/run/training_loop.cpp).
+// the main thread, in the order of the step (framework/run/trainer.cpp).
 #pragma once
 
 #include <vernier/callback.h>

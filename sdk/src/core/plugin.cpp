@@ -4,6 +4,8 @@
 #include <iostream>
 #include <mutex>
 
+#include "log_copy.h"
+
 namespace vernier {
 
 namespace {
@@ -13,7 +15,7 @@ void to_stderr(Level level, const std::string& who, const std::string& text) {
   const std::lock_guard lock(one_line_at_a_time);
   std::cerr << who << ": " << text << '\n';
 }
-std::atomic<LogSink> sink = to_stderr;
+std::atomic<LogSink> sink = to_stderr, copy = nullptr;
 }  // namespace
 
 void set_log_sink(LogSink new_sink) {
@@ -22,6 +24,11 @@ void set_log_sink(LogSink new_sink) {
 
 void log(Level level, const std::string& who, const std::string& text) {
   sink.load()(level, who, text);
+  if (const auto also = copy.load(); also != nullptr) also(level, who, text);
+}
+
+void copy_log_to(LogSink new_copy) {
+  copy = new_copy;
 }
 
 Plugin::~Plugin() = default;

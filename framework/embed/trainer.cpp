@@ -1,0 +1,357 @@
+#include <c10/util/ScopeExit.h>
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+#include <vernier/trainer.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <optional>
+
+#include "core/log_copy.h"
+#include "core/printable.h"
+#include "output/log.h"
+#include "output/recorded_run.h"
+#include "output/summary.h"
+#include "run/prepared.h"
+#include "wiring/config.h"
+#include "wiring/plugin_folders.h"
+
+namespace vernier {
+
+namespace {
+
+// The trainer that is between its first use and the end of its run.
+std::atomic<const void*> in_use = nullptr;
+
+// Whatever else is thrown (a file system's error, LibTorch's) becomes an Error of the same text.
+template <class Body>
+auto as_errors(const Body& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    const auto [text, kind] = caught();
+    std::throw_with_nested(Error(text, kind));
+  }
+}
+
+Value table_using(const char* name) {
+  return {Table{{"use", {std::string(name), ""}}}, ""};
+}
+
+bool is_same(const Value& a, const Value& b) {
+  return to_toml({{"table", a}}) == to_toml({{"table", b}});
+}
+
+void write_to_log_file(Level level, const std::string& who, const std::string& text) {
+  write_log_file(static_cast<int>(level), who, printable(text, "\n\t"));
+}
+
+}  // namespace
+
+struct Trainer::Parts {
+  explicit Parts(TrainerOptions given_options)
+      : options(std::move(given_options)), config(load_config(options.files, options.sets, options.toml)) {}
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  ~Parts() {
+    lift_memory_limit();
+    prepared.reset();  // waits for what is being written, into the folder that is locked
+    if (!is_over) close();
+  }
+
+  void ready();
+  void enter();
+  bool step();
+  void finish();
+  void close();
+
+  void prepare_run();
+  void save_nothing_without_folder();
+  void lift_memory_limit() const;
+  TrainingLoop& loop() const { return prepared->trainer; }
+  Wiring& wiring() const { return *prepared->wiring; }
+
+  TrainerOptions options;
+  Table config;
+  std::vector<Given> given;
+  std::optional<OutputFolder> folder;
+  std::unique_ptr<Prepared> prepared;
+  std::exception_ptr refused;    // why this trainer cannot train
+  Value precision, scaler;       // the configuration's tables, before any swap
+  std::optional<Metrics> shown;  // of a validation that the program asked for after the last step
+  std::atomic<int> stop = 0;
+  std::string resume_from;
+  bool resumes = false, allows_inexact = false;
+  bool is_entered = false;             // the run has its folder, and is where it is to continue
+  bool is_over = false;                // nothing trains any more
+  bool is_stopped_before_all = false;  // by stop(), before the first step
+};
+
+// Makes plugins, data and model, once.
+void Trainer::Parts::ready() {
+  if (refused) std::rethrow_exception(refused);
+  if (prepared != nullptr) return;
+  const void* other = nullptr;
+  if (!in_use.compare_exchange_strong(other, this)) {
+    refuse(
+        "another vernier::Trainer of this process has not ended its run; LibTorch's random numbers and thread count "
+        "belong to the process: end or destroy that trainer first");
+  }
+  try {
+    prepare_run();
+    if (prepared->resumes) enter();
+  } catch (...) {
+    refused = std::current_exception();
+    close();
+    throw;
+  }
+}
+
+void Trainer::Parts::prepare_run() {
+  refuse_another_libtorch();
+  if (!options.writes_folder) save_nothing_without_folder();
+  const Host host(plugin_folders(options.plugin_paths, "TrainerOptions::plugin_paths: ", options.files));
+  const auto wants_to_resume = [&](const RunOptions& run, const std::string& output) {
+    return resumes || (options.writes_folder && run.resume == "auto" && OutputFolder::is_there(output));
+  };
+  auto name = options.name;
+  if (name.empty() && !options.files.empty()) name = std::filesystem::path(options.files.front()).stem().string();
+  if (name.empty()) name = "run";
+  prepared = prepare(config, name, host, stop, wants_to_resume, 0, std::move(given));
+  prepared->run.quiet = options.quiet;
+  precision = wiring().table_of(*wiring().precision);
+  scaler = wiring().table_of(*wiring().scaler);
+}
+
+void Trainer::Parts::save_nothing_without_folder() {
+  const auto is_checkpoint = [](const Given& each) { return each.role == Checkpoint::role; };
+  if (std::ranges::any_of(given, is_checkpoint)) return;
+  const auto table = config.try_emplace(Checkpoint::role, table_using("none")).first;
+  if (use_of(table->second) == "none") return;
+  refuse(table->second.where + ": [checkpoint] has no folder to write to, since TrainerOptions::writes_folder is " +
+         "false; leave the table out, or set it");
+}
+
+// Opens the folder, and resumes the run where that was asked for, once.
+void Trainer::Parts::enter() {
+  ready();
+  if (is_entered || is_over) return;
+  is_entered = true;
+  if (stop != 0) {  // perhaps there is no model yet
+    is_stopped_before_all = true;
+    return close();
+  }
+  try {
+    if (options.writes_folder) {
+      folder.emplace(open_run(*prepared, resume_from, allows_inexact, [](const std::string& path) {
+        open_log_file(path);
+        copy_log_to(write_to_log_file);
+      }));
+      if (has_all_it_needs(*prepared)) return close();
+      write_config(*prepared);
+    } else if (prepared->resumes) {
+      vernier::resume(*prepared, resume_from, allows_inexact);
+    }
+  } catch (...) {
+    refused = std::current_exception();
+    close();
+    throw;
+  }
+}
+
+bool Trainer::Parts::step() {
+  enter();
+  if (is_over) return false;
+  shown.reset();
+  bool is_trained = false;
+  try {
+    is_trained = loop().train_step(prepared->run);
+  } catch (...) {
+    if (folder) summarize_failure(*prepared, loop().outcome(), caught().kind);
+    close();
+    throw;
+  }
+  if (!loop().is_running()) finish();
+  return is_trained;
+}
+
+void Trainer::Parts::finish() {
+  const auto closed = c10::make_scope_exit([this] { close(); });
+  const auto outcome = loop().outcome();
+  if (folder) summarize(*prepared, outcome);
+  warn_of_divergence(prepared->run, outcome);
+}
+
+// Gives back what belongs to the process.
+void Trainer::Parts::close() {
+  is_over = true;
+  stop = 0;  // a validation is to run to its end
+  lift_memory_limit();
+  if (in_use != this) return;
+  copy_log_to(nullptr);
+  close_log_file();
+  folder.reset();
+  in_use = nullptr;
+}
+
+void Trainer::Parts::lift_memory_limit() const {
+  if (prepared != nullptr && in_use == this && !prepared->options.memory_limit.empty()) {
+    limit_memory(prepared->run.device, 0);
+  }
+}
+
+Trainer::Trainer(TrainerOptions options)
+    : parts_(as_errors([&] { return std::make_unique<Parts>(std::move(options)); })) {}
+
+Trainer::~Trainer() = default;
+
+void Trainer::use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {
+  if (parts_->prepared != nullptr || parts_->refused) {
+    refuse("the " + role + " comes too late: use() and add() stand before the first use of the trainer");
+  }
+  parts_->given.push_back(given(role, std::move(plugin), options));
+}
+
+void Trainer::resume(const std::string& path, bool allow_inexact) {
+  auto& parts = *parts_;
+  if (parts.is_entered) refuse("resume() stands before the first step, and once");
+  parts.resumes = true;
+  parts.resume_from = path;
+  parts.allows_inexact = allow_inexact;
+  as_errors([&] {
+    parts.ready();
+    parts.prepared->resumes = true;
+    parts.enter();
+  });
+}
+
+bool Trainer::train_step() {
+  return as_errors([&] { return parts_->step(); });
+}
+
+std::int64_t Trainer::train_epoch() {
+  return as_errors([&] {
+    parts_->enter();
+    const auto epoch = parts_->prepared->run.epoch;
+    std::int64_t steps = 0;
+    while (parts_->prepared->run.epoch <= epoch && parts_->step()) ++steps;
+    return steps;
+  });
+}
+
+TrainOutcome Trainer::train() {
+  as_errors([&] {
+    while (parts_->step()) {
+    }
+  });
+  return outcome();
+}
+
+TrainOutcome Trainer::outcome() const {
+  const auto& parts = *parts_;
+  TrainOutcome result;
+  if (parts.prepared == nullptr) return result;
+  const auto& run = parts.prepared->run;
+  const auto& outcome = parts.loop().outcome();
+  result.steps = run.step;
+  if (run.loss.defined()) result.loss = run.loss.item<double>();
+  result.validation_loss = outcome.validation_loss;
+  result.seconds = outcome.seconds;
+  if (!parts.is_over) return result;
+  const bool was_finished = run.step < run.steps && !parts.loop().finished().empty();  // perhaps before it was resumed
+  result.ended_by = parts.is_stopped_before_all ? "stopped" : ended_by(outcome);
+  if (result.ended_by == "done" && was_finished) result.ended_by = "finished";
+  result.why = outcome.error.value_or(outcome.diverged);
+  if (result.ended_by == "finished") result.why = parts.loop().finished();
+  return result;
+}
+
+void Trainer::stop() {
+  parts_->stop = stopped_by_program;
+}
+
+std::optional<double> Trainer::validate() {
+  return as_errors([&]() -> std::optional<double> {
+    parts_->ready();
+    auto& run = parts_->prepared->run;
+    if (run.model == nullptr) return std::nullopt;
+    if (parts_->is_over) parts_->stop = 0;  // there is nothing left to stop
+    const Metrics of_step = run.metrics;
+    const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
+    const auto loss = parts_->loop().validation_loss(run);
+    if (!loss) return std::nullopt;
+    run.metrics.set("validation_loss", *loss);
+    parts_->shown = run.metrics;
+    return loss;
+  });
+}
+
+std::map<std::string, double> Trainer::metrics() const {
+  std::map<std::string, double> all;
+  if (parts_->prepared == nullptr) return all;
+  const auto& run = parts_->prepared->run;
+  if (run.loss.defined()) all["loss"] = run.loss.item<double>();
+  for (const auto* entry : (parts_->shown ? *parts_->shown : run.metrics).set_now()) all[entry->name] = entry->value();
+  return all;
+}
+
+void Trainer::save() {
+  as_errors([&] {
+    parts_->enter();
+    if (!parts_->is_over) parts_->loop().save_now(parts_->prepared->run);
+  });
+}
+
+void Trainer::swap(const std::string& toml) {
+  as_errors([&] {
+    parts_->enter();
+    if (parts_->is_over) refuse("the run has ended: nothing is swapped");
+    parts_->loop().swap(parts_->prepared->run, load_config({}, {}, toml));
+  });
+}
+
+void Trainer::use_mixed_precision(bool on) {
+  auto& parts = *parts_;
+  as_errors([&] {
+    parts.enter();
+    if (parts.is_over) refuse("the run has ended: its precision stays");
+    if (on && use_of(parts.precision) == "fp32") {
+      refuse("the precision of the configuration is fp32, which is not mixed; name another with swap()");
+    }
+    Table roles;
+    const auto choose = [&](const char* role, const Plugin& plugin, const Value& configured, const char* off) {
+      const auto& now = parts.wiring().table_of(plugin);
+      if (use_of(configured).empty()) {
+        if (on) return;
+        refuse(plugin.id() + " is an object of the program, which could not come back; switch it off itself");
+      }
+      auto wanted = on ? configured : table_using(off);
+      if (!is_same(now, wanted)) roles.emplace(role, std::move(wanted));
+    };
+    choose(Precision::role, *parts.wiring().precision, parts.precision, "fp32");
+    choose(Scaler::role, *parts.wiring().scaler, parts.scaler, "none");
+    if (!roles.empty()) parts.loop().swap(parts.prepared->run, roles);
+  });
+}
+
+const Run& Trainer::run() {
+  as_errors([&] { parts_->ready(); });
+  return parts_->prepared->run;
+}
+
+torch::nn::Module& Trainer::model() {
+  const auto& model = run().model;
+  if (model == nullptr) throw Error("there is no model: stop() was called before it was made");
+  return *model;
+}
+
+AmpStats Trainer::amp() {
+  return run().amp;
+}
+
+}  // namespace vernier

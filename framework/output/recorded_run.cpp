@@ -1,0 +1,116 @@
+#include "recorded_run.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "summary.h"
+#include "wiring/config.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The merged configuration; with the run's name in it, since that came from the name of another file.
+std::string config_of(const Prepared& prepared) {
+  Table config = prepared.config;
+  auto& run = config.try_emplace("run", Value{Table{}, ""}).first->second;
+  std::get<Table>(run.data)["name"] = {prepared.run.name, ""};
+  return to_toml(config);
+}
+
+OutputFolder open_folder(const Prepared& prepared, const std::string& from) {
+  const auto& output = prepared.run.output;
+  if (prepared.resumes) return OutputFolder::open_existing(output, from);
+  const bool is_started_again = prepared.options.resume == "auto";
+  return OutputFolder::open_new(output, is_started_again ? config_of(prepared) : "");
+}
+
+// The TOML's table of a swapped role is not the one that the run uses.
+void warn_of_swaps(const Prepared& prepared) {
+  const auto file = prepared.run.output + "/config.toml";
+  if (prepared.wiring->swaps.empty() || !fs::exists(file)) return;
+  const auto before = load_config({file}, {});
+  for (const auto& [role, table] : prepared.config) {
+    const auto old = before.find(role);
+    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
+    const bool was_swapped =
+        std::ranges::any_of(prepared.wiring->swaps, [&](const auto& each) { return each.role == role; });
+    if (is_same || !was_swapped) continue;
+    log(Level::warning, "resume", "[" + role + "] is not read: its plugin was swapped while the run ran");
+  }
+}
+
+std::string summary_of(const Prepared& prepared) {
+  return prepared.run.output + "/summary.json";
+}
+
+void write(const Prepared& prepared, const Outcome& outcome) {
+  write_summary(summary_of(prepared), prepared.run, prepared.options, prepared.run_table, *prepared.wiring, outcome);
+}
+
+}  // namespace
+
+OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_inexact,
+                      const std::function<void(const std::string& path)>& log_to) {
+  if (prepared.resumes && !from.empty()) resume(prepared, from, allow_inexact);  // before a folder is made
+  auto folder = open_folder(prepared, from);
+  prepared.run.output = folder.path().string();
+  log_to(prepared.run.output + "/log.txt");
+  if (prepared.resumes && from.empty()) resume(prepared, from, allow_inexact);
+  return folder;
+}
+
+void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
+  auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
+  if (!snapshot) {
+    refuse("there is no checkpoint to resume from in " + prepared.run.output +
+           "; leave --resume out to start a new run");
+  }
+  prepared.trainer.resume(prepared.run, std::move(*snapshot), allow_inexact);
+} catch (...) {
+  rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
+}
+
+bool has_all_it_needs(const Prepared& prepared) {
+  const Run& run = prepared.run;
+  return prepared.resumes && prepared.trainer.is_finished(run) && is_summary_of(summary_of(prepared), run);
+}
+
+void write_config(const Prepared& prepared) {
+  if (prepared.resumes) warn_of_swaps(prepared);
+  write_file(prepared.run.output + "/config.toml", config_of(prepared));
+}
+
+void summarize(const Prepared& prepared, const Outcome& outcome) {
+  try {
+    write(prepared, outcome);
+  } catch (const Error& error) {
+    throw Error(error.what() + std::string("; see to that, and resume the run to have this file written"));
+  }
+}
+
+void summarize_failure(const Prepared& prepared, const Outcome& outcome, Error::Kind kind) {
+  if (kind != Error::Kind::training && outcome.steps == 0) return;
+  try {
+    write(prepared, outcome);
+  } catch (...) {
+    log(Level::error, "summary.json", caught().message);  // and the run's own error is still reported
+  }
+}
+
+void warn_of_divergence(const Run& run, const Outcome& outcome) {
+  if (!outcome.diverged.empty()) {
+    log(Level::error, "run",
+        "the training has diverged: " + outcome.diverged +
+            "; lower the learning rate, or add [[callback]] use = \"recovery\" (docs/recovery.md)");
+  }
+  if (run.step > 0 && outcome.updates == 0) {
+    log(Level::warning, "run", "every update was skipped: the model is as it was at the start");
+  }
+}
+
+}  // namespace vernier

@@ -1,0 +1,19 @@
+// Where plugins are searched for, by the program and by programs that use vernier::Trainer.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// The folders that are searched, in order: the given ones, $VERNIER_PLUGIN_PATH, the folder `plugins` beside each of
+// the TOML files, the user's data folder, and the installation or build tree that this code is part of. Throws
+// Error::Kind::configuration for a given folder that is not there; given_by: how it was given, "--plugin-path ".
+std::vector<std::filesystem::path> plugin_folders(const std::vector<std::string>& given, const std::string& given_by,
+                                                  const std::vector<std::string>& files);
+
+// The folder `plugins` beside each TOML file, there or not.
+std::vector<std::filesystem::path> plugin_folders_beside(const std::vector<std::string>& files);
+
+}  // namespace vernier

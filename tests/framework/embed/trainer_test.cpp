@@ -1,0 +1,514 @@
+// vernier::Trainer, compared with the run that the program makes of the same TOML, and with itself.
+#include <doctest/doctest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <vernier/checkpoint_folder.h>
+#include <vernier/supervised_task.h>
+#include <vernier/trainer.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "run/snapshot.h"
+#include "small_run.h"
+#include "thrown.h"
+#include "toy_run.h"
+
+namespace trainer_test {
+
+using vernier::Event;
+using vernier::Options;
+using vernier::Run;
+using vernier::Trainer;
+using vernier::TrainerOptions;
+
+namespace {
+
+// Three epochs of four batches.
+const std::string base = R"([run]
+steps = 12
+device = "cpu"
+threads = 1
+validate_every = 5
+[task]
+use = "mlp"
+samples = 32
+validation = 0.1
+[precision]
+use = "bf16"
+[optimizer]
+use = "adamw"
+learning_rate = 0.01
+[[callback]]
+use = "clip_norm"
+max_norm = 0.5
+)";
+
+TrainerOptions options_of(const std::string& toml, const TemporaryFolder& folder) {
+  return {.toml = toml, .sets = {"run.output=" + folder / "out"}, .quiet = true};
+}
+
+std::string digest_of(Trainer& trainer) {
+  return vernier::digest(trainer.model());
+}
+
+// What the program's training loop makes of it.
+std::string digest_of_the_program(const std::vector<std::string>& texts) {
+  const TemporaryFolder folder;
+  SmallRun run(from_toml(texts), folder.path().string());
+  run.train();
+  return run.digest();
+}
+
+// Writes down each event: "StepEnd 3".
+std::unique_ptr<vernier::Monitor> recorder(std::vector<std::string>& events) {
+  return std::make_unique<toy::Told<vernier::Monitor>>("monitor/recorder", [&events](vernier::Bus& bus) {
+    for (int i = 0; i < vernier::event_count; ++i) {
+      const auto event = static_cast<Event>(i);
+      bus.on(event, [&events, event](const Run& run) {
+        events.push_back(vernier::name_of(event) + (" " + std::to_string(run.step)));
+      });
+    }
+  });
+}
+
+std::unique_ptr<vernier::Monitor> on(Event event, std::function<void(const Run&)> look) {
+  return std::make_unique<toy::Told<vernier::Monitor>>("monitor/at",
+                                                       [event, look](vernier::Bus& bus) { bus.on(event, look); });
+}
+
+// A task with data and a loss, made in code.
+class Points final : public vernier::SupervisedTask {
+ public:
+  explicit Points(Options& options) : SupervisedTask(options, 8) {}
+  void build(Run& run) override {
+    const auto x = torch::randn({64, 2});
+    const auto [training, held_out] =
+        vernier::split(vernier::tensor_dataset({x, (x.prod(1) > 0).to(torch::kLong)}), 0.25, run.seed);
+    set_training(training);
+    add_validation(held_out);
+    set_model(torch::nn::Sequential(torch::nn::Linear(2, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2)));
+    set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+    add_metric(vernier::accuracy());
+  }
+};
+
+std::int64_t newest_step(const std::string& run) {
+  const auto found = vernier::checkpoints_in(run + "/checkpoints");
+  return found.empty() ? -1 : vernier::read_checkpoint(found.front()).manifest.step;
+}
+
+nlohmann::json summary_in(const TemporaryFolder& folder) {
+  return nlohmann::json::parse(read_text(folder / "out/summary.json"));
+}
+
+}  // namespace
+
+TEST_CASE("the embedded trainer gives the program's weights, at once, by steps and by epochs, with the same events") {
+  const struct {
+    const char* name;
+    void (*train)(Trainer&);
+  } cases[] = {
+      {"train()", [](Trainer& trainer) { trainer.train(); }},
+      {"train_step()",
+       [](Trainer& trainer) {
+         for (int step = 1; step <= 12; ++step) CHECK(trainer.train_step());
+         CHECK(!trainer.train_step());
+       }},
+      {"train_epoch()",
+       [](Trainer& trainer) {
+         for (int epoch = 0; epoch < 3; ++epoch) CHECK(trainer.train_epoch() == 4);
+         CHECK(trainer.train_epoch() == 0);
+       }},
+      {"a step, an epoch, the rest, and validations between",
+       [](Trainer& trainer) {
+         CHECK(trainer.validate() > 0);
+         trainer.train_step();
+         CHECK(trainer.train_epoch() == 3);  // what is left of it
+         CHECK(trainer.validate() > 0);
+         trainer.train();
+       }},
+  };
+  const auto expected = digest_of_the_program({base});
+  std::vector<std::string> expected_events;
+  for (const auto& [name, train] : cases) {
+    CAPTURE(name);
+    const TemporaryFolder folder;
+    std::vector<std::string> events;
+    Trainer trainer(options_of(base, folder));
+    trainer.add(recorder(events));
+    train(trainer);
+    CHECK(digest_of(trainer) == expected);
+    if (expected_events.empty()) expected_events = events;
+    CHECK(events == expected_events);
+    CHECK(events.front() == "RunBegin 0");
+    CHECK(std::ranges::count(events, std::string("Validated 5")) == 1);
+    CHECK(events.back() == "RunEnd 12");
+    CHECK(newest_step(folder / "out") == 12);
+    const auto outcome = trainer.outcome();
+    CHECK(outcome.steps == 12);
+    CHECK(outcome.ended_by == "done");
+    CHECK(outcome.loss == trainer.metrics().at("loss"));
+    CHECK(outcome.validation_loss == trainer.metrics().at("validation_loss"));
+    CHECK(outcome.seconds > 0);
+  }
+}
+
+TEST_CASE("the embedded trainer takes files, texts and --set alike, and names the run") {
+  const TemporaryFolder folder;
+  const auto file = folder.write("first.toml", base);
+  const auto output = "run.output=" + folder / "out/{name}";
+  const struct {
+    const char* what;
+    TrainerOptions options;
+    const char* name;
+  } cases[] = {
+      {"a file", {.files = {file}, .sets = {output}}, "first"},
+      {"a file and a name", {.files = {file}, .sets = {output}, .name = "second"}, "second"},
+      {"a text", {.toml = base, .sets = {output}}, "run"},
+      {"a text over a file",
+       {.files = {file}, .toml = "run.name = \"third\"", .sets = {output}, .name = "no"},
+       "third"},
+      {"--set alone",
+       {.sets = {output, "run.steps=12", "run.device=cpu", "run.threads=1", "run.validate_every=5", "task.use=mlp",
+                 "task.samples=32", "task.validation=0.1", "precision.use=bf16", "optimizer.use=adamw",
+                 "optimizer.learning_rate=0.01", "callback.clip_norm.max_norm=0.5"},
+        .name = "fourth"},
+       "fourth"},
+  };
+  const auto expected = digest_of_the_program({base});
+  for (const auto& [what, options, name] : cases) {
+    CAPTURE(what);
+    Trainer trainer(options);
+    trainer.train();
+    CHECK(digest_of(trainer) == expected);
+    CHECK(trainer.run().name == name);
+    CHECK(std::filesystem::exists(folder.path() / "out" / name / "config.toml"));
+  }
+}
+
+TEST_CASE("objects fill roles as plugins do") {
+  toy::Toy toy;
+  toy.wiring.accumulation = std::make_unique<toy::MicroBatches>(std::vector<std::int64_t>{2, 4});
+  toy.prepare().train(toy.run);
+
+  const TemporaryFolder folder;
+  Trainer trainer(options_of("[run]\nsteps = 6\nthreads = 1\ndevice = \"cpu\"\n", folder));
+  auto memory = std::make_unique<toy::Memory>();
+  auto* saved = memory.get();
+  memory->every = 4;
+  trainer.use(std::make_unique<toy::Task>());
+  trainer.use(make_plugin<vernier::Precision>("precision/fp32"));
+  trainer.use(make_plugin<vernier::Scaler>("scaler/none"));
+  trainer.use(std::make_unique<toy::MicroBatches>(std::vector<std::int64_t>{2, 4}));
+  trainer.use(std::make_unique<toy::Descent>());
+  trainer.use(std::move(memory));
+  std::int64_t updates = 0;
+  trainer.add(on(Event::UpdateDone, [&](const Run&) { updates += 1; }));
+  trainer.train();
+  CHECK(digest_of(trainer) == vernier::digest(*toy.run.model));
+  CHECK(saved->steps == std::vector<std::int64_t>{4, 6});
+  CHECK(updates == 6);
+  const auto configuration = summary_in(folder)["configuration"];
+  CHECK(configuration["task"] == nlohmann::json{{"use", "toy"}});
+  CHECK(configuration["monitor"][0] == nlohmann::json{{"use", "at"}});
+}
+
+TEST_CASE("an object's options are part of the run, and a resumed run must have the same") {
+  const TemporaryFolder folder;
+  const std::string toml = base.substr(0, base.find("[task]")) + base.substr(base.find("[precision]"));
+  const auto train = [&](std::int64_t batch_size, bool resumes, std::int64_t steps) {
+    Options options("task/points", {{"batch_size", {batch_size, ""}}}, "here");
+    Trainer trainer(options_of(toml, folder));
+    trainer.use(std::make_unique<Points>(options), options);
+    if (resumes) trainer.resume();
+    for (std::int64_t step = 0; step < steps; ++step) trainer.train_step();
+    trainer.save();
+    return trainer.train_step() ? std::string() : digest_of(trainer);
+  };
+  const auto whole = train(16, false, 12);
+  CHECK(!whole.empty());
+  std::filesystem::remove_all(folder / "out");
+  CHECK(train(16, false, 7).empty());
+  CHECK(newest_step(folder / "out") == 7);
+  const auto other = thrown_by([&] { train(12, true, 5); });
+  CHECK(other.kind == 2);
+  CHECK(says(other.text, "task.batch_size was 16 and is 12"));
+  CHECK(train(16, true, 5) == whole);
+}
+
+TEST_CASE("a trainer that is stopped, or destroyed after save(), is resumed bit for bit") {
+  const auto expected = digest_of_the_program({base});
+  const struct {
+    const char* name;
+    void (*end)(Trainer&);
+  } cases[] = {
+      {"save()", [](Trainer& trainer) { trainer.save(); }},
+      {"save() twice", [](Trainer& trainer) { trainer.save(), trainer.save(); }},
+      {"stop()",
+       [](Trainer& trainer) {
+         trainer.stop();
+         CHECK(!trainer.train_step());
+       }},
+      {"stop() and train()",
+       [](Trainer& trainer) {
+         trainer.stop();
+         CHECK(trainer.train().ended_by == "stopped");
+       }},
+  };
+  for (const auto& [name, end] : cases) {
+    CAPTURE(name);
+    const TemporaryFolder folder;
+    {
+      Trainer trainer(options_of(base, folder));
+      for (int step = 0; step < 7; ++step) trainer.train_step();
+      end(trainer);
+    }
+    CHECK(newest_step(folder / "out") == 7);
+    Trainer trainer(options_of(base, folder));
+    trainer.resume();
+    CHECK(trainer.run().step == 7);
+    CHECK(trainer.train().ended_by == "done");
+    CHECK(digest_of(trainer) == expected);
+    Trainer again(options_of(base, folder));
+    again.resume(folder / "out/checkpoints/step-00000007");
+    again.train();
+    CHECK(digest_of(again) == expected);
+    auto options = options_of(base, folder);
+    options.sets.push_back("run.resume=auto");
+    Trainer complete(options);
+    CHECK(complete.run().step == 12);
+    CHECK(complete.train().ended_by == "done");
+    CHECK(complete.outcome().loss == again.outcome().loss);
+    CHECK(!std::filesystem::exists(folder / "out-2"));
+  }
+}
+
+TEST_CASE("stop() from another thread ends the run with a checkpoint") {
+  const TemporaryFolder folder;
+  std::int64_t stopped_after = 0;
+  {
+    Trainer trainer(options_of(base + "[[monitor]]\nuse = \"jsonl\"\n", folder));
+    std::atomic<std::int64_t> steps = 0;
+    trainer.add(on(Event::StepEnd, [&](const Run& run) {
+      steps = run.step + 1;
+      if (run.step == 5) {
+        std::thread([&] { trainer.stop(); }).join();
+      }
+    }));
+    const auto outcome = trainer.train();
+    stopped_after = steps;
+    CHECK(outcome.ended_by == "stopped");
+    CHECK(outcome.steps == stopped_after);
+  }
+  CHECK(stopped_after == 6);
+  CHECK(newest_step(folder / "out") == 6);
+  CHECK(summary_in(folder)["ended_by"] == "stopped");
+  Trainer early(options_of(base, folder));
+  early.stop();
+  CHECK(early.train().ended_by == "stopped");
+  CHECK(early.outcome().steps == 0);
+  CHECK(thrown_by([&] { early.model(); }) == failed("there is no model: stop() was called before it was made"));
+  CHECK(!std::filesystem::exists(folder / "out-2"));
+}
+
+TEST_CASE("mixed precision is switched off and on as callback/switch does it, and the run resumes") {
+  const auto expected = digest_of_the_program({base, R"([[callback]]
+use = "switch"
+at_step = 4
+[callback.to]
+precision = {use = "fp32"}
+[[callback]]
+use = "switch"
+at_step = 8
+[callback.to]
+precision = {use = "bf16"}
+)"});
+  CHECK(expected != digest_of_the_program({base}));
+  const TemporaryFolder folder;
+  {
+    Trainer trainer(options_of(base, folder));
+    for (int step = 0; step < 4; ++step) trainer.train_step();
+    trainer.use_mixed_precision(true);  // it is
+    trainer.use_mixed_precision(false);
+    trainer.use_mixed_precision(false);
+    for (int step = 4; step < 6; ++step) trainer.train_step();
+    CHECK(trainer.amp().amp_steps() == 4);
+    trainer.save();
+  }
+  Trainer trainer(options_of(base, folder));
+  trainer.resume();
+  for (int step = 6; step < 8; ++step) trainer.train_step();
+  trainer.use_mixed_precision(true);
+  trainer.train();
+  CHECK(digest_of(trainer) == expected);
+  CHECK(trainer.amp().amp_steps() == 8);
+  const auto swaps = summary_in(folder)["swaps"];
+  REQUIRE(swaps.size() == 2);
+  CHECK(swaps[0] ==
+        nlohmann::json{{"after_step", 4}, {"role", "precision"}, {"from", "precision/bf16"}, {"to", "precision/fp32"}});
+  CHECK(swaps[1]["after_step"] == 8);
+}
+
+TEST_CASE("swap() takes TOML, and a refused one leaves the run as it was") {
+  const auto expected = digest_of_the_program({base});
+  const TemporaryFolder folder;
+  Trainer trainer(options_of(base, folder));
+  trainer.train_step();
+  const struct {
+    const char* toml;
+    const char* text;
+  } cases[] = {
+      {"[precision]\nuse = \"fp16\"", "precision/fp16: `use` needs a loss scaler"},
+      {"[precision]\nuse = \"bf17\"", "TOML text:2: no precision is called \"bf17\"; did you mean \"bf16\"?"},
+      {"[precision\n", "TOML text:1: "},
+      {"[task]\nuse = \"gpt\"", "TOML text:1: `task` cannot be swapped while a run runs"},
+      {"include = \"other.toml\"", "TOML text:1: `include` is for files only"},
+  };
+  for (const auto& [toml, text] : cases) {
+    CAPTURE(toml);
+    const auto thrown = thrown_by([&, toml = toml] { trainer.swap(toml); });
+    CHECK(thrown.kind >= 2);
+    INFO(thrown.text);
+    CHECK(says(thrown.text, text));
+  }
+  trainer.train();
+  CHECK(digest_of(trainer) == expected);
+  CHECK(thrown_by([&] { trainer.swap("[precision]\nuse = \"fp32\""); }) ==
+        configuration("the run has ended: nothing is swapped"));
+}
+
+TEST_CASE("what a trainer is not given, or given twice, is refused before anything is made") {
+  const TemporaryFolder folder;
+  const struct {
+    const char* what;
+    const char* toml;
+    void (*use)(Trainer&);
+    const char* text;
+  } cases[] = {
+      {"an unknown key", "task.use = \"mlp\"\noptimizer.lr = 1", nullptr, "TOML text:2: optimizer/sgd"},
+      {"no task", "", nullptr, "the configuration has no [task]"},
+      {"an object and a table", "[task]\nuse = \"mlp\"", [](Trainer& to) { to.use(std::make_unique<toy::Task>()); },
+       "TOML text:1: [task] is given, and the program uses task/toy, an object of its own; leave one of them out"},
+      {"two objects", "",
+       [](Trainer& to) {
+         to.use(std::make_unique<toy::Task>());
+         to.use(std::make_unique<toy::Task>());
+       },
+       "the program uses two objects as task, and there is one task; leave one of them out"},
+      {"no object", "", [](Trainer& to) { to.use(std::unique_ptr<toy::Task>()); },
+       "the program uses an object as task that is null; make it first"},
+      {"an object with a key that it does not read", "",
+       [](Trainer& to) {
+         Options options("task/points", {{"batchsize", {std::int64_t{4}, ""}}}, "here");
+         to.use(std::make_unique<Points>(options), options);
+       },
+       "batchsize"},
+      {"a folder that is missing", "", [](Trainer&) {}, "TrainerOptions::plugin_paths: /none: there is no such folder"},
+  };
+  for (const auto& [what, toml, use, text] : cases) {
+    CAPTURE(what);
+    auto options = options_of("", folder);
+    options.toml = toml;
+    options.sets.insert(options.sets.end(), {"run.steps=3", "run.device=cpu", "optimizer.use=sgd"});
+    if (std::string(text).find("/none") != std::string::npos) options.plugin_paths = {"/none"};
+    const auto thrown = thrown_by([&, use = use] {
+      Trainer trainer(options);
+      if (use != nullptr) use(trainer);
+      trainer.train_step();
+    });
+    INFO(thrown.text);
+    CHECK(thrown.kind == 2);
+    CHECK(says(thrown.text, text));
+    CHECK(!std::filesystem::exists(folder / "out"));
+  }
+}
+
+TEST_CASE("calls in the wrong order are refused, and say what is the right one") {
+  const TemporaryFolder folder;
+  Trainer trainer(options_of(base, folder));
+  trainer.train_step();
+  CHECK(thrown_by([&] { trainer.add(on(Event::StepEnd, [](const Run&) {})); }) ==
+        configuration("the monitor comes too late: use() and add() stand before the first use of the trainer"));
+  CHECK(thrown_by([&] { trainer.resume(); }) == configuration("resume() stands before the first step, and once"));
+  const torch::NoGradGuard no_grad;
+  trainer.model().parameters()[0].fill_(NAN);
+  CHECK(thrown_by([&] { trainer.save(); }) ==
+        failed("trainer after step 1: no checkpoint is made: layers.0.weight is not finite"));
+}
+
+TEST_CASE("one trainer at a time is between its first use and the end of its run") {
+  const TemporaryFolder folder;
+  auto first = std::make_unique<Trainer>(options_of(base, folder));
+  first->train_step();
+  const auto second = [&] {
+    Trainer trainer(options_of(base, folder));
+    trainer.train();
+    return digest_of(trainer);
+  };
+  const auto thrown = thrown_by(second);
+  CHECK(thrown.kind == 2);
+  CHECK(says(thrown.text, "another vernier::Trainer of this process has not ended its run"));
+  first->train();
+  const auto expected = digest_of(*first);
+  CHECK(second() == expected);
+  CHECK(first->validate() == first->outcome().validation_loss);  // after its end, and after another run
+  first = std::make_unique<Trainer>(options_of(base, folder));
+  first->train_step();
+  first.reset();
+  CHECK(second() == expected);
+}
+
+TEST_CASE("a run that fails is saved, says so, and leaves the process to the next trainer") {
+  const TemporaryFolder folder;
+  Trainer trainer(options_of(base, folder));
+  class Trouble final : public vernier::Callback {
+   public:
+    void attach(vernier::Bus& bus) override {
+      bus.on(Event::StepBegin, [](Run& run) {
+        if (run.step == 4) throw std::out_of_range("no such thing");
+      });
+    }
+  };
+  trainer.add(std::make_unique<Trouble>());
+  const std::string why = "callback/object at StepBegin of step 5: no such thing";
+  CHECK(thrown_by([&] { trainer.train(); }) == failed(why));
+  CHECK(trainer.outcome().ended_by == "error");
+  CHECK(trainer.outcome().why == why);
+  CHECK(!trainer.train_step());
+  CHECK(newest_step(folder / "out") == 4);
+  CHECK(summary_in(folder)["error"] == why);
+  Trainer next(options_of(base, folder));
+  CHECK(next.train().ended_by == "done");
+}
+
+TEST_CASE("the folder has what the program writes; without it nothing is written") {
+  const TemporaryFolder folder;
+  {
+    Trainer trainer(options_of(base, folder));
+    trainer.train_step();
+    vernier::log(vernier::Level::info, "test", "a line");
+    trainer.train();
+    vernier::log(vernier::Level::info, "test", "a line after the end");
+  }
+  CHECK(says(read_text(folder / "out/log.txt"), "info test: a line\n"));
+  CHECK(!says(read_text(folder / "out/log.txt"), "after the end"));
+  CHECK(says(read_text(folder / "out/config.toml"), "bf16"));
+  CHECK(summary_in(folder)["ended_by"] == "done");
+  CHECK(summary_in(folder)["digest"] == "xxh3-128:" + digest_of_the_program({base}));
+
+  auto options = options_of(base, folder);
+  options.sets = {"run.output=" + folder / "nothing"};
+  options.writes_folder = false;
+  Trainer trainer(options);
+  trainer.train();
+  CHECK(digest_of(trainer) == digest_of_the_program({base}));
+  CHECK(!std::filesystem::exists(folder / "nothing"));
+  options.sets.push_back("checkpoint.use=rolling");
+  const auto thrown = thrown_by([&] { Trainer(options).train(); });
+  CHECK(thrown.kind == 2);
+  CHECK(says(thrown.text, "[checkpoint] has no folder to write to"));
+}
+
+}  // namespace trainer_test
