@@ -7,7 +7,7 @@ case $1 in
       -e '1s|^// |/// \\file\n/// |; t' -e 's|^\( *\)// |\1/// |; t' -e 's|\([;,{}(] *\)// |\1///< |' "$1"
     ;;
   *)
-    sed -z -E -e 's/(\]\([^)#]*)#[^)]*\)/\1)/g; s/\]\((toolkit|write-a-plugin|data|tasks)\.md\)/](@\1)/g' \
+    sed -z -E -e 's/(\]\([^)#]*)#[^)]*\)/\1)/g; s/\]\((toolkit|embedding|write-a-plugin|data|tasks)\.md\)/](@\1)/g' \
       -e 's/\[([^][]*)\]\(([^@h)][^)]*)?\)/\1/g; s/\]\(@([^)]*)\)/](\1.md)/g; s/\\t/\\\\t/g' "$1"
     ;;
 esac

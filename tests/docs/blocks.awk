@@ -1,8 +1,8 @@
 # Writes a C++ file of the C++ blocks of pages, for the compiler to check: awk -f blocks.awk PAGE...
 # A block of members stands in a class, one of statements in a function that has the variables that pages speak of.
-# Left out are blocks that other tests compare with sources: a whole plugin, the README's loop, the trainer's step.
+# Left out are blocks that other tests compare with sources: whole programs and plugins, the README's loop, the step.
 function flush_block(  wraps) {
-  if (block ~ /VERNIER_PLUGIN|^void TrainingLoop::step|GradScaler scaler\(device\)/) return
+  if (block ~ /int main|VERNIER_PLUGIN|^void TrainingLoop::step|GradScaler scaler\(device\)/) return
   printf "namespace block_%d {\n", ++count
   if (block ~ /(^|\n)class /) {
     begin = end = ""
@@ -11,7 +11,8 @@ function flush_block(  wraps) {
     end = " private:\n  double factor_ = 2, limit_ = 3;\n  std::string kind_;\n  std::vector<std::string> paths_;\n" \
           "  std::int64_t seen_ = 0;\n};\n"
   } else {
-    begin = "void body(Known& known) {\n  auto& [model, smoothed, optimizer, x, target, loss, blocks, images, training] = known;\n{\n"
+    begin = "void body(Known& known) {\n" \
+            "  auto& [model, smoothed, optimizer, x, target, loss, blocks, images, training] = known;\n{\n"
     end = "}\n}\n"
   }
   printf "%s#line %d \"%s\"\n%s%s}\n", begin, first, FILENAME, block, end
