@@ -1,5 +1,4 @@
-// The roles: what the training step calls by name. Exactly one plugin fills each. The trainer calls every function on
-// the main thread, in the order of the step (framework/run/trainer.cpp).
+// The roles. One plugin fills each; the training step calls it on the main thread (framework/run/training_loop.cpp).
 #pragma once
 
 #include <vernier/callback.h>

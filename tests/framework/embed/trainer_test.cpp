@@ -379,6 +379,44 @@ TEST_CASE("swap() takes TOML, and a refused one leaves the run as it was") {
         configuration("the run has ended: nothing is swapped"));
 }
 
+TEST_CASE("a swap that would destroy an object, or needs it made anew, is refused") {
+  const std::string toml = "[run]\nsteps = 6\nthreads = 1\ndevice = \"cpu\"\n";
+  const struct {
+    const char* what;
+    void (*use)(Trainer&);
+    void (*swap)(Trainer&);
+    Thrown thrown;
+  } cases[] = {
+      {"the precision is an object, and could not be switched on again",
+       [](Trainer& trainer) { trainer.use(make_plugin<vernier::Precision>("precision/bf16")); },
+       [](Trainer& trainer) { trainer.use_mixed_precision(false); },
+       configuration("precision/bf16 is an object of the program, which could not come back; switch it off itself")},
+      {"there is no mixed precision to switch on", [](Trainer&) {},
+       [](Trainer& trainer) { trainer.use_mixed_precision(true); },
+       configuration("the precision of the configuration is fp32, which is not mixed; name another with swap()")},
+      {"the optimizer is an object, and the master weights become others", [](Trainer&) {},
+       [](Trainer& trainer) { trainer.swap("[precision]\nuse = \"bf16\"\nlevel = \"O2\""); },
+       configuration("optimizer/descent is an object of the program, and cannot be made anew for other weights; give "
+                     "[optimizer] a table, or keep the precision; nothing was swapped after step 1")},
+  };
+  for (const auto& [what, use, swap, thrown] : cases) {
+    CAPTURE(what);
+    std::string digests[2];
+    for (const bool swaps : {false, true}) {
+      const TemporaryFolder folder;
+      Trainer trainer(options_of(toml, folder));
+      trainer.use(std::make_unique<toy::Task>());
+      trainer.use(std::make_unique<toy::Descent>());
+      use(trainer);
+      trainer.train_step();
+      if (swaps) CHECK(thrown_by([&, swap = swap] { swap(trainer); }) == thrown);
+      trainer.train();
+      digests[swaps ? 1 : 0] = digest_of(trainer);
+    }
+    CHECK(digests[0] == digests[1]);  // it goes on as if nobody had asked
+  }
+}
+
 TEST_CASE("what a trainer is not given, or given twice, is refused before anything is made") {
   const TemporaryFolder folder;
   const struct {
