@@ -22,11 +22,13 @@ function(vernier_add_plugin role name)
   set_property(GLOBAL APPEND PROPERTY VERNIER_PLUGIN_TARGETS ${target})
 endfunction()
 
-# vernier_test_plugin(name)
+# vernier_test_plugin(role name)
 #
-# Tests for the project of one plugin: `vernier check` and `vernier train` of its run.toml with the plugins that are built
-# here, and the program of <name>_test.cpp, if doctest is installed.
-function(vernier_test_plugin name)
+# Tests for the project of one plugin: the laws of plugins (`vernier check <name>.so`), `vernier check` and `vernier train`
+# of its run.toml with the plugins that are built here, and the program of <name>_test.cpp, if doctest is installed.
+function(vernier_test_plugin role name)
+  add_test(NAME laws COMMAND vernier::vernier check $<TARGET_FILE:${role}_${name}> --task run.toml
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set(run run.toml --plugin-path ${PROJECT_BINARY_DIR}/plugins --set run.output=${PROJECT_BINARY_DIR}/runs/${name})
   foreach(verb IN ITEMS check train)
     add_test(NAME ${verb} COMMAND vernier::vernier ${verb} ${run} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
