@@ -19,7 +19,8 @@
 #include <vernier/float8.h>
 #include <vernier/float8_linear.h>
 
-// Optimizers that fuse an update into one pass, gradient norms and clipping, the average of the weights.
+// Optimizers that fuse an update into one pass, micro-batches, gradient norms and clipping, the average of the weights.
+#include <vernier/accumulator.h>
 #include <vernier/ema.h>
 #include <vernier/grad_norm.h>
 #include <vernier/optim.h>
