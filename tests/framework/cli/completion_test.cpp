@@ -70,7 +70,7 @@ TEST_CASE("completion: verbs, flags, plugins, keys and their words are offered w
 TEST_CASE("completion: bash offers what the program says, and no blank behind a key that is not whole") {
   const TemporaryFolder folder;
   const auto script = folder.write("type.sh", R"(PATH=$1:$PATH
-compopt() { echo "compopt $*"; }
+compopt() { echo compopt "$@"; }
 . "$2"
 COMP_WORDS=(vernier train --set run.step)
 COMP_CWORD=3

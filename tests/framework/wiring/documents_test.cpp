@@ -69,7 +69,9 @@ void check_table(const vernier::Host& host, const std::string& role, const verni
   const auto use = table.find("use");
   const bool is_path = use != table.end() && std::get<std::string>(use->second.data).find('/') != std::string::npos;
   if (role == "run") {
-    vernier::Options options("run", table, value.where);
+    auto whole = table;
+    if (!table.contains("epochs")) whole.try_emplace("steps", vernier::Value{std::int64_t{1000}, ""});
+    vernier::Options options("run", whole, value.where);
     const vernier::RunOptions read(options, "name");
   } else if (use == table.end()) {
     const auto keys = keys_of(host, role);
@@ -81,7 +83,7 @@ void check_table(const vernier::Host& host, const std::string& role, const verni
 
 // What a block leaves to other files.
 constexpr const char* base = R"([run]
-steps = 1000
+seed = 1
 [[callback]]
 use = "clip_norm"
 max_norm = 1.0
