@@ -19,7 +19,7 @@
 #include "core/printable.h"
 #include "output/log.h"
 #include "run/init_weights.h"
-#include "text.h"
+#include "output/text.h"
 #include "weight_files.h"
 
 namespace vernier {

@@ -32,8 +32,10 @@
 #include "output/output.h"
 #include "output/recorded_run.h"
 #include "output/terminal.h"
+#include "output/text.h"
 #include "plugin_list.h"
-#include "replay.h"
+#include "replay/replay.h"
+#include "replay/travel.h"
 #include "run/crash.h"
 #include "run/device.h"
 #include "run/init_weights.h"
@@ -42,7 +44,6 @@
 #include "run/training_loop.h"
 #include "schema.h"
 #include "shorthands.h"
-#include "text.h"
 #include "use_model.h"
 #include "version.h"
 #include "wiring/config.h"
@@ -63,6 +64,9 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   check PLUGIN.so [--set KEY=VALUE]…                 tries the laws of plugins on a library; see check x.so --help
   replay CAPSULE [--precision NAME] [--set …]…       runs a step that callback/flight_recorder kept again,
                                                      and traces it; beside it, with what --precision and --set change
+  replay RUN --step N [--precision NAME] [--set …]…  the same for any step of a run, with the ranges of each layer
+  replay RUN --step N..M --watch LAYER               the ranges of one layer, a line for each of the steps
+  replay RUN --against OTHER                         the first step, layer and operation in which two runs differ
   evaluate RUN [--set …]…                            prints the metrics of a run's model on its validation data
   predict RUN --input FILE --output FILE             writes what it predicts: .csv, .npy or .jsonl
   export RUN --format FORMAT --output FILE           writes the model: torchscript, safetensors or python
@@ -436,15 +440,32 @@ int train(const po::variables_map& given) {
 }
 
 int replay(const po::variables_map& given) {
-  if (given.count("argument") == 0) refuse("name a capsule, as in `vernier replay runs/NAME/capsules/step-00000124`");
+  if (given.count("argument") == 0) {
+    refuse("name a run or a capsule, as in `vernier replay runs/NAME --step 124`; see vernier --help");
+  }
   const auto& paths = given["argument"].as<std::vector<std::string>>();
-  if (paths.size() > 1) refuse("replay takes one capsule, and " + paths[1] + " is a second");
+  if (paths.size() > 1) refuse("replay takes one run or capsule, and " + paths[1] + " is a second");
   if (const auto words = shorthands_given(given); !words.empty()) {
     refuse(words.front() + " is for train and check; replay takes --precision NAME and --set KEY=VALUE");
   }
-  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
-  if (given.count("precision") != 0) sets.push_back("precision.use=" + given["precision"].as<std::string>());
-  return replay_capsule(paths.front(), sets, make_host(given), stop_signal);
+  const auto& path = paths.front();
+  const auto text = [&](const char* option) { return given.count(option) != 0 ? given[option].as<std::string>() : ""; };
+  auto sets = strings_of(given, "set");
+  if (given.count("precision") != 0) sets.push_back("precision.use=" + text("precision"));
+  const bool is_one_step = given.count("watch") == 0 && given.count("against") == 0;
+  if (!is_one_step && !sets.empty()) refuse("--set and --precision replay a single step: say --step N alone");
+  const auto host = make_host(given);
+  if (is_run(path) && !is_checkpoint(path)) {
+    listen_for_signals();
+    if (given.count("against") != 0) return replay_against(path, text("against"), host, stop_signal);
+    if (given.count("step") == 0) refuse(path + " is a run: say which step of it, --step N, or --against OTHER");
+    const auto steps = steps_of(text("step"));
+    if (given.count("watch") != 0) return watch_layer(path, steps, text("watch"), host, stop_signal);
+    if (steps.first != steps.last) refuse("name a layer for a range of steps: --watch LAYER");
+    return replay_step(path, steps.first, sets, host, stop_signal);
+  }
+  if (!is_one_step || given.count("step") != 0) refuse(path + ": is no run, so it has no other steps");
+  return replay_capsule(path, sets, host, stop_signal);
 }
 
 std::string word_of(const po::variables_map& given, const std::string& option, const std::string& example) {
@@ -507,7 +528,7 @@ std::string with_hyphens(std::string word) {
 po::options_description known_options() {
   po::options_description known;
   auto add = known.add_options();
-  for (const char* name : {"verb", "resume", "precision", "input", "output", "format"})
+  for (const char* name : {"verb", "resume", "precision", "input", "output", "format", "step", "watch", "against"})
     add(name, po::value<std::string>());
   for (const char* name : {"argument", "set", "plugin-path"}) add(name, po::value<std::vector<std::string>>());
   for (const char* name : {"resume-newest", "allow-inexact", "low-memory", "find-lr", "schema", "json", "quiet",
@@ -558,6 +579,17 @@ bool is_check_of_plugin(int argc, char** argv) {
          });
 }
 
+void refuse_option_of_another_verb(const po::variables_map& given, const std::string& verb) {
+  if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed-precision");
+  const std::vector<std::pair<const char*, std::string>> owners = {{"step", "replay"},    {"watch", "replay"},
+                                                                   {"against", "replay"}, {"find-lr", "check"},
+                                                                   {"schema", "config"},  {"json", "version"}};
+  for (const auto& [option, owner] : owners) {
+    if (given.count(option) == 0 || verb == owner) continue;
+    refuse(c10::str("--", option, " is for ", owner, "; say `vernier ", owner, " --", option, "`"));
+  }
+}
+
 int run_verb(int argc, char** argv) {
   static char check_plugin[] = "check-plugin";
   if (is_check_of_plugin(argc, argv)) argv[1] = check_plugin;
@@ -582,10 +614,7 @@ int run_verb(int argc, char** argv) {
   }
   set_log_level(static_cast<int>(log_level(given)));
   const auto& verb = given["verb"].as<std::string>();
-  if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed-precision");
-  if (given.count("find-lr") != 0 && verb != "check") refuse("--find-lr is for check");
-  if (given.count("schema") != 0 && verb != "config") refuse("--schema is for config; say `vernier config --schema`");
-  if (given.count("json") != 0 && verb != "version") refuse("--json is for version; say `vernier version --json`");
+  refuse_option_of_another_verb(given, verb);
   if (verb == "train") return train(given);
   if (verb == "check") return check(given);
   if (verb == "config") return print_config(given);

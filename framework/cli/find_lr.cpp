@@ -7,14 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "text.h"
+#include "output/text.h"
 
 namespace vernier {
 
 namespace {
 
 constexpr int most_steps = 100;
-constexpr double lowest = 1e-4, highest = 1e3;  // of the optimizer's learning rate
+constexpr double lowest_rate = 1e-4, highest_rate = 1e3;  // of the optimizer's learning rate
 
 // A folder for what callbacks write, such as capsules.
 class ScratchFolder {
@@ -45,7 +45,7 @@ class RateSetter final : public Plugin {
       bus.on(event, [this](Run& run) { run.learning_rate_factor = factor; });
     }
   }
-  double factor = lowest;
+  double factor = lowest_rate;
 };
 
 // Means of a loss that forget, corrected for their beginning.
@@ -97,7 +97,7 @@ RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   Smooth smooth;
   double least = HUGE_VAL;
   for (int i = 0; i < most_steps && !test.has_diverged; ++i) {
-    setter.factor = lowest * std::pow(highest / lowest, i / (most_steps - 1.0));
+    setter.factor = lowest_rate * std::pow(highest_rate / lowest_rate, i / (most_steps - 1.0));
     trainer.lone_step(run);
     const double loss = smooth(run.loss.item<double>());
     least = std::fmin(least, loss);

@@ -15,7 +15,7 @@
 #include "predictions.h"
 #include "run/prepared.h"
 #include "run/snapshot.h"
-#include "text.h"
+#include "output/text.h"
 #include "torchscript.h"
 #include "wiring/config.h"
 

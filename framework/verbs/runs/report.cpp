@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "run_files.h"
+#include "output/run_files.h"
 #include "svg_plot.h"
 #include "verb.h"
 

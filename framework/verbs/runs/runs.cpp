@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iostream>
 
-#include "run_files.h"
+#include "output/run_files.h"
 #include "verb.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "run_files.h"
+#include "output/run_files.h"
 
 namespace vernier {
 

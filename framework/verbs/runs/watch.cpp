@@ -9,7 +9,7 @@
 #include <iostream>
 #include <thread>
 
-#include "run_files.h"
+#include "output/run_files.h"
 #include "text_plot.h"
 #include "verb.h"
 

@@ -4,6 +4,7 @@
 #include "trace/capsule.h"
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,11 +42,33 @@ struct Compared {
 };
 std::vector<Compared> compare(const Replayed& first, const Replayed& second);
 
+// |first - second| / |second|, Euclidean, of what is finite in both. A nan or an inf that both have in the same place
+// is no difference; one that only one has is beyond any limit: inf.
+double distance_of(const torch::Tensor& first, const torch::Tensor& second);
+
 // Returns the configuration of a capsule's run, without monitors and checkpoints.
 Table configuration_of(const Capsule& capsule, const std::string& path);
 
-// Runs the verb. Returns 0 if the step gave the same bits again, else 4. sets: changes for a second replay, which is
-// printed beside the first; empty: no second replay.
+// Returns the configuration with the tables of the plugins that were swapped in before the state was taken.
+Table with_swaps(Table config, const State& state, const std::string& path);
+
+// Prepares a run that is replayed. threads: those of the run; 0: of its table. path: of the run or capsule, for errors.
+std::unique_ptr<Prepared> build_again(Table config, const std::string& path, bool resumes, std::int64_t threads,
+                                      const Host& host, const std::atomic<int>& stop);
+
+// Returns where the first bad value of the step came from; nothing if loss, gradients and, with has_update, weights are
+// finite.
+std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update);
+
+// Prints a table. Each column is as wide as its widest cell; an empty one is left out.
+void print_rows(const std::vector<std::vector<std::string>>& rows);
+
+// Replays the step in a run of the configuration with `sets`, and prints it beside the first replay, layer by layer.
+void replay_beside(const Replayed& first, const Capsule& capsule, const Table& config, const std::string& path,
+                   const std::vector<std::string>& sets, const Host& host, const std::atomic<int>& stop);
+
+// Runs `vernier replay CAPSULE`. Returns 0 if the step gave the same bits again, else 4. sets: changes for a second
+// replay, which is printed beside the first; empty: no second replay.
 int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                    const std::atomic<int>& stop);
 

@@ -11,9 +11,9 @@
 #include <map>
 
 #include "output/log.h"
+#include "output/text.h"
 #include "run/prepared.h"
 #include "run/snapshot.h"
-#include "text.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -37,32 +37,6 @@ class Tracing final : public Plugin {
   }
   std::optional<NonFiniteTracer> tracer;
 };
-
-// Each column is as wide as its widest cell; an empty one is left out.
-void print_rows(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i] + std::string(widths[i] - row[i].size() + (widths[i] > 0 ? 2 : 0), ' ');
-    }
-    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
-  }
-}
-
-// Of what is finite. A nan or an inf that both have in the same place is no difference, one that only one has is beyond
-// any limit.
-double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
-  const auto a = first.to(torch::kFloat64), b = second.to(torch::kFloat64);
-  const auto is_number = a.isfinite().logical_and(b.isfinite());
-  const auto is_same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
-  if (!is_number.logical_or(is_same).all().item<bool>()) return HUGE_VAL;
-  const auto error = torch::where(is_number, a - b, 0.0).norm().item<double>();
-  return error == 0 ? 0 : error / torch::where(is_number, b, 0.0).norm().item<double>();
-}
 
 // What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The
 // factor is measured (docs/flight-recorder.md).
@@ -130,17 +104,6 @@ int print_bits(const Capsule& capsule, const Replayed& replayed) {
   return bits_differ;
 }
 
-std::unique_ptr<Prepared> prepare_for(const Capsule& capsule, Table config, const std::string& path, const Host& host,
-                                      const std::atomic<int>& stop) try {
-  const int threads = static_cast<int>(capsule.state.integer("run/threads"));
-  return prepare(
-      std::move(config), "replay", host, stop, [](auto&&...) { return true; }, threads);
-} catch (...) {
-  const auto [text, kind] = caught(Error::Kind::configuration);
-  throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)",
-              kind);
-}
-
 // Divided by what they were scaled with, to be compared with those of a run without a scaler.
 std::vector<std::pair<std::string, torch::Tensor>> unscaled_gradients(const Run& run) {
   std::vector<std::pair<std::string, torch::Tensor>> all;
@@ -152,17 +115,6 @@ std::vector<std::pair<std::string, torch::Tensor>> unscaled_gradients(const Run&
     all.emplace_back(parameter.name, std::move(value));
   }
   return all;
-}
-
-std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {
-  std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
-  for (const auto& parameter : run.parameters) {
-    if (const auto& gradient = parameter.master.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
-  }
-  if (has_update) {
-    for (auto& weight : weights_of(run)) ends.push_back(std::move(weight));
-  }
-  return tracer.origin(ends);
 }
 
 // Whose update it was: a precision's where the optimizer's weight is finite, and too large for the model's dtype. An
@@ -204,15 +156,62 @@ Capsule capsule_at(const std::string& path) try { return read_capsule(path); } c
 
 }  // namespace
 
+void print_rows(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i] + std::string(widths[i] - row[i].size() + (widths[i] > 0 ? 2 : 0), ' ');
+    }
+    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+  }
+}
+
+std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {
+  std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
+  for (const auto& parameter : run.parameters) {
+    if (const auto& gradient = parameter.master.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
+  }
+  if (has_update) {
+    for (auto& weight : weights_of(run)) ends.push_back(std::move(weight));
+  }
+  return tracer.origin(ends);
+}
+
+double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
+  const auto a = first.to(torch::kFloat64), b = second.to(torch::kFloat64);
+  const auto is_number = a.isfinite().logical_and(b.isfinite());
+  const auto is_same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  if (!is_number.logical_or(is_same).all().item<bool>()) return HUGE_VAL;
+  const auto error = torch::where(is_number, a - b, 0.0).norm().item<double>();
+  return error == 0 ? 0 : error / torch::where(is_number, b, 0.0).norm().item<double>();
+}
+
+std::unique_ptr<Prepared> build_again(Table config, const std::string& path, bool resumes, std::int64_t threads,
+                                      const Host& host, const std::atomic<int>& stop) try {
+  return prepare(
+      std::move(config), "replay", host, stop, [resumes](auto&&...) { return resumes; }, static_cast<int>(threads));
+} catch (...) {
+  const auto [text, kind] = caught(Error::Kind::configuration);
+  throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)",
+              kind);
+}
+
+Table with_swaps(Table config, const State& state, const std::string& path) {
+  if (!state.has("trainer/swaps")) return config;
+  const auto saved = parse_toml(state.text("trainer/swaps"), path);
+  for (const auto& [role, table] : std::get<Table>(saved.at("tables").data)) config.insert_or_assign(role, table);
+  return config;
+}
+
 Table configuration_of(const Capsule& capsule, const std::string& path) {
   if (!capsule.state.has("run/toml")) {
     throw Error(path + ": has no configuration: its run was not one of `vernier train`", Error::Kind::configuration);
   }
-  auto config = parse_toml(capsule.state.text("run/toml"), path);
-  if (capsule.state.has("trainer/swaps")) {
-    const auto saved = parse_toml(capsule.state.text("trainer/swaps"), path);
-    for (const auto& [role, table] : std::get<Table>(saved.at("tables").data)) config.insert_or_assign(role, table);
-  }
+  auto config = with_swaps(parse_toml(capsule.state.text("run/toml"), path), capsule.state, path);
   config.erase(Monitor::role);
   if (const auto run = config.find("run"); run != config.end()) {
     std::get<Table>(run->second.data).erase("memory_limit");  // tracing a step takes more memory than the step
@@ -294,6 +293,17 @@ std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
   return rows;
 }
 
+void replay_beside(const Replayed& first, const Capsule& capsule, const Table& config, const std::string& path,
+                   const std::vector<std::string>& sets, const Host& host, const std::atomic<int>& stop) {
+  const auto other = with_scaler(with_sets(config, sets), sets, host);
+  std::cout.flush();
+  const auto prepared = build_again(other, path, true, capsule.state.integer("run/threads"), host, stop);
+  const auto second = replay(*prepared, capsule, true);
+  std::cout << title_of(second) << ", " << second.operations << " operations: ";
+  print_origin(second);
+  print_side_by_side(first, second);
+}
+
 int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                    const std::atomic<int>& stop) {
   const auto capsule = capsule_at(path);
@@ -302,7 +312,7 @@ int replay_capsule(const std::string& path, const std::vector<std::string>& sets
   set_log_level(static_cast<int>(Level::error));  // plugins reported the rest in the run
   Replayed first;
   {
-    const auto prepared = prepare_for(capsule, config, path, host, stop);
+    const auto prepared = build_again(config, path, true, capsule.state.integer("run/threads"), host, stop);
     std::cout << "step " << capsule.step << " of run " << prepared->run.name << ", kept for its "
               << (capsule.what == "loss" ? "loss, " + capsule.seen.loss : capsule.what) << "; " << capsule.cause
               << '\n';
@@ -311,14 +321,7 @@ int replay_capsule(const std::string& path, const std::vector<std::string>& sets
   std::cout << title_of(first) << ", " << first.operations << " operations: ";
   print_origin(first);
   const int status = print_bits(capsule, first);
-  if (!has_second) return status;
-  const auto other = with_scaler(with_sets(config, sets), sets, host);
-  std::cout.flush();
-  const auto prepared = prepare_for(capsule, other, path, host, stop);
-  const auto second = replay(*prepared, capsule, true);
-  std::cout << title_of(second) << ", " << second.operations << " operations: ";
-  print_origin(second);
-  print_side_by_side(first, second);
+  if (has_second) replay_beside(first, capsule, config, path, sets, host, stop);
   return status;
 }
 

@@ -1,5 +1,5 @@
 // `vernier replay`: the bits of the step again, and beside it another precision.
-#include "cli/replay.h"
+#include "replay/replay.h"
 
 #include <vernier/checkpoint_folder.h>
 #include <vernier/fused_kernels.h>
@@ -344,10 +344,10 @@ TEST_CASE("replay: what is no capsule is refused in one line") {
     CHECK(text.find(part) != std::string::npos);
     CHECK(std::ranges::count(text, '\n') == 1);
   };
-  refused({"replay"}, "name a capsule");
+  refused({"replay"}, "name a run or a capsule");
   refused({"replay", "nowhere"}, "nowhere: is no capsule");
   refused({"replay", folder.path() / "run" / "checkpoints" / "step-00000004"}, "is a checkpoint, not a capsule");
-  refused({"replay", path, "two"}, "takes one capsule");
+  refused({"replay", path, "two"}, "takes one run or capsule");
   refused({"replay", path, "--precision", "fp33"}, "fp33", /*status=*/3);
   fs::remove(folder.path() / "text");
   refused({"replay", path}, "its files must be where they were");

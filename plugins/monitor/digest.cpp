@@ -1,0 +1,79 @@
+// digest: writes checksums of the loss, and of each parameter's gradient and weight, so that two runs can be compared
+// bit for bit long after they ended. `vernier replay RUN --against OTHER` reads them.
+//   every = 10               steps between lines; the last step always has one
+//   file = "digests.jsonl"   in the run's output folder
+// A line: {"step":10,"loss":"2.5 (0x40200000)","gradients":{"wte.weight":"<XXH3-128>"},"weights":{"wte.weight":…}}.
+// Gradients are those that the optimizer gets; weights are those after the update. A resumed run keeps the lines up to
+// its checkpoint. A line costs one pass over the gradients and the weights, and on a GPU their copy to the host.
+#include <vernier/sdk.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "trace/capsule.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using vernier::Event;
+using vernier::Run;
+
+class Digest final : public vernier::Monitor {
+ public:
+  explicit Digest(vernier::Options& options)
+      : every_(options.get("every", 10, "steps between lines", vernier::at_least(1))),
+        name_(options.get("file", "digests.jsonl", "name in the run's output folder")) {
+    if (name_.empty()) options.refuse("file", "must be the name of a file");
+  }
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](const Run& run) { open(run); });
+    bus.on(Event::GradientsReady, [this](const Run& run) {
+      if (is_due(run)) seen_ = vernier::fingerprint(run);
+    });
+    bus.on(Event::StepEnd, [this](const Run& run) {
+      if (is_due(run)) write(run);
+    });
+  }
+
+ private:
+  bool is_due(const Run& run) const { return (run.step + 1) % every_ == 0 || run.step + 1 == run.steps; }
+
+  // Of the lines that a run has written before, those after its checkpoint come again.
+  void open(const Run& run) {
+    const auto path = fs::path(run.output) / name_;
+    std::vector<std::string> kept;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line) && !in.eof();) {
+      const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object() || json.value("step", run.step + 1) > run.step) break;
+      kept.push_back(line);
+    }
+    in.close();
+    file_ = std::ofstream(path, std::ios::trunc);
+    for (const auto& line : kept) file_ << line << '\n';
+    file_.flush();
+    if (!file_) throw vernier::Error(path.string() + ": cannot be written");
+  }
+
+  void write(const Run& run) {
+    const nlohmann::ordered_json line = {{"step", run.step + 1},
+                                         {"loss", seen_.loss},
+                                         {"gradients", seen_.gradients},
+                                         {"weights", vernier::digests_of_weights(run)}};
+    file_ << line.dump() << '\n';
+    file_.flush();
+    if (!file_) throw vernier::Error(name_ + ": cannot be written; the disk may be full");
+  }
+
+  std::int64_t every_;
+  std::string name_;
+  std::ofstream file_;
+  vernier::Fingerprint seen_;  // from GradientsReady to StepEnd
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Digest, "digest", "1.0.0")
