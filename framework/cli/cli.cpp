@@ -34,6 +34,7 @@
 #include "output/terminal.h"
 #include "output/text.h"
 #include "plugin_list.h"
+#include "profile.h"
 #include "replay/replay.h"
 #include "replay/travel.h"
 #include "run/crash.h"
@@ -62,6 +63,8 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   check FILE… [--set KEY=VALUE]…                     all of it but the training: plugins, data, model, device,
                                                      one batch without an update, its memory, advice
   check PLUGIN.so [--set KEY=VALUE]…                 tries the laws of plugins on a library; see check x.so --help
+  profile FILE… [--steps N] [--output FILE]          where the time of a step goes: a table of N steps (20), and a
+                                                     trace (profile.json) for https://ui.perfetto.dev
   replay CAPSULE [--precision NAME] [--set …]…       runs a step that callback/flight_recorder kept again,
                                                      and traces it; beside it, with what --precision and --set change
   replay RUN --step N [--precision NAME] [--set …]…  the same for any step of a run, with the ranges of each layer
@@ -136,10 +139,14 @@ std::vector<std::string> strings_of(const po::variables_map& given, const char* 
   return given.count(option) != 0 ? given[option].as<std::vector<std::string>>() : std::vector<std::string>{};
 }
 
+std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback) {
+  return given.count(option) != 0 ? given[option].as<std::string>() : fallback;
+}
+
 // The TOML files of the command.
 std::vector<std::string> files_of(const po::variables_map& given) {
   const auto& verb = given["verb"].as<std::string>();
-  const bool takes_files = verb == "train" || verb == "check" || verb == "config";
+  const bool takes_files = verb == "train" || verb == "check" || verb == "config" || verb == "profile";
   return takes_files ? strings_of(given, "argument") : std::vector<std::string>{};
 }
 
@@ -439,6 +446,21 @@ int train(const po::variables_map& given) {
   return exit_status(outcome);
 }
 
+int profile(const po::variables_map& given) {
+  if (wants_to_resume(given)) refuse("profile trains the first steps of a new run; leave --resume out");
+  auto config = merged_config(given);
+  const auto host = make_host(given);
+  if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
+  const auto steps = parse_value(word_or(given, "steps", "20"), "--steps");
+  const auto* number = std::get_if<std::int64_t>(&steps.data);
+  if (number == nullptr || *number < 1 || *number > 1000) refuse("--steps must be an integer from 1 to 1000");
+  const fs::path first = given["argument"].as<std::vector<std::string>>().front();
+  listen_for_signals();
+  set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
+  return profile(std::move(config), *number, word_or(given, "output", "profile.json"), first.stem().string(), host,
+                 stop_signal);
+}
+
 int replay(const po::variables_map& given) {
   if (given.count("argument") == 0) {
     refuse("name a run or a capsule, as in `vernier replay runs/NAME --step 124`; see vernier --help");
@@ -449,7 +471,7 @@ int replay(const po::variables_map& given) {
     refuse(words.front() + " is for train and check; replay takes --precision NAME and --set KEY=VALUE");
   }
   const auto& path = paths.front();
-  const auto text = [&](const char* option) { return given.count(option) != 0 ? given[option].as<std::string>() : ""; };
+  const auto text = [&](const char* option) { return word_or(given, option, ""); };
   auto sets = strings_of(given, "set");
   if (given.count("precision") != 0) sets.push_back("precision.use=" + text("precision"));
   const bool is_one_step = given.count("watch") == 0 && given.count("against") == 0;
@@ -528,7 +550,8 @@ std::string with_hyphens(std::string word) {
 po::options_description known_options() {
   po::options_description known;
   auto add = known.add_options();
-  for (const char* name : {"verb", "resume", "precision", "input", "output", "format", "step", "watch", "against"})
+  for (const char* name :
+       {"verb", "resume", "precision", "input", "output", "format", "step", "steps", "watch", "against"})
     add(name, po::value<std::string>());
   for (const char* name : {"argument", "set", "plugin-path"}) add(name, po::value<std::vector<std::string>>());
   for (const char* name : {"resume-newest", "allow-inexact", "low-memory", "find-lr", "schema", "json", "quiet",
@@ -581,9 +604,9 @@ bool is_check_of_plugin(int argc, char** argv) {
 
 void refuse_option_of_another_verb(const po::variables_map& given, const std::string& verb) {
   if (given.count("precision") != 0 && verb != "replay") refuse("--precision is for replay; say --mixed-precision");
-  const std::vector<std::pair<const char*, std::string>> owners = {{"step", "replay"},    {"watch", "replay"},
-                                                                   {"against", "replay"}, {"find-lr", "check"},
-                                                                   {"schema", "config"},  {"json", "version"}};
+  const std::vector<std::pair<const char*, std::string>> owners = {
+      {"steps", "profile"}, {"step", "replay"},   {"watch", "replay"}, {"against", "replay"},
+      {"find-lr", "check"}, {"schema", "config"}, {"json", "version"}};
   for (const auto& [option, owner] : owners) {
     if (given.count(option) == 0 || verb == owner) continue;
     refuse(c10::str("--", option, " is for ", owner, "; say `vernier ", owner, " --", option, "`"));
@@ -593,8 +616,8 @@ void refuse_option_of_another_verb(const po::variables_map& given, const std::st
 int run_verb(int argc, char** argv) {
   static char check_plugin[] = "check-plugin";
   if (is_check_of_plugin(argc, argv)) argv[1] = check_plugin;
-  std::vector<std::string> known = {"train",  "check",  "config",  "evaluate",   "predict",
-                                    "export", "replay", "plugins", "checkpoint", "version"};
+  std::vector<std::string> known = {"train",  "check",   "config",  "evaluate",   "predict", "export",
+                                    "replay", "profile", "plugins", "checkpoint", "version"};
   if (argc > 1 && argv[1] == std::string("complete")) return complete(argc, argv, known);
   const bool begins_with_verb = argc > 1 && argv[1][0] != '-';
   if (begins_with_verb && std::ranges::find(known, argv[1]) == known.end()) become_other_verb(argv + 1);
@@ -620,6 +643,7 @@ int run_verb(int argc, char** argv) {
   if (verb == "config") return print_config(given);
   if (verb == "plugins") return plugins(given);
   if (verb == "replay") return replay(given);
+  if (verb == "profile") return profile(given);
   if (verb == "version") return print_version(given.count("json") != 0);
   if (verb == "evaluate" || verb == "predict" || verb == "export") return use_run(verb, given);
   const auto others = other_verbs();

@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 #include <vernier/event.h>
@@ -24,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 const Plugin* listening = nullptr;
 Event event_listened = Event::RunBegin;
 ListenerTimes* listener_times = nullptr;
+bool are_named = false, is_watched = false;  // is_watched: listeners are timed or named
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -45,6 +47,12 @@ void call_timed(const std::function<void(Run&)>& call, const Plugin* plugin, Run
   }
 }
 
+void call_watched(const std::function<void(Run&)>& call, const Plugin* plugin, Event event, Run& run) {
+  at::RecordFunction range(at::RecordScope::USER_SCOPE);
+  if (are_named && range.isActive()) range.before(plugin->id() + " at " + name_of(event));
+  listener_times != nullptr ? call_timed(call, plugin, run) : call(run);
+}
+
 }  // namespace
 
 const Plugin* listening_now() {
@@ -62,6 +70,16 @@ std::int64_t step_of(Event event, const Run& run) {
 
 void time_listeners(ListenerTimes* times) {
   listener_times = times;
+  is_watched = times != nullptr || are_named;
+}
+
+void name_listeners(bool named) {
+  are_named = named;
+  is_watched = named || listener_times != nullptr;
+}
+
+bool are_listeners_named() {
+  return are_named;
 }
 
 NotOfListener::NotOfListener() : times_(listening != nullptr ? listener_times : nullptr) {
@@ -145,10 +163,10 @@ void Bus::tell(Event event, Run& run) {
       for (; i < listeners.size(); ++i) {
         if (is_muted_ && listeners[i].monitor) continue;
         listening = listeners[i].plugin;
-        if (listener_times == nullptr) {
-          listeners[i].call(run);
+        if (is_watched) {
+          call_watched(listeners[i].call, listeners[i].plugin, event, run);
         } else {
-          call_timed(listeners[i].call, listeners[i].plugin, run);
+          listeners[i].call(run);
         }
         refuse_other_parameters(run, parameters);
       }

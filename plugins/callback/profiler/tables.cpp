@@ -1,0 +1,202 @@
+#include "tables.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <string_view>
+
+namespace profiler {
+
+namespace {
+
+using torch::autograd::profiler::KinetoEvent;
+
+struct Cost {
+  std::int64_t calls = 0;
+  double total = 0, self = 0;  // seconds
+};
+using Costs = std::map<std::string, Cost>;
+
+// An event, and what it holds.
+struct Timed {
+  std::string name;
+  std::uint64_t begin = 0, end = 0, thread = 0;
+  std::int64_t sequence = -1;  // of the autograd node that this operation made, or that it computes in backward
+  bool is_range = false;       // of ours or of the user, not of an operator
+  bool is_backward = false;    // the computation of an autograd node
+  bool is_same_call = false;   // as the event around the range of its layer: that intercepts the call, and passes it on
+  std::string layer;           // of the range around it
+  double inner = 0;            // seconds of the events right below it
+  double seconds() const { return static_cast<double>(end - begin) * 1e-9; }
+};
+
+bool is_on_host(const KinetoEvent& event) {
+  return event.deviceType() == c10::DeviceType::CPU;
+}
+
+std::vector<Timed> on_host(const std::vector<KinetoEvent>& events) {
+  constexpr std::string_view backward = "autograd::engine::evaluate_function: ";
+  std::vector<Timed> all;
+  for (const auto& event : events) {
+    if (!is_on_host(event) || event.durationNs() == 0) continue;
+    const auto name = event.name();
+    if (name == "[memory]") continue;
+    all.push_back({name, event.startNs(), event.endNs(), event.startThreadId(), event.sequenceNr(),
+                   event.scope() == static_cast<std::uint8_t>(at::RecordScope::USER_SCOPE), name.starts_with(backward),
+                   false, "", 0});
+  }
+  std::ranges::stable_sort(all, [](const Timed& a, const Timed& b) {
+    if (a.thread != b.thread) return a.thread < b.thread;
+    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+  });
+  return all;
+}
+
+// Finds for each event the one around it, on the same thread.
+void nest(std::vector<Timed>& events) {
+  std::vector<Timed*> around;
+  for (auto& event : events) {
+    while (!around.empty() && (around.back()->thread != event.thread || around.back()->end <= event.begin)) {
+      around.pop_back();
+    }
+    const bool is_layer = event.is_range && event.name.starts_with(layer_prefix);
+    if (is_layer) event.layer = event.name.substr(std::string_view(layer_prefix).size());
+    if (!around.empty()) {
+      around.back()->inner += event.seconds();
+      if (!is_layer) event.layer = around.back()->layer;
+      event.is_same_call =
+          !is_layer && around.size() > 1 && around.back()->is_range && around[around.size() - 2]->name == event.name;
+    }
+    around.push_back(&event);
+  }
+}
+
+void add(Costs& costs, const std::string& name, const Timed& event) {
+  auto& cost = costs[name];
+  if (!event.is_same_call) {
+    cost.calls += 1;
+    cost.total += event.seconds();
+  }
+  cost.self += std::max(0.0, event.seconds() - event.inner);
+}
+
+std::string print(const char* format, double value) {
+  std::array<char, 48> text;
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+struct Row {
+  std::string name;
+  std::vector<double> numbers;
+};
+
+// The rows with the largest first number, each as a share of `whole`.
+std::string list(const std::string& title, const std::vector<std::string>& columns, std::vector<Row> rows,
+                 std::size_t most, double whole) {
+  if (rows.empty()) return "";
+  std::ranges::stable_sort(rows, [](const Row& a, const Row& b) { return a.numbers.front() > b.numbers.front(); });
+  const auto left_out = rows.size() > most ? rows.size() - most : 0;
+  rows.resize(rows.size() - left_out);
+  std::size_t width = title.size();
+  for (const auto& row : rows) width = std::max(width, std::min<std::size_t>(row.name.size(), 80));
+  const auto padded = [&](std::string text) {
+    if (text.size() > width) text = text.substr(0, width - 3) + "...";
+    return text + std::string(width - text.size(), ' ');
+  };
+  std::string text = padded(title);
+  for (const auto& column : columns) text += std::string(14 - column.size(), ' ') + column;
+  text += "   share\n";
+  for (const auto& row : rows) {
+    text += padded(row.name);
+    for (const double number : row.numbers) text += print("  %12.3f", number);
+    text += print("  %5.1f%%\n", whole > 0 ? 100 * row.numbers.front() / whole : 0);
+  }
+  if (left_out > 0) text += "and " + std::to_string(left_out) + " more\n";
+  return text + '\n';
+}
+
+std::vector<Row> rows_of(const Costs& costs, double steps, bool has_self) {
+  std::vector<Row> rows;
+  for (const auto& [name, cost] : costs) {
+    Row row{name, {}};
+    if (has_self) row.numbers.push_back(1e3 * cost.self / steps);
+    row.numbers.push_back(1e3 * cost.total / steps);
+    row.numbers.push_back(static_cast<double>(cost.calls) / steps);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+struct LayerCost {
+  double forward = 0, backward = 0;
+};
+
+// Backward of a layer is that of the autograd nodes which its operations made in forward.
+std::map<std::string, LayerCost> layers_in(const std::vector<Timed>& events) {
+  std::map<std::int64_t, std::string> makers;
+  std::map<std::string, LayerCost> layers;
+  for (const auto& event : events) {
+    if (event.layer.empty()) continue;
+    if (event.is_range) layers[event.layer].forward += event.seconds();
+    if (event.sequence >= 0) makers[event.sequence] = event.layer;
+  }
+  for (const auto& event : events) {
+    const auto found = event.is_backward ? makers.find(event.sequence) : makers.end();
+    if (found != makers.end()) layers[found->second].backward += event.seconds();
+  }
+  return layers;
+}
+
+std::vector<Row> rows_of(const std::map<std::string, LayerCost>& layers, double steps) {
+  std::vector<Row> rows;
+  for (const auto& [name, cost] : layers) {
+    rows.push_back(
+        {name,
+         {1e3 * (cost.forward + cost.backward) / steps, 1e3 * cost.forward / steps, 1e3 * cost.backward / steps}});
+  }
+  return rows;
+}
+
+Costs kernels_in(const std::vector<KinetoEvent>& events) {
+  Costs kernels;
+  for (const auto& event : events) {
+    if (is_on_host(event) || event.durationNs() == 0) continue;
+    auto& cost = kernels[event.name()];
+    cost.calls += 1;
+    cost.total += static_cast<double>(event.durationNs()) * 1e-9;
+  }
+  return kernels;
+}
+
+}  // namespace
+
+std::string tables_of(const std::vector<KinetoEvent>& events, std::int64_t first, std::int64_t last, std::size_t rows) {
+  auto timed = on_host(events);
+  nest(timed);
+  Costs parts, operations;
+  for (const auto& event : timed) {
+    if (!event.is_range) {
+      add(operations, event.name, event);
+    } else if (!event.name.starts_with(layer_prefix) && !event.name.starts_with("callback/profiler at ")) {
+      add(parts, event.name, event);
+    }
+  }
+  const auto steps = static_cast<double>(last - first + 1);
+  std::uint64_t begin = timed.empty() ? 0 : timed.front().begin, end = 0;
+  for (const auto& event : timed) {
+    begin = std::min(begin, event.begin);
+    end = std::max(end, event.end);
+  }
+  const double whole = 1e3 * static_cast<double>(end - begin) * 1e-9 / steps;
+  std::string text = "steps " + std::to_string(first) + " to " + std::to_string(last) + ": " + print("%.3f", whole) +
+                     " ms a step while it is recorded; all times are in ms a step\n\n";
+  text += list("part", {"total", "calls"}, rows_of(parts, steps, false), rows, whole);
+  text += list("operation", {"self", "total", "calls"}, rows_of(operations, steps, true), rows, whole);
+  text += list("layer", {"both", "forward", "backward"}, rows_of(layers_in(timed), steps), rows, whole);
+  text += list("kernel on the GPU", {"total", "calls"}, rows_of(kernels_in(events), steps, false), rows, whole);
+  return text;
+}
+
+}  // namespace profiler
