@@ -81,6 +81,8 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   runs [FOLDER]                                      lists runs: state, steps, losses, precision, time
   watch RUN                                          draws a run's losses from its files while it goes on
   report RUN… [--output FILE]                        writes a page of HTML: results, curves, differences
+  compare FILE… [--sweep KEY=VALUE,VALUE]…           trains them with the same seeds, in turn: speed, memory, losses,
+                                                     and which differences the seeds show
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 

@@ -122,8 +122,9 @@ WordSet candidates(const std::vector<std::string>& words, const WordSet& verbs, 
   if (words.size() == 1) return now.starts_with("-") ? flags : verbs;
   const std::string& before = words[words.size() - 2];
   const std::string set = "--set=";
-  if (before == "--set" || now.starts_with(set)) {
-    const std::string begin = before == "--set" ? "" : set, key = now.substr(begin.size());
+  const bool is_value = before == "--set" || before == "--sweep";
+  if (is_value || now.starts_with(set)) {
+    const std::string begin = is_value ? "" : set, key = now.substr(begin.size());
     const auto sign = key.find('=');
     WordSet found;
     for (const auto& each :

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "output/run_files.h"
+#include "text_table.h"
 #include "verb.h"
 
 namespace {
@@ -59,26 +60,13 @@ std::string shortened(const std::string& text) {
 }
 
 void print_table(const std::vector<RunFiles>& runs, const fs::path& root) {
-  std::vector<std::vector<std::string>> rows = {
-      {"run", "state", "steps", "loss", "best", "validation", "precision", "time"}};
+  vernier::TextRows rows = {{"run", "state", "steps", "loss", "best", "validation", "precision", "time"}};
   for (const auto& run : runs) {
     rows.push_back({shortened(fs::relative(run.folder, root).string()), run.state, steps_of(run),
                     vernier::text_of(vernier::last(run.find("loss"))), vernier::text_of(best(run, "loss")),
                     vernier::text_of(best(run, "validation_loss")), run.precision, vernier::duration_of(run.seconds)});
   }
-  std::vector<std::size_t> widths(rows[0].size());
-  const auto columns = [](const std::string& text) {  // of UTF-8
-    return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-  };
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], columns(row[i]));
-  }
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const bool is_last = i + 1 == row.size();
-      std::cout << row[i] << (is_last ? "\n" : std::string(widths[i] - columns(row[i]) + 2, ' '));
-    }
-  }
+  std::cout << vernier::aligned(rows);
 }
 
 void print_json(const std::vector<RunFiles>& runs) {

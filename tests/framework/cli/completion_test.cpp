@@ -35,6 +35,7 @@ const std::vector<Case> cases = {
     {{"train", "--set", "run.matmul="}, {"run.matmul=auto", "run.matmul=plain"}, {"run.matmul="}},
     {{"train", "--set", "run.fused=f"}, {"run.fused=false"}, {"run.fused=true"}},
     {{"train", "--set=run.ste"}, {"--set=run.steps="}, {"run.steps="}},
+    {{"compare", "--sweep", "optimizer.lear"}, {"optimizer.learning_rate="}, {"train"}},
     // As bash cuts them.
     {{"train", "--set", "run.matmul", "=", "p"}, {"plain"}, {"auto"}},
     {{"train", "--set", "optimizer.use", "="}, {"adamw"}, {"optimizer.use=adamw"}},

@@ -1,0 +1,37 @@
+// What the runs of a comparison have measured, and what it allows to say.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// One run of a candidate.
+struct Trial {
+  std::int64_t seed = 0;
+  std::filesystem::path folder;
+  std::string refusal;  // what vernier said, where it refused the configuration
+  std::string error;    // what it said, where it failed otherwise
+};
+
+struct Row {
+  std::string name;
+  std::vector<Trial> trials;  // of the same seeds as those of the other rows
+};
+
+// Whether a run has ended by itself, well or not. Others are trained again.
+bool is_complete(const std::filesystem::path& run);
+
+// The run as comparison_of() has it.
+nlohmann::ordered_json result_of(const Trial& trial, const std::filesystem::path& root);
+
+// compare.json: docs/compare.md describes it. The first row is the baseline. Folders of runs are written relative to
+// root, if it is not empty. Throws Refused if runs trained different tasks, or a file of a run is damaged.
+nlohmann::ordered_json comparison_of(const std::vector<Row>& rows, const std::filesystem::path& root);
+
+// One line for each candidate.
+std::string csv_of(const nlohmann::ordered_json& comparison);
+
+}  // namespace vernier

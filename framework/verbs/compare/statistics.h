@@ -1,0 +1,34 @@
+// What a few seeds allow to say of a difference. docs/compare.md states the rule and its sources.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace vernier {
+
+constexpr double confidence = 0.995;
+constexpr std::size_t least_seeds = 3;
+
+struct Spread {
+  double median, low, high;
+};
+Spread spread_of(std::vector<double> values);  // of one value or more
+
+enum class Verdict { equal, higher, lower, not_shown, too_few_seeds };
+
+struct Rule {
+  bool is_timed;  // differs between runs of one seed too, as speed and memory do
+  double least;   // a smaller difference is never claimed
+};
+
+struct Judgement {
+  Verdict verdict;
+  std::optional<std::pair<double, double>> interval;  // of the mean difference; empty below least_seeds
+};
+
+// Says whether the candidate differs from the baseline. Both have one value for each seed, in the same order. Ratios
+// are judged by the logarithms of the values.
+Judgement judge(const std::vector<double>& baseline, const std::vector<double>& candidate, const Rule& rule);
+
+}  // namespace vernier

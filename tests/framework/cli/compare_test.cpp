@@ -1,0 +1,332 @@
+// `vernier compare`: which candidates it trains, what it says of their runs, and that it claims no more than they show.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <random>
+#include <regex>
+
+#include "run_folder.h"
+#include "thrown.h"
+#include "verbs/compare/candidates.h"
+#include "verbs/compare/statistics.h"
+
+namespace compare_test {
+
+namespace fs = std::filesystem;
+using vernier::Verdict;
+using Words = std::vector<std::string>;
+
+namespace {
+
+constexpr const char* small = R"([run]
+steps = 12
+device = "cpu"
+threads = 1
+[task]
+use = "mlp"
+samples = 64
+[optimizer]
+use = "sgd"
+[checkpoint]
+use = "none"
+[[monitor]]
+use = "jsonl"
+)";
+
+// run.toml and other.toml, with the comparison in the folder "c". A test may leave runs there as if they were trained.
+struct Compared : RunFolder {
+  Compared() : RunFolder(small) { folder.write("other.toml", small); }
+  int compare(const Words& more) {
+    Words all = {"compare", "run.toml", "--output", "c"};
+    all.insert(all.end(), more.begin(), more.end());
+    return call(all);
+  }
+  void leave(const std::string& candidate, int seed, double speed, double memory, double loss,
+             const std::string& end = "done") const {
+    nlohmann::json summary = {{"ended_by", end},
+                              {"seed", seed},
+                              {"updates_skipped", seed - 1},
+                              {"amp", {{"overflows", 2}}},
+                              {"loss", {{"final", loss}}},
+                              {"validation_loss", {{"final", loss + 1}}},
+                              {"this_process", {{"samples_per_second", speed}, {"peak_memory_bytes", memory}}},
+                              {"configuration", {{"task", {{"use", "mlp"}}}}}};
+    if (end == "diverged") summary["error"] = "the last loss is nan";
+    folder.write("c/" + candidate + "/seed-" + std::to_string(seed) + "/summary.json", summary.dump());
+  }
+  nlohmann::json json() const { return nlohmann::json::parse(read_text(at("c/compare.json"))); }
+  nlohmann::json verdict(int candidate, const std::string& measure) const {
+    return json()["candidates"][candidate]["against_baseline"][measure]["verdict"];
+  }
+};
+
+bool matches(const std::string& text, const std::string& pattern) {
+  return std::regex_search(text, std::regex(pattern));
+}
+
+std::size_t longest_line(const std::string& text) {
+  std::size_t longest = 0, columns = 0;
+  for (const char c : text) {
+    columns = c == '\n' ? 0 : columns + ((c & 0xC0) != 0x80 ? 1 : 0);
+    longest = std::max(longest, columns);
+  }
+  return longest;
+}
+
+// The logarithms of speeds of `seeds` runs, where the second configuration is faster by a factor.
+std::pair<std::vector<double>, std::vector<double>> speeds(int seeds, double noise, double factor,
+                                                           std::mt19937_64& random) {
+  std::normal_distribution<double> one(0, noise);
+  std::pair<std::vector<double>, std::vector<double>> both;
+  for (int seed = 0; seed < seeds; ++seed) {
+    both.first.push_back(one(random));
+    both.second.push_back(one(random) + std::log(factor));
+  }
+  return both;
+}
+
+int claims_in(int tries, int seeds, double noise, double factor) {
+  std::mt19937_64 random(1);
+  int claims = 0;
+  for (int i = 0; i < tries; ++i) {
+    const auto [baseline, candidate] = speeds(seeds, noise, factor, random);
+    const auto verdict = vernier::judge(baseline, candidate, {.is_timed = true, .least = std::log(1.03)}).verdict;
+    if (factor > 1) CHECK(verdict != Verdict::lower);
+    claims += verdict == Verdict::higher || verdict == Verdict::lower ? 1 : 0;
+  }
+  return claims;
+}
+
+}  // namespace
+
+TEST_CASE("compare: equal configurations differ in none of the tries, and what differs is seen") {
+  struct Case {
+    int tries, seeds;
+    double noise, factor;
+    int least, most;  // claims
+  };
+  const Case cases[] = {{20, 3, 0.01, 1.0, 0, 0},    {20, 5, 0.01, 1.0, 0, 0},    {20, 5, 0.10, 1.0, 0, 0},
+                        {20, 5, 0.01, 1.1, 20, 20},  {20, 5, 0.01, 1.01, 0, 0},   {20, 3, 0.01, 1.5, 19, 20},
+                        {5000, 3, 0.1, 1.0, 0, 10},  {5000, 10, 0.3, 1.0, 0, 15}, {5000, 3, 0.01, 1.0, 0, 0},
+                        {5000, 10, 0.1, 1.0, 0, 15}, {20, 2, 0.0001, 1.5, 0, 0}};
+  for (const auto& each : cases) {
+    CAPTURE(each.seeds);
+    CAPTURE(each.noise);
+    CAPTURE(each.factor);
+    const int claims = claims_in(each.tries, each.seeds, each.noise, each.factor);
+    CHECK(claims >= each.least);
+    CHECK(claims <= each.most);
+  }
+}
+
+TEST_CASE("compare: a verdict follows from the values of the seeds") {
+  const vernier::Rule timed = {true, 0.03}, loss = {false, 0.001};
+  struct Case {
+    std::vector<double> baseline, candidate;
+    vernier::Rule rule;
+    Verdict verdict;
+  };
+  const Case cases[] = {
+      {{1, 2, 3}, {1, 2, 3}, loss, Verdict::equal},
+      {{1}, {1}, loss, Verdict::equal},
+      {{1, 2}, {2, 3.1}, loss, Verdict::too_few_seeds},
+      {{1, 2, 3}, {1.1, 2.101, 3.102}, loss, Verdict::higher},      // pairs agree, however far the seeds are apart
+      {{1, 2, 3}, {1.1, 2.101, 3.102}, timed, Verdict::not_shown},  // which does not count for what is timed
+      {{1, 1.01, 0.99}, {0.5, 0.51, 0.5}, timed, Verdict::lower},
+      {{1, 1, 1}, {1.0001, 1.0002, 1.0001}, loss, Verdict::not_shown},  // below `least`
+      {{1, 1, 1}, {1.5, 1.5, 0.5}, loss, Verdict::not_shown}};
+  for (const auto& each : cases) {
+    CAPTURE(&each - cases);
+    CHECK(vernier::judge(each.baseline, each.candidate, each.rule).verdict == each.verdict);
+  }
+  // Student's t for 99.5 % and 2 degrees of freedom is 14.0890.
+  const auto interval = vernier::judge({0, 0, 0}, {1, 2, 3}, loss).interval;
+  REQUIRE(interval);
+  CHECK(interval->first == doctest::Approx(2 - 14.0890 / std::sqrt(3)).epsilon(1e-5));
+  CHECK(interval->second == doctest::Approx(2 + 14.0890 / std::sqrt(3)).epsilon(1e-5));
+}
+
+TEST_CASE("compare: the candidates are the product of files, precisions and sweeps") {
+  struct Case {
+    vernier::Wanted wanted;
+    Words names;
+    Words sets;  // of the last one
+  };
+  const std::vector<Case> cases = {
+      {{.files = {"a/x.toml", "b/x.toml", "y.v2.toml"}}, {"x", "x-2", "y.v2"}, {}},
+      {{.files = {"x.toml"}, .sweeps = {"precision=fp32,bf16"}}, {"fp32", "bf16"}, {"precision.use=bf16"}},
+      {{.files = {"x.toml"}, .sweeps = {"precision=fp32,bf16", "optimizer.learning_rate=1e-3,3e-3"}},
+       {"fp32,learning_rate=1e-3", "fp32,learning_rate=3e-3", "bf16,learning_rate=1e-3", "bf16,learning_rate=3e-3"},
+       {"precision.use=bf16", "optimizer.learning_rate=3e-3"}},
+      {{.files = {"x.toml", "y.toml"}, .sweeps = {"task.hidden=[1, 2],[3]"}},
+       {"x,hidden=-1,-2-", "x,hidden=-3-", "y,hidden=-1,-2-", "y,hidden=-3-"},
+       {"task.hidden=[3]"}},
+      {{.files = {"x.toml"}, .sweeps = {"task.data=\"a,b\",'c'"}}, {"data=-a,b-", "data=-c-"}, {"task.data='c'"}},
+      {{.files = {"x.toml"}, .precisions = true},
+       {"fp32", "fp16-unscaled", "fp16-mixed", "bf16", "fp16-accumulated", "fp8"},
+       {"precision.use=fp8", "scaler.use=none"}}};
+  for (const auto& each : cases) {
+    const auto found = vernier::candidates_of(each.wanted);
+    Words names;
+    for (const auto& candidate : found) names.push_back(candidate.name);
+    CHECK(names == each.names);
+    CHECK(found.back().sets == each.sets);
+  }
+  CHECK(vernier::candidates_of({.files = {"x.toml"}, .bases = {"b.toml"}})[0].files == Words{"b.toml", "x.toml"});
+}
+
+TEST_CASE("compare: of runs that are there it says what they show") {
+  Compared place;
+  for (int seed = 1; seed <= 3; ++seed) {
+    const double wobble = 1 + 0.002 * seed;
+    place.leave("run", seed, 100 * wobble, 2e8, 2.0 + seed);
+    place.leave("other", seed, 150 / wobble, 1e8 * wobble, 2.0 + seed + 0.01 * wobble);
+  }
+  REQUIRE(place.compare({"other.toml", "--quiet"}) == 0);
+  CHECK(place.err.empty());
+  CHECK(matches(place.out, "\nother +149.4 ±0.2% +1.49x ±0.01 +100.4 MB ±0.2% +49.8% ±0.1 +2 +1 ±1\n"));
+  CHECK(matches(place.out, "\nother +4.01 ±1 +\\+0.01 ±2e-05 +5.01 ±1 +\\+0.01"));
+  CHECK(says(place.out, "faster, 1.4"));
+  CHECK(says(place.out, "less memory, 0.4"));
+  CHECK(says(place.out, "higher loss, by 0.0"));
+  for (const auto& [measure, verdict] :
+       {std::pair("samples_per_second", "higher"), std::pair("peak_memory_bytes", "lower"), std::pair("loss", "higher"),
+        std::pair("validation_loss", "higher")}) {
+    CHECK(place.verdict(1, measure) == verdict);
+  }
+  const auto table = read_text(place.at("c/compare.csv"));
+  CHECK(matches(table, "^candidate,state,seeds,samples_per_second,samples_per_second_low"));
+  CHECK(matches(table, "\n\"other\",\"done\",3,149.4"));
+  CHECK(says(read_text(place.at("c/compare.html")), "<h2>Verdicts</h2>"));
+  const auto printed = place.out.substr(0, place.out.find("\nwrote"));
+  CHECK(place.call({"compare", "c"}) == 0);
+  CHECK(place.out == printed);
+  CHECK(place.call({"report", "c", "--output", "again.html"}) == 0);
+  CHECK(read_text(place.at("again.html")) == read_text(place.at("c/compare.html")));
+  CHECK(place.call({"compare", "c/run/seed-1", "c/other/seed-1"}) == 0);
+  CHECK(says(place.out, "c/other/seed-1: not enough seeds for a verdict, which needs 3"));
+}
+
+TEST_CASE("compare: one seed that diverged is told, and the others are compared") {
+  Compared place;
+  for (int seed = 1; seed <= 3; ++seed) {
+    place.leave("run", seed, 100, 2e8, 2.0);
+    place.leave("other", seed, 100 + seed, 2e8, seed == 2 ? NAN : 2.0, seed == 2 ? "diverged" : "done");
+  }
+  REQUIRE(place.compare({"other.toml", "--json"}) == 0);
+  CHECK(nlohmann::json::parse(place.out) == place.json());
+  const auto other = place.json()["candidates"][1];
+  CHECK(other["state"] == "2 of 3 done");
+  CHECK(other["against_baseline"]["loss"]["seeds"] == 2);
+  CHECK(other["against_baseline"]["loss"]["verdict"] == "equal");
+  CHECK(place.verdict(1, "samples_per_second") == "not enough seeds");
+  CHECK(place.call({"compare", "c"}) == 0);
+  CHECK(says(place.out, "other: seed 2 diverged: the last loss is nan"));
+}
+
+TEST_CASE("compare: the table fits into 100 columns, whatever its names and numbers") {
+  Compared place;
+  const std::string name = "learning_rate=1.23456789e-100";
+  for (int seed = 1; seed <= 3; ++seed) {
+    place.leave("learning_rate=1e-3", seed, 1234567.0 + seed, 8e10, 1.23456e-7 * seed);
+    place.leave(name, seed, 12345678.0 * seed, 7.5e10 / seed, -123.456 * seed);
+  }
+  REQUIRE(place.compare({"--sweep", "optimizer.learning_rate=1e-3,1.23456789e-100"}) == 0);
+  CHECK(says(place.out, "\nlearning_ra…56789e-100  "));
+  CHECK(longest_line(place.out) <= 100);
+}
+
+TEST_CASE("compare: equal configurations train to the same bits, and a later call trains only what is missing") {
+  Compared place;
+  REQUIRE(place.compare({"other.toml", "--seeds", "2"}) == 0);
+  CHECK(says(place.out, "equal to the last bit: loss, validation loss"));
+  CHECK(place.verdict(1, "samples_per_second") == "not enough seeds");
+  std::istringstream lines(place.err);
+  Words order;
+  for (std::string line; std::getline(lines, line);) order.push_back(line.substr(0, line.find(" of")));
+  CHECK(order == Words{"run, seed 1", "other, seed 1", "other, seed 2", "run, seed 2"});
+  const auto history = place.at("c/run/seed-1/losses.jsonl");
+  CHECK(place.summary("c/run/seed-1")["digest"] == place.summary("c/other/seed-1")["digest"]);
+  CHECK(place.summary("c/run/seed-1")["digest"] != place.summary("c/run/seed-2")["digest"]);
+  const auto before = fs::last_write_time(history);
+  fs::remove(place.at("c/other/seed-2/summary.json"));  // as if it had been killed
+  CHECK(place.compare({"other.toml", "--seeds", "3"}) == 0);
+  CHECK(fs::last_write_time(history) == before);
+  CHECK(says(place.err, "run, seed 1 of 3: is there, done"));
+  CHECK(says(place.err, "other, seed 2 of 3: done"));
+  for (const char* measure : {"samples_per_second", "loss"}) CHECK(place.verdict(1, measure) != "not enough seeds");
+  CHECK(place.verdict(1, "loss") == "equal");
+}
+
+TEST_CASE("compare: what is refused, fails or diverges has its row, and the others go on") {
+  Compared place;
+  place.folder.write("refused.toml", "[precision]\nuse = 'fp16'\n");
+  place.folder.write("diverged.toml", "[optimizer]\nlearning_rate = 1e30\n");
+  place.folder.write("fine.toml", "[optimizer]\nlearning_rate = 0.02\n");
+  REQUIRE(place.call({"compare", "--base", "run.toml", "refused.toml", "diverged.toml", "fine.toml", "--seeds", "1",
+                      "--output", "c"}) == 0);
+  CHECK(matches(place.out, "\nrefused +refused\ndiverged +diverged\nfine +[0-9]"));
+  CHECK(says(place.out, "refused: refused: refused.toml:1"));
+  CHECK(says(place.out, "diverged: diverged: "));
+  CHECK(says(place.out, "refused: it has no result, so nothing can be compared with it"));
+  CHECK(place.call({"compare", "refused.toml", "--base", "run.toml", "--output", "d"}) == 4);
+  CHECK(place.err.find("seed 2") == std::string::npos);  // what is refused once is refused for every seed
+}
+
+TEST_CASE("compare: Ctrl-C ends the run in work, prints what is done, and the same command goes on") {
+  Compared place;
+  const Words command = {"compare", "run.toml", "other.toml", "--seeds", "1", "--steps", "20000", "--output", "c"};
+  Program program(command, place.folder.path());
+  REQUIRE(program.wait_for(place.at("c/run/seed-1/summary.json")));
+  REQUIRE(program.wait_for(place.at("c/other/seed-1/losses.jsonl")));
+  program.send(SIGINT);
+  CHECK(program.wait() == 128 + SIGINT);
+  CHECK(matches(program.out(), "\nrun +[0-9]"));
+  CHECK(matches(program.out(), "\nother +signal 2"));
+  CHECK(says(program.err(), "the same command goes on"));
+  const auto before = fs::last_write_time(place.at("c/run/seed-1/summary.json"));
+  CHECK(place.call(command) == 0);
+  CHECK(fs::last_write_time(place.at("c/run/seed-1/summary.json")) == before);
+  CHECK(place.json()["candidates"][1]["state"] == "done");
+}
+
+TEST_CASE("compare: wrong calls end in one line, and before anything is trained") {
+  Compared place;
+  place.folder.write("gpt.toml", "[run]\nsteps = 1\n[task]\nuse = 'gpt'\n");
+  place.folder.write("folder/readme", "no run");
+  place.folder.write("bad/compare.json", "{\"candidates\": [1]}");
+  REQUIRE(place.compare({"--seeds", "1"}) == 0);
+  struct Refused {
+    Words arguments;
+    std::string says;
+  };
+  const std::vector<Refused> refusals = {
+      {{}, "name TOML files"},
+      {{"nosuch.toml"}, "nosuch.toml: there is no such file"},
+      {{"folder"}, "folder: this is no folder of a run"},
+      {{"bad"}, "compare.json is damaged"},
+      {{"folder", "run.toml"}, "folder is a folder, and others are files"},
+      {{"c/run/seed-1", "--seeds", "2"}, "--seeds is for TOML files"},
+      {{"run.toml", "gpt.toml"}, "gpt trains task/gpt, and run task/mlp"},
+      {{"run.toml", "--sweep", "precision"}, "--sweep precision: write KEY=VALUE,VALUE"},
+      {{"run.toml", "--sweep", "precision=fp32,"}, "a value is empty"},
+      {{"run.toml", "--sweep", "run.seed=1,2"}, "run.seed is set by compare itself"},
+      {{"run.toml", "--set", "run.output=x"}, "run.output is set by compare itself"},
+      {{"run.toml", "--sweep", "a.b=1,2,3,4,5,6", "--sweep", "a.c=1,2,3,4,5,6"}, "more than 32 candidates"},
+      {{"run.toml", "--seeds", "0"}, "--seeds is from 1 to 100"},
+      {{"run.toml", "--seeds", "x"}, "see vernier compare --help"},
+      {{"run.toml", "--stes", "x"}, "see vernier compare --help"},
+      {{"run.toml", "--steps", "5", "--output", "c"}, "c/run/candidate.toml: the folder has runs of another"},
+      {{"run.toml", "--output", "run.toml"}, "choose another --output"}};
+  for (const auto& refused : refusals) {
+    CAPTURE(refused.says);
+    Words words = {"compare"};
+    words.insert(words.end(), refused.arguments.begin(), refused.arguments.end());
+    CHECK(place.call(words) == 2);
+    CHECK(is_one_line(place.err));
+    CHECK_MESSAGE(says(place.err, refused.says), place.err);
+  }
+}
+
+}  // namespace compare_test
