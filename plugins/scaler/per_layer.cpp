@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/libtorch_versions.h"
 #include "scale_watch.h"
 
 namespace {
@@ -81,7 +82,7 @@ class Multiply final : public torch::autograd::Node {
 torch::Tensor multiplied(const torch::Tensor& tensor, const std::shared_ptr<Call>& call, const torch::Tensor& factor,
                          bool is_output) {
   if (!tensor.defined() || !tensor.requires_grad()) return tensor;
-  const auto node = std::shared_ptr<Multiply>(new Multiply(call, factor, is_output), torch::autograd::deleteNode);
+  const auto node = vernier::make_node<Multiply>(call, factor, is_output);
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   auto same = tensor.detach();
   torch::autograd::set_history(same, node);

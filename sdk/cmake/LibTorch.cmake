@@ -17,8 +17,11 @@ foreach(part MAJOR MINOR PATCH)
   string(APPEND LIBTORCH_VERSION ".${number}")
 endforeach()
 string(SUBSTRING "${LIBTORCH_VERSION}" 1 -1 LIBTORCH_VERSION)
-if(NOT LIBTORCH_VERSION VERSION_EQUAL 2.11.0)
-  message(FATAL_ERROR "LIBTORCH_ROOT='${LIBTORCH_ROOT}' holds LibTorch ${LIBTORCH_VERSION}; Vernier is built for 2.11.0")
+# The range is that of .github/workflows/nightly.yml; ./vernier gets 2.11.0.
+if(LIBTORCH_VERSION VERSION_LESS 2.10)
+  message(FATAL_ERROR "LIBTORCH_ROOT='${LIBTORCH_ROOT}' holds LibTorch ${LIBTORCH_VERSION}; Vernier needs 2.10 or newer")
+elseif(LIBTORCH_VERSION VERSION_GREATER_EQUAL 2.16)
+  message(WARNING "LibTorch ${LIBTORCH_VERSION} is newer than any that Vernier was tested with (2.15)")
 endif()
 
 if(NOT TARGET libtorch::torch_cpu)

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "activation_checkpoint_kept.h"
+#include "core/libtorch_versions.h"
 #include "trace/interception.h"
 
 namespace vernier {
@@ -178,7 +179,7 @@ torch::autograd::variable_list Recompute::apply(torch::autograd::variable_list&&
 std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const std::vector<torch::Tensor>& inputs,
                                           Keep keep) {
   if (!torch::GradMode::is_enabled()) return function(inputs);
-  const std::shared_ptr<Recompute> node(new Recompute(), torch::autograd::deleteNode);
+  const auto node = make_node<Recompute>();
   node->function = function;
   if (keep == Keep::matmuls) node->kept.emplace();
   for (const auto& input : inputs) node->requires_grad.push_back(input.defined() && input.requires_grad());
