@@ -1,0 +1,29 @@
+// The metrics that have a fixed meaning, in one table. docs/metrics.md is generated from it.
+#pragma once
+
+#include <vernier/abi.h>
+
+#include <span>
+#include <string_view>
+
+namespace vernier {
+
+// What a metric means. Monitors show unit and meaning beside its values.
+struct MetricInfo {
+  const char* name;     // as in Metrics::set(), in jsonl's lines and in csv's header: "data_wait"
+  const char* unit;     // "s", "bytes", "1/s", "ratio" (0 to 1), "degrees Celsius", "W", "J", "Hz"; "": a plain number
+  const char* meaning;  // a phrase for people, without a full stop
+  const char* source;   // who measures it: "trainer", or plugins as "callback/clip_norm"
+  // Whether it counts since the start of the run: it falls only after a rewind.
+  bool is_count = false;
+  // Whether two equal runs may have other values. Files that are equal for equal runs, such as jsonl's, leave it out.
+  bool varies = false;
+};
+
+// All of them, in the order of docs/metrics.md. Any thread.
+VERNIER_API std::span<const MetricInfo> metric_infos();
+
+// Returns nullptr for other names: a task or a plugin of your own may set any. Any thread.
+VERNIER_API const MetricInfo* metric_info(std::string_view name);
+
+}  // namespace vernier
