@@ -58,6 +58,8 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   const auto mean = [&](double all) {
     return number(all / static_cast<double>(std::max<std::int64_t>(1, outcome.steps)));
   };
+  OrderedJson times = OrderedJson::object();
+  for (const auto& [part, seconds] : outcome.times) times[part] = number(seconds);
   OrderedJson summary;
   summary["name"] = run.name;
   summary["ended_by"] = ended_by(outcome);
@@ -78,7 +80,8 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                                 {"best", number(outcome.best_validation_loss)}};
   summary["this_process"] = {{"steps", outcome.steps},
                              {"seconds", number(outcome.seconds)},
-                             {"data_wait_seconds", number(outcome.data_wait)},
+                             {"data_wait_seconds", times.value("data_wait", OrderedJson(0))},
+                             {"times", times},
                              {"steps_per_second", rate(outcome.steps)},
                              {"samples_per_second", rate(outcome.samples)},
                              {"tokens_per_second", rate(outcome.tokens)},

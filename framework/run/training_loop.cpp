@@ -73,28 +73,35 @@ void TrainingLoop::step(Run& run, Until until) {
   begin_step(run);
   transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
   skip_dropped_batches(run);
-  bus_.emit(Event::StepBegin, run);
+  emit(Event::StepBegin, run, Part::data_wait);  // and says what the time is spent on next
   run.batch = next_batch(run);
   transaction_.mark(Stage::batch, run);
   compute_gradients(run);  // out of memory: back to Stage::batch, in smaller micro-batches
   if (until == Until::gradients) return;
   transaction_.gradients_computed(run);
   update_log_.look(run);
-  bus_.emit(Event::GradientsReady, run);  // listeners clip, measure, veto
+  emit(Event::GradientsReady, run, Part::update);  // listeners clip, measure, veto
   divide_gradients(run);
   transaction_.mark(Stage::gradients, run);
   do {
     optimizer_->step(run);    // changes nothing where run.skip_update is set
     precision_->commit(run);  // master weights into the model's
-    bus_.emit(Event::UpdateDone, run);
+    emit(Event::UpdateDone, run, Part::update);
   } while (transaction_.rolled_back());  // once more, skipped
   transaction_.commit();
   scaler_->update(run);
   finish_step(run);
-  bus_.emit(Event::StepEnd, run);
+  emit(Event::StepEnd, run, Part::trainer);
+}
+
+void TrainingLoop::emit(Event event, Run& run, Part next) {
+  clock_.to(Part::plugins);
+  bus_.emit(event, run);
+  clock_.to(next);
 }
 
 void TrainingLoop::begin_step(Run& run) {
+  clock_.to(Part::trainer);
   called_ = nullptr;
   run.batch = run.micro_batch = {};  // their memory is free for the next ones
   run.metrics.clear();
@@ -110,11 +117,13 @@ void TrainingLoop::begin_step(Run& run) {
 
 void TrainingLoop::compute_gradients(Run& run, Tries tries) {
   const NotOfListener asked;  // where a listener asks for it
+  const auto part = clock_.part();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
   distributed_->all_reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
   run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
+  clock_.to(part);
 }
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
@@ -132,13 +141,13 @@ void TrainingLoop::compute_micro_batches(Run& run) {
     if (micro_batch.weight == 0) continue;
     if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
     run.micro_batch = micro_batch.to(run.device);
-    bus_.emit(Event::BatchReady, run);
+    emit(Event::BatchReady, run, Part::forward);
     run.micro_batch_loss = forward([&] { return mean_of(task_->loss(run.micro_batch), "loss"); });
     if (!run.micro_batch_loss.requires_grad()) {
       called_ = wiring_.task.get();
       throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     }
-    bus_.emit(Event::LossReady, run);
+    emit(Event::LossReady, run, Part::backward);
     add_loss(run);
     backward(scaler_->scale(weighted(run, run.micro_batch_loss)));
     run.micro_batch_loss.reset();
@@ -246,6 +255,7 @@ void TrainingLoop::finish_step(Run& run) {
   run.tokens += run.batch.tokens;
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
   update_log_.count(run, precision_->is_mixed());
+  clock_.show(run.metrics, run.device.is_cpu());
 }
 
 void TrainingLoop::skip_dropped_batches(Run& run) {
@@ -258,11 +268,9 @@ void TrainingLoop::skip_dropped_batches(Run& run) {
 
 // An update does not go over the end of an epoch.
 Batch TrainingLoop::next_batch(Run& run) {
-  const auto begin = std::chrono::steady_clock::now();
   auto batch = draw_batch(run);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  run.metrics.set_time("data_wait", seconds);
-  outcome_.data_wait += seconds;
+  clock_.to(Part::trainer);
+  run.metrics.set_time("data_wait", clock_.seconds(Part::data_wait));
   return batch;
 }
 

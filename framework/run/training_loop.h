@@ -12,6 +12,7 @@
 
 #include "plugin_times.h"
 #include "snapshot_ring.h"
+#include "step_clock.h"
 #include "transaction.h"
 #include "update_log.h"
 #include "wiring/swap.h"
@@ -42,7 +43,7 @@ struct Outcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
   std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
   std::int64_t samples = 0, tokens = 0;
-  double data_wait = 0;  // seconds in which steps waited for their batches
+  std::map<std::string, double> times;  // seconds of this process: StepClock::totals()
   std::int64_t micro_batches = 0;
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
@@ -135,6 +136,7 @@ class TrainingLoop {
   friend class TrainerControl;
   enum class Tries { once, smaller };  // smaller: micro-batches that run out of memory are split again
   void begin_step(Run& run);
+  void emit(Event event, Run& run, Part next);  // next: what the time after the event is spent on
   void skip_dropped_batches(Run& run);
   Batch next_batch(Run& run);
   Batch draw_batch(Run& run);
@@ -203,6 +205,7 @@ class TrainingLoop {
   SnapshotRing snapshots_;
   UpdateLog update_log_;
   PluginTimes plugin_times_;
+  StepClock clock_;
   std::unique_ptr<Control> control_;
 
   // What plugins asked for through Control, until it is done.

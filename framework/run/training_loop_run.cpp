@@ -12,6 +12,14 @@
 
 namespace vernier {
 
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
 void TrainingLoop::resume(Run& run, State snapshot, bool allow_inexact) {
   const auto own = snapshot.part("trainer");
   if (own.has("swaps")) swap_again(wiring_, run, built_, own.text("swaps"));
@@ -126,6 +134,7 @@ void TrainingLoop::complete_outcome(const Run& run) {
   if (run.loss.defined()) outcome_.loss = run.loss.item<double>();
   if (best_loss_.defined()) outcome_.best_loss = best_loss_.item<double>();
   outcome_.slow_plugins = plugin_times_.slow();
+  outcome_.times = clock_.totals(run.device.is_cpu());
 }
 
 // Of a run that no error ended. A loss whose update was skipped has changed nothing.
@@ -182,6 +191,7 @@ void TrainingLoop::advance(Run& run) {
   in_step_ = true;
   plugin_times_.begin_step(outcome_.steps);
   step(run);
+  clock_.stop();
   plugin_times_.end_step();
   in_step_ = false;
   validation_due_ = run.validates;
@@ -255,11 +265,15 @@ void TrainingLoop::end_epoch(Run& run) {
 bool TrainingLoop::validate(Run& run) {
   if (run.is_stopping()) return false;
   run.metrics.clear();  // those of the step: at Validated there are the validation's
+  const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);
   if (run.is_stopping()) return false;
   if (!loss.defined()) return true;
-  const double value = loss.item<double>();
+  const double value = loss.item<double>();  // waits for the device
+  const double seconds = seconds_since(begin);
+  clock_.add_validation(seconds);
   run.metrics.set("validation_loss", value);
+  run.metrics.set_time("validation_time", seconds);
   outcome_.validation_loss = value;
   outcome_.best_validation_loss = std::fmin(value, outcome_.best_validation_loss.value_or(value));
   bus_.emit(Event::Validated, run);
@@ -388,10 +402,12 @@ void TrainingLoop::save_now(Run& run) {
 }
 
 void TrainingLoop::save(Run& run) {
+  const auto begin = std::chrono::steady_clock::now();
   auto whole = snapshot(run);
   whole.put("trainer/rewind", snapshots_.save());
   checkpoint_->write(whole, run);
   saved_step_ = run.step;
+  clock_.add_checkpoint(seconds_since(begin));
 }
 
 // The name of a weight that is not; "" where there is none.

@@ -4,9 +4,10 @@
 //   interval = 0.1   seconds between two drawings of the bar
 //   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"
 // After loss, learning rate and scale it shows skipped updates and overflows where there are any, with their share of
-// the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Validation results and
-// notices have lines of their own. Steps are counted from 1. The rate and the time left are those of this process,
-// without its validations. The host waits for the device only to draw. With --quiet it prints nothing.
+// the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Then come the parts of
+// the step that took a tenth of its time or more, where it took a millisecond. Validation results and notices have
+// lines of their own. Steps are counted from 1. The rate and the time left are those of this process, without its
+// validations. The host waits for the device only to draw. With --quiet it prints nothing.
 #include <ATen/DeviceAccelerator.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -300,6 +301,7 @@ class Progress final : public vernier::Monitor {
     }
     if (underflow_) add(0, "underflow " + percentage(*underflow_));
     for (const auto& metric : other_metrics(run)) add(4, metric);
+    if (const auto times = split_of_the_step(run); !times.empty()) add(draws_bar_ ? -2 : 4, times);
     if (const auto rate = shown_rate(run); !rate.empty()) add(5, rate);
     add(-1, short_number(memory_in_use(run.device)) + "B");
     if (saving_ >= 0) add(6, "saving " + print("%.0f%%", 100 * saving_));
@@ -314,12 +316,30 @@ class Progress final : public vernier::Monitor {
     std::vector<std::string> texts;
     for (const auto* metric : run.metrics.set_now()) {
       if (std::ranges::find(not_shown, metric->name) != not_shown.end()) continue;
-      if (metric->is_time && metric->value() < 1e-3) continue;
+      if (metric->is_time && (metric->name != "data_wait" || metric->value() < 1e-3)) continue;
       texts.push_back(metric->name + " " +
                       (metric->is_time ? number("%.0f ms", 1e3 * metric->value()) : number("%.4g", metric->value())));
       if (texts.size() == most) break;
     }
     return texts;
+  }
+
+  // "time fwd 41% bwd 45%": the parts of the step that took a tenth of it or more, where a step takes a millisecond.
+  static std::string split_of_the_step(const Run& run) {
+    static constexpr std::array<std::pair<const char*, const char*>, 6> parts = {{{"data_wait", "data"},
+                                                                                  {"forward_time", "fwd"},
+                                                                                  {"backward_time", "bwd"},
+                                                                                  {"update_time", "update"},
+                                                                                  {"plugins_time", "plugins"},
+                                                                                  {"trainer_time", "trainer"}}};
+    const auto step = run.metrics.value("step_time");
+    if (!step || *step < 1e-3) return "";
+    std::string text;
+    for (const auto& [metric, name] : parts) {
+      const double share = run.metrics.value(metric).value_or(0) / *step;
+      if (share >= 0.1) text += std::string(" ") + name + " " + percentage(share);
+    }
+    return text.empty() ? "" : "time" + text;
   }
 
   // On a GPU the result of the last update is not known yet.
@@ -350,7 +370,7 @@ class Progress final : public vernier::Monitor {
     std::string text = c10::str("step ", run.step, "  validation loss ");
     text += loss_text(run.metrics.value("validation_loss").value());
     for (const auto* metric : run.metrics.set_now()) {
-      if (metric->name == "validation_loss") continue;
+      if (metric->name == "validation_loss" || metric->is_time) continue;
       std::string name = metric->name;
       std::ranges::replace(name, '_', ' ');
       text += ", " + number("%.4g", metric->value()) + " " + name;

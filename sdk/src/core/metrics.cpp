@@ -3,6 +3,7 @@
 #include <vernier/metrics.h>
 
 #include <sstream>
+#include <string_view>
 
 namespace vernier {
 
@@ -12,8 +13,9 @@ double Metrics::Entry::value() const {
 }
 
 Metrics::Entry& Metrics::entry(const char* name) {
+  const std::string_view wanted = name;  // its length is counted once
   for (auto& entry : entries_) {
-    if (entry.name == name) return entry;
+    if (entry.name == wanted) return entry;
   }
   return entries_.emplace_back(Entry{name, {}});
 }
@@ -47,6 +49,7 @@ std::optional<double> Metrics::value(const char* name) const {
 
 std::vector<const Metrics::Entry*> Metrics::set_now() const {
   std::vector<const Entry*> set;
+  set.reserve(entries_.size());
   for (const auto& entry : entries_) {
     if (entry.number.index() != 0) set.push_back(&entry);
   }

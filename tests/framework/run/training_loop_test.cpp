@@ -325,13 +325,15 @@ TEST_CASE("trainer: a validation's metrics are its own, and the step before know
     CHECK(run.metrics.value("grad_norm") == 2.0);
   });
   toy.look(Event::Validated, [&](const Run& run) {
-    for (const auto* metric : run.metrics.set_now()) told.push_back(c10::str(metric->name, ' ', metric->value()));
+    for (const auto* metric : run.metrics.set_now()) {
+      told.push_back(metric->is_time ? metric->name : c10::str(metric->name, ' ', metric->value()));
+    }
   });
   toy.run.steps = 5;
   toy.prepare(3).train(toy.run);
   CHECK(announced == Sizes{3, 5});
-  const std::vector<std::string> one = {"accuracy 0.25", "validation_loss 1"};
-  CHECK(told == std::vector<std::string>{one[0], one[1], one[0], one[1]});
+  const std::vector<std::string> one = {"accuracy 0.25", "validation_loss 1", "validation_time"};
+  CHECK(told == std::vector<std::string>{one[0], one[1], one[2], one[0], one[1], one[2]});
 }
 
 TEST_CASE("trainer: callbacks wrap a validation, the last one outermost, and one that throws is named") {

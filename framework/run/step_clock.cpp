@@ -1,0 +1,35 @@
+#include "step_clock.h"
+
+#include <vernier/metrics.h>
+
+namespace vernier {
+
+namespace {
+
+constexpr std::array<const char*, 6> names = {"trainer", "data_wait", "forward", "backward", "update", "plugins"};
+constexpr std::array<const char*, 6> metric_names = {"trainer_time",  "data_wait",   "forward_time",
+                                                     "backward_time", "update_time", "plugins_time"};
+
+}  // namespace
+
+void StepClock::show(Metrics& metrics, bool is_cpu) {
+  to(part_);
+  Clock::duration step{};
+  for (std::size_t i = 0; i < parts; ++i) {
+    if (is_cpu || i == index(Part::data_wait)) metrics.set_time(metric_names[i], seconds(times_[i]));
+    step += times_[i];
+    totals_[i] += std::exchange(times_[i], {});
+  }
+  if (is_cpu) metrics.set_time("step_time", seconds(step));
+  if (checkpoint_to_show_ > 0) metrics.set_time("checkpoint_time", std::exchange(checkpoint_to_show_, 0));
+}
+
+std::map<std::string, double> StepClock::totals(bool is_cpu) const {
+  std::map<std::string, double> all = {{"validation", validation_}, {"checkpoint", checkpoint_}};
+  for (std::size_t i = 0; i < parts; ++i) {
+    if (is_cpu || i == index(Part::data_wait)) all[names[i]] = seconds(totals_[i] + times_[i]);
+  }
+  return all;
+}
+
+}  // namespace vernier
