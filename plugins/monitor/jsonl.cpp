@@ -11,28 +11,21 @@
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last step always have a line
 // On a GPU each line waits for the device.
-#include <fcntl.h>
-#include <unistd.h>
+#include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <system_error>
-#include <utility>
+
+#include "records/append_file.h"
 
 namespace {
 
 namespace fs = std::filesystem;
-using vernier::Error;
 using vernier::Event;
 using vernier::Run;
 using Json = nlohmann::ordered_json;
@@ -60,105 +53,19 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
-// A loss of power may leave half of a line, or zeros in its place.
+// A loss of power may leave half of a line.
 bool is_complete(std::string_view line) {
-  return step_of(line) >= 0 && line.ends_with('}') && line.find('\0') == line.npos;
+  return step_of(line) >= 0 && line.ends_with('}');
 }
 
 // Cuts off all that a process wrote after the checkpoint from which the run resumes, and all that is no line of the
 // run. A rewind leaves two lines for some steps, so only the number of lines says where to cut. lines: that number; -1:
 // unknown. Returns how many lines are left.
 std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
-  if (!fs::is_regular_file(path)) return 0;  // /dev/stdout
-  std::uintmax_t whole = 0;
-  std::ifstream in(path, std::ios::binary);
-  std::int64_t count = 0;
-  for (std::string line; std::getline(in, line) && !in.eof(); ++count, whole += line.size() + 1) {
-    if (!is_complete(line) || (lines >= 0 ? count == lines : step_of(line) > last_step)) break;
-  }
-  in.close();
-  if (whole != fs::file_size(path)) fs::resize_file(path, whole);
-  return count;
+  return vernier::keep_lines(path, [&](std::string_view line, std::int64_t number) {
+    return is_complete(line) && (lines >= 0 ? number < lines : step_of(line) <= last_step);
+  });
 }
-
-// Appends lines to a file. A line waits for at most a second, until the next one. If it cannot be written, it waits
-// until it can be.
-class File {
- public:
-  using Warn = std::function<void(const std::string&)>;
-  File(fs::path path, Warn warn) : path_(std::move(path)), warn_(std::move(warn)) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) throw Error(path_.string() + ": cannot be opened: " + reason(errno));
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() { ::close(descriptor_); }
-
-  // False if the line is lost: too many wait already.
-  bool append(const Json& line) {
-    constexpr std::size_t most_waiting = 1 << 20;
-    if (waiting_.size() >= most_waiting) flush();
-    if (waiting_.size() >= most_waiting) {
-      lost_ += 1;
-      return false;
-    }
-    waiting_ += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
-    if (std::chrono::steady_clock::now() - flushed_ >= std::chrono::seconds(1)) flush();
-    return true;
-  }
-
-  void flush() {
-    flushed_ = std::chrono::steady_clock::now();
-    std::size_t done = 0;
-    int trouble = 0;
-    while (done < waiting_.size() && trouble == 0) {
-      const auto written = ::write(descriptor_, waiting_.data() + done, waiting_.size() - done);
-      if (written > 0) {
-        done += static_cast<std::size_t>(written);
-      } else if (written == 0 || errno != EINTR) {
-        trouble = written == 0 ? EIO : errno;
-      }
-    }
-    if (trouble != 0) done = cut_half_a_line(done);
-    waiting_.erase(0, done);
-    tell(trouble);
-  }
-
-  // Of the lines until now, how many are not in the file.
-  std::int64_t missing() const { return lost_ + std::count(waiting_.begin(), waiting_.end(), '\n'); }
-
- private:
-  static std::string reason(int number) { return std::generic_category().message(number); }
-
-  // done: bytes that were written. Returns how many of them stay.
-  std::size_t cut_half_a_line(std::size_t done) const {
-    const auto whole = std::string_view(waiting_).substr(0, done).rfind('\n') + 1;  // npos + 1 is 0
-    if (whole == done) return done;
-    const auto size = ::lseek(descriptor_, 0, SEEK_END);
-    const bool is_cut = size >= 0 && ::ftruncate(descriptor_, size - static_cast<off_t>(done - whole)) == 0;
-    return is_cut ? whole : done;  // a pipe cannot be cut; the other half waits
-  }
-
-  void tell(int trouble) {
-    if (trouble != 0 && !is_failing_) {
-      warn_(path_.string() + ": cannot be written: " + reason(trouble) +
-            "; lines wait in memory until it can be, and those beyond 1 MB are lost");
-    }
-    if (trouble == 0 && is_failing_) {
-      warn_(path_.string() +
-            ": can be written again; lines that are missing: " + std::to_string(std::exchange(lost_, 0)));
-    }
-    is_failing_ = trouble != 0;
-  }
-
-  fs::path path_;
-  Warn warn_;
-  int descriptor_ = -1;
-  std::string waiting_;
-  std::int64_t lost_ = 0;  // since the last write that went well
-  bool is_failing_ = false;
-  std::chrono::steady_clock::time_point flushed_;
-};
 
 class Jsonl final : public vernier::Monitor {
  public:
@@ -192,7 +99,7 @@ class Jsonl final : public vernier::Monitor {
   void open(const Run& run) {
     const auto path = fs::path(run.output) / name_;
     const bool was_there = fs::is_regular_file(path);  // false in another folder, and for what is not a file
-    file_ = std::make_unique<File>(path, [this](const std::string& text) { warn(text); });
+    file_ = std::make_unique<vernier::AppendFile>(path, "lines", [this](const std::string& text) { warn(text); });
     const auto counted = lines_;
     lines_ = cut(path, run.step, counted);
     if (was_there && lines_ < counted) {
@@ -218,7 +125,9 @@ class Jsonl final : public vernier::Monitor {
 
   static void add(Json& line, const std::vector<const vernier::Metrics::Entry*>& metrics) {
     for (const auto* metric : metrics) {
-      if (!metric->is_time) line[metric->name] = json_of(metric->value());
+      const auto* info = vernier::metric_info(metric->name);
+      const bool varies = metric->is_time || (info != nullptr && info->varies);
+      if (!varies) line[metric->name] = json_of(metric->value());
     }
   }
 
@@ -239,7 +148,7 @@ class Jsonl final : public vernier::Monitor {
   }
 
   void append(const Json& line) {
-    if (file_->append(line)) lines_ += 1;
+    if (file_->append(line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n')) lines_ += 1;
   }
 
   static Json notices_of(const Run& run) {
@@ -257,7 +166,7 @@ class Jsonl final : public vernier::Monitor {
 
   std::string name_;
   std::int64_t every_;
-  std::unique_ptr<File> file_;
+  std::unique_ptr<vernier::AppendFile> file_;
   std::int64_t lines_ = -1;  // of the file; before RunBegin those of the resumed run, -1 for a new run
 };
 

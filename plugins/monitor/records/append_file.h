@@ -1,0 +1,53 @@
+// A file to which whole units are appended: lines, or records of bytes. A full disk loses units, and never half of one.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace vernier {
+
+// One thread at a time.
+class AppendFile {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+  // Makes the file where there is none; throws Error where that fails. units: their name in warnings, "lines".
+  AppendFile(std::filesystem::path path, std::string units, Warn warn);
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+  ~AppendFile();
+
+  // A unit waits for at most a second, until the next one. If it cannot be written, it waits until it can be. False if
+  // it is lost: 1 MB waits already.
+  bool append(std::string_view unit);
+  // Writes what waits.
+  void flush();
+  // Of the units until now, how many are not in the file.
+  std::int64_t missing() const { return lost_ + static_cast<std::int64_t>(sizes_.size()); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::size_t cut_half_a_unit(std::size_t done);
+  void tell(int trouble);
+
+  std::filesystem::path path_;
+  std::string units_;
+  Warn warn_;
+  int descriptor_ = -1;
+  std::string waiting_;
+  std::deque<std::size_t> sizes_;  // of the units in it
+  std::int64_t lost_ = 0;          // since the last write that went well
+  bool is_failing_ = false;
+  std::int64_t flushed_ = 0;  // nanoseconds of the steady clock
+};
+
+// Cuts a file of lines off before the first line that `keep` refuses; it gets the line, without its end, and the number
+// of lines before it. A last line without its end is cut off too, and so is a line with a zero byte, which a loss of
+// power may leave. Returns how many lines are left: 0 for what is no regular file.
+std::int64_t keep_lines(const std::filesystem::path& path,
+                        const std::function<bool(std::string_view line, std::int64_t number)>& keep);
+
+}  // namespace vernier

@@ -1,0 +1,145 @@
+#include "record.h"
+
+#include <ATen/ops/stack.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace vernier {
+
+namespace {
+
+using Names = std::array<std::string, 10>;
+enum Name { loss, epoch, samples, tokens, updates, skipped, overflows, overflow_rate, samples_rate, tokens_rate };
+
+const Names& names() {
+  static const Names names = {"loss",
+                              "epoch",
+                              "samples",
+                              "tokens",
+                              "updates",
+                              "skipped_updates",
+                              "overflows",
+                              "overflow_rate",
+                              "samples_per_second",
+                              "tokens_per_second"};
+  return names;
+}
+
+// What a record has beside its entries. A metric of this name gets another one.
+bool is_taken(const std::string& name) {
+  return name == "step" || name == "time" || std::ranges::find(names(), name) != names().end();
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double value_on_host(const torch::Tensor& value) {
+  if (value.scalar_type() == at::kFloat) return *value.const_data_ptr<float>();  // item() takes ten times as long
+  return value.item<double>();
+}
+
+void add(Record& record, Name name, double value) {
+  record.entries.push_back({&names()[name], value});
+}
+
+void add(Record& record, Name name, std::int64_t value) {
+  add(record, name, static_cast<double>(value));
+}
+
+}  // namespace
+
+void Record::resolve() {
+  if (late.empty()) return;
+  const c10::StreamGuard guard(stream);
+  for (const auto& [values, numbers] : late) {
+    const auto on_host = values.to(torch::kCPU, at::kDouble);
+    for (std::size_t i = 0; i < numbers.size(); ++i) entries[numbers[i]].value = on_host.const_data_ptr<double>()[i];
+  }
+  late.clear();
+}
+
+void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
+  into.kind = kind;
+  into.step = run.step + (kind == Record::Kind::step ? 1 : 0);
+  into.time = seconds_since_1970();
+  into.entries.clear();
+  into.late.clear();
+  into.notices.clear();
+  into.histograms.clear();
+  for (const auto& notice : run.notices) {
+    if (is_progress(notice)) continue;
+    into.notices.emplace_back(notice.name, notice.sentence.empty() ? notice.text() : notice.sentence);
+  }
+  if (kind == Record::Kind::end) return;
+  on_device_.clear();
+  if (kind == Record::Kind::step) add_step(run, into);
+  add_metrics(run, into);
+  if (kind == Record::Kind::validation) rates_.is_known = false;  // its time is not a step's
+  if (on_device_.empty()) return;
+  into.stream = c10::impl::VirtualGuardImpl(run.device.type()).getStream(run.device);
+  std::map<torch::ScalarType, std::pair<std::vector<torch::Tensor>, std::vector<std::size_t>>> by_type;
+  for (const auto& [tensor, entry] : on_device_) {
+    by_type[tensor.scalar_type()].first.push_back(tensor.reshape({}));
+    by_type[tensor.scalar_type()].second.push_back(entry);
+  }
+  for (auto& [type, part] : by_type) into.late.push_back({at::stack(part.first), std::move(part.second)});
+}
+
+void Collector::add_step(const Run& run, Record& into) {
+  if (run.loss.defined()) add_tensor(names()[loss], run.loss, into);
+  const std::int64_t step = run.step + 1;
+  add(into, epoch, run.epoch);
+  add(into, samples, run.samples);
+  if (run.tokens > 0) add(into, tokens, run.tokens);
+  add(into, updates, run.updates);
+  add(into, skipped, std::max<std::int64_t>(0, step - run.updates - (run.results_are_late ? 1 : 0)));
+  if (run.found_inf.defined() || !run.amp.history().empty()) {  // there is a scaler, or there was one before a swap
+    add(into, overflows, run.amp.overflows());
+    add(into, overflow_rate, run.amp.overflow_ratio());
+  }
+  add_rates(run, into);
+}
+
+void Collector::add_rates(const Run& run, Record& into) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto before = std::exchange(rates_, {now, run.samples, run.tokens, true});
+  const double seconds = std::chrono::duration<double>(now - before.at).count();
+  if (!before.is_known || !(seconds > 0) || run.samples < before.samples) return;  // less after a rewind
+  add(into, samples_rate, static_cast<double>(run.samples - before.samples) / seconds);
+  if (run.tokens > 0) add(into, tokens_rate, static_cast<double>(run.tokens - before.tokens) / seconds);
+}
+
+void Collector::add_metrics(const Run& run, Record& into) {
+  std::size_t slot = 0;
+  for (const auto* metric : run.metrics.set_now()) {
+    const auto& name = kept(metric->name, slot++);
+    if (const auto* tensor = std::get_if<torch::Tensor>(&metric->number)) {
+      add_tensor(name, *tensor, into);
+    } else {
+      into.entries.push_back({&name, std::get<double>(metric->number)});
+    }
+  }
+}
+
+void Collector::add_tensor(const std::string& name, const torch::Tensor& value, Record& into) {
+  if (value.is_cpu()) return into.entries.push_back({&name, value_on_host(value)});
+  on_device_.emplace_back(value, into.entries.size());
+  into.entries.push_back({&name, 0});
+}
+
+// Steps have the same metrics in the same order, mostly: then it is one comparison.
+const std::string& Collector::kept(const std::string& name, std::size_t slot) {
+  if (slot >= last_seen_.size()) last_seen_.resize(slot + 1);
+  auto& seen = last_seen_[slot];
+  if (seen != nullptr && seen->first == name) return seen->second;
+  const auto found = std::ranges::find(names_, name, &std::pair<std::string, std::string>::first);
+  seen = found != names_.end() ? &*found : &names_.emplace_back(name, is_taken(name) ? "metric_" + name : name);
+  return seen->second;
+}
+
+}  // namespace vernier

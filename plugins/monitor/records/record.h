@@ -1,0 +1,80 @@
+// What monitors with a writer thread keep of a step or a validation.
+#pragma once
+
+#include <vernier/metrics.h>
+#include <vernier/run.h>
+
+#include <chrono>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Stream.h>
+
+namespace vernier {
+
+// How many values of a tensor lie in each of some equal intervals. Values that are not finite are left out.
+struct Histogram {
+  std::string name;  // "weights/h.0.mlp.c_fc.weight"
+  double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
+  std::vector<double> counts;  // of the intervals between min and max
+};
+
+// Of a save in the background, in every step: not worth a record.
+inline bool is_progress(const Notice& notice) {
+  return notice.name == "checkpoint_progress";
+}
+
+struct Record {
+  enum class Kind { step, validation, end };
+  struct Entry {
+    const std::string* name;  // lives as long as the Collector
+    double value;
+  };
+  // Values that are on a device until the writer thread resolves the record.
+  struct Late {
+    torch::Tensor values;              // 1-D
+    std::vector<std::size_t> entries;  // which entry each of them is
+  };
+
+  Kind kind = Kind::step;
+  std::int64_t step = 0;  // from 1, as progress and jsonl count
+  double time = 0;        // seconds since 1970
+  std::vector<Entry> entries;
+  std::vector<Late> late;
+  c10::Stream stream{c10::Stream::DEFAULT, torch::Device(torch::kCPU)};  // on which `late` was computed
+  std::vector<std::pair<std::string, std::string>> notices;              // name, text
+  std::vector<Histogram> histograms;
+
+  // Writer thread: waits for the device, and fills in the entries that are late.
+  void resolve();
+};
+
+// Fills records from a run, in one place for all monitors: docs/metrics.md lists the numbers. Training thread. It reads
+// tensors of a CPU at once. Tensors of a device are copied on the device, so that a later step cannot change them, and
+// the host does not wait.
+class Collector {
+ public:
+  // At StepEnd, Validated, or RunEnd and RunFailed. The record keeps the memory that it has.
+  void collect(const Run& run, Record::Kind kind, Record& into);
+
+ private:
+  struct Rates {
+    std::chrono::steady_clock::time_point at;
+    std::int64_t samples = 0, tokens = 0;
+    bool is_known = false;
+  };
+  void add_step(const Run& run, Record& into);
+  void add_metrics(const Run& run, Record& into);
+  void add_rates(const Run& run, Record& into);
+  void add_tensor(const std::string& name, const torch::Tensor& value, Record& into);
+  const std::string& kept(const std::string& name, std::size_t slot);
+
+  std::deque<std::pair<std::string, std::string>> names_;              // a metric's, and the one that it has in records
+  std::vector<const std::pair<std::string, std::string>*> last_seen_;  // by the metric's place in the step
+  std::vector<std::pair<torch::Tensor, std::size_t>> on_device_;       // of the record that is filled
+  Rates rates_;
+};
+
+}  // namespace vernier

@@ -1,0 +1,52 @@
+// The base class of monitors whose records are written by a thread of their own.
+#pragma once
+
+#include <vernier/callback.h>
+
+#include <memory>
+#include <optional>
+
+#include "record_queue.h"
+
+namespace vernier {
+
+// Where the records go. All functions but the constructor are called on the writer's thread, unless they say otherwise.
+class RecordSink {
+ public:
+  virtual ~RecordSink() = default;
+  virtual void write(const Record& record) = 0;
+  virtual void flush() {}  // what write() has kept goes to the disk
+  // Training thread, while the writer rests: memory of the monitor, for a resumed run.
+  virtual State save() const { return {}; }
+  // Training thread, after the last record: the run has ended, or failed.
+  virtual void end(const Run&, bool) {}
+};
+
+class RecordMonitor : public Monitor {
+ public:
+  explicit RecordMonitor(Options& options);
+  ~RecordMonitor() override;
+  void attach(Bus& bus) override;
+  // Called for each checkpoint: the records up to it must not be lost if the process is killed after it.
+  State save() const override;
+  void load(const State& state) override;
+
+ protected:
+  // At RunBegin, on the training thread. saved: what save() returned in the run that is resumed; else empty.
+  virtual std::unique_ptr<RecordSink> open(const Run& run, const State& saved) = 0;
+  // Adds to the record of a step on the training thread.
+  virtual void add_to_step(const Run&, Record&) {}
+
+ private:
+  void begin(const Run& run);
+  void push(const Run& run, Record::Kind kind);
+  void end(const Run& run, bool has_failed);
+
+  std::int64_t every_;
+  State saved_;
+  Collector collector_;
+  std::unique_ptr<RecordSink> sink_;
+  std::unique_ptr<RecordQueue> queue_;  // its thread uses the sink and the collector's names
+};
+
+}  // namespace vernier
