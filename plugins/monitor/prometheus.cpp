@@ -1,0 +1,217 @@
+// prometheus: offers the newest numbers of the run to Prometheus, over HTTP or in a file.
+//   listen = "127.0.0.1:9464"   where GET /metrics is answered; "" for none, port 0 for one that the system chooses
+//   file = ""                   a file for node_exporter's textfile collector, "/var/lib/node_exporter/vernier.prom"
+//   interval = 15.0             seconds between two writings of the file; it is written at the end of the run too
+//   every = 1                   steps between records
+// Each number of docs/metrics.md is a metric "vernier_<name>_<unit>" with the label run; counts end with "_total". Two
+// names that become the same are told apart by "_2". A name of another machine may listen too, but anyone who reaches
+// the port can read the metrics: there is no password. Where the port is in use, the monitor is detached and the run
+// goes on without it.
+// Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its rules for names.
+#include <unistd.h>
+#include <vernier/metric_info.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "http/http_server.h"
+#include "records/record_monitor.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using vernier::Record;
+using vernier::Run;
+
+std::string text_of(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+// In a help text, or in the value of a label.
+std::string escaped(const std::string& text, bool is_label) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\n') {
+      result += "\\n";
+    } else if (c == '\\' || (is_label && c == '"')) {
+      result += std::string("\\") + c;
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
+struct Metric {
+  std::string name, help;
+  bool is_counter = false;
+  double value = 0;
+};
+
+std::string suffix_of(const vernier::MetricInfo& info) {
+  static const std::map<std::string, std::string> suffixes = {
+      {"s", "_seconds"}, {"bytes", "_bytes"}, {"ratio", "_ratio"}, {"degrees Celsius", "_celsius"},
+      {"J", "_joules"},  {"Hz", "_hertz"},    {"W", "_watts"}};
+  const auto found = suffixes.find(info.unit);
+  return (found == suffixes.end() ? "" : found->second) + (info.is_count ? "_total" : "");
+}
+
+Metric metric_of(const std::string& name) {
+  Metric metric;
+  metric.name = "vernier_";
+  for (const char c : name) metric.name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  const auto* info = vernier::metric_info(name);
+  metric.help = info != nullptr ? info->meaning : name + ", set by the task or a plugin";
+  metric.is_counter = info != nullptr && info->is_count;
+  if (info != nullptr) metric.name += suffix_of(*info);
+  return metric;
+}
+
+// The newest numbers. The writer's thread changes them, the server's reads them.
+class Newest {
+ public:
+  explicit Newest(const std::string& run) : label_("{run=\"" + escaped(run, true) + "\"} ") {
+    metrics_.push_back({"vernier_steps_total", "updates that are finished, skipped ones included", true});
+    metrics_.push_back({"vernier_last_record_timestamp_seconds", "when the newest numbers were measured"});
+    metrics_.push_back({"vernier_run_is_running", "1 while the run goes on, 0 when it has ended"});
+    for (const auto& metric : metrics_) names_.insert(metric.name);
+  }
+
+  void take(const Record& record) {
+    const std::lock_guard lock(mutex_);
+    metrics_[0].value = static_cast<double>(record.step);
+    metrics_[1].value = record.time;
+    metrics_[2].value = record.kind == Record::Kind::end ? 0 : 1;
+    for (const auto& entry : record.entries) metrics_[number_of(entry.name)].value = entry.value;
+  }
+
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    std::string text;
+    for (const auto& metric : metrics_) {
+      text += "# HELP " + metric.name + " " + escaped(metric.help, false) + "\n# TYPE " + metric.name +
+              (metric.is_counter ? " counter\n" : " gauge\n") + metric.name + label_ + text_of(metric.value) + "\n";
+    }
+    return text;
+  }
+
+ private:
+  std::size_t number_of(const std::string* name) {
+    const auto known = numbers_.find(name);
+    if (known != numbers_.end()) return known->second;
+    auto metric = metric_of(*name);
+    const auto wanted = metric.name;
+    for (int i = 2; !names_.insert(metric.name).second; ++i) metric.name = wanted + "_" + std::to_string(i);
+    metrics_.push_back(std::move(metric));
+    return numbers_[name] = metrics_.size() - 1;
+  }
+
+  std::string label_;
+  mutable std::mutex mutex_;
+  std::vector<Metric> metrics_;
+  std::map<const std::string*, std::size_t> numbers_;
+  std::set<std::string> names_;
+};
+
+class Exposition final : public vernier::RecordSink {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+  Exposition(const std::string& run, const std::string& listen, std::string file, double interval, Warn warn)
+      : newest_(run), file_(std::move(file)), interval_(interval), warn_(std::move(warn)) {
+    if (!listen.empty())
+      server_.emplace(listen, [this](const vernier::HttpRequest& request) { return answer(request); });
+    if (!file_.empty() && !write_file()) throw vernier::Error(file_ + ": cannot be written; choose another `file`");
+  }
+
+  int port() const { return server_ ? server_->port() : 0; }
+  void write(const Record& record) override { newest_.take(record); }
+  void flush() override {
+    const auto now = std::chrono::steady_clock::now();
+    if (file_.empty() || now - written_ < std::chrono::duration<double>(interval_)) return;
+    written_ = now;
+    if (!write_file() && !std::exchange(is_failing_, true)) warn_(file_ + ": cannot be written; it has older numbers");
+  }
+  void end(const Run&, bool) override {
+    if (!file_.empty() && !write_file()) warn_(file_ + ": cannot be written; it has older numbers");
+  }
+
+ private:
+  vernier::HttpResponse answer(const vernier::HttpRequest& request) const {
+    const auto path = request.target.substr(0, request.target.find('?'));
+    if (request.method != "GET" && request.method != "HEAD") return {405, "only GET is answered here\n"};
+    if (path == "/") return {200, "The metrics are at /metrics.\n"};
+    if (path != "/metrics") return {404, "not found; the metrics are at /metrics\n"};
+    return {200, newest_.text(), "text/plain; version=0.0.4; charset=utf-8"};
+  }
+
+  // Through a second file, since the collector may read at any time.
+  bool write_file() {
+    const auto partial = file_ + "." + std::to_string(::getpid()) + ".partial";
+    {
+      std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+      out << newest_.text();
+      if (!out.flush()) return false;
+    }
+    std::error_code trouble;
+    fs::rename(partial, file_, trouble);
+    return !trouble;
+  }
+
+  Newest newest_;
+  std::string file_;
+  double interval_;
+  Warn warn_;
+  bool is_failing_ = false;
+  std::chrono::steady_clock::time_point written_;
+  std::optional<vernier::HttpServer> server_;  // its thread reads newest_
+};
+
+class Prometheus final : public vernier::RecordMonitor {
+ public:
+  explicit Prometheus(vernier::Options& options)
+      : RecordMonitor(options),
+        listen_(
+            options.get("listen", "127.0.0.1:9464", "address and port where GET /metrics is answered; \"\": nowhere")),
+        file_(options.get("file", "", "for node_exporter's textfile collector; \"\": none")),
+        interval_(options.get("interval", 15.0, "seconds between two writings of the file", vernier::at_least(0))) {
+    if (listen_.empty() && file_.empty()) options.refuse("listen", "must not be empty where `file` is empty too");
+    const auto trouble = listen_.empty() ? "" : vernier::trouble_with_listen(listen_);
+    if (!trouble.empty()) options.refuse("listen", trouble);
+    if (!file_.empty() && !file_.ends_with(".prom")) {
+      options.refuse("file", "must end with .prom: node_exporter reads no other files");
+    }
+  }
+
+ protected:
+  std::unique_ptr<vernier::RecordSink> open(const Run& run, const vernier::State&) override {
+    const auto file = file_.empty() ? "" : (fs::path(run.output) / file_).string();
+    auto sink = std::make_unique<Exposition>(run.name, listen_, file, interval_,
+                                             [this](const std::string& text) { warn(text); });
+    if (!listen_.empty()) {
+      const auto address = listen_.substr(0, listen_.rfind(':'));
+      info("the metrics are at http://", address, ":", sink->port(), "/metrics");
+    }
+    return sink;
+  }
+
+ private:
+  std::string listen_, file_;
+  double interval_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Prometheus, "prometheus", "1.0.0")
