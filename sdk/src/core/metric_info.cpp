@@ -10,6 +10,8 @@ namespace {
 constexpr const char* by_trainer = "trainer";
 constexpr const char* by_monitors = "monitors, from what the trainer counts";
 
+constexpr const char* by_hardware = "callback/hardware";
+
 constexpr std::array table = {
     MetricInfo{"loss", "", "mean of the training loss over the update's batch", by_trainer},
     MetricInfo{"validation_loss", "", "mean of the loss over the data that is held out", by_trainer},
@@ -46,6 +48,17 @@ constexpr std::array table = {
     MetricInfo{"validation_time", "s", "time of the validation", by_trainer, false, true},
     MetricInfo{"checkpoint_time", "s", "time that a checkpoint before this step held up the run", by_trainer, false,
                true},
+    MetricInfo{"cpu_load", "ratio", "share of the machine's processors that were busy", by_hardware, false, true},
+    MetricInfo{"memory_resident", "bytes", "memory that the process holds", by_hardware, false, true},
+    MetricInfo{"memory_allocated", "bytes", "memory of tensors on the run's device, where it is counted", by_hardware,
+               false, true},
+    MetricInfo{"cpu_temperature", "degrees Celsius", "temperature of the hottest sensor of a processor", by_hardware,
+               false, true},
+    MetricInfo{"cpu_energy", "J", "energy of the processors since the process began", by_hardware, true, true},
+    MetricInfo{"gpu_temperature", "degrees Celsius", "temperature of the run's GPU", by_hardware, false, true},
+    MetricInfo{"gpu_power", "W", "power that the run's GPU draws", by_hardware, false, true},
+    MetricInfo{"gpu_clock", "Hz", "clock of the processors of the run's GPU", by_hardware, false, true},
+    MetricInfo{"gpu_load", "ratio", "share of the time in which the run's GPU was busy", by_hardware, false, true},
 };
 
 }  // namespace
