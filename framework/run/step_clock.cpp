@@ -13,7 +13,7 @@ constexpr std::array<const char*, 6> metric_names = {"trainer_time",  "data_wait
 }  // namespace
 
 void StepClock::show(Metrics& metrics, bool is_cpu) {
-  to(part_);
+  to(Part::plugins);
   Clock::duration step{};
   for (std::size_t i = 0; i < parts; ++i) {
     if (is_cpu || i == index(Part::data_wait)) metrics.set_time(metric_names[i], seconds(times_[i]));

@@ -26,16 +26,14 @@ class StepClock {
     is_running_ = true;
     return std::exchange(part_, part);
   }
-  // The time from now on is no step's.
-  void stop() {
-    to(Part::trainer);
-    is_running_ = false;
-  }
+  // The time since the last change of the part, and from now on, is no step's.
+  void stop() { is_running_ = false; }
   Part part() const { return part_; }
   double seconds(Part part) const { return seconds(times_[index(part)]); }
 
   // Sets the metrics of a step that ends, and counts from 0 for the next one, to which the listeners of StepEnd belong.
-  // On a device other than the CPU the host's times say nothing of the work: only data_wait is set.
+  // The time from now on is theirs. On a device other than the CPU the host's times say nothing of the work: only
+  // data_wait is set.
   void show(Metrics& metrics, bool is_cpu);
 
   // A time that belongs to no step: the next step shows a checkpoint's.

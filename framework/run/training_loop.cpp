@@ -5,6 +5,7 @@
 #include <vernier/error.h>
 #include <vernier/memory.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/plugin_calls.h"
@@ -95,9 +96,17 @@ void TrainingLoop::step(Run& run, Until until) {
 }
 
 void TrainingLoop::emit(Event event, Run& run, Part next) {
-  clock_.to(Part::plugins);
+  const bool is_heard = has_listeners_[static_cast<std::size_t>(event)];
+  if (is_heard && clock_.part() != Part::plugins) clock_.to(Part::plugins);
   bus_.emit(event, run);
-  clock_.to(next);
+  if (is_heard || clock_.part() != next) clock_.to(next);
+}
+
+void TrainingLoop::note_listeners() {
+  for (std::size_t i = 0; i < has_listeners_.size(); ++i) {
+    has_listeners_[i] = std::ranges::any_of(
+        wiring_.plugins(), [&](const Plugin* plugin) { return bus_.listens(*plugin, static_cast<Event>(i)); });
+  }
 }
 
 void TrainingLoop::begin_step(Run& run) {
@@ -123,7 +132,7 @@ void TrainingLoop::compute_gradients(Run& run, Tries tries) {
   precision_->collect(run);
   scaler_->unscale(run);
   run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
-  clock_.to(part);
+  if (part != Part::trainer) clock_.to(part);  // in a step, GradientsReady ends the time of backward
 }
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.

@@ -3,6 +3,7 @@
 
 #include <vernier/roles.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -137,6 +138,7 @@ class TrainingLoop {
   enum class Tries { once, smaller };  // smaller: micro-batches that run out of memory are split again
   void begin_step(Run& run);
   void emit(Event event, Run& run, Part next);  // next: what the time after the event is spent on
+  void note_listeners();                        // after prepare, and after a swap
   void skip_dropped_batches(Run& run);
   Batch next_batch(Run& run);
   Batch draw_batch(Run& run);
@@ -206,6 +208,7 @@ class TrainingLoop {
   UpdateLog update_log_;
   PluginTimes plugin_times_;
   StepClock clock_;
+  std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
   std::unique_ptr<Control> control_;
 
   // What plugins asked for through Control, until it is done.

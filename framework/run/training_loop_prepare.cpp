@@ -26,6 +26,7 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
       prepare_task(run, init);
       if (epochs > 0) run.steps = steps_of(epochs, run);
     }
+    note_listeners();
   });
 }
 

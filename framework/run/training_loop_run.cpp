@@ -458,6 +458,7 @@ void TrainingLoop::swap(Run& run, const Table& roles) {
   begin_metrics(run);  // those of others may come, in another order
   snapshots_.clear();
   transaction_.rewire();
+  note_listeners();
   saved_step_ = -1;  // what is saved there has the plugins before
 }
 
