@@ -12,6 +12,15 @@ constexpr std::array<const char*, 6> metric_names = {"trainer_time",  "data_wait
 
 }  // namespace
 
+// Ranges lie within each other, and a listener that has the step computed again has one around it.
+void StepClock::name(Part part) {
+  if (listening_now() != nullptr) return;
+  range_.reset();
+  if (!are_listeners_named()) return;
+  range_.emplace(at::RecordScope::USER_SCOPE);
+  if (range_->isActive()) range_->before(std::string("step: ") + names[index(part)]);
+}
+
 void StepClock::show(Metrics& metrics, bool is_cpu) {
   to(Part::plugins);
   Clock::duration step{};

@@ -1,11 +1,16 @@
 // Where the time of the steps goes.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <array>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "core/plugin_calls.h"
 
 namespace vernier {
 
@@ -24,10 +29,14 @@ class StepClock {
     if (is_running_) times_[index(part_)] += now - since_;
     since_ = now;
     is_running_ = true;
+    if (range_ || are_listeners_named()) name(part);
     return std::exchange(part_, part);
   }
   // The time since the last change of the part, and from now on, is no step's.
-  void stop() { is_running_ = false; }
+  void stop() {
+    is_running_ = false;
+    range_.reset();
+  }
   Part part() const { return part_; }
   double seconds(Part part) const { return seconds(times_[index(part)]); }
 
@@ -52,10 +61,13 @@ class StepClock {
   static std::size_t index(Part part) { return static_cast<std::size_t>(part); }
   static double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
+  void name(Part part);
+
   std::array<Clock::duration, parts> times_{}, totals_{};  // totals_ has what was shown
   Clock::time_point since_;
   Part part_ = Part::trainer;
   bool is_running_ = false;
+  std::optional<at::RecordFunction> range_;  // of the part, for LibTorch's profiler
   double validation_ = 0, checkpoint_ = 0, checkpoint_to_show_ = 0;
 };
 

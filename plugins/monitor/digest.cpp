@@ -8,15 +8,15 @@
 #include <vernier/sdk.h>
 
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <vector>
+#include <string_view>
 
+#include "records/append_file.h"
 #include "trace/capsule.h"
 
 namespace {
 
-namespace fs = std::filesystem;
 using vernier::Event;
 using vernier::Run;
 
@@ -43,19 +43,12 @@ class Digest final : public vernier::Monitor {
 
   // Of the lines that a run has written before, those after its checkpoint come again.
   void open(const Run& run) {
-    const auto path = fs::path(run.output) / name_;
-    std::vector<std::string> kept;
-    std::ifstream in(path);
-    for (std::string line; std::getline(in, line) && !in.eof();) {
+    const auto path = std::filesystem::path(run.output) / name_;
+    vernier::keep_lines(path, [&](std::string_view line, std::int64_t) {
       const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || json.value("step", run.step + 1) > run.step) break;
-      kept.push_back(line);
-    }
-    in.close();
-    file_ = std::ofstream(path, std::ios::trunc);
-    for (const auto& line : kept) file_ << line << '\n';
-    file_.flush();
-    if (!file_) throw vernier::Error(path.string() + ": cannot be written");
+      return json.is_object() && json.value("step", run.step + 1) <= run.step;
+    });
+    file_ = std::make_unique<vernier::AppendFile>(path, "lines", [this](const std::string& text) { warn(text); });
   }
 
   void write(const Run& run) {
@@ -63,14 +56,13 @@ class Digest final : public vernier::Monitor {
                                          {"loss", seen_.loss},
                                          {"gradients", seen_.gradients},
                                          {"weights", vernier::digests_of_weights(run)}};
-    file_ << line.dump() << '\n';
-    file_.flush();
-    if (!file_) throw vernier::Error(name_ + ": cannot be written; the disk may be full");
+    file_->append(line.dump() + '\n');
+    file_->flush();
   }
 
   std::int64_t every_;
   std::string name_;
-  std::ofstream file_;
+  std::unique_ptr<vernier::AppendFile> file_;
   vernier::Fingerprint seen_;  // from GradientsReady to StepEnd
 };
 

@@ -74,6 +74,11 @@ TEST_CASE("profiler: trace and table have the steps, the listeners, the layers a
   CHECK(table.starts_with("steps 3 to 6: "));
   CHECK(count(trace, "callback/clip_norm at GradientsReady") == 4);
   CHECK(count(trace, "layer layers.0") == 4);
+  for (const char* part : {"step: data_wait", "step: forward", "step: backward", "step: update"}) {
+    CAPTURE(part);
+    CHECK(count(trace, part) >= 4);
+    CHECK(row_of(table, part).size() >= 2);
+  }
   CHECK(row_of(table, "layer layers.0").empty());  // layers have a list of their own
   for (const char* layer : {"layers.0", "layers.1"}) {
     const auto row = row_of(table, layer);
