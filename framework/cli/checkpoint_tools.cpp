@@ -18,8 +18,8 @@
 
 #include "core/printable.h"
 #include "output/log.h"
-#include "run/init_weights.h"
 #include "output/text.h"
+#include "run/init_weights.h"
 #include "weight_files.h"
 
 namespace vernier {

@@ -12,10 +12,10 @@
 
 #include "core/printable.h"
 #include "output/log.h"
+#include "output/text.h"
 #include "predictions.h"
 #include "run/prepared.h"
 #include "run/snapshot.h"
-#include "output/text.h"
 #include "torchscript.h"
 #include "wiring/config.h"
 

@@ -80,7 +80,6 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                                 {"best", number(outcome.best_validation_loss)}};
   summary["this_process"] = {{"steps", outcome.steps},
                              {"seconds", number(outcome.seconds)},
-                             {"data_wait_seconds", times.value("data_wait", OrderedJson(0))},
                              {"times", times},
                              {"steps_per_second", rate(outcome.steps)},
                              {"samples_per_second", rate(outcome.samples)},

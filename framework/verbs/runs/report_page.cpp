@@ -94,7 +94,13 @@ const std::vector<Row>& result_rows() {
       from_summary("steps per second", "this_process.steps_per_second"),
       from_summary("samples per second", "this_process.samples_per_second"),
       from_summary("tokens per second", "this_process.tokens_per_second"),
-      from_summary("seconds of waiting for data", "this_process.data_wait_seconds"),
+      from_summary("seconds of waiting for data", "this_process.times.data_wait"),
+      from_summary("seconds of forward", "this_process.times.forward"),
+      from_summary("seconds of backward", "this_process.times.backward"),
+      from_summary("seconds of updates", "this_process.times.update"),
+      from_summary("seconds of plugins' listeners", "this_process.times.plugins"),
+      from_summary("seconds of validations", "this_process.times.validation"),
+      from_summary("seconds of checkpoints", "this_process.times.checkpoint"),
       {"peak memory",
        [](const RunFiles& run) {
          const auto bytes = value_at(run.summary, "this_process.peak_memory_bytes");

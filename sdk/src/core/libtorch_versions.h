@@ -17,8 +17,7 @@ template <class Node, class... Arguments>
 auto make_node(Arguments&&... arguments) {
   using Owner = decltype(torch::autograd::Edge::function);
   if constexpr (std::is_same_v<Owner, std::shared_ptr<torch::autograd::Node>>) {
-    return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...),
-                                 [](auto* node) { deleteNode(node); });
+    return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...), [](auto* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
   }
