@@ -93,6 +93,12 @@ std::string write_images(const TemporaryFolder& folder) {
   return "images='" + folder.write("images", images) + "'\nlabels='" + folder.write("labels", labels) + "'\n";
 }
 
+// A sensor of a processor at 40 degrees, since not every machine has one.
+std::string cool() {
+  static const TemporaryFolder folder;
+  return folder.write("temperature", "40000\n");
+}
+
 // 200 rows of three columns of numbers.
 std::string write_series(const TemporaryFolder& folder) {
   std::string text = "a,b,label\n";
@@ -143,6 +149,9 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
   if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\nhistory_size = 5\n";
   if (id_of(plugin) == "callback/flight_recorder") return "every = 10\n";
   if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
+  if (id_of(plugin) == "callback/profiler") return "first_step = 3\nsteps = 2\n";
+  if (id_of(plugin) == "callback/thermal_guard") return "sensor = '" + cool() + "'\n";
+  if (id_of(plugin) == "monitor/prometheus") return "listen = '127.0.0.1:0'\n";
   if (id_of(plugin) == "callback/swa") return "from = 4\nevery = 3\n";
   if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
@@ -238,8 +247,10 @@ void for_each_overlay(const Function& function) {
   }
 }
 
-// What precision/adaptive measures, times, is not the same twice.
+// What an overlay leaves to the machine, and what is not the same twice: the times that precision/adaptive measures.
 std::string decided_beforehand(const std::string& overlay) {
+  if (overlay == "thermal_guard") return "[[callback]]\nuse = 'thermal_guard'\nsensor = '" + cool() + "'\n";
+  if (overlay == "prometheus") return "[[monitor]]\nuse = 'prometheus'\nlisten = '127.0.0.1:0'\n";
   if (overlay != "adaptive") return "";
   return "[precision]\ndecided = [{step = 3, layer = 'layers.0', op = 'linear', use = 'bf16'}]\n";
 }
@@ -678,5 +689,9 @@ TEST_CASE("every strategy has an overlay in configs that is ready to train") {
     CHECK(text.starts_with("# "));
     CHECK(says(text, "use = \"" + plugin.name + "\""));
   });
-  for_each_overlay([](const fs::path& path) { check((configs / "mlp.toml").string() + " " + path.string()); });
+  for_each_overlay([](const fs::path& path) {
+    const bool needs_sensor = path.stem() == "thermal_guard";
+    check((configs / "mlp.toml").string() + " " + path.string() +
+          (needs_sensor ? " --set callback.thermal_guard.sensor=" + cool() : ""));
+  });
 }

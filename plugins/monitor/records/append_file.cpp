@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t most_waiting = 1 << 20;
+constexpr std::size_t often = 1 << 14;                // bytes; as many are written at once where the disk takes them
 constexpr std::int64_t longest_wait = 1'000'000'000;  // nanoseconds
 
 std::string reason(int number) {
@@ -47,7 +48,8 @@ bool AppendFile::append(std::string_view unit) {
   }
   waiting_ += unit;
   sizes_.push_back(unit.size());
-  if (nanoseconds_now() - flushed_ >= longest_wait) flush();
+  const bool is_much = waiting_.size() >= often && !is_failing_;
+  if (is_much || nanoseconds_now() - flushed_ >= longest_wait) flush();
   return true;
 }
 

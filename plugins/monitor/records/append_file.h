@@ -20,8 +20,8 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
   ~AppendFile();
 
-  // A unit waits for at most a second, until the next one. If it cannot be written, it waits until it can be. False if
-  // it is lost: 1 MB waits already.
+  // A unit waits for at most a second, until the next one, or until 16 kB wait. If it cannot be written, it waits until
+  // it can be. False if it is lost: 1 MB waits already.
   bool append(std::string_view unit);
   // Writes what waits.
   void flush();

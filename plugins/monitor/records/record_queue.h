@@ -36,7 +36,6 @@ class RecordQueue {
         dropped_ += 1;
         return;
       }
-      if (count_ == filling_.size()) filling_.emplace_back();
       fill(filling_[count_]);
       count_ += 1;
       is_half_full = count_ == capacity / 2;
@@ -54,7 +53,7 @@ class RecordQueue {
   std::function<void()> flush_;
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::vector<Record> filling_;  // the first count_ of them wait; the others keep their memory
+  std::vector<Record> filling_;  // `capacity` of them; the first count_ wait
   std::size_t count_ = 0;
   std::int64_t dropped_ = 0;
   bool is_writing_ = false, is_wanted_ = false, is_ending_ = false;
