@@ -8,6 +8,10 @@
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 
+#include <sstream>
+
+#include "output/output.h"
+
 namespace vernier {
 
 namespace {
@@ -66,7 +70,9 @@ void save_torchscript(const std::string& file, torch::nn::Module& model, Supervi
   const c10::QualifiedName name(*script.type()->name(), "forward");
   script.type()->addMethod(script._ivalue()->compilation_unit()->create_function(name, traced.first->graph));
   script.eval();
-  script.save(file);
+  std::ostringstream bytes;  // its own writer of files ends the process where the disk is full
+  script.save(bytes);
+  write_file(file, bytes.str());
 
   const auto batch = task.example(3).to(device);
   const auto expected = forward(inputs_of(batch));

@@ -144,8 +144,9 @@ std::string agreement(const Travel& travel, const StepView& view) {
   const bool is_same = *kept == view.loss || (std::isnan(*kept) && std::isnan(view.loss));
   if (is_same) return "same bits: loss " + view.bits.loss + " is that of losses.jsonl";
   return c10::str("other bits: loss ", view.bits.loss, ", and losses.jsonl has ", *kept,
-                  "; the run was trained on another machine or by another build, was resumed with other options, or "
-                  "its operations are not deterministic");
+                  "; since this step the run was resumed with other options (a longer run changes its schedules), its "
+                  "data have changed, it was trained on another machine or by another build, or its operations are "
+                  "not deterministic");
 }
 
 }  // namespace vernier

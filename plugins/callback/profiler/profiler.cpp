@@ -115,7 +115,12 @@ class Profiler final : public vernier::Callback {
     std::ofstream out(table);
     out << profiler::tables_of(result->events(), first_, last, static_cast<std::size_t>(rows_));
     out.flush();
-    if (!out || !fs::exists(trace)) throw vernier::Error(table.string() + ": cannot be written");
+    if (!out) throw vernier::Error(table.string() + ": cannot be written; the disk may be full");
+    std::error_code none;
+    if (const auto size = fs::file_size(trace, none); none || size == 0) {  // Kineto reports no failure
+      fs::remove(trace.string() + ".tmp", none);
+      throw vernier::Error(trace.string() + ": cannot be written; the disk may be full");
+    }
     info("recorded steps ", first_, " to ", last, ": ", table.string(), ", and ", trace.string(),
          " for https://ui.perfetto.dev");
   }

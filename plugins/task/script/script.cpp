@@ -36,6 +36,8 @@
 #include <vernier/transforms.h>
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <tuple>
 
 #include "../data_source.h"
@@ -182,7 +184,11 @@ class ScriptTask final : public vernier::SupervisedTask {
 
   // The trained script itself, so that its branches stay.
   bool save_torchscript(const std::string& file) const override {
-    network_->script().save(file);
+    std::ostringstream bytes;  // its own writer of files ends the process where the disk is full
+    network_->script().save(bytes);
+    std::ofstream out(file, std::ios::binary);
+    out << bytes.str();
+    if (!out.flush()) throw vernier::Error(file + ": cannot be written; the disk may be full");
     return true;
   }
 

@@ -1,7 +1,9 @@
 // callback/profiler and `vernier profile`: what the trace and the table have, and that the run's numbers stay.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -138,6 +140,17 @@ TEST_CASE("profiler: vernier profile prints the table and leaves the trace alone
     CHECK_MESSAGE(says(run.err, part), run.err);
     CHECK(is_one_line(run.err));
   }
+}
+
+TEST_CASE("profiler: a trace that does not fit on the disk is an error, and no success") {
+  RunFolder run(base);
+  const auto little_room = [] {
+    const rlimit size{4096, 4096};
+    ::setrlimit(RLIMIT_FSIZE, &size);
+    ::signal(SIGXFSZ, SIG_IGN);
+  };
+  CHECK(run.call({"profile", "run.toml", "--steps", "5", "--output", "t.json"}, little_room) != 0);
+  CHECK_MESSAGE(says(run.err, "t.json: cannot be written"), run.err);
 }
 
 }  // namespace profile_test
