@@ -10,6 +10,7 @@ inline void train(torch::nn::Sequential& model, const torch::Tensor& inputs, con
                   torch::Device device, std::int64_t steps, const std::string& folder) {
   vernier::AdamW optimizer(model->parameters(), {.lr = 1e-2});
   vernier::GradScaler scaler(device);
+  vernier::Accumulator accumulator(/*micro_batches=*/2);
   vernier::Ema average({.decay = 0.99});
   vernier::Sampler sampler(inputs.size(0), /*seed=*/1);
   auto random = at::globalContext().defaultGenerator(device);
@@ -25,19 +26,20 @@ inline void train(torch::nn::Sequential& model, const torch::Tensor& inputs, con
     random.set_state(saved.state.tensor("random"));
   }
   while (step < steps) {
-    const auto rows = sampler.next(64);
+    const auto rows = sampler.next(32);
     torch::Tensor loss;
     {
       const vernier::Autocast autocast(device.type(), torch::kHalf);
       const auto outputs = model->forward(inputs.index_select(0, rows).to(device));
       loss = torch::nn::functional::cross_entropy(outputs, labels.index_select(0, rows).to(device));
     }
-    optimizer.zero_grad();
-    scaler.scale(loss).backward();
+    scaler.scale(accumulator.share(loss)).backward();
+    if (!accumulator.should_update()) continue;
     scaler.unscale_(optimizer);
     vernier::clip_grad_norm_(optimizer.gradients(), 1.0);
     scaler.step(optimizer);
     scaler.update();
+    optimizer.zero_grad();
     average.update(model->parameters());
     if (++step % 50 != 0) continue;
     vernier::State state;
