@@ -96,6 +96,18 @@ void lock(const fs::path& folder) {
   throw Refused(folder.string() + ": another `vernier compare` writes it; wait for it, or choose another --output");
 }
 
+// The results of another comparison would be written over.
+void refuse_folder_of_another(const vernier::Plan& plan) {
+  if (!vernier::is_comparison(plan.folder)) return;
+  const auto before = vernier::read_comparison(plan.folder);
+  for (const auto& candidate : before["candidates"]) {
+    const std::string name = candidate["name"];
+    if (std::ranges::find(plan.candidates, name, &vernier::Candidate::name) != plan.candidates.end()) continue;
+    throw Refused(plan.folder.string() + ": another comparison is there, with the candidate " + name +
+                  "; name another folder with --output");
+  }
+}
+
 bool write(const fs::path& path, const std::string& text) {
   const auto temporary = fs::path(path.string() + ".tmp");
   std::ofstream file(temporary, std::ios::binary);
@@ -125,6 +137,7 @@ bool has_a_result(const Json& comparison) {
 int train_and_compare(const po::variables_map& given) {
   const auto plan = read_plan(given);
   lock(plan.folder);
+  refuse_folder_of_another(plan);
   vernier::Children children(vernier::program_beside_this());
   check_configurations(plan, children);
   const auto comparison = vernier::comparison_of(train_rounds(plan, children), plan.folder);

@@ -50,7 +50,10 @@ Network::Network(const Shape& shape, CallPart call) : shape_(shape), call_(std::
   register_module("layers", layers_);
   std::int64_t width = shape.numbers;
   for (const auto codes : shape.categories) {
-    embeddings_->push_back(torch::nn::Embedding(codes, embedding_width(codes)));
+    torch::nn::Embedding embedding(codes, embedding_width(codes));
+    const torch::NoGradGuard no_grad;
+    embedding->weight.select(0, codes - 1).zero_();  // of categories that training has not seen: it is never trained
+    embeddings_->push_back(embedding);
     width += embedding_width(codes);
   }
   for (std::size_t i = 0; i < shape.hidden.size(); ++i) {

@@ -21,8 +21,9 @@
 //                       see docs/data.md; recompute computes each layer again in backward
 //
 // Numbers are standardised with mean and deviation of the training rows, which are buffers of the model. Categories get
-// embeddings; one that training has not seen has an embedding of its own, which stays as it was initialised. The loss
-// of a regression is the mean squared error over the variance of the training targets, so 1 is as good as their mean.
+// embeddings. A category that training has not seen gets zeros, the mean of what embeddings begin with, so the other
+// columns decide. The loss of a regression is the mean squared error over the variance of the training targets, so 1 is
+// as good as their mean.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <torch/types.h>

@@ -257,6 +257,10 @@ TEST_CASE("compare: equal configurations train to the same bits, and a later cal
   CHECK(says(place.err, "other, seed 2 of 3: done"));
   for (const char* measure : {"samples_per_second", "loss"}) CHECK(place.verdict(1, measure) != "not enough seeds");
   CHECK(place.verdict(1, "loss") == "equal");
+  const auto results = read_text(place.at("c/compare.json"));
+  CHECK(place.compare({"--seeds", "1"}) == 2);  // without other.toml
+  CHECK(says(place.err, "c: another comparison is there, with the candidate other; name another folder"));
+  CHECK(read_text(place.at("c/compare.json")) == results);
 }
 
 TEST_CASE("compare: what is refused, fails or diverges has its row, and the others go on") {
