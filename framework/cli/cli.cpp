@@ -183,12 +183,19 @@ Table merged_config(const po::variables_map& given) {
   return load_config(files, sets);
 }
 
+// Prints nothing, and logs only errors to stderr.
+void be_silent() {
+  std::cout.setstate(std::ios::failbit);
+  set_log_level(static_cast<int>(Level::error));
+}
+
 std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&) = nullptr) {
   auto config = merged_config(given);
   if (change != nullptr) change(config);
   const auto host = make_host(given);
   if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
-  const auto resumes = [&](const RunOptions& options, const std::string& output) {
+  const auto resumes = [&](const Wiring& wiring, const RunOptions& options, const std::string& output) {
+    if (wiring.distributed->rank() > 0) be_silent();  // rank 0 speaks for all
     return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
   };
   const fs::path first = given["argument"].as<std::vector<std::string>>().front();
@@ -415,7 +422,7 @@ int train(const po::variables_map& given) {
   }
   if (stop_signal != 0) return stop_before_the_first_step(*prepared);
   Run& run = prepared->run;
-  run.quiet = quiet;
+  run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
     log_to_file(path);
     name_crashes_in(path);

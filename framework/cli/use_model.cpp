@@ -57,7 +57,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   set_log_level(static_cast<int>(Level::warning));
   auto config = load_config({configuration_at(path)}, sets);
   config.erase(Monitor::role);
-  auto prepared = prepare(std::move(config), "run", host, stop, [](const auto&, const auto&) { return true; });
+  auto prepared = prepare(std::move(config), "run", host, stop, [](auto&&...) { return true; });
   auto snapshot = prepared->wiring->checkpoint->read(prepared->run, path);
   if (!snapshot) refuse(path + ": there is no checkpoint in this run");
   const auto& task = *prepared->wiring->task;

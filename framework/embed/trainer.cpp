@@ -116,7 +116,7 @@ void Trainer::Parts::prepare_run() {
   refuse_another_libtorch();
   if (!options.writes_folder) save_nothing_without_folder();
   const Host host(plugin_folders(options.plugin_paths, "TrainerOptions::plugin_paths: ", options.files));
-  const auto wants_to_resume = [&](const RunOptions& run, const std::string& output) {
+  const auto wants_to_resume = [&](const Wiring&, const RunOptions& run, const std::string& output) {
     return resumes || (options.writes_folder && run.resume == "auto" && OutputFolder::is_there(output));
   };
   auto name = options.name;

@@ -194,6 +194,15 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
   refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
 }
 
+OutputFolder OutputFolder::open_part(const fs::path& run, std::int64_t rank) {
+  const auto path = run / ("rank-" + std::to_string(rank));
+  std::error_code trouble;
+  make_folder(path, trouble);
+  if (!trouble) return {path, -1};
+  refuse("cannot make the rank's folder " + path.string() + ": " + trouble.message() +
+         "; all ranks must see the run's folder: set [run] output to one on a shared file system");
+}
+
 void write_file(const fs::path& path, const std::string& text) {
   const fs::path temporary = path.string() + ".tmp";
   errno = 0;

@@ -1,6 +1,7 @@
 // The folder of a run. One process at a time holds its lock.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ class OutputFolder {
   // wanted, wanted-2, … with the newest checkpoint is opened. Throws Error if there is none, or if another process
   // holds its lock.
   static OutputFolder open_existing(const std::filesystem::path& wanted, const std::string& from);
+
+  // The folder of a rank other than 0 in the run's: made if it does not exist. Rank 0 holds the lock.
+  static OutputFolder open_part(const std::filesystem::path& run, std::int64_t rank);
 
   OutputFolder(OutputFolder&& other) noexcept : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
   OutputFolder& operator=(OutputFolder&&) = delete;

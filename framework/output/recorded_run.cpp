@@ -22,8 +22,11 @@ std::string config_of(const Prepared& prepared) {
   return to_toml(config);
 }
 
+// Of several ranks, rank 0 opens the run's folder, and the others have one each in it.
 OutputFolder open_folder(const Prepared& prepared, const std::string& from) {
   const auto& output = prepared.run.output;
+  auto& distributed = *prepared.wiring->distributed;
+  if (const auto rank = distributed.rank(); rank > 0) return OutputFolder::open_part(distributed.gather("")[0], rank);
   if (prepared.resumes) return OutputFolder::open_existing(output, from);
   const bool is_started_again = prepared.options.resume == "auto";
   return OutputFolder::open_new(output, is_started_again ? config_of(prepared) : "");
@@ -44,11 +47,16 @@ void warn_of_swaps(const Prepared& prepared) {
   }
 }
 
+bool is_first(const Prepared& prepared) {
+  return prepared.wiring->distributed->rank() == 0;
+}
+
 std::string summary_of(const Prepared& prepared) {
   return prepared.run.output + "/summary.json";
 }
 
 void write(const Prepared& prepared, const Outcome& outcome) {
+  if (!is_first(prepared)) return;
   write_summary(summary_of(prepared), prepared.run, prepared.options, prepared.run_table, *prepared.wiring, outcome);
 }
 
@@ -58,9 +66,13 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
                       const std::function<void(const std::string& path)>& log_to) {
   if (prepared.resumes && !from.empty()) resume(prepared, from, allow_inexact);  // before a folder is made
   auto folder = open_folder(prepared, from);
-  prepared.run.output = folder.path().string();
-  log_to(prepared.run.output + "/log.txt");
+  auto& run = prepared.run;
+  const auto opened = folder.path().string();
+  log_to(opened + "/log.txt");
+  run.output =
+      is_first(prepared) ? prepared.wiring->distributed->gather(opened)[0] : folder.path().parent_path().string();
   if (prepared.resumes && from.empty()) resume(prepared, from, allow_inexact);
+  run.output = opened;
   return folder;
 }
 
@@ -77,10 +89,12 @@ void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try
 
 bool has_all_it_needs(const Prepared& prepared) {
   const Run& run = prepared.run;
-  return prepared.resumes && prepared.trainer.is_finished(run) && is_summary_of(summary_of(prepared), run);
+  if (!prepared.resumes || !prepared.trainer.is_finished(run)) return false;
+  return !is_first(prepared) || is_summary_of(summary_of(prepared), run);
 }
 
 void write_config(const Prepared& prepared) {
+  if (!is_first(prepared)) return;
   if (prepared.resumes) warn_of_swaps(prepared);
   write_file(prepared.run.output + "/config.toml", config_of(prepared));
 }

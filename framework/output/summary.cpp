@@ -94,6 +94,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();
+  if (const auto ranks = wiring.distributed->ranks(); ranks > 1) summary["ranks"] = ranks;
   summary["seed"] = options.seed;
   summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
   summary["swaps"] = swaps(wiring);

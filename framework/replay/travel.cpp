@@ -70,7 +70,11 @@ Travel::Travel(const fs::path& folder, const Host& host, const std::atomic<int>&
       host_(host),
       stop_(stop),
       config_(configuration_of(folder)),
-      scratch_(fs::temp_directory_path() / c10::str("vernier-replay-", ::getpid(), "-", files_.name)) {}
+      scratch_(fs::temp_directory_path() / c10::str("vernier-replay-", ::getpid(), "-", files_.name)) {
+  const auto ranks = files_.summary.is_object() ? files_.summary.value("ranks", 1) : 1;
+  if (ranks == 1) return;
+  refuse(c10::str(name_, ": ", ranks, " processes trained this run, and one process cannot repeat their bits"));
+}
 
 Travel::~Travel() {
   prepared_.reset();

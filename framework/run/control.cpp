@@ -36,8 +36,12 @@ void TrainerControl::finish(const Plugin& asker, const std::string& why) {
   if (trainer_.in_step_) run_.validates = true;
 }
 
-std::int64_t TrainerControl::all_reduce_min(std::int64_t value) {
-  return trainer_.wiring_.distributed->all_reduce_min(value);
+std::vector<State> TrainerControl::gather(const State& of_this_rank) {
+  if (ranks() == 1) return {of_this_rank};
+  std::vector<State> all;
+  for (const auto& bytes : trainer_.wiring_.distributed->gather(to_bytes(of_this_rank)))
+    all.push_back(from_bytes(bytes));
+  return all;
 }
 
 State TrainerControl::snapshot() {

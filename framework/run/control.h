@@ -17,7 +17,9 @@ class TrainerControl final : public Control {
   void fail(const Plugin& asker, const std::string& why) override;
   void finish(const Plugin& asker, const std::string& why) override;
   bool finishes() const override { return !trainer_.finished_.empty(); }
-  std::int64_t all_reduce_min(std::int64_t value) override;
+  std::int64_t rank() const override { return trainer_.wiring_.distributed->rank(); }
+  std::int64_t ranks() const override { return trainer_.wiring_.distributed->ranks(); }
+  std::vector<State> gather(const State& of_this_rank) override;
   State snapshot() override;
   torch::Tensor recompute() override;
   torch::Tensor recompute_at(const std::function<void()>& move) override;

@@ -85,16 +85,16 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   run.device = device;
   run.seed = prepared->options.seed;
   run.steps = prepared->options.steps;
-  prepared->resumes = resumes(prepared->options, run.output);
+  prepared->resumes = resumes(wired, prepared->options, run.output);
   const auto init = [&](torch::nn::Module& model) {
     const auto& from = prepared->options;
     if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
   };
   prepared->trainer.undo_failed_steps(prepared->options.undo_failed_steps);
   prepared->trainer.limit_time(prepared->options.time_limit);
-  prepared->trainer.prepare(run, prepared->options.epochs, init);
   prepared->trainer.describe(
       [&wired, &table = prepared->run_table](Keys keys) { return resolved_configuration(table, wired, keys); });
+  prepared->trainer.prepare(run, prepared->options.epochs, init);
   return prepared;
 }
 

@@ -25,7 +25,8 @@ struct Prepared {
 };
 
 // Whether the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not read.
-using Resumes = std::function<bool(const RunOptions& options, const std::string& output)>;
+// Called once, when the plugins are made and nothing is prepared.
+using Resumes = std::function<bool(const Wiring& wiring, const RunOptions& options, const std::string& output)>;
 
 // default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the
 // table's. given: plugins that are not made from tables.

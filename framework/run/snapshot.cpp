@@ -21,9 +21,10 @@ namespace vernier {
 
 namespace {
 
-// Monitors only look, and a checkpoint only keeps: a run may be resumed with others.
+// Monitors only look, and a checkpoint only keeps: a run may be resumed with others. It may also be resumed on another
+// number of processes, which train on the same batches and sum in another order.
 bool is_part_of_the_numbers(const std::string& id) {
-  return !id.starts_with("monitor/") && !id.starts_with("checkpoint/");
+  return !id.starts_with("monitor/") && !id.starts_with("checkpoint/") && !id.starts_with("distributed/");
 }
 
 std::string lines_of(const std::vector<Plugin*>& plugins) {

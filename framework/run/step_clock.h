@@ -17,8 +17,9 @@ namespace vernier {
 class Metrics;
 
 // At each moment one part of the step runs, so the parts add up to the step. trainer: the trainer's own work, such as
-// the copies with which a step can be undone. plugins: listeners of the bus.
-enum class Part { trainer, data_wait, forward, backward, update, plugins };
+// the copies with which a step can be undone. communication: waits for other ranks, and sums with them. plugins:
+// listeners of the bus.
+enum class Part { trainer, data_wait, forward, backward, communication, update, plugins };
 
 // Main thread only. A change of the part costs one reading of the clock.
 class StepClock {
@@ -57,11 +58,12 @@ class StepClock {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t parts = 6;
+  static constexpr std::size_t parts = 7;
   static std::size_t index(Part part) { return static_cast<std::size_t>(part); }
   static double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
   void name(Part part);
+  bool is_shown(std::size_t part, bool is_cpu) const;
 
   std::array<Clock::duration, parts> times_{}, totals_{};  // totals_ has what was shown
   Clock::time_point since_;

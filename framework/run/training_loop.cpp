@@ -6,6 +6,7 @@
 #include <vernier/memory.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/plugin_calls.h"
@@ -21,30 +22,30 @@ namespace {
 void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& batch) {
   std::int64_t samples = 0;
   for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
-  if (samples == batch.samples && !micro_batches.empty()) return;
+  if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
 }
 
 std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
+  if (micro_batches.empty()) return std::nullopt;  // of a rank without samples
   double all = 0;
   for (const auto& micro_batch : micro_batches) {
     if (!micro_batch.weight) return std::nullopt;
     all += *micro_batch.weight;
   }
-  if (!(all > 0)) throw Error("nothing in the batch has a weight: its samples are all padding");
   return all;
 }
 
 // A mean over the micro-batch, times its share of the batch: by weight, else by samples. Differentiable.
-torch::Tensor weighted(const Run& run, const torch::Tensor& mean) {
-  const auto &part = run.micro_batch, &whole = run.batch;
-  if (part.samples == whole.samples) return mean;
-  if (part.weight && whole.weight) return mean * (*part.weight / *whole.weight);
-  return mean * (static_cast<double>(part.samples) / static_cast<double>(whole.samples));
+torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::Tensor& mean) {
+  const auto samples = static_cast<double>(part.samples);
+  if (samples == whole.samples) return mean;
+  if (!part.weight || !whole.weight) return mean * (samples / whole.samples);
+  return mean * (*part.weight / *whole.weight);
 }
 
-void add_loss(Run& run) {
-  const auto part = weighted(run, run.micro_batch_loss.detach().to(torch::kFloat32));
+void add_loss(Run& run, const WholeBatch& whole) {
+  const auto part = weighted(run.micro_batch, whole, run.micro_batch_loss.detach().to(torch::kFloat32));
   run.loss = run.loss.defined() ? run.loss + part : part;
 }
 
@@ -64,7 +65,7 @@ TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const st
       accumulation_(wiring.accumulation, called_),
       optimizer_(wiring.optimizer, called_),
       checkpoint_(wiring.checkpoint, called_),
-      distributed_(wiring.distributed, called_),
+      ranks_(wiring.distributed),
       validate_every_(validate_every),
       stop_(stop),
       transaction_(wiring) {}
@@ -127,24 +128,44 @@ void TrainingLoop::begin_step(Run& run) {
 void TrainingLoop::compute_gradients(Run& run, Tries tries) {
   const NotOfListener asked;  // where a listener asks for it
   const auto part = clock_.part();
+  ranks_.begin_gradients();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
-  distributed_->all_reduce(run);
+  all_reduce(run);
   precision_->collect(run);
   scaler_->unscale(run);
   run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
   if (part != Part::trainer) clock_.to(part);  // in a step, GradientsReady ends the time of backward
 }
 
+// The gradients and the loss of the whole batch, where this rank has computed those of its share.
+void TrainingLoop::all_reduce(Run& run) {
+  if (!ranks_.are_several()) return;
+  const auto part = clock_.to(Part::communication);
+  called_ = wiring_.distributed.get();
+  ranks_.all_reduce(run, {stop_, is_out_of_time(), clock_.seconds(Part::forward) + clock_.seconds(Part::backward)});
+  clock_.to(part);
+}
+
+// What fails here is a rank that is lost, and no fault of the plugin that was called last.
+const WholeBatch& TrainingLoop::whole_batch() {
+  const auto* caller = std::exchange(called_, wiring_.distributed.get());
+  const auto& whole = ranks_.whole();
+  called_ = caller;
+  return whole;
+}
+
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
 void TrainingLoop::compute_micro_batches(Run& run) {
+  const RandomOfRank random(run, *wiring_.distributed);
   for (auto& parameter : run.parameters) {
     parameter.model.mutable_grad().reset();
     parameter.master.mutable_grad().reset();
   }
   for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale, &run.scaled_norm}) result->reset();
-  const auto micro_batches = accumulation_->split(run.batch);
+  const auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
   refuse_half_a_batch(micro_batches, run.batch);
   run.batch.weight = weight_of(micro_batches);
+  ranks_.weigh(run.batch);
   run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
   for (const Batch& micro_batch : micro_batches) {
     if (micro_batch.weight == 0) continue;
@@ -157,17 +178,22 @@ void TrainingLoop::compute_micro_batches(Run& run) {
       throw Error("its loss has no gradient: it does not depend on run.model's parameters");
     }
     emit(Event::LossReady, run, Part::backward);
-    add_loss(run);
-    backward(scaler_->scale(weighted(run, run.micro_batch_loss)));
+    const auto& whole = whole_batch();
+    add_loss(run, whole);
+    backward(scaler_->scale(weighted(run.micro_batch, whole, run.micro_batch_loss)));
     run.micro_batch_loss.reset();
     refuse_too_much_memory(run);
   }
+  if (const auto weight = whole_batch().weight; weight && !(*weight > 0)) {
+    called_ = wiring_.accumulation.get();
+    throw Error("nothing in the batch has a weight: its samples are all padding");
+  }
   if (run.micro_batches == 1 && gathered_ == 1) return;
   run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
-  run.metrics.set("batch", static_cast<double>(run.batch.samples));
+  run.metrics.set("batch", ranks_.whole().samples);
 }
 
-// A batch that runs out of memory is tried again in smaller micro-batches, from the same state; by all ranks or none.
+// A batch that runs out of memory is tried again in smaller micro-batches, from the same state. The other ranks wait.
 void TrainingLoop::compute_micro_batches_that_fit(Run& run) {
   for (;;) {
     std::string trouble;  // of this rank
@@ -180,18 +206,17 @@ void TrainingLoop::compute_micro_batches_that_fit(Run& run) {
       culprit = called_;
     }
     const bool fits = trouble.empty(), can_retry = transaction_.is_wanted(Stage::batch);
-    if (can_retry ? distributed_->all_reduce_min(fits) == 1 : fits) return;
+    if (fits) return;
     run.micro_batch_loss.reset();
     const auto failed = run.micro_batch;
     if (can_retry) transaction_.roll_back(Stage::batch, run);
     run.micro_batch = failed;
     if (!can_retry || !accumulation_->shrink(run)) {
       called_ = culprit;
-      throw Error((trouble.empty() ? "another rank ran out of memory" : trouble) +
-                  (failed.samples > 1
-                       ? "; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"
-                       : "; a single sample is too much: compute activations again ([task] recompute), or "
-                         "raise [run] memory_limit where there is one"));
+      throw Error(trouble + (failed.samples > 1
+                                 ? "; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"
+                                 : "; a single sample is too much: compute activations again ([task] recompute), or "
+                                   "raise [run] memory_limit where there is one"));
     }
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
   }
@@ -199,7 +224,7 @@ void TrainingLoop::compute_micro_batches_that_fit(Run& run) {
 
 // Another count would weigh the samples wrongly, or leave some out, in silence.
 void TrainingLoop::refuse_other_samples(const Batch& batch) {
-  if (batch.samples < 1) {
+  if (batch.samples < 1 && !batch.is_share) {
     throw Error(c10::str("its next() returned a batch of ", batch.samples,
                          " samples; set Batch::samples to the number of its samples, at least 1"));
   }
@@ -260,8 +285,10 @@ void TrainingLoop::finish_step(Run& run) {
   rewound_from_ = -1;
   run.grad_scale.reset();  // the optimizer has divided, in memory or not
   run.batches_drawn += gathered_;
-  run.samples += run.batch.samples;
-  run.tokens += run.batch.tokens;
+  const auto& whole = ranks_.whole();
+  run.samples += std::llround(whole.samples);
+  run.tokens += whole.tokens;
+  ranks_.name_slow_ranks(run);
   best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
   update_log_.count(run, precision_->is_mixed());
   clock_.show(run.metrics, run.device.is_cpu());
@@ -289,8 +316,8 @@ Batch TrainingLoop::draw_batch(Run& run) {
   if (!accumulation_->gathers()) {
     auto batch = task_->next();
     refuse_other_samples(batch);
-    samples_of_batch_ = std::max(samples_of_batch_, batch.samples);
-    return batch;
+    if (!batch.is_share) samples_of_batch_ = std::max(samples_of_batch_, batch.samples);
+    return ranks_.share_of(std::move(batch));
   }
   const auto samples = samples_of_batch(run);
   const auto wanted = accumulation_->batches_per_update(run.step, run.epoch, samples);
@@ -299,7 +326,7 @@ Batch TrainingLoop::draw_batch(Run& run) {
   do {
     auto batch = task_->next();
     refuse_other_samples(batch);
-    if (!snapshots_.is_dropped(next)) batches.push_back(std::move(batch));
+    if (!snapshots_.is_dropped(next)) batches.push_back(ranks_.share_of(std::move(batch)));
     next += 1;
   } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
   gathered_ = next - run.batches_drawn;
@@ -316,8 +343,10 @@ std::int64_t TrainingLoop::samples_of_batch(Run& run) {
   before.take(run, scope);
   const auto batch = task_->next();
   refuse_other_samples(batch);
-  samples_of_batch_ = batch.samples;
   before.restore(run);
+  ranks_.begin_gradients();
+  ranks_.weigh(batch);
+  samples_of_batch_ = batch.is_share ? std::llround(ranks_.whole().samples) : batch.samples;
   return samples_of_batch_;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "plugin_times.h"
+#include "ranks.h"
 #include "snapshot_ring.h"
 #include "step_clock.h"
 #include "transaction.h"
@@ -143,6 +144,8 @@ class TrainingLoop {
   Batch next_batch(Run& run);
   Batch draw_batch(Run& run);
   void compute_gradients(Run& run, Tries tries = Tries::smaller);
+  void all_reduce(Run& run);
+  const WholeBatch& whole_batch();
   void compute_micro_batches(Run& run);
   void compute_micro_batches_that_fit(Run& run);
   void refuse_too_much_memory(const Run& run);
@@ -159,13 +162,17 @@ class TrainingLoop {
   std::int64_t samples_of_batch(Run& run);
   std::int64_t steps_of(std::int64_t epochs, Run& run);
   void prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init);
+  void refuse_other_programs() const;
+  void refuse_other_data(const Run& run) const;
 
   void saved_on_failure(Run& run, const std::function<void()>& part);
   void begin(Run& run);
   void advance(Run& run);
   void end(Run& run);
+  int stop_signal() const { return ranks_.are_several() ? ranks_.stop() : stop_; }
+  bool is_out_of_time() const;
   bool is_over(const Run& run) const;
-  bool goes_on(const Run& run);
+  bool goes_on(const Run& run) const;
   void count_outcome(const Run& run);
   void complete_outcome(const Run& run);
   void conclude(Run& run);
@@ -198,7 +205,7 @@ class TrainingLoop {
   Role<Accumulation> accumulation_;
   Role<Optimizer> optimizer_;
   Role<Checkpoint> checkpoint_;
-  Role<Distributed> distributed_;
+  Ranks ranks_;
 
   std::int64_t validate_every_;
   const std::atomic<int>& stop_;

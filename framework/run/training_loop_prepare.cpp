@@ -1,14 +1,30 @@
 // What happens once, before the first step: plugins are prepared, the model is moved and named.
+#include <ATen/Version.h>
 #include <torch/nn/module.h>
+#include <torch/version.h>
 #include <vernier/error.h>
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "control.h"
 #include "core/plugin_calls.h"
+#include "files/json.h"
+#include "snapshot.h"
 #include "training_loop.h"
 
 namespace vernier {
+
+namespace {
+
+// "/0/use" of the table "callback" is "callback.0.use".
+std::string place_of(std::string table, const std::string& place) {
+  std::ranges::transform(place, std::back_inserter(table), [](char c) { return c == '/' ? '.' : c; });
+  return table;
+}
+
+}  // namespace
 
 void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<void(torch::nn::Module&)>& init) {
   run.stop = &stop_;
@@ -16,8 +32,14 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
   control_ = std::make_unique<TrainerControl>(*this, run);
   run.control = control_.get();
   attributed(run, [&] {
+    called_ = wiring_.distributed.get();
+    wiring_.distributed->prepare(run);
+    if (run.is_stopping()) return;
+    if (ranks_.are_several()) run.stop = &ranks_.stop();
+    refuse_other_programs();
     for (auto* plugin : wiring_.plugins()) {
       if (run.is_stopping()) return;
+      if (plugin == wiring_.distributed.get()) continue;
       called_ = plugin;
       const auto parameters = run.parameters.size();
       plugin->prepare(run);
@@ -25,9 +47,47 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
       if (plugin != wiring_.task.get()) continue;
       prepare_task(run, init);
       if (epochs > 0) run.steps = steps_of(epochs, run);
+      refuse_other_data(run);
+      called_ = wiring_.distributed.get();
+      ranks_.share_model(run);
     }
     note_listeners();
   });
+}
+
+// What all ranks must have alike is compared in two steps: programs before the data are read, which takes long.
+void TrainingLoop::refuse_other_programs() const {
+  if (!ranks_.are_several()) return;
+  if (wiring_.optimizer->steps_in_backward()) {
+    refuse(wiring_.optimizer->id() +
+           " steps in backward, and gradients of several ranks are summed after it; leave that option out");
+  }
+  Facts facts = {{"the number of ranks", std::to_string(wiring_.distributed->ranks())},
+                 {"the version of LibTorch", TORCH_VERSION},
+                 {"the kind of processor", at::get_cpu_capability()}};
+  for (const auto* plugin : wiring_.plugins()) {
+    if (!plugin->id().starts_with(std::string(Monitor::role) + "/"))
+      facts["the version of " + plugin->id()] = plugin->version();
+  }
+  const auto configuration = Json::parse(this->configuration(Keys::compared), nullptr, /*allow_exceptions=*/false);
+  if (configuration.is_object()) {
+    for (const auto& [table, options] : configuration.items()) {
+      if (table == Monitor::role) continue;
+      const auto flat = options.flatten();
+      for (const auto& [place, value] : flat.items()) facts[place_of(table, place)] = value.dump();
+    }
+  }
+  ranks_.refuse_differences(facts);
+}
+
+void TrainingLoop::refuse_other_data(const Run& run) const {
+  if (!ranks_.are_several()) return;
+  std::int64_t elements = 0;
+  for (const auto& parameter : run.model->parameters()) elements += parameter.numel();
+  ranks_.refuse_differences({{"the batches of an epoch", std::to_string(wiring_.task->batches_per_epoch())},
+                             {"the data", digest(wiring_.task->save().tensors)},
+                             {"the elements of the model", std::to_string(elements)},
+                             {"the steps of the run", std::to_string(run.steps)}});
 }
 
 void TrainingLoop::prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init) {

@@ -21,6 +21,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 void TrainingLoop::resume(Run& run, State snapshot, bool allow_inexact) {
+  ranks_.take_own_state(snapshot);
+  ranks_.refuse_differences({{"the step of the checkpoint", std::to_string(snapshot.integer("run/step"))}});
   const auto own = snapshot.part("trainer");
   if (own.has("swaps")) swap_again(wiring_, run, built_, own.text("swaps"));
   called_ = nullptr;
@@ -204,7 +206,7 @@ void TrainingLoop::advance(Run& run) {
 }
 
 void TrainingLoop::end(Run& run) {
-  outcome_.signal = is_finished(run) ? 0 : stop_.load();
+  outcome_.signal = is_finished(run) ? 0 : stop_signal();
   outcome_.is_out_of_time = !is_finished(run) && outcome_.signal == 0;
   outcome_.finished = run.step < run.steps ? finished_ : "";
   if (saved_step_ != run.step) save_unless_spoiled(run);
@@ -215,20 +217,25 @@ void TrainingLoop::end(Run& run) {
 
 // Whether the run ends here, for another reason than the time.
 bool TrainingLoop::is_over(const Run& run) const {
-  return run.step >= run.steps || !finished_.empty() || stop_ != 0;
+  return run.step >= run.steps || !finished_.empty() || stop_signal() != 0;
 }
 
-// Whether another step follows. Every rank decides alike about the time.
-bool TrainingLoop::goes_on(const Run& run) {
+bool TrainingLoop::is_out_of_time() const {
+  return time_limit_.count() > 0 && std::chrono::steady_clock::now() - made_at_ >= time_limit_;
+}
+
+// Whether another step follows. There is always one, for a job that is queued again must get on.
+bool TrainingLoop::goes_on(const Run& run) const {
   if (is_over(run)) return false;
-  if (time_limit_.count() == 0 || outcome_.steps == 0) return true;  // a job that is queued again must get on
-  return distributed_->all_reduce_min(std::chrono::steady_clock::now() - made_at_ < time_limit_) == 1;
+  if (outcome_.steps == 0) return true;
+  return ranks_.are_several() ? !ranks_.is_out_of_time() : !is_out_of_time();
 }
 
 void TrainingLoop::count_outcome(const Run& run) {
   outcome_.steps += 1;
-  outcome_.samples += run.batch.samples;
-  outcome_.tokens += run.batch.tokens;
+  const auto& whole = ranks_.whole();
+  outcome_.samples += std::llround(whole.samples);
+  outcome_.tokens += whole.tokens;
   outcome_.micro_batches += run.micro_batches;
 }
 
@@ -405,7 +412,8 @@ void TrainingLoop::save(Run& run) {
   const auto begin = std::chrono::steady_clock::now();
   auto whole = snapshot(run);
   whole.put("trainer/rewind", snapshots_.save());
-  checkpoint_->write(whole, run);
+  ranks_.add_state_of_others(whole);
+  if (wiring_.distributed->rank() == 0) checkpoint_->write(whole, run);
   saved_step_ = run.step;
   clock_.add_checkpoint(seconds_since(begin));
 }
@@ -436,7 +444,9 @@ void TrainingLoop::save_unless_spoiled(Run& run) {
 }
 
 // Hours of training need not be lost with a step that failed, where what it worked on is whole.
+// Several ranks save together or not at all: one that fails does not know where the others are.
 void TrainingLoop::save_what_is_whole(Run& run) {
+  if (ranks_.are_several()) return;
   const bool is_new = run.step > 0 && run.step != saved_step_;
   if (!is_whole_ || !is_new || called_ == wiring_.checkpoint.get()) return;
   if (is_spoiled(run)) return;

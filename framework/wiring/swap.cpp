@@ -18,7 +18,7 @@ void refuse_other_roles(const Table& roles) {
     if (std::ranges::find(known, role) != known.end()) continue;
     const auto near = nearest(role, known);
     refuse(table.where + ": `" + role + "` cannot be swapped while a run runs; " +
-           (near.empty() ? "precision, scaler, accumulation, optimizer, checkpoint and distributed can"
+           (near.empty() ? "precision, scaler, accumulation, optimizer and checkpoint can"
                          : "did you mean `" + near + "`?"));
   }
 }

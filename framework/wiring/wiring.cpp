@@ -252,7 +252,7 @@ std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<
   fill(wiring->checkpoint);
   fill(wiring->distributed);
   wiring->callbacks = make_many<Callback>(*wiring, config, given);
-  wiring->monitors = make_many<Monitor>(*wiring, config, given);
+  if (wiring->distributed->rank() == 0) wiring->monitors = make_many<Monitor>(*wiring, config, given);
   const auto plugins = wiring->plugins();
   number_the_namesakes(plugins);
   const auto monitors_from = plugins.size() - wiring->monitors.size();
@@ -262,8 +262,8 @@ std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<
 }
 
 const std::vector<std::string>& swappable_roles() {
-  static const std::vector<std::string> roles = {Precision::role, Scaler::role,     Accumulation::role,
-                                                 Optimizer::role, Checkpoint::role, Distributed::role};
+  static const std::vector<std::string> roles = {Precision::role, Scaler::role, Accumulation::role, Optimizer::role,
+                                                 Checkpoint::role};
   return roles;
 }
 
@@ -279,7 +279,6 @@ void Wiring::swap_in(const std::string& role, Made& made) {
   swap(accumulation);
   swap(optimizer);
   swap(checkpoint);
-  swap(distributed);
   const auto& all = roles_and_defaults();  // in the order of plugins()
   const auto is_role = [&](const auto& known) { return known.first == role; };
   const auto index = static_cast<std::size_t>(std::ranges::find_if(all, is_role) - all.begin());

@@ -92,7 +92,7 @@ class FitAccumulation final : public vernier::Accumulation {
     }
     // A little too much, or for a reason that its bytes do not tell.
     const auto fits = points_.empty() ? failed : fitting(run, room(run));
-    const auto size = run.control->all_reduce_min(fits < failed ? fits : failed / 2);
+    const auto size = fits < failed ? fits : failed / 2;
     if (size == 0 || failed == 1) return false;
     wanted_ = fits < failed ? size : std::max({wanted_, size_, failed});
     size_ = size;
@@ -224,8 +224,7 @@ class FitAccumulation final : public vernier::Accumulation {
       const auto middle = (fits + fails) / 2;
       (bytes_of(middle) <= free ? fits : fails) = middle;
     }
-    const auto size = run.control->all_reduce_min(fits);
-    return largest_ > 0 ? std::min(size, largest_) : size;
+    return largest_ > 0 ? std::min(fits, largest_) : fits;
   }
 
   static std::int64_t bytes_of(const vernier::Batch& batch) {
@@ -245,7 +244,7 @@ class FitAccumulation final : public vernier::Accumulation {
         room += static_cast<std::int64_t>(gradient.nbytes());
     }
     if (device_.is_cpu()) room += bytes_of(run.batch) - largest_batch_;
-    return room_ = run.control->all_reduce_min(room);
+    return room_ = room;
   }
 
   double margin_;

@@ -151,6 +151,12 @@ class PerLayerScaler final : public vernier::Scaler {
   }
 
   void prepare(vernier::Run& run) override {
+    if (run.control != nullptr && run.control->ranks() > 1) {
+      throw vernier::Error(
+          "scaler/per_layer cannot train on several ranks: only the rank in which a layer overflows knows which one it "
+          "was; use scaler/dynamic",
+          vernier::Error::Kind::configuration);
+    }
     for (const auto& parameter : run.parameters) {
       const auto dtype = parameter.model.scalar_type();
       if (dtype != torch::kFloat16 && dtype != torch::kBFloat16) continue;

@@ -28,7 +28,9 @@ class FakeControl : public vernier::Control {
   void fail(const vernier::Plugin&, const std::string& why) override { failure = why; }
   void finish(const vernier::Plugin&, const std::string& why) override { finished = why; }
   bool finishes() const override { return !finished.empty(); }
-  std::int64_t all_reduce_min(std::int64_t value) override { return value; }
+  std::int64_t rank() const override { return 0; }
+  std::int64_t ranks() const override { return 1; }
+  std::vector<vernier::State> gather(const vernier::State& of_this_rank) override { return {of_this_rank}; }
   vernier::State snapshot() override { return {}; }
   torch::Tensor recompute() override { return {}; }
   torch::Tensor recompute_at(const std::function<void()>&) override { return {}; }

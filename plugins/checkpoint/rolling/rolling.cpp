@@ -119,9 +119,18 @@ class Rolling final : public vernier::Checkpoint {
     const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_;
     const bool by_steps = every_ > 0 && run.step % every_ == 0;
     const bool by_clock = every_minutes_ > 0 && minutes.count() >= every_minutes_;
-    if (!std::exchange(wanted_, false) && !by_steps && !by_clock) return false;
-    skipped_ = skips_ && is_writing();
-    return !skipped_;
+    const bool is_asked = std::exchange(wanted_, false) || by_steps || by_clock;
+    skipped_ = is_asked && skips_ && is_writing();
+    return agreed(run, is_asked, is_asked && !skipped_);
+  }
+
+  // Of several ranks, rank 0 writes and so decides. The others ask it where its clock or its disk decides.
+  bool agreed(const Run& run, bool is_asked, bool is_due) const {
+    const bool is_known = every_minutes_ == 0 && !(is_asked && skips_);
+    if (is_known || run.control == nullptr || run.control->ranks() == 1) return is_due;
+    State decision;
+    decision.put("due", std::int64_t{is_due});
+    return run.control->gather(decision).front().integer("due") != 0;
   }
 
   // Never two at once: each would get half of the memory and of the disk's time.

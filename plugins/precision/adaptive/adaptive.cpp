@@ -91,6 +91,12 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
   void prepare(Run& run) override {
+    if (run.control != nullptr && run.control->ranks() > 1) {
+      throw vernier::Error(
+          "precision/adaptive cannot train on several ranks: each would measure, and decide, something else; use the "
+          "precision that it chose in one process",
+          vernier::Error::Kind::configuration);
+    }
     MixedPrecision::prepare(run);
     device_ = run.device;
     const auto& names = layers().names();

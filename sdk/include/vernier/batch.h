@@ -19,9 +19,18 @@ struct VERNIER_API Batch {
   // The weight of this micro-batch's mean loss in the loss of the batch. The accumulation plugin sets it. Without a
   // value, the weight is `samples`.
   std::optional<double> weight = {};
+  // Set by a task that has loaded only this rank's share of the batch. Otherwise the trainer takes share().
+  bool is_share = false;
 
   // Returns a view of `count` samples from `first` on. `tokens` is divided in proportion to the samples.
   Batch narrow(std::int64_t first, std::int64_t count) const;
+  // Returns what one of several ranks trains on. The shares of all ranks are the batch in order. Their sizes differ by
+  // one sample at most; the first ranks have the larger ones, and the last may have none.
+  Batch share(std::int64_t rank, std::int64_t ranks) const;
+  // The number of samples before a rank's share, for rank = 0 … ranks.
+  static std::int64_t share_begin(std::int64_t samples, std::int64_t rank, std::int64_t ranks) {
+    return (samples * rank + ranks - 1) / ranks;
+  }
   // Returns the samples of all batches in order. Throws Error if their tensors differ in number, dtype or the shape of
   // a sample.
   static Batch concatenated(const std::vector<Batch>& batches);

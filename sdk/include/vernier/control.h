@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace vernier {
 
@@ -52,8 +53,11 @@ class VERNIER_API Control {
   virtual void finish(const Plugin& asker, const std::string& why) = 0;
   virtual bool finishes() const = 0;  // whether finish() was called, by any plugin
 
-  // The minimum of the values of all ranks, which must all call at the same moment; `value` where there is one rank.
-  virtual std::int64_t all_reduce_min(std::int64_t value) = 0;
+  // Several processes may train one model (role `distributed`).
+  virtual std::int64_t rank() const = 0;   // of this process; 0 if it is alone
+  virtual std::int64_t ranks() const = 0;  // 1 if it is alone
+  // Returns the entries of each rank, by rank, on the CPU. All ranks must call it at the same moment.
+  virtual std::vector<State> gather(const State& of_this_rank) = 0;
 
   // All that the run depends on, as a checkpoint would have it. The tensors are the live ones: copy what you keep.
   virtual State snapshot() = 0;

@@ -44,6 +44,9 @@ struct VERNIER_API DataLoaderOptions {
   std::int64_t prefetch = 2;  // batches that each worker prepares ahead
   bool pin_memory = false;    // page-locked memory, from which copies to a GPU are asynchronous
   Collate collate = {};       // by default stack()
+  // Of several processes that train one model, each loads its share of each batch alone: Batch::share(rank, ranks). A
+  // share without samples has no tensors.
+  std::int64_t rank = 0, ranks = 1;
 };
 
 // Its functions are for one thread, except the constructor's and destructor's start and end of the workers. Each worker

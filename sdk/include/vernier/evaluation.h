@@ -2,15 +2,18 @@
 #pragma once
 
 #include <vernier/abi.h>
+#include <vernier/state.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace vernier {
 
-// For one thread, with gradients off. A metric of your own implements these four functions.
+// For one thread, with gradients off. A metric of your own implements the first four functions. With the last two,
+// several ranks share the work of a validation; without them each rank does all of it.
 class VERNIER_API Metric {
  public:
   virtual ~Metric();
@@ -18,7 +21,9 @@ class VERNIER_API Metric {
   virtual void reset() = 0;              // forgets all samples
   // Adds the samples of a batch; dimension 0 is the sample. Both are on the run's device. No host sync.
   virtual void update(const torch::Tensor& output, const torch::Tensor& target) = 0;
-  virtual torch::Tensor value() const = 0;  // of all samples since reset(): 0-dim; NaN where it is not defined
+  virtual torch::Tensor value() const = 0;          // of all samples since reset(): 0-dim; NaN where it is not defined
+  virtual std::optional<State> state_dict() const;  // what it remembers of the samples
+  virtual void add(const State& state);             // those of another metric of this kind count too
 };
 using MetricPtr = std::unique_ptr<Metric>;
 

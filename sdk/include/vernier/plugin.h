@@ -32,7 +32,7 @@ class VERNIER_API Plugin {
   // Called after attach for each other plugin, and again after a swap. Names an option of this plugin with which the
   // two cannot train together, and why; the runner refuses it. `bus` tells what the other listens to.
   virtual Contradiction contradicts(const Plugin& other, const Bus& bus) const;
-  // Called once, in the order task, precision, scaler, accumulation, optimizer, checkpoint, distributed, callbacks,
+  // Called once, in the order distributed, task, precision, scaler, accumulation, optimizer, checkpoint, callbacks,
   // monitors. Throw Error here if the plugin does not support this machine or model.
   virtual void prepare(Run& run);
   // Returns all that the next steps depend on: a fresh plugin that loads it computes the same next steps, bit for bit.

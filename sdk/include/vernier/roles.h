@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/callback.h>
+#include <vernier/distributed.h>
 #include <vernier/plugin.h>
 
 #include <optional>
@@ -86,14 +87,6 @@ class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
   virtual void write(const State& snapshot, Run& run) = 0;
   // The newest snapshot in the run's folder, or the one at `from`; nothing where there is none.
   virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
-};
-
-class VERNIER_API Distributed : public Plugin {  // several processes that train one model
- public:
-  static constexpr const char* role = "distributed";
-  ~Distributed() override;
-  virtual void all_reduce(Run& run);  // gradients of `model` become their mean over all ranks
-  virtual std::int64_t all_reduce_min(std::int64_t value) const;  // every rank calls at the same moment
 };
 
 }  // namespace vernier

@@ -16,6 +16,13 @@ Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
   return micro_batch;
 }
 
+Batch Batch::share(std::int64_t rank, std::int64_t ranks) const {
+  const auto first = share_begin(samples, rank, ranks);
+  auto share = narrow(first, share_begin(samples, rank + 1, ranks) - first);
+  share.is_share = true;
+  return share;
+}
+
 Batch Batch::concatenated(const std::vector<Batch>& batches) {
   if (batches.size() == 1) return batches.front();
   Batch all;

@@ -35,6 +35,9 @@ Sampler make_sampler(const Dataset& dataset, const DataLoaderOptions& options) {
   if (options.drop_last && size < options.batch_size) {
     refuse(c10::str("drop_last leaves no batch: the dataset has ", size, " samples, and a batch ", options.batch_size));
   }
+  if (options.rank < 0 || options.rank >= options.ranks) {
+    refuse(c10::str("rank ", options.rank, " of ", options.ranks, " does not exist"));
+  }
   if (options.weights.defined()) {
     if (options.weights.numel() != size) {
       refuse(c10::str("there are ", options.weights.numel(), " weights for ", size, " samples"));
@@ -130,6 +133,14 @@ struct DataLoader::Workers {
     return std::move(work->batch);
   }
 
+  // Of a batch's samples, those that this rank loads.
+  torch::Tensor share_of(const torch::Tensor& indices) const {
+    if (options_.ranks == 1) return indices;
+    const auto samples = indices.numel();
+    const auto begin = Batch::share_begin(samples, options_.rank, options_.ranks);
+    return indices.slice(0, begin, Batch::share_begin(samples, options_.rank + 1, options_.ranks));
+  }
+
   std::shared_ptr<Work> next_work() {
     auto work = std::make_shared<Work>();
     do {
@@ -137,6 +148,7 @@ struct DataLoader::Workers {
       work->epoch = sampler_.epoch();
       work->indices = sampler_.next(options_.batch_size);
     } while (options_.drop_last && work->indices.numel() < options_.batch_size);
+    work->indices = share_of(work->indices);
     return work;
   }
 
@@ -198,7 +210,8 @@ struct DataLoader::Workers {
     const torch::NoGradGuard no_grad;
     const OneThread one_thread;
     try {
-      work.batch = make_batch(work);
+      if (work.indices.numel() > 0) work.batch = make_batch(work);
+      work.batch.is_share = options_.ranks > 1;
       if (options_.pin_memory) {
         for (auto& tensor : work.batch.tensors) tensor = tensor.pin_memory();
       }

@@ -29,6 +29,13 @@ Classified classified(const torch::Tensor& output, const torch::Tensor& target) 
   return {output.movedim(1, -1).reshape({-1, output.size(1)}), target.reshape({-1})};
 }
 
+// An entry that another metric may have, and that adds up.
+void add_to(torch::Tensor& sum, const State& state, const char* name) {
+  if (!state.has(name)) return;
+  const auto more = state.tensor(name);
+  sum = sum.defined() ? sum + more.to(sum.device()) : more;
+}
+
 // A number that is a mean: the sum of something over all targets that count, and their number.
 class Mean : public Metric {
  public:
@@ -36,10 +43,17 @@ class Mean : public Metric {
   std::string name() const override { return name_; }
   void reset() override { sum_ = count_ = torch::Tensor(); }
   torch::Tensor value() const override { return sum_.defined() ? sum_ / count_ : at::full({}, NAN, torch::kFloat64); }
+  std::optional<State> state_dict() const override {
+    return sum_.defined() ? State{{"sum", sum_}, {"count", count_}} : State{};
+  }
+  void add(const State& state) override {
+    add_to(sum_, state, "sum");
+    add_to(count_, state, "count");
+  }
 
  protected:
   // values and weights: one for each target; weight 0 leaves it out.
-  void add(const torch::Tensor& values, const torch::Tensor& weights) {
+  void count(const torch::Tensor& values, const torch::Tensor& weights) {
     if (!sum_.defined()) sum_ = zero_like_sum(values), count_ = zero_like_sum(values);
     sum_ += at::where(weights != 0, values, at::zeros({}, values.options())).sum(torch::kFloat64);
     count_ += weights.sum(torch::kFloat64);
@@ -57,7 +71,7 @@ class TopK final : public Mean {
     const auto [logits, right] = classified(output, target);
     const auto best =
         k_ == 1 ? logits.argmax(1, /*keepdim=*/true) : std::get<1>(logits.topk(std::min(k_, logits.size(1)), 1));
-    add((best == right.unsqueeze(1)).any(1).to(torch::kFloat64), right >= 0);
+    count((best == right.unsqueeze(1)).any(1).to(torch::kFloat64), right >= 0);
   }
 
  private:
@@ -71,7 +85,7 @@ class CrossEntropy final : public Mean {
     const auto [logits, right] = classified(output, target);
     const auto losses =
         -logits.to(torch::kFloat64).log_softmax(1).gather(1, right.clamp_min(0).unsqueeze(1)).squeeze(1);
-    add(losses, right >= 0);
+    count(losses, right >= 0);
   }
   torch::Tensor value() const override { return Mean::value().exp(); }
 };
@@ -99,6 +113,10 @@ class F1 final : public Metric {
     const auto hits = table.diagonal(), both = table.sum(0).narrow(0, 0, classes_) + table.sum(1);
     return at::where(both > 0, 2 * hits / both, at::zeros_like(hits)).mean();
   }
+  std::optional<State> state_dict() const override {
+    return confusion_.defined() ? State{{"confusion", confusion_}} : State{};
+  }
+  void add(const State& state) override { add_to(confusion_, state, "confusion"); }
 
  private:
   std::int64_t classes_;
@@ -130,6 +148,15 @@ class Auc final : public Metric {
     const auto ones = targets.sum(), zeros = targets.numel() - ones;
     return ((ranks * targets).sum() - ones * (ones + 1) / 2) / (ones * zeros);
   }
+  std::optional<State> state_dict() const override {
+    return scores_.empty() ? State{} : State{{"scores", at::cat(scores_)}, {"targets", at::cat(targets_)}};
+  }
+  void add(const State& state) override {
+    if (!state.has("scores")) return;
+    const auto device = scores_.empty() ? state.tensor("scores").device() : scores_.front().device();
+    scores_.push_back(state.tensor("scores").to(device));
+    targets_.push_back(state.tensor("targets").to(device));
+  }
 
  private:
   std::vector<torch::Tensor> scores_, targets_;
@@ -152,8 +179,28 @@ class OfErrors final : public Metric {
     const auto error = output.reshape({-1}).to(torch::kFloat64) - wide;
     if (!errors_.defined()) errors_ = mean_ = spread_ = zero_like_sum(output);
     errors_ = errors_ + (kind_ == Kind::mae ? error.abs() : error.square()).sum();
-    if (kind_ == Kind::r2) add_spread(wide);
+    const auto mean = wide.mean();
+    if (kind_ == Kind::r2) add_spread(wide.numel(), mean, (wide - mean).square().sum());
     count_ += wide.numel();
+  }
+  std::optional<State> state_dict() const override {
+    State state;
+    state.put("count", count_);
+    if (count_ == 0) return state;
+    state.put("errors", errors_);
+    state.put("mean", mean_);
+    state.put("spread", spread_);
+    return state;
+  }
+  void add(const State& state) override {
+    const auto count = state.integer("count");
+    if (count == 0) return;
+    const auto more = state.tensor("errors");
+    if (!errors_.defined()) errors_ = mean_ = spread_ = at::zeros_like(more);
+    const auto here = [&](const char* name) { return state.tensor(name).to(errors_.device()); };
+    errors_ = errors_ + here("errors");
+    if (kind_ == Kind::r2) add_spread(count, here("mean"), here("spread"));
+    count_ += count;
   }
   torch::Tensor value() const override {
     if (count_ == 0) return at::full({}, NAN, torch::kFloat64);
@@ -164,10 +211,10 @@ class OfErrors final : public Metric {
 
  private:
   // The squares around the mean, of two parts together: Chan et al., "Updating formulae …", 1979.
-  void add_spread(const torch::Tensor& target) {
-    const auto more = static_cast<double>(target.numel()), all = static_cast<double>(count_) + more;
-    const auto mean = target.mean(), apart = mean - mean_;
-    spread_ = spread_ + (target - mean).square().sum() + apart.square() * (static_cast<double>(count_) * more / all);
+  void add_spread(std::int64_t count, const torch::Tensor& mean, const torch::Tensor& spread) {
+    const auto more = static_cast<double>(count), all = static_cast<double>(count_) + more;
+    const auto apart = mean - mean_;
+    spread_ = spread_ + spread + apart.square() * (static_cast<double>(count_) * more / all);
     mean_ = mean_ + apart * (more / all);
   }
 
@@ -180,6 +227,13 @@ class OfErrors final : public Metric {
 }  // namespace
 
 Metric::~Metric() = default;
+
+std::optional<State> Metric::state_dict() const {
+  return std::nullopt;
+}
+void Metric::add(const State&) {
+  throw Error("the metric " + name() + " has no add(), so it cannot count what another rank has seen");
+}
 
 MetricPtr accuracy() {
   return std::make_unique<TopK>("accuracy", 1);

@@ -3,6 +3,7 @@
 #include <vernier/activation_checkpoint.h>
 #include <vernier/supervised_task.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace vernier {
@@ -22,6 +23,15 @@ struct SupervisedTask::Parts {
   bool has_recomputed = false, keeps_inputs = false;
   std::optional<DataLoader> loader;
 
+  torch::Tensor validate_on(SupervisedTask& task, Run& run, const DatasetPtr& dataset);
+  void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
+  DataLoaderOptions in_order() const {
+    auto of_order = options;
+    of_order.order = Sampler::Order::sequential;
+    of_order.weights = torch::Tensor();
+    of_order.drop_last = false;
+    return of_order;
+  }
   const torch::Tensor& target_of(const Batch& batch) const {
     if (target < batch.tensors.size()) return batch.tensors[target];
     refuse(c10::str("the loss takes tensor ", target, " of a batch as its target, and a batch has ",
@@ -114,6 +124,10 @@ void SupervisedTask::prepare(Run& run) {
   require(parts_->loss != nullptr, "set_loss()");
   parts_->options.seed = run.seed;
   parts_->options.pin_memory = run.device.is_cuda();
+  if (run.control != nullptr) {
+    parts_->options.rank = run.control->rank();
+    parts_->options.ranks = run.control->ranks();
+  }
   parts_->loader.emplace(parts_->training, parts_->options);
   run.model = parts_->model;
   std::string sizes = c10::str(parts_->training->size(), " samples");
@@ -161,29 +175,59 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
 torch::Tensor SupervisedTask::validate(Run& run) {
   torch::Tensor first;
   for (const auto& [name, dataset] : parts_->held_out) {
-    auto loader = loader_of(dataset);
-    for (const auto& metric : parts_->metrics) metric->reset();
-    torch::Tensor sum;
-    std::int64_t samples = 0;
-    for (auto left = loader.batches_per_epoch(); left > 0; --left) {
-      if (run.is_stopping()) return {};
-      const auto batch = loader.next().to(run.device);
-      const auto output = forward(batch);
-      const auto loss = parts_->loss_of(output, batch).to(torch::kFloat64) * batch.samples;
-      sum = sum.defined() ? sum + loss : loss;
-      samples += batch.samples;
-      for (const auto& metric : parts_->metrics) metric->update(output, parts_->target_of(batch));
-    }
+    const auto loss = parts_->validate_on(*this, run, dataset);
+    if (!loss.defined()) return {};
     const auto prefix = name.empty() ? "" : name + "_";
     for (const auto& metric : parts_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
-    const auto mean = sum / samples;
     if (first.defined()) {
-      run.metrics.set((prefix + "loss").c_str(), mean);
+      run.metrics.set((prefix + "loss").c_str(), loss);
     } else {
-      first = mean;
+      first = loss;
     }
   }
   return first;
+}
+
+// The mean loss; undefined where a signal cut it short. Several ranks share the work if all metrics can be put
+// together.
+torch::Tensor SupervisedTask::Parts::validate_on(SupervisedTask& task, Run& run, const DatasetPtr& dataset) {
+  auto options = in_order();
+  const bool is_shared = options.ranks > 1 && std::ranges::all_of(metrics, [](const auto& metric) {
+                           metric->reset();
+                           return metric->state_dict().has_value();
+                         });
+  if (!is_shared) options.rank = 0, options.ranks = 1;
+  DataLoader loader(dataset, options);
+  for (const auto& metric : metrics) metric->reset();
+  auto sum = at::zeros({}, at::TensorOptions(run.device).dtype(torch::kFloat64));
+  std::int64_t samples = 0;
+  for (auto left = loader.batches_per_epoch(); left > 0; --left) {
+    if (run.is_stopping()) return {};
+    const auto batch = loader.next().to(run.device);
+    if (batch.samples == 0) continue;  // of this rank's share
+    const auto output = task.forward(batch);
+    sum += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
+    samples += batch.samples;
+    for (const auto& metric : metrics) metric->update(output, target_of(batch));
+  }
+  if (is_shared) put_together(*run.control, sum, samples);
+  return sum / samples;
+}
+
+// What all ranks have seen, in their order.
+void SupervisedTask::Parts::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples) {
+  State own;
+  own.put("sum", sum);
+  own.put("samples", samples);
+  for (const auto& metric : metrics) own.put(metric->name(), *metric->state_dict());
+  sum = at::zeros_like(sum);
+  samples = 0;
+  for (const auto& metric : metrics) metric->reset();
+  for (const auto& state : control.gather(own)) {
+    sum += state.tensor("sum");
+    samples += state.integer("samples");
+    for (const auto& metric : metrics) metric->add(state.part(metric->name()));
+  }
 }
 
 State SupervisedTask::save() const {
@@ -219,11 +263,7 @@ bool SupervisedTask::save_torchscript(const std::string&) const {
 }
 
 DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
-  auto options = parts_->options;
-  options.order = Sampler::Order::sequential;
-  options.weights = torch::Tensor();
-  options.drop_last = false;
-  return DataLoader(dataset, options);
+  return DataLoader(dataset, parts_->in_order());
 }
 
 Batch SupervisedTask::example(std::int64_t samples) const {

@@ -704,9 +704,6 @@ struct FaultyCheckpoint final : vernier::Checkpoint {
   void write(const vernier::State&, Run&) override { call("checkpoint.write"); }
   std::optional<vernier::State> read(const Run&, const std::string&) override { return std::nullopt; }
 };
-struct FaultyDistributed final : vernier::Distributed {
-  void all_reduce(Run&) override { call("distributed.all_reduce"); }
-};
 
 template <class Role>
 std::unique_ptr<Role> named(const char* id) {
@@ -723,17 +720,15 @@ struct FaultyToy : Toy {
     wiring.accumulation = named<FaultyAccumulation>("accumulation/faulty");
     wiring.optimizer = named<FaultyOptimizer>("optimizer/faulty");
     wiring.checkpoint = named<FaultyCheckpoint>("checkpoint/faulty");
-    wiring.distributed = named<FaultyDistributed>("distributed/faulty");
   }
 };
 
 }  // namespace
 
 TEST_CASE("trainer: what a role throws is named with the role and the step, and told as RunFailed") {
-  for (const std::string name :
-       {"task.next", "task.loss", "precision.forward", "precision.collect", "precision.commit", "scaler.scale",
-        "scaler.unscale", "scaler.update", "accumulation.split", "optimizer.step", "distributed.all_reduce",
-        "task.validate", "checkpoint.due", "checkpoint.write"}) {
+  for (const std::string name : {"task.next", "task.loss", "precision.forward", "precision.collect", "precision.commit",
+                                 "scaler.scale", "scaler.unscale", "scaler.update", "accumulation.split",
+                                 "optimizer.step", "task.validate", "checkpoint.due", "checkpoint.write"}) {
     CAPTURE(name);
     faulty_call = name;
     calls_left = 1;
@@ -846,7 +841,7 @@ TEST_CASE("trainer: a failure in any role of a step before its update is saved a
     return {toy.memory().steps, toy.memory().last};
   };
   for (const std::string name : {"task.next", "task.loss", "precision.forward", "precision.collect", "scaler.scale",
-                                 "scaler.unscale", "accumulation.split", "distributed.all_reduce"}) {
+                                 "scaler.unscale", "accumulation.split"}) {
     CAPTURE(name);
     faulty_call = "";
     FaultyToy whole;

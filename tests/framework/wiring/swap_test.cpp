@@ -127,7 +127,7 @@ TEST_CASE("swap: for the same plugin nothing changes, in no bit") {
   const std::pair<const char*, const char*> cases[] = {
       {fp32, "precision = {use = 'fp32'}"},
       {fp32, "optimizer = {use = 'adamw'}"},
-      {fp32, "accumulation = {use = 'fixed'}\ncheckpoint = {use = 'rolling', every = 0}\ndistributed = {use = 'none'}"},
+      {fp32, "accumulation = {use = 'fixed'}\ncheckpoint = {use = 'rolling', every = 0}"},
       {bf16, to_bf16},
       {fp16, "scaler = {use = 'dynamic', init_scale = 1e6, growth_interval = 3}"},
       {fp16, "precision = {use = 'fp16'}"},

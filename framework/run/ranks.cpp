@@ -1,0 +1,250 @@
+#include "ranks.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t steps_until_named = 100;
+constexpr double slower = 1.1;                     // than the median, and worth a notice
+constexpr std::uint64_t most_bytes = 1024 * 1024;  // of a tensor that may differ between ranks
+
+// The numbers of one rank in all_reduce().
+enum Slot { stop_slot, time_slot, step_slot, updates_slot, seconds_slot, slots };
+
+torch::Tensor numbers_of(std::int64_t count) {
+  return at::zeros({count}, torch::kFloat64);
+}
+
+std::string text_of(const Facts& facts) {
+  State state;
+  for (const auto& [key, value] : facts) state.put(key, value);
+  return to_bytes(state);
+}
+
+std::string value_in(const State& facts, const std::string& key) {
+  return facts.has(key) ? facts.text(key) : "none";
+}
+
+std::vector<torch::Tensor> tensors_of(const torch::nn::Module& model) {
+  auto tensors = model.parameters();
+  for (auto& buffer : model.buffers()) tensors.push_back(buffer);
+  return tensors;
+}
+
+// What may be another's on each rank, such as the history of an activation's range. Large tensors (weights, the
+// optimizer's averages) follow from the summed gradients, and are the same.
+State small_state_of(const State& snapshot) {
+  State small;
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    const bool is_state = name.starts_with("plugin/") || name.starts_with("model/");
+    if (is_state && tensor.defined() && tensor.nbytes() <= most_bytes) small.put(name, tensor);
+  }
+  return small;
+}
+
+bool has_same(const State& state, const std::string& name, const torch::Tensor& tensor) {
+  if (!state.has(name)) return false;
+  const auto other = state.tensor(name), here = tensor.to(torch::kCPU);
+  if (other.scalar_type() != here.scalar_type() || other.sizes() != here.sizes()) return false;
+  const auto a = other.contiguous(), b = here.contiguous();
+  return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;  // NaN is equal to itself
+}
+
+}  // namespace
+
+std::string to_bytes(const State& state) {
+  c10::Dict<std::string, torch::Tensor> entries;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (tensor.defined()) entries.insert(name, tensor.detach().to(torch::kCPU).contiguous());
+  }
+  const auto bytes = torch::jit::pickle_save(entries);
+  return {bytes.begin(), bytes.end()};
+}
+
+State from_bytes(const std::string& bytes) {
+  State state;
+  for (const auto& entry : torch::jit::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
+    state.tensors[entry.key().toStringRef()] = entry.value().toTensor();
+  }
+  return state;
+}
+
+void Ranks::refuse_differences(const Facts& facts) const {
+  if (!are_several()) return;
+  const auto all = distributed_->gather(text_of(facts));
+  const auto first = from_bytes(all[0]);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto other = from_bytes(all[r]);
+    auto keys = first.tensors;
+    keys.insert(other.tensors.begin(), other.tensors.end());
+    for (const auto& [key, ignored] : keys) {
+      const auto a = value_in(first, key), b = value_in(other, key);
+      if (a == b) continue;
+      refuse(c10::str("the ranks differ in ", key, ": rank 0 has ", a, ", rank ", r, " has ", b,
+                      "; start all of them alike"));
+    }
+  }
+}
+
+void Ranks::share_model(Run& run) {
+  if (!are_several()) return;
+  const torch::NoGradGuard no_grad;
+  distributed_->broadcast(tensors_of(*run.model));
+  for (const auto& buffer : run.model->buffers()) buffers_.push_back({buffer, buffer._version(), false});
+}
+
+Batch Ranks::share_of(Batch batch) const {
+  if (!are_several() || batch.is_share) return batch;
+  return batch.share(rank(), ranks());
+}
+
+void Ranks::weigh(const Batch& share) {
+  if (std::exchange(is_weighed_, true)) return;
+  whole_ = {static_cast<double>(share.samples), share.weight, share.tokens};
+  wait_for_weights_ = nullptr;
+  if (!are_several()) return;
+  weights_ = numbers_of(3);
+  auto* numbers = weights_.mutable_data_ptr<double>();
+  numbers[0] = static_cast<double>(share.samples);
+  numbers[1] = share.weight.value_or(0);
+  numbers[2] = static_cast<double>(share.tokens);
+  wait_for_weights_ = distributed_->sum(weights_);
+}
+
+const WholeBatch& Ranks::whole() {
+  if (!wait_for_weights_) return whole_;
+  std::exchange(wait_for_weights_, nullptr)();
+  const auto* numbers = weights_.const_data_ptr<double>();
+  whole_.samples = numbers[0];
+  if (whole_.weight) whole_.weight = numbers[1];
+  whole_.tokens = std::llround(numbers[2]);
+  return whole_;
+}
+
+// A buffer counts from the first step on in which any rank has written it.
+void Ranks::find_changed_buffers() {
+  for (auto& buffer : buffers_) {
+    buffer.has_changed = buffer.has_changed || buffer.tensor._version() != buffer.version;
+  }
+}
+
+void Ranks::all_reduce(Run& run, const Own& here) {
+  if (!are_several()) return;
+  whole();
+  find_changed_buffers();
+  const auto parameters = std::ssize(run.parameters), buffers = std::ssize(buffers_);
+  const auto after_slots = slots * ranks();
+  const auto sums = numbers_of(after_slots + 1 + parameters + buffers);
+  auto* numbers = sums.mutable_data_ptr<double>();
+  auto* own = numbers + slots * rank();
+  own[stop_slot] = here.stop;
+  own[time_slot] = here.is_out_of_time ? 1 : 0;
+  own[step_slot] = static_cast<double>(run.step);
+  own[updates_slot] = static_cast<double>(run.updates);
+  own[seconds_slot] = here.seconds;
+  auto* loss = numbers + after_slots;
+  *loss = run.loss.defined() ? run.loss.item<double>() : 0;
+  auto *has_gradient = loss + 1, *has_changed = has_gradient + parameters;
+  for (std::int64_t i = 0; i < parameters; ++i) {
+    has_gradient[i] = run.parameters[static_cast<std::size_t>(i)].model.grad().defined() ? 1 : 0;
+  }
+  for (std::int64_t i = 0; i < buffers; ++i) has_changed[i] = buffers_[static_cast<std::size_t>(i)].has_changed ? 1 : 0;
+
+  distributed_->all_reduce(run, sums);
+
+  stop_ = 0;
+  is_out_of_time_ = false;
+  seconds_.resize(static_cast<std::size_t>(ranks()), 0);
+  for (std::int64_t r = 0; r < ranks(); ++r) {
+    const auto* slot = numbers + slots * r;
+    if (stop_ == 0) stop_ = static_cast<int>(slot[stop_slot]);
+    is_out_of_time_ = is_out_of_time_ || slot[time_slot] != 0;
+    seconds_[static_cast<std::size_t>(r)] += slot[seconds_slot];
+    if (slot[step_slot] == own[step_slot] && slot[updates_slot] == own[updates_slot]) continue;
+    throw Error(c10::str("the ranks have come apart: rank ", rank(), " is after step ", run.step, " with ", run.updates,
+                         " updates, rank ", r, " after step ", slot[step_slot], " with ", slot[updates_slot],
+                         "; a plugin decides by what only its own rank knows"));
+  }
+  run.loss = at::full({}, *loss, torch::kFloat32);
+  for (std::int64_t i = 0; i < parameters; ++i) {
+    if (has_gradient[i] == 0) run.parameters[static_cast<std::size_t>(i)].model.mutable_grad().reset();
+  }
+  std::vector<torch::Tensor> changed;
+  for (std::int64_t i = 0; i < buffers; ++i) {
+    auto& buffer = buffers_[static_cast<std::size_t>(i)];
+    buffer.has_changed = has_changed[i] > 0;
+    if (buffer.has_changed) changed.push_back(buffer.tensor);
+  }
+  if (!changed.empty()) distributed_->broadcast(changed);
+  for (auto& buffer : buffers_) buffer.version = buffer.tensor._version();
+}
+
+void Ranks::name_slow_ranks(Run& run) {
+  if (!are_several() || (run.step + 1) % steps_until_named != 0 || seconds_.empty()) return;
+  auto sorted = seconds_;
+  std::ranges::sort(sorted);
+  const auto median = (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
+  const auto slowest = std::ranges::max_element(seconds_);
+  const auto who = slowest - seconds_.begin();
+  const bool is_slow = median > 0 && *slowest > slower * median;
+  if (is_slow && who != slowest_) {
+    const auto percent = std::lround(100 * (*slowest / median - 1));
+    run.notice("slow_rank", {{"rank", std::int64_t{who}}, {"percent", std::int64_t{percent}}},
+               c10::str("rank ", who, " is ", percent, " % slower than the median of the ranks"));
+  }
+  slowest_ = is_slow ? who : -1;
+  std::ranges::fill(seconds_, 0);
+}
+
+void Ranks::add_state_of_others(State& snapshot) const {
+  if (!are_several()) return;
+  snapshot.put("run/ranks", ranks());
+  const auto own = small_state_of(snapshot);
+  const auto first = from_bytes(distributed_->gather(rank() == 0 ? to_bytes(own) : "")[0]);
+  State different;
+  for (const auto& [name, tensor] : own.tensors) {
+    if (rank() != 0 && !has_same(first, name, tensor)) different.put(name, tensor);
+  }
+  const auto all = distributed_->gather(to_bytes(different));
+  for (std::size_t r = 1; r < all.size() && rank() == 0; ++r) {
+    for (const auto& [name, tensor] : from_bytes(all[r]).tensors) snapshot.put(c10::str("rank/", r, "/", name), tensor);
+  }
+}
+
+void Ranks::take_own_state(State& snapshot) const {
+  const auto prefix = c10::str("rank/", rank(), "/");
+  State own;
+  if (snapshot.has("run/ranks") && snapshot.integer("run/ranks") == ranks())
+    own = snapshot.part(c10::str("rank/", rank()));
+  std::erase_if(snapshot.tensors, [](const auto& entry) { return entry.first.starts_with("rank/"); });
+  for (const auto& [name, tensor] : own.tensors) snapshot.put(name, tensor);
+}
+
+RandomOfRank::RandomOfRank(const Run& run, const Distributed& distributed) {
+  if (distributed.ranks() == 1) return;
+  at::Philox4_32 mixed(run.seed, static_cast<std::uint64_t>(distributed.rank()), static_cast<std::uint64_t>(run.step));
+  const std::uint64_t high = mixed(), seed = high << 32 | mixed();
+  std::vector<at::Generator> generators = {at::globalContext().defaultGenerator(torch::kCPU)};
+  if (!run.device.is_cpu()) generators.push_back(at::globalContext().defaultGenerator(run.device));
+  for (auto& generator : generators) {
+    common_.emplace_back(generator, generator.get_state());
+    generator.set_current_seed(seed);
+  }
+}
+
+RandomOfRank::~RandomOfRank() {
+  for (auto& [generator, state] : common_) generator.set_state(state);
+}
+
+}  // namespace vernier

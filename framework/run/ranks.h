@@ -1,0 +1,106 @@
+// What the ranks of a run do together in its steps. With one rank there is nothing to do.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <vernier/distributed.h>
+#include <vernier/run.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace vernier {
+
+using Facts = std::map<std::string, std::string>;
+
+// What all ranks' shares of a batch are together.
+struct WholeBatch {
+  double samples = 0;
+  std::optional<double> weight;  // where micro-batches have one
+  std::int64_t tokens = 0;
+};
+
+// Main thread only. All ranks call the same functions in the same order.
+class Ranks {
+ public:
+  explicit Ranks(const std::unique_ptr<Distributed>& distributed) : distributed_(distributed) {}
+  bool are_several() const { return distributed_->ranks() > 1; }
+
+  // Throws Error::Kind::configuration on every rank if a fact differs; the text names it and both values.
+  void refuse_differences(const Facts& facts) const;
+  // Rank 0's parameters and buffers, into those of the others.
+  void share_model(Run& run);
+
+  // The rank's share of a batch, unless the task has loaded only that.
+  Batch share_of(Batch batch) const;
+  // Before the first micro-batch is computed: begins to sum what the shares weigh. Once for each computed gradient,
+  // however often its micro-batches are tried.
+  void begin_gradients() { is_weighed_ = false; }
+  void weigh(const Batch& share);
+  const WholeBatch& whole();  // waits for the sum
+
+  // After backward: the gradients and the loss of the whole batch, on every rank; the buffers that have changed are
+  // rank 0's. Throws Error if the ranks are not at the same step.
+  struct Own {
+    int stop;             // the signal that this rank has got
+    bool is_out_of_time;  // whether the time limit has passed here
+    double seconds;       // that it has computed in this step
+  };
+  void all_reduce(Run& run, const Own& own);
+  // What any rank had in the last all_reduce().
+  const std::atomic<int>& stop() const { return stop_; }
+  bool is_out_of_time() const { return is_out_of_time_; }
+  // Adds a notice where a rank has computed longer than the others for the last hundred steps.
+  void name_slow_ranks(Run& run);
+
+  // A snapshot has rank 0's state. Adds to it, on rank 0, what differs on the other ranks, below "rank/<r>/".
+  void add_state_of_others(State& snapshot) const;
+  // Of such a snapshot, gives this rank its own state back. `snapshot` is of as many ranks, or rank 0's is taken.
+  void take_own_state(State& snapshot) const;
+
+ private:
+  void find_changed_buffers();
+  std::int64_t rank() const { return distributed_->rank(); }
+  std::int64_t ranks() const { return distributed_->ranks(); }
+
+  const std::unique_ptr<Distributed>& distributed_;
+  bool is_weighed_ = false;
+  torch::Tensor weights_;
+  std::function<void()> wait_for_weights_;
+  WholeBatch whole_;
+  std::atomic<int> stop_ = 0;
+  bool is_out_of_time_ = false;
+  struct Buffer {
+    torch::Tensor tensor;
+    std::int64_t version;
+    bool has_changed;
+  };
+  std::vector<Buffer> buffers_;
+  std::vector<double> seconds_;  // of each rank, since the last notice was due
+  std::int64_t slowest_ = -1;    // that was named last
+};
+
+// While it lives, LibTorch's default generators give each rank other random numbers, as dropout needs. They follow from
+// seed, step and rank. Afterwards the generators are as before, and so the same on all ranks.
+class RandomOfRank {
+ public:
+  RandomOfRank(const Run& run, const Distributed& distributed);
+  ~RandomOfRank();
+  RandomOfRank(const RandomOfRank&) = delete;
+  RandomOfRank& operator=(const RandomOfRank&) = delete;
+
+ private:
+  std::vector<std::pair<at::Generator, torch::Tensor>> common_;
+};
+
+// A State in bytes, for Distributed::gather; its tensors are copied to the CPU.
+std::string to_bytes(const State& state);
+State from_bytes(const std::string& bytes);
+
+}  // namespace vernier

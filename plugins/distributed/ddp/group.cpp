@@ -1,0 +1,294 @@
+#include "group.h"
+
+#define USE_C10D_GLOO
+#include <arpa/inet.h>
+#include <c10/util/Logging.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <torch/types.h>
+#include <unistd.h>
+#include <vernier/error.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+namespace ddp {
+
+namespace {
+
+using vernier::Error;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+using Store = c10::intrusive_ptr<c10d::Store>;
+using Gloo = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+constexpr Milliseconds between_looks{50};
+constexpr Milliseconds roll_call{700};  // until a rank that lives has answered
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string text_of(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string key(const std::string& name, std::int64_t rank) {
+  return name + "/" + std::to_string(rank);
+}
+
+// The text of LibTorch's error, without its stack and its place.
+std::string reason() {
+  auto text = vernier::caught().message;
+  text = text.substr(0, text.find('\n'));
+  const auto end = text.find("] ");  // "[/pytorch/…/pair.cc:538] "
+  return text.starts_with("[/") && end != std::string::npos ? text.substr(end + 2) : text;
+}
+
+// The address of this machine in the network that leads to rank 0. Connecting a datagram socket sends nothing. The
+// hostname would not do: on Debian it is a loopback address.
+std::string own_address_towards(const std::string& host, std::int64_t port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "";
+  std::string text;
+  for (const auto* each = found; each != nullptr && text.empty(); each = each->ai_next) {
+    const int file = ::socket(each->ai_family, SOCK_DGRAM, 0);
+    if (file < 0) continue;
+    sockaddr_storage own{};
+    auto* address = reinterpret_cast<sockaddr*>(&own);
+    socklen_t size = sizeof own;
+    char name[NI_MAXHOST];
+    if (::connect(file, each->ai_addr, each->ai_addrlen) == 0 && ::getsockname(file, address, &size) == 0 &&
+        ::getnameinfo(address, size, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
+      text = name;
+    }
+    ::close(file);
+  }
+  ::freeaddrinfo(found);
+  return text;
+}
+
+// What c10d logs on stderr at each failure is in our errors, in a line. TORCH_CPP_LOG_LEVEL brings it back.
+void quieten_c10d() {
+  constexpr int fatal = 3;
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    FLAGS_caffe2_log_level = fatal;
+  } else {
+    c10::initLogging();
+  }
+}
+
+std::string missing_in(c10d::Store& store, const std::string& name, std::int64_t ranks) {
+  std::string missing;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    if (!store.check({key(name, r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+  }
+  return missing;
+}
+
+Store open_store(const Meeting& meeting) {
+  const auto& place = meeting.place;
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(place.port);
+  options.isServer = place.rank == 0 && !place.launcher_has_store;
+  options.waitWorkers = false;  // whoever is missing is named below
+  options.timeout = meeting.timeout;
+  const auto where = c10::str(place.address, ", port ", place.port);
+  try {
+    const auto store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+    return c10::make_intrusive<c10d::PrefixStore>("vernier/" + place.attempt, store);
+  } catch (...) {
+    if (options.isServer) {
+      vernier::refuse(c10::str("rank 0 cannot listen at ", where,
+                               ": is another job there? Choose another port ([distributed] port, or MASTER_PORT). ",
+                               reason()));
+    }
+    throw Error(c10::str("rank ", place.rank, " cannot reach rank 0 at ", where, " within ",
+                         meeting.timeout.count() / 1000, " s: ", reason()));
+  }
+}
+
+// Ranks that were started differently cannot even gather.
+void refuse_other_sizes(c10d::Store& store, const Place& place) {
+  for (std::int64_t r = 0; r < place.ranks; ++r) {
+    if (!store.check({key("here", r)})) continue;
+    const auto other = text_of(store.get(key("here", r)));
+    if (other == std::to_string(place.ranks)) continue;
+    vernier::refuse(c10::str("rank ", place.rank, " was started as one of ", place.ranks, " ranks, and rank ", r,
+                             " as one of ", other, "; start all of them with the same number"));
+  }
+}
+
+// False if a signal came.
+bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping) {
+  const auto& place = meeting.place;
+  if (store.add(key("taken", place.rank), 1) != 1) {
+    vernier::refuse(c10::str("rank ", place.rank,
+                             " is there already: two processes were started as this rank, or another job is at port ",
+                             place.port));
+  }
+  store.set(key("here", place.rank), bytes_of(std::to_string(place.ranks)));
+  const auto end = Clock::now() + meeting.timeout;
+  for (;;) {
+    refuse_other_sizes(store, place);
+    const auto missing = missing_in(store, "here", place.ranks);
+    if (missing.empty()) return true;
+    if (is_stopping()) return false;
+    if (Clock::now() > end) {
+      throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", meeting.timeout.count() / 1000,
+                           " s: ", missing));
+    }
+    std::this_thread::sleep_for(between_looks);
+  }
+}
+
+Gloo open_gloo(const Store& store, const Meeting& meeting) {
+  using c10d::ProcessGroupGloo;
+  const auto& place = meeting.place;
+  const auto options = ProcessGroupGloo::Options::create_default(meeting.timeout);
+  try {
+    options->devices = {meeting.interface.empty()
+                            ? ProcessGroupGloo::createDeviceForHostname(own_address_towards(place.address, place.port))
+                            : ProcessGroupGloo::createDeviceForInterface(meeting.interface)};
+  } catch (...) {
+    vernier::refuse("the network of this machine cannot be used" +
+                    (meeting.interface.empty() ? "" : " by [distributed] interface = \"" + meeting.interface + "\"") +
+                    ": " + reason());
+  }
+  return c10::make_intrusive<ProcessGroupGloo>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
+                                               options);
+}
+
+}  // namespace
+
+struct Group::Parts {
+  Place place;
+  Store store;
+  Gloo gloo;
+  std::int64_t gathered = 0;
+  bool is_broken = false;
+
+  // Runs a call in which a rank may turn out to be lost.
+  template <class Body>
+  auto watched(const char* operation, const Body& body) {
+    try {
+      return body();
+    } catch (...) {
+      lost(operation, reason());
+    }
+  }
+  [[noreturn]] void lost(const char* operation, const std::string& why);
+  void leave();
+};
+
+// Each rank that lives says so; the others are named. If the store does not answer, the machine with it is gone.
+void Group::Parts::lost(const char* operation, const std::string& why) {
+  is_broken = true;
+  std::string missing;
+  try {
+    store->set(key("alive", place.rank), bytes_of("yes"));
+    const auto end = Clock::now() + roll_call;
+    while (!(missing = missing_in(*store, "alive", place.ranks)).empty() && Clock::now() < end) {
+      std::this_thread::sleep_for(between_looks);
+    }
+  } catch (...) {
+    missing = place.launcher_has_store ? "?" : "0";
+  }
+  const bool is_one = missing.find(',') == std::string::npos;
+  throw Error((missing.empty() ? "the connection between the ranks broke"
+               : is_one        ? "rank " + missing + " is lost"
+                               : "ranks " + missing + " are lost") +
+              c10::str(", as rank ", place.rank, " has seen in a ", operation, " (", why,
+                       "); start all ranks again with --resume, or run.resume = \"auto\""));
+}
+
+// Rank 0 may have the store, which the others still ask: it leaves last.
+void Group::Parts::leave() {
+  const auto end = Clock::now() + (is_broken ? roll_call + 2 * between_looks : Milliseconds(5000));
+  try {
+    store->add("left", 1);
+    if (place.rank != 0 || place.launcher_has_store) return;
+    while (store->add("left", 0) < place.ranks && Clock::now() < end) std::this_thread::sleep_for(between_looks);
+  } catch (...) {  // the others have left
+  }
+}
+
+Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Group::~Group() {
+  parts_->leave();
+  parts_->gloo.reset();
+  parts_->store.reset();
+}
+
+std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<bool()>& is_stopping) {
+  quieten_c10d();
+  auto parts = std::make_unique<Parts>();
+  parts->place = meeting.place;
+  parts->store = open_store(meeting);
+  try {
+    if (!wait_for_all(*parts->store, meeting, is_stopping)) return nullptr;
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    parts->lost("meeting", reason());
+  }
+  parts->gloo = parts->watched("meeting", [&] { return open_gloo(parts->store, meeting); });
+  return std::unique_ptr<Group>(new Group(std::move(parts)));
+}
+
+// One tensor a call: Gloo would add two of a list to each other.
+std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  parts_->watched("sum", [&] {
+    for (const auto& tensor : tensors) {
+      std::vector<at::Tensor> one{tensor};
+      works.push_back(parts_->gloo->allreduce(one, c10d::AllreduceOptions()));
+    }
+  });
+  return [parts = parts_.get(), works = std::move(works)] {
+    parts->watched("sum", [&] {
+      for (const auto& work : works) work->wait();
+    });
+  };
+}
+
+void Group::broadcast(const std::vector<torch::Tensor>& tensors, std::int64_t from) {
+  c10d::BroadcastOptions options;
+  options.rootRank = from;
+  parts_->watched("broadcast", [&] {
+    for (const auto& tensor : tensors) {
+      if (tensor.numel() == 0) continue;
+      // As bytes, since Gloo does not know each dtype.
+      auto bytes = tensor.contiguous().view(-1).view(torch::kUInt8);
+      std::vector<at::Tensor> one{bytes};
+      parts_->gloo->broadcast(one, options)->wait();
+      if (!bytes.is_alias_of(tensor)) tensor.copy_(bytes.view(tensor.scalar_type()).view(tensor.sizes()));
+    }
+  });
+}
+
+// Through the store: small texts, of any length on each rank.
+std::vector<std::string> Group::gather(const std::string& bytes) {
+  auto& store = *parts_->store;
+  const auto name = "gather/" + std::to_string(parts_->gathered++);
+  return parts_->watched("gather", [&] {
+    store.set(key(name, parts_->place.rank), bytes_of(bytes));
+    std::vector<std::string> all;
+    for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
+    // The last one to read deletes them.
+    if (store.add(name, 1) == parts_->place.ranks) {
+      for (std::int64_t r = 0; r < parts_->place.ranks; ++r) store.deleteKey(key(name, r));
+      store.deleteKey(name);
+    }
+    return all;
+  });
+}
+
+}  // namespace ddp

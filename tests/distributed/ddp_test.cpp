@@ -1,0 +1,420 @@
+// Several processes that train one model, as a launcher starts them.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <vernier/checkpoint_folder.h>
+
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <sstream>
+
+#include "../../plugins/distributed/ddp/place.h"
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace ddp_test {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Batches of 30 samples, the last one of an epoch has 10.
+constexpr const char* mlp = R"([run]
+steps = 12
+seed = 7
+device = "cpu"
+threads = 1
+output = "out"
+validate_every = 5
+[task]
+use = "mlp"
+samples = 100
+batch_size = 30
+[optimizer]
+use = "adamw"
+learning_rate = 0.01
+[distributed]
+use = "ddp"
+timeout = 30
+[checkpoint]
+every = 4
+[[monitor]]
+use = "jsonl"
+)";
+
+// A free port, most likely: each group of a test takes the next one.
+int next_port() {
+  static int port = 20000 + static_cast<int>(::getpid()) % 20000;
+  return port++;
+}
+
+using Environment = std::map<std::string, std::string>;
+
+// Sets variables as long as it lives; programs that start then have them.
+class Variables {
+ public:
+  explicit Variables(Environment variables) : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variables() {
+    for (const auto& [name, value] : variables_) ::unsetenv(name.c_str());
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  Environment variables_;
+};
+
+// `vernier train run.toml` on each of several ranks. more: further arguments of one rank.
+class Ranks {
+ public:
+  Ranks(const RunFolder& place, int ranks, const std::vector<std::string>& arguments = {},
+        const std::function<std::vector<std::string>(int rank)>& more = {}, const Environment& other = {}) {
+    const auto port = std::to_string(next_port());
+    for (int rank = 0; rank < ranks; ++rank) {
+      Environment environment = {{"RANK", std::to_string(rank)},
+                                 {"WORLD_SIZE", std::to_string(ranks)},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", port}};
+      for (const auto& [name, value] : other) environment[name] = value;
+      const Variables variables(environment);
+      std::vector<std::string> all = {"train", "run.toml"};
+      all.insert(all.end(), arguments.begin(), arguments.end());
+      if (more) {
+        const auto own = more(rank);
+        all.insert(all.end(), own.begin(), own.end());
+      }
+      programs_.emplace_back(all, place.folder.path());
+    }
+  }
+  std::vector<int> wait() {
+    std::vector<int> status;
+    for (auto& program : programs_) status.push_back(program.wait());
+    return status;
+  }
+  Program& operator[](int rank) { return programs_[static_cast<std::size_t>(rank)]; }
+  std::string errors() const {
+    std::string all;
+    for (const auto& program : programs_) all += program.err();
+    return all;
+  }
+
+ private:
+  std::deque<Program> programs_;
+};
+
+std::vector<int> all_of(int ranks, int status) {
+  return std::vector<int>(static_cast<std::size_t>(ranks), status);
+}
+
+vernier::Tensors weights_of(const RunFolder& place, int step) {
+  return vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string()).model.tensors;
+}
+
+double distance(const vernier::Tensors& a, const vernier::Tensors& b) {
+  double most = a.size() == b.size() ? 0 : 1e9;
+  for (const auto& [name, tensor] : a) {
+    if (tensor.numel() > 0) most = std::max(most, (tensor - b.at(name)).abs().max().item<double>());
+  }
+  return most;
+}
+
+std::string digest_of(const RunFolder& place) {
+  return place.summary()["digest"];
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+TEST_CASE("ddp: several ranks train as one process does") {
+  struct Case {
+    std::string name;
+    std::vector<std::string> sets;
+    double tolerance;
+    int ranks = 3;
+  };
+  const std::vector<Case> cases = {
+      {"two ranks", {}, 1e-6, 2},
+      {"shares of 8, 8, 7 and 7, and of 3, 3, 2 and 2 samples", {}, 1e-6, 4},
+      {"a batch of two samples, so that one rank has none", {"task.batch_size=2"}, 1e-6},
+      {"micro-batches", {"accumulation.micro_batches=3"}, 1e-6},
+      {"an update of several batches", {"accumulation={use=\"target\",target_effective_batch_size=60}"}, 1e-6},
+      {"recovery, clipping and an average of the weights",
+       {R"(callback=[{use="clip_norm",max_norm=0.1},{use="recovery"},{use="ema"}])"},
+       1e-6},
+      {"fp16 with a scale that overflows",
+       {"precision.use=fp16", "scaler={use=\"dynamic\",init_scale=1e9,growth_interval=3}"},
+       2e-3},
+      {"bf16 weights with float32 masters", {"precision={use=\"bf16\",level=\"O2\"}"}, 2e-2},
+      {"gradients that travel in bf16", {"distributed.compress=bf16"}, 2e-2},
+      {"small buckets", {"distributed.bucket=1KB"}, 1e-6},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.name);
+    std::vector<std::string> sets;
+    for (const auto& set : each.sets) sets.push_back("--set=" + set);
+    RunFolder alone(mlp), together(mlp);
+    REQUIRE_MESSAGE(alone.train(sets) == 0, alone.err);
+    Ranks ranks(together, each.ranks, sets);
+    REQUIRE_MESSAGE(ranks.wait() == all_of(each.ranks, 0), ranks.errors());
+    CHECK(distance(weights_of(alone, 12), weights_of(together, 12)) <= each.tolerance);
+    const auto one = alone.summary(), several = together.summary();
+    CHECK(several["steps"] == one["steps"]);
+    CHECK(several["samples"] == one["samples"]);
+    const double loss = one["validation_loss"]["final"];
+    CHECK(double(several["validation_loss"]["final"]) == doctest::Approx(loss).epsilon(each.tolerance * 10));
+  }
+}
+
+TEST_CASE("ddp: a run equals itself, and one that was stopped and resumed, bit for bit") {
+  // Dropout has other masks on each rank, and the histories of fp8 other ranges.
+  const std::string language = R"([run]
+steps = 8
+device = "cpu"
+threads = 1
+output = "out"
+validate_every = 1
+[task]
+use = "gpt"
+data = ["run.toml"]
+layers = 1
+width = 16
+heads = 2
+context = 16
+batch_size = 7
+dropout = 0.2
+sample_bytes = 0
+[precision]
+use = "fp8"
+[optimizer]
+use = "adamw"
+[distributed]
+use = "ddp"
+[[monitor]]
+use = "jsonl"
+)";
+  RunFolder first(language), second(language), parts(language);
+  const auto train = [](RunFolder& place, const std::vector<std::string>& more = {}) {
+    Ranks ranks(place, 3, more);
+    REQUIRE_MESSAGE(ranks.wait() == all_of(3, 0), ranks.errors());
+  };
+  train(first);
+  train(second);
+  CHECK(digest_of(first) == digest_of(second));
+  train(parts, {"--set=run.steps=3"});
+  train(parts, {"--resume"});
+  CHECK(digest_of(parts) == digest_of(first));
+  CHECK(read_text(parts.at("out/losses.jsonl")) == read_text(first.at("out/losses.jsonl")));
+}
+
+TEST_CASE("ddp: a data loader reads its rank's share, and all metrics of a validation are those of one process") {
+  const std::string table = R"([run]
+steps = 6
+device = "cpu"
+threads = 1
+output = "out"
+validate_every = 3
+[task]
+use = "tabular"
+data = "points.csv"
+target = "class"
+metrics = ["accuracy", "f1", "auc"]
+batch_size = 13
+validation_share = 0.3
+workers = 2
+[optimizer]
+use = "adamw"
+[distributed]
+use = "ddp"
+[[monitor]]
+use = "jsonl"
+)";
+  std::string points = "x,y,class\n";
+  for (int i = 0; i < 57; ++i) {
+    points += c10::str(std::sin(i * 1.7), ',', std::cos(i * 2.3), ',', i % 3 == 0 ? "one" : "other", '\n');
+  }
+  RunFolder alone(table), together(table);
+  for (auto* place : {&alone, &together}) place->folder.write("points.csv", points);
+  REQUIRE_MESSAGE(alone.train() == 0, alone.err);
+  Ranks ranks(together, 3);
+  REQUIRE_MESSAGE(ranks.wait() == all_of(3, 0), ranks.errors());
+  CHECK(distance(weights_of(alone, 6), weights_of(together, 6)) <= 1e-6);
+  std::istringstream one(read_text(alone.at("out/losses.jsonl"))), several(read_text(together.at("out/losses.jsonl")));
+  int validations = 0;
+  for (std::string a, b; std::getline(one, a) && std::getline(several, b);) {
+    const auto expected = nlohmann::json::parse(a), found = nlohmann::json::parse(b);
+    REQUIRE(expected.size() == found.size());
+    validations += expected.contains("validation_loss") ? 1 : 0;
+    for (const auto& [key, value] : expected.items()) {
+      CAPTURE(key);
+      if (value.is_number()) CHECK(double(found[key]) == doctest::Approx(double(value)).epsilon(1e-5));
+    }
+  }
+  CHECK(validations == 2);
+}
+
+TEST_CASE("ddp: a run is resumed on another number of ranks with the same batches") {
+  RunFolder alone(mlp), place(mlp);
+  REQUIRE(alone.train() == 0);
+  for (const auto& [ranks, steps] : {std::pair(3, 4), {2, 8}, {1, 12}}) {
+    Ranks programs(place, ranks, {"--set=run.resume=auto", "--set=run.steps=" + std::to_string(steps)});
+    REQUIRE_MESSAGE(programs.wait() == all_of(ranks, 0), programs.errors());
+  }
+  CHECK(distance(weights_of(alone, 12), weights_of(place, 12)) <= 1e-6);
+  CHECK(place.summary()["samples"] == alone.summary()["samples"]);
+}
+
+TEST_CASE("ddp: a signal to one rank stops all after the same step, with one checkpoint") {
+  RunFolder place(mlp);
+  const std::vector<std::string> endless = {"--set=run.steps=1000000", "--set=run.validate_every=0",
+                                            "--set=checkpoint.every=0"};
+  Ranks ranks(place, 3, endless);
+  REQUIRE(ranks[2].wait_until([&] { return read_text(place.at("out/losses.jsonl")).size() > 2000; }));
+  ranks[2].send(SIGTERM);
+  CHECK(ranks.wait() == all_of(3, 128 + SIGTERM));
+  CHECK(place.summary()["ended_by"] == "signal 15");
+  CHECK(vernier::checkpoints_in(place.at("out/checkpoints").string()).size() == 1);
+}
+
+TEST_CASE("ddp: the rank that was killed is named by the others, which end with 4; the run is resumed") {
+  RunFolder whole(mlp), place(mlp);
+  const std::vector<std::string> sets = {"--set=run.steps=300", "--set=run.validate_every=0", "--set=run.resume=auto",
+                                         "--set=checkpoint.every=20"};
+  REQUIRE(Ranks(whole, 3, sets).wait() == all_of(3, 0));
+  for (const int victim : {1, 0}) {
+    CAPTURE(victim);
+    Ranks ranks(place, 3, sets);
+    REQUIRE(ranks[victim].wait_for(place.at("out/checkpoints") / vernier::checkpoint_name(victim == 1 ? 40 : 100)));
+    const auto begin = Clock::now();
+    ranks[victim].send(SIGKILL);
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK(ranks[rank].wait() == (rank == victim ? -SIGKILL : 4));
+      if (rank != victim) CHECK(says(ranks[rank].err(), "rank " + std::to_string(victim) + " is lost, as rank "));
+    }
+    CHECK(seconds_since(begin) < 10);  // 2 on a machine that does nothing else
+  }
+  Ranks resumed(place, 3, sets);
+  REQUIRE_MESSAGE(resumed.wait() == all_of(3, 0), resumed.errors());
+  CHECK(digest_of(place) == digest_of(whole));
+  CHECK(read_text(place.at("out/losses.jsonl")) == read_text(whole.at("out/losses.jsonl")));
+}
+
+TEST_CASE("ddp: a rank that does not answer is lost at the timeout") {
+  RunFolder place(mlp);
+  Ranks ranks(place, 3, {"--set=run.steps=1000000", "--set=distributed.timeout=2"});
+  REQUIRE(ranks[1].wait_until([&] { return read_text(place.at("out/losses.jsonl")).size() > 2000; }));
+  ranks[1].send(SIGSTOP);
+  CHECK(ranks[0].wait() == 4);
+  CHECK(ranks[2].wait() == 4);
+  CHECK(says(ranks[0].err(), "rank 1 is lost, as rank "));
+}
+
+TEST_CASE("ddp: ranks that differ are refused on every rank, with the key and both values") {
+  struct Case {
+    std::string set, message;
+  };
+  const std::vector<Case> cases = {
+      {"optimizer.learning_rate=0.5",
+       "the ranks differ in optimizer.learning_rate: rank 0 has 0.01, rank 1 has 0.5; start all of them alike"},
+      {"run.seed=8", "the ranks differ in run.seed: rank 0 has 7, rank 1 has 8"},
+      {"task.samples=99", "the ranks differ in task.samples: rank 0 has 100, rank 1 has 99"},
+      {"scaler.use=dynamic", "the ranks differ in "},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.set);
+    RunFolder place(mlp);
+    Ranks ranks(place, 2, {}, [&](int rank) {
+      return rank == 1 ? std::vector<std::string>{"--set=" + each.set} : std::vector<std::string>{};
+    });
+    CHECK(ranks.wait() == all_of(2, 2));
+    for (int rank = 0; rank < 2; ++rank) CHECK(says(ranks[rank].err(), each.message));
+    CHECK(!std::filesystem::exists(place.at("out")));
+  }
+}
+
+TEST_CASE("ddp: ranks that were started wrongly end with one line") {
+  RunFolder place(mlp);
+  const std::vector<std::string> soon = {"--set=distributed.timeout=2"};
+  SUBCASE("one never comes") {
+    Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "3"}});
+    CHECK(ranks.wait() == std::vector{4});
+    CHECK(says(ranks.errors(), "of 3 ranks these did not come within 2 s: 1, 2"));
+  }
+  SUBCASE("rank 0 never comes") {
+    Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "2"}, {"RANK", "1"}});
+    CHECK(ranks.wait() == std::vector{4});
+    CHECK(says(ranks.errors(), "rank 1 cannot reach rank 0 at 127.0.0.1, port "));
+  }
+  SUBCASE("two are the same rank") {
+    Ranks ranks(place, 2, soon, {}, {{"WORLD_SIZE", "3"}, {"RANK", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"}});
+    CHECK(ranks.wait() == all_of(2, 4));  // there is no rank 0
+  }
+  SUBCASE("no number") {
+    Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "many"}});
+    CHECK(ranks.wait() == std::vector{2});
+    CHECK(says(ranks.errors(), "the environment has WORLD_SIZE = \"many\", which is no number"));
+  }
+  SUBCASE("what cannot train on several ranks") {
+    for (const char* set : {"precision.use=adaptive", "scaler.use=per_layer"}) {
+      Ranks ranks(place, 2, {"--set=" + std::string(set)});
+      CHECK(ranks.wait() == all_of(2, 2));
+      CHECK(says(ranks.errors(), "cannot train on several ranks"));
+    }
+  }
+}
+
+TEST_CASE("ddp: the place of a process, as launchers name it") {
+  struct Case {
+    Environment environment;
+    ddp::Place place;
+  };
+  const std::vector<Case> cases = {
+      {{}, {}},
+      {{{"RANK", "1"},
+        {"WORLD_SIZE", "4"},
+        {"LOCAL_RANK", "1"},
+        {"MASTER_ADDR", "a"},
+        {"MASTER_PORT", "29400"},
+        {"TORCHELASTIC_RESTART_COUNT", "2"},
+        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+        {"SLURM_PROCID", "3"}},
+       {1, 4, 1, "a", 29400, "2", true, "torchrun"}},
+      {{{"SLURM_STEP_ID", "3"},
+        {"SLURM_PROCID", "5"},
+        {"SLURM_NTASKS", "8"},
+        {"SLURM_LOCALID", "1"},
+        {"SLURM_JOB_ID", "20011"},
+        {"SLURM_STEP_NODELIST", "gpu[003-005,9],cpu1"}},
+       {5, 8, 1, "gpu003", 15014, "0", false, "Slurm"}},
+      {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "7"}}, {}},  // the batch script itself
+      {{{"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+        {"MASTER_ADDR", "b"}},
+       {1, 2, 1, "b", 0, "0", false, "MPI"}},
+      {{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, {0, 2, 0, "", 0, "0", false, "MPI"}},
+  };
+  for (const auto& each : cases) {
+    const Variables variables(each.environment);
+    const auto found = ddp::place_in_environment();
+    CAPTURE(each.place.launcher);
+    CHECK(found.rank == each.place.rank);
+    CHECK(found.ranks == each.place.ranks);
+    CHECK(found.local_rank == each.place.local_rank);
+    CHECK(found.address == each.place.address);
+    CHECK(found.port == each.place.port);
+    CHECK(found.attempt == each.place.attempt);
+    CHECK(found.launcher_has_store == each.place.launcher_has_store);
+    CHECK(found.launcher == each.place.launcher);
+  }
+  CHECK(ddp::first_node("r[01-02]n[3-9]") == "r01n3");
+  CHECK(ddp::first_node("n[2,5]-ib") == "n2-ib");
+  CHECK(ddp::first_node("one,two") == "one");
+}
+
+}  // namespace ddp_test
