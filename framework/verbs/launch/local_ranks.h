@@ -35,7 +35,7 @@ std::string sentence_of(const RankEnd& end);
 struct RankSettings {
   std::filesystem::path log_folder = {};        // gets rank-0.log and so on; empty: there are no such files
   std::string line_begin = {};                  // goes before each printed line
-  std::chrono::milliseconds grace{3000};        // from a failure until the other ranks get SIGTERM
+  std::chrono::milliseconds grace{2000};        // from a failure until the other ranks get SIGTERM
   std::chrono::milliseconds kill_after{30000};  // from that until they get SIGKILL
 };
 
