@@ -137,20 +137,29 @@ expect runs/first ended_by '"done"'
 expect runs/first configuration.precision.use '"bf16"'
 expect runs/first configuration.task.batch_size 16
 
-echo 'a job that is preempted saves, goes back into the queue, and ends with the same bits'
-OMP_NUM_THREADS=1 vernier train run.toml --quiet --set run.output=plain
-job=$(submit --job-name=preempted "$scripts/train.sbatch" run.toml)
-has_trained() { [ "$(wc -l <runs/run/losses.jsonl)" -ge 10 ]; }
-wait_until 60 has_trained
-scancel --signal=USR1 "$job"
+# preempt TASKS COMMAND...: the command trains the same as the job would if nothing stopped it.
+preempt() {
+  tasks=$1
+  shift
+  echo "a preempted job with --ntasks=$tasks saves, goes back into the queue, and ends with the same bits"
+  OMP_NUM_THREADS=1 "$@" --quiet --set run.output="plain-$tasks"
+  name=tasks-$tasks run=runs/tasks-$tasks
+  job=$(submit --job-name="$name" --ntasks="$tasks" "$scripts/train.sbatch" run.toml --set run.name="$name")
+  wait_until 60 has_trained
+  scancel --signal=USR1 "$job"
+  wait_until 60 was_requeued
+  expect "$run" ended_by '"signal 10"'
+  wait_until 150 has_ended
+  grep -q 'resumed after step' "$name-$job.log" || fail 'the job has not resumed its run'
+  expect "$run" ended_by '"done"'
+  expect "$run" steps 60
+  expect "$run" digest "$(said "plain-$tasks" digest)"
+  [ ! -e "$run-2" ] || fail 'the tasks have trained two runs'
+}
+has_trained() { [ "$(wc -l <"$run/losses.jsonl")" -ge 10 ]; }
 was_requeued() { scontrol show job "$job" | grep -q 'Restarts=1'; }
-wait_until 60 was_requeued
-expect runs/run ended_by '"signal 10"'
-wait_until 150 has_ended
-grep -q 'resumed after step' "preempted-$job.log" || fail 'the job has not resumed its run'
-expect runs/run ended_by '"done"'
-expect runs/run steps 60
-expect runs/run digest "$(said plain digest)"
+preempt 1 vernier train run.toml
+preempt 2 vernier launch -n 2 run.toml
 
 echo 'each task of an array has its settings'
 array=$(submit --array=1-2 "$scripts/sweep.sbatch" run.toml \
