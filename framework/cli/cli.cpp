@@ -83,6 +83,7 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   report RUN… [--output FILE]                        writes a page of HTML: results, curves, differences
   compare FILE… [--sweep KEY=VALUE,VALUE]…           trains them with the same seeds, in turn: speed, memory, losses,
                                                      and which differences the seeds show
+  launch -n RANKS FILE… [--restarts N]               trains with several processes on this machine; see launch --help
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 
@@ -303,6 +304,12 @@ std::string called_as() {
   return name != nullptr ? name : "vernier";
 }
 
+// How a training is started again: `vernier launch` says how it was called.
+std::string trained_as() {
+  const char* launched = std::getenv("VERNIER_LAUNCHED_AS");
+  return launched != nullptr ? launched : called_as() + " train";
+}
+
 // For a POSIX shell.
 std::string quoted(const std::string& word) {
   constexpr const char* safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
@@ -335,7 +342,7 @@ std::string plugin_paths_again(const po::variables_map& given) {
 // The command again, without --resume, the shorthands that are named, and what sets a key that begins so.
 std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
                        const std::string& without_key = "") {
-  std::string command = called_as() + " train";
+  std::string command = trained_as();
   for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
   command += said_again(given, "set", without_key) + said_again(given, "plugin-path");
   for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);

@@ -1,0 +1,424 @@
+// `vernier launch`: what it starts, which failure it names, that no process outlives it, and how it starts again.
+#include <doctest/doctest.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "run_folder.h"
+#include "thrown.h"
+#include "verbs/launch/local_ranks.h"
+#include "verbs/launch/run_folder_watch.h"
+
+namespace launch_test {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Words = std::vector<std::string>;
+
+namespace {
+
+std::vector<vernier::RankCommand> shells(const Words& scripts) {
+  std::vector<vernier::RankCommand> commands;
+  for (const auto& script : scripts) commands.push_back({{"/bin/sh", "-c", script}, {}});
+  return commands;
+}
+
+struct Small {  // ranks that have little time
+  explicit Small(const fs::path& logs = {}, const std::string& line_begin = "")
+      : ranks(out, {.log_folder = logs, .line_begin = line_begin, .grace = 400ms, .kill_after = 400ms}) {}
+  std::ostringstream out;
+  vernier::LocalRanks ranks;
+};
+
+bool waits_for(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(5ms);
+  return condition();
+}
+
+// A process that nobody has waited for yet is gone, too.
+bool is_gone(const std::string& pid) {
+  const auto status = read_text("/proc/" + pid + "/status");
+  return status.empty() || says(status, "State:\tZ");
+}
+
+// The processes that have written their ids into files of the folder.
+bool are_gone(const TemporaryFolder& folder, const Words& names) {
+  return waits_for([&] {
+    return std::ranges::all_of(names, [&](const auto& name) {
+      std::string pid;
+      std::ifstream(folder / name) >> pid;
+      return !pid.empty() && is_gone(pid);
+    });
+  });
+}
+
+// Whether the ranks have written all of these files.
+bool are_there(const TemporaryFolder& folder, const Words& names) {
+  return waits_for([&] {
+    return std::ranges::all_of(names, [&](const auto& name) { return read_text(folder / name).ends_with('\n'); });
+  });
+}
+
+// Signals come to the thread that runs the ranks, since other threads of a test do not block them.
+void send_to(pthread_t thread, int signal) {
+  ::pthread_kill(thread, signal);
+}
+
+}  // namespace
+
+TEST_CASE("launch: the first rank that fails is named, and a rank that only lost it is not") {
+  struct Case {
+    Words scripts;
+    std::string sentence;  // "": none of them ended with another status than 0
+    int status;
+    bool is_failure;
+  };
+  const std::string waits = "sleep 100", lost = "sleep 0.1; exit 4";
+  const std::vector<Case> cases = {
+      {{"exit 0", "exit 0"}, "", 0, false},
+      {{waits, "exit 3", waits}, "rank 1 ended with exit code 3", 3, true},
+      {{waits, waits, "kill -9 $$"}, "rank 2 was killed by signal 9 (Killed)", 137, true},
+      {{lost, "kill -11 $$"}, "rank 1 was killed by signal 11 (Segmentation fault)", 139, true},
+      {{"exit 4", "sleep 0.1; kill -6 $$"}, "rank 1 was killed by signal 6 (Aborted)", 134, true},
+      {{lost, "exit 4"}, "rank 1 ended with exit code 4", 4, true},
+      {{"exit 143", "exit 1"}, "rank 1 ended with exit code 1", 1, true},
+      {{"exit 0", "sleep 0.1; exit 124"}, "rank 1 ended with exit code 124", 124, false},
+      {{"exit 5", "sleep 0.6; exit 5"}, "rank 0 ended with exit code 5", 5, false},
+      {{"exit 138", "sleep 0.6; exit 138"}, "rank 0 ended with exit code 138", 138, false}};
+  for (const auto& each : cases) {
+    CAPTURE(each.sentence);
+    Small small;
+    const auto end = small.ranks.run(shells(each.scripts));
+    REQUIRE(end.has_value() == !each.sentence.empty());
+    if (!end) continue;
+    CHECK(vernier::sentence_of(*end) == each.sentence);
+    CHECK(end->status == each.status);
+    CHECK(vernier::is_failure(*end) == each.is_failure);
+  }
+}
+
+TEST_CASE("launch: after a failure no rank goes on, and no child of one") {
+  const Words others = {"sleep 100",                                   // does not notice
+                        "trap '' TERM; while :; do sleep 0.05; done",  // ignores SIGTERM
+                        "kill -STOP $$",                               // is stopped
+                        "sleep 100 & echo $! >child; wait"};           // has a child
+  for (const auto& other : others) {
+    CAPTURE(other);
+    const TemporaryFolder folder;
+    Small small;
+    const std::string begin = "cd " + folder.path().string() + "; ";
+    const auto started = Clock::now();
+    const auto end = small.ranks.run(shells(
+        {begin + "echo $$ >other; " + other, begin + "until [ -e other ]; do sleep 0.01; done; sleep 0.1; exit 1"}));
+    REQUIRE(end);
+    CHECK(end->rank == 1);
+    CHECK(Clock::now() - started < 20s);
+    CHECK(are_gone(folder, says(other, "child") ? Words{"other", "child"} : Words{"other"}));
+  }
+}
+
+TEST_CASE("launch: ranks have their time to end by themselves") {
+  const TemporaryFolder folder;
+  Small small;
+  const auto end = small.ranks.run(shells({"sleep 0.2; echo saved >" + folder / "saved" + "; exit 4", "exit 3"}));
+  REQUIRE(end);
+  CHECK(end->status == 3);
+  CHECK(read_text(folder / "saved") == "saved\n");
+}
+
+TEST_CASE("launch: lines of other ranks than 0 have a prefix, and the last ones are kept for the failure") {
+  struct Case {
+    std::string script, out;
+    Words last;
+  };
+  const std::vector<Case> cases = {
+      {"echo one; echo two >&2; exit 1", "[rank 1] one\n[rank 1] two\n", {"one", "two"}},
+      {"printf 'no end'; exit 1", "[rank 1] no end\n", {"no end"}},
+      {"printf '\\n\\na\\n'; exit 1", "[rank 1] \n[rank 1] \n[rank 1] a\n", {"a"}},
+      {"exit 1", "", {}},
+      {"for i in 1 2 3 4 5 6 7; do echo $i; done; exit 1",
+       "[rank 1] 1\n[rank 1] 2\n[rank 1] 3\n[rank 1] 4\n[rank 1] 5\n[rank 1] 6\n[rank 1] 7\n",
+       {"3", "4", "5", "6", "7"}}};
+  for (const auto& each : cases) {
+    CAPTURE(each.script);
+    Small small;
+    const auto end = small.ranks.run(shells({"exit 0", each.script}));
+    REQUIRE(end);
+    CHECK(small.out.str() == each.out);
+    CHECK(end->last_lines == each.last);
+  }
+  Small terminal({}, "\r\033[K");
+  terminal.ranks.run(shells({"exit 0", "echo a"}));
+  CHECK(terminal.out.str() == "\r\033[K[rank 1] a\n");
+}
+
+TEST_CASE("launch: with a log folder each rank has a file, to which another attempt adds") {
+  const TemporaryFolder folder;
+  Small small(folder.path());
+  small.ranks.run(shells({"echo first of 0", "echo first of 1"}));
+  const auto end = small.ranks.run(shells({"echo second of 0 >&2", "echo second of 1; exit 9"}));
+  CHECK(read_text(folder / "rank-0.log") == "first of 0\nsecond of 0\n");
+  CHECK(read_text(folder / "rank-1.log") == "first of 1\nsecond of 1\n");
+  CHECK(small.out.str().empty());
+  REQUIRE(end);
+  CHECK(end->last_lines == Words{"second of 1"});
+}
+
+TEST_CASE("launch: the environment of a rank replaces that of the launcher") {
+  ::setenv("VERNIER_TEST_A", "old", 1);
+  ::setenv("VERNIER_TEST_AB", "kept", 1);
+  const std::string script = "echo $VERNIER_TEST_A $VERNIER_TEST_AB; env | grep -c VERNIER_TEST_A=; read line; echo $?";
+  Small small;
+  small.ranks.run({{{"/bin/sh", "-c", "exit 0"}, {}}, {{"/bin/sh", "-c", script}, {"VERNIER_TEST_A=new"}}});
+  ::unsetenv("VERNIER_TEST_A");
+  ::unsetenv("VERNIER_TEST_AB");
+  CHECK(small.out.str() == "[rank 1] new kept\n[rank 1] 1\n[rank 1] 1\n");  // and there is nothing to read
+}
+
+TEST_CASE("launch: a signal reaches all ranks once, and a second Ctrl-C kills them") {
+  struct Case {
+    int first, second;  // 0: there is none
+    int status;
+  };
+  for (const auto& each : {Case{SIGTERM, 0, 143}, Case{SIGINT, 0, 130}, Case{SIGUSR1, 0, 138},
+                           Case{SIGINT, SIGINT, 130}, Case{SIGUSR1, SIGINT, 130}, Case{SIGUSR1, SIGTERM, 138}}) {
+    CAPTURE(each.first);
+    CAPTURE(each.second);
+    const TemporaryFolder folder;
+    Small small;
+    const bool is_killed = each.second == SIGINT;
+    const std::string status = std::to_string(128 + each.first);
+    const std::string at_signal = is_killed ? "echo >>got$N" : "echo >>got$N; sleep 0.3; exit " + status;
+    const std::string script = "cd " + folder.path().string() + "; trap '" + at_signal +
+                               "' TERM INT USR1; echo $$ >pid$N; while :; do sleep 0.02; done";
+    const pthread_t self = ::pthread_self();
+    std::jthread sender([&] {
+      are_there(folder, {"pid0", "pid1"});
+      send_to(self, each.first);
+      are_there(folder, {"got0", "got1"});
+      if (each.second != 0) send_to(self, each.second);
+    });
+    const auto end = small.ranks.run(shells({"N=0; " + script, "N=1; " + script}));
+    REQUIRE(end);
+    CHECK(end->status == each.status);
+    CHECK_FALSE(vernier::is_failure(*end));
+    CHECK(small.ranks.stopped_by() == each.first);
+    CHECK(are_gone(folder, {"pid0", "pid1"}));
+    for (const auto* got : {"got0", "got1"}) CHECK(read_text(folder / got) == "\n");
+  }
+}
+
+TEST_CASE("launch: no rank outlives a launcher that is killed") {
+  const TemporaryFolder folder;
+  const pid_t launcher = ::fork();
+  REQUIRE(launcher >= 0);
+  if (launcher == 0) {
+    Small small;
+    const std::string begin = "cd " + folder.path().string() + "; ";
+    small.ranks.run(shells({begin + "echo $$ >0; exec sleep 100", begin + "echo $$ >1; exec sleep 100"}));
+    ::_exit(0);
+  }
+  CHECK(are_there(folder, {"0", "1"}));
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  CHECK(are_gone(folder, {"0", "1"}));
+}
+
+TEST_CASE("launch: the folder of a run is the one that its process has locked since the start") {
+  const TemporaryFolder folder;
+  const auto wanted = folder.path() / "out";
+  folder.write("out/.lock", "17 on here\n");  // of an earlier process with the same id
+  folder.write("out-3/.lock", "9 on here\n");
+  fs::last_write_time(wanted / ".lock", fs::file_time_type::clock::now() - 1h);
+  const vernier::RunFolderWatch watch(wanted);
+  CHECK(watch.locked_by(17).empty());
+  folder.write("other/.lock", "17 on here\n");
+  CHECK(watch.locked_by(17).empty());
+  folder.write("out-2/.lock", "17 on here\n");
+  CHECK(watch.locked_by(17) == folder.path() / "out-2");
+  CHECK(watch.locked_by(1).empty());
+  folder.write("out/.lock", "18 on here\n");
+  CHECK(watch.locked_by(18) == wanted);
+  CHECK_FALSE(vernier::has_checkpoint(wanted));
+  folder.write("out/checkpoints/step-00000005.partial/model.safetensors", "");
+  CHECK_FALSE(vernier::has_checkpoint(wanted));
+  folder.write("out/checkpoints/step-00000005/manifest.json", "{}");
+  CHECK(vernier::has_checkpoint(wanted));
+}
+
+namespace {
+
+// The launcher beside a script in the place of `vernier`. It does what the test says, as each rank in each attempt.
+struct Scripted {
+  explicit Scripted(const std::string& behaviour, const std::string& merged = "") {
+    fs::copy_file(VERNIER_BINARY_DIR "/vernier-launch", folder / "vernier-launch");
+    const auto program = folder.write("vernier", R"(#!/bin/sh
+if [ "$1" = config ]; then
+  echo "$*" >config.words
+  cat merged.toml
+  exit
+fi
+attempt=$TORCHELASTIC_RESTART_COUNT
+echo "$attempt $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${OMP_NUM_THREADS-none}: $*" >>calls.$RANK
+. ./behaviour
+)");
+    fs::permissions(program, fs::perms::owner_all);
+    folder.write("behaviour", behaviour);
+    folder.write("merged.toml", merged);
+    folder.write("run.toml", "");
+  }
+  int launch(const std::string& words, const std::string& environment = "env -u OMP_NUM_THREADS") const {
+    const auto command =
+        "cd " + folder.path().string() + " && " + environment + " ./vernier-launch " + words + " >printed 2>errors";
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string err() const { return read_text(folder / "errors"); }
+  Words calls(int rank) const {
+    Words lines;
+    std::ifstream file(folder / ("calls." + std::to_string(rank)));
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  }
+  TemporaryFolder folder;
+};
+
+const std::string dies = "if [ $RANK = 1 ]; then kill -9 $$; fi; exit 4";
+
+// As the runner leaves a run that has saved a checkpoint.
+const std::string saves = R"(if [ $RANK = 0 ]; then
+  mkdir -p out/checkpoints/step-00000005
+  echo "$$ on here" >out/.lock
+  : >out/checkpoints/step-00000005/manifest.json
+fi
+)";
+
+}  // namespace
+
+TEST_CASE("launch: ranks have torchrun's environment, the words of train, and their share of the cores") {
+  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto share = std::to_string(std::max(1U, cores / 2));
+  struct Case {
+    std::string words, merged, environment;
+    std::string called, says;
+  };
+  const std::string ours = "env -u OMP_NUM_THREADS";
+  const std::vector<Case> cases = {
+      {"-n 2 run.toml --epochs 3", "", ours, share + ": train run.toml --epochs 3 --set distributed.use=ddp",
+       "vernier: 2 ranks with " + share + " thread"},
+      {"--set a.b=1 run.toml -n2", "[distributed]\nuse = \"zero1\"\n", ours, share + ": train --set a.b=1 run.toml",
+       ""},
+      {"--ranks=2 run.toml", "[run]\nthreads = 3\n", ours, "none: train run.toml --set distributed.use=ddp", ""},
+      {"run.toml --ranks 2 --resume --quiet", "", "env OMP_NUM_THREADS=7",
+       "7: train run.toml --resume --quiet --set distributed.use=ddp", ""}};
+  for (const auto& each : cases) {
+    CAPTURE(each.words);
+    const Scripted place("exit 0", each.merged);
+    CHECK(place.launch(each.words, each.environment) == 0);
+    CHECK(place.calls(0) == Words{"0 0/2 0/2 127.0.0.1 " + each.called});
+    CHECK(place.calls(1) == Words{"0 1/2 1/2 127.0.0.1 " + each.called});
+    CHECK_MESSAGE(says(place.err(), each.says), place.err());
+    CHECK_FALSE(says(read_text(place.folder / "config.words"), "--resume"));
+  }
+}
+
+TEST_CASE("launch: --restarts starts all ranks again from the newest checkpoint, as long as that may help") {
+  struct Case {
+    std::string words, behaviour;
+    int status;
+    std::size_t attempts;
+    Words says;
+  };
+  const std::string until = "if [ $attempt = 2 ]; then exit 0; fi; ";
+  const std::vector<Case> cases = {
+      {"", dies, 137, 1, {"vernier: rank 1 was killed by signal 9 (Killed)\n"}},
+      {"--restarts 2",
+       until + dies,
+       0,
+       3,
+       {"attempt 2 of 3: 2 ranks from the start, since there is no checkpoint yet\n"}},
+      {"--restarts 2",
+       until + saves + dies,
+       0,
+       3,
+       {"attempt 2 of 3: 2 ranks with --resume=out\n", "attempt 3 of 3: 2 ranks with --resume=out\n"}},
+      {"--restarts 1", saves + dies, 137, 2, {"that was the last of 2 attempts\n"}},
+      {"--restarts 3",
+       "if [ $RANK = 1 ]; then echo oh >&2; exit 2; fi; exit 4",
+       2,
+       1,
+       {"rank 1 ended with exit code 2; its last lines:\n  oh\n", "not started again, since exit code 2"}},
+      {"--restarts 3", "if [ $RANK = 1 ]; then exit 3; fi; exit 4", 3, 1, {"not started again, since exit code 3"}},
+      {"--restarts 3", "exit 5", 5, 1, {}},
+      {"--restarts 3", "exit 124", 124, 1, {}},
+      {"--restarts 3", "exit 143", 143, 1, {}}};
+  for (const auto& each : cases) {
+    CAPTURE(each.words);
+    CAPTURE(each.behaviour);
+    const Scripted place(each.behaviour, "[run]\noutput = 'out'\n");
+    CHECK(place.launch("-n 2 run.toml --resume=elsewhere " + each.words) == each.status);
+    const auto calls = place.calls(1);
+    REQUIRE(calls.size() == each.attempts);
+    CHECK(says(calls.front(), "--resume=elsewhere"));
+    if (says(each.behaviour, "mkdir"))
+      CHECK(calls.back().ends_with(": train run.toml --set distributed.use=ddp --resume=out"));
+    CHECK(calls.back().starts_with(std::to_string(each.attempts - 1) + " 1/2"));
+    for (const auto& part : each.says) CHECK_MESSAGE(says(place.err(), part), place.err());
+  }
+}
+
+TEST_CASE("launch: --elastic restarts with one rank less, and with no fewer than it says") {
+  const Scripted place("if [ $attempt = 3 ]; then exit 0; fi; if [ $RANK = 0 ]; then kill -9 $$; fi; exit 4");
+  CHECK(place.launch("-n 3 run.toml --restarts 3 --elastic 2 --log-dir logs") == 0);
+  std::string worlds;
+  for (const auto& call : place.calls(0)) worlds += call.substr(0, call.find(' ', 2)) + ' ';
+  CHECK(worlds == "0 0/3 1 0/2 2 0/2 3 0/2 ");
+  const auto threads = std::regex_replace(place.calls(0).back(), std::regex(".*127.0.0.1 ([0-9]+): .*"), "$1");
+  CHECK(threads == std::to_string(std::max(1U, std::thread::hardware_concurrency() / 3)));  // a resume needs the same
+  CHECK(says(place.err(), "rank 0 was killed by signal 9 (Killed); see logs/rank-0.log\n"));
+}
+
+TEST_CASE("launch: wrong calls end in one line") {
+  RunFolder place("[run]\nsteps = 1\ndevice = 'cpu'\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n");
+  place.folder.write("none.toml", "[distributed]\nuse = 'none'\n");
+  struct Refused {
+    Words arguments;
+    std::string says;
+  };
+  const std::vector<Refused> refusals = {
+      {{"run.toml"}, "say how many ranks, as in `vernier launch -n 2 run.toml`"},
+      {{"-n", "0", "run.toml"}, "--ranks is 0, and must be from 1 to 1024"},
+      {{"-n", "100000", "run.toml"}, "--ranks is 100000, and must be from 1 to 1024"},
+      {{"-n", "-2", "run.toml"}, "--ranks is -2, and must be"},
+      {{"-n", "two", "run.toml"}, "see vernier launch --help"},
+      {{"run.toml", "-n"}, "see vernier launch --help"},
+      {{"-n", "2"}, "name a TOML file"},
+      {{"-n", "2", "nosuch.toml"}, "nosuch.toml: there is no such file"},
+      {{"-n", "2", "run.toml", "--restart", "3"}, "'--restart'"},
+      {{"-n", "2", "run.toml", "--restarts", "-1"}, "--restarts is -1, and must be"},
+      {{"-n", "2", "run.toml", "--elastic", "1"}, "--elastic is for restarts; say --restarts NUMBER too"},
+      {{"-n", "2", "run.toml", "--restarts", "1", "--elastic", "3"}, "--elastic is 3, and must be from 1 to 2"},
+      {{"-n", "2", "run.toml", "--log-dir", "run.toml"}, "--log-dir run.toml cannot be made"},
+      {{"-n", "2", "run.toml", "none.toml"},
+       "none.toml:2: [distributed] use is \"none\", which trains with one process"},
+      {{"-n", "2", "run.toml", "--set", "run.steps"}, "--set run.steps"},
+      {{"-n", "2", "run.toml", "--nosuch"}, "'--nosuch'"}};
+  for (const auto& refused : refusals) {
+    CAPTURE(refused.says);
+    Words words = {"launch"};
+    words.insert(words.end(), refused.arguments.begin(), refused.arguments.end());
+    CHECK(place.call(words) == 2);
+    CHECK_MESSAGE(is_one_line(place.err), place.err);
+    CHECK_MESSAGE(says(place.err, refused.says), place.err);
+  }
+}
+
+}  // namespace launch_test
