@@ -83,6 +83,7 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   report RUN… [--output FILE]                        writes a page of HTML: results, curves, differences
   compare FILE… [--sweep KEY=VALUE,VALUE]…           trains them with the same seeds, in turn: speed, memory, losses,
                                                      and which differences the seeds show
+  tokenize FILE… --tokenizer FOLDER --output FILE    writes the tokens of texts, or trains a tokenizer on them
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 
