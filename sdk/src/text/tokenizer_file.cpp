@@ -22,7 +22,7 @@ ParsedJson parsed(const std::string& path, const std::string& what) {
   try {
     return parse_json("'" + path + "'", what, text, deepest);
   } catch (const Error& error) {
-    refuse(error.what());
+    refuse(message(error));
   }
 }
 

@@ -24,7 +24,7 @@ std::vector<JsonPart> steps(const JsonPart& part, const char* name) {
 std::string types(const std::vector<JsonPart>& steps) {
   std::string text;
   for (const auto& step : steps) text += (text.empty() ? "" : " ") + step.type();
-  return text;
+  return shortened(text);
 }
 
 void require_text(const JsonPart& part, std::string_view wanted) {
