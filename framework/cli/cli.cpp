@@ -84,6 +84,7 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   compare FILE… [--sweep KEY=VALUE,VALUE]…           trains them with the same seeds, in turn: speed, memory, losses,
                                                      and which differences the seeds show
   launch -n RANKS FILE… [--restarts N]               trains with several processes on this machine; see launch --help
+  tokenize FILE… --tokenizer FOLDER --output FILE    writes the tokens of texts, or trains a tokenizer on them
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 

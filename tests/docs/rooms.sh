@@ -6,7 +6,7 @@
 # <vernier/file.h>. sdk.h and toolkit.h are lists of all the others and in no room.
 set -eu
 cd "$1"
-rooms="core http files optim cpu trace amp memory data wiring run output embed replay cli"
+rooms="core http files text optim cpu trace amp memory data wiring run output embed replay cli"
 sources=$(ls sdk/src/*/*.cpp framework/embed/*.cpp)
 
 grep -nE '^ *# *include' sdk/include/vernier/*.h sdk/src/*/*.h sdk/src/*/*.cpp framework/*/*.h framework/*/*.cpp \

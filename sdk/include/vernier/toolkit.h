@@ -44,10 +44,14 @@
 #include <vernier/dataset.h>
 #include <vernier/evaluation.h>
 #include <vernier/images.h>
+#include <vernier/language_data.h>
 #include <vernier/numpy.h>
 #include <vernier/readers.h>
 #include <vernier/sampler.h>
 #include <vernier/transforms.h>
+
+// Text to tokens and back.
+#include <vernier/tokenizer.h>
 
 // State to save, and files: weights, checkpoints and checksums.
 #include <vernier/checkpoint_folder.h>

@@ -1,0 +1,64 @@
+// Texts for training language models: rows of tokens, packed so that no text sees another.
+//
+//   const auto tokenizer = vernier::open_tokenizer("models/llama");
+//   const auto chats = vernier::read_language_data(*tokenizer, "chats.jsonl", {.length = 2048});
+//   vernier::DataLoader loader(chats.dataset, {.batch_size = 8});
+//
+// Any thread may call the functions. All errors are of Error::Kind::configuration and name the file and the line.
+#pragma once
+
+#include <vernier/dataset.h>
+#include <vernier/tokenizer.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// How the messages of a chat are written. The tokens must be in the tokenizer's vocabulary.
+enum class ChatStyle {
+  chatml,  // <|im_start|>ROLE\nTEXT<|im_end|>\n
+  llama3   // <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|>, without white around
+           // TEXT
+};
+
+struct LanguageDataOptions {
+  std::int64_t length = 1024;  // tokens of a row
+  bool packs = true;           // several texts in one row; false: one text in each
+  bool learns_all = false;     // the loss is on prompts and questions too, not only on completions and answers
+  ChatStyle chat = ChatStyle::chatml;
+};
+
+// Sample: {inputs, targets, positions, segments}, each int64 [length].
+//   inputs     tokens; 0 where the row is filled up
+//   targets    the token after each input in its text; -100, which cross_entropy_loss() ignores, where nothing is
+//   learned positions  the place of each input in its text, from 0 segments   the number of the text in its row, from
+//   1; 0 where the row is filled up. Attention must stay in a segment.
+struct LanguageData {
+  DatasetPtr dataset;
+  std::int64_t texts = 0;     // in the rows
+  std::int64_t tokens = 0;    // inputs in the rows, without those that fill them up
+  std::int64_t learned = 0;   // targets that are learned
+  std::int64_t left_out = 0;  // texts without a token to learn in the first `length`
+};
+
+// Reads a file and keeps its tokens in memory: 4 bytes each. For more than memory holds, make a file of tokens with
+// `vernier tokenize`, and read it with token_dataset(). A file that ends in .jsonl has a JSON object in each line:
+//
+//   {"text": "…"}                                              all of it is learned
+//   {"prompt": "…", "completion": "…"}                         the completion is learned
+//   {"messages": [{"role": "user", "content": "…"}, …]}        what the role "assistant" says is learned
+//
+// Any other file is one text. A token that ends a text is put behind the text or completion unless it ends so; prompt
+// and completion are encoded together. Special tokens that are written in a message stay ordinary text. A text that is
+// longer than a row goes on in the next; of a prompt or chat the rest is left out. Rows are packed by best fit, the
+// longest texts first (Johnson, 1974), so they depend on file, tokenizer and options alone.
+VERNIER_API LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& path,
+                                            const LanguageDataOptions& options = {});
+
+// Weights for DataLoaderOptions::weights, to train on concat(datasets): a sample comes from dataset i with probability
+// shares[i] / sum of shares, whatever the sizes. Throws Error if a share is negative or a dataset has none.
+VERNIER_API torch::Tensor mixture_weights(const std::vector<DatasetPtr>& datasets, const std::vector<double>& shares);
+
+}  // namespace vernier

@@ -1,0 +1,163 @@
+#include "tokenizer_model.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "core/printable.h"
+
+namespace vernier {
+
+namespace {
+
+std::string in_quotes(std::string_view token) {
+  return "'" + shortened(std::string(token)) + "'";
+}
+
+TokenId token_id(const JsonPart& number) {
+  const auto id = number.number();
+  if (id < 0 || id >= most_tokens) number.refuse("is no id: ids are from 0 to 16777215");
+  return static_cast<TokenId>(id);
+}
+
+void read_merges(const JsonPart& merges, TokenizerFile& file) {
+  const auto count = merges.size();
+  file.merges.reserve(count);
+  const bool is_text = count > 0 && merges.json()[0].is_string();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& merge = merges.json()[i];
+    const auto where = "model.merges[" + std::to_string(i) + "]";
+    if (is_text && merge.is_string()) {
+      const std::string_view text = merge.get_ref<const std::string&>();
+      const auto space = text.find(' ');
+      if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
+        merges[i].refuse("is no two tokens with a space between them");
+      }
+      add_merge(file, where, text.substr(0, space), text.substr(space + 1));
+    } else {
+      if (is_text || merges[i].size() != 2) merges[i].refuse("is no pair of tokens like those before it");
+      add_merge(file, where, merges[i][0].text(), merges[i][1].text());
+    }
+  }
+}
+
+// What stands around a text. The ids of its tokens are in `special_tokens`.
+void read_template(const JsonPart& processor, TokenizerFile& file) {
+  const auto single = processor.member("single");
+  const auto special = processor.member("special_tokens");
+  bool has_text = false;
+  for (std::size_t i = 0; i < single.size(); ++i) {
+    if (!single[i].member("Sequence").is_null()) {
+      if (has_text) single[i].refuse("is a second place for the text");
+      has_text = true;
+      continue;
+    }
+    const auto& name = single[i].member("SpecialToken").member("id").text();
+    const auto token = special.member(name.c_str());
+    if (token.is_null()) single[i].refuse("is the token " + in_quotes(name) + ", which `special_tokens` lacks");
+    const auto ids = token.member("ids");
+    for (std::size_t j = 0; j < ids.size(); ++j) (has_text ? file.after : file.before).push_back(token_id(ids[j]));
+  }
+  if (!has_text) single.refuse("has no place for the text");
+}
+
+}  // namespace
+
+void read_vocabulary(const JsonPart& vocab, TokenizerFile& file) {
+  if (!vocab.json().is_object()) vocab.refuse("is no JSON object of tokens and their ids");
+  if (vocab.json().empty()) vocab.refuse("is empty");
+  std::unordered_set<TokenId> taken;
+  file.vocabulary.reserve(vocab.json().size());
+  for (const auto& [token, number] : vocab.json().items()) {
+    const bool is_id = number.is_number_unsigned() && number.get<std::uint64_t>() < most_tokens;
+    if (!is_id) vocab.refuse("gives the token " + in_quotes(token) + " no id from 0 to 16777215");
+    const auto id = number.get<TokenId>();
+    if (!taken.insert(id).second) {
+      vocab.refuse("gives the id " + std::to_string(id) + " to " + in_quotes(token) + " and to another token");
+    }
+    file.vocabulary.emplace(token, id);
+  }
+}
+
+void add_merge(TokenizerFile& file, const std::string& where, std::string_view left, std::string_view right) {
+  const auto id = [&](const std::string& token) {
+    const auto found = file.vocabulary.find(token);
+    if (found == file.vocabulary.end()) {
+      refuse("'" + file.path + "': `" + where + "` has the token " + in_quotes(token) + ", which the vocabulary lacks");
+    }
+    return found->second;
+  };
+  const std::string first(left), second(right);
+  file.merges.push_back({id(first), id(second), id(first + second)});
+}
+
+void read_model(const JsonPart& model, TokenizerFile& file) {
+  model.require_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                      "byte_fallback", "ignore_merges", "vocab", "merges"});
+  const auto type = model.member("type");
+  if (!type.is_null() && type.text() != "BPE") {
+    type.refuse("is " + in_quotes(type.text()) + "; Vernier has tokenizers of the type 'BPE' only");
+  }
+  const auto dropout = model.member("dropout");
+  if (!dropout.is_null() && dropout.json() != 0.0) dropout.refuse("drops merges at random; set it to null");
+  for (const auto* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const auto affix = model.member(name);
+    if (!affix.is_null() && !affix.text().empty()) affix.refuse("is not empty, and Vernier does not have it");
+  }
+  file.ignore_merges = model.flag("ignore_merges", false);
+  file.byte_fallback = model.flag("byte_fallback", false);
+  file.fuse_unknown = model.flag("fuse_unk", false);
+  read_vocabulary(model.member("vocab"), file);
+  read_merges(model.member("merges"), file);
+  const auto unknown = model.member("unk_token");
+  if (unknown.is_null()) return;
+  const auto found = file.vocabulary.find(unknown.text());
+  if (found == file.vocabulary.end()) unknown.refuse("is not in the vocabulary");
+  file.unknown = found->second;
+}
+
+void read_added_tokens(const JsonPart& tokens, TokenizerFile& file) {
+  std::unordered_map<TokenId, std::string> of_id;
+  for (const auto& [text, id] : file.vocabulary) of_id.emplace(id, text);
+  std::unordered_set<std::string> texts;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto token = tokens[i];
+    AddedToken added;
+    added.id = token_id(token.member("id"));
+    added.text = token.member("content").text();
+    added.is_special = token.flag("special", false);
+    added.strips_left = token.flag("lstrip", false);
+    added.strips_right = token.flag("rstrip", false);
+    added.is_normalized = token.flag("normalized", !added.is_special);
+    if (added.text.empty()) token.refuse("is an empty token");
+    if (token.flag("single_word", false)) token.refuse("has `single_word`, which Vernier does not have");
+    const auto in_model = file.vocabulary.find(added.text);
+    if (in_model != file.vocabulary.end() && in_model->second != added.id) {
+      token.refuse("has another id than the same token in `model.vocab`");
+    }
+    const auto [other, is_new] = of_id.emplace(added.id, added.text);
+    if (!is_new && other->second != added.text) token.refuse("has the id of the token " + in_quotes(other->second));
+    if (!texts.insert(added.text).second) token.refuse("is there twice: " + in_quotes(added.text));
+    file.added.push_back(std::move(added));
+  }
+}
+
+void read_post_processor(const JsonPart& post_processor, TokenizerFile& file) {
+  if (post_processor.is_null()) return;
+  const auto type = post_processor.type();
+  if (type == "ByteLevel") return;  // changes only where in the text a token is said to be
+  if (type == "Sequence") {
+    const auto processors = post_processor.member("processors");
+    for (std::size_t i = 0; i < processors.size(); ++i) read_post_processor(processors[i], file);
+    return;
+  }
+  if (type != "TemplateProcessing") {
+    post_processor.refuse("is of the type " + in_quotes(type) +
+                          "; Vernier has ByteLevel, Sequence and TemplateProcessing");
+  }
+  if (!file.before.empty() || !file.after.empty()) post_processor.refuse("is a second template");
+  read_template(post_processor, file);
+}
+
+}  // namespace vernier

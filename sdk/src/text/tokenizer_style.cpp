@@ -1,0 +1,148 @@
+// How the folder cuts a text: which of the known styles normalizer, pre_tokenizer and decoder are together.
+#include "core/printable.h"
+#include "tokenizer_model.h"
+
+namespace vernier {
+
+namespace {
+
+[[noreturn]] void refuse_type(const JsonPart& part, const std::string& known) {
+  part.refuse("is of the type '" + shortened(part.type()) + "' here; Vernier has " + known);
+}
+
+// The members of a Sequence; one that is none is alone; null has none.
+std::vector<JsonPart> steps(const JsonPart& part, const char* name) {
+  if (part.is_null()) return {};
+  if (part.type() != "Sequence") return {part};
+  std::vector<JsonPart> all;
+  const auto list = part.member(name);
+  for (std::size_t i = 0; i < list.size(); ++i) all.push_back(list[i]);
+  return all;
+}
+
+// The types of the steps: "Prepend Replace".
+std::string types(const std::vector<JsonPart>& steps) {
+  std::string text;
+  for (const auto& step : steps) text += (text.empty() ? "" : " ") + step.type();
+  return shortened(text);
+}
+
+void require_text(const JsonPart& part, std::string_view wanted) {
+  if (part.text() != wanted) {
+    part.refuse("is '" + shortened(part.text()) + "', and Vernier has '" + std::string(wanted) + "' only");
+  }
+}
+
+void read_byte_level_normalizer(const JsonPart& normalizer, TokenizerFile& file) {
+  for (const auto& step : steps(normalizer, "normalizers")) {
+    if (step.type() != "NFC") refuse_type(step, "NFC with ByteLevel");
+    file.is_nfc = true;
+  }
+}
+
+void read_byte_level_pieces(const JsonPart& pre_tokenizer, TokenizerFile& file) {
+  const auto parts = steps(pre_tokenizer, "pretokenizers");
+  const auto& last = parts.back();
+  const bool has_regex = last.flag("use_regex", true), adds_space = last.flag("add_prefix_space", true);
+  if (parts.size() == 1) {
+    if (!has_regex) last.refuse("has `use_regex` false, and no Split before it cuts the text");
+    file.adds_space = adds_space;
+    return;
+  }
+  if (types(parts) != "Split ByteLevel") pre_tokenizer.refuse("is neither ByteLevel nor Split and ByteLevel");
+  if (has_regex || adds_space) last.refuse("has `use_regex` or `add_prefix_space` behind a Split, not false for both");
+  const auto& split = parts.front();
+  require_text(split.member("behavior"), "Isolated");
+  if (split.flag("invert", false)) split.refuse("has `invert`, which Vernier does not have");
+  const auto regex = split.member("pattern").member("Regex");
+  const auto rule = rule_of_regex(regex.text());
+  if (!rule) regex.refuse("is a regular expression that Vernier does not know; it has those of GPT-2, Llama 3, Qwen 2");
+  file.rule = *rule;
+}
+
+void require_bytes(const JsonPart& root, const TokenizerFile& file) {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (file.vocabulary.contains(byte_characters()[byte])) continue;
+    root.member("model").member("vocab").refuse("lacks the byte " + std::to_string(byte) + ", '" +
+                                                byte_characters()[byte] + "'; all 256 are needed");
+  }
+}
+
+void read_replace(const JsonPart& replace, std::string_view from, std::string_view to) {
+  require_text(replace.member("pattern").member("String"), from);
+  require_text(replace.member("content"), to);
+}
+
+void read_metaspace(const JsonPart& metaspace, TokenizerFile& file) {
+  require_text(metaspace.member("replacement"), space_mark);
+  const auto scheme = metaspace.member("prepend_scheme");
+  const bool adds = metaspace.flag("add_prefix_space", true);  // before tokenizers 0.15
+  const auto name = scheme.is_null() ? std::string(adds ? "always" : "never") : scheme.text();
+  using Space = TokenizerFile::Space;
+  if (name != "always" && name != "first" && name != "never") scheme.refuse("is not always, first or never");
+  file.space = name == "always" ? Space::each_once : name == "first" ? Space::first_once : Space::never;
+  file.splits_at_space = metaspace.flag("split", true);
+  file.is_metaspace = true;
+}
+
+// As SentencePiece has it.
+void read_characters(const JsonPart& root, TokenizerFile& file) {
+  const auto normalizer = root.member("normalizer"), pre_tokenizer = root.member("pre_tokenizer");
+  const auto normal = steps(normalizer, "normalizers");
+  const auto pieces = steps(pre_tokenizer, "pretokenizers");
+  if (types(normal).empty() && types(pieces) == "Metaspace") {
+    read_metaspace(pieces[0], file);
+  } else if (pieces.empty() && (types(normal) == "Prepend Replace" || types(normal) == "Replace")) {
+    read_replace(normal.back(), " ", space_mark);
+    const bool prepends = normal.size() == 2;
+    if (prepends) require_text(normal[0].member("prepend"), space_mark);
+    file.space = prepends ? TokenizerFile::Space::each : TokenizerFile::Space::never;
+  } else {
+    root.refuse("has the normalizer '" + types(normal) + "' and the pre_tokenizer '" + types(pieces) +
+                "'; Vernier has those of GPT-2, Llama 2, Llama 3 and Qwen 2");
+  }
+  const auto decoder = steps(root.member("decoder"), "decoders");
+  const auto kinds = types(decoder);
+  if (kinds != "Replace ByteFallback Fuse" && kinds != "Replace ByteFallback Fuse Strip") {
+    root.member("decoder").refuse("is '" + kinds + "', and Vernier has 'Replace ByteFallback Fuse Strip' here");
+  }
+  read_replace(decoder[0], space_mark, " ");
+  file.strips_space = decoder.size() == 4;
+  if (!file.strips_space) return;
+  require_text(decoder[3].member("content"), " ");
+  const bool is_one = decoder[3].member("start").number() == 1 && decoder[3].member("stop").number() == 0;
+  if (!is_one) decoder[3].refuse("strips more than one space at the beginning");
+}
+
+void require_known_characters(const JsonPart& root, const TokenizerFile& file) {
+  constexpr char digits[] = "0123456789ABCDEF";
+  if (!file.byte_fallback) {
+    if (!file.unknown) root.member("model").refuse("has neither `byte_fallback` nor `unk_token` for other characters");
+    return;
+  }
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const auto name = std::string("<0x") + digits[byte >> 4] + digits[byte & 15] + ">";
+    if (!file.vocabulary.contains(name)) root.member("model").member("vocab").refuse("lacks the byte " + name);
+  }
+}
+
+}  // namespace
+
+void read_style(const JsonPart& root, TokenizerFile& file) {
+  const auto pre_tokenizer = root.member("pre_tokenizer");
+  const auto pieces = steps(pre_tokenizer, "pretokenizers");
+  file.is_byte_level = !pieces.empty() && pieces.back().type() == "ByteLevel";
+  if (!file.is_byte_level) {
+    read_characters(root, file);
+    require_known_characters(root, file);
+    return;
+  }
+  read_byte_level_normalizer(root.member("normalizer"), file);
+  read_byte_level_pieces(pre_tokenizer, file);
+  const auto decoder = root.member("decoder");
+  if (decoder.is_null()) decoder.refuse("is missing; ByteLevel is needed");
+  if (decoder.type() != "ByteLevel") refuse_type(decoder, "ByteLevel");
+  require_bytes(root, file);
+}
+
+}  // namespace vernier
