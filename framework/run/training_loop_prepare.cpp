@@ -1,6 +1,7 @@
 // What happens once, before the first step: plugins are prepared, the model is moved and named.
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/model_adapter.h>
 
 #include <set>
 
@@ -34,6 +35,10 @@ void TrainingLoop::prepare_task(Run& run, const std::function<void(torch::nn::Mo
   if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
   called_ = nullptr;
   if (init) init(*run.model);
+  for (auto* plugin : wiring_.plugins()) {
+    called_ = plugin;
+    if (auto* adapter = dynamic_cast<ModelAdapter*>(plugin)) adapter->adapt(run);
+  }
   called_ = wiring_.task.get();
   run.model->to(run.device);
   run.model->train();
