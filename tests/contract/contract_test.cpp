@@ -161,6 +161,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
   if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\nhistory_size = 5\n";
   if (id_of(plugin) == "callback/flight_recorder") return "every = 10\n";
   if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
+  if (id_of(plugin) == "callback/lora") return "targets = ['layers.*']\nrank = 2\n";
   if (id_of(plugin) == "callback/profiler") return "first_step = 3\nsteps = 2\n";
   if (id_of(plugin) == "callback/thermal_guard") return "sensor = '" + cool() + "'\n";
   if (id_of(plugin) == "monitor/prometheus") return "listen = '127.0.0.1:0'\n";
