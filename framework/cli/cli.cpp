@@ -72,7 +72,8 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   replay RUN --against OTHER                         the first step, layer and operation in which two runs differ
   evaluate RUN [--set …]…                            prints the metrics of a run's model on its validation data
   predict RUN --input FILE --output FILE             writes what it predicts: .csv, .npy or .jsonl
-  export RUN --format FORMAT --output FILE           writes the model: torchscript, safetensors or python
+  export RUN --format FORMAT --output FILE           writes the model: torchscript, safetensors, python, or for language
+                                                     models huggingface and peft
   config FILE… [--set KEY=VALUE]…                    prints the merged configuration, with the place of each value
   config --schema                                    prints a JSON Schema of it, with which editors check and complete
   version [--json]                                   prints what this program was built of

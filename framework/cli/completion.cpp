@@ -17,9 +17,10 @@ namespace {
 using WordSet = std::set<std::string>;
 
 // A key of --set or a flag, with the words that its value may be.
-const std::map<std::string, WordSet> values_of_flags = {{"--mixed-precision", {"no", "fp16", "bf16", "fp8"}},
-                                                        {"--amp-opt-level", {"O0", "O1", "O2", "O3"}},
-                                                        {"--format", {"torchscript", "safetensors", "python"}}};
+const std::map<std::string, WordSet> values_of_flags = {
+    {"--mixed-precision", {"no", "fp16", "bf16", "fp8"}},
+    {"--amp-opt-level", {"O0", "O1", "O2", "O3"}},
+    {"--format", {"torchscript", "safetensors", "python", "huggingface", "peft"}}};
 const std::map<std::string, WordSet> tools_of_verbs = {{"checkpoint", {"list", "verify", "show", "export", "import"}},
                                                        {"new", {"plugin", "task", "app"}}};
 

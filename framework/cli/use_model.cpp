@@ -2,6 +2,8 @@
 
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/model_adapter.h>
+#include <vernier/published_model.h>
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
@@ -48,28 +50,6 @@ void require_same_data(const std::string& path, const State& snapshot, const Plu
 
 bool sets_task(const std::vector<std::string>& sets) {
   return std::ranges::any_of(sets, [](const auto& each) { return each.starts_with("task."); });
-}
-
-// The run with the weights of its newest checkpoint, or of the one at `path`. Data and model are made anew.
-// allow_other_data: the run's data need not be those that it was trained with.
-std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
-                                   const std::atomic<int>& stop, bool allow_other_data = false) {
-  set_log_level(static_cast<int>(Level::warning));
-  auto config = load_config({configuration_at(path)}, sets);
-  config.erase(Monitor::role);
-  auto prepared = prepare(std::move(config), "run", host, stop, [](auto&&...) { return true; });
-  auto snapshot = prepared->wiring->checkpoint->read(prepared->run, path);
-  if (!snapshot) refuse(path + ": there is no checkpoint in this run");
-  const auto& task = *prepared->wiring->task;
-  if (dynamic_cast<const SupervisedTask*>(&task) != nullptr && !allow_other_data) {
-    require_same_data(path, *snapshot, task);
-  }
-  try {
-    restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
-  } catch (...) {
-    rethrow_naming(path, "", Error::Kind::configuration);
-  }
-  return prepared;
 }
 
 SupervisedTask& supervised(const Prepared& prepared, const char* verb) {
@@ -124,12 +104,59 @@ void refuse_data_as_output(const std::string& output, const std::string& input, 
   }
 }
 
+const PublishedModel& published(const Prepared& prepared) {
+  const auto* model = dynamic_cast<const PublishedModel*>(prepared.wiring->task.get());
+  if (model != nullptr) return *model;
+  refuse(prepared.wiring->task->id() + " has no published form; it is for task/llama, and task/gpt with a `folder`");
+}
+
+std::vector<ModelAdapter*> adapters_of(const Prepared& prepared) {
+  std::vector<ModelAdapter*> adapters;
+  for (auto* plugin : prepared.wiring->plugins()) {
+    if (auto* adapter = dynamic_cast<ModelAdapter*>(plugin)) adapters.push_back(adapter);
+  }
+  return adapters;
+}
+
+// Writes what each adapter of the run added; there is one, since a second one would be another model's.
+void write_adapter(const Prepared& prepared, const std::string& folder) {
+  const auto adapters = adapters_of(prepared);
+  if (adapters.size() != 1) refuse("--format peft is for a run with callback/lora, and this run has none");
+  adapters.front()->write_adapter(folder, dynamic_cast<const PublishedModel*>(prepared.wiring->task.get()));
+}
+
+[[noreturn]] void refuse_format(const std::string& format) {
+  const auto near = nearest(format, {"torchscript", "safetensors", "python", "huggingface", "peft"});
+  refuse("--format is " + shortened(format) + ", and must be torchscript, safetensors, python, huggingface or peft" +
+         (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
 int stopped(const std::atomic<int>& stop) {
   std::cout << "stopped; nothing was written\n";
   return 128 + stop;
 }
 
 }  // namespace
+
+std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                                   const std::atomic<int>& stop, bool allow_other_data) {
+  set_log_level(static_cast<int>(Level::warning));
+  auto config = load_config({configuration_at(path)}, sets);
+  config.erase(Monitor::role);
+  auto prepared = prepare(std::move(config), "run", host, stop, [](auto&&...) { return true; });
+  auto snapshot = prepared->wiring->checkpoint->read(prepared->run, path);
+  if (!snapshot) refuse(path + ": there is no checkpoint in this run");
+  const auto& task = *prepared->wiring->task;
+  if (dynamic_cast<const SupervisedTask*>(&task) != nullptr && !allow_other_data) {
+    require_same_data(path, *snapshot, task);
+  }
+  try {
+    restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
+  } catch (...) {
+    rethrow_naming(path, "", Error::Kind::configuration);
+  }
+  return prepared;
+}
 
 int evaluate_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                  const std::atomic<int>& stop) {
@@ -183,6 +210,9 @@ int export_run(const std::string& path, const std::vector<std::string>& sets, co
   // Within an evaluation: a callback that has averages puts them into the model there.
   const auto in_evaluation = [&](const std::function<void()>& body) {
     prepared->trainer.evaluate(run, [&] {
+      if (format != "peft") {
+        for (auto* adapter : adapters_of(*prepared)) adapter->merge();
+      }
       body();
       return torch::Tensor();
     });
@@ -206,10 +236,13 @@ int export_run(const std::string& path, const std::vector<std::string>& sets, co
       if (!(file << source).flush()) throw Error(output + ": model.py cannot be written");
       in_evaluation([&] { weights(part + "/model.safetensors"); });
     });
+  } else if (format == "huggingface") {
+    const auto& model = published(*prepared);
+    write_whole(output, [&](const std::string& part) { in_evaluation([&] { model.write_published(part); }); });
+  } else if (format == "peft") {
+    write_whole(output, [&](const std::string& part) { in_evaluation([&] { write_adapter(*prepared, part); }); });
   } else {
-    const auto near = nearest(format, {"torchscript", "safetensors", "python"});
-    refuse("--format is " + shortened(format) + ", and must be torchscript, safetensors or python" +
-           (near.empty() ? "" : "; did you mean " + near + "?"));
+    refuse_format(format);
   }
   std::cout << printable(output) << ": the model after step " << run.step << '\n';
   return 0;

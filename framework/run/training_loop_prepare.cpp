@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/version.h>
 #include <vernier/error.h>
+#include <vernier/model_adapter.h>
 
 #include <algorithm>
 #include <iterator>
@@ -94,6 +95,10 @@ void TrainingLoop::prepare_task(Run& run, const std::function<void(torch::nn::Mo
   if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
   called_ = nullptr;
   if (init) init(*run.model);
+  for (auto* plugin : wiring_.plugins()) {
+    called_ = plugin;
+    if (auto* adapter = dynamic_cast<ModelAdapter*>(plugin)) adapter->adapt(run);
+  }
   called_ = wiring_.task.get();
   run.model->to(run.device);
   run.model->train();

@@ -125,6 +125,17 @@ std::string write_table(const TemporaryFolder& folder) {
   return "data='" + folder.write("table.csv", text) + "'\ntarget='y'\n";
 }
 
+// The config.json of a small model, and tokens for it.
+std::string write_language_model(const TemporaryFolder& folder) {
+  folder.write("model/config.json",
+               R"({"model_type": "llama", "vocab_size": 16, "hidden_size": 16, "intermediate_size": 24,
+                   "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1})");
+  std::string tokens;
+  for (int i = 0; i < 400; ++i) tokens += {static_cast<char>(i * i % 13), '\0'};
+  return "folder = '" + (folder / "model") + "'\nweights = 'random'\ndata = ['" + folder.write("tokens.bin", tokens) +
+         "']\ncontext = 8\ndropout = 0.1\n";
+}
+
 // What a plugin must be given; for tasks small, so that their steps are quick.
 std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folder) {
   // What it measures, times, is not the same twice.
@@ -134,6 +145,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            "'linear', use = 'fp32'}]\n";
   }
   if (id_of(plugin) == "task/images") return write_images(folder) + "batch_size = 16\n";
+  if (id_of(plugin) == "task/llama") return write_language_model(folder);
   if (id_of(plugin) == "task/sequence") {
     return "kind = 'forecast'\ndata = '" + write_series(folder) +
            "'\ncontext = 8\nwidth = 8\nlayers = 2\ndropout = 0.1\nbatch_size = 8\n";
@@ -149,6 +161,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
   if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\nhistory_size = 5\n";
   if (id_of(plugin) == "callback/flight_recorder") return "every = 10\n";
   if (id_of(plugin) == "callback/inject") return "where = 'loss'\nat_step = 7\n";
+  if (id_of(plugin) == "callback/lora") return "targets = ['layers.*']\nrank = 2\n";
   if (id_of(plugin) == "callback/profiler") return "first_step = 3\nsteps = 2\n";
   if (id_of(plugin) == "callback/thermal_guard") return "sensor = '" + cool() + "'\n";
   if (id_of(plugin) == "monitor/prometheus") return "listen = '127.0.0.1:0'\n";

@@ -1,5 +1,7 @@
 // gpt: trains GPT-2's network on any files, with one token per byte, and validates in bits per byte and by a sample.
+// With `folder` it trains a published GPT-2 on tokens instead.
 //
+// folder = ""           the folder of a published model; its options are then those of task/llama, in language/task.h
 // data                  required: files and folders; hidden and binary files in folders are left out (text.h)
 // batch_size = 8        windows in an update
 // context = 256         bytes in a window
@@ -21,7 +23,8 @@
 // temperature = 0.8     of the sample; 0: always the likeliest byte
 // top_k = 0             draws among the k likeliest bytes; 0: among all
 //
-// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", without its tokenizer.
+// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; without `folder` without its
+// tokenizer.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <vernier/memory_ledger.h>
@@ -35,6 +38,7 @@
 
 #include "core/printable.h"
 #include "model.h"
+#include "published.h"
 #include "sample.h"
 #include "text.h"
 
@@ -52,6 +56,7 @@ gpt::Shape read_shape(Options& options) {
   shape.width = options.get("width", shape.width, "width of the residual stream", between(1, 65536));
   shape.context = options.get("context", shape.context, "bytes of a window", between(1, 1e7));
   shape.dropout = options.get("dropout", shape.dropout, "share of activations dropped", between(0, 0.99));
+  shape.embedding_dropout = shape.attention_dropout = shape.dropout;
   const auto recompute = options.choose("recompute", "none", {"none", "full", "selective"},
                                         "full: blocks keep their input alone, and are computed once more in backward; "
                                         "selective: they keep what products and attention return, too");
@@ -110,7 +115,9 @@ class Gpt final : public vernier::Task {
         validation_(options.get("validation", 0.1, "share of the windows held out; 0: none", between(0, 0.9))),
         validation_batches_(
             options.get("validation_batches", 20, "held-out batches of a validation; 0: all", between(0, 1e9))),
-        sampling_(read_sampling(options)) {}
+        sampling_(read_sampling(options)) {
+    options.get("folder", "", "of a published model, to train it on tokens with the options of task/llama");
+  }
 
   void attach(vernier::Bus& bus) override {
     if (recompute_budget_.empty()) return;
@@ -261,6 +268,12 @@ class Gpt final : public vernier::Task {
   std::optional<vernier::BudgetedBlocks> budgeted_;
 };
 
+vernier::Plugin* create(Options& options) {
+  if (options.given("folder")) return new language::PublishedTask(options, gpt::family());
+  return new Gpt(options);
+}
+
 }  // namespace
 
-VERNIER_PLUGIN(Gpt, "gpt", "1.0.0")
+extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin =
+    vernier::describe(vernier::Task::role, "gpt", "1.0.0", create);

@@ -1,22 +1,19 @@
 // The network of task/gpt; see model.h.
 #include "model.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <cmath>
+#include <optional>
 
 namespace gpt {
 
 namespace {
-
-constexpr double deviation = 0.02;
 
 torch::Tensor drop(const torch::Tensor& x, double p, bool training) {
   return p > 0 ? at::dropout(x, p, training) : x;
@@ -45,14 +42,16 @@ class Linear final : public torch::nn::Module {
 
 class LayerNorm final : public torch::nn::Module {
  public:
-  explicit LayerNorm(std::int64_t width)
-      : weight_(register_parameter("weight", torch::ones({width}))),
-        bias_(register_parameter("bias", torch::zeros({width}))) {}
+  explicit LayerNorm(const Shape& shape)
+      : epsilon_(shape.epsilon),
+        weight_(register_parameter("weight", torch::ones({shape.width}))),
+        bias_(register_parameter("bias", torch::zeros({shape.width}))) {}
   torch::Tensor forward(const torch::Tensor& x) const {
-    return at::layer_norm(x, weight_.sizes(), weight_, bias_, 1e-5);
+    return at::layer_norm(x, weight_.sizes(), weight_, bias_, epsilon_);
   }
 
  private:
+  double epsilon_;
   torch::Tensor weight_, bias_;
 };
 
@@ -60,9 +59,10 @@ namespace {
 
 class Attention final : public torch::nn::Module {
  public:
-  explicit Attention(const Shape& shape)
+  Attention(const Shape& shape, std::int64_t layer)
       : heads_(shape.heads),
-        dropout_(shape.dropout),
+        dropout_(shape.attention_dropout),
+        scale_(scale_of(shape, layer)),
         qkv_(register_module("c_attn", std::make_shared<Linear>(shape.width, 3 * shape.width))),
         out_(register_module("c_proj", std::make_shared<Linear>(shape.width, shape.width))) {}
 
@@ -70,25 +70,38 @@ class Attention final : public torch::nn::Module {
     const auto batch = x.size(0), time = x.size(1), width = x.size(2);
     auto qkv = qkv_->forward(x).split(width, 2);
     for (auto& part : qkv) part = part.view({batch, time, heads_, width / heads_}).transpose(1, 2);
-    auto y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, is_training() ? dropout_ : 0.0,
-                                              /*is_causal=*/true);
+    const auto y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, is_training() ? dropout_ : 0.0,
+                                                    /*is_causal=*/true, scale_);
     return out_->forward(y.transpose(1, 2).reshape({batch, time, width}));
   }
 
  private:
+  // Nothing: LibTorch's own, the inverse root of a head's width.
+  static std::optional<double> scale_of(const Shape& shape, std::int64_t layer) {
+    if (shape.scales_attention && !shape.scales_by_layer) return std::nullopt;
+    const auto width = static_cast<double>(shape.width) / static_cast<double>(shape.heads);
+    return (shape.scales_attention ? 1 / std::sqrt(width) : 1.0) /
+           (shape.scales_by_layer ? static_cast<double>(layer) + 1 : 1.0);
+  }
+
   std::int64_t heads_;
   double dropout_;
+  std::optional<double> scale_;
   std::shared_ptr<Linear> qkv_, out_;
 };
 
 class Mlp final : public torch::nn::Module {
  public:
-  explicit Mlp(std::int64_t width)
-      : in_(register_module("c_fc", std::make_shared<Linear>(width, 4 * width))),
-        out_(register_module("c_proj", std::make_shared<Linear>(4 * width, width))) {}
-  torch::Tensor forward(const torch::Tensor& x) const { return out_->forward(at::gelu(in_->forward(x), "tanh")); }
+  explicit Mlp(const Shape& shape)
+      : activation_(shape.activation),
+        in_(register_module("c_fc", std::make_shared<Linear>(shape.width, inner(shape)))),
+        out_(register_module("c_proj", std::make_shared<Linear>(inner(shape), shape.width))) {}
+  torch::Tensor forward(const torch::Tensor& x) const { return out_->forward(activation_(in_->forward(x))); }
 
  private:
+  static std::int64_t inner(const Shape& shape) { return shape.inner > 0 ? shape.inner : 4 * shape.width; }
+
+  language::Activation activation_;
   std::shared_ptr<Linear> in_, out_;
 };
 
@@ -96,12 +109,12 @@ class Mlp final : public torch::nn::Module {
 
 class Block final : public torch::nn::Module {
  public:
-  explicit Block(const Shape& shape)
+  Block(const Shape& shape, std::int64_t layer)
       : dropout_(shape.dropout),
-        ln_1_(register_module("ln_1", std::make_shared<LayerNorm>(shape.width))),
-        attn_(register_module("attn", std::make_shared<Attention>(shape))),
-        ln_2_(register_module("ln_2", std::make_shared<LayerNorm>(shape.width))),
-        mlp_(register_module("mlp", std::make_shared<Mlp>(shape.width))) {}
+        ln_1_(register_module("ln_1", std::make_shared<LayerNorm>(shape))),
+        attn_(register_module("attn", std::make_shared<Attention>(shape, layer))),
+        ln_2_(register_module("ln_2", std::make_shared<LayerNorm>(shape))),
+        mlp_(register_module("mlp", std::make_shared<Mlp>(shape))) {}
 
   torch::Tensor forward(torch::Tensor x) const {
     x = x + drop(attn_->forward(ln_1_->forward(x)), dropout_, is_training());
@@ -116,36 +129,34 @@ class Block final : public torch::nn::Module {
   std::shared_ptr<Mlp> mlp_;
 };
 
+// Weights into the residual stream are divided by the root of their number; biases and norms keep 0 and 1.
 Network::Network(const Shape& shape, std::uint64_t seed)
-    : dropout_(shape.dropout), recompute_every_(static_cast<std::size_t>(shape.recompute_every)), keep_(shape.keep) {
-  token_embedding_ = register_module("wte", std::make_shared<Embedding>(vocabulary, shape.width))->weight;
+    : embedding_dropout_(shape.embedding_dropout),
+      recompute_every_(static_cast<std::size_t>(shape.recompute_every)),
+      keep_(shape.keep) {
+  token_embedding_ = register_module("wte", std::make_shared<Embedding>(shape.vocabulary, shape.width))->weight;
   position_embedding_ = register_module("wpe", std::make_shared<Embedding>(shape.context, shape.width))->weight;
   torch::nn::ModuleList list;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
-    blocks_.push_back(std::make_shared<Block>(shape));
+    blocks_.push_back(std::make_shared<Block>(shape, i));
     list->push_back(blocks_.back());
   }
   register_module("h", list);
-  last_norm_ = register_module("ln_f", std::make_shared<LayerNorm>(shape.width));
-  initialise(shape.layers, seed);
-}
-
-// Weights into the residual stream are divided by the root of their number; biases and norms keep 0 and 1.
-void Network::initialise(std::int64_t layers, std::uint64_t seed) {
-  torch::NoGradGuard no_grad;
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(layers));
-  for (auto& parameter : named_parameters()) {
-    if (parameter.value().dim() != 2) continue;
-    parameter.value().normal_(0.0, parameter.key().ends_with("c_proj.weight") ? residual : deviation, generator);
+  last_norm_ = register_module("ln_f", std::make_shared<LayerNorm>(shape));
+  if (!shape.is_tied) {
+    head_ = register_module("lm_head", std::make_shared<Embedding>(shape.vocabulary, shape.width))->weight;
   }
+  const double residual = shape.deviation / std::sqrt(2.0 * static_cast<double>(shape.layers));
+  language::draw_weights(*this, seed, [&](const std::string& name) {
+    return name.ends_with("c_proj.weight") ? residual : shape.deviation;
+  });
 }
 
 torch::Tensor Network::features(const torch::Tensor& tokens) {
   const auto time = tokens.size(1);
   // Uses the whole table where it fits, because a view of it would cost a copy of its gradient.
   auto positions = time == position_embedding_.size(0) ? position_embedding_ : position_embedding_.narrow(0, 0, time);
-  auto x = drop(at::embedding(token_embedding_, tokens) + positions, dropout_, is_training());
+  auto x = drop(at::embedding(token_embedding_, tokens) + positions, embedding_dropout_, is_training());
   for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x);
   return last_norm_->forward(x);
 }
@@ -154,15 +165,19 @@ torch::Tensor Network::block(std::size_t index, const torch::Tensor& x) {
   const auto forward = [block = blocks_[index].get()](const torch::Tensor& y) { return block->forward(y); };
   if (budgeted_ != nullptr) return budgeted_->block(static_cast<std::int64_t>(index), forward, x);
   const bool again = recompute_every_ > 0 && (index + 1) % recompute_every_ == 0;
-  return again ? vernier::checkpoint(keep_, forward, x) : forward(x);
+  return again ? vernier::checkpoint(keep_, forward, x) : run(forward, x);
+}
+
+torch::Tensor Network::logits(const torch::Tensor& features) const {
+  return at::linear(features, is_tied() ? token_embedding_ : head_);
 }
 
 torch::Tensor Network::forward(const torch::Tensor& tokens) {
-  return at::linear(features(tokens), token_embedding_);
+  return logits(features(tokens));
 }
 
 torch::Tensor Network::next_token(const torch::Tensor& tokens) {
-  return at::linear(features(tokens).select(1, -1), token_embedding_);
+  return logits(features(tokens).select(1, -1));
 }
 
 }  // namespace gpt

@@ -1,23 +1,33 @@
-// GPT-2's network over bytes (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"): pre-norm
-// blocks, tanh gelu, learned positions, head tied to the token embedding. Parameters have the names and shapes of
-// GPT-2's published safetensors: "h.0.attn.c_attn.weight" is [inputs, outputs].
+// GPT-2's network (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"): pre-norm blocks,
+// learned positions, and by default tanh gelu and a head tied to the token embedding. Parameters have the names and
+// shapes of GPT-2's published safetensors: "h.0.attn.c_attn.weight" is [inputs, outputs].
 #pragma once
 
-#include <torch/nn/module.h>
-#include <torch/types.h>
+#include <ATen/ops/gelu.h>
 #include <vernier/recompute_budget.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "../language/network.h"
+
 namespace gpt {
 
-inline constexpr std::int64_t vocabulary = 256;
+inline constexpr std::int64_t vocabulary = 256;  // of a model over bytes
 
 struct Shape {
   std::int64_t layers = 4, heads = 4, width = 256, context = 256;
-  double dropout = 0.0;
+  std::int64_t vocabulary = gpt::vocabulary;
+  std::int64_t inner = 0;  // width of the MLP; 0: four times the width
+  double embedding_dropout = 0.0, attention_dropout = 0.0;
+  double dropout = 0.0;  // after both halves of a block
+  language::Activation activation = [](const torch::Tensor& x) { return at::gelu(x, "tanh"); };
+  double epsilon = 1e-5;                       // of the norms
+  bool scales_attention = true;                // scores are divided by the root of a head's width
+  bool scales_by_layer = false;                // and by the number of the layer, from 1
+  bool is_tied = true;                         // the head is the token embedding
+  double deviation = 0.02;                     // of the initial weights
   std::int64_t recompute_every = 0;            // every so many-th block is computed again in backward; 0: none
   vernier::Keep keep = vernier::Keep::inputs;  // what such a block keeps for it
 };
@@ -25,13 +35,16 @@ struct Shape {
 class Block;
 class LayerNorm;
 
-class Network final : public torch::nn::Module {
+class Network final : public language::Network {
  public:
   // Builds the network on the CPU in float32, with GPT-2's initialisation drawn from the seed alone.
   Network(const Shape& shape, std::uint64_t seed);
 
   // Logits [batch, time, vocabulary] of tokens [batch, time], time <= context.
-  torch::Tensor forward(const torch::Tensor& tokens);
+  torch::Tensor forward(const torch::Tensor& tokens) override;
+  std::int64_t vocabulary() const override { return token_embedding_.size(0); }
+  std::int64_t longest() const override { return position_embedding_.size(0); }
+  bool is_tied() const override { return !head_.defined(); }
   // Logits [batch, vocabulary] of the token that follows the last one.
   torch::Tensor next_token(const torch::Tensor& tokens);
   // Lets `blocks` choose which blocks are computed again, instead of recompute_every. It must live as long as forward()
@@ -41,13 +54,13 @@ class Network final : public torch::nn::Module {
  private:
   torch::Tensor features(const torch::Tensor& tokens);
   torch::Tensor block(std::size_t index, const torch::Tensor& x);
-  void initialise(std::int64_t layers, std::uint64_t seed);
+  torch::Tensor logits(const torch::Tensor& features) const;
 
-  double dropout_;
+  double embedding_dropout_;
   std::size_t recompute_every_;
   vernier::Keep keep_;
   vernier::BudgetedBlocks* budgeted_ = nullptr;
-  torch::Tensor token_embedding_, position_embedding_;
+  torch::Tensor token_embedding_, position_embedding_, head_;  // head_: undefined if tied
   std::vector<std::shared_ptr<Block>> blocks_;
   std::shared_ptr<LayerNorm> last_norm_;
 };

@@ -1,0 +1,261 @@
+// lora: trains two small matrices beside the weight of each chosen linear layer, and nothing else. A layer then
+// computes base(x) + scale * B(A(dropout(x))), where A is [rank, inputs], B [outputs, rank], and scale = alpha / rank.
+//   rank = 8
+//   alpha = 8.0
+//   dropout = 0.0           of the input of A, in training
+//   targets = []            layers by name, * for any text: ["*.q_proj", "*.mlp.*"]; none: as in PEFT *.q_proj and
+//                           *.v_proj, or *.c_attn
+//   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
+//   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
+// All weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are part
+// of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and
+// A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as a
+// folder of PEFT; the other formats have them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022;
+// peft/tuners/lora of Hugging Face's PEFT 0.21.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+#include <fnmatch.h>
+#include <torch/nn/module.h>
+#include <vernier/model_adapter.h>
+#include <vernier/precision_rules.h>
+#include <vernier/published_model.h>
+#include <vernier/safetensors.h>
+#include <vernier/sdk.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "trace/linear_call.h"
+
+namespace {
+
+using vernier::between;
+using vernier::Error;
+using vernier::Event;
+using vernier::Run;
+
+// torch.nn.init.kaiming_uniform_(a=sqrt(5)) of a matrix with so many inputs.
+torch::Tensor kaiming_uniform(std::int64_t outputs, std::int64_t inputs, const at::Generator& generator) {
+  const double gain = std::sqrt(2.0 / (1 + std::pow(std::sqrt(5.0), 2)));
+  const double bound = std::sqrt(3.0) * (gain / std::sqrt(static_cast<double>(inputs)));
+  return at::empty({outputs, inputs}, torch::kFloat32).uniform_(-bound, bound, generator);
+}
+
+// Holds A or B.
+class Matrix final : public torch::nn::Module {
+ public:
+  explicit Matrix(torch::Tensor value) : weight(register_parameter("weight", std::move(value))) {}
+  torch::Tensor weight;
+};
+
+class Lora final : public vernier::Callback, public vernier::Interceptor, public vernier::ModelAdapter {
+ public:
+  explicit Lora(vernier::Options& options)
+      : rank_(options.get("rank", 8, "rows of A, columns of B", between(1, 65536))),
+        alpha_(options.get("alpha", 8.0, "what they add is multiplied by alpha / rank", vernier::at_least(0))),
+        dropout_(options.get("dropout", 0.0, "of the input of A, in training", between(0, 0.99))),
+        patterns_(options.get("targets", std::vector<std::string>{},
+                              "layers by name, * for any text; none: *.q_proj and *.v_proj, or *.c_attn")),
+        fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
+        rslora_(options.get("rslora", false, "alpha / sqrt(rank) in the place of alpha / rank")),
+        options_(options) {}
+
+  void attach(vernier::Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run&) { guard_.emplace(layers_, *this); });
+    bus.on(Event::LossReady, [this](Run&) {
+      guard_.reset();
+      refuse_unmet();
+    });
+    bus.on(Event::RunFailed, [this](Run&) { guard_.reset(); });
+  }
+
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    if (&other == this || dynamic_cast<const vernier::ModelAdapter*>(&other) == nullptr) return {};
+    return {"targets", "are for one adapter of the model, and " + other.id() + " is another; leave one of them out"};
+  }
+
+  torch::Tensor validate(Run&, const std::function<torch::Tensor()>& body) override {
+    guard_.reset();
+    const vernier::Intercept intercept(layers_, *this);
+    return body();
+  }
+
+  void adapt(Run& run) override {
+    model_ = run.model;
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed);
+    vernier::Tensors weights;
+    for (const auto& [layer, weight] : chosen()) {
+      add(layer, weight, generator);
+      weights[layer + ".weight"] = weight;
+    }
+    std::int64_t count = 0;
+    for (auto& entry : run.model->named_parameters()) {
+      const bool is_own = entry.key().ends_with(".lora_A.weight") || entry.key().ends_with(".lora_B.weight");
+      entry.value().set_requires_grad(is_own);
+      if (is_own) count += entry.value().numel();
+    }
+    layers_ = vernier::Layers(weights);
+    std::ranges::sort(targets_, {}, [](const Target& target) { return target.layer + ".weight"; });  // as layers_ does
+    info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen");
+  }
+
+  vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
+    if (operation.layer_index() < 0 || is_merged_) return operation.proceed(std::move(arguments));
+    auto& target = targets_.at(static_cast<std::size_t>(operation.layer_index()));
+    const auto call = vernier::linear_call(operation, arguments);
+    if (!call) {
+      if (operation.name().starts_with("embedding")) refuse_embedding(target);
+      return operation.proceed(std::move(arguments));
+    }
+    refuse_other_layout(target, call->weight);
+    target.is_met = true;
+    auto results = operation.proceed(std::move(arguments));
+    const auto base = results[0].toTensor();
+    auto x = call->input.to(target.a.scalar_type());
+    if (dropout_ > 0 && model_->is_training()) x = at::dropout(x, dropout_, /*train=*/true);
+    const auto added = at::linear(at::linear(x, target.a), target.b) * scale();
+    results[0] = (base + added).to(base.scalar_type());
+    return results;
+  }
+
+  void merge() override {
+    const torch::NoGradGuard no_grad;
+    for (auto& target : targets_) {
+      auto added = at::matmul(target.b.to(torch::kFloat32), target.a.to(torch::kFloat32)) * scale();
+      if (fan_in_fan_out_) added = added.t();
+      target.weight.copy_(target.weight.to(torch::kFloat32) + added);
+      target.module->unregister_module("lora_A");
+      target.module->unregister_module("lora_B");
+    }
+    is_merged_ = true;
+  }
+
+  void write_adapter(const std::string& folder, const vernier::PublishedModel* published) const override {
+    const auto name_of = [&](const std::string& name) { return published ? published->published_name(name) : name; };
+    vernier::Tensors tensors;
+    auto targets = nlohmann::json::array();
+    for (const auto& [layer, module, weight, a, b, is_met] : targets_) {
+      const auto name = name_of(layer);
+      targets.push_back(name);
+      tensors["base_model.model." + name + ".lora_A.weight"] = a.detach().to(torch::kFloat32);
+      tensors["base_model.model." + name + ".lora_B.weight"] = b.detach().to(torch::kFloat32);
+    }
+    const nlohmann::ordered_json config = {
+        {"peft_type", "LORA"},
+        {"task_type", published ? nlohmann::json("CAUSAL_LM") : nlohmann::json()},
+        {"base_model_name_or_path", published ? published->published_folder() : ""},
+        {"r", rank_},
+        {"lora_alpha", alpha_},
+        {"lora_dropout", dropout_},
+        {"target_modules", targets},
+        {"fan_in_fan_out", fan_in_fan_out_},
+        {"use_rslora", rslora_},
+        {"bias", "none"},
+        {"modules_to_save", nullptr},
+        {"inference_mode", true},
+        {"init_lora_weights", true},
+    };
+    std::filesystem::create_directories(folder);
+    std::ofstream file(folder + "/adapter_config.json");
+    if (!(file << config.dump(2) << '\n').flush()) throw Error(folder + "/adapter_config.json: cannot be written");
+    vernier::save_safetensors(folder + "/adapter_model.safetensors", tensors, vernier::Metadata{{"format", "pt"}});
+  }
+
+ private:
+  struct Target {
+    std::string layer;
+    std::shared_ptr<torch::nn::Module> module;
+    torch::Tensor weight, a, b;
+    bool is_met = false;
+  };
+
+  double scale() const {
+    const auto rank = static_cast<double>(rank_);
+    return alpha_ / (rslora_ ? std::sqrt(rank) : rank);
+  }
+
+  // The layers with a matrix that fit the patterns, in the order of the model.
+  std::vector<std::pair<std::string, torch::Tensor>> chosen() const {
+    const std::string end = ".weight";
+    std::vector<std::pair<std::string, torch::Tensor>> layers;
+    std::vector<std::string> names;
+    for (const auto& entry : model_->named_parameters()) {
+      if (!entry.key().ends_with(end) || entry.value().dim() != 2) continue;
+      names.push_back(entry.key().substr(0, entry.key().size() - end.size()));
+      layers.emplace_back(names.back(), entry.value());
+    }
+    const auto patterns = patterns_.empty() ? patterns_for(names) : patterns_;
+    for (const auto& pattern : patterns) vernier::matching(names, pattern, options_, "targets", "linear layer");
+    std::erase_if(layers, [&](const auto& layer) { return !fits_any(patterns, layer.first); });
+    return layers;
+  }
+
+  static bool fits_any(const std::vector<std::string>& patterns, const std::string& name) {
+    return std::ranges::any_of(patterns,
+                               [&](const auto& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+  }
+
+  std::vector<std::string> patterns_for(const std::vector<std::string>& names) const {
+    const auto has = [&](const std::string& pattern) {
+      return std::ranges::any_of(names, [&](const auto& name) { return fits_any({pattern}, name); });
+    };
+    if (has("*.q_proj") && has("*.v_proj")) return {"*.q_proj", "*.v_proj"};
+    if (has("*.c_attn")) return {"*.c_attn"};
+    options_.refuse("targets",
+                    "must be given: the model has neither *.q_proj and *.v_proj nor *.c_attn. Its layers are " +
+                        vernier::some_of(names));
+  }
+
+  // PEFT makes two linear layers first and draws A once more.
+  void add(const std::string& layer, const torch::Tensor& weight, const at::Generator& generator) {
+    const auto inputs = weight.size(fan_in_fan_out_ ? 0 : 1), outputs = weight.size(fan_in_fan_out_ ? 1 : 0);
+    kaiming_uniform(rank_, inputs, generator);
+    kaiming_uniform(outputs, rank_, generator);
+    const auto module = model_->named_modules()[layer];
+    const auto a =
+        module->register_module("lora_A", std::make_shared<Matrix>(kaiming_uniform(rank_, inputs, generator)));
+    const auto b = module->register_module("lora_B", std::make_shared<Matrix>(at::zeros({outputs, rank_})));
+    targets_.push_back({layer, module, weight, a->weight, b->weight});
+  }
+
+  [[noreturn]] void refuse_embedding(const Target& target) const {
+    options_.refuse("targets", "has " + target.layer + ", which is an embedding; leave it out");
+  }
+
+  void refuse_other_layout(const Target& target, const torch::Tensor& weight) const {
+    const auto stored = fan_in_fan_out_ ? target.weight.t() : target.weight;
+    if (stored.sizes() == weight.sizes() && stored.strides() == weight.strides()) return;
+    options_.refuse("fan_in_fan_out", c10::str("must be ", fan_in_fan_out_ ? "false" : "true",
+                                               " for this model: it stores the weight of ", target.layer,
+                                               fan_in_fan_out_ ? " as [outputs, inputs]" : " as [inputs, outputs]"));
+  }
+
+  void refuse_unmet() const {
+    for (const auto& target : targets_) {
+      if (!target.is_met) options_.refuse("targets", "has " + target.layer + ", which the model never calls");
+    }
+  }
+
+  std::int64_t rank_;
+  double alpha_, dropout_;
+  std::vector<std::string> patterns_;
+  bool fan_in_fan_out_, rslora_, is_merged_ = false;
+  vernier::Options options_;  // for messages
+
+  std::shared_ptr<torch::nn::Module> model_;
+  std::vector<Target> targets_;
+  vernier::Layers layers_;  // the weights of targets_, in the same order
+  std::optional<vernier::Intercept> guard_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Lora, "lora", "1.0.0")

@@ -1,0 +1,93 @@
+#include "config.h"
+
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+
+#include <cmath>
+
+#include "core/data_file.h"
+#include "core/printable.h"
+
+namespace language {
+
+namespace {
+
+constexpr std::uint64_t largest_config = 16'000'000;  // bytes; published ones have some thousand
+constexpr double largest_integer = 1e15;
+
+nlohmann::json read_object(const std::string& path) {
+  const auto text = vernier::read_data_file(path, largest_config);
+  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) vernier::refuse(path + ": is not a JSON object, which a model's config.json is");
+  return json;
+}
+
+std::string shown(const nlohmann::json& value) {
+  return vernier::shortened(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+
+Config::Config(const std::string& folder)
+    : place_(folder + "/config.json: "), object_(read_object(folder + "/config.json")) {}
+
+bool Config::has(const char* key) const {
+  const auto found = object_.find(key);
+  return found != object_.end() && !found->is_null();
+}
+
+void Config::refuse(const std::string& key, const std::string& reason) const {
+  const auto found = object_.find(key);
+  vernier::refuse(place_ + key + " is " + (found == object_.end() ? "missing" : shown(*found)) + reason);
+}
+
+std::int64_t Config::integer(const char* key, std::int64_t fallback, std::int64_t least) const {
+  if (!has(key)) return fallback;
+  const auto& value = object_.at(key);
+  const double number = value.is_number() ? value.get<double>() : std::nan("");
+  if (!(number >= static_cast<double>(least) && number <= largest_integer) || number != std::floor(number)) {
+    refuse(key, ", and must be a whole number of at least " + std::to_string(least));
+  }
+  return static_cast<std::int64_t>(number);
+}
+
+double Config::number(const char* key, double fallback, double least) const {
+  return has(key) ? require_number(key, least) : fallback;
+}
+
+double Config::require_number(const char* key, double least) const {
+  if (!has(key)) refuse(key, ", and has no default");
+  const auto& value = object_.at(key);
+  const double number = value.is_number() ? value.get<double>() : std::nan("");
+  if (!(number >= least) || !std::isfinite(number)) refuse(key, c10::str(", and must be a number of at least ", least));
+  return number;
+}
+
+bool Config::flag(const char* key, bool fallback) const {
+  if (!has(key)) return fallback;
+  if (!object_.at(key).is_boolean()) refuse(key, ", and must be true or false");
+  return object_.at(key).get<bool>();
+}
+
+std::string Config::text(const char* key, const std::string& fallback) const {
+  if (!has(key)) return fallback;
+  if (!object_.at(key).is_string()) refuse(key, ", and must be a text");
+  return object_.at(key).get<std::string>();
+}
+
+Config Config::part(const char* key) const {
+  if (!has(key)) return {place_ + key + ".", nlohmann::json::object()};
+  if (!object_.at(key).is_object()) refuse(key, ", and must be an object");
+  return {place_ + key + ".", object_.at(key)};
+}
+
+void require_model_type(const Config& config, const std::string& model_type) {
+  if (config.text("model_type", "") != model_type) {
+    config.refuse("model_type", ", and must be \"" + model_type + "\" for this task");
+  }
+  if (config.has("quantization_config")) {
+    config.refuse("quantization_config", ": its weights are quantised; give the folder of the weights before that");
+  }
+}
+
+}  // namespace language

@@ -1,0 +1,38 @@
+// The config.json of a published model folder, with the names and defaults of Hugging Face's transformers 5 and 4.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace language {
+
+// An object of the file. A key that is missing or null has the value that transformers takes for it. A value of another
+// type, or out of range, throws Error with the file and the key.
+class Config {
+ public:
+  // Reads FOLDER/config.json. Throws Error if it is not there, no JSON or no object.
+  explicit Config(const std::string& folder);
+
+  bool has(const char* key) const;  // there, and not null
+  std::int64_t integer(const char* key, std::int64_t fallback, std::int64_t least = 1) const;
+  double number(const char* key, double fallback, double least) const;
+  bool flag(const char* key, bool fallback) const;
+  std::string text(const char* key, const std::string& fallback) const;
+  Config part(const char* key) const;  // an object; an empty one if the key is missing
+
+  // The value for a key that has no fallback.
+  double require_number(const char* key, double least) const;
+  [[noreturn]] void refuse(const std::string& key, const std::string& reason) const;
+
+ private:
+  Config(std::string place, nlohmann::json object) : place_(std::move(place)), object_(std::move(object)) {}
+  std::string place_;  // "DIR/config.json: " or "DIR/config.json: rope_parameters."
+  nlohmann::json object_;
+};
+
+// Refuses what this program cannot read: another model_type, and weights that are packed by a quantisation.
+void require_model_type(const Config& config, const std::string& model_type);
+
+}  // namespace language

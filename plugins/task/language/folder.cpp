@@ -1,0 +1,205 @@
+#include "folder.h"
+
+#include <vernier/error.h>
+#include <vernier/safetensors.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "core/data_file.h"
+
+namespace language {
+
+namespace {
+
+namespace fs = std::filesystem;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* head = "lm_head.weight";
+constexpr std::uint64_t largest_index = 256'000'000;  // bytes
+
+[[noreturn]] void refuse_tensor(const std::string& file, const std::string& name, const std::string& reason) {
+  vernier::refuse(file + ": tensor '" + name + "': " + reason);
+}
+
+// The files that have the weights, each once.
+std::vector<std::string> weight_files(const std::string& folder) {
+  const auto whole = folder + "/model.safetensors", index = whole + ".index.json";
+  std::error_code none;
+  if (fs::exists(whole, none)) return {whole};
+  if (!fs::exists(index, none)) {
+    vernier::refuse(folder + ": has neither model.safetensors nor model.safetensors.index.json. " +
+                    (fs::exists(folder + "/pytorch_model.bin", none)
+                         ? "It has pytorch_model.bin: save it with safetensors in Python"
+                         : "Set weights = \"random\" to begin with random weights"));
+  }
+  const auto json = nlohmann::json::parse(vernier::read_data_file(index, largest_index), nullptr, false);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object() || map->empty()) {
+    vernier::refuse(index + ": has no weight_map, an object with the file of each tensor");
+  }
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : map->items()) {
+    const auto name = file.is_string() ? file.get<std::string>() : "";
+    if (name.empty() || name.find('/') != std::string::npos) {
+      refuse_tensor(index, tensor, "its file is " + file.dump() + ", and must be the name of a file in this folder");
+    }
+    files.insert(folder + "/" + name);
+  }
+  return {files.begin(), files.end()};
+}
+
+std::string without_prefix(const std::string& name, const std::string& prefix) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+// What old programs wrote beside the weights, and the model computes itself.
+bool is_computed(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
+}
+
+bool is_weight_type(torch::ScalarType type) {
+  return type == torch::kFloat32 || type == torch::kBFloat16 || type == torch::kFloat16 || type == torch::kFloat64;
+}
+
+// Puts the tensors of one file after the other into the network.
+class Reader {
+ public:
+  Reader(Network& network, const Layout& layout) : layout_(layout), is_tied_(network.is_tied()) {
+    for (const auto& entry : network.named_parameters()) {
+      missing_.insert(own_name(entry.key()));
+      parameters_[own_name(entry.key())] = entry.value();
+    }
+  }
+
+  void take(const std::string& file) {
+    for (const auto& [published, tensor] : load(file)) {
+      const auto name = without_prefix(published, layout_.prefix);
+      if (is_computed(name)) continue;
+      if (name == head && is_tied_) {
+        head_ = tensor, head_file_ = file;
+        continue;
+      }
+      put(file, published, name, tensor);
+    }
+  }
+
+  void finish(const std::string& folder) const {
+    if (!missing_.empty()) {
+      std::vector<std::string> names;
+      for (const auto& name : missing_) names.push_back(name == head ? name : layout_.prefix + name);
+      vernier::refuse(folder + ": its weights have no tensor " + vernier::some_of(names) +
+                      ", which the model of its config.json has");
+    }
+    if (!head_.defined()) return;
+    const auto& embedding = parameters_.at(layout_.embedding);
+    if (head_.sizes() == embedding.sizes() && head_.to(torch::kFloat32).equal(embedding)) return;
+    refuse_tensor(head_file_, head,
+                  "differs from the token embedding, and tie_word_embeddings of config.json says that they are one; "
+                  "set it to false there");
+  }
+
+ private:
+  std::string own_name(const std::string& name) const {
+    return layout_.is_in_model ? without_prefix(name, layout_.prefix) : name;
+  }
+
+  static vernier::Tensors load(const std::string& file) {
+    try {
+      return vernier::load_safetensors(file);
+    } catch (const vernier::Error& error) {
+      vernier::refuse(error.what());
+    }
+  }
+
+  void put(const std::string& file, const std::string& published, const std::string& name,
+           const torch::Tensor& tensor) {
+    const auto found = parameters_.find(name);
+    if (found == parameters_.end()) {
+      refuse_tensor(file, published, "is not one of the model that config.json describes");
+    }
+    auto& parameter = found->second;
+    if (missing_.erase(name) == 0) refuse_tensor(file, published, "is there twice");
+    if (tensor.sizes() != parameter.sizes()) {
+      refuse_tensor(file, published,
+                    c10::str("is ", tensor.sizes(), ", and must be ", parameter.sizes(), " by config.json"));
+    }
+    if (!is_weight_type(tensor.scalar_type())) {
+      refuse_tensor(file, published, c10::str("has the dtype ", tensor.scalar_type(), ", which is none of weights"));
+    }
+    const torch::NoGradGuard no_grad;
+    parameter.copy_(tensor);
+  }
+
+  const Layout& layout_;
+  bool is_tied_;
+  vernier::Tensors parameters_;
+  std::set<std::string> missing_;
+  torch::Tensor head_;
+  std::string head_file_;
+};
+
+const char* name_of(torch::ScalarType type) {
+  return type == torch::kBFloat16 ? "bfloat16" : type == torch::kFloat16 ? "float16" : "float32";
+}
+
+// float32 where some weights are kept in another dtype than the others.
+torch::ScalarType common_type(const vernier::Tensors& tensors) {
+  const auto first = tensors.begin()->second.scalar_type();
+  const auto is_other = [first](const auto& named) { return named.second.scalar_type() != first; };
+  return std::ranges::any_of(tensors, is_other) ? torch::kFloat32 : first;
+}
+
+void write_config(const std::string& to, const std::string& source, torch::ScalarType type) {
+  auto config = OrderedJson::parse(vernier::read_data_file(source + "/config.json", largest_index));
+  for (const char* key : {"dtype", "torch_dtype"}) {  // of transformers 5 and 4
+    if (config.contains(key) || std::string(key) == "dtype") config[key] = name_of(type);
+  }
+  std::ofstream file(to + "/config.json");
+  if (!(file << config.dump(2) << '\n').flush()) throw vernier::Error(to + "/config.json: cannot be written");
+}
+
+}  // namespace
+
+std::string published_name(const Layout& layout, const std::string& name) {
+  if (name == head || name.starts_with(layout.prefix)) return name;
+  return layout.prefix + name;
+}
+
+void read_weights(const std::string& folder, Network& network, const Layout& layout) {
+  Reader reader(network, layout);
+  for (const auto& file : weight_files(folder)) reader.take(file);
+  reader.finish(folder);
+}
+
+void write_folder(const std::string& to, const std::string& source, const Network& network, const Layout& layout) {
+  constexpr std::array beside = {"generation_config.json",
+                                 "tokenizer.json",
+                                 "tokenizer_config.json",
+                                 "special_tokens_map.json",
+                                 "tokenizer.model",
+                                 "vocab.json",
+                                 "merges.txt",
+                                 "chat_template.jinja",
+                                 "added_tokens.json"};
+  vernier::Tensors tensors;
+  for (const auto& entry : network.named_parameters()) {
+    tensors[published_name(layout, entry.key())] = entry.value().detach();
+  }
+  const auto type = common_type(tensors);
+  for (auto& [name, tensor] : tensors) tensor = tensor.to(type);
+  fs::create_directories(to);
+  vernier::save_safetensors(to + "/model.safetensors", tensors, vernier::Metadata{{"format", "pt"}});
+  write_config(to, source, type);
+  for (const char* name : beside) {
+    std::error_code none;
+    if (fs::is_regular_file(source + "/" + name, none)) fs::copy_file(source + "/" + name, to + "/" + name);
+  }
+}
+
+}  // namespace language

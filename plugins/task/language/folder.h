@@ -1,0 +1,32 @@
+// The weights of a published model folder: model.safetensors, or its shards with model.safetensors.index.json.
+#pragma once
+
+#include <string>
+
+#include "network.h"
+
+namespace language {
+
+// How a family of models names its tensors.
+struct Layout {
+  std::string model_type;  // of config.json: "gpt2"
+  std::string prefix;      // before all names but lm_head's: "transformer."; files without it are read too
+  bool is_in_model;        // the parameters of the network have the prefix
+  std::string embedding;   // the name without the prefix of what a tied head equals: "wte.weight"
+};
+
+// The name in a published file of a tensor of the network.
+std::string published_name(const Layout& layout, const std::string& name);
+
+// Copies the weights of a folder into a new network. float64, float32, float16 and bfloat16 are read, whatever the
+// config says. Masks and rotary tables, which some files have, are left out, and so is the head of a tied model if it
+// equals the embedding. Throws Error with file and tensor for a tensor that is missing, unknown, there twice, or of
+// another shape or dtype.
+void read_weights(const std::string& folder, Network& network, const Layout& layout);
+
+// Writes a folder that transformers' from_pretrained() reads: model.safetensors, the config.json of `source` with the
+// dtype of the weights, and copies of the files of the tokenizer in `source`. All parameters of the network are
+// written, so an adapter must be merged before.
+void write_folder(const std::string& to, const std::string& source, const Network& network, const Layout& layout);
+
+}  // namespace language

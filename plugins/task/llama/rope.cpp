@@ -1,0 +1,114 @@
+#include "rope.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace llama {
+
+namespace {
+
+// Factor of yarn's amplitude (Peng et al. 2023, arXiv:2309.00071, equation 22).
+double yarn_amplitude(double factor, double scale) {
+  return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
+}
+
+}  // namespace
+
+Rope::Kind Rope::kind_of(const language::Config& part) {
+  const char* key = part.has("rope_type") ? "rope_type" : "type";
+  const auto name = part.text(key, "default");
+  if (name == "default") return Kind::plain;
+  if (name == "linear") return Kind::linear;
+  if (name == "dynamic") return Kind::dynamic;
+  if (name == "llama3") return Kind::llama3;
+  if (name == "yarn") return Kind::yarn;
+  part.refuse(key, ", and must be default, linear, dynamic, llama3 or yarn");
+}
+
+Rope::Rope(const language::Config& config, std::int64_t head_width, std::int64_t longest)
+    : width_(head_width), longest_(longest) {
+  const auto part = config.part(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  kind_ = kind_of(part);
+  const auto& thetas = part.has("rope_theta") ? part : config;
+  theta_ = thetas.number("rope_theta", theta_, 1.0);
+  if (part.number("partial_rotary_factor", 1.0, 0.0) != 1.0) {
+    part.refuse("partial_rotary_factor", ", and heads that turn in part are not known to this task");
+  }
+  if (kind_ == Kind::plain) return;
+  factor_ = part.require_number("factor", 1.0);
+  original_ = part.number("original_max_position_embeddings", static_cast<double>(longest), 1.0);
+  if (kind_ == Kind::llama3) {
+    low_ = part.require_number("low_freq_factor", 0.0);
+    high_ = part.require_number("high_freq_factor", 0.0);
+    if (high_ <= low_) part.refuse("high_freq_factor", ", and must be above low_freq_factor");
+  }
+  if (kind_ == Kind::yarn) read_yarn(part, original_);
+}
+
+// The number of the frequency that turns so often within the original length.
+double Rope::correction(double rotations, double original) const {
+  return static_cast<double>(width_) * std::log(original / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta_));
+}
+
+void Rope::read_yarn(const language::Config& part, double original) {
+  low_ = correction(part.number("beta_fast", 32.0, 0.0), original);
+  high_ = correction(part.number("beta_slow", 1.0, 0.0), original);
+  if (part.flag("truncate", true)) low_ = std::floor(low_), high_ = std::ceil(high_);
+  low_ = std::max(low_, 0.0);
+  high_ = std::min(high_, static_cast<double>(width_ - 1));
+  if (low_ == high_) high_ += 0.001;
+  const double scale = part.number("mscale", 0.0, 0.0), scale_all = part.number("mscale_all_dim", 0.0, 0.0);
+  const double own = scale != 0 && scale_all != 0 ? yarn_amplitude(factor_, scale) / yarn_amplitude(factor_, scale_all)
+                                                  : yarn_amplitude(factor_, 1.0);
+  amplitude_ = part.number("attention_factor", own, 0.0);
+}
+
+// In float32 throughout and in the order of transformers, so that far positions turn by the same angles.
+torch::Tensor Rope::frequencies(std::int64_t time) const {
+  double theta = theta_;
+  if (kind_ == Kind::dynamic) {
+    const auto length = static_cast<double>(std::max(time, longest_)), most = static_cast<double>(longest_);
+    const auto width = static_cast<double>(width_);
+    theta *= std::pow(factor_ * length / most - (factor_ - 1), width / (width - 2));
+  }
+  const auto steps = at::arange(0, width_, 2, torch::kInt64).to(torch::kFloat32) / static_cast<double>(width_);
+  const auto periods = at::pow(theta, steps);
+  const auto plain = 1.0 / periods;
+  if (kind_ == Kind::linear) return plain / factor_;
+  if (kind_ == Kind::llama3) {
+    const auto lengths = 2 * std::numbers::pi / plain;
+    const auto slow = at::where(lengths > original_ / low_, plain / factor_, plain);
+    const auto share = (original_ / lengths - low_) / (high_ - low_);
+    const auto between = (1 - share) * slow / factor_ + share * slow;
+    const auto is_between = (lengths >= original_ / high_).logical_and(lengths <= original_ / low_);
+    return at::where(is_between, between, slow);
+  }
+  if (kind_ == Kind::yarn) {
+    const auto ramp = (at::arange(width_ / 2, torch::kFloat32) - low_) / (high_ - low_);
+    const auto kept = 1 - ramp.clamp(0, 1);
+    return 1.0 / (factor_ * periods) * (1 - kept) + plain * kept;
+  }
+  return plain;
+}
+
+std::pair<torch::Tensor, torch::Tensor> Rope::tables(std::int64_t time, torch::Device device) {
+  if (newest_.first.defined() && newest_.first.size(0) == time && newest_.first.device() == device) return newest_;
+  const torch::NoGradGuard no_grad;
+  const auto angles = at::outer(at::arange(time, torch::kFloat32), frequencies(time));
+  newest_ = {(angles.cos() * amplitude_).to(device), (angles.sin() * amplitude_).to(device)};
+  return newest_;
+}
+
+torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines) {
+  const auto parts = x.chunk(2, -1);
+  return at::cat({parts[0] * cosines - parts[1] * sines, parts[1] * cosines + parts[0] * sines}, -1);
+}
+
+}  // namespace llama

@@ -1,0 +1,9 @@
+#include <vernier/model_adapter.h>
+#include <vernier/published_model.h>
+
+namespace vernier {
+
+PublishedModel::~PublishedModel() = default;
+ModelAdapter::~ModelAdapter() = default;
+
+}  // namespace vernier

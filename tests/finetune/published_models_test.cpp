@@ -1,0 +1,322 @@
+// task/llama and task/gpt read published folders, compute what Hugging Face's transformers computes of them, and write
+// them back. tests/oracles/README.md says how the reference was recorded.
+#include <doctest/doctest.h>
+#include <vernier/published_model.h>
+#include <vernier/supervised_task.h>
+
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "loaded_task.h"
+#include "oracle.h"
+#include "same_tensors.h"
+#include "temporary_folder.h"
+#include "thrown.h"
+
+namespace published_models_test {
+
+using vernier::Table;
+using vernier::Tensors;
+using Json = nlohmann::json;
+
+namespace {
+
+// Of logits and gradients, by the largest of them; attention in another order moves them by 2e-6.
+constexpr double tolerance = 1e-5;
+
+std::string text_of(const torch::Tensor& bytes) {
+  return bytes_of(bytes);
+}
+
+std::string task_of(const std::string& variant) {
+  return variant.starts_with("gpt2") ? "gpt" : "llama";
+}
+
+// "h.0.ln_1.weight 8", one for each tensor of the variant's file.
+std::vector<std::string> lines_of(const Oracle& oracle, const std::string& variant) {
+  std::istringstream text(text_of(oracle[variant + ".names"]));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> variants_of(const Oracle& oracle) {
+  const std::string end = ".config";
+  std::vector<std::string> variants;
+  for (const auto& [name, tensor] : oracle.tensors()) {
+    if (name.ends_with(end)) variants.push_back(name.substr(0, name.size() - end.size()));
+  }
+  return variants;
+}
+
+Tensors weights_of(const Oracle& oracle, const std::string& variant) {
+  Tensors weights;
+  for (const auto& line : lines_of(oracle, variant)) weights[line.substr(0, line.find(' '))] = oracle["weight." + line];
+  return weights;
+}
+
+// A folder with a variant's model, and its first window of tokens, for the options of a task.
+struct Folder {
+  explicit Folder(const std::string& name, const std::function<void(Json& config, Tensors& weights)>& change = {})
+      : variant(name) {
+    auto config = Json::parse(text_of(oracle[variant + ".config"]));
+    auto weights = weights_of(oracle, variant);
+    if (change) change(config, weights);
+    folder.write("model/config.json", config.dump());
+    vernier::save_safetensors(folder / "model/model.safetensors", weights);
+    folder.write("tokens.bin", bytes_of(oracle["tokens"].flatten().to(torch::kInt16)));
+  }
+
+  Table table(Table more = {}) const {
+    Table table = {{"folder", value(folder / "model")},
+                   {"data", list<std::string>({folder / "tokens.bin"})},
+                   {"context", value(oracle["tokens"].size(1) - 1)},
+                   {"stride", value(oracle["tokens"].size(1))},
+                   {"batch_size", value(2)},
+                   {"order", value("sequential")},
+                   {"validation_share", value(0.0)},
+                   {"dropout", value(0.0)}};
+    for (auto& [key, entry] : more) table[key] = entry;
+    return table;
+  }
+  LoadedTask load(Table more = {}) const { return LoadedTask(task_of(variant), table(std::move(more))); }
+  std::string refusal_of(Table more = {}) const {
+    return refusal([&] { load(std::move(more)); });
+  }
+
+  Oracle oracle{"published_models"};
+  TemporaryFolder folder;
+  std::string variant;
+};
+
+torch::Tensor logits_of(const LoadedTask& task, const vernier::Batch& batch) {
+  return static_cast<vernier::SupervisedTask&>(*task.task).forward(batch);
+}
+
+const vernier::PublishedModel& published(const LoadedTask& task) {
+  return dynamic_cast<const vernier::PublishedModel&>(*task.task);
+}
+
+// In the order of their published names.
+torch::Tensor gradients_of(const LoadedTask& task) {
+  Tensors gradients;
+  for (const auto& parameter : task.run.parameters) {
+    gradients[published(task).published_name(parameter.name)] = parameter.model.grad().flatten();
+  }
+  std::vector<torch::Tensor> all;
+  for (const auto& [name, gradient] : gradients) all.push_back(gradient);
+  return at::cat(all);
+}
+
+void check_as_recorded(const LoadedTask& task, const Oracle& oracle, const std::string& variant) {
+  const auto batch = task->next();
+  CHECK(batch.tokens == batch.tensors[0].numel());
+  CHECK(distance(logits_of(task, batch), oracle[variant + ".logits"]) <= tolerance);
+  const auto loss = task->loss(batch);
+  CHECK(std::abs(loss.item<double>() - oracle[variant + ".loss"].item<double>()) <= tolerance);
+  loss.backward();
+  const auto gradients = gradients_of(task);
+  REQUIRE(gradients.sizes() == oracle[variant + ".gradients"].sizes());
+  CHECK(distance(gradients, oracle[variant + ".gradients"]) <= tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("oracle published models: logits, loss and gradients of every variant are those of transformers") {
+  const Oracle oracle("published_models");
+  const auto variants = variants_of(oracle);
+  REQUIRE(variants.size() == 27);
+  for (const auto& variant : variants) {
+    CAPTURE(variant);
+    const Folder given(variant);
+    check_as_recorded(given.load(), oracle, variant);
+  }
+}
+
+TEST_CASE("oracle published models: blocks that are computed again in backward change no number") {
+  for (const char* variant : {"gpt2", "llama"}) {
+    CAPTURE(variant);
+    const Folder given(variant);
+    check_as_recorded(given.load({{"recompute", value("full")}}), given.oracle, variant);
+  }
+}
+
+TEST_CASE("published models: a folder that is written back has the same tensors, names and logits") {
+  for (const auto& variant : {"gpt2", "gpt2_untied", "llama", "llama_tied", "llama_biases"}) {
+    CAPTURE(variant);
+    const Folder given(variant);
+    given.folder.write("model/tokenizer.json", "{}");
+    const auto task = given.load();
+    published(task).write_published(given.folder / "back");
+    check_equal(vernier::load_safetensors(given.folder / "back/model.safetensors"), weights_of(given.oracle, variant));
+    auto config = Json::parse(read_text(given.folder / "back/config.json"));
+    CHECK(config["dtype"] == "float32");
+    config.erase("dtype");
+    CHECK(config == Json::parse(text_of(given.oracle[std::string(variant) + ".config"])));
+    CHECK(read_text(given.folder / "back/tokenizer.json") == "{}");
+    check_as_recorded(given.load({{"folder", value(given.folder / "back")}}), given.oracle, variant);
+  }
+}
+
+TEST_CASE("published models: older and other forms of the same weights are read") {
+  const auto check = [](const char* variant, const std::function<void(Json&, Tensors&)>& change) {
+    const Folder given(variant, change);
+    check_as_recorded(given.load(), given.oracle, variant);
+  };
+  const auto without = [](Tensors& weights, const std::string& prefix) {
+    Tensors shorter;
+    for (const auto& [name, tensor] : weights) {
+      shorter[name.starts_with(prefix) ? name.substr(prefix.size()) : name] = tensor;
+    }
+    weights = shorter;
+  };
+  check("gpt2", [&](Json&, Tensors& weights) { without(weights, "transformer."); });
+  check("llama", [&](Json&, Tensors& weights) { without(weights, "model."); });
+  check("gpt2", [](Json&, Tensors& weights) {
+    weights["transformer.h.0.attn.bias"] = torch::ones({1, 1, 4, 4});
+    weights["transformer.h.0.attn.masked_bias"] = torch::ones({});
+    weights["lm_head.weight"] = weights["transformer.wte.weight"].clone();
+  });
+  check("llama",
+        [](Json&, Tensors& weights) { weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch::ones({4}); });
+  check("llama", [](Json& config, Tensors& weights) {
+    for (auto& [name, tensor] : weights) tensor = tensor.to(torch::kFloat64);
+    config["num_key_value_heads"] = nullptr;
+    config["pretraining_tp"] = 1;
+  });
+}
+
+TEST_CASE("published models: shards are read as the index names them") {
+  const Folder given("llama");
+  const auto weights = weights_of(given.oracle, "llama");
+  const auto half = std::next(weights.begin(), 9);
+  Json map;
+  for (auto each = weights.begin(); each != weights.end(); ++each) {
+    map[each->first] = std::distance(weights.begin(), each) < 9 ? "a.safetensors" : "b.safetensors";
+  }
+  const auto write = [&] {
+    given.folder.write("model/model.safetensors.index.json",
+                       Json{{"metadata", Json::object()}, {"weight_map", map}}.dump());
+  };
+  vernier::save_safetensors(given.folder / "model/a.safetensors", {weights.begin(), half});
+  vernier::save_safetensors(given.folder / "model/b.safetensors", {half, weights.end()});
+  std::filesystem::remove(given.folder / "model/model.safetensors");
+  write();
+  check_as_recorded(given.load(), given.oracle, "llama");
+  map["model.norm.weight"] = "../b.safetensors";
+  write();
+  CHECK(contains(given.refusal_of(), "must be the name of a file in this folder"));
+  std::filesystem::remove(given.folder / "model/b.safetensors");
+  map["model.norm.weight"] = "b.safetensors";
+  write();
+  CHECK(contains(given.refusal_of(), "b.safetensors"));
+}
+
+TEST_CASE("published models: a malformed folder ends in one line that names file and tensor") {
+  struct Malformed {
+    const char* variant;
+    std::function<void(Json&, Tensors&)> change;
+    const char* message;
+  };
+  const std::string query = "model.layers.1.self_attn.q_proj.weight";
+  const std::vector<Malformed> all = {
+      {"llama", [&](Json&, Tensors& w) { w.erase(query); }, "have no tensor model.layers.1.self_attn.q_proj.weight"},
+      {"llama",
+       [&](Json&, Tensors& w) {
+         w[query] = torch::ones({16, 8});
+       },
+       "is [16, 8], and must be [16, 16]"},
+      {"llama",
+       [&](Json&, Tensors& w) {
+         w[query] = torch::ones({16, 16}, torch::kInt64);
+       },
+       "has the dtype Long"},
+      {"llama", [](Json&, Tensors& w) { w["model.extra"] = torch::ones({2}); }, "'model.extra': is not one of the"},
+      {"llama", [](Json&, Tensors& w) { w["norm.weight"] = torch::ones({16}); }, "is there twice"},
+      {"gpt2",
+       [](Json&, Tensors& w) {
+         w["lm_head.weight"] = torch::ones({29, 8});
+       },
+       "differs from the token embedding"},
+      {"gpt2", [](Json& c, Tensors&) { c.erase("model_type"); }, "model_type is missing, and must be \"gpt2\""},
+      {"gpt2", [](Json& c, Tensors&) { c["model_type"] = "bloom"; }, "model_type is \"bloom\""},
+      {"gpt2", [](Json& c, Tensors&) { c["n_embd"] = "wide"; }, "n_embd is \"wide\", and must be a whole number"},
+      {"gpt2", [](Json& c, Tensors&) { c["n_layer"] = -1; }, "n_layer is -1, and must be a whole number"},
+      {"gpt2", [](Json& c, Tensors&) { c["n_head"] = 3; }, "n_head is 3, which does not divide n_embd, 8"},
+      {"gpt2", [](Json& c, Tensors&) { c["activation_function"] = "mish"; }, "is \"mish\", and must be one of gelu,"},
+      {"gpt2", [](Json& c, Tensors&) { c["add_cross_attention"] = true; }, "has no encoder"},
+      {"gpt2", [](Json& c, Tensors&) { c["quantization_config"] = Json::object(); }, "weights are quantised"},
+      {"gpt2", [](Json& c, Tensors&) { c["n_positions"] = 7; }, "tensor 'transformer.wpe.weight': is [24, 8]"},
+      {"llama", [](Json& c, Tensors&) { c["num_key_value_heads"] = 3; }, "which does not divide num_attention_heads"},
+      {"llama", [](Json& c, Tensors&) { c["head_dim"] = 7; }, "need an even width"},
+      {"llama",
+       [](Json& c, Tensors&) {
+         c["rope_scaling"] = {{"type", "longrope"}};
+       },
+       "must be default, linear,"},
+      {"llama",
+       [](Json& c, Tensors&) {
+         c["rope_scaling"] = {{"type", "linear"}};
+       },
+       "rope_scaling.factor is missing"},
+      {"llama", [](Json& c, Tensors&) { c["rope_parameters"] = 3; }, "rope_parameters is 3, and must be an object"},
+      {"llama", [](Json& c, Tensors&) { c["tie_word_embeddings"] = "no"; }, "must be true or false"},
+      {"llama", [](Json& c, Tensors&) { c = Json::array(); }, "is not a JSON object"},
+  };
+  for (const auto& [variant, change, message] : all) {
+    const auto text = Folder(variant, change).refusal_of();
+    CHECK_MESSAGE(contains(text, message), text, " is the error, and should have: ", message);
+    CHECK(text.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("published models: files that are missing or no tokens of the model are refused") {
+  const Folder given("gpt2");
+  CHECK(contains(given.refusal_of({{"folder", value("nowhere")}}), "nowhere/config.json"));
+  CHECK(contains(given.refusal_of({{"context", value(25)}}), "has positions for 24 tokens"));
+  given.folder.write("large.bin", std::string(100, '\x1d'));
+  const auto large = list<std::string>({given.folder / "large.bin"});
+  const auto batch_of_large = [&] { given.load({{"data", large}, {"token_type", value("uint8")}})->next(); };
+  CHECK(contains(thrown_by(batch_of_large).text, "has the token 29"));
+  given.folder.write("model/model.safetensors", "torn");
+  CHECK(contains(given.refusal_of(), "model.safetensors"));
+  std::filesystem::remove(given.folder / "model/model.safetensors");
+  CHECK(contains(given.refusal_of(), "Set weights = \"random\""));
+  given.folder.write("model/pytorch_model.bin", "");
+  CHECK(contains(given.refusal_of(), "save it with safetensors in Python"));
+}
+
+TEST_CASE("published models: config.json alone is enough for random weights, which follow from the seed") {
+  for (const char* variant : {"gpt2_untied", "llama"}) {
+    CAPTURE(variant);
+    const Folder given(variant);
+    std::filesystem::remove(given.folder / "model/model.safetensors");
+    const auto table = given.table({{"weights", value("random")}});
+    const LoadedTask task(task_of(variant), table, 3), same(task_of(variant), table, 3),
+        other(task_of(variant), table, 4);
+    for (const auto& [name, weight, master, frozen] : task.run.parameters) {
+      CAPTURE(name);
+      CHECK(torch::equal(weight, same.parameter(name)));
+      if (weight.dim() == 1) {
+        CHECK(torch::all(weight == (name.ends_with("weight") ? 1 : 0)).item<bool>());
+      } else {
+        CHECK(weight.std().item<double>() < 0.03);
+        CHECK_FALSE(torch::equal(weight, other.parameter(name)));
+      }
+    }
+  }
+}
+
+TEST_CASE("published models: training lowers the loss, and a validation reports the perplexity") {
+  const Folder given("llama_grouped");
+  auto task = given.load({{"validation", list<std::string>({given.folder / "tokens.bin"})}});
+  const double before = task.validate();
+  CHECK(task.run.metrics.value("perplexity").value() == doctest::Approx(std::exp(before)));
+  for (int i = 0; i < 10; ++i) task.descend(task->next(), 0.1);
+  CHECK(task.validate() < before - 0.5);
+}
+
+}  // namespace published_models_test
