@@ -83,6 +83,8 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   report RUN… [--output FILE]                        writes a page of HTML: results, curves, differences
   compare FILE… [--sweep KEY=VALUE,VALUE]…           trains them with the same seeds, in turn: speed, memory, losses,
                                                      and which differences the seeds show
+  advise FILE… [--memory 8G] [--seconds 60]          measures it in other precisions, micro-batches and kernels here,
+                                                     says which are best, and writes an overlay
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 
