@@ -86,6 +86,8 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
                                                      and which differences the seeds show
   launch -n RANKS FILE… [--restarts N]               trains with several processes on this machine; see launch --help
   tokenize FILE… --tokenizer FOLDER --output FILE    writes the tokens of texts, or trains a tokenizer on them
+  advise FILE… [--memory 8G] [--seconds 60]          measures it in other precisions, micro-batches and kernels here,
+                                                     says which are best, and writes an overlay
   new plugin ROLE NAME | task NAME | app NAME        writes a folder to start from, which builds and runs at once
   VERB …                                             any other verb runs the program vernier-VERB of PATH
 

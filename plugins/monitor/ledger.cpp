@@ -5,13 +5,11 @@
 //   file = "memory.tsv"     in the run's output folder
 // The optimizer's bytes are those that its first step allocates, so a resumed run does not know them. The first step
 // and the measured step are slower; the others are not.
-#include <vernier/memory_ledger.h>
-#include <vernier/sdk.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <optional>
+
+#include "step_ledger.h"
 
 namespace {
 
@@ -29,47 +27,17 @@ class Ledger final : public vernier::Monitor {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](const Run& run) { step_ = std::max(step_, run.step + 1); });
-    bus.on(Event::BatchReady, [this](const Run& run) {
-      if (!is_measured(run) || updates_) return;
-      if (!ledger_) open(run);
-      ledger_->begin_forward();
+    const auto is_measured = [this](const Run& run) { return run.step + 1 == step_; };
+    ledger_.attach(bus, is_measured);
+    bus.on(Event::StepEnd, [this, is_measured](const Run& run) {
+      const auto use = ledger_.end();
+      if (!use || !is_measured(run)) return;
+      info("step ", step_, "\n", vernier::memory_table({{"bytes", *use}}));
+      write(*use, (std::filesystem::path(run.output) / file_).string());
     });
-    bus.on(Event::LossReady, [this](const Run&) {
-      if (ledger_ && !updates_) ledger_->begin_backward();
-    });
-    bus.on(Event::GradientsReady, [this](const Run& run) {
-      if (!is_measured(run) && run.step > 0) return;
-      if (!ledger_) open(run);
-      ledger_->begin_update();
-      updates_ = true;  // an optimizer may run the micro-batches once more: that is its memory
-    });
-    bus.on(Event::StepEnd, [this](const Run& run) {
-      if (ledger_) end(run);
-    });
-    bus.on(Event::RunFailed, [this](const Run&) { ledger_.reset(); });
   }
 
  private:
-  bool is_measured(const Run& run) const { return run.step + 1 == step_; }
-
-  void open(const Run& run) {
-    std::vector<torch::Tensor> masters;
-    for (const auto& parameter : run.parameters) masters.push_back(parameter.master);
-    ledger_.emplace(*run.model, std::move(masters));
-    ledger_->hold("batch", run.micro_batch.tensors);
-    ledger_->hold("optimizer", optimizer_);
-  }
-
-  void end(const Run& run) {
-    const auto use = ledger_->stop();
-    ledger_.reset();
-    updates_ = false;
-    optimizer_ = use.bytes("optimizer");
-    if (!is_measured(run)) return;
-    info("step ", step_, "\n", vernier::memory_table({{"bytes", use}}));
-    write(use, (std::filesystem::path(run.output) / file_).string());
-  }
-
   static void write(const MemoryUse& use, const std::string& path) {
     std::ofstream out(path);
     for (const auto& [name, bytes] : use.parts) out << name << '\t' << bytes << '\n';
@@ -80,9 +48,7 @@ class Ledger final : public vernier::Monitor {
 
   std::int64_t step_;
   std::string file_;
-  std::optional<vernier::MemoryLedger> ledger_;
-  std::int64_t optimizer_ = 0;  // bytes that its first step left
-  bool updates_ = false;        // the gradients of the step in the ledger are ready
+  vernier::StepLedger ledger_;
 };
 
 }  // namespace

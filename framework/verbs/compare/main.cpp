@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 
 #include "candidates.h"
@@ -48,10 +47,6 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
 
 constexpr int nothing_trained = 4;
 
-Words words_in(const po::variables_map& given, const char* option) {
-  return given.count(option) != 0 ? given[option].as<Words>() : Words{};
-}
-
 int number_in(const po::variables_map& given, const char* option, int most) {
   const int number = given[option].as<int>();
   if (number >= 1 && number <= most) return number;
@@ -61,16 +56,16 @@ int number_in(const po::variables_map& given, const char* option, int most) {
 vernier::Plan read_plan(const po::variables_map& given) {
   vernier::Plan plan;
   plan.candidates = vernier::candidates_of({.files = vernier::words_of(given),
-                                            .bases = words_in(given, "base"),
-                                            .sweeps = words_in(given, "sweep"),
+                                            .bases = vernier::words_in(given, "base"),
+                                            .sweeps = vernier::words_in(given, "sweep"),
                                             .precisions = given.count("precision") != 0});
-  plan.sets = words_in(given, "set");
+  plan.common.sets = vernier::words_in(given, "set");
   if (given.count("steps") != 0) {
     const auto steps = number_in(given, "steps", 1'000'000'000);
-    plan.sets.insert(plan.sets.end(), {"run.steps=" + std::to_string(steps), "run.epochs=0"});
+    plan.common.sets.insert(plan.common.sets.end(), {"run.steps=" + std::to_string(steps), "run.epochs=0"});
   }
   for (const auto& candidate : plan.candidates) {
-    Words all = plan.sets;
+    Words all = plan.common.sets;
     all.insert(all.end(), candidate.sets.begin(), candidate.sets.end());
     for (const char* own : {"run.seed", "run.output"}) {
       if (std::ranges::any_of(all, [&](const auto& set) { return set.starts_with(std::string(own) + "="); })) {
@@ -78,7 +73,7 @@ vernier::Plan read_plan(const po::variables_map& given) {
       }
     }
   }
-  plan.plugin_paths = words_in(given, "plugin-path");
+  plan.common.plugin_paths = vernier::words_in(given, "plugin-path");
   plan.folder = given["output"].as<std::string>();
   plan.seeds = number_in(given, "seeds", 100);
   plan.is_quiet = given.count("quiet") != 0;
@@ -108,19 +103,12 @@ void refuse_folder_of_another(const vernier::Plan& plan) {
   }
 }
 
-bool write(const fs::path& path, const std::string& text) {
-  const auto temporary = fs::path(path.string() + ".tmp");
-  std::ofstream file(temporary, std::ios::binary);
-  file << text << std::flush;
-  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return true;
-  std::cerr << "vernier: " << path.string() << " cannot be written: " << std::strerror(errno) << '\n';
-  return false;
-}
-
 bool write_files(const Json& comparison, const fs::path& folder) {
-  return write(folder / "compare.json", comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
-         write(folder / "compare.csv", vernier::csv_of(comparison)) &&
-         write(folder / "compare.html", vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
+  return vernier::write_whole(folder / "compare.json",
+                              comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
+         vernier::write_whole(folder / "compare.csv", vernier::csv_of(comparison)) &&
+         vernier::write_whole(folder / "compare.html",
+                              vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
 }
 
 void print(const Json& comparison, bool as_json) {

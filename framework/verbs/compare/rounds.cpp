@@ -11,46 +11,12 @@
 namespace vernier {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 namespace {
-
-constexpr int refused_statuses[] = {2, 3};        // the configuration or a plugin
-constexpr int complete_statuses[] = {0, 5, 124};  // done, diverged, out of time
-
-Words command_of(const char* verb, const Plan& plan, const Candidate& candidate) {
-  Words words = {verb};
-  words.insert(words.end(), candidate.files.begin(), candidate.files.end());
-  for (const auto* sets : {&plan.sets, &candidate.sets}) {
-    for (const auto& set : *sets) words.push_back("--set=" + set);
-  }
-  for (const auto& path : plan.plugin_paths) words.push_back("--plugin-path=" + path);
-  return words;
-}
-
-// What vernier said of its end: its last line, "vernier: b.toml:3: …", without the name of the program.
-std::string reason_of(const Ended& ended) {
-  std::istringstream lines(ended.err);
-  std::string last;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) last = line;
-  }
-  if (last.empty()) return "vernier ended with status " + std::to_string(ended.status);
-  const std::string program = "vernier: ";
-  return last.starts_with(program) ? last.substr(program.size()) : last;
-}
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Empty where a signal came.
-toml::table merged(const Plan& plan, const Candidate& candidate, Children& children) {
-  const auto ended = children.run(command_of("config", plan, candidate));
-  if (children.stopped_by() != 0) return {};
-  if (ended.status != 0) throw Refused(reason_of(ended));
-  return toml::parse(ended.out);
 }
 
 // TOML without the comments about places, which depend on the current folder.
@@ -92,16 +58,13 @@ void train(const Plan& plan, const Candidate& candidate, Trial& trial, Children&
     throw Refused(trial.folder.string() + ": another process trains this run; wait for it, or stop it first");
   }
   fs::remove_all(trial.folder);
-  auto words = command_of("train", plan, candidate);
+  auto words = command_of("train", plan.common, candidate);
   words.insert(words.end(), {"--quiet", "--set=run.seed=" + std::to_string(trial.seed),
                              "--set=run.output=\"" + fs::absolute(trial.folder).string() + "\""});
   const auto ended = children.run(words);
-  const auto is_among = [&](const auto& statuses) {
-    return std::ranges::find(statuses, ended.status) != std::end(statuses);
-  };
-  if (is_among(refused_statuses)) {
+  if (is_refusal(ended)) {
     trial.refusal = reason_of(ended);
-  } else if (!is_among(complete_statuses) && children.stopped_by() == 0) {
+  } else if (!is_whole(ended) && children.stopped_by() == 0) {
     trial.error = reason_of(ended);
   }
 }
@@ -123,8 +86,9 @@ void check_configurations(const Plan& plan, Children& children) {
   std::string first_task;
   std::vector<std::string> texts;
   for (const auto& candidate : plan.candidates) {
-    const auto table = merged(plan, candidate, children);
+    const auto configuration = merged_configuration(plan.common, candidate, children);
     if (children.stopped_by() != 0) return;
+    const auto table = toml::parse(configuration);
     const auto task = table["task"]["use"].value_or(std::string());
     if (texts.empty()) first_task = task;
     if (task != first_task) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "call.h"
 #include "candidates.h"
 #include "child.h"
 #include "comparison.h"
@@ -13,9 +14,8 @@ namespace vernier {
 
 struct Plan {
   std::vector<Candidate> candidates;
-  std::vector<std::string> sets;          // of all candidates
-  std::vector<std::string> plugin_paths;  // of --plugin-path
-  std::filesystem::path folder;           // has <candidate>/seed-<n>
+  Common common;
+  std::filesystem::path folder;  // has <candidate>/seed-<n>
   int seeds = 0;
   bool is_quiet = false;
 };

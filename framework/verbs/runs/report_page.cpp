@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "svg_heat_map.h"
 #include "svg_plot.h"
 
 namespace vernier {
@@ -29,6 +30,7 @@ th { font-weight: 600; white-space: nowrap } td.number { font-variant-numeric: t
 figure { margin: 0; break-inside: avoid } figcaption { font-weight: 600 }
 svg { width: 100%; height: auto } svg text { font-size: 11px; fill: var(--faint) } .grid { stroke: var(--rule) }
 polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round }
+rect.heat { fill: #0072b2 } rect.bad { fill: #d55e00 }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em }
 summary { cursor: pointer } code { font-size: .9em; overflow-wrap: anywhere }
 COLOURS@media print {
@@ -146,7 +148,8 @@ void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
   std::vector<std::string> names;
   for (const auto& run : runs) {
     for (const auto& series : run.series) {
-      if (std::ranges::find(names, series.name) == names.end()) names.push_back(series.name);
+      const bool is_known = std::ranges::find(names, series.name) != names.end();
+      if (!is_known && !is_of_a_layer(series)) names.push_back(series.name);
     }
   }
   std::ranges::stable_sort(names, {}, [](const auto& name) {
@@ -162,6 +165,19 @@ void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
     out << "<figure><figcaption>" << escaped(name) << "</figcaption>\n" << svg_plot(curves) << "</figure>\n";
   }
   out << "</div>\n";
+}
+
+void write_heat_maps(const std::vector<RunFiles>& runs, std::ostream& out) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto maps = heat_maps_of(runs[i]);
+    if (maps.empty()) continue;
+    out << "<h2>Layers" << (runs.size() > 1 ? " of " + key_of(i) + escaped(runs[i].name) : "")
+        << "</h2>\n<div class=charts>\n";
+    for (const auto& map : maps) {
+      out << "<figure><figcaption>" << escaped(map.kind) << "</figcaption>\n" << svg_heat_map(map) << "</figure>\n";
+    }
+    out << "</div>\n";
+  }
 }
 
 void write_notices(const std::vector<RunFiles>& runs, std::ostream& out) {
@@ -267,6 +283,7 @@ std::string report_page(const std::vector<RunFiles>& runs, const std::vector<Jso
   if (!comparisons.empty()) out << "<h2>Runs</h2>\n<p>Each candidate is shown with its first seed.</p>\n";
   write_results(runs, out);
   write_charts(runs, out);
+  write_heat_maps(runs, out);
   write_notices(runs, out);
   write_configuration(runs, out);
   out << "</html>\n";

@@ -1,6 +1,10 @@
 #include "verb.h"
 
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <iostream>
 
 namespace vernier {
@@ -32,7 +36,20 @@ int call_verb(const Verb& verb, int argc, char** argv, po::options_description k
 }
 
 std::vector<std::string> words_of(const po::variables_map& given) {
-  return given.count("word") != 0 ? given["word"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  return words_in(given, "word");
+}
+
+std::vector<std::string> words_in(const po::variables_map& given, const char* option) {
+  return given.count(option) != 0 ? given[option].as<std::vector<std::string>>() : std::vector<std::string>{};
+}
+
+bool write_whole(const std::filesystem::path& path, const std::string& text) {
+  const auto temporary = std::filesystem::path(path.string() + ".tmp");
+  std::ofstream file(temporary, std::ios::binary);
+  file << text << std::flush;
+  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return true;
+  std::cerr << "vernier: " << path.string() << " cannot be written: " << std::strerror(errno) << '\n';
+  return false;
 }
 
 }  // namespace vernier

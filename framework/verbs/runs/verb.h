@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,5 +20,11 @@ int call_verb(const Verb& verb, int argc, char** argv, boost::program_options::o
               const std::function<int(const boost::program_options::variables_map&)>& body);
 
 std::vector<std::string> words_of(const boost::program_options::variables_map& given);
+// Of an option that may be repeated; empty where it is not given.
+std::vector<std::string> words_in(const boost::program_options::variables_map& given, const char* option);
+
+// Writes a file through a second one beside it, so that it is whole or not there. Returns false where that fails, and
+// says why on standard error.
+bool write_whole(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace vernier

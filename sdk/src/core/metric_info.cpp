@@ -11,6 +11,8 @@ constexpr const char* by_trainer = "trainer";
 constexpr const char* by_monitors = "monitors, from what the trainer counts";
 
 constexpr const char* by_hardware = "callback/hardware";
+constexpr const char* by_layers = "callback/layers";
+constexpr const char* by_memory = "callback/memory";
 
 constexpr std::array table = {
     MetricInfo{"loss", "", "mean of the training loss over the update's batch", by_trainer},
@@ -20,6 +22,12 @@ constexpr std::array table = {
     MetricInfo{"scale", "", "factor by which the loss is multiplied before backward", "scaler"},
     MetricInfo{"underflow", "ratio", "share of the gradients that become 0 in 16 bits", "scaler"},
     MetricInfo{"gradient_noise", "", "standard deviation of the noise in the gradients", "callback/gradient_noise"},
+    MetricInfo{"update_ratio", "ratio", "2-norm of the update over that of the weights", by_layers},
+    MetricInfo{"layer_grad_norm", "", "2-norm of the layer's gradients; layer_grad_norm/h.0.mlp", by_layers},
+    MetricInfo{"layer_grad_max", "", "largest magnitude of the layer's gradients", by_layers},
+    MetricInfo{"layer_update_ratio", "ratio", "2-norm of the layer's update over that of its weights", by_layers},
+    MetricInfo{"layer_precision", "", "significant bits of the layer's results: 24 float32, 11 float16, 8 bfloat16",
+               by_layers},
     MetricInfo{"perturbed_loss", "", "training loss at the weights a little uphill", "callback/sam"},
     MetricInfo{"trained_validation_loss", "", "validation loss of the weights that are not averaged", "callback/ema"},
     MetricInfo{"accuracy", "ratio", "share of the samples whose class is right", "task"},
@@ -54,6 +62,18 @@ constexpr std::array table = {
     MetricInfo{"memory_resident", "bytes", "memory that the process holds", by_hardware, false, true},
     MetricInfo{"memory_allocated", "bytes", "memory of tensors on the run's device, where it is counted", by_hardware,
                false, true},
+    MetricInfo{"memory_peak", "bytes", "most bytes of tensors at one moment of the step", by_memory, false, true},
+    MetricInfo{"memory_weights", "bytes", "bytes of the model's parameters", by_memory, false, true},
+    MetricInfo{"memory_buffers", "bytes", "bytes of the model's buffers", by_memory, false, true},
+    MetricInfo{"memory_masters", "bytes", "bytes of the weights that the optimizer changes, where these are others",
+               by_memory, false, true},
+    MetricInfo{"memory_gradients", "bytes", "bytes of the gradients", by_memory, false, true},
+    MetricInfo{"memory_optimizer", "bytes", "bytes of the optimizer's state", by_memory, false, true},
+    MetricInfo{"memory_weight_copies", "bytes", "bytes of the casts of weights that are kept until backward", by_memory,
+               false, true},
+    MetricInfo{"memory_activations", "bytes", "bytes that are kept from forward for backward", by_memory, false, true},
+    MetricInfo{"memory_batch", "bytes", "bytes of the micro-batch", by_memory, false, true},
+    MetricInfo{"memory_other", "bytes", "bytes of what else is left when the step ends", by_memory, false, true},
     MetricInfo{"cpu_temperature", "degrees Celsius", "temperature of the hottest sensor of a processor", by_hardware,
                false, true},
     MetricInfo{"cpu_energy", "J", "energy of the processors since the process began", by_hardware, true, true},
@@ -70,7 +90,8 @@ std::span<const MetricInfo> metric_infos() {
 }
 
 const MetricInfo* metric_info(std::string_view name) {
-  const auto found = std::ranges::find(table, name, &MetricInfo::name);
+  const auto kind = name.substr(0, name.find('/'));  // of "layer_grad_norm/h.0.mlp"
+  const auto found = std::ranges::find(table, kind, &MetricInfo::name);
   return found == table.end() ? nullptr : &*found;
 }
 

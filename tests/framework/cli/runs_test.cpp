@@ -105,6 +105,32 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   CHECK(says(page, "<polyline class=c1"));
 }
 
+TEST_CASE("runs: a metric of layers is drawn as a heat map, and not as a curve for each layer") {
+  Left place;
+  std::string history;
+  for (int step = 1; step <= 240; ++step) {
+    history += "{\"step\":" + std::to_string(step) + ",\"loss\":1";
+    if (step % 2 == 0) {
+      history += ",\"layer_grad_norm/a.<b>\":" + std::to_string(step) +
+                 ",\"layer_grad_norm/c\":" + (step == 100 ? "\"inf\"" : "0.5") + ",\"layer_precision/c\":8";
+    }
+    history += "}\n";
+  }
+  place.write("layers", history);
+  CHECK(place.call({"report", "runs/layers"}) == 0);
+  const auto page = read_text(place.at("report.html"));
+  CHECK(says(page, "<h2>Layers</h2>"));
+  CHECK(says(page, "<figcaption>layer_grad_norm</figcaption>"));
+  CHECK(says(page, "<figcaption>layer_precision</figcaption>"));
+  CHECK_FALSE(says(page, "<figcaption>layer_grad_norm/"));
+  CHECK(says(page, "a.&lt;b&gt;, steps 2 to 4: 4</title>"));  // two measurements share a column: the larger one
+  CHECK(matches(page, "class=bad [^>]*><title>c, steps 98 to 100: inf</title>"));
+  CHECK(matches(page, "fill-opacity=1.00><title>a.&lt;b&gt;, steps 238 to 240: 240</title>"));
+  CHECK(matches(page, "fill-opacity=0.08><title>c, steps 2 to 4: 0.5</title>"));
+  CHECK(says(page, "from 0.5 (light) to 240 (dark), logarithmic"));
+  CHECK(says(page, ">8 everywhere<"));
+}
+
 TEST_CASE("runs: losses that are not finite break a curve, and notices stand below it") {
   Left place;
   place.write("nan", lines(3) +
