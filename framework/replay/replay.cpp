@@ -156,18 +156,21 @@ Capsule capsule_at(const std::string& path) try { return read_capsule(path); } c
 
 }  // namespace
 
+void print_row(const std::vector<std::string>& row, const std::vector<std::size_t>& widths) {
+  std::string line;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const auto missing = widths[i] - std::min(widths[i], row[i].size());
+    line += row[i] + std::string(missing + (widths[i] > 0 ? 2 : 0), ' ');
+  }
+  std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+}
+
 void print_rows(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i] + std::string(widths[i] - row[i].size() + (widths[i] > 0 ? 2 : 0), ' ');
-    }
-    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
-  }
+  for (const auto& row : rows) print_row(row, widths);
 }
 
 std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {

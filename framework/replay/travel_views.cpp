@@ -109,18 +109,25 @@ int watch_layer(const std::string& folder, Steps steps, const std::string& layer
       steps.first, [&](std::int64_t now) { return now >= steps.first ? Look::layers : Look::digests; });
   refuse_unknown_layer(travel, travel.prepared().run, layer);
   std::cout << from(folder, begin, steps.first) << std::endl;
-  std::vector<std::vector<std::string>> rows{row({"step", "loss"}, columns())};
+  constexpr std::size_t widest_number = 9, widest_loss = 11;
+  const auto head = row({"step", "loss"}, columns());
+  std::vector<std::size_t> widths;
+  for (const auto& name : head) widths.push_back(name.empty() ? 0 : std::max(widest_number, name.size()));
+  widths[0] = std::max(head[0].size(), std::to_string(steps.last).size());
+  widths[1] = widest_loss;
+  print_row(head, widths);
   std::string differs;
   for (auto step = steps.first; step <= steps.last; ++step) {
     const auto& view = travel.go_to(step);
     const auto found = std::ranges::find(view.layers, layer, &LayerView::layer);
-    rows.push_back(row({std::to_string(step), print_number("%.6g", view.loss)}, cells(*found)));
-    if (view.is_skipped) rows.back().back() += rows.back().back().empty() ? "skipped" : ", skipped";
+    auto line = row({std::to_string(step), print_number("%.6g", view.loss)}, cells(*found));
+    if (view.is_skipped) line.back() += line.back().empty() ? "skipped" : ", skipped";
+    print_row(line, widths);
+    std::cout.flush();  // the next step may take minutes
     const auto agrees = agreement(travel, view);
     if (differs.empty() && agrees.starts_with("other bits")) differs = c10::str("step ", step, ": ", agrees);
   }
   if (!differs.empty()) std::cout << differs << '\n';
-  print_rows(rows);
   return 0;
 }
 

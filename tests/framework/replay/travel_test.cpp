@@ -165,6 +165,16 @@ TEST_CASE("travel: replay prints a step, another precision beside it, and one la
   }
 }
 
+TEST_CASE("travel: a watched layer is printed step by step, so that a stopped replay has shown what it had") {
+  RunFolder run(base);
+  REQUIRE(run.train({"--set", "run.steps=2000", "--set", "checkpoint.use=none"}) == 0);
+  Program program({"replay", "out", "--step", "1..2000", "--watch", "layers.1"}, run.folder.path());
+  REQUIRE(program.wait_until([&] { return says(program.out(), "\n2     "); }));
+  program.send(SIGINT);
+  CHECK(program.wait() != 0);
+  CHECK_FALSE(says(program.out(), "\n2000  "));
+}
+
 TEST_CASE("travel: a step that became NaN names its origin, beside a flight recorder too") {
   for (const std::string recorder : {"", "[[callback]]\nuse = 'flight_recorder'\n"}) {
     CAPTURE(recorder);
