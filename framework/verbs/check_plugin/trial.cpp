@@ -39,7 +39,7 @@ Table in_folder(Table config, const std::string& output) {
   return config;
 }
 
-bool is_resumed_never(const RunOptions&, const std::string&) {
+bool is_resumed_never(const Wiring&, const RunOptions&, const std::string&) {
   return false;
 }
 
