@@ -65,7 +65,7 @@ std::string capsule_of(const TemporaryFolder& folder, const std::string& config,
 // As `vernier replay` prepares it: its weights come from the capsule.
 std::unique_ptr<vernier::Prepared> prepared_for(const vernier::Capsule& capsule, const std::string& path,
                                                 const std::atomic<int>& stop) {
-  const auto resumes = [](const vernier::RunOptions&, const std::string&) { return true; };
+  const auto resumes = [](auto&&...) { return true; };
   return vernier::prepare(vernier::configuration_of(capsule, path), "replay", built_plugins(), stop, resumes, 1);
 }
 
