@@ -110,7 +110,8 @@ std::vector<int> all_of(int ranks, int status) {
 }
 
 vernier::Tensors weights_of(const RunFolder& place, int step) {
-  return vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string()).model.tensors;
+  return vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string())
+      .model.tensors;
 }
 
 double distance(const vernier::Tensors& a, const vernier::Tensors& b) {
