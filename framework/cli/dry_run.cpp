@@ -92,6 +92,7 @@ class DryRunListener final : public Plugin {
   }
 
   void attach(Bus& bus) override {
+    bus.on(Event::StepBegin, [this](Run&) { ledger_->follow(); });  // before callbacks that would
     bus.on(Event::BatchReady, [this](Run& run) {
       const bool is_first = dry_run_.micro_batch_samples == 0;
       dry_run_.samples = run.batch.samples;

@@ -3,7 +3,7 @@
 // memory_other and memory_peak. vernier/memory_ledger.h describes each; monitor/ledger lists them by layer, too.
 //   every = 100        steps between measurements; the first step is measured too
 // The optimizer's bytes are those that its first step allocates, so a resumed run does not report them. Measured steps
-// are slower. With an optimizer that steps in backward it is refused, and so it is beside monitor/ledger.
+// are slower. With an optimizer that steps in backward it is refused. A step that a profiler follows is left out.
 #include <algorithm>
 
 #include "../monitor/step_ledger.h"

@@ -1,7 +1,8 @@
 // ledger: measures the bytes of one step and lists them by purpose. The purposes are weights, masters, gradients,
 // optimizer, copies of weights, and activations by layer; vernier/memory_ledger.h describes each. The log gets a table.
 // The file gets lines of name, tab, bytes; names are "weights", "gradients", "activations/h.0.mlp.c_fc", "peak".
-//   step = 2                the step that is measured, counted from 1; in a run that begins behind it, the first
+//   step = 2                the step that is measured, counted from 1; in a run that begins behind it, the first.
+//                           Where a profiler or callback/memory follows that step, it is the next
 //   file = "memory.tsv"     in the run's output folder
 // The optimizer's bytes are those that its first step allocates, so a resumed run does not know them. The first step
 // and the measured step are slower; the others are not.
@@ -31,7 +32,11 @@ class Ledger final : public vernier::Monitor {
     ledger_.attach(bus, is_measured);
     bus.on(Event::StepEnd, [this, is_measured](const Run& run) {
       const auto use = ledger_.end();
-      if (!use || !is_measured(run)) return;
+      if (!is_measured(run)) return;
+      if (!use) {
+        ++step_;
+        return;
+      }
       info("step ", step_, "\n", vernier::memory_table({{"bytes", *use}}));
       write(*use, (std::filesystem::path(run.output) / file_).string());
     });

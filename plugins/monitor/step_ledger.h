@@ -1,4 +1,5 @@
-// Follows the bytes of some steps of a run, for plugins that report them.
+// Follows the bytes of some steps of a run, for plugins that report them. A step that a profiler or another ledger
+// follows already is left out.
 #pragma once
 
 #include <vernier/memory_ledger.h>
@@ -19,7 +20,7 @@ class StepLedger {
   void attach(Bus& bus, const std::function<bool(const Run&)>& is_due) {
     bus.on(Event::BatchReady, [this, is_due](const Run& run) {
       if (!is_due(run) || updates_) return;
-      if (!ledger_) open(run);
+      if (!ledger_ && !open(run)) return;
       ledger_->begin_forward();
     });
     bus.on(Event::LossReady, [this](const Run&) {
@@ -27,7 +28,7 @@ class StepLedger {
     });
     bus.on(Event::GradientsReady, [this, is_due](const Run& run) {
       if (!is_due(run) && run.step > 0) return;
-      if (!ledger_) open(run);
+      if (!ledger_ && !open(run)) return;
       ledger_->begin_update();
       updates_ = true;  // an optimizer may run the micro-batches once more: that is its memory
     });
@@ -45,12 +46,14 @@ class StepLedger {
   }
 
  private:
-  void open(const Run& run) {
+  bool open(const Run& run) {
+    if (!MemoryLedger::can_follow()) return false;
     std::vector<torch::Tensor> masters;
     for (const auto& parameter : run.parameters) masters.push_back(parameter.master);
     ledger_.emplace(*run.model, std::move(masters));
     ledger_->hold("batch", run.micro_batch.tensors);
     ledger_->hold("optimizer", optimizer_);
+    return true;
   }
 
   std::optional<MemoryLedger> ledger_;

@@ -63,8 +63,12 @@ class VERNIER_API MemoryLedger {
   void hold(const std::string& part, const std::vector<torch::Tensor>& tensors);
   void hold(const std::string& part, std::int64_t bytes);
 
-  // Call both once for each micro-batch; the result has the activations of the largest one. begin_forward() throws
-  // Error if a profiler or another ledger follows the allocators already.
+  // False while a profiler or another ledger follows the allocators of this thread.
+  static bool can_follow();
+  // Optional. From now on no other can follow them; nothing is counted yet. Throws Error if another does already, and
+  // so does the first begin.
+  void follow();
+  // Call both once for each micro-batch; the result has the activations of the largest one.
   void begin_forward();
   void begin_backward();
   // Optional. Call it alone to measure what an optimizer's first step allocates.
@@ -74,7 +78,6 @@ class VERNIER_API MemoryLedger {
  private:
   class Followed;
   struct Guards;
-  void follow();
   void end_backward();
 
   const torch::nn::Module& model_;

@@ -16,8 +16,8 @@ namespace vernier {
 
 namespace {
 
-enum class Phase { forward, backward, update };
-constexpr const char* names_of_phases[] = {"forward", "backward", "update"};
+enum class Phase { none, forward, backward, update };
+constexpr const char* names_of_phases[] = {"", "forward", "backward", "update"};
 
 struct Block {
   std::int64_t number = 0;  // in the order of allocation: addresses come again
@@ -58,6 +58,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* address, std::int64_t bytes, std::size_t, std::size_t, c10::Device device) override {
     if (device.type() != device_.type()) return;
     const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::none) return;
     if (bytes > 0) {
       blocks_[address] = {next_++, bytes, layer_, false};
       now_ += bytes;
@@ -163,7 +164,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
   std::vector<std::pair<const void*, Block>> alive_after_forward_;
   std::int64_t next_ = 0, mark_ = 0, now_ = 0, peak_ = 0;
   int layer_ = -1;
-  Phase phase_ = Phase::forward, peak_in_ = Phase::forward;
+  Phase phase_ = Phase::none, peak_in_ = Phase::forward;
 };
 
 namespace {
@@ -172,7 +173,7 @@ struct OfWeights final : at::ObserverContext {};
 
 }  // namespace
 
-// What is in place from the first begin_forward() to stop().
+// What is in place from follow() to stop().
 struct MemoryLedger::Guards {
   explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(followed) {
     observed = followed.get();
@@ -227,9 +228,13 @@ void MemoryLedger::hold(const std::string& part, std::int64_t bytes) {
   if (bytes > 0) use_.parts.push_back({part, bytes});
 }
 
+bool MemoryLedger::can_follow() {
+  return AllocationReports::told() == nullptr;
+}
+
 void MemoryLedger::follow() {
   if (followed_ != nullptr) return;
-  if (AllocationReports::told() != nullptr) {
+  if (!can_follow()) {
     throw Error("memory cannot be followed: a profiler or another ledger does so already; take them one after another");
   }
   layers_.refresh();

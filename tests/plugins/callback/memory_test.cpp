@@ -2,7 +2,10 @@
 #include <doctest/doctest.h>
 #include <vernier/metric_info.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
+#include <vector>
 
 #include "small_run.h"
 
@@ -72,6 +75,21 @@ TEST_CASE("memory: every part of a policy with masters and copies has a name in 
   };
   CHECK(parts("[precision]\nuse = 'bf16'\nlevel = 'O2'\n").at("memory_masters") == weights);
   CHECK(parts("[precision]\nuse = 'bf16'\nweight_casts = 'update'\n").at("memory_weight_copies") == weights / 2);
+}
+
+TEST_CASE("memory: two ledgers of one run take turns") {
+  const TemporaryFolder folder;
+  SmallRun small(from_toml({base, "[[monitor]]\nuse = 'ledger'\nstep = 3\n"}), folder.path());
+  std::vector<std::int64_t> steps;
+  small.on(Event::StepEnd, [&](const Run& run) {
+    const auto now = run.metrics.set_now();
+    if (std::ranges::any_of(now, [](const auto* metric) { return metric->name == "memory_peak"; })) {
+      steps.push_back(run.step + 1);
+    }
+    CHECK(std::filesystem::exists(folder / "memory.tsv") == (run.step + 1 > 4));
+  });
+  small.train();
+  CHECK(steps == std::vector<std::int64_t>{1, 3, 6});
 }
 
 }  // namespace memory_test

@@ -235,6 +235,9 @@ TEST_CASE("memory ledger: two at once are refused, and one that is gone leaves n
     MemoryLedger ledger(model), another(model);
     CHECK_FALSE(profiled());
     CHECK_THROWS_AS(ledger.stop(), vernier::Error);
+    CHECK(MemoryLedger::can_follow());
+    ledger.follow();
+    CHECK_FALSE(MemoryLedger::can_follow());
     ledger.begin_forward();
     CHECK(profiled());
     CHECK(at::hasThreadLocalCallbacks());
