@@ -157,6 +157,11 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
+// Where the address sanitizer's runtime is loaded, `vernier check --sanitize`, a plugin that needs it fits too.
+bool fits(const std::string& build) {
+  return build == VERNIER_BUILD || (build == VERNIER_BUILD " asan" && ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr);
+}
+
 }  // namespace
 
 void refuse_library(const std::string& text) {
@@ -235,7 +240,7 @@ Descriptor PluginFile::descriptor() const {
       !is_text(plugin.name, sizeof plugin.name) || !is_text(plugin.version, sizeof plugin.version)) {
     refuse_library(name + ": its descriptor is damaged; rebuild the plugin");
   }
-  if (std::strcmp(plugin.build, VERNIER_BUILD) != 0) {
+  if (!fits(plugin.build)) {
     refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD +
                    "; rebuild the plugin");
   }

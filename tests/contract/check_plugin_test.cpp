@@ -221,6 +221,27 @@ TEST_CASE("check plugin: wrong usage ends with 2, and a law that is misspelt wit
   CHECK(help.out.starts_with("usage: vernier check PLUGIN.so"));
 }
 
+TEST_CASE("check plugin: with --sanitize, what a plugin does to memory is seen") {
+  struct Case {
+    const char *how, *finding;
+  };
+  constexpr Case cases[] = {{"nothing", "repeats: ok"},
+                            {"overflow", "repeats: FAILED: AddressSanitizer: heap-buffer-overflow"},
+                            {"use_after_free", "repeats: FAILED: AddressSanitizer: heap-use-after-free"},
+                            {"signed_overflow", "runtime error: signed integer overflow"}};
+  const auto sanitized = fixture("callback/sanitized");
+  for (const auto& [how, finding] : cases) {
+    CAPTURE(how);
+    const auto checked = check(sanitized, {"--sanitize", "--law", "repeats", "--set", std::string("how=") + how});
+    CHECK(checked.status == (std::string(how) == "nothing" ? 0 : 1));
+    CHECK_MESSAGE(says(checked.out, finding), checked.out, checked.err);
+    CHECK(says(checked.out, "sanitized.cpp") == (checked.status == 1));
+  }
+  const auto without = check(fixture("callback/fits"), {"--sanitize"});
+  CHECK(without.status == 2);
+  CHECK(says(without.err, "built without the address sanitizer; configure its project with"));
+}
+
 TEST_CASE("check plugin: a number that a plugin reads on the host in each step is counted") {
   const auto reads = [](const std::string& how) {
     const auto config =

@@ -19,6 +19,7 @@
 #include "core/printable.h"
 #include "laws.h"
 #include "run/crash.h"
+#include "sanitize.h"
 
 namespace {
 
@@ -27,7 +28,8 @@ namespace po = boost::program_options;
 using namespace vernier;
 using Words = std::vector<std::string>;
 
-constexpr const char* usage = R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--law NAME]
+constexpr const char* usage =
+    R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--law NAME] [--sanitize]
 
 Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
 "ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
@@ -35,6 +37,7 @@ Tries the laws of plugins on a library: that it resumes to the last bit, leaks n
   --set KEY=VALUE    an option of the plugin, as in --set max_norm=1
   --task FILE.toml   the run to try it in, in the place of a small network; for 20 steps on the CPU
   --law NAME         this law alone
+  --sanitize         with the address sanitizer, for a plugin that was built with -fsanitize=address
 
 exit status: 0 all laws are kept, 1 one is not, 2 wrong usage
 )";
@@ -81,6 +84,7 @@ void write_result(const std::function<std::string()>& body, std::FILE* to) {
 }
 
 std::string how_it_ended(int status, const std::string& said) {
+  if (const auto finding = finding_in(said); !finding.empty()) return finding;
   const auto last = last_line(said);
   const std::string also = last.empty() ? "" : "; its last line was: " + last;
   if (!WIFSIGNALED(status)) return c10::str("the process ended with status ", WEXITSTATUS(status), also);
@@ -213,7 +217,7 @@ int check(const po::variables_map& given, const Words& words) {
 int run(int argc, char** argv) {
   po::options_description known;
   known.add_options()("help", "")("file", po::value<std::string>())("set", po::value<Words>())(
-      "task", po::value<std::string>())("law", po::value<std::string>());
+      "task", po::value<std::string>())("law", po::value<std::string>())("sanitize", "");
   po::positional_options_description places;
   places.add("file", 1);
   po::variables_map given;
@@ -223,6 +227,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (given.count("file") == 0) refuse("name a library, as in `vernier check build/plugins/callback/mine.so`");
+  if (given.count("sanitize") != 0) start_sanitized(given["file"].as<std::string>(), argv);
   return check(given, {argv + 1, argv + argc});
 }
 
