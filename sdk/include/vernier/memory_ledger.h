@@ -63,10 +63,8 @@ class VERNIER_API MemoryLedger {
   void hold(const std::string& part, const std::vector<torch::Tensor>& tensors);
   void hold(const std::string& part, std::int64_t bytes);
 
-  // False while a profiler or another ledger follows the allocators of this thread.
-  static bool can_follow();
-  // Optional. From now on no other can follow them; nothing is counted yet. Throws Error if another does already, and
-  // so does the first begin.
+  static bool can_follow();  // false while a profiler or another ledger follows the allocators of this thread
+  // Optional: no other can follow them from now on; counts nothing. It and the first begin throw Error if one does.
   void follow();
   // Call both once for each micro-batch; the result has the activations of the largest one.
   void begin_forward();
