@@ -13,9 +13,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 #include <utility>
+
+#include "parcels.h"
 
 namespace ddp {
 
@@ -259,19 +262,51 @@ std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   };
 }
 
-void Group::broadcast(const std::vector<torch::Tensor>& tensors, std::int64_t from) {
-  c10d::BroadcastOptions options;
-  options.rootRank = from;
+// Few parcels are under way at a time, since each has memory of its own. Gloo has two threads.
+void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket) {
+  constexpr std::size_t under_way = 4;
+  const torch::NoGradGuard no_grad;
+  auto parcels = parcels_of(of_ranks, bucket);
+  const auto own = parts_->place.rank;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const auto finish = [&](std::size_t i) {
+    works[i]->wait();
+    if (parcels[i].from != own) parcels[i].unpack();
+    parcels[i].bytes.reset();
+  };
   parts_->watched("broadcast", [&] {
+    for (std::size_t i = 0; i < parcels.size(); ++i) {
+      if (i >= under_way) finish(i - under_way);
+      auto& parcel = parcels[i];
+      parcel.pack(parcel.from == own);
+      c10d::BroadcastOptions options;
+      options.rootRank = parcel.from;
+      std::vector<at::Tensor> one{parcel.bytes};
+      works.push_back(parts_->gloo->broadcast(one, options));
+    }
+    const auto first = parcels.size() - std::min(parcels.size(), under_way);
+    for (auto i = first; i < parcels.size(); ++i) finish(i);
+  });
+}
+
+std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to) {
+  const bool is_sender = parts_->place.rank == from;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  parts_->watched("copy", [&] {
+    int number = 0;
     for (const auto& tensor : tensors) {
       if (tensor.numel() == 0) continue;
-      // As bytes, since Gloo does not know each dtype.
-      auto bytes = tensor.contiguous().view(-1).view(torch::kUInt8);
-      std::vector<at::Tensor> one{bytes};
-      parts_->gloo->broadcast(one, options)->wait();
-      if (!bytes.is_alias_of(tensor)) tensor.copy_(bytes.view(tensor.scalar_type()).view(tensor.sizes()));
+      std::vector<at::Tensor> one{as_bytes(tensor)};
+      works.push_back(is_sender ? parts_->gloo->send(one, static_cast<int>(to), number)
+                                : parts_->gloo->recv(one, static_cast<int>(from), number));
+      number += 1;
     }
   });
+  return [parts = parts_.get(), works = std::move(works)] {
+    parts->watched("copy", [&] {
+      for (const auto& work : works) work->wait();
+    });
+  };
 }
 
 // Through the store: small texts, of any length on each rank.
