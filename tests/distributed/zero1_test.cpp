@@ -82,7 +82,7 @@ TEST_CASE("zero1: has the bits of ddp, and its checkpoint") {
        {R"(precision={use="bf16",level="O2"})",
         R"(callback=[{use="switch",at_step=5,to={precision={use="fp32"}}},)"
         R"({use="switch",at_step=8,to={precision={use="bf16",level="O2"},optimizer={use="lion",learning_rate=0.001}}}])"}},
-      {"gradients and weights in pieces of a few bytes", {"distributed.bucket=100"}, 3},
+      {"gradients and weights in pieces of a few bytes", {"distributed.bucket=100B"}, 3},
   };
   for (const auto& each : cases) {
     CAPTURE(each.name);
