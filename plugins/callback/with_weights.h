@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-// For callbacks that keep weights: parameter.best(). Where another rank has the float32 master of a weight, this rank
+// For callbacks that need exact weights: parameter.best(). Where another rank has the float32 master of a weight, this rank
 // has only what is rounded from it.
 inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std::string& who) {
   if (parameter.owned || parameter.master.is_same(parameter.model)) return parameter.best().detach();
-  throw vernier::Error(who + " keeps float32 weights, and another rank has the master of " + parameter.name +
+  throw vernier::Error(who + " needs float32 weights, and another rank has the master of " + parameter.name +
                            "; use distributed/ddp, or a precision whose weights are in float32 (level O1)",
                        vernier::Error::Kind::configuration);
 }

@@ -51,6 +51,26 @@ TEST_CASE("ddp: several ranks train as one process does") {
   }
 }
 
+TEST_CASE("ddp: sums that begin in backward have the same bits") {
+  const std::vector<std::vector<std::string>> cases = {
+      {"distributed.bucket=1KB", "task.hidden=[24,16]", "accumulation.micro_batches=3"},
+      {"distributed.bucket=1B", "task.batch_size=2", "distributed.compress=bf16"},  // a rank has no samples
+      {R"(callback=[{use="sam"}])", R"(optimizer.group=[{match=["layers.0.*"],frozen=true}])"},
+  };
+  for (const auto& settings : cases) {
+    CAPTURE(settings[0]);
+    std::vector<std::string> sets;
+    for (const auto& setting : settings) sets.push_back("--set=" + setting);
+    RunFolder after(mlp), within(mlp);
+    REQUIRE(Ranks(after, 3, sets).wait() == all_of(3, 0));
+    sets.push_back("--set=distributed.overlap=true");
+    Ranks ranks(within, 3, sets);
+    REQUIRE_MESSAGE(ranks.wait() == all_of(3, 0), ranks.errors());
+    CHECK(digest_of(within) == digest_of(after));
+    CHECK(read_text(within.at("out/losses.jsonl")) == read_text(after.at("out/losses.jsonl")));
+  }
+}
+
 TEST_CASE("ddp: a run equals itself, and one that was stopped and resumed, bit for bit") {
   // Dropout has other masks on each rank, and the histories of fp8 other ranges.
   const std::string language = R"([run]
@@ -244,6 +264,15 @@ TEST_CASE("ddp: ranks that were started wrongly end with one line") {
       Ranks ranks(place, 2, {"--set=" + std::string(set)});
       CHECK(ranks.wait() == all_of(2, 2));
       CHECK(says(ranks.errors(), "cannot train on several ranks"));
+    }
+  }
+  SUBCASE("what contradicts an option") {
+    for (const auto& [set, message] :
+         {std::pair("optimizer.in_backward=true", "optimizer/adamw steps in it; leave in_backward out"),
+          std::pair("accumulation.use=fit", "accumulation/fit may compute a batch again that ran out of memory")}) {
+      Ranks ranks(place, 2, {"--set=distributed.overlap=true", "--set=" + std::string(set)});
+      CHECK(ranks.wait() == all_of(2, 2));
+      for (int rank = 0; rank < 2; ++rank) CHECK(says(ranks[rank].err(), message));
     }
   }
 }

@@ -62,7 +62,7 @@ TEST_CASE("zero1: has the bits of ddp, and its checkpoint") {
   };
   const std::vector<Case> cases = {
       {"AdamW on three ranks, with clipping, an average of the weights and a group that is frozen",
-       {R"(callback=[{use="clip_norm",max_norm=0.1},{use="ema"},{use="recovery",non_finite=["rewind"],snapshot_every=2}])",
+       {R"(callback=[{use="clip_norm",max_norm=0.1},{use="ema"},{use="recovery",non_finite=["rewind"],snapshot_every=2,rewind_back=2}])",
         R"(optimizer.group=[{match=["*.bias"],weight_decay=0.0},{match=["layers.0.*"],frozen=true}])",
         "task.hidden=[24,16]"},
        3},
@@ -98,7 +98,7 @@ TEST_CASE("zero1: has the bits of ddp, and its checkpoint") {
 
 TEST_CASE("zero1: a run is resumed, on the same ranks bit for bit, on others and by ddp with the same batches") {
   const auto sets = sets_of({R"(precision={use="bf16",level="O2"})", "distributed.use=zero1",
-                             R"(callback=[{use="recovery",non_finite=["rewind"],snapshot_every=2}])"});
+                             R"(callback=[{use="recovery",non_finite=["rewind"],snapshot_every=2,rewind_back=2}])"});
   RunFolder whole(mlp), parts(mlp), others(mlp);
   train(whole, 3, sets);
   train(parts, 3, with(sets, {"--set=run.steps=5"}));
@@ -116,7 +116,7 @@ TEST_CASE("zero1: a run is resumed, on the same ranks bit for bit, on others and
 
 TEST_CASE("zero1: a rewind goes back to the own part of the state on each rank") {
   const auto sets =
-      sets_of({"run.steps=20", R"(callback=[{use="inject",what="nan",at_batch=9},)"
+      sets_of({"run.steps=20", R"(callback=[{use="inject",what="nan",layer="layers.1",at_batch=9},)"
                                R"({use="recovery",non_finite=["rewind"],snapshot_every=4,rewind_back=2}])"});
   RunFolder ddp(mlp), zero1(mlp);
   train(ddp, 2, sets);
@@ -167,11 +167,11 @@ TEST_CASE("zero1: what cannot be sharded is refused, with what to do instead") {
       {{R"(callback=[{use="switch",at_step=2,to={optimizer={use="lbfgs"}}}])"},
        "optimizer/lbfgs needs those of all parameters at once"},
       {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="ema"}])"},
-       "callback/ema keeps float32 weights, and another rank has the master of "},
-      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="swa",from=3}])"}, "callback/swa keeps float32"},
+       "callback/ema needs float32 weights, and another rank has the master of "},
+      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="swa",from=3}])"}, "callback/swa needs float32"},
       {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="early_stopping"}])"},
-       "callback/early_stopping keeps float32"},
-      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="sam"}])"}, "callback/sam"},
+       "callback/early_stopping needs float32"},
+      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="sam"}])"}, "callback/sam needs float32"},
   };
   for (const auto& each : cases) {
     CAPTURE(each.message);

@@ -1,7 +1,5 @@
 #include "data_parallel.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/types.h>
 #include <vernier/memory.h>
 
@@ -34,9 +32,12 @@ DataParallel::DataParallel(vernier::Options& options) {
   meeting_.interface = options.get("interface", "", "of the network; empty: the one that leads to rank 0");
   const auto compress = options.choose("compress", "none", {"none", "bf16", "fp16"},
                                        "the dtype in which float32 gradients travel and are summed");
-  if (compress != "none") sent_as_ = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
+  std::optional<torch::ScalarType> sent_as;
+  if (compress != "none") sent_as = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
   bucket_ =
       read_bytes(options, "bucket", "8MB", "gradients that are smaller are summed together in pieces of this size");
+  overlap_ = options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
+  sums_.emplace(bucket_, sent_as);
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = 29500;
   if (!address.empty()) place.address = address;
@@ -44,9 +45,23 @@ DataParallel::DataParallel(vernier::Options& options) {
   for (const char* key : {"timeout", "port", "address", "interface"}) options.resumable(key);
 }
 
+void DataParallel::attach(vernier::Bus& bus) {
+  if (!overlap_ || ranks() == 1) return;
+  bus.on(vernier::Event::LossReady, [this](Run& run) {
+    samples_ += run.micro_batch.samples;
+    if (samples_ == run.batch.samples) sums_->begin_in_backward(run, *group_);
+  });
+}
+
 vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, const vernier::Bus&) const {
+  if (ranks() == 1) return {};
+  const auto* accumulation = dynamic_cast<const vernier::Accumulation*>(&other);
+  if (accumulation != nullptr && accumulation->can_shrink() && overlap_) {
+    return {"overlap", "sums gradients before backward is done, and " + other.id() +
+                           " may compute a batch again that ran out of memory; leave one of the two out"};
+  }
   const auto* optimizer = dynamic_cast<const vernier::Optimizer*>(&other);
-  if (optimizer == nullptr || ranks() == 1) return {};
+  if (optimizer == nullptr) return {};
   if (optimizer->steps_in_backward()) {
     return {"use", "sums the gradients of several ranks after backward, and " + other.id() +
                        " steps in it; leave in_backward out"};
@@ -73,65 +88,11 @@ void DataParallel::prepare(Run& run) {
 }
 
 void DataParallel::all_reduce(Run& run, torch::Tensor numbers) {
-  const torch::NoGradGuard no_grad;
+  samples_ = 0;
+  sums_->begin_rest(run, *group_);
   const auto wait_for_numbers = group_->sum({numbers});
-  auto buckets = buckets_of(run);
-  std::vector<std::function<void()>> waits;
-  for (auto& bucket : buckets) {
-    pack(bucket);
-    waits.push_back(group_->sum({bucket.sent}));
-  }
+  sums_->wait();
   wait_for_numbers();
-  for (std::size_t i = 0; i < buckets.size(); ++i) {
-    waits[i]();
-    unpack(buckets[i]);
-  }
-}
-
-// The same on all ranks, since it follows from the parameters alone. A gradient that does not exist is one of zeros.
-std::vector<DataParallel::Bucket> DataParallel::buckets_of(Run& run) const {
-  std::vector<Bucket> buckets;
-  std::ptrdiff_t open = -1;  // the bucket that takes small gradients
-  for (auto& parameter : run.parameters) {
-    auto& gradient = parameter.model.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(parameter.model, at::MemoryFormat::Contiguous);
-    if (gradient.is_sparse()) {
-      throw vernier::Error("the gradient of " + parameter.name +
-                               " is sparse, and several ranks sum dense ones; build the layer without sparse gradients",
-                           vernier::Error::Kind::configuration);
-    }
-    if (!gradient.is_contiguous()) gradient = gradient.contiguous();
-    const auto bytes = static_cast<std::int64_t>(gradient.nbytes());
-    if (bytes == 0) continue;
-    const bool fits = open >= 0 && buckets[static_cast<std::size_t>(open)].bytes + bytes <= bucket_ &&
-                      buckets[static_cast<std::size_t>(open)].gradients[0].scalar_type() == gradient.scalar_type();
-    if (!fits) {
-      buckets.emplace_back();
-      if (bytes < bucket_) open = std::ssize(buckets) - 1;
-    }
-    auto& bucket = fits ? buckets[static_cast<std::size_t>(open)] : buckets.back();
-    bucket.gradients.push_back(gradient);
-    bucket.bytes += bytes;
-  }
-  return buckets;
-}
-
-// A gradient alone is summed in its own memory.
-void DataParallel::pack(Bucket& bucket) const {
-  const auto& gradients = bucket.gradients;
-  std::vector<torch::Tensor> flat;
-  for (const auto& gradient : gradients) flat.push_back(gradient.view(-1));
-  bucket.sent = flat.size() == 1 ? flat[0] : at::cat(flat);
-  if (sent_as_ && bucket.sent.scalar_type() == torch::kFloat32) bucket.sent = bucket.sent.to(*sent_as_);
-}
-
-void DataParallel::unpack(const Bucket& bucket) {
-  std::int64_t from = 0;
-  for (const auto& gradient : bucket.gradients) {
-    const auto part = bucket.sent.narrow(0, from, gradient.numel());
-    if (part.data_ptr() != gradient.data_ptr()) gradient.view(-1).copy_(part);
-    from += gradient.numel();
-  }
 }
 
 }  // namespace ddp

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gradient_sums.h"
 #include "group.h"
 
 namespace ddp {
@@ -19,6 +20,7 @@ class DataParallel : public vernier::Distributed {
   std::int64_t rank() const override { return meeting_.place.rank; }
   std::int64_t ranks() const override { return meeting_.place.ranks; }
 
+  void attach(vernier::Bus& bus) override;
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override;
   void prepare(vernier::Run& run) override;
   void all_reduce(vernier::Run& run, torch::Tensor numbers) override;
@@ -37,20 +39,12 @@ class DataParallel : public vernier::Distributed {
   explicit DataParallel(vernier::Options& options);
 
  private:
-  // Gradients that travel together: one, or several small ones copied into one tensor.
-  struct Bucket {
-    std::vector<torch::Tensor> gradients;
-    std::int64_t bytes = 0;
-    torch::Tensor sent;
-  };
-  std::vector<Bucket> buckets_of(vernier::Run& run) const;
-  void pack(Bucket& bucket) const;
-  static void unpack(const Bucket& bucket);
-
   Meeting meeting_;
-  std::optional<torch::ScalarType> sent_as_;
   std::int64_t bucket_ = 0;
+  bool overlap_ = false;
+  std::int64_t samples_ = 0;  // of the batch's micro-batches so far
   std::unique_ptr<Group> group_;
+  std::optional<GradientSums> sums_;
 };
 
 }  // namespace ddp
