@@ -51,6 +51,49 @@ TEST_CASE("ddp: several ranks train as one process does") {
   }
 }
 
+TEST_CASE("ddp: in float64 the ranks differ from one process by rounding alone, with padding in uneven shares") {
+  const std::string exact = R"([run]
+steps = 20
+device = "cpu"
+threads = 1
+output = "out"
+[task]
+use = ")" VERNIER_BINARY_DIR R"(/fixtures/plugins/task/exact.so"
+[accumulation]
+weight = "tokens"
+[optimizer]
+use = "sgd"
+learning_rate = 0.02
+momentum = 0.9
+[[callback]]
+use = "clip_norm"
+max_norm = 5.0
+[distributed]
+use = "none"
+)";
+  RunFolder alone(exact);
+  REQUIRE_MESSAGE(alone.train() == 0, alone.err);
+  const auto expected = weights_of(alone, 20);
+  REQUIRE((expected.at("first").scalar_type() == at::kDouble));
+  struct Case {
+    int ranks;
+    std::vector<std::string> sets;
+  };
+  const std::vector<Case> cases = {
+      {2, {"--set=distributed.use=ddp"}},
+      {3, {"--set=distributed.use=ddp", "--set=distributed.overlap=true", "--set=accumulation.micro_batches=2"}},
+      {4, {"--set=distributed.use=zero1", "--set=accumulation.micro_batches=3"}},
+      {8, {"--set=distributed.use=zero1"}},  // one without a sample
+  };
+  for (const auto& [count, sets] : cases) {
+    CAPTURE(count);
+    RunFolder together(exact);
+    Ranks ranks(together, count, sets);
+    REQUIRE_MESSAGE(ranks.wait() == all_of(count, 0), ranks.errors());
+    CHECK(distance(expected, weights_of(together, 20)) <= 1e-12);
+  }
+}
+
 TEST_CASE("ddp: sums that begin in backward have the same bits") {
   const std::vector<std::vector<std::string>> cases = {
       {"distributed.bucket=1KB", "task.hidden=[24,16]", "accumulation.micro_batches=3"},

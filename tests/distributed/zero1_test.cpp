@@ -1,9 +1,12 @@
 // distributed/zero1 has the bits of distributed/ddp, and keeps a part of the optimizer's state on each rank.
 #include <doctest/doctest.h>
 
+#include <random>
 #include <regex>
 #include <set>
+#include <thread>
 
+#include "long_form.h"
 #include "several_ranks.h"
 
 namespace zero1_test {
@@ -112,6 +115,41 @@ TEST_CASE("zero1: a run is resumed, on the same ranks bit for bit, on others and
   train(others, 1, with(sets, {"--resume", "--set=distributed.use=none"}));
   CHECK(distance(weights_of(others, 12), weights_of(whole, 12)) <= 2e-2);  // in bfloat16
   CHECK(others.summary()["samples"] == whole.summary()["samples"]);
+}
+
+TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the run is resumed bit for bit") {
+  const auto sets = sets_of({"run.steps=150", "run.validate_every=0", "run.resume=auto", "checkpoint.every=10"});
+  RunFolder whole(mlp);
+  train(whole, 3, sets);
+  std::mt19937 random(22);
+  const int trials = is_long() ? 50 : 2;
+  for (int trial = 0; trial < trials; ++trial) {
+    const int victim = static_cast<int>(random() % 3), milliseconds = static_cast<int>(random() % 400);
+    const std::string use = trial % 2 == 0 ? "zero1" : "ddp";
+    CAPTURE(trial);
+    CAPTURE(victim);
+    CAPTURE(use);
+    RunFolder place(mlp);
+    const auto all = with(sets, {"--set=distributed.use=" + use});
+    {
+      Ranks ranks(place, 3, all);
+      REQUIRE(ranks[0].wait_until([&] { return !read_text(place.at("out/losses.jsonl")).empty(); }));
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      const auto begin = Clock::now();
+      ranks[victim].send(SIGKILL);
+      const auto status = ranks.wait();
+      const bool was_done = status[static_cast<std::size_t>(victim)] == 0;
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim || was_done) continue;
+        const bool ended_before = status[static_cast<std::size_t>(rank)] == 0;  // the run was at its end
+        CHECK((ended_before || says(ranks[rank].err(), "rank " + std::to_string(victim) + " is lost, as rank ")));
+      }
+      CHECK(seconds_since(begin) < 10);  // 2 on a machine that does nothing else
+    }
+    train(place, 3, all);
+    CHECK(digest_of(place) == digest_of(whole));
+    CHECK(different(state_of(place, 150), state_of(whole, 150)).empty());
+  }
 }
 
 TEST_CASE("zero1: a rewind goes back to the own part of the state on each rank") {
