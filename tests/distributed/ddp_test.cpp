@@ -82,7 +82,7 @@ use = "none"
   const std::vector<Case> cases = {
       {2, {"--set=distributed.use=ddp"}},
       {3, {"--set=distributed.use=ddp", "--set=distributed.overlap=true", "--set=accumulation.micro_batches=2"}},
-      {4, {"--set=distributed.use=zero1", "--set=accumulation.micro_batches=3"}},
+      {4, {"--set=distributed.use=zero1"}},
       {8, {"--set=distributed.use=zero1"}},  // one without a sample
   };
   for (const auto& [count, sets] : cases) {

@@ -133,7 +133,7 @@ TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the 
     const auto all = with(sets, {"--set=distributed.use=" + use});
     {
       Ranks ranks(place, 3, all);
-      REQUIRE(ranks[0].wait_until([&] { return !read_text(place.at("out/losses.jsonl")).empty(); }));
+      REQUIRE(ranks[0].wait_for(place.at("out/checkpoints") / vernier::checkpoint_name(10)));
       std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
       const auto begin = Clock::now();
       ranks[victim].send(SIGKILL);
