@@ -142,7 +142,8 @@ TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the 
       for (int rank = 0; rank < 3; ++rank) {
         if (rank == victim || was_done) continue;
         const bool ended_before = status[static_cast<std::size_t>(rank)] == 0;  // the run was at its end
-        CHECK((ended_before || says(ranks[rank].err(), "rank " + std::to_string(victim) + " is lost, as rank ")));
+        const auto text = ranks[rank].err();
+        CHECK_MESSAGE((ended_before || says(text, "rank " + std::to_string(victim) + " is lost, as rank ")), text);
       }
       CHECK(seconds_since(begin) < 10);  // 2 on a machine that does nothing else
     }
