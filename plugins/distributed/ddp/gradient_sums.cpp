@@ -7,6 +7,8 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include <utility>
+
 namespace ddp {
 
 using vernier::Error;
@@ -24,6 +26,10 @@ class GradientSums::Hook final : public torch::autograd::PostAccumulateGradHook 
   std::shared_ptr<std::function<void(std::size_t)>> arrive_;
   std::size_t number_;
 };
+
+GradientSums::~GradientSums() {
+  if (arrive_ != nullptr) *arrive_ = nullptr;
+}
 
 // The same on all ranks, and in each step, since it follows from the parameters alone: from three ranks on, the last
 // bit of a sum depends on its place in the bucket.
@@ -60,7 +66,13 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
   if (arrive_ == nullptr) {
     arrive_ = std::make_shared<std::function<void(std::size_t)>>();
     for (std::size_t i = 0; i < run.parameters.size(); ++i) {
-      torch::autograd::impl::set_post_acc_grad_hooks(run.parameters[i].model, std::make_unique<Hook>(arrive_, i));
+      const auto& parameter = run.parameters[i];
+      if (torch::autograd::impl::post_acc_grad_hooks(parameter.model) != nullptr) {
+        throw Error(
+            parameter.name + " has a hook on its gradient already, and can have one; set [distributed] overlap = false",
+            Error::Kind::configuration);
+      }
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter.model, std::make_unique<Hook>(arrive_, i));
     }
   }
   *arrive_ = [this, &run, &group](std::size_t number) {

@@ -20,6 +20,9 @@ class GradientSums {
   // bucket_bytes: gradients with fewer bytes travel together. sent_as: the dtype of float32 ones on the way.
   GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as)
       : bucket_bytes_(bucket_bytes), sent_as_(sent_as) {}
+  ~GradientSums();
+  GradientSums(const GradientSums&) = delete;
+  GradientSums& operator=(const GradientSums&) = delete;
 
   // Before the last backward pass of a batch: the sum of a bucket begins as soon as backward has completed it.
   // backward() throws vernier::Error where a gradient comes again after that.
