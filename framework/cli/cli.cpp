@@ -272,8 +272,26 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
   }
   columns.emplace_back(policy, dry_run.memory);
   std::cout << '\n';
-  print_text(memory_table(columns) + "  the optimizer's state comes with its first step: see monitor/ledger\n");
+  const bool has_state = dry_run.memory.bytes("optimizer") > 0;
+  print_text(memory_table(columns) +
+             (has_state ? "" : "  an optimizer's state may come with its first step: see monitor/ledger\n"));
   for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
+}
+
+// What each rank keeps for itself; "" where there is one rank.
+std::string memory_of_ranks(Run& run, const MemoryUse& here) {
+  if (run.control->ranks() == 1) return "";
+  State own;
+  for (const char* part : {"masters", "optimizer"}) own.put(part, here.bytes(part));
+  own.put("peak", here.peak);
+  std::string text;
+  const auto all = run.control->gather(own);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const auto bytes = [&](const char* part) { return memory_text(all[r].integer(part)); };
+    text += c10::str("memory of rank ", r, ": masters ", bytes("masters"), ", optimizer ", bytes("optimizer"),
+                     ", peak ", bytes("peak"), '\n');
+  }
+  return text;
 }
 
 void find_learning_rate(const po::variables_map& given) {
@@ -290,12 +308,16 @@ int check(const po::variables_map& given) {
   print_wiring(*prepared);
   std::cout.flush();
   const auto precision = prepared->wiring->precision->id();
+  const bool is_alone = prepared->run.control->ranks() == 1;
+  if (!is_alone && given.count("find-lr") != 0) refuse("--find-lr trains a copy of the model in one process only");
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  const auto of_ranks = memory_of_ranks(prepared->run, seen.memory);
   const auto validation_loss = prepared->trainer.rehearse(prepared->run);
   prepared.reset();  // two models at once may be too many
   std::optional<DryRun> in_float32;
-  if (seen.is_low) in_float32 = dry_run_in_float32(given);
+  if (seen.is_low && is_alone) in_float32 = dry_run_in_float32(given);  // the ranks meet once
   print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
+  std::cout << of_ranks;
   if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
   if (given.count("find-lr") != 0) find_learning_rate(given);
   std::cout << "ready: nothing was trained or written\n";

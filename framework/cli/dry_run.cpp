@@ -108,6 +108,8 @@ class DryRunListener final : public Plugin {
     });
   }
 
+  void begin_update() { ledger_->begin_update(); }
+
   void end(Run& run) {
     dry_run_.memory = ledger_->stop();
     dry_run_.operations = std::move(observer_.operations);
@@ -305,6 +307,10 @@ DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   DryRunListener listener(run, seen);
   wiring.bus.attach(listener, false);
   trainer.dry_run(run);
+  if (!wiring.optimizer->steps_in_backward()) {
+    listener.begin_update();
+    trainer.skipped_update(run);
+  }
   listener.end(run);
   return seen;
 }

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <set>
 
 namespace vernier {
 
@@ -51,6 +53,24 @@ State small_state_of(const State& snapshot) {
     if (is_state && tensor.defined() && tensor.nbytes() <= most_bytes) small.put(name, tensor);
   }
   return small;
+}
+
+// What is kept for single parameters, also in the snapshots that a rewind keeps.
+bool is_sharded_entry(const std::string& name) {
+  return name.find("plugin/optimizer/") != std::string::npos || name.find("plugin/precision/") != std::string::npos;
+}
+
+// Dtype and sizes as numbers, and a tensor of them.
+torch::Tensor layout_of(const torch::Tensor& tensor) {
+  std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(tensor.scalar_type())};
+  numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+  return torch::tensor(numbers, torch::kInt64);
+}
+
+torch::Tensor empty_of(const torch::Tensor& layout) {
+  const auto* numbers = layout.const_data_ptr<std::int64_t>();
+  return at::empty({numbers + 1, static_cast<std::size_t>(layout.numel() - 1)},
+                   torch::dtype(static_cast<torch::ScalarType>(numbers[0])));
 }
 
 bool has_same(const State& state, const std::string& name, const torch::Tensor& tensor) {
@@ -100,8 +120,53 @@ void Ranks::refuse_differences(const Facts& facts) const {
 void Ranks::share_model(Run& run) {
   if (!are_several()) return;
   const torch::NoGradGuard no_grad;
-  distributed_->broadcast(tensors_of(*run.model));
+  distributed_->broadcast({tensors_of(*run.model)});
   for (const auto& buffer : run.model->buffers()) buffers_.push_back({buffer, buffer._version(), false});
+}
+
+// The largest first, each to the rank that has the fewest elements so far.
+void Ranks::choose_owners(Run& run) {
+  if (!are_several() || !distributed_->shards_optimizer()) return;
+  const auto& parameters = run.parameters;
+  std::vector<std::size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order,
+                           [&](auto a, auto b) { return parameters[a].model.numel() > parameters[b].model.numel(); });
+  std::vector<std::int64_t> elements(static_cast<std::size_t>(ranks()), 0);
+  owners_.assign(parameters.size(), 0);
+  for (const auto i : order) {
+    const auto least = std::ranges::min_element(elements);
+    *least += parameters[i].model.numel();
+    owners_[i] = least - elements.begin();
+    run.parameters[i].owned = owners_[i] == rank();
+  }
+}
+
+void Ranks::refuse_masters_of_others(const Run& run) const {
+  for (const auto& parameter : run.parameters) {
+    if (parameter.owned || parameter.master.is_same(parameter.model) || parameter.master.storage().nbytes() == 0) {
+      continue;
+    }
+    refuse("the precision keeps a master of " + parameter.name +
+           ", which another rank owns; its prepare must heed Parameter::owned, or train with distributed/ddp");
+  }
+}
+
+void Ranks::share_weights(Run& run, Weights which) {
+  if (!are_sharded()) return;
+  std::vector<std::vector<torch::Tensor>> of_ranks(static_cast<std::size_t>(ranks()));
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    const auto& parameter = run.parameters[i];
+    if (which == Weights::trained && parameter.frozen) continue;
+    of_ranks[static_cast<std::size_t>(owners_[i])].push_back(parameter.model);
+  }
+  distributed_->broadcast(of_ranks);
+}
+
+bool Ranks::any(bool here) {
+  const auto number = numbers_of(1).fill_(here ? 1 : 0);
+  distributed_->sum(number)();
+  return number.item<double>() > 0;
 }
 
 Batch Ranks::share_of(Batch batch) const {
@@ -186,7 +251,7 @@ void Ranks::all_reduce(Run& run, const Own& here) {
     buffer.has_changed = has_changed[i] > 0;
     if (buffer.has_changed) changed.push_back(buffer.tensor);
   }
-  if (!changed.empty()) distributed_->broadcast(changed);
+  if (!changed.empty()) distributed_->broadcast({changed});
   for (auto& buffer : buffers_) buffer.version = buffer.tensor._version();
 }
 
@@ -205,6 +270,29 @@ void Ranks::name_slow_ranks(Run& run) {
   }
   slowest_ = is_slow ? who : -1;
   std::ranges::fill(seconds_, 0);
+}
+
+// A rank keeps entries of parameters that it does not own nowhere. So rank 0 takes from each rank the entries that no
+// rank before it has. First all tell their entries' dtypes and sizes, then the tensors follow.
+void Ranks::add_shards_of_others(State& snapshot) const {
+  if (!are_sharded()) return;
+  State own;
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    if (is_sharded_entry(name) && tensor.defined()) own.put(name, layout_of(tensor));
+  }
+  const auto all = distributed_->gather(to_bytes(own));
+  std::set<std::string> known;
+  std::vector<std::function<void()>> waits;
+  for (std::int64_t r = 0; r < ranks(); ++r) {
+    std::vector<torch::Tensor> tensors;
+    for (const auto& [name, layout] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) {
+      if (!known.insert(name).second || r == 0) continue;
+      if (rank() == 0) snapshot.put(name, empty_of(layout));
+      if (rank() == 0 || rank() == r) tensors.push_back(snapshot.tensor(name).contiguous());
+    }
+    if (!tensors.empty()) waits.push_back(distributed_->copy(tensors, r, 0));
+  }
+  for (const auto& wait : waits) wait();
 }
 
 void Ranks::add_state_of_others(State& snapshot) const {
@@ -229,6 +317,18 @@ void Ranks::take_own_state(State& snapshot) const {
     own = snapshot.part(c10::str("rank/", rank()));
   std::erase_if(snapshot.tensors, [](const auto& entry) { return entry.first.starts_with("rank/"); });
   for (const auto& [name, tensor] : own.tensors) snapshot.put(name, tensor);
+}
+
+OwnGradients::OwnGradients(Run& run) {
+  for (auto& parameter : run.parameters) {
+    if (parameter.owned || !parameter.master.grad().defined()) continue;
+    put_aside_.emplace_back(parameter.master, parameter.master.grad());
+    parameter.master.mutable_grad().reset();
+  }
+}
+
+OwnGradients::~OwnGradients() {
+  for (auto& [master, gradient] : put_aside_) master.mutable_grad() = gradient;
 }
 
 RandomOfRank::RandomOfRank(const Run& run, const Distributed& distributed) {

@@ -37,6 +37,18 @@ class Ranks {
   // Rank 0's parameters and buffers, into those of the others.
   void share_model(Run& run);
 
+  // Whether each parameter has a rank that owns it: Parameter::owned. Chosen once, before the precision is prepared.
+  bool are_sharded() const { return !owners_.empty(); }
+  void choose_owners(Run& run);
+  // Throws Error if a precision keeps masters of parameters that other ranks own.
+  void refuse_masters_of_others(const Run& run) const;
+  // The owners' values of `model`, into those of the other ranks. trained: those that are not frozen.
+  enum class Weights { trained, all };
+  void share_weights(Run& run, Weights which);
+  // Of what the ranks keep for the parameters that they own, adds that of the others to rank 0's snapshot.
+  void add_shards_of_others(State& snapshot) const;
+  bool any(bool here);  // whether it is so on any rank
+
   // The rank's share of a batch, unless the task has loaded only that.
   Batch share_of(Batch batch) const;
   // Before the first micro-batch is computed: begins to sum what the shares weigh. Once for each computed gradient,
@@ -70,6 +82,7 @@ class Ranks {
   std::int64_t ranks() const { return distributed_->ranks(); }
 
   const std::unique_ptr<Distributed>& distributed_;
+  std::vector<std::int64_t> owners_;  // ranks, in the order of run.parameters; empty: nothing is sharded
   bool is_weighed_ = false;
   torch::Tensor weights_;
   std::function<void()> wait_for_weights_;
@@ -84,6 +97,18 @@ class Ranks {
   std::vector<Buffer> buffers_;
   std::vector<double> seconds_;  // of each rank, since the last notice was due
   std::int64_t slowest_ = -1;    // that was named last
+};
+
+// While it lives, parameters of other ranks have no gradient, so the optimizer leaves them alone.
+class OwnGradients {
+ public:
+  explicit OwnGradients(Run& run);
+  ~OwnGradients();
+  OwnGradients(const OwnGradients&) = delete;
+  OwnGradients& operator=(const OwnGradients&) = delete;
+
+ private:
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> put_aside_;  // master and gradient
 };
 
 // While it lives, LibTorch's default generators give each rank other random numbers, as dropout needs. They follow from

@@ -86,8 +86,9 @@ void TrainingLoop::step(Run& run, Until until) {
   divide_gradients(run);
   transaction_.mark(Stage::gradients, run);
   do {
-    optimizer_->step(run);    // changes nothing where run.skip_update is set
+    step_optimizer(run);      // changes nothing where run.skip_update is set
     precision_->commit(run);  // master weights into the model's
+    share_weights(run);       // where other ranks update them
     emit(Event::UpdateDone, run, Part::update);
   } while (transaction_.rolled_back());  // once more, skipped
   transaction_.commit();
@@ -277,8 +278,23 @@ void TrainingLoop::divide_gradients(Run& run) {
 // The same as in step(), for a rerun or a replay of the update.
 void TrainingLoop::update(Run& run) {
   const NotOfListener asked;
-  optimizer_->step(run);
+  step_optimizer(run);
   precision_->commit(run);
+  share_weights(run);
+}
+
+void TrainingLoop::step_optimizer(Run& run) {
+  const OwnGradients own(run);
+  optimizer_->step(run);
+}
+
+// What each rank has updated, to the others.
+void TrainingLoop::share_weights(Run& run) {
+  if (!ranks_.are_sharded()) return;
+  const auto part = clock_.to(Part::communication);
+  called_ = wiring_.distributed.get();
+  ranks_.share_weights(run, Ranks::Weights::trained);
+  clock_.to(part);
 }
 
 void TrainingLoop::finish_step(Run& run) {
@@ -401,6 +417,17 @@ void TrainingLoop::replay(Run& run, const State& snapshot, const Batch& batch, c
   attributed(run, [&] { step(run, Until::gradients); });
   in_step_ = false;
   replayed_ = nullptr;
+}
+
+// What the first step of an optimizer allocates it allocates in a skipped one too.
+void TrainingLoop::skipped_update(Run& run) {
+  in_step_ = true;
+  attributed(run, [&] {
+    const auto skip = std::exchange(run.skip_update, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device)));
+    step_optimizer(run);
+    run.skip_update = skip;
+  });
+  in_step_ = false;
 }
 
 void TrainingLoop::replay_update(Run& run, const std::function<void()>& begin) {

@@ -116,6 +116,8 @@ class TrainingLoop {
   void lone_step(Run& run);
   // A step up to its gradients, for `vernier check`.
   void dry_run(Run& run);
+  // After that: an update that is skipped. The optimizer makes its state in it, and no weight changes.
+  void skipped_update(Run& run);
   // After that: what a run does for the first time after hours. Validates; has the task save and load its state, and
   // draws a batch. Warns if the task would have drawn another one without that. Errors name plugin and function.
   // Returns the validation's loss, if there is one.
@@ -152,6 +154,8 @@ class TrainingLoop {
   torch::Tensor forward(const std::function<torch::Tensor()>& body);
   void backward(const torch::Tensor& loss);
   void divide_gradients(Run& run);
+  void step_optimizer(Run& run);
+  void share_weights(Run& run);
   void update(Run& run);
   void finish_step(Run& run);
   torch::Tensor recompute(Run& run);
@@ -187,7 +191,8 @@ class TrainingLoop {
   void undo_failed_step(Run& run);
   void save_what_is_whole(Run& run);
   static std::string not_finite(const Run& run);
-  static bool is_spoiled(const Run& run);
+  std::string bad_weight(const Run& run);
+  bool is_spoiled(const Run& run);
   std::string divergence(const Run& run);
   void save_unless_spoiled(Run& run);
   std::string configuration(Keys keys) const { return configuration_ ? configuration_(keys) : ""; }

@@ -45,12 +45,14 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
       const auto parameters = run.parameters.size();
       plugin->prepare(run);
       refuse_other_parameters(run, parameters);
+      if (plugin == wiring_.precision.get()) ranks_.refuse_masters_of_others(run);
       if (plugin != wiring_.task.get()) continue;
       prepare_task(run, init);
       if (epochs > 0) run.steps = steps_of(epochs, run);
       refuse_other_data(run);
       called_ = wiring_.distributed.get();
       ranks_.share_model(run);
+      ranks_.choose_owners(run);
     }
     note_listeners();
   });
@@ -59,10 +61,6 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
 // What all ranks must have alike is compared in two steps: programs before the data are read, which takes long.
 void TrainingLoop::refuse_other_programs() const {
   if (!ranks_.are_several()) return;
-  if (wiring_.optimizer->steps_in_backward()) {
-    refuse(wiring_.optimizer->id() +
-           " steps in backward, and gradients of several ranks are summed after it; leave that option out");
-  }
   Facts facts = {{"the number of ranks", std::to_string(wiring_.distributed->ranks())},
                  {"the version of LibTorch", TORCH_VERSION},
                  {"the kind of processor", at::get_cpu_capability()}};

@@ -401,7 +401,7 @@ void TrainingLoop::save_now(Run& run) {
   if (saved_step_ == run.step) return;
   attributed(run, [&] {
     called_ = nullptr;
-    if (const auto weight = not_finite(run); !weight.empty()) {
+    if (const auto weight = bad_weight(run); !weight.empty()) {
       throw Error("no checkpoint is made: " + weight + " is not finite");
     }
     save(run);
@@ -412,6 +412,8 @@ void TrainingLoop::save(Run& run) {
   const auto begin = std::chrono::steady_clock::now();
   auto whole = snapshot(run);
   whole.put("trainer/rewind", snapshots_.save());
+  if (ranks_.are_several()) called_ = wiring_.distributed.get();
+  ranks_.add_shards_of_others(whole);
   ranks_.add_state_of_others(whole);
   if (wiring_.distributed->rank() == 0) checkpoint_->write(whole, run);
   saved_step_ = run.step;
@@ -427,9 +429,16 @@ std::string TrainingLoop::not_finite(const Run& run) {
   return "";
 }
 
+// The same on all ranks: the one that owns a weight sees the float32 master, others what is rounded from it.
+std::string TrainingLoop::bad_weight(const Run& run) {
+  const auto weight = not_finite(run);
+  if (!ranks_.are_sharded() || !ranks_.any(!weight.empty())) return weight;
+  return weight.empty() ? "a weight of another rank" : weight;
+}
+
 // The run would be resumed from it, and it would displace older ones.
 bool TrainingLoop::is_spoiled(const Run& run) {
-  const auto weight = not_finite(run);
+  const auto weight = bad_weight(run);
   if (weight.empty()) return false;
   log(Level::warning, "trainer",
       c10::str("no checkpoint is made after step ", run.step, ": ", weight, " is not finite"));
@@ -465,7 +474,9 @@ void TrainingLoop::swap(Run& run, const Table& roles) {
     const auto [text, kind] = caught();
     std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step), kind));
   }
-  begin_metrics(run);  // those of others may come, in another order
+  ranks_.refuse_masters_of_others(run);
+  ranks_.share_weights(run, Ranks::Weights::all);  // the precision before has rounded those of others
+  begin_metrics(run);                              // those of others may come, in another order
   snapshots_.clear();
   transaction_.rewire();
   note_listeners();

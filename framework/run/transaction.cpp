@@ -38,9 +38,9 @@ void Transaction::wire(const Run& run) {
   begin.weights = run.model->parameters();  // frozen ones too
   gradients.copies_weights = true;
   gradients.gradients = Scope::Gradients::copied;
-  for (const auto& [name, model, master, frozen] : run.parameters) {
+  for (const auto& [name, model, master, frozen, owned] : run.parameters) {
     gradients.weights.push_back(model);
-    if (master.is_same(model)) continue;
+    if (master.is_same(model) || !owned) continue;
     begin.weights.push_back(master);
     gradients.weights.push_back(master);
   }
@@ -142,9 +142,9 @@ bool Transaction::roll_back(Stage stage, Run& run) {
 
 torch::Tensor Transaction::put_back_after(const Run& run, const std::function<torch::Tensor()>& body) {
   std::vector<torch::Tensor> tensors = run.model->buffers(), copies;
-  for (const auto& [name, model, master, frozen] : run.parameters) {
+  for (const auto& [name, model, master, frozen, owned] : run.parameters) {
     tensors.push_back(model);
-    if (!master.is_same(model)) tensors.push_back(master);
+    if (!master.is_same(model) && owned) tensors.push_back(master);
   }
   std::ranges::transform(tensors, std::back_inserter(copies),
                          [](const torch::Tensor& tensor) { return tensor.detach().clone(); });

@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "metric.h"
+#include "with_weights.h"
 
 namespace {
 
@@ -34,7 +35,10 @@ class EarlyStopping final : public vernier::Callback {
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::Validated, [this](Run& run) { look(run); });
   }
-  void prepare(Run& run) override { run_ = &run; }
+  void prepare(Run& run) override {
+    if (restores_) refuse_masters_of_other_ranks(run, id());
+    run_ = &run;
+  }
 
   vernier::State save() const override {
     vernier::State state;
@@ -83,7 +87,7 @@ class EarlyStopping final : public vernier::Callback {
 
   void keep(const Run& run) {
     kept_.clear();
-    for (const auto& parameter : run.parameters) kept_[parameter.name] = parameter.best().detach().clone();
+    for (const auto& parameter : run.parameters) kept_[parameter.name] = exact_weight(parameter, id()).clone();
     for (const auto& buffer : run.model->named_buffers()) kept_[buffer.key()] = buffer.value().detach().clone();
   }
 

@@ -52,6 +52,7 @@ class Ema final : public vernier::Callback {
   }
 
   void prepare(Run& run) override {
+    refuse_masters_of_other_ranks(run, id());
     run_ = &run;
     average_.emplace(options_, run.results_are_late);
   }
@@ -86,7 +87,7 @@ class Ema final : public vernier::Callback {
   std::vector<torch::Tensor> weights() const {
     std::vector<torch::Tensor> all;
     all.reserve(run_->parameters.size());
-    for (const auto& parameter : run_->parameters) all.push_back(parameter.best().detach());
+    for (const auto& parameter : run_->parameters) all.push_back(exact_weight(parameter, id()));
     return all;
   }
 

@@ -11,6 +11,8 @@
 #include <ATen/ops/stack.h>
 #include <vernier/sdk.h>
 
+#include "with_weights.h"
+
 namespace {
 
 using vernier::Error;
@@ -27,6 +29,7 @@ class Sam final : public vernier::Callback {
   }
 
   void prepare(Run& run) override {
+    refuse_masters_of_other_ranks(run, id());
     for (const auto& parameter : run.parameters) {
       if (parameter.best().is_same(parameter.master)) continue;
       throw Error(

@@ -31,7 +31,10 @@ class Swa final : public vernier::Callback {
       if (since >= 0 && since % every_ == 0) add(run);
     });
   }
-  void prepare(Run& run) override { run_ = &run; }
+  void prepare(Run& run) override {
+    refuse_masters_of_other_ranks(run, id());
+    run_ = &run;
+  }
 
   torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
     return average_.empty() ? body() : validate_with(average_, run, body);
@@ -68,7 +71,7 @@ class Swa final : public vernier::Callback {
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> weights;
     for (const auto& parameter : run.parameters) {
-      const auto weight = parameter.best().detach();
+      const auto weight = exact_weight(parameter, id());
       weights.push_back(weight.to(dtype_of(weight), false, /*copy=*/averaged_ == 0));
     }
     if (averaged_ == 0) {

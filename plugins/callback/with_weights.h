@@ -1,11 +1,27 @@
 // What callbacks share that validate with other weights than the trained ones.
 #pragma once
 
+#include <vernier/error.h>
 #include <vernier/run.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
+
+// For callbacks that need exact weights: parameter.best(). Where another rank has the float32 master of a weight, this rank
+// has only what is rounded from it.
+inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std::string& who) {
+  if (parameter.owned || parameter.master.is_same(parameter.model)) return parameter.best().detach();
+  throw vernier::Error(who + " needs float32 weights, and another rank has the master of " + parameter.name +
+                           "; use distributed/ddp, or a precision whose weights are in float32 (level O1)",
+                       vernier::Error::Kind::configuration);
+}
+
+// Called in prepare, so that it is refused before the first step.
+inline void refuse_masters_of_other_ranks(const vernier::Run& run, const std::string& who) {
+  for (const auto& parameter : run.parameters) exact_weight(parameter, who);
+}
 
 // Runs a validation with these weights in the model, one for each of run.parameters, rounded to its dtype. Afterwards
 // the trained weights return, with the same bits, even if the validation throws. The weights are overwritten, not

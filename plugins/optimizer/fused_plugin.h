@@ -46,13 +46,12 @@ class FusedPlugin : public vernier::Optimizer {
     for (const auto& settings : settings_) groups.push_back({{}, settings});
     const auto numbers = groups_.assign(run, id());
     std::vector<std::vector<std::string>> names(groups.size());
-    frozen_.clear();
+    without_state_.clear();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       const auto& parameter = run.parameters[i];
-      if (numbers[i] == ParameterGroups::frozen) {
-        frozen_.insert(parameter.name);
-        continue;
-      }
+      const bool is_frozen = numbers[i] == ParameterGroups::frozen;
+      if (is_frozen || !parameter.owned) without_state_.insert(parameter.name);
+      if (is_frozen) continue;  // those of other ranks keep their numbers, and get no gradient
       groups[numbers[i]].parameters.push_back(parameter.master);
       names[numbers[i]].push_back(parameter.name);
     }
@@ -71,6 +70,7 @@ class FusedPlugin : public vernier::Optimizer {
   }
   bool divides_gradients() const override { return true; }
   bool steps_in_backward() const override { return in_backward_; }
+  bool updates_each_alone() const override { return true; }
 
   // Under the parameters' names, because their indices depend on the groups, which may change on resume. Learning rates
   // are left out: the options have them.
@@ -84,8 +84,9 @@ class FusedPlugin : public vernier::Optimizer {
     }
     return named;
   }
-  // The state of a parameter that is frozen now is dropped, and so are averages that the options no longer keep, after
-  // a resume with other options or a swap. A parameter that was frozen before starts without state.
+  // The state of a parameter that is frozen now is dropped, and that of one which another rank updates. So are averages
+  // that the options no longer keep, after a resume with other options or a swap. A parameter that was frozen before
+  // starts without state.
   void load(const vernier::State& named) override {
     vernier::State state;
     state.put("parameters", static_cast<std::int64_t>(names_.size()));
@@ -93,7 +94,7 @@ class FusedPlugin : public vernier::Optimizer {
     for (const auto& [key, tensor] : named.tensors) {
       const auto slash = key.rfind('/');
       const auto name = key.substr(0, slash);
-      if (slash == std::string::npos || frozen_.contains(name)) continue;
+      if (slash == std::string::npos || without_state_.contains(name)) continue;
       const auto found = std::ranges::find(names_, name);
       if (found == names_.end()) {
         throw vernier::Error("the saved state has '" + key + "', and the model has no parameter " + name);
@@ -163,6 +164,6 @@ class FusedPlugin : public vernier::Optimizer {
   bool in_backward_;
   std::int64_t samples_ = 0;        // in this batch's micro-batches so far
   std::vector<std::string> names_;  // in the order of the optimizer
-  std::set<std::string> frozen_;
+  std::set<std::string> without_state_;
   std::unique_ptr<vernier::FusedOptimizer> optimizer_;
 };

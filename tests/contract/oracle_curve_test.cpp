@@ -54,7 +54,7 @@ class Recorded final : public vernier::Task {
 // By name, as the recorded norms are sorted.
 torch::Tensor norms(const std::vector<vernier::Parameter>& parameters, bool of_gradients) {
   std::map<std::string, double> sorted;
-  for (const auto& [name, model, master, frozen] : parameters) {
+  for (const auto& [name, model, master, frozen, owned] : parameters) {
     const auto tensor = of_gradients ? master.grad() : master.detach();
     sorted[name] = tensor.to(torch::kDouble).norm().item<double>();
   }

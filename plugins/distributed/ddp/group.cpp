@@ -13,9 +13,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 #include <utility>
+
+#include "parcels.h"
 
 namespace ddp {
 
@@ -28,7 +31,8 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 using Gloo = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
 constexpr Milliseconds between_looks{50};
-constexpr Milliseconds roll_call{700};  // until a rank that lives has answered
+constexpr Milliseconds roll_call{700};        // until the one rank that has not answered counts as lost
+constexpr Milliseconds long_roll_call{4000};  // the same where several have not: those that live may still compute
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -84,10 +88,10 @@ void quieten_c10d() {
   }
 }
 
-std::string missing_in(c10d::Store& store, const std::string& name, std::int64_t ranks) {
-  std::string missing;
+std::vector<std::int64_t> missing_in(c10d::Store& store, const std::string& name, std::int64_t ranks) {
+  std::vector<std::int64_t> missing;
   for (std::int64_t r = 0; r < ranks; ++r) {
-    if (!store.check({key(name, r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    if (!store.check({key(name, r)})) missing.push_back(r);
   }
   return missing;
 }
@@ -142,7 +146,7 @@ bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::functio
     if (is_stopping()) return false;
     if (Clock::now() > end) {
       throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", meeting.timeout.count() / 1000,
-                           " s: ", missing));
+                           " s: ", c10::Join(", ", missing)));
     }
     std::this_thread::sleep_for(between_looks);
   }
@@ -172,6 +176,7 @@ struct Group::Parts {
   Store store;
   Gloo gloo;
   std::int64_t gathered = 0;
+  std::int64_t lost_ranks = 0;
   bool is_broken = false;
 
   // Runs a call in which a rank may turn out to be lost.
@@ -190,31 +195,36 @@ struct Group::Parts {
 // Each rank that lives says so; the others are named. If the store does not answer, the machine with it is gone.
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
-  std::string missing;
+  std::string names;
+  lost_ranks = 1;
   try {
     store->set(key("alive", place.rank), bytes_of("yes"));
-    const auto end = Clock::now() + roll_call;
-    while (!(missing = missing_in(*store, "alive", place.ranks)).empty() && Clock::now() < end) {
+    const auto begin = Clock::now();
+    auto missing = missing_in(*store, "alive", place.ranks);
+    while (!missing.empty() && Clock::now() - begin < (missing.size() == 1 ? roll_call : long_roll_call)) {
       std::this_thread::sleep_for(between_looks);
+      missing = missing_in(*store, "alive", place.ranks);
     }
+    names = c10::Join(", ", missing);
+    lost_ranks = std::ssize(missing);
   } catch (...) {
-    missing = place.launcher_has_store ? "?" : "0";
+    names = place.launcher_has_store ? "?" : "0";
   }
-  const bool is_one = missing.find(',') == std::string::npos;
-  throw Error((missing.empty() ? "the connection between the ranks broke"
-               : is_one        ? "rank " + missing + " is lost"
-                               : "ranks " + missing + " are lost") +
+  throw Error((names.empty()     ? "the connection between the ranks broke"
+               : lost_ranks == 1 ? "rank " + names + " is lost"
+                                 : "ranks " + names + " are lost") +
               c10::str(", as rank ", place.rank, " has seen in a ", operation, " (", why,
                        "); start all ranks again with --resume, or run.resume = \"auto\""));
 }
 
 // Rank 0 may have the store, which the others still ask: it leaves last.
 void Group::Parts::leave() {
-  const auto end = Clock::now() + (is_broken ? roll_call + 2 * between_looks : Milliseconds(5000));
+  const auto end = Clock::now() + (is_broken ? long_roll_call : Milliseconds(5000));
   try {
     store->add("left", 1);
     if (place.rank != 0 || place.launcher_has_store) return;
-    while (store->add("left", 0) < place.ranks && Clock::now() < end) std::this_thread::sleep_for(between_looks);
+    while (store->add("left", 0) < place.ranks - lost_ranks && Clock::now() < end)
+      std::this_thread::sleep_for(between_looks);
   } catch (...) {  // the others have left
   }
 }
@@ -259,19 +269,51 @@ std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   };
 }
 
-void Group::broadcast(const std::vector<torch::Tensor>& tensors, std::int64_t from) {
-  c10d::BroadcastOptions options;
-  options.rootRank = from;
+// Few parcels are under way at a time, since each has memory of its own. Gloo has two threads.
+void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket) {
+  constexpr std::size_t under_way = 4;
+  const torch::NoGradGuard no_grad;
+  auto parcels = parcels_of(of_ranks, bucket);
+  const auto own = parts_->place.rank;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const auto finish = [&](std::size_t i) {
+    works[i]->wait();
+    if (parcels[i].from != own) parcels[i].unpack();
+    parcels[i].bytes.reset();
+  };
   parts_->watched("broadcast", [&] {
+    for (std::size_t i = 0; i < parcels.size(); ++i) {
+      if (i >= under_way) finish(i - under_way);
+      auto& parcel = parcels[i];
+      parcel.pack(parcel.from == own);
+      c10d::BroadcastOptions options;
+      options.rootRank = parcel.from;
+      std::vector<at::Tensor> one{parcel.bytes};
+      works.push_back(parts_->gloo->broadcast(one, options));
+    }
+    const auto first = parcels.size() - std::min(parcels.size(), under_way);
+    for (auto i = first; i < parcels.size(); ++i) finish(i);
+  });
+}
+
+std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to) {
+  const bool is_sender = parts_->place.rank == from;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  parts_->watched("copy", [&] {
+    int number = 0;
     for (const auto& tensor : tensors) {
       if (tensor.numel() == 0) continue;
-      // As bytes, since Gloo does not know each dtype.
-      auto bytes = tensor.contiguous().view(-1).view(torch::kUInt8);
-      std::vector<at::Tensor> one{bytes};
-      parts_->gloo->broadcast(one, options)->wait();
-      if (!bytes.is_alias_of(tensor)) tensor.copy_(bytes.view(tensor.scalar_type()).view(tensor.sizes()));
+      std::vector<at::Tensor> one{as_bytes(tensor)};
+      works.push_back(is_sender ? parts_->gloo->send(one, static_cast<int>(to), number)
+                                : parts_->gloo->recv(one, static_cast<int>(from), number));
+      number += 1;
     }
   });
+  return [parts = parts_.get(), works = std::move(works)] {
+    parts->watched("copy", [&] {
+      for (const auto& work : works) work->wait();
+    });
+  };
 }
 
 // Through the store: small texts, of any length on each rank.

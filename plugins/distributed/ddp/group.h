@@ -32,7 +32,11 @@ class Group {
   // Begins to sum each tensor over all ranks, in place; contiguous, on the CPU, of equal shapes and dtypes on all
   // ranks. The function that it returns waits.
   std::function<void()> sum(const std::vector<torch::Tensor>& tensors);
-  void broadcast(const std::vector<torch::Tensor>& tensors, std::int64_t from = 0);
+  // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than `bucket`
+  // travel together.
+  void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket);
+  // On these two ranks alone: begins to copy contiguous tensors of `from` into those of `to`. What it returns waits.
+  std::function<void()> copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to);
   std::vector<std::string> gather(const std::string& bytes);
 
  private:

@@ -44,6 +44,7 @@ class VERNIER_API HalfWeights {
   //   - the weights of LibTorch's BatchNorm and InstanceNorm, as in apex: their kernels take float32 weights;
   //   - float64 parameters, which autocast leaves alone too, and integers;
   //   - parameters for whose dotted name `keeps` returns true.
+  // Where a parameter is not `owned`, its `master` takes a gradient, and never has memory.
   void prepare(Run& run, const std::function<bool(const std::string& name)>& keeps = {});
 
   // Call it after backward. Moves the 16-bit gradients of `model` to `master`, in float32. They may still be scaled:
@@ -69,6 +70,7 @@ class VERNIER_API HalfWeights {
     std::string name;
     torch::Tensor model, master;
     torch::Tensor compensation;  // kahan: bfloat16; `model` plus this is the most exact value
+    bool is_owned = true;        // false: another rank updates it, and sends its value for `model`
   };
   struct Cast {
     torch::Tensor tensor;
@@ -79,7 +81,7 @@ class VERNIER_API HalfWeights {
   void commit_stochastic();
   torch::Tensor best(const Weight& weight) const;  // float32
   bool has_copies() const { return update_ == Update::stochastic || update_ == Update::kahan; }
-  Tensors tensors() const;  // those of state_dict()
+  Tensors tensors(bool owned = true) const;  // those of state_dict(), or names of what other ranks keep
 
   c10::ScalarType dtype_;
   Update update_;

@@ -76,6 +76,9 @@ class VERNIER_API Optimizer : public Plugin {
   virtual void step(Run& run) = 0;
   virtual bool divides_gradients() const;  // true: step() divides by run.grad_scale; else the trainer divides before
   virtual bool steps_in_backward() const;  // true: uses and frees each gradient in backward, so nobody sees them
+  // True: a parameter changes by its own gradient and state alone. One without a gradient stays as it is, and step()
+  // makes no state for it. load() leaves out the state of parameters that are not `owned`. Needed to shard the state.
+  virtual bool updates_each_alone() const;
 };
 
 class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk

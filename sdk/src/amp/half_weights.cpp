@@ -89,9 +89,13 @@ void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)
   if (update_ != Update::nearest) {
     for (auto& parameter : run.parameters) {
       if (!wants(parameter.name, parameter.model)) continue;
-      weights_.push_back(
-          {parameter.name, parameter.model, parameter.model.to(torch::kFloat32, false, /*copy=*/true), {}});
+      weights_.push_back({parameter.name,
+                          parameter.model,
+                          parameter.model.to(torch::kFloat32, false, /*copy=*/true),
+                          {},
+                          parameter.owned});
       parameter.master = weights_.back().master.requires_grad_();
+      if (!parameter.owned) free_memory(parameter.master);
       cast(parameter.model);
     }
   }
@@ -101,7 +105,7 @@ void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)
   if (!has_copies()) return;
   for (auto& weight : weights_) {
     free_memory(weight.master);
-    if (update_ == Update::kahan) weight.compensation = torch::zeros_like(weight.model);
+    if (update_ == Update::kahan && weight.is_owned) weight.compensation = torch::zeros_like(weight.model);
   }
 }
 
@@ -120,14 +124,16 @@ void HalfWeights::collect() {
       weight.master.mutable_grad() = gradient.to(torch::kFloat32);
       gradient.reset();
     }
-    if (has_copies() && !has_memory(weight.master)) weight.master.set_data(best(weight));
+    if (has_copies() && weight.is_owned && !has_memory(weight.master)) weight.master.set_data(best(weight));
   }
 }
 
 void HalfWeights::commit(const Run& run) {
   const torch::NoGradGuard no_grad;
   if (update_ == Update::masters) {
-    for (auto& weight : weights_) weight.model.copy_(weight.master);
+    for (auto& weight : weights_) {
+      if (weight.is_owned) weight.model.copy_(weight.master);
+    }
   } else if (update_ == Update::kahan) {
     commit_kahan(run.skip_update);
   } else if (update_ == Update::stochastic) {
@@ -140,6 +146,7 @@ void HalfWeights::commit(const Run& run) {
 // Where nothing was updated, `master` may lie half way between two weights, and rounding could take the other one.
 void HalfWeights::commit_kahan(const torch::Tensor& skip_update) {
   for (auto& weight : weights_) {
+    if (!weight.is_owned) continue;
     auto rounded = weight.master.to(torch::kBFloat16);
     auto rest = (weight.master - rounded).to(torch::kBFloat16);  // the difference is exact in float32
     if (skip_update.defined()) {
@@ -158,7 +165,9 @@ void HalfWeights::commit_stochastic() {
   std::uint64_t chunks = 0;
   at::Generator generator;
   for (auto& weight : weights_) {
-    if (weight.model.is_cpu()) {
+    if (!weight.is_owned) {
+      // its owner draws for it
+    } else if (weight.model.is_cpu()) {
       round_on_host(weight.master.const_data_ptr<float>(), weight.model.mutable_data_ptr<c10::BFloat16>(),
                     weight.model.numel(), seed_, chunks, draw);
       weight.model.unsafeGetTensorImpl()->bump_version();
@@ -171,7 +180,7 @@ void HalfWeights::commit_stochastic() {
 }
 
 torch::Tensor HalfWeights::best(const Weight& weight) const {
-  if (update_ == Update::masters) return weight.master.detach();
+  if (update_ == Update::masters && weight.is_owned) return weight.master.detach();
   auto value = weight.model.to(torch::kFloat32);
   return weight.compensation.defined() ? value.add_(weight.compensation) : value;
 }
@@ -188,9 +197,10 @@ void HalfWeights::release(Run& run) {
   casts_.clear();
 }
 
-Tensors HalfWeights::tensors() const {
+Tensors HalfWeights::tensors(bool owned) const {
   Tensors all;
   for (const auto& weight : weights_) {
+    if (weight.is_owned != owned) continue;
     if (update_ == Update::masters) all["master/" + weight.name] = weight.master.detach();
     if (update_ == Update::kahan) all["compensation/" + weight.name] = weight.compensation;
   }
@@ -205,7 +215,7 @@ State HalfWeights::state_dict() const {
 }
 
 void HalfWeights::load_state_dict(const State& state) {
-  const auto own = tensors();
+  const auto own = tensors(), of_others = tensors(/*owned=*/false);
   const auto is_saved = [&](const auto& named) { return state.has(named.first); };
   if (!own.empty() && std::none_of(own.begin(), own.end(), is_saved)) {
     throw Error(
@@ -219,7 +229,7 @@ void HalfWeights::load_state_dict(const State& state) {
   }
   const auto draws = update_ == Update::stochastic ? state.integer("draws") : 0;
   for (const auto& [name, tensor] : state.tensors) {
-    if (own.count(name) == 0 && name != "draws") {
+    if (own.count(name) == 0 && of_others.count(name) == 0 && name != "draws") {
       throw Error("the saved '" + name + "' is nothing that these weights keep");
     }
   }

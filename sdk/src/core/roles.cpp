@@ -65,6 +65,10 @@ bool Optimizer::steps_in_backward() const {
   return false;
 }
 
+bool Optimizer::updates_each_alone() const {
+  return false;
+}
+
 std::int64_t Distributed::rank() const {
   return 0;
 }
@@ -75,9 +79,15 @@ void Distributed::all_reduce(Run&, torch::Tensor) {}
 std::function<void()> Distributed::sum(torch::Tensor) {
   return [] {};
 }
-void Distributed::broadcast(const std::vector<torch::Tensor>&) {}
+void Distributed::broadcast(const std::vector<std::vector<torch::Tensor>>&) {}
 std::vector<std::string> Distributed::gather(const std::string& bytes) {
   return {bytes};
+}
+std::function<void()> Distributed::copy(const std::vector<torch::Tensor>&, std::int64_t, std::int64_t) {
+  return [] {};
+}
+bool Distributed::shards_optimizer() const {
+  return false;
 }
 torch::Tensor Callback::validate(Run&, const std::function<torch::Tensor()>& body) {
   return body();

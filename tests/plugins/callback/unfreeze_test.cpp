@@ -48,14 +48,14 @@ TEST_CASE("unfreeze: a group has no gradient and does not change before its step
     SmallRun run(from_toml({mlp, "[precision]\n" + precision + "\n"}), output.path().string());
     vernier::Tensors before;
     run.on(Event::GradientsReady, [&](Run& now) {
-      for (const auto& [name, model, master, frozen] : now.parameters) {
+      for (const auto& [name, model, master, frozen, owned] : now.parameters) {
         CAPTURE(name);
         CHECK(master.grad().defined() == (now.step >= from(name)));
         before[name] = model.detach().clone();
       }
     });
     run.on(Event::UpdateDone, [&](Run& now) {
-      for (const auto& [name, model, master, frozen] : now.parameters) {
+      for (const auto& [name, model, master, frozen, owned] : now.parameters) {
         CAPTURE(name);
         CAPTURE(now.step);
         if (now.step < from(name)) CHECK(torch::equal(model, before[name]));

@@ -1,0 +1,98 @@
+#include "data_parallel.h"
+
+#include <torch/types.h>
+#include <vernier/memory.h>
+
+namespace ddp {
+
+using vernier::Run;
+
+namespace {
+
+std::int64_t read_bytes(vernier::Options& options, const char* key, const char* otherwise, const char* help) {
+  const auto text = options.get(key, otherwise, help);
+  try {
+    return vernier::bytes_of(text, 0);
+  } catch (const vernier::Error& error) {
+    options.refuse(key, error.what());
+  }
+}
+
+}  // namespace
+
+DataParallel::DataParallel(vernier::Options& options) {
+  meeting_.place = place_in_environment();
+  const auto seconds =
+      options.get("timeout", 120, "seconds in which a rank must come, and answer", vernier::between(1, 86400));
+  meeting_.timeout = std::chrono::seconds(seconds);
+  auto& place = meeting_.place;
+  const auto port =
+      options.get("port", 0, "where rank 0 listens; 0: as the launcher says, else 29500", vernier::between(0, 65535));
+  const auto address = options.get("address", "", "of the machine with rank 0; empty: as the launcher says");
+  meeting_.interface = options.get("interface", "", "of the network; empty: the one that leads to rank 0");
+  const auto compress = options.choose("compress", "none", {"none", "bf16", "fp16"},
+                                       "the dtype in which float32 gradients travel and are summed");
+  std::optional<torch::ScalarType> sent_as;
+  if (compress != "none") sent_as = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
+  bucket_ =
+      read_bytes(options, "bucket", "8MB", "gradients that are smaller are summed together in pieces of this size");
+  overlap_ = options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
+  sums_.emplace(bucket_, sent_as);
+  if (port != 0) place.port = port;
+  if (place.port == 0) place.port = 29500;
+  if (!address.empty()) place.address = address;
+  if (place.address.empty()) place.address = "127.0.0.1";
+  for (const char* key : {"timeout", "port", "address", "interface"}) options.resumable(key);
+}
+
+void DataParallel::attach(vernier::Bus& bus) {
+  if (!overlap_ || ranks() == 1) return;
+  bus.on(vernier::Event::LossReady, [this](Run& run) {
+    samples_ += run.micro_batch.samples;
+    if (samples_ == run.batch.samples) sums_->begin_in_backward(run, *group_);
+  });
+}
+
+vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, const vernier::Bus&) const {
+  if (ranks() == 1) return {};
+  const auto* accumulation = dynamic_cast<const vernier::Accumulation*>(&other);
+  if (accumulation != nullptr && accumulation->can_shrink() && overlap_) {
+    return {"overlap", "sums gradients before backward is done, and " + other.id() +
+                           " may compute a batch again that ran out of memory; leave one of the two out"};
+  }
+  const auto* optimizer = dynamic_cast<const vernier::Optimizer*>(&other);
+  if (optimizer == nullptr) return {};
+  if (optimizer->steps_in_backward()) {
+    return {"use", "sums the gradients of several ranks after backward, and " + other.id() +
+                       " steps in it; leave in_backward out"};
+  }
+  if (shards_optimizer() && !optimizer->updates_each_alone()) {
+    return {"use", "gives a rank the gradients of the parameters that it owns alone, and " + other.id() +
+                       " needs those of all parameters at once; use distributed/ddp"};
+  }
+  return {};
+}
+
+void DataParallel::prepare(Run& run) {
+  const auto& place = meeting_.place;
+  if (place.ranks == 1) {
+    if (place.launcher.empty()) info("this process trains alone; `vernier launch -n 2 …` starts several");
+    return;
+  }
+  if (!run.device.is_cpu()) {
+    throw vernier::Error("several ranks train on the CPU so far; set [run] device = \"cpu\"",
+                         vernier::Error::Kind::configuration);
+  }
+  group_ = Group::meet(meeting_, [&run] { return run.is_stopping(); });
+  if (group_ != nullptr && place.rank == 0) info(place.ranks, " ranks train together");
+}
+
+void DataParallel::all_reduce(Run& run, torch::Tensor numbers) {
+  samples_ = 0;
+  sums_->begin_rest(run, *group_);
+  const auto wait_for_numbers = group_->sum({numbers});
+  sums_->wait();
+  wait_for_numbers();
+}
+
+}  // namespace ddp

@@ -1,0 +1,137 @@
+#include "gradient_sums.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+
+#include <utility>
+
+namespace ddp {
+
+using vernier::Error;
+using vernier::Run;
+
+class GradientSums::Hook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  Hook(std::shared_ptr<std::function<void(std::size_t)>> arrive, std::size_t number)
+      : arrive_(std::move(arrive)), number_(number) {}
+  void operator()(const torch::Tensor&) override {
+    if (*arrive_) (*arrive_)(number_);
+  }
+
+ private:
+  std::shared_ptr<std::function<void(std::size_t)>> arrive_;
+  std::size_t number_;
+};
+
+GradientSums::~GradientSums() {
+  if (arrive_ != nullptr) *arrive_ = nullptr;
+}
+
+// The same on all ranks, and in each step, since it follows from the parameters alone: from three ranks on, the last
+// bit of a sum depends on its place in the bucket.
+void GradientSums::lay_out(const Run& run) {
+  std::ptrdiff_t open = -1;  // the bucket that takes small gradients
+  bucket_of_.assign(run.parameters.size(), -1);
+  came_.assign(run.parameters.size(), 0);
+  for (std::size_t i = 0; i < run.parameters.size(); ++i) {
+    const auto& parameter = run.parameters[i];
+    const auto bytes = static_cast<std::int64_t>(parameter.model.nbytes());
+    if (bytes == 0 || !parameter.model.requires_grad()) continue;
+    const auto takes = [&](const Bucket& bucket) {
+      return bucket.bytes + bytes <= bucket_bytes_ &&
+             bucket.parameters[0].model.scalar_type() == parameter.model.scalar_type();
+    };
+    auto place = open;
+    if (open < 0 || !takes(buckets_[static_cast<std::size_t>(open)])) {
+      place = std::ssize(buckets_);
+      buckets_.emplace_back();
+      if (bytes < bucket_bytes_) open = place;
+    }
+    auto& bucket = buckets_[static_cast<std::size_t>(place)];
+    bucket.parameters.push_back(parameter);
+    bucket.bytes += bytes;
+    bucket.missing += 1;
+    bucket_of_[i] = place;
+  }
+  left_ = buckets_.size();
+}
+
+// All ranks begin the buckets in the same order, whatever the order of the gradients.
+void GradientSums::begin_in_backward(const Run& run, Group& group) {
+  lay_out(run);
+  if (arrive_ == nullptr) {
+    arrive_ = std::make_shared<std::function<void(std::size_t)>>();
+    for (std::size_t i = 0; i < run.parameters.size(); ++i) {
+      const auto& parameter = run.parameters[i];
+      if (torch::autograd::impl::post_acc_grad_hooks(parameter.model) != nullptr) {
+        throw Error(
+            parameter.name + " has a hook on its gradient already, and can have one; set [distributed] overlap = false",
+            Error::Kind::configuration);
+      }
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter.model, std::make_unique<Hook>(arrive_, i));
+    }
+  }
+  *arrive_ = [this, &run, &group](std::size_t number) {
+    if (bucket_of_[number] < 0) return;
+    auto& bucket = buckets_[static_cast<std::size_t>(bucket_of_[number])];
+    if (bucket.wait) {
+      throw Error("the gradient of " + run.parameters[number].name +
+                      " came again after its sum over the ranks had begun, as with blocks that are computed again and "
+                      "share a weight; set [distributed] overlap = false",
+                  Error::Kind::configuration);
+    }
+    if (came_[number] == 0) bucket.missing -= 1;
+    came_[number] = 1;
+    while (left_ > 0 && buckets_[left_ - 1].missing == 0) begin(buckets_[--left_], group);
+  };
+}
+
+void GradientSums::begin_rest(const Run& run, Group& group) {
+  if (arrive_ != nullptr) *arrive_ = nullptr;
+  if (buckets_.empty()) lay_out(run);
+  while (left_ > 0) begin(buckets_[--left_], group);
+}
+
+void GradientSums::wait() {
+  for (std::size_t i = buckets_.size(); i > 0; --i) end(buckets_[i - 1]);
+  buckets_.clear();
+}
+
+// A gradient alone is summed in its own memory.
+void GradientSums::begin(Bucket& bucket, Group& group) const {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> flat;
+  for (auto& parameter : bucket.parameters) {
+    auto& gradient = parameter.model.mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(parameter.model, at::MemoryFormat::Contiguous);
+    if (gradient.is_sparse()) {
+      throw Error("the gradient of " + parameter.name +
+                      " is sparse, and several ranks sum dense ones; build the layer without sparse gradients",
+                  Error::Kind::configuration);
+    }
+    if (!gradient.is_contiguous()) gradient = gradient.contiguous();
+    flat.push_back(gradient.view(-1));
+  }
+  bucket.sent = flat.size() == 1 ? flat[0] : at::cat(flat);
+  if (sent_as_ && bucket.sent.scalar_type() == torch::kFloat32) bucket.sent = bucket.sent.to(*sent_as_);
+  bucket.wait = group.sum({bucket.sent});
+}
+
+void GradientSums::end(Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
+  bucket.wait();
+  std::int64_t from = 0;
+  for (const auto& parameter : bucket.parameters) {
+    const auto& gradient = parameter.model.grad();
+    const auto part = bucket.sent.narrow(0, from, gradient.numel());
+    if (part.data_ptr() != gradient.data_ptr()) gradient.view(-1).copy_(part);
+    from += gradient.numel();
+  }
+  bucket.sent.reset();
+}
+
+}  // namespace ddp

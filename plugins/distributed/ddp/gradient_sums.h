@@ -1,0 +1,58 @@
+// The gradients of a model, summed over all ranks in buckets: a large one alone, in its own memory, small ones
+// together.
+#pragma once
+
+#include <vernier/run.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "group.h"
+
+namespace ddp {
+
+// Main thread only.
+class GradientSums {
+ public:
+  // bucket_bytes: gradients with fewer bytes travel together. sent_as: the dtype of float32 ones on the way.
+  GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as)
+      : bucket_bytes_(bucket_bytes), sent_as_(sent_as) {}
+  ~GradientSums();
+  GradientSums(const GradientSums&) = delete;
+  GradientSums& operator=(const GradientSums&) = delete;
+
+  // Before the last backward pass of a batch: the sum of a bucket begins as soon as backward has completed it.
+  // backward() throws vernier::Error where a gradient comes again after that.
+  void begin_in_backward(const vernier::Run& run, Group& group);
+  // Begins those that have not begun. A gradient that does not exist is one of zeros, and exists from then on.
+  void begin_rest(const vernier::Run& run, Group& group);
+  void wait();  // for all of them
+
+ private:
+  class Hook;
+  struct Bucket {
+    std::vector<vernier::Parameter> parameters;
+    std::int64_t bytes = 0;
+    std::size_t missing = 0;  // gradients that backward has not completed
+    torch::Tensor sent;
+    std::function<void()> wait;  // empty until the sum has begun
+  };
+  void lay_out(const vernier::Run& run);
+  void begin(Bucket& bucket, Group& group) const;
+  static void end(Bucket& bucket);
+
+  std::int64_t bucket_bytes_;
+  std::optional<torch::ScalarType> sent_as_;
+  std::vector<Bucket> buckets_;
+  std::size_t left_ = 0;  // of the first ones the sum has not begun: backward completes the last ones first
+  // With begin_in_backward(), by the parameter's number:
+  std::vector<std::ptrdiff_t> bucket_of_;  // -1: none
+  std::vector<char> came_;
+  // What the hooks call; they may outlive this object. Empty but in that pass.
+  std::shared_ptr<std::function<void(std::size_t number)>> arrive_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,137 @@
+// Several processes that train one model, as a launcher starts them: what the tests of this folder share.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <vernier/checkpoint_folder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace several_ranks {
+
+using Clock = std::chrono::steady_clock;
+
+// Batches of 30 samples, the last one of an epoch has 10.
+inline constexpr const char* mlp = R"([run]
+steps = 12
+seed = 7
+device = "cpu"
+threads = 1
+output = "out"
+validate_every = 5
+[task]
+use = "mlp"
+samples = 100
+batch_size = 30
+[optimizer]
+use = "adamw"
+learning_rate = 0.01
+[distributed]
+use = "ddp"
+timeout = 30
+[checkpoint]
+every = 4
+[[monitor]]
+use = "jsonl"
+)";
+
+// A free port, most likely: each group of a test takes the next one.
+inline int next_port() {
+  static int port = 20000 + static_cast<int>(::getpid()) % 20000;
+  return port++;
+}
+
+using Environment = std::map<std::string, std::string>;
+
+// Sets variables as long as it lives; programs that start then have them.
+class Variables {
+ public:
+  explicit Variables(Environment variables) : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variables() {
+    for (const auto& [name, value] : variables_) ::unsetenv(name.c_str());
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  Environment variables_;
+};
+
+// `vernier train run.toml` on each of several ranks. more: further arguments of one rank. verb: in the place of
+// `train`.
+class Ranks {
+ public:
+  Ranks(const RunFolder& place, int ranks, const std::vector<std::string>& arguments = {},
+        const std::function<std::vector<std::string>(int rank)>& more = {}, const Environment& other = {},
+        const std::string& verb = "train") {
+    const auto port = std::to_string(next_port());
+    for (int rank = 0; rank < ranks; ++rank) {
+      Environment environment = {{"RANK", std::to_string(rank)},
+                                 {"WORLD_SIZE", std::to_string(ranks)},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", port}};
+      for (const auto& [name, value] : other) environment[name] = value;
+      const Variables variables(environment);
+      std::vector<std::string> all = {verb, "run.toml"};
+      all.insert(all.end(), arguments.begin(), arguments.end());
+      if (more) {
+        const auto own = more(rank);
+        all.insert(all.end(), own.begin(), own.end());
+      }
+      programs_.emplace_back(all, place.folder.path());
+    }
+  }
+  std::vector<int> wait() {
+    std::vector<int> status;
+    for (auto& program : programs_) status.push_back(program.wait());
+    return status;
+  }
+  Program& operator[](int rank) { return programs_[static_cast<std::size_t>(rank)]; }
+  std::string errors() const {
+    std::string all;
+    for (const auto& program : programs_) all += program.err();
+    return all;
+  }
+
+ private:
+  std::deque<Program> programs_;
+};
+
+inline std::vector<int> all_of(int ranks, int status) {
+  return std::vector<int>(static_cast<std::size_t>(ranks), status);
+}
+
+inline vernier::Tensors weights_of(const RunFolder& place, int step) {
+  return vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string())
+      .model.tensors;
+}
+
+inline double distance(const vernier::Tensors& a, const vernier::Tensors& b) {
+  double most = a.size() == b.size() ? 0 : 1e9;
+  for (const auto& [name, tensor] : a) {
+    if (tensor.numel() > 0) most = std::max(most, (tensor - b.at(name)).abs().max().item<double>());
+  }
+  return most;
+}
+
+inline std::string digest_of(const RunFolder& place) {
+  return place.summary()["digest"];
+}
+
+inline double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace several_ranks

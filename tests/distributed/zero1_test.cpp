@@ -1,0 +1,225 @@
+// distributed/zero1 has the bits of distributed/ddp, and keeps a part of the optimizer's state on each rank.
+#include <doctest/doctest.h>
+
+#include <random>
+#include <regex>
+#include <set>
+#include <thread>
+
+#include "long_form.h"
+#include "several_ranks.h"
+
+namespace zero1_test {
+
+using namespace several_ranks;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words sets_of(const Words& settings) {
+  Words sets;
+  for (const auto& setting : settings) sets.push_back("--set=" + setting);
+  return sets;
+}
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+void train(const RunFolder& place, int ranks, const Words& sets) {
+  Ranks programs(place, ranks, sets);
+  REQUIRE_MESSAGE(programs.wait() == all_of(ranks, 0), programs.errors());
+}
+
+// What optimizer and precision keep, in the newest checkpoint.
+vernier::Tensors state_of(const RunFolder& place, int step = 12) {
+  auto tensors =
+      vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string()).state.tensors;
+  std::erase_if(tensors, [](const auto& entry) {
+    return !entry.first.starts_with("plugin/optimizer/") && !entry.first.starts_with("plugin/precision/");
+  });
+  return tensors;
+}
+
+std::set<std::string> different(const vernier::Tensors& a, const vernier::Tensors& b) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : a) {
+    const auto found = b.find(name);
+    if (found == b.end() || !at::equal(tensor, found->second)) names.insert(name);
+  }
+  for (const auto& [name, tensor] : b) {
+    if (!a.contains(name)) names.insert(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("zero1: has the bits of ddp, and its checkpoint") {
+  struct Case {
+    std::string name;
+    Words settings;
+    int ranks = 2;
+  };
+  const std::vector<Case> cases = {
+      {"AdamW on three ranks, with clipping, an average of the weights and a group that is frozen",
+       {R"(callback=[{use="clip_norm",max_norm=0.1},{use="ema"},{use="recovery",non_finite=["rewind"],snapshot_every=2,rewind_back=2}])",
+        R"(optimizer.group=[{match=["*.bias"],weight_decay=0.0},{match=["layers.0.*"],frozen=true}])",
+        "task.hidden=[24,16]"},
+       3},
+      {"states that are rounded at random by the parameter's number", {"optimizer.state=bf16"}},
+      {"states in 8 bits", {"optimizer.state=8bit"}},
+      {"Muon, whose groups are told apart by their parameters",
+       {"optimizer.use=muon", R"(optimizer.group=[{match=["*.bias"],learning_rate=0.02}])"}},
+      {"no state at all", {"optimizer={use=\"sgd\",learning_rate=0.1}"}},
+      {"more ranks than parameters", {"optimizer.use=lamb", "task.hidden=[]"}, 3},
+      {"float32 masters, and a scale that overflows",
+       {R"(precision={use="fp16",level="O2"})", R"(scaler={use="dynamic",init_scale=1e9,growth_interval=3})",
+        R"(callback=[{use="clip_norm",max_norm=0.1},{use="recovery"}])"}},
+      {"no masters", {R"(precision={use="bf16",level="O3",rounding="nearest"})", "optimizer.use=sgd"}},
+      {"weights that are rounded at random", {R"(precision={use="bf16",level="O3",rounding="stochastic"})"}},
+      {"Kahan's compensation", {R"(precision={use="bf16",level="O3",rounding="kahan"})"}},
+      {"masters for some steps",
+       {R"(precision={use="bf16",level="O2"})",
+        R"(callback=[{use="switch",at_step=5,to={precision={use="fp32"}}},)"
+        R"({use="switch",at_step=8,to={precision={use="bf16",level="O2"},optimizer={use="lion",learning_rate=0.001}}}])"}},
+      {"gradients and weights in pieces of a few bytes", {"distributed.bucket=100B"}, 3},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.name);
+    RunFolder ddp(mlp), zero1(mlp);
+    const auto sets = sets_of(each.settings);
+    train(ddp, each.ranks, sets);
+    train(zero1, each.ranks, with(sets, {"--set=distributed.use=zero1"}));
+    CHECK(digest_of(zero1) == digest_of(ddp));
+    CHECK(read_text(zero1.at("out/losses.jsonl")) == read_text(ddp.at("out/losses.jsonl")));
+    CHECK(different(state_of(zero1), state_of(ddp)).empty());
+  }
+}
+
+TEST_CASE("zero1: a run is resumed, on the same ranks bit for bit, on others and by ddp with the same batches") {
+  const auto sets = sets_of({R"(precision={use="bf16",level="O2"})", "distributed.use=zero1",
+                             R"(callback=[{use="recovery",non_finite=["rewind"],snapshot_every=2,rewind_back=2}])"});
+  RunFolder whole(mlp), parts(mlp), others(mlp);
+  train(whole, 3, sets);
+  train(parts, 3, with(sets, {"--set=run.steps=5"}));
+  train(parts, 3, with(sets, {"--resume"}));
+  CHECK(digest_of(parts) == digest_of(whole));
+  CHECK(different(state_of(parts), state_of(whole)).empty());
+  train(others, 3, with(sets, {"--set=run.steps=4"}));
+  train(others, 2, with(sets, {"--resume", "--set=run.steps=6"}));
+  train(others, 2, with(sets, {"--resume", "--set=run.steps=8", "--set=distributed.use=ddp"}));
+  train(others, 2, with(sets, {"--resume", "--set=run.steps=10"}));
+  train(others, 1, with(sets, {"--resume", "--set=distributed.use=none"}));
+  CHECK(distance(weights_of(others, 12), weights_of(whole, 12)) <= 2e-2);  // in bfloat16
+  CHECK(others.summary()["samples"] == whole.summary()["samples"]);
+}
+
+TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the run is resumed bit for bit") {
+  const auto sets = sets_of({"run.steps=150", "run.validate_every=0", "run.resume=auto", "checkpoint.every=10"});
+  RunFolder whole(mlp);
+  train(whole, 3, sets);
+  std::mt19937 random(22);
+  const int trials = is_long() ? 50 : 2;
+  for (int trial = 0; trial < trials; ++trial) {
+    const int victim = static_cast<int>(random() % 3), milliseconds = static_cast<int>(random() % 400);
+    const std::string use = trial % 2 == 0 ? "zero1" : "ddp";
+    CAPTURE(trial);
+    CAPTURE(victim);
+    CAPTURE(use);
+    RunFolder place(mlp);
+    const auto all = with(sets, {"--set=distributed.use=" + use});
+    {
+      Ranks ranks(place, 3, all);
+      REQUIRE(ranks[0].wait_for(place.at("out/checkpoints") / vernier::checkpoint_name(10)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      const auto begin = Clock::now();
+      ranks[victim].send(SIGKILL);
+      const auto status = ranks.wait();
+      const bool was_done = status[static_cast<std::size_t>(victim)] == 0;
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim || was_done) continue;
+        const bool ended_before = status[static_cast<std::size_t>(rank)] == 0;  // the run was at its end
+        const auto text = ranks[rank].err();
+        CHECK_MESSAGE((ended_before || says(text, "rank " + std::to_string(victim) + " is lost, as rank ")), text);
+      }
+      CHECK(seconds_since(begin) < 10);  // 2 on a machine that does nothing else
+    }
+    train(place, 3, all);
+    CHECK(digest_of(place) == digest_of(whole));
+    CHECK(different(state_of(place, 150), state_of(whole, 150)).empty());
+  }
+}
+
+TEST_CASE("zero1: a rewind goes back to the own part of the state on each rank") {
+  const auto sets =
+      sets_of({"run.steps=20", R"(callback=[{use="inject",what="nan",layer="layers.1",at_batch=9},)"
+                               R"({use="recovery",non_finite=["rewind"],snapshot_every=4,rewind_back=2}])"});
+  RunFolder ddp(mlp), zero1(mlp);
+  train(ddp, 2, sets);
+  train(zero1, 2, with(sets, {"--set=distributed.use=zero1"}));
+  CHECK(says(read_text(ddp.at("out/losses.jsonl")), "rewound"));
+  CHECK(digest_of(zero1) == digest_of(ddp));
+}
+
+TEST_CASE("zero1: `vernier check` shows that each rank keeps its part of masters and state") {
+  RunFolder place(mlp);
+  const auto bytes_of = [&](const std::string& out) {  // those of each rank, as "masters 12 kB, optimizer 24 kB"
+    std::vector<std::pair<double, double>> all;
+    const std::regex line(R"(memory of rank \d: masters ([\d.]+) kB, optimizer ([\d.]+) kB)");
+    for (std::sregex_iterator found(out.begin(), out.end(), line), end; found != end; ++found) {
+      all.emplace_back(std::stod((*found)[1]), std::stod((*found)[2]));
+    }
+    return all;
+  };
+  const auto sets = sets_of({R"(precision={use="bf16",level="O2"})", "task.hidden=[64,64,64]", "task.inputs=64"});
+  std::map<std::string, std::vector<std::pair<double, double>>> bytes;
+  for (const std::string use : {"ddp", "zero1"}) {
+    Ranks ranks(place, 3, with(sets, {"--set=distributed.use=" + use}), {}, {}, "check");
+    REQUIRE_MESSAGE(ranks.wait() == all_of(3, 0), ranks.errors());
+    CHECK(says(ranks[0].out(), "ready: nothing was trained or written"));
+    CHECK(ranks[1].out().empty());
+    bytes[use] = bytes_of(ranks[0].out());
+    REQUIRE(bytes[use].size() == 3);
+  }
+  double masters = 0, optimizer = 0;
+  for (const auto& [masters_of_rank, optimizer_of_rank] : bytes["zero1"]) {
+    masters += masters_of_rank;
+    optimizer += optimizer_of_rank;
+    CHECK(masters_of_rank < 0.4 * bytes["ddp"][0].first);
+    CHECK(optimizer_of_rank < 0.4 * bytes["ddp"][0].second);
+  }
+  CHECK(masters == doctest::Approx(bytes["ddp"][0].first).epsilon(0.02));
+  CHECK(optimizer == doctest::Approx(bytes["ddp"][0].second).epsilon(0.02));
+}
+
+TEST_CASE("zero1: what cannot be sharded is refused, with what to do instead") {
+  struct Case {
+    Words settings;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {{"optimizer={use=\"lbfgs\"}"}, "optimizer/lbfgs needs those of all parameters at once; use distributed/ddp"},
+      {{"optimizer.in_backward=true"}, "optimizer/adamw steps in it; leave in_backward out"},
+      {{R"(callback=[{use="switch",at_step=2,to={optimizer={use="lbfgs"}}}])"},
+       "optimizer/lbfgs needs those of all parameters at once"},
+      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="ema"}])"},
+       "callback/ema needs float32 weights, and another rank has the master of "},
+      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="swa",from=3}])"}, "callback/swa needs float32"},
+      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="early_stopping"}])"},
+       "callback/early_stopping needs float32"},
+      {{R"(precision={use="bf16",level="O2"})", R"(callback=[{use="sam"}])"}, "callback/sam needs float32"},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.message);
+    RunFolder place(mlp);
+    Ranks ranks(place, 2, sets_of(with(each.settings, {"distributed.use=zero1"})));
+    const auto status = ranks.wait();
+    for (const int one : status) CHECK((one == 2 || one == 4));
+    for (int rank = 0; rank < 2; ++rank) CHECK_MESSAGE(says(ranks[rank].err(), each.message), ranks[rank].err());
+  }
+}
+
+}  // namespace zero1_test
