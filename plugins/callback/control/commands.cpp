@@ -54,7 +54,8 @@ void check_plugin(const std::string& role, const Json& table) {
 
 Command command_of(const Json& body) {
   const bool has_name = body.is_object() && body.contains("command") && body.at("command").is_string();
-  Command command{.name = has_name ? body.at("command").get<std::string>() : "", .roles = nullptr, .body = body};
+  Command command{
+      .name = has_name ? body.at("command").get<std::string>() : "", .roles = nullptr, .body = body, .tables = {}};
   if (std::ranges::find(names, command.name) == names.end()) {
     refuse("command must be pause, resume, save, validate, stop, scale_learning_rate or swap");
   }
@@ -126,10 +127,10 @@ std::string time_text() {
   const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900, parts.tm_mon + 1,
-                parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, static_cast<int>(rest));
-  return text.data();
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  const auto digits = std::to_string(1000 + rest);
+  return text.data() + ("." + digits.substr(1) + "Z");
 }
 
 std::int64_t Board::ask(Command command, const std::string& who) {

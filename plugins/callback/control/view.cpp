@@ -68,22 +68,24 @@ void View::take(const vernier::Record& record) {
   const std::lock_guard lock(mutex_);
   step_ = record.step;
   time_ = record.time;
-  Json data = {{"step", record.step}, {"time", record.time}};
   for (const auto& [name, value] : record.entries) {
     newest_[*name] = {record.step, value};
-    auto history = histories_.find(*name);
-    if (history == histories_.end() && histories_.size() < most_histories)
-      history = histories_.try_emplace(*name).first;
-    if (history != histories_.end()) history->second.add(record.step, value);
-    if (history != histories_.end()) data[*name] = number(value);
+    const bool has_room = histories_.size() < most_histories || histories_.contains(*name);
+    if (has_room) histories_[*name].add(record.step, value);
   }
   for (const auto& [name, text] : record.notices) {
     notices_.push_back({++notice_id_, record.step, name, text});
     if (notices_.size() > most_notices) notices_.pop_front();
     add_event_locked("notice", {{"id", notice_id_}, {"step", record.step}, {"name", name}, {"text", text}});
   }
-  if (record.kind == vernier::Record::Kind::step) add_event_locked("step", data);
-  if (record.kind == vernier::Record::Kind::validation) add_event_locked("validation", data);
+  const bool is_step = record.kind == vernier::Record::Kind::step;
+  if (record.kind == vernier::Record::Kind::end || (is_step && time_ - step_event_at_ < step_events_apart)) return;
+  if (is_step) step_event_at_ = time_;
+  Json data = {{"step", record.step}, {"time", record.time}};
+  for (const auto& [name, value] : record.entries) {
+    if (histories_.contains(*name)) data[*name] = number(value);
+  }
+  add_event_locked(is_step ? "step" : "validation", data);
 }
 
 void View::set_state(const std::string& state, double factor) {

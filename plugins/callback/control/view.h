@@ -36,6 +36,7 @@ class History {
 class View {
  public:
   static constexpr std::size_t most_events = 1024, most_notices = 500, most_histories = 256;
+  static constexpr double step_events_apart = 0.05;  // seconds: not each step of a fast run is an event
 
   explicit View(const vernier::Run& run);
 
@@ -68,6 +69,7 @@ class View {
   std::string state_ = "running";
   std::int64_t step_ = 0;
   double factor_ = 1, time_ = 0;
+  double step_event_at_ = 0;  // when the last one was made
   struct Newest {
     std::int64_t step;
     double value;

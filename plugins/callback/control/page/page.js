@@ -55,7 +55,7 @@ function addChart(metric) {
   feet.append(range, steps);
   figure.append(caption, svg, feet);
   at('charts').append(figure);
-  shown.set(metric, {svg, path, value, range, steps, points: [], due: false});
+  shown.set(metric, {svg, path, value, range, steps, points: [], due: false, loading: false});
 }
 
 function draw(metric) {
@@ -89,13 +89,19 @@ function drawSoon(metric) {
   requestAnimationFrame(() => draw(metric));
 }
 
+// One request at a time for each chart.
 async function loadHistory(metric) {
   addChart(metric);
+  const chart = shown.get(metric);
+  if (chart.loading) return;
+  chart.loading = true;
   try {
-    shown.get(metric).points = (await get('/v1/history?points=512&metric=' + encodeURIComponent(metric))).points;
+    chart.points = (await get('/v1/history?points=512&metric=' + encodeURIComponent(metric))).points;
     draw(metric);
   } catch (error) {
-    if (error.status !== 404) throw error;
+    if (error.status !== 404) at('state').textContent = error.message;
+  } finally {
+    chart.loading = false;
   }
 }
 
