@@ -77,7 +77,7 @@ inline std::string request_of(int port, const std::string& method, const std::st
 }
 
 inline int status_of(const std::string& answer) {
-  return answer.starts_with("HTTP/1.1 ") ? std::stoi(answer.substr(9, 3)) : 0;
+  return answer.starts_with("HTTP/1.") ? std::stoi(answer.substr(9, 3)) : 0;
 }
 inline std::string body_of(const std::string& answer) {
   const auto end = answer.find("\r\n\r\n");

@@ -66,7 +66,6 @@ View::View(const vernier::Run& run)
 
 void View::take(const vernier::Record& record) {
   const std::lock_guard lock(mutex_);
-  step_ = record.step;
   time_ = record.time;
   for (const auto& [name, value] : record.entries) {
     newest_[*name] = {record.step, value};
@@ -88,8 +87,9 @@ void View::take(const vernier::Record& record) {
   add_event_locked(is_step ? "step" : "validation", data);
 }
 
-void View::set_state(const std::string& state, double factor) {
+void View::set_state(const std::string& state, std::int64_t step, double factor) {
   const std::lock_guard lock(mutex_);
+  step_ = step;
   if (state == state_ && factor == factor_) return;
   state_ = state;
   factor_ = factor;

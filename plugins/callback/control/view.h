@@ -42,8 +42,8 @@ class View {
 
   // Writer's thread.
   void take(const vernier::Record& record);
-  // Training thread. state: "running", "paused", "ended", "failed".
-  void set_state(const std::string& state, double factor);
+  // Training thread, after each step. state: "running", "paused", "ended", "failed".
+  void set_state(const std::string& state, std::int64_t step, double factor);
   void add_event(const char* type, const vernier::Json& data);
 
   vernier::Json run() const;

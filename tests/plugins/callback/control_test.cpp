@@ -39,7 +39,7 @@ growth_interval = 3
 use = "adamw"
 [checkpoint]
 every = 5
-keep = 10
+keep_last = 10
 async = false
 [[callback]]
 use = "clip_norm"
@@ -187,11 +187,15 @@ TEST_CASE("control: every route refuses without a token, with a wrong one, and w
           CHECK(status({token, {"Sec-Fetch-Site", "cross-site"}}) == 403);
         }
         if (operation.contains("x-scope")) {
+          const auto is_refused = [&](const Fields& fields) {  // 429 after some of them
+            const int answered = status(fields);
+            return answered == 401 || (tried > 1 && answered == 429);
+          };
           CHECK(status({}) == 401);
-          CHECK(status({bearer("")}) == 401);
-          CHECK(status({{"Authorization", client.tokens.at("control")}}) == 401);
-          CHECK(status({{"Authorization", "Basic " + client.tokens.at("control")}}) == 401);
-          CHECK(status({bearer(client.tokens.at("read") + "x")}) >= 401);  // 429 after some of them
+          CHECK(is_refused({bearer("")}));
+          CHECK(is_refused({{"Authorization", client.tokens.at("control")}}));
+          CHECK(is_refused({{"Authorization", "Basic " + client.tokens.at("control")}}));
+          CHECK(is_refused({bearer(client.tokens.at("read") + "x")}));
           if (operation.at("x-scope") == "control") CHECK(status({bearer(client.tokens.at("read"))}) == 403);
         } else {
           open += 1;
@@ -263,13 +267,13 @@ TEST_CASE("control: what it shows of a run") {
   });
   steered.train();
   CHECK(seen["run"].at("state") == "running");
-  CHECK(seen["run"].at("step") == 15);
+  CHECK(seen["run"].at("step") == 15);  // steps that are over
   CHECK(seen["run"].at("steps") == 20);
   const auto& metrics = seen["metrics"].at("metrics");
   const auto loss =
       std::find_if(metrics.begin(), metrics.end(), [](const json& each) { return each["name"] == "loss"; });
   REQUIRE(loss != metrics.end());
-  CHECK(loss->at("step") == 15);
+  CHECK(loss->at("step") == 16);
   const auto& points = seen["history"].at("points");
   CHECK(points.size() <= 4);
   CHECK(points.at(0).at(0) == 1);
@@ -419,7 +423,10 @@ TEST_CASE("control: a steered run that is resumed from before its commands repea
                                       {12, halve}};
   Steered steered(folder, commands);
   const auto answers = steered.train();
-  for (const auto& answer : answers) CHECK(answer.at("state") == "done");
+  for (const auto& answer : answers) {
+    CAPTURE(answer.dump());
+    CHECK(answer.at("state") == "done");
+  }
   const auto whole = result_of(steered.run);
   CHECK(whole.digest != unsteered().digest);
   for (const std::int64_t from : {5, 10, 12, 15}) {
