@@ -169,6 +169,7 @@ HttpRoute ask_route(const ApiOf& of) {
           .other_results = {{"202", "The command waits: the step takes long. Ask /v1/commands/{id} later."},
                             {"409", "The run takes no commands, or has ended."},
                             {"503", "Too many commands wait."}},
+          .schemas = {{"Option", option_schema()}},
           .answer = [&board = of.board, why = of.no_commands](const HttpCall& call) {
             auto command = command_of(call.body);
             if (!why.empty()) throw HttpRefused{409, why};

@@ -21,13 +21,27 @@ constexpr double smallest = 1e-6, largest = 1e6;  // factors
   throw HttpRefused{422, why};
 }
 
-// The place is for messages of plugins that refuse a value.
+bool is_all(std::string_view text, std::size_t most, bool (*is_allowed)(char)) {
+  return text.size() <= most && std::ranges::all_of(text, is_allowed);
+}
+bool is_of_key(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+bool is_of_text(char c) {
+  return c >= ' ' && c <= '~';
+}
+constexpr const char *key_pattern = "^[A-Za-z0-9_-]{1,64}$", *text_pattern = "^[ -~]{0,200}$";
+
+// What is named here reaches messages, so it is plain text. The place is for messages of plugins that refuse a value.
 vernier::Value value_of(const Json& json, const std::string& place) {
   if (json.is_boolean()) return {json.get<bool>(), place};
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX) refuse(place + " is too large");
-  if (json.is_number_integer()) return {json.get<std::int64_t>(), place};
-  if (json.is_number_float()) return {json.get<double>(), place};
-  if (json.is_string()) return {json.get<std::string>(), place};
+  const bool is_large = json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX;
+  if (json.is_number_integer() && !is_large) return {json.get<std::int64_t>(), place};
+  if (json.is_number()) return {json.get<double>(), place};
+  if (json.is_string()) {
+    if (!is_all(json.get<std::string>(), 200, is_of_text)) refuse(place + " must be at most 200 letters of ASCII");
+    return {json.get<std::string>(), place};
+  }
   if (json.is_array()) {
     vernier::Array array;
     for (const auto& each : json) array.push_back(value_of(each, place));
@@ -35,7 +49,10 @@ vernier::Value value_of(const Json& json, const std::string& place) {
   }
   if (!json.is_object()) refuse(place + " must not be null");
   vernier::Table table;
-  for (const auto& [key, each] : json.items()) table.emplace(key, value_of(each, place + "." + key));
+  for (const auto& [key, each] : json.items()) {
+    if (key.empty() || !is_all(key, 64, is_of_key)) refuse(place + " has a key that is no name of an option");
+    table.emplace(key, value_of(each, place + "." + key));
+  }
   return {std::move(table), place};
 }
 
@@ -91,7 +108,9 @@ Json command_schema() {
   };
   const Json plugin = {{"type", "object"},
                        {"properties", {{"use", {{"type", "string"}, {"pattern", "^[a-z0-9_]{1,47}$"}}}}},
-                       {"required", {"use"}}};
+                       {"required", {"use"}},
+                       {"propertyNames", {{"pattern", key_pattern}}},
+                       {"additionalProperties", {{"$ref", "#/components/schemas/Option"}}}};
   Json by_role = Json::object();
   for (const char* role : roles) by_role[role] = plugin;
   const Json simple = {{"enum", {"pause", "resume", "save", "validate", "stop"}}};
@@ -106,6 +125,16 @@ Json command_schema() {
                     {"minProperties", 1},
                     {"additionalProperties", false}}}},
                  {"roles"})}}};
+}
+
+Json option_schema() {
+  const Json option = {{"$ref", "#/components/schemas/Option"}};
+  return {
+      {"description", "the value of a plugin's option, as TOML has them"},
+      {"anyOf",
+       {Json{{"type", "boolean"}}, Json{{"type", "number"}}, Json{{"type", "string"}, {"pattern", text_pattern}},
+        Json{{"type", "array"}, {"items", option}},
+        Json{{"type", "object"}, {"propertyNames", {{"pattern", key_pattern}}}, {"additionalProperties", option}}}}};
 }
 
 Json answered_schema() {

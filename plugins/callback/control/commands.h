@@ -29,8 +29,10 @@ struct Command {
 
 // Throws HttpRefused with 422 where it is none.
 Command command_of(const vernier::Json& body);
-// What command_of() takes, as a schema of JSON.
+// What command_of() takes, as a schema of JSON, which refers to another one, "Option".
 vernier::Json command_schema();
+vernier::Json option_schema();
+// What find() of Board returns.
 vernier::Json answered_schema();
 
 // What became of a command.

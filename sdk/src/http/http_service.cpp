@@ -247,8 +247,9 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
 }
 
 Json HttpService::document() const {
-  Json paths = Json::object();
+  Json paths = Json::object(), schemas = {{"Problem", problem_schema()}};
   for (const auto& route : routes_) {
+    for (const auto& [name, schema] : route.schemas) schemas[name] = schema;
     Json operation = {{"operationId", route.id}, {"summary", route.summary}};
     if (route.scope != Scope::open) {
       operation["security"] = Json::array({Json{{"token", Json::array()}}});
@@ -263,12 +264,12 @@ Json HttpService::document() const {
     std::ranges::transform(method, method.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     paths[route.path][method] = std::move(operation);
   }
-  return {{"openapi", "3.1.0"},
-          {"info", {{"title", title_}, {"version", version_}}},
-          {"paths", std::move(paths)},
-          {"components",
-           {{"schemas", {{"Problem", problem_schema()}}},
-            {"securitySchemes", {{"token", {{"type", "http"}, {"scheme", "bearer"}}}}}}}};
+  return {
+      {"openapi", "3.1.0"},
+      {"info", {{"title", title_}, {"version", version_}}},
+      {"paths", std::move(paths)},
+      {"components",
+       {{"schemas", std::move(schemas)}, {"securitySchemes", {{"token", {{"type", "http"}, {"scheme", "bearer"}}}}}}}};
 }
 
 }  // namespace vernier

@@ -41,6 +41,7 @@ struct HttpRoute {
   Json result = nullptr;                                  // schema of the answer of status 200; null: no JSON
   std::string result_type = "application/json";           // media type of that answer
   std::map<std::string, std::string> other_results = {};  // further statuses, and when they come
+  std::map<std::string, Json> schemas = {};               // to which the others refer: #/components/schemas/NAME
   std::function<HttpResponse(const HttpCall&)> answer;
 };
 
