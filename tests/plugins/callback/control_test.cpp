@@ -443,6 +443,51 @@ TEST_CASE("control: a steered run that is resumed from before its commands repea
   }
 }
 
+TEST_CASE("control: a rewind does not undo commands, and a resumed run repeats them in the same pass over the steps") {
+  const Quiet quiet;
+  const TemporaryFolder folder;
+  // In the second pass over step 7, which the rewind begins, another command comes than in the first.
+  constexpr const char* trouble = R"([[callback]]
+use = "inject"
+where = "loss"
+at_batch = 9
+[[callback]]
+use = "recovery"
+non_finite = ["rewind"]
+rewind_back = 4
+snapshot_every = 2
+snapshots = 4
+[[callback]]
+use = "control"
+)";
+  const auto without_clip = [&] { return from_toml({base, trouble}); };
+  SmallRun run(without_clip(), folder.path().string());
+  std::vector<std::unique_ptr<Connection>> connections;
+  std::int64_t passes = 0;
+  run.on(Event::StepEnd, [&](vernier::Run& now) {
+    if (now.step + 1 != 7) return;
+    passes += 1;
+    const Client client(now.output);
+    connections.push_back(std::make_unique<Connection>(client.port));
+    connections.back()->send(client.post_of(passes == 1 ? halve : to_bf16));
+    while (std::ssize(client.get_json("/v1/commands").at("commands")) < passes) std::this_thread::yield();
+  });
+  std::vector<double> rates;
+  run.on(Event::StepEnd, [&](vernier::Run& now) { rates.push_back(now.metrics.value("learning_rate").value_or(0)); });
+  run.train();
+  CHECK(passes == 2);
+  CHECK(rates.back() == rates.front() / 2);
+  SmallRun again(without_clip(), folder.path().string());
+  REQUIRE(again.resume(folder.path() / "checkpoints/step-00000005"));
+  std::vector<std::string> swapped;
+  again.on(Event::StepEnd, [&](vernier::Run& now) {
+    for (const auto& role : now.swapped) swapped.push_back(role + std::to_string(now.step + 1));
+  });
+  again.train();
+  CHECK(swapped == std::vector<std::string>{"precision8"});
+  CHECK(again.digest() == run.digest());
+}
+
 TEST_CASE("control: a damaged record is refused, and half a line is cut off") {
   const Quiet quiet;
   const std::pair<const char*, const char*> cases[] = {
@@ -670,9 +715,10 @@ TEST_CASE("control: tokens are made with mode 0600, and a file that changes is r
 
 TEST_CASE("control: `vernier replay` repeats a steered run bit for bit") {
   RunFolder place(std::string(base) + "[[callback]]\nuse = 'control'\n");
-  Program program({"train", "run.toml", "--quiet", "--set=run.steps=100000", "--set=run.output=out",
-                   "--set=checkpoint.every=1000000", "--set=run.validate_every=0"},
-                  place.folder.path());
+  Program program(
+      {"train", "run.toml", "--quiet", "--set=run.steps=100000", "--set=run.output=out",
+       "--set=checkpoint.every=1000000", "--set=run.validate_every=0", "--set=optimizer.learning_rate=1e-6"},
+      place.folder.path());
   REQUIRE(program.wait_for(place.at("out/control.url")));
   REQUIRE(program.wait_until([&] { return read_text(place.at("out/control.url")).ends_with("\n"); }));
   const Client client(place.at("out"));
