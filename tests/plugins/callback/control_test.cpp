@@ -55,6 +55,11 @@ struct Quiet {
   ~Quiet() { vernier::set_log_sink(nullptr); }
 };
 
+// Between two questions, so that the rate limit does not answer.
+void nap() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+}
+
 // The service of the run in a folder.
 struct Client {
   explicit Client(const fs::path& run) {
@@ -120,7 +125,7 @@ class Steered {
       const auto before = waiting();
       connections_.push_back(std::make_unique<Connection>(client.port));
       connections_.back()->send(client.post_of(each->second));
-      while (waiting() == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      while (waiting() == before) nap();
     }
   }
 
@@ -379,9 +384,9 @@ TEST_CASE("control: commands that wait while the run is paused act at once, and 
   std::vector<std::string> answers;
   std::string state;
   std::thread person([&] {
-    while (!fs::exists(folder.path() / "checkpoints/step-00000005")) std::this_thread::yield();
+    while (!fs::exists(folder.path() / "checkpoints/step-00000005")) nap();
     const Client client(folder.path());
-    while (client.get_json("/v1/run").at("state") != "paused") std::this_thread::yield();
+    while (client.get_json("/v1/run").at("state") != "paused") nap();
     state = client.get("/v1/run");
     for (const char* name : {"save", "save", "resume"})
       answers.push_back(client.post(std::string(R"({"command": ")") + name + "\"}"));
@@ -470,7 +475,7 @@ use = "control"
     const Client client(now.output);
     connections.push_back(std::make_unique<Connection>(client.port));
     connections.back()->send(client.post_of(passes == 1 ? halve : to_bf16));
-    while (std::ssize(client.get_json("/v1/commands").at("commands")) < passes) std::this_thread::yield();
+    while (std::ssize(client.get_json("/v1/commands").at("commands")) < passes) nap();
   });
   std::vector<double> rates;
   run.on(Event::StepEnd, [&](vernier::Run& now) { rates.push_back(now.metrics.value("learning_rate").value_or(0)); });
@@ -643,7 +648,7 @@ TEST_CASE("control: malformed requests end with 4xx or a closed connection, and 
     const Connection chunked(client.port);
     chunked.send(post + "Expect: 100-continue\r\n" + whole);
     CHECK(chunked.read("\r\n\r\n").starts_with("HTTP/1.1 100 Continue\r\n\r\n"));
-    while (client.get_json("/v1/commands").at("commands").empty()) std::this_thread::yield();
+    while (client.get_json("/v1/commands").at("commands").empty()) nap();
   });
   steered.train();
   CHECK(tried == 52);
