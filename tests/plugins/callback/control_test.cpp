@@ -733,7 +733,8 @@ TEST_CASE("control: `vernier replay` repeats a steered run bit for bit") {
     return json::parse(body_of(answer)).at("step").get<std::int64_t>();
   };
   steps(halve);
-  steps(to_bf16);
+  const auto swapped = steps(to_bf16);
+  while (client.get_json("/v1/run").at("step") < swapped + 5) nap();
   const auto last = steps(R"({"command": "stop"})");
   CHECK(program.wait() == 0);
   CHECK(place.summary().at("finished_by") == "callback/control: command 3 stopped it");
