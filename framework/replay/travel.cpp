@@ -106,6 +106,7 @@ std::int64_t Travel::start_before(std::int64_t step, StepRecorder::Looks looks) 
   prepared_ = build_again(config_, name_, snapshot.has_value(), threads, host_, stop_);
   fs::create_directories(scratch_);
   prepared_->run.output = scratch_.string();
+  prepared_->run.replayed_from = name_;
   prepared_->run.quiet = true;
   recorder_ = std::make_unique<StepRecorder>(std::move(looks));
   prepared_->wiring->bus.attach(*recorder_, false);

@@ -44,6 +44,10 @@ std::vector<State> TrainerControl::gather(const State& of_this_rank) {
   return all;
 }
 
+void TrainerControl::between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) {
+  trainer_.between_steps_.emplace_back(&asker, std::move(look));
+}
+
 State TrainerControl::snapshot() {
   return trainer_.snapshot(run_);
 }

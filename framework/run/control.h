@@ -20,6 +20,7 @@ class TrainerControl final : public Control {
   std::int64_t rank() const override { return trainer_.wiring_.distributed->rank(); }
   std::int64_t ranks() const override { return trainer_.wiring_.distributed->ranks(); }
   std::vector<State> gather(const State& of_this_rank) override;
+  void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) override;
   State snapshot() override;
   torch::Tensor recompute() override;
   torch::Tensor recompute_at(const std::function<void()>& move) override;

@@ -1,6 +1,7 @@
 // The training loop. TrainingLoop::step is the function to read first.
 #pragma once
 
+#include <vernier/between_steps.h>
 #include <vernier/roles.h>
 
 #include <array>
@@ -138,6 +139,7 @@ class TrainingLoop {
 
  private:
   friend class TrainerControl;
+  friend class TrainerBetweenSteps;
   enum class Tries { once, smaller };  // smaller: micro-batches that run out of memory are split again
   void begin_step(Run& run);
   void emit(Event event, Run& run, Part next);  // next: what the time after the event is spent on
@@ -180,12 +182,15 @@ class TrainingLoop {
   void count_outcome(const Run& run);
   void complete_outcome(const Run& run);
   void conclude(Run& run);
+  void let_look(Run& run);
+  void fail_if_asked();
   void end_epoch(Run& run);
   bool validate(Run& run);
   torch::Tensor evaluate(Run& run);
   torch::Tensor in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost);
   State snapshot(const Run& run);
   void save(Run& run);
+  void save_finite(Run& run);
   void load(Run& run, const State& own);
   void rewind(Run& run);
   void undo_failed_step(Run& run);
@@ -233,6 +238,7 @@ class TrainingLoop {
     std::string why;
   } requests_;
 
+  std::vector<std::pair<const Plugin*, std::function<bool(BetweenSteps&)>>> between_steps_;  // Control::between_steps
   std::string finished_;  // by Control::finish: the plugin, and why
   std::chrono::steady_clock::time_point made_at_ = std::chrono::steady_clock::now();
   std::chrono::seconds time_limit_{0};

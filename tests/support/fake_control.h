@@ -31,6 +31,9 @@ class FakeControl : public vernier::Control {
   std::int64_t rank() const override { return 0; }
   std::int64_t ranks() const override { return 1; }
   std::vector<vernier::State> gather(const vernier::State& of_this_rank) override { return {of_this_rank}; }
+  void between_steps(const vernier::Plugin&, std::function<bool(vernier::BetweenSteps&)> look) override {
+    looks.push_back(std::move(look));
+  }
   vernier::State snapshot() override { return {}; }
   torch::Tensor recompute() override { return {}; }
   torch::Tensor recompute_at(const std::function<void()>&) override { return {}; }
@@ -42,6 +45,7 @@ class FakeControl : public vernier::Control {
   std::string finished;               // the same of finish()
   std::vector<vernier::Table> swaps;  // of swap()
   std::vector<vernier::Table> tried;  // of try_swap()
+  std::vector<std::function<bool(vernier::BetweenSteps&)>> looks;
   std::vector<vernier::Stage> wanted;
   std::vector<Rewind> rewinds;
   std::int64_t savepoints_every = 0, savepoints_kept = 0;

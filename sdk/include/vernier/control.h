@@ -12,6 +12,7 @@
 
 namespace vernier {
 
+class BetweenSteps;
 class Plugin;
 
 // Where within a step a copy of the run can be taken: before StepBegin; when the batch is there; after GradientsReady,
@@ -58,6 +59,10 @@ class VERNIER_API Control {
   virtual std::int64_t ranks() const = 0;  // 1 if it is alone
   // Returns the entries of each rank, by rank, on the CPU. All ranks must call it at the same moment.
   virtual std::vector<State> gather(const State& of_this_rank) = 0;
+
+  // For Plugin::prepare: calls `look` before the first step and after each one, when its validation, its swaps and its
+  // checkpoint are done. Calls it again as long as it returns true, until the run ends. See between_steps.h.
+  virtual void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) = 0;
 
   // All that the run depends on, as a checkpoint would have it. The tensors are the live ones: copy what you keep.
   virtual State snapshot() = 0;

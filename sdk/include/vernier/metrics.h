@@ -38,7 +38,7 @@ class VERNIER_API Metrics {
 
 // An unusual event, for monitors and the log. Names in use: step_skipped, scale_changed, scale_low, scale_high,
 // policy_changed, checkpoint_saved, checkpoint_failed, checkpoint_skipped, checkpoint_progress, out_of_memory,
-// non_finite, injected, recovered, rewound, plugin_detached, slow_rank.
+// non_finite, injected, recovered, rewound, commanded, plugin_detached, slow_rank.
 struct Notice {
   using Detail = std::variant<std::int64_t, double, std::string>;
   using Details = std::vector<std::pair<std::string, Detail>>;

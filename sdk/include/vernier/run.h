@@ -52,7 +52,7 @@ struct VERNIER_API Counters {
 };
 
 struct VERNIER_API Run : StepState, Counters {  // the rest is valid from Plugin::prepare on
-  std::string name, output;                     // output: folder of this run's files; final from RunBegin on
+  std::string name, output, replayed_from;      // folders, final from RunBegin: of its files; of a run that is replayed
   torch::Device device{torch::kCPU};
   bool quiet = false;             // monitors print nothing to the terminal
   bool validates = false;         // at StepEnd: a validation comes after this step

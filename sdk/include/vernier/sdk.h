@@ -10,6 +10,7 @@
 #include <vernier/run.h>
 
 // What a plugin may ask of the trainer.
+#include <vernier/between_steps.h>
 #include <vernier/control.h>
 
 // Options from the TOML, errors, saved state, metrics and notices.

@@ -2,37 +2,46 @@
 // few programs and plugins need it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
-namespace vernier {
+#include "http_message.h"
 
-struct HttpRequest {
-  std::string method, target;  // "GET", "/metrics?name=loss"
-};
-struct HttpResponse {
-  unsigned status = 200;
-  std::string body;
-  std::string content_type = "text/plain; charset=utf-8";
-};
+namespace vernier {
 
 // Returns what is wrong with the text of an address and a port, "127.0.0.1:9464" or "[::1]:9464"; "" if nothing is.
 std::string trouble_with_listen(const std::string& listen);
+// Whether only this machine reaches that address: 127.x.x.x or ::1.
+bool is_loopback(const std::string& listen);
 
-// Serves HTTP/1.1 on a thread of its own, without encryption and without accounts: so bind it to 127.0.0.1. A client
-// that is silent for 30 seconds is cut off.
+// What one server takes on. The header of a request may have 8 kB.
+struct HttpLimits {
+  std::size_t connections = 256;      // one more cuts off the oldest that sends no request
+  std::size_t streams = 64;           // of the connections, those with a stream; one more is answered with 503
+  std::size_t body = 64 * 1024;       // bytes; with chunks and their extensions, the double
+  double requests_per_second = 1000;  // of all clients; more are answered with 429, after a burst of as many
+  std::chrono::milliseconds idle{30'000}, request{10'000}, later{20'000};  // between requests; for each half; Response
+};
+
+// Serves HTTP/1.1 on a thread of its own, without encryption. A request whose framing is not plain is refused, and so
+// is what trouble_with_header() says. After an error the connection is closed.
 class HttpServer {
  public:
   // Called on the server's thread, for one request at a time. What it throws is answered with status 500.
   using Answer = std::function<HttpResponse(const HttpRequest&)>;
+  // Called before the body of a request is read. An answer refuses the request.
+  using Refuse = std::function<std::optional<HttpResponse>(const HttpRequest&)>;
   // listen: with port 0 the system chooses one. Throws Error where the text is wrong or the port is in use.
-  HttpServer(const std::string& listen, Answer answer);
+  HttpServer(const std::string& listen, Answer answer, Refuse refuse = {}, HttpLimits limits = {});
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
-  ~HttpServer();  // cuts off all clients
+  ~HttpServer();  // ends streams, and cuts off all clients within a second
   std::uint16_t port() const;
+  // Any thread: asks HttpResponse::later and ::more again. Any number of calls before that is one.
+  void wake();
 
  private:
   class Impl;

@@ -1,0 +1,237 @@
+#include "api.h"
+
+#include "page.h"
+
+namespace control {
+
+using vernier::HttpCall;
+using vernier::HttpRefused;
+using vernier::HttpResponse;
+using vernier::HttpRoute;
+using vernier::Json;
+using vernier::json_response;
+using vernier::Scope;
+
+namespace {
+
+Json object_of(Json properties) {
+  Json required = Json::array();
+  for (const auto& [name, ignored] : properties.items()) required.push_back(name);
+  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
+}
+
+Json list_of(const char* name, Json item, Json more = Json::object()) {
+  more[name] = {{"type", "array"}, {"items", std::move(item)}};
+  return object_of(std::move(more));
+}
+
+const Json integer = {{"type", "integer"}}, text = {{"type", "string"}}, real = {{"type", {"number", "null"}}};
+
+Json parameter(const char* name, const char* in, const char* meaning, Json schema, bool required = false) {
+  return {{"name", name}, {"in", in}, {"description", meaning}, {"required", required}, {"schema", std::move(schema)}};
+}
+
+Json whole(std::int64_t min, std::int64_t max) {
+  return {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
+}
+
+constexpr std::int64_t most = 1'000'000'000'000;  // ids
+
+Json page_parameters(std::int64_t limit) {
+  return {parameter("after", "query", "the id of the last entry that is known", whole(0, most)),
+          parameter("limit", "query", "entries at most", whole(1, limit))};
+}
+
+HttpRoute run_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/run",
+          .id = "get_run",
+          .summary = "Name, state and step of the run",
+          .result = object_of({{"name", text},
+                               {"state", {{"enum", {"running", "paused", "ended", "failed"}}}},
+                               {"step", integer},
+                               {"steps", integer},
+                               {"device", text},
+                               {"version", text},
+                               {"learning_rate_factor", {{"type", "number"}}},
+                               {"time", real}}),
+          .answer = [&view = of.view](const HttpCall&) { return json_response(view.run()); }};
+}
+
+HttpRoute metrics_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/metrics",
+          .id = "list_metrics",
+          .summary = "The newest value of each metric",
+          .result = list_of(
+              "metrics",
+              object_of({{"name", text}, {"step", integer}, {"value", real}, {"unit", text}, {"meaning", text}})),
+          .answer = [&view = of.view](const HttpCall&) { return json_response(view.metrics()); }};
+}
+
+HttpRoute history_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/history",
+          .id = "get_history",
+          .summary =
+              "The course of a metric since this process began: parts of equally many steps, each as [first step, "
+              "lowest, highest]",
+          .parameters = {parameter("metric", "query", "its name, \"loss\"", text, true),
+                         parameter("points", "query", "parts at most", whole(2, History::most))},
+          .result = object_of({{"metric", text},
+                               {"points",
+                                {{"type", "array"},
+                                 {"items", {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 3}}}}}}),
+          .other_results = {{"404", "No step has had this metric."}},
+          .answer = [&view = of.view](const HttpCall& call) {
+            const auto metric = call.parameters.find("metric");
+            if (metric == call.parameters.end()) throw HttpRefused{422, "metric is needed: ?metric=loss"};
+            const auto history = view.history(metric->second, call.integer("points", 512, 2, History::most));
+            if (history.is_null()) throw HttpRefused{404, "no step has had this metric; see /v1/metrics"};
+            return json_response(history);
+          }};
+}
+
+HttpRoute notices_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/notices",
+          .id = "list_notices",
+          .summary = "What was out of the ordinary, the oldest first",
+          .parameters = page_parameters(View::most_notices),
+          .result = list_of("notices", object_of({{"id", integer}, {"step", integer}, {"name", text}, {"text", text}}),
+                            {{"last", integer}}),
+          .answer = [&view = of.view](const HttpCall& call) {
+            return json_response(
+                view.notices(call.integer("after", 0, 0, most), call.integer("limit", 100, 1, View::most_notices)));
+          }};
+}
+
+HttpRoute configuration_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/configuration",
+          .id = "get_configuration",
+          .summary = "The merged configuration with which the run was started, as TOML",
+          .result = object_of({{"toml", text}}),
+          .answer = [toml = of.configuration](const HttpCall&) {
+            return json_response({{"toml", toml}});
+          }};
+}
+
+HttpRoute memory_route(const ApiOf& of) {
+  const Json both = object_of({{"now", {{"type", {"integer", "null"}}}}, {"peak", {{"type", {"integer", "null"}}}}});
+  return {.method = "GET",
+          .path = "/v1/memory",
+          .id = "get_memory",
+          .summary =
+              "Bytes of the process and of its device; those of tensors on a CPU are 0 unless something counts "
+              "them",
+          .result = object_of({{"process", both},
+                               {"device", text},
+                               {"device_total", integer},
+                               {"device_free", integer},
+                               {"tensors", both}}),
+          .answer = [device = of.device](const HttpCall&) { return json_response(View::memory(device)); }};
+}
+
+HttpRoute events_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/events",
+          .id = "stream_events",
+          .summary =
+              "Server-sent events: step, validation, notice, command, state, gap. With the field Last-Event-ID "
+              "it goes on after that one",
+          .result = text,
+          .result_type = "text/event-stream",
+          .other_results = {{"503", "There are too many streams."}},
+          .answer = [&view = of.view](const HttpCall& call) {
+            auto after = view.last_event();
+            if (!call.last_event.empty()) {
+              HttpCall given;
+              given.parameters["Last-Event-ID"] = call.last_event;
+              after = given.integer("Last-Event-ID", 0, 0, most);
+            }
+            HttpResponse response{.content_type = "text/event-stream"};
+            response.more = [&view, after, is_first = true]() mutable {
+              return (std::exchange(is_first, false) ? "retry: 2000\n\n" : "") + view.events(after);
+            };
+            return response;
+          }};
+}
+
+HttpRoute ask_route(const ApiOf& of) {
+  return {.method = "POST",
+          .path = "/v1/commands",
+          .scope = Scope::control,
+          .id = "ask",
+          .summary = "Gives the run a command. It takes effect between two steps, and the answer says after which",
+          .body = command_schema(),
+          .result = answered_schema(),
+          .other_results = {{"202", "The command waits: the step takes long. Ask /v1/commands/{id} later."},
+                            {"409", "The run takes no commands, or has ended."},
+                            {"503", "Too many commands wait."}},
+          .schemas = {{"Option", option_schema()}},
+          .answer = [&board = of.board, why = of.no_commands](const HttpCall& call) {
+            auto command = command_of(call.body);
+            if (!why.empty()) throw HttpRefused{409, why};
+            const auto id = board.ask(std::move(command), call.who);
+            HttpResponse response;
+            response.later = [&board, id](bool last) -> std::optional<HttpResponse> {
+              const bool is_there = board.is_answered(id);
+              if (!is_there && !last) return std::nullopt;
+              auto answer = json_response(board.find(id).value_or(Json::object()), is_there ? 200 : 202);
+              answer.fields.emplace_back("Location", "/v1/commands/" + std::to_string(id));
+              return answer;
+            };
+            return response;
+          }};
+}
+
+HttpRoute commands_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/commands",
+          .id = "list_commands",
+          .summary = "The commands that this process was given, the oldest first",
+          .parameters = page_parameters(Board::most_kept),
+          .result = list_of("commands", answered_schema()),
+          .answer = [&board = of.board](const HttpCall& call) {
+            return json_response({{"commands", board.list(call.integer("after", 0, 0, most),
+                                                          call.integer("limit", 100, 1, Board::most_kept))}});
+          }};
+}
+
+HttpRoute command_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/commands/{id}",
+          .id = "get_command",
+          .summary = "A command, and what became of it",
+          .parameters = {parameter("id", "path", "its number", whole(1, most), true)},
+          .result = answered_schema(),
+          .other_results = {{"404", "There is no such command."}},
+          .answer = [&board = of.board](const HttpCall& call) {
+            const auto found = board.find(call.integer("id", 0, 1, most));
+            if (!found) throw HttpRefused{404, "this process has no such command; see commands.jsonl for older ones"};
+            return json_response(*found);
+          }};
+}
+
+}  // namespace
+
+std::vector<HttpRoute> routes(const ApiOf& of) {
+  std::vector<HttpRoute> all = {run_route(of),           metrics_route(of), history_route(of), notices_route(of),
+                                configuration_route(of), memory_route(of),  events_route(of),  ask_route(of),
+                                commands_route(of),      command_route(of)};
+  for (const auto& file : page_files()) {
+    all.push_back({.method = "GET",
+                   .path = file.path,
+                   .scope = Scope::open,
+                   .id = file.id,
+                   .summary = "A file of the dashboard, which has no data",
+                   .result_type = file.type,
+                   .answer = [&file](const HttpCall&) {
+                     return HttpResponse{.body = file.text, .content_type = std::string(file.type) + "; charset=utf-8"};
+                   }});
+  }
+  return all;
+}
+
+}  // namespace control

@@ -1,0 +1,23 @@
+// The routes of the control service.
+#pragma once
+
+#include <vector>
+
+#include "commands.h"
+#include "http/http_service.h"
+#include "view.h"
+
+namespace control {
+
+struct ApiOf {
+  View& view;
+  Board& board;
+  std::string configuration;  // TOML
+  torch::Device device;
+  std::string no_commands;  // why there are none; "" where there are
+};
+
+// Called on the server's thread.
+std::vector<vernier::HttpRoute> routes(const ApiOf& of);
+
+}  // namespace control

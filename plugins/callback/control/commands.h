@@ -1,0 +1,92 @@
+// The commands by which people steer a run, and where they wait for the trainer.
+#pragma once
+
+#include <vernier/options.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "http/http_service.h"
+
+namespace control {
+
+struct Command {
+  std::string name;       // one of command_names()
+  double factor = 1;      // of scale_learning_rate
+  vernier::Json roles;    // of swap: {"precision": {"use": "bf16"}}
+  vernier::Json body;     // as it was sent
+  vernier::Table tables;  // the same, as Control::swap() takes it
+
+  // Whether it changes the course of the run, so that a resumed run and a replay repeat it.
+  bool steers() const { return name != "pause" && name != "resume" && name != "save"; }
+};
+
+// Throws HttpRefused with 422 where it is none.
+Command command_of(const vernier::Json& body);
+// What command_of() takes, as a schema of JSON, which refers to another one, "Option".
+vernier::Json command_schema();
+vernier::Json option_schema();
+// What find() of Board returns.
+vernier::Json answered_schema();
+
+// What became of a command.
+struct Result {
+  bool is_done = true;  // false: it was refused
+  std::string text;     // a sentence for people
+};
+
+// Commands on their way from the server's thread to the training thread, and back. Any thread.
+class Board {
+ public:
+  static constexpr std::size_t most_waiting = 32, most_kept = 1000;
+
+  // changed: called after each change, on the thread that made it. first_id: of the next command.
+  Board(std::int64_t first_id, std::function<void(const vernier::Json&)> changed)
+      : next_id_(first_id), changed_(std::move(changed)) {}
+
+  // Returns the id. Throws HttpRefused: 503 if too many wait, 409 if the board is closed.
+  std::int64_t ask(Command command, const std::string& who);
+  // A command with all that is known of it; nothing if it is not kept.
+  std::optional<vernier::Json> find(std::int64_t id) const;
+  bool is_answered(std::int64_t id) const;
+  vernier::Json list(std::int64_t after, std::int64_t limit) const;
+
+  struct Asked {
+    std::int64_t id;
+    std::string who;
+    Command command;
+  };
+  // The oldest that waits.
+  std::optional<Asked> take();
+  void answer(std::int64_t id, std::int64_t step, const Result& result);
+  // Until a command waits, at most so long.
+  void wait(std::chrono::milliseconds time);
+  // Refuses what waits, and what comes.
+  void close(const std::string& why, std::int64_t step);
+
+ private:
+  struct Entry {
+    Asked asked;
+    vernier::Json shown;
+    bool is_taken = false, is_answered = false;
+  };
+  const Entry* entry(std::int64_t id) const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Entry> entries_;  // the oldest first
+  std::size_t waiting_ = 0;
+  std::int64_t next_id_;
+  std::string closed_;
+  std::function<void(const vernier::Json&)> changed_;
+};
+
+std::string time_text();  // "2026-11-23T14:05:09.123Z"
+
+}  // namespace control

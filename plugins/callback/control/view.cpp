@@ -1,0 +1,191 @@
+#include "view.h"
+
+#include <vernier/memory.h>
+#include <vernier/metric_info.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+namespace control {
+
+using vernier::Json;
+
+namespace {
+
+// JSON has no NaN and no inf: null.
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+// "VmRSS" of this process, in bytes; null where the system does not say.
+Json process_memory(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void History::add(std::int64_t step, double value) {
+  if (!std::isfinite(value)) return;
+  if (!parts_.empty() && step >= parts_.back().step && step < parts_.back().step + width_) {
+    parts_.back().min = std::min(parts_.back().min, value);
+    parts_.back().max = std::max(parts_.back().max, value);
+    return;
+  }
+  if (parts_.size() == most) {
+    join(parts_);
+    width_ *= 2;
+  }
+  parts_.push_back({step, value, value});
+}
+
+void History::join(std::vector<Part>& parts) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < parts.size(); i += 2) {
+    const auto& next = parts[std::min(i + 1, parts.size() - 1)];
+    parts[count++] = {parts[i].step, std::min(parts[i].min, next.min), std::max(parts[i].max, next.max)};
+  }
+  parts.resize(count);
+}
+
+std::vector<History::Part> History::parts(std::size_t limit) const {
+  auto parts = parts_;
+  while (parts.size() > limit) join(parts);
+  return parts;
+}
+
+View::View(const vernier::Run& run)
+    : about_({{"name", run.name}, {"steps", run.steps}, {"device", run.device.str()}, {"version", VERNIER_VERSION}}),
+      step_(run.step) {
+  for (auto& event : events_) event.reserve(512);  // later it would grow with each step
+}
+
+void View::take(const vernier::Record& record) {
+  const std::lock_guard lock(mutex_);
+  time_ = record.time;
+  for (const auto& [name, value] : record.entries) {
+    newest_[*name] = {record.step, value};
+    const bool has_room = histories_.size() < most_histories || histories_.contains(*name);
+    if (has_room) histories_[*name].add(record.step, value);
+  }
+  for (const auto& [name, text] : record.notices) {
+    notices_.push_back({++notice_id_, record.step, name, text});
+    if (notices_.size() > most_notices) notices_.pop_front();
+    add_event_locked("notice", {{"id", notice_id_}, {"step", record.step}, {"name", name}, {"text", text}});
+  }
+  const bool is_step = record.kind == vernier::Record::Kind::step;
+  if (record.kind == vernier::Record::Kind::end || (is_step && time_ - step_event_at_ < step_events_apart)) return;
+  if (is_step) step_event_at_ = time_;
+  Json data = {{"step", record.step}, {"time", record.time}};
+  for (const auto& [name, value] : record.entries) {
+    if (histories_.contains(*name)) data[*name] = number(value);
+  }
+  add_event_locked(is_step ? "step" : "validation", data);
+}
+
+void View::set_state(const std::string& state, std::int64_t step, double factor) {
+  const std::lock_guard lock(mutex_);
+  step_ = step;
+  if (state == state_ && factor == factor_) return;
+  state_ = state;
+  factor_ = factor;
+  add_event_locked("state", run_locked());
+}
+
+void View::add_event(const char* type, const Json& data) {
+  const std::lock_guard lock(mutex_);
+  add_event_locked(type, data);
+}
+
+void View::add_event_locked(const char* type, const Json& data) {
+  event_id_ += 1;
+  auto& slot = events_[static_cast<std::size_t>(event_id_) % most_events];
+  slot.assign("id: ").append(std::to_string(event_id_)).append("\nevent: ").append(type).append("\ndata: ");
+  slot.append(data.dump(-1, ' ', false, Json::error_handler_t::replace)).append("\n\n");
+}
+
+Json View::run_locked() const {
+  Json run = about_;
+  run["state"] = state_;
+  run["step"] = step_;
+  run["learning_rate_factor"] = factor_;
+  run["time"] = time_;
+  return run;
+}
+
+Json View::run() const {
+  const std::lock_guard lock(mutex_);
+  return run_locked();
+}
+
+Json View::metrics() const {
+  const std::lock_guard lock(mutex_);
+  Json all = Json::array();
+  for (const auto& [name, newest] : newest_) {
+    const auto* info = vernier::metric_info(name);
+    all.push_back({{"name", name},
+                   {"step", newest.step},
+                   {"value", number(newest.value)},
+                   {"unit", info != nullptr ? info->unit : ""},
+                   {"meaning", info != nullptr ? info->meaning : "set by the task or a plugin"}});
+  }
+  return {{"metrics", all}};
+}
+
+Json View::history(const std::string& metric, std::int64_t limit) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = histories_.find(metric);
+  if (found == histories_.end()) return nullptr;
+  Json points = Json::array();
+  for (const auto& [step, min, max] : found->second.parts(static_cast<std::size_t>(limit))) {
+    points.push_back({step, min, max});
+  }
+  return {{"metric", metric}, {"points", points}};
+}
+
+Json View::notices(std::int64_t after, std::int64_t limit) const {
+  const std::lock_guard lock(mutex_);
+  Json all = Json::array();
+  for (const auto& [id, step, name, text] : notices_) {
+    if (id <= after || std::ssize(all) >= limit) continue;
+    all.push_back({{"id", id}, {"step", step}, {"name", name}, {"text", text}});
+  }
+  return {{"notices", all}, {"last", notice_id_}};
+}
+
+std::int64_t View::last_event() const {
+  const std::lock_guard lock(mutex_);
+  return event_id_;
+}
+
+std::string View::events(std::int64_t& after) const {
+  constexpr std::size_t most_bytes = 32 * 1024;
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  after = std::min(after, event_id_);
+  const auto oldest = std::max<std::int64_t>(1, event_id_ - static_cast<std::int64_t>(most_events) + 1);
+  if (after + 1 < oldest) {
+    text = "event: gap\ndata: {\"lost\":" + std::to_string(oldest - after - 1) + "}\n\n";
+    after = oldest - 1;
+  }
+  while (after < event_id_ && text.size() < most_bytes) {
+    after += 1;
+    text += events_[static_cast<std::size_t>(after) % most_events];
+  }
+  return text;
+}
+
+Json View::memory(torch::Device device) {
+  const auto tensors = vernier::allocated_memory(device);
+  return {{"process", {{"now", process_memory("VmRSS")}, {"peak", process_memory("VmHWM")}}},
+          {"device", device.str()},
+          {"device_total", vernier::device_memory(device)},
+          {"device_free", vernier::free_memory(device)},
+          {"tensors", {{"now", tensors.now}, {"peak", tensors.peak}}}};
+}
+
+}  // namespace control
