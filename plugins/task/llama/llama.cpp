@@ -1,7 +1,7 @@
 // llama: trains a published model of the Llama family on the tokens of files, from its weights or from random ones.
 //
 // folder                required: the folder of the model, with config.json
-// data                  required: files of tokens without a header (vernier/readers.h)
+// data                  needed: files of tokens without a header (vernier/readers.h); []: the model is only used
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
 // context = 256         tokens that a window predicts
