@@ -5,6 +5,7 @@
 #include <vernier/tokenizer.h>
 
 #include "loaded_task.h"
+#include "log_lines.h"
 #include "published_folder.h"
 #include "thrown.h"
 
@@ -182,6 +183,38 @@ TEST_CASE("language task: files are drawn from by their shares") {
     CHECK(count({1, 1}, held_out) == doctest::Approx(0.5).epsilon(0.1));
     CHECK(count({0, 2}, held_out) == 0);
   }
+}
+
+TEST_CASE("language task: each validation continues the prompts, and changes no random number") {
+  const Texts texts("llama_grouped");
+  auto task = load(texts, {{"validation", list<std::string>({texts.path()})},
+                           {"sample_prompts", list<std::string>({"one", "It goes"})},
+                           {"sample_tokens", value(12)}});
+  const LogLines log;
+  torch::manual_seed(5);
+  task.validate();
+  const auto after = torch::rand({4});
+  torch::manual_seed(5);
+  CHECK(torch::equal(after, torch::rand({4})));
+  const auto first = LogLines::lines();
+  CHECK(LogLines::count("sample after step 0:\none") == 1);
+  CHECK(LogLines::count("sample after step 0:\nIt goes") == 1);
+  LogLines::lines().clear();
+  task.validate();
+  CHECK(LogLines::lines() == first);
+  LogLines::lines().clear();
+  task.run.step = 1;
+  task.validate();
+  CHECK(LogLines::lines() != first);
+  const auto refused = [&](Table more) { return refusal([&] { load(texts, std::move(more)); }); };
+  const auto prompts = list<std::string>({"one"});
+  CHECK(contains(refused({{"sample_tokens", value(3)}}), "give `sample_prompts`"));
+  CHECK(contains(refused({{"sample_prompts", list<std::string>({""})}}), "has 0 tokens, and must have one at least"));
+  const PublishedFolder plain("gpt2");
+  CHECK(contains(plain.refusal_of({{"sample_prompts", prompts}}), "needs a tokenizer"));
+  const auto endless = list<std::string>({std::string(200, '!') + "?a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p"});
+  CHECK(
+      contains(plain.refusal_of({{"sample_prompts", endless}, {"tokenizer", value(tokenizer)}}), "must have 1 to 24"));
 }
 
 TEST_CASE("language task: mistakes in the data are refused in one line") {

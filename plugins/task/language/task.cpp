@@ -18,6 +18,7 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
       weights_(options.choose("weights", "folder", {"folder", "random"},
                               "what training begins with; random: drawn by [run] seed")),
       data_(options),
+      samples_(options),
       dropout_(options.get("dropout", -1.0, "in the place of all dropouts of config.json; below 0: those",
                            between(-1, 0.99))) {}
 
@@ -36,6 +37,7 @@ void PublishedTask::build(vernier::Run& run) {
   add_metric(std::move(token_loss));
   if (data_.names_files()) refuse_long_rows();
   read_data(run);
+  samples_.open(*this);
 }
 
 void PublishedTask::refuse_long_rows() const {
@@ -101,6 +103,9 @@ torch::Tensor PublishedTask::loss(const vernier::Batch& micro_batch) {
 
 // The mean over all tokens, which are not as many in each row.
 torch::Tensor PublishedTask::validate(vernier::Run& run) {
+  for (const auto& text : samples_.write(*this, run.device, run.seed + static_cast<std::uint64_t>(run.step))) {
+    info("sample after step ", run.step, ":\n", text);
+  }
   const auto loss = SupervisedTask::validate(run);
   return loss.defined() ? token_loss_->mean() : loss;
 }

@@ -10,6 +10,8 @@
 // validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
 // shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
 // dropout = -1.0        in the place of all dropouts of config.json; below 0: those
+// sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
+// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
 // Of files of tokens:
 // token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
 // stride = 0            tokens between the beginnings of two windows; 0: context
@@ -34,6 +36,7 @@
 #include "config.h"
 #include "data.h"
 #include "folder.h"
+#include "samples.h"
 
 namespace language {
 
@@ -72,6 +75,7 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   Family family_;
   std::string folder_, weights_;
   Data data_;
+  Samples samples_;
   double dropout_;
   std::shared_ptr<Network> network_;
   TokenLoss* token_loss_ = nullptr;
