@@ -12,6 +12,7 @@
 
 #include "loaded_task.h"
 #include "oracle.h"
+#include "published_folder.h"
 #include "same_tensors.h"
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -24,73 +25,13 @@ using Json = nlohmann::json;
 
 namespace {
 
+using published_folder::task_of;
+using published_folder::variants_of;
+using published_folder::weights_of;
+using Folder = published_folder::PublishedFolder;
+
 // Of logits and gradients, by the largest of them; attention in another order moves them by 2e-6.
 constexpr double tolerance = 1e-5;
-
-std::string text_of(const torch::Tensor& bytes) {
-  return bytes_of(bytes);
-}
-
-std::string task_of(const std::string& variant) {
-  return variant.starts_with("gpt2") ? "gpt" : "llama";
-}
-
-// "h.0.ln_1.weight 8", one for each tensor of the variant's file.
-std::vector<std::string> lines_of(const Oracle& oracle, const std::string& variant) {
-  std::istringstream text(text_of(oracle[variant + ".names"]));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
-  return lines;
-}
-
-std::vector<std::string> variants_of(const Oracle& oracle) {
-  const std::string end = ".config";
-  std::vector<std::string> variants;
-  for (const auto& [name, tensor] : oracle.tensors()) {
-    if (name.ends_with(end)) variants.push_back(name.substr(0, name.size() - end.size()));
-  }
-  return variants;
-}
-
-Tensors weights_of(const Oracle& oracle, const std::string& variant) {
-  Tensors weights;
-  for (const auto& line : lines_of(oracle, variant)) weights[line.substr(0, line.find(' '))] = oracle["weight." + line];
-  return weights;
-}
-
-// A folder with a variant's model, and its first window of tokens, for the options of a task.
-struct Folder {
-  explicit Folder(const std::string& name, const std::function<void(Json& config, Tensors& weights)>& change = {})
-      : variant(name) {
-    auto config = Json::parse(text_of(oracle[variant + ".config"]));
-    auto weights = weights_of(oracle, variant);
-    if (change) change(config, weights);
-    folder.write("model/config.json", config.dump());
-    vernier::save_safetensors(folder / "model/model.safetensors", weights);
-    folder.write("tokens.bin", bytes_of(oracle["tokens"].flatten().to(torch::kInt16)));
-  }
-
-  Table table(Table more = {}) const {
-    Table table = {{"folder", value(folder / "model")},
-                   {"data", list<std::string>({folder / "tokens.bin"})},
-                   {"context", value(oracle["tokens"].size(1) - 1)},
-                   {"stride", value(oracle["tokens"].size(1))},
-                   {"batch_size", value(2)},
-                   {"order", value("sequential")},
-                   {"validation_share", value(0.0)},
-                   {"dropout", value(0.0)}};
-    for (auto& [key, entry] : more) table[key] = entry;
-    return table;
-  }
-  LoadedTask load(Table more = {}) const { return LoadedTask(task_of(variant), table(std::move(more))); }
-  std::string refusal_of(Table more = {}) const {
-    return refusal([&] { load(std::move(more)); });
-  }
-
-  Oracle oracle{"published_models"};
-  TemporaryFolder folder;
-  std::string variant;
-};
 
 torch::Tensor logits_of(const LoadedTask& task, const vernier::Batch& batch) {
   return static_cast<vernier::SupervisedTask&>(*task.task).forward(batch);
@@ -155,7 +96,7 @@ TEST_CASE("published models: a folder that is written back has the same tensors,
     auto config = Json::parse(read_text(given.folder / "back/config.json"));
     CHECK(config["dtype"] == "float32");
     config.erase("dtype");
-    CHECK(config == Json::parse(text_of(given.oracle[std::string(variant) + ".config"])));
+    CHECK(config == Json::parse(bytes_of(given.oracle[std::string(variant) + ".config"])));
     CHECK(read_text(given.folder / "back/tokenizer.json") == "{}");
     check_as_recorded(given.load({{"folder", value(given.folder / "back")}}), given.oracle, variant);
   }

@@ -27,6 +27,7 @@
 // tokenizer.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/generation.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/sdk.h>
 
@@ -39,7 +40,6 @@
 #include "core/printable.h"
 #include "model.h"
 #include "published.h"
-#include "sample.h"
 #include "text.h"
 
 namespace {
@@ -88,21 +88,28 @@ std::string read_budget(Options& options, const gpt::Shape& shape) {
   return budget;
 }
 
-gpt::Sampling read_sampling(Options& options) {
-  gpt::Sampling sampling;
-  sampling.bytes =
-      options.get("sample_bytes", sampling.bytes, "bytes written by each validation; 0: none", between(0, 1e6));
-  sampling.prompt = options.get("sample_prompt", sampling.prompt, "what the sample continues");
+struct Sample {
+  std::int64_t bytes = 200;  // 0: none
+  std::string prompt = "The ";
+  vernier::Sampling sampling{.temperature = 0.8};
+};
+
+Sample read_sample(Options& options) {
+  Sample sample;
+  auto& sampling = sample.sampling;
+  sample.bytes =
+      options.get("sample_bytes", sample.bytes, "bytes written by each validation; 0: none", between(0, 1e6));
+  sample.prompt = options.get("sample_prompt", sample.prompt, "what the sample continues");
   sampling.temperature =
       options.get("temperature", sampling.temperature, "of the sample; 0: always the likeliest byte", between(0, 1000));
   sampling.top_k = options.get("top_k", sampling.top_k, "draw among the k likeliest bytes; 0: among all",
                                between(0, gpt::vocabulary));
-  if (sampling.prompt.empty())
+  if (sample.prompt.empty())
     options.refuse("sample_prompt", "an empty text has nothing to continue; give a byte at least");
-  return sampling;
+  return sample;
 }
 
-class Gpt final : public vernier::Task {
+class Gpt final : public vernier::Task, public vernier::LanguageModel {
  public:
   explicit Gpt(Options& options)
       : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
@@ -115,7 +122,7 @@ class Gpt final : public vernier::Task {
         validation_(options.get("validation", 0.1, "share of the windows held out; 0: none", between(0, 0.9))),
         validation_batches_(
             options.get("validation_batches", 20, "held-out batches of a validation; 0: all", between(0, 1e9))),
-        sampling_(read_sampling(options)) {
+        sample_(read_sample(options)) {
     options.get("folder", "", "of a published model, to train it on tokens with the options of task/llama");
   }
 
@@ -156,11 +163,19 @@ class Gpt final : public vernier::Task {
   }
 
   torch::Tensor validate(Run& run) override {
-    if (sampling_.bytes > 0) log_sample(run);
+    if (sample_.bytes > 0) log_sample(run);
     if (looked_at_.numel() == 0) return {};
     auto mean = validation_loss(run);
     run.metrics.set("bits_per_byte", mean / std::numbers::ln2);
     return mean;
+  }
+
+  std::int64_t vocabulary() const override { return gpt::vocabulary; }
+  std::int64_t longest() const override { return shape_.context; }
+  std::string tokenizer_folder() const override { return ""; }
+  bool reads_bytes() const override { return true; }
+  torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override {
+    return network_->next_logits({.tokens = tokens.unsqueeze(0), .cache = cache});
   }
 
   vernier::State save() const override {
@@ -244,11 +259,22 @@ class Gpt final : public vernier::Task {
     return sum / looked_at_.numel();
   }
 
-  void log_sample(const Run& run) const {
+  void log_sample(const Run& run) {
     // It has its own generator, so the same run writes the same sample, and the run's random numbers stay as they are.
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed + static_cast<std::uint64_t>(run.step));
-    const auto text = gpt::continuation(*network_, sampling_, shape_.context, run.device, generator);
-    info("sample after step ", run.step, ":\n", vernier::printable(sampling_.prompt + text, "\n\t"));
+    vernier::GenerationOptions options;
+    options.sampling = sample_.sampling;
+    options.max_tokens = sample_.bytes;
+    options.slides = true;
+    auto text = sample_.prompt;
+    const std::vector<vernier::TokenId> prompt(reinterpret_cast<const unsigned char*>(text.data()),
+                                               reinterpret_cast<const unsigned char*>(text.data()) + text.size());
+    const auto end = vernier::generate(*this, prompt, options, run.device, generator, [&](vernier::TokenId byte) {
+      text.push_back(static_cast<char>(byte));
+      return true;
+    });
+    if (end == vernier::GenerationEnd::not_finite) text += "… (the model gives no finite probabilities)";
+    info("sample after step ", run.step, ":\n", vernier::printable(text, "\n\t"));
   }
 
   std::vector<std::string> paths_;
@@ -258,7 +284,7 @@ class Gpt final : public vernier::Task {
   vernier::Sampler::Order order_;
   double validation_;
   std::int64_t validation_batches_;
-  gpt::Sampling sampling_;
+  Sample sample_;
 
   std::string checksum_;  // of the text
   gpt::Windows windows_;

@@ -5,7 +5,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <cmath>
@@ -60,18 +59,18 @@ namespace {
 class Attention final : public torch::nn::Module {
  public:
   Attention(const Shape& shape, std::int64_t layer)
-      : heads_(shape.heads),
+      : layer_(layer),
+        heads_(shape.heads),
         dropout_(shape.attention_dropout),
         scale_(scale_of(shape, layer)),
         qkv_(register_module("c_attn", std::make_shared<Linear>(shape.width, 3 * shape.width))),
         out_(register_module("c_proj", std::make_shared<Linear>(shape.width, shape.width))) {}
 
-  torch::Tensor forward(const torch::Tensor& x) const {
+  torch::Tensor forward(const torch::Tensor& x, const language::Sight& sight) const {
     const auto batch = x.size(0), time = x.size(1), width = x.size(2);
     auto qkv = qkv_->forward(x).split(width, 2);
     for (auto& part : qkv) part = part.view({batch, time, heads_, width / heads_}).transpose(1, 2);
-    const auto y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, is_training() ? dropout_ : 0.0,
-                                                    /*is_causal=*/true, scale_);
+    const auto y = language::attend(qkv[0], qkv[1], qkv[2], sight, layer_, is_training() ? dropout_ : 0.0, scale_);
     return out_->forward(y.transpose(1, 2).reshape({batch, time, width}));
   }
 
@@ -84,7 +83,7 @@ class Attention final : public torch::nn::Module {
            (shape.scales_by_layer ? static_cast<double>(layer) + 1 : 1.0);
   }
 
-  std::int64_t heads_;
+  std::int64_t layer_, heads_;
   double dropout_;
   std::optional<double> scale_;
   std::shared_ptr<Linear> qkv_, out_;
@@ -116,8 +115,8 @@ class Block final : public torch::nn::Module {
         ln_2_(register_module("ln_2", std::make_shared<LayerNorm>(shape))),
         mlp_(register_module("mlp", std::make_shared<Mlp>(shape))) {}
 
-  torch::Tensor forward(torch::Tensor x) const {
-    x = x + drop(attn_->forward(ln_1_->forward(x)), dropout_, is_training());
+  torch::Tensor forward(torch::Tensor x, const language::Sight& sight) const {
+    x = x + drop(attn_->forward(ln_1_->forward(x), sight), dropout_, is_training());
     return x + drop(mlp_->forward(ln_2_->forward(x)), dropout_, is_training());
   }
 
@@ -152,17 +151,24 @@ Network::Network(const Shape& shape, std::uint64_t seed)
   });
 }
 
-torch::Tensor Network::features(const torch::Tensor& tokens) {
-  const auto time = tokens.size(1);
+torch::Tensor Network::positions_of(const language::Texts& texts) const {
+  if (texts.positions.defined()) return at::embedding(position_embedding_, texts.positions);
+  const auto time = texts.tokens.size(1);
   // Uses the whole table where it fits, because a view of it would cost a copy of its gradient.
-  auto positions = time == position_embedding_.size(0) ? position_embedding_ : position_embedding_.narrow(0, 0, time);
-  auto x = drop(at::embedding(token_embedding_, tokens) + positions, embedding_dropout_, is_training());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x);
+  return time == position_embedding_.size(0) ? position_embedding_ : position_embedding_.narrow(0, texts.past(), time);
+}
+
+torch::Tensor Network::features(const language::Texts& texts) {
+  auto x = drop(at::embedding(token_embedding_, texts.tokens) + positions_of(texts), embedding_dropout_, is_training());
+  const language::Sight sight(texts);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x, sight);
   return last_norm_->forward(x);
 }
 
-torch::Tensor Network::block(std::size_t index, const torch::Tensor& x) {
-  const auto forward = [block = blocks_[index].get()](const torch::Tensor& y) { return block->forward(y); };
+torch::Tensor Network::block(std::size_t index, const torch::Tensor& x, const language::Sight& sight) {
+  const auto forward = [block = blocks_[index].get(), sight](const torch::Tensor& y) {
+    return block->forward(y, sight);
+  };
   if (budgeted_ != nullptr) return budgeted_->block(static_cast<std::int64_t>(index), forward, x);
   const bool again = recompute_every_ > 0 && (index + 1) % recompute_every_ == 0;
   return again ? vernier::checkpoint(keep_, forward, x) : run(forward, x);
@@ -170,14 +176,6 @@ torch::Tensor Network::block(std::size_t index, const torch::Tensor& x) {
 
 torch::Tensor Network::logits(const torch::Tensor& features) const {
   return at::linear(features, is_tied() ? token_embedding_ : head_);
-}
-
-torch::Tensor Network::forward(const torch::Tensor& tokens) {
-  return logits(features(tokens));
-}
-
-torch::Tensor Network::next_token(const torch::Tensor& tokens) {
-  return logits(features(tokens).select(1, -1));
 }
 
 }  // namespace gpt

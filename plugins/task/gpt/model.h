@@ -40,21 +40,18 @@ class Network final : public language::Network {
   // Builds the network on the CPU in float32, with GPT-2's initialisation drawn from the seed alone.
   Network(const Shape& shape, std::uint64_t seed);
 
-  // Logits [batch, time, vocabulary] of tokens [batch, time], time <= context.
-  torch::Tensor forward(const torch::Tensor& tokens) override;
   std::int64_t vocabulary() const override { return token_embedding_.size(0); }
   std::int64_t longest() const override { return position_embedding_.size(0); }
   bool is_tied() const override { return !head_.defined(); }
-  // Logits [batch, vocabulary] of the token that follows the last one.
-  torch::Tensor next_token(const torch::Tensor& tokens);
   // Lets `blocks` choose which blocks are computed again, instead of recompute_every. It must live as long as forward()
   // is called.
   void set_budget(vernier::BudgetedBlocks& blocks) { budgeted_ = &blocks; }
 
  private:
-  torch::Tensor features(const torch::Tensor& tokens);
-  torch::Tensor block(std::size_t index, const torch::Tensor& x);
-  torch::Tensor logits(const torch::Tensor& features) const;
+  torch::Tensor features(const language::Texts& texts) override;
+  torch::Tensor positions_of(const language::Texts& texts) const;
+  torch::Tensor block(std::size_t index, const torch::Tensor& x, const language::Sight& sight);
+  torch::Tensor logits(const torch::Tensor& features) const override;
 
   double embedding_dropout_;
   std::size_t recompute_every_;

@@ -3,9 +3,11 @@
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
+#include <vernier/generation.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace language {
@@ -13,22 +15,52 @@ namespace language {
 // The function between the two products of an MLP.
 using Activation = torch::Tensor (*)(const torch::Tensor&);
 
+// What a network reads: the tokens of texts.
+struct Texts {
+  torch::Tensor tokens;                     // int64 [batch, time]
+  torch::Tensor positions = {};             // int64 [batch, time]: the place of each in its text; undefined: the column
+  torch::Tensor segments = {};              // int64 [batch, time]: the number of its text; undefined: a row is one text
+  vernier::KeyValueCache* cache = nullptr;  // has the tokens before these; positions and segments are undefined then
+  std::int64_t past() const { return cache == nullptr ? 0 : cache->length(); }
+};
+
+// What attention may look at.
+struct Sight {
+  explicit Sight(const Texts& texts);
+  torch::Tensor mask;      // bool [batch or 1, 1, time, past + time]; undefined: what is_causal says
+  bool is_causal = false;  // a token sees itself and those before it; else it sees all
+  vernier::KeyValueCache* cache;
+};
+
+// Attention of queries [batch, heads, time, width] to keys and values [batch, key_heads, time, width] of these tokens
+// and of those in the cache. key_heads divides heads. scale: by default the inverse root of the width.
+torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tensor value, const Sight& sight,
+                     std::int64_t layer, double dropout, std::optional<double> scale = std::nullopt);
+
 // A causal language model.
 class Network : public torch::nn::Module {
  public:
   using Part = std::function<torch::Tensor(const torch::Tensor&)>;
 
-  // Logits [batch, time, vocabulary] of tokens int64 [batch, time].
-  virtual torch::Tensor forward(const torch::Tensor& tokens) = 0;
+  // Logits [batch, time, vocabulary].
+  torch::Tensor forward(const Texts& texts) { return logits(features(texts)); }
+  torch::Tensor forward(const torch::Tensor& tokens) { return forward(Texts{tokens}); }
+  // Logits [vocabulary] of the token after the only text, and of no other.
+  torch::Tensor next_logits(const Texts& text);
   virtual std::int64_t vocabulary() const = 0;
   virtual std::int64_t longest() const = 0;  // tokens of a sequence; 0: there is no limit
-  virtual bool is_tied() const = 0;          // the head is the token embedding
+  // The most tokens of a text whose first ones have the same keys as in a longer text; 0: there is no limit.
+  virtual std::int64_t cacheable() const { return longest(); }
+  virtual bool is_tied() const = 0;  // the head is the token embedding
 
   // Lets `runner` call each block on its input, to save memory. By default forward() does.
   using Runner = std::function<torch::Tensor(const Part& block, const torch::Tensor& x)>;
   void run_blocks_by(Runner runner) { runner_ = std::move(runner); }
 
  protected:
+  // The last layer's output [batch, time, width] after the last norm, and the logits of such vectors.
+  virtual torch::Tensor features(const Texts& texts) = 0;
+  virtual torch::Tensor logits(const torch::Tensor& features) const = 0;
   torch::Tensor run(const Part& block, const torch::Tensor& x) const { return runner_ ? runner_(block, x) : block(x); }
 
  private:

@@ -1,8 +1,11 @@
 #include "task.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/control.h>
 #include <vernier/error.h>
-#include <vernier/readers.h>
+#include <vernier/run.h>
+
+#include <memory>
 
 namespace language {
 
@@ -14,14 +17,8 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
       folder_(options.require<std::string>("folder", "the folder of a published model, with config.json")),
       weights_(options.choose("weights", "folder", {"folder", "random"},
                               "what training begins with; random: drawn by [run] seed")),
-      token_type_(options.choose("token_type", "auto", {"auto", "uint8", "uint16", "uint32"},
-                                 "of the files; auto: uint16 if the vocabulary fits into it, else uint32")),
-      data_(options.require<std::vector<std::string>>("data", "files of tokens without a header")),
-      held_out_(options.get("validation", std::vector<std::string>{}, "held-out files of tokens")),
-      context_(options.get("context", 256, "tokens that a window predicts", between(1, 1e7))),
-      stride_(options.get("stride", 0, "tokens between the beginnings of two windows; 0: context", between(0, 1e7))),
-      share_(options.get("validation_share", 0.1, "share of windows held out without validation; 0: none",
-                         between(0, 0.9))),
+      data_(options),
+      samples_(options),
       dropout_(options.get("dropout", -1.0, "in the place of all dropouts of config.json; below 0: those",
                            between(-1, 0.99))) {}
 
@@ -30,59 +27,91 @@ void PublishedTask::build(vernier::Run& run) {
   require_model_type(config, family_.layout.model_type);
   network_ = family_.make(config, dropout_, run.seed);
   if (weights_ == "folder") read_weights(folder_, *network_, family_.layout);
-  if (const auto longest = network_->longest(); longest > 0 && context_ > longest) {
-    vernier::refuse(c10::str("context = ", context_, ": the model of ", folder_, " has positions for ", longest,
-                             " tokens; give a smaller context"));
-  }
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });
-  set_model(network_,
-            [network = network_.get()](const vernier::Batch& batch) { return network->forward(batch.tensors[0]); });
+  set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
   set_loss([](const torch::Tensor& logits, const torch::Tensor& targets) {
     return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
   });
+  auto token_loss = std::make_unique<TokenLoss>();
+  token_loss_ = token_loss.get();
+  add_metric(std::move(token_loss));
+  if (data_.names_files()) refuse_long_rows();
   read_data(run);
+  samples_.open(*this);
 }
 
-vernier::DatasetPtr PublishedTask::windows_of(const std::vector<std::string>& files) const {
-  constexpr std::int64_t most_in_16_bits = 65536;
-  vernier::WindowOptions options;
-  options.length = context_;
-  options.stride = stride_;
-  options.vocabulary = network_->vocabulary();
-  const bool is_short = token_type_ == "uint16" || (token_type_ == "auto" && options.vocabulary <= most_in_16_bits);
-  const auto type = token_type_ == "uint8" ? torch::kUInt8 : is_short ? torch::kUInt16 : torch::kUInt32;
-  std::vector<vernier::DatasetPtr> all;
-  all.reserve(files.size());
-  for (const auto& file : files) all.push_back(vernier::token_dataset(file, type, options));
-  return all.size() == 1 ? all.front() : vernier::concat(all);
+void PublishedTask::refuse_long_rows() const {
+  const auto refuse = [&](const std::string& reason) {
+    vernier::refuse(c10::str("context = ", data_.context(), ": the model of ", folder_, " ", reason));
+  };
+  const auto longest = network_->longest(), same = network_->cacheable();
+  if (longest > 0 && data_.context() > longest) {
+    refuse(c10::str("has positions for ", longest, " tokens; give a smaller context"));
+  }
+  if (is_packed() && same > 0 && data_.context() > same) {
+    refuse(c10::str("turns the positions of rows above ", same,
+                    " tokens in another way, and a packed row has shorter texts; set packing = false"));
+  }
 }
 
 void PublishedTask::read_data(const vernier::Run& run) {
-  auto training = windows_of(data_);
-  vernier::DatasetPtr held_out;
-  if (!held_out_.empty()) {
-    held_out = windows_of(held_out_);
-  } else if (share_ > 0) {
-    std::tie(training, held_out) = vernier::split(training, share_, run.seed);
+  if (data_.are_texts() && run.control != nullptr && run.control->ranks() > 1) {
+    vernier::refuse(
+        "texts are for one process, since only it knows how many tokens a batch learns; make files of "
+        "tokens with vernier tokenize for several");
   }
-  if (training->size() == 0) {
-    vernier::refuse("data: no window is left to train on; give more tokens, a smaller context, or hold out less");
+  if (!data_.is_given()) {
+    vernier::refuse("`data` is needed: files of tokens without a header, or of texts: .txt and .jsonl");
   }
-  set_training(training);
-  if (held_out) add_validation(held_out);
+  if (!data_.names_files()) {  // next() refuses to train
+    const auto nothing = torch::zeros({1, 2}, torch::kInt64);
+    return set_training(vernier::tensor_dataset({nothing, nothing}));
+  }
+  auto sets = data_.load(vocabulary(), folder_, run.seed);
+  if (!sets.summary.empty()) info(sets.summary);
+  set_training(sets.training, sets.weights);
+  if (sets.held_out) add_validation(sets.held_out);
 }
 
+// A batch of texts has targets in its second tensor, but for those that have none: an example for export.
+Texts PublishedTask::texts_of(const vernier::Batch& batch) const {
+  const auto& tensors = batch.tensors;
+  if (!is_packed()) return {tensors[0]};
+  const std::size_t first = tensors.size() == 3 ? 1 : 2;
+  return {tensors[0], tensors[first], tensors[first + 1]};
+}
+
+// Rows of texts learn different numbers of tokens. The loss is the mean over all that the batch learns, however it is
+// split into micro-batches, so each row gets the weight of a learned token.
 vernier::Batch PublishedTask::next() {
+  if (!data_.names_files()) vernier::refuse("data names no file, so there is nothing to train on");
   auto batch = SupervisedTask::next();
   batch.tokens = batch.tensors[0].numel();
+  if (!data_.are_texts()) return batch;
+  const auto learned = (batch.tensors[1] >= 0).sum().item<std::int64_t>();
+  batch.tensors.push_back(
+      torch::full({batch.samples}, static_cast<double>(batch.samples) / static_cast<double>(learned), torch::kFloat32));
   return batch;
 }
 
-// All windows have the same number of tokens, so the mean over the windows is that over the tokens.
+torch::Tensor PublishedTask::loss(const vernier::Batch& micro_batch) {
+  if (!data_.are_texts()) return SupervisedTask::loss(micro_batch);
+  const auto logits = forward(micro_batch).flatten(0, 1).to(torch::kFloat32);
+  const auto sum = at::cross_entropy_loss(logits, micro_batch.tensors[1].flatten(), {}, at::Reduction::Sum);
+  return sum * micro_batch.tensors.back()[0] / micro_batch.samples;
+}
+
+// The mean over all tokens, which are not as many in each row.
 torch::Tensor PublishedTask::validate(vernier::Run& run) {
-  auto loss = SupervisedTask::validate(run);
-  if (loss.defined()) run.metrics.set("perplexity", loss.exp());
-  return loss;
+  for (const auto& text : samples_.write(*this, run.device, run.seed + static_cast<std::uint64_t>(run.step))) {
+    info("sample after step ", run.step, ":\n", text);
+  }
+  const auto loss = SupervisedTask::validate(run);
+  return loss.defined() ? token_loss_->mean() : loss;
+}
+
+torch::Tensor PublishedTask::next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) {
+  return network_->next_logits({.tokens = tokens.unsqueeze(0), .cache = cache});
 }
 
 std::string PublishedTask::published_name(const std::string& name) const {

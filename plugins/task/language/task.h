@@ -1,28 +1,42 @@
-// A task that trains a published model on the tokens of files: what task/llama and, with `folder`, task/gpt are.
+// A task that trains a published model on files of tokens or texts: what task/llama and, with `folder`, task/gpt are.
 //
 // folder                required: the folder of the model, with config.json
-// data                  required: files of tokens without a header (vernier/readers.h)
+// data                  needed: files of tokens without a header (vernier/readers.h), or of texts: .txt and .jsonl
+//                       (vernier/language_data.h); []: the model is only used, not trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
-// token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
-// context = 256         tokens that a window predicts
-// stride = 0            tokens between the beginnings of two windows; 0: context
-// validation = []       held-out files of tokens
+// tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
+// context = 256         tokens that a window or a row of texts predicts
+// validation = []       held-out files of the same kind
 // validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
+// shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
 // dropout = -1.0        in the place of all dropouts of config.json; below 0: those
+// sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
+// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
+// Of files of tokens:
+// token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
+// stride = 0            tokens between the beginnings of two windows; 0: context
+// validation_stride = 0 the same in `validation`, where each token is predicted once, with at least
+//                       context - validation_stride tokens before it; 0: context
+// Of texts:
+// packing = true        several in one row, none of which sees another
+// learn = "answers"     of prompts and chats only the answers; "all"
+// chat = "chatml"       how messages of a chat are written; "llama3"
 // batch_size = 8
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 #pragma once
 
+#include <vernier/generation.h>
 #include <vernier/published_model.h>
 #include <vernier/supervised_task.h>
 
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "config.h"
+#include "data.h"
 #include "folder.h"
+#include "samples.h"
 
 namespace language {
 
@@ -32,28 +46,39 @@ struct Family {
   std::function<std::shared_ptr<Network>(const Config& config, double dropout, std::uint64_t seed)> make;
 };
 
-class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedModel {
+class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedModel, public vernier::LanguageModel {
  public:
   PublishedTask(vernier::Options& options, Family family);
 
   void build(vernier::Run& run) override;
   vernier::Batch next() override;
+  torch::Tensor loss(const vernier::Batch& micro_batch) override;
   torch::Tensor validate(vernier::Run& run) override;
 
   std::string published_name(const std::string& name) const override;
   std::string published_folder() const override { return folder_; }
   void write_published(const std::string& folder) const override;
 
+  std::int64_t vocabulary() const override { return network_->vocabulary(); }
+  std::int64_t longest() const override { return network_->longest(); }
+  std::int64_t cacheable() const override { return network_->cacheable(); }
+  std::string tokenizer_folder() const override { return data_.tokenizer_folder(folder_); }
+  bool reads_bytes() const override { return data_.reads_bytes(); }
+  torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override;
+
  private:
-  vernier::DatasetPtr windows_of(const std::vector<std::string>& files) const;
+  bool is_packed() const { return data_.are_texts() && data_.packs(); }
+  void refuse_long_rows() const;
   void read_data(const vernier::Run& run);
+  Texts texts_of(const vernier::Batch& batch) const;
 
   Family family_;
-  std::string folder_, weights_, token_type_;
-  std::vector<std::string> data_, held_out_;
-  std::int64_t context_, stride_;
-  double share_, dropout_;
+  std::string folder_, weights_;
+  Data data_;
+  Samples samples_;
+  double dropout_;
   std::shared_ptr<Network> network_;
+  TokenLoss* token_loss_ = nullptr;
 };
 
 }  // namespace language

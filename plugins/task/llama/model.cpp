@@ -4,7 +4,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 namespace llama {
@@ -34,7 +33,7 @@ class Linear final : public torch::nn::Module {
 };
 
 struct Turn {
-  torch::Tensor cosines, sines;  // [time, head_width / 2]
+  torch::Tensor cosines, sines;  // [time, head_width / 2], or [batch, 1, time, head_width / 2]
 };
 
 }  // namespace
@@ -54,8 +53,9 @@ namespace {
 
 class Attention final : public torch::nn::Module {
  public:
-  explicit Attention(const Shape& shape)
-      : heads_(shape.heads),
+  Attention(const Shape& shape, std::int64_t layer)
+      : layer_(layer),
+        heads_(shape.heads),
         key_heads_(shape.key_heads),
         head_width_(shape.head_width),
         dropout_(shape.dropout),
@@ -64,7 +64,7 @@ class Attention final : public torch::nn::Module {
         v_(linear("v_proj", shape.width, key_heads_ * head_width_, shape)),
         o_(linear("o_proj", heads_ * head_width_, shape.width, shape)) {}
 
-  torch::Tensor forward(const torch::Tensor& x, const Turn& turn) const {
+  torch::Tensor forward(const torch::Tensor& x, const Turn& turn, const language::Sight& sight) const {
     const auto batch = x.size(0), time = x.size(1);
     const auto in_heads = [&](const torch::Tensor& y, std::int64_t heads) {
       return y.view({batch, time, heads, head_width_}).transpose(1, 2);
@@ -74,8 +74,7 @@ class Attention final : public torch::nn::Module {
     const auto cosines = turn.cosines.to(q.scalar_type()), sines = turn.sines.to(q.scalar_type());
     q = turned(q, cosines, sines);
     k = turned(k, cosines, sines);
-    const auto y = at::scaled_dot_product_attention(q, for_each_query(k), for_each_query(v), {},
-                                                    is_training() ? dropout_ : 0.0, /*is_causal=*/true);
+    const auto y = language::attend(q, k, v, sight, layer_, is_training() ? dropout_ : 0.0);
     return o_->forward(y.transpose(1, 2).reshape({batch, time, heads_ * head_width_}));
   }
 
@@ -84,17 +83,7 @@ class Attention final : public torch::nn::Module {
     return register_module(name, std::make_shared<Linear>(inputs, outputs, shape.attention_bias));
   }
 
-  // Repeats each head of keys or values for its group of queries. LibTorch's fast kernel for a CPU takes equal numbers
-  // of heads alone.
-  torch::Tensor for_each_query(const torch::Tensor& x) const {
-    if (key_heads_ == heads_) return x;
-    const auto batch = x.size(0), time = x.size(2), group = heads_ / key_heads_;
-    return x.unsqueeze(2)
-        .expand({batch, key_heads_, group, time, head_width_})
-        .reshape({batch, heads_, time, head_width_});
-  }
-
-  std::int64_t heads_, key_heads_, head_width_;
+  std::int64_t layer_, heads_, key_heads_, head_width_;
   double dropout_;
   std::shared_ptr<Linear> q_, k_, v_, o_;
 };
@@ -119,14 +108,14 @@ class Mlp final : public torch::nn::Module {
 
 class Layer final : public torch::nn::Module {
  public:
-  explicit Layer(const Shape& shape)
-      : attention_(register_module("self_attn", std::make_shared<Attention>(shape))),
+  Layer(const Shape& shape, std::int64_t layer)
+      : attention_(register_module("self_attn", std::make_shared<Attention>(shape, layer))),
         mlp_(register_module("mlp", std::make_shared<Mlp>(shape))),
         first_norm_(register_module("input_layernorm", std::make_shared<RmsNorm>(shape))),
         second_norm_(register_module("post_attention_layernorm", std::make_shared<RmsNorm>(shape))) {}
 
-  torch::Tensor forward(torch::Tensor x, const Turn& turn) const {
-    x = x + attention_->forward(first_norm_->forward(x), turn);
+  torch::Tensor forward(torch::Tensor x, const Turn& turn, const language::Sight& sight) const {
+    x = x + attention_->forward(first_norm_->forward(x), turn, sight);
     return x + mlp_->forward(second_norm_->forward(x));
   }
 
@@ -141,7 +130,7 @@ Network::Network(const Shape& shape, Rope rope, std::uint64_t seed) : rope_(std:
   embedding_ = body->register_module("embed_tokens", std::make_shared<Matrix>(shape.vocabulary, shape.width))->weight;
   torch::nn::ModuleList list;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
-    layers_.push_back(std::make_shared<Layer>(shape));
+    layers_.push_back(std::make_shared<Layer>(shape, i));
     list->push_back(layers_.back());
   }
   body->register_module("layers", list);
@@ -152,14 +141,24 @@ Network::Network(const Shape& shape, Rope rope, std::uint64_t seed) : rope_(std:
   language::draw_weights(*this, seed, [&](const std::string&) { return shape.deviation; });
 }
 
-torch::Tensor Network::forward(const torch::Tensor& tokens) {
-  const auto [cosines, sines] = rope_.tables(tokens.size(1), tokens.device());
-  const Turn turn{cosines, sines};
-  auto x = at::embedding(embedding_, tokens);
+torch::Tensor Network::features(const language::Texts& texts) {
+  const auto time = texts.tokens.size(1), past = texts.past();
+  const auto [cosines, sines] = rope_.tables(past + time, texts.tokens.device());
+  const auto of_texts = [&](const torch::Tensor& table) {
+    if (texts.positions.defined()) return at::embedding(table, texts.positions).unsqueeze(1);
+    return past == 0 ? table : table.narrow(0, past, time);
+  };
+  const Turn turn{of_texts(cosines), of_texts(sines)};
+  const language::Sight sight(texts);
+  auto x = at::embedding(embedding_, texts.tokens);
   for (const auto& layer : layers_) {
-    x = run([layer = layer.get(), turn](const torch::Tensor& y) { return layer->forward(y, turn); }, x);
+    x = run([layer = layer.get(), turn, sight](const torch::Tensor& y) { return layer->forward(y, turn, sight); }, x);
   }
-  return at::linear(norm_->forward(x), is_tied() ? embedding_ : head_);
+  return norm_->forward(x);
+}
+
+torch::Tensor Network::logits(const torch::Tensor& features) const {
+  return at::linear(features, is_tied() ? embedding_ : head_);
 }
 
 }  // namespace llama

@@ -31,12 +31,15 @@ class Network final : public language::Network {
   // Builds the network on the CPU in float32, with initial weights drawn from the seed alone.
   Network(const Shape& shape, Rope rope, std::uint64_t seed);
 
-  torch::Tensor forward(const torch::Tensor& tokens) override;
   std::int64_t vocabulary() const override { return embedding_.size(0); }
   std::int64_t longest() const override { return 0; }
+  std::int64_t cacheable() const override { return rope_.cacheable(); }
   bool is_tied() const override { return !head_.defined(); }
 
  private:
+  torch::Tensor features(const language::Texts& texts) override;
+  torch::Tensor logits(const torch::Tensor& features) const override;
+
   Rope rope_;
   torch::Tensor embedding_, head_;  // head_: undefined if tied
   std::vector<std::shared_ptr<Layer>> layers_;

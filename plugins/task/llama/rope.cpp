@@ -99,11 +99,16 @@ torch::Tensor Rope::frequencies(std::int64_t time) const {
 }
 
 std::pair<torch::Tensor, torch::Tensor> Rope::tables(std::int64_t time, torch::Device device) {
-  if (newest_.first.defined() && newest_.first.size(0) == time && newest_.first.device() == device) return newest_;
+  const auto had = newest_.first.defined() && newest_.first.device() == device ? newest_.first.size(0) : 0;
+  if (had == time) return newest_;
+  const bool is_same_beginning = cacheable() == 0 || std::max(had, time) <= cacheable();
+  if (had > time && is_same_beginning) return {newest_.first.narrow(0, 0, time), newest_.second.narrow(0, 0, time)};
   const torch::NoGradGuard no_grad;
-  const auto angles = at::outer(at::arange(time, torch::kFloat32), frequencies(time));
+  auto rows = time;
+  if (is_same_beginning && had > 0) rows = std::max(time, cacheable() == 0 ? 2 * had : std::min(2 * had, cacheable()));
+  const auto angles = at::outer(at::arange(rows, torch::kFloat32), frequencies(time));
   newest_ = {(angles.cos() * amplitude_).to(device), (angles.sin() * amplitude_).to(device)};
-  return newest_;
+  return {newest_.first.narrow(0, 0, time), newest_.second.narrow(0, 0, time)};
 }
 
 torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines) {

@@ -20,6 +20,8 @@ class Rope {
   // Cosines and sines [time, head_width / 2] in float32 for positions from 0. With "dynamic" scaling they depend on the
   // number of positions; transformers keeps those of a longer batch before, which this does not.
   std::pair<torch::Tensor, torch::Tensor> tables(std::int64_t time, torch::Device device);
+  // The most positions for which the tables begin as those of fewer do; 0: any number.
+  std::int64_t cacheable() const { return kind_ == Kind::dynamic ? longest_ : 0; }
 
  private:
   enum class Kind { plain, linear, dynamic, llama3, yarn };
@@ -33,7 +35,7 @@ class Rope {
   double theta_ = 10000, factor_ = 1, original_ = 0;
   double low_ = 0, high_ = 0;                       // llama3: frequency factors; yarn: the numbers of frequencies
   double amplitude_ = 1;                            // of cosines and sines
-  std::pair<torch::Tensor, torch::Tensor> newest_;  // of the last call
+  std::pair<torch::Tensor, torch::Tensor> newest_;  // of a call before
 };
 
 // Queries or keys [batch, heads, time, head_width], turned by their positions.

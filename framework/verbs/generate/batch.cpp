@@ -1,0 +1,95 @@
+#include "batch.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const char* name_of(GenerationEnd end) {
+  switch (end) {
+    case GenerationEnd::max_tokens:
+      return "max_tokens";
+    case GenerationEnd::end_token:
+      return "end_token";
+    case GenerationEnd::longest:
+      return "longest";
+    case GenerationEnd::caller:
+      return "stop";
+    case GenerationEnd::not_finite:
+      return "not_finite";
+  }
+  return "";
+}
+
+PromptLine parsed(const std::string& path, std::uint64_t number, const std::string& text) {
+  const auto where = path + ":" + std::to_string(number);
+  auto json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("prompt") || !json["prompt"].is_string()) {
+    refuse(where + ": must be a JSON object with a text in \"prompt\"");
+  }
+  auto prompt = json["prompt"].get<std::string>();
+  return {number, std::move(json), std::move(prompt)};
+}
+
+}  // namespace
+
+std::vector<PromptLine> read_prompts(const std::string& path) {
+  std::ifstream file(path);
+  if (!file || fs::is_directory(path)) refuse(path + ": cannot be read as a file of prompts");
+  std::vector<PromptLine> lines;
+  std::uint64_t number = 0;
+  for (std::string text; std::getline(file, text);) {
+    ++number;
+    if (text.find_first_not_of(" \t\r") != std::string::npos) lines.push_back(parsed(path, number, text));
+  }
+  if (lines.empty()) refuse(path + ": has no line with a prompt");
+  return lines;
+}
+
+void write_completions(const std::vector<PromptLine>& lines, const std::string& input, const std::string& output,
+                       const std::function<Completion(const PromptLine&)>& complete) {
+  std::error_code none;
+  if (!output.empty() && fs::equivalent(input, output, none)) {
+    refuse(output + ": is the input, which it would replace; name another file");
+  }
+  const auto part = output + ".part";
+  std::ofstream file;
+  if (!output.empty()) {
+    file.open(part, std::ios::binary);
+    if (!file) refuse(output + ": cannot be written");
+  }
+  auto& out = output.empty() ? std::cout : static_cast<std::ostream&>(file);
+  try {
+    for (const auto& line : lines) {
+      Completion completion;
+      try {
+        completion = complete(line);
+      } catch (const Error& error) {
+        throw Error(input + ":" + std::to_string(line.number) + ": " + error.what(), error.kind());
+      }
+      auto object = line.object;
+      object["completion"] = completion.text;
+      object["tokens"] = completion.tokens;
+      object["end"] = name_of(completion.end);
+      out << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << std::endl;
+      if (!out) throw Error((output.empty() ? "standard output" : output) + ": cannot be written");
+    }
+    if (output.empty()) return;
+    file.close();
+    fs::rename(part, output);
+  } catch (...) {
+    if (!output.empty()) fs::remove(part, none);
+    throw;
+  }
+  std::cout << output << ": " << lines.size() << " completions\n";
+}
+
+}  // namespace vernier

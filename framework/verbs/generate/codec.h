@@ -1,0 +1,33 @@
+// Between texts and the tokens of a model.
+#pragma once
+
+#include <vernier/generation.h>
+#include <vernier/tokenizer.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// A tokenizer; or bytes; or, where there is neither, the numbers of the tokens with spaces between them.
+class Codec {
+ public:
+  // folder: a tokenizer's, or "" for what the model says of itself.
+  Codec(const LanguageModel& model, const std::string& folder);
+
+  std::vector<TokenId> encode(const std::string& text) const;
+  // Whole characters only, but for bytes: what is not UTF-8 becomes U+FFFD.
+  std::string decode(std::span<const TokenId> tokens) const;
+  std::optional<TokenId> end_of_text() const;
+  // The special token that a stop word is, which has no text.
+  std::optional<TokenId> special(const std::string& word) const;
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool is_bytes_;
+};
+
+}  // namespace vernier

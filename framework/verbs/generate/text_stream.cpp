@@ -1,0 +1,70 @@
+#include "text_stream.h"
+
+#include <algorithm>
+
+#include "text/unicode.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr const char* unknown = "\xEF\xBF\xBD";  // U+FFFD: perhaps half a character
+constexpr std::size_t context = 16;              // tokens of the prompt that the text is decoded with
+
+// The tokens before a text say whether it begins with a space.
+std::vector<TokenId> last_of(std::vector<TokenId> tokens) {
+  if (tokens.size() > context) tokens.erase(tokens.begin(), tokens.end() - context);
+  return tokens;
+}
+
+}  // namespace
+
+TextStream::TextStream(const Codec& codec, std::vector<TokenId> prompt, std::vector<std::string> stops,
+                       std::function<void(const std::string&)> print)
+    : codec_(codec),
+      tokens_(last_of(std::move(prompt))),
+      stops_(std::move(stops)),
+      print_(std::move(print)),
+      before_(codec.decode(tokens_)) {}
+
+bool TextStream::add(TokenId token) {
+  ++count_;
+  tokens_.push_back(token);
+  const auto whole = codec_.decode(tokens_);
+  text_ = whole.substr(std::min(before_.size(), whole.size()));
+  std::size_t first = std::string::npos;
+  for (const auto& stop : stops_) {
+    const auto at = text_.find(stop);
+    if (at < first) first = at, stopped_ = stop;
+  }
+  if (first != std::string::npos) text_.resize(first);
+  print_up_to(first == std::string::npos ? safe_length() : first);
+  return first == std::string::npos;
+}
+
+void TextStream::finish() {
+  print_up_to(text_.size());
+}
+
+// Without what later tokens may change: half characters at the end, and the beginning of a stop word.
+std::size_t TextStream::safe_length() const {
+  auto safe = std::string_view(text_).substr(0, text_.size() - unfinished_utf8(text_));
+  while (safe.ends_with(unknown)) safe.remove_suffix(3);
+  auto length = safe.size();
+  for (const auto& stop : stops_) {
+    for (auto part = std::min(stop.size() - 1, safe.size()); part > 0; --part) {
+      if (!safe.ends_with(std::string_view(stop).substr(0, part))) continue;
+      length = std::min(length, safe.size() - part);
+      break;
+    }
+  }
+  return length;
+}
+
+void TextStream::print_up_to(std::size_t length) {
+  if (length <= printed_) return;
+  print_(text_.substr(printed_, length - printed_));
+  printed_ = length;
+}
+
+}  // namespace vernier

@@ -1,0 +1,41 @@
+// The text of tokens as they come: what can be printed at once, and where a stop word ends it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codec.h"
+
+namespace vernier {
+
+class TextStream {
+ public:
+  // print: called with each piece of the text behind the prompt, in order. Stop words are not printed.
+  TextStream(const Codec& codec, std::vector<TokenId> prompt, std::vector<std::string> stops,
+             std::function<void(const std::string&)> print);
+
+  // Returns false if the text ends here, with a stop word.
+  bool add(TokenId token);
+  // Prints what was held back: half a character, or the beginning of a stop word.
+  void finish();
+
+  const std::string& text() const { return text_; }          // behind the prompt, without a stop word
+  std::int64_t tokens() const { return count_; }             // behind the prompt
+  const std::string& stop_word() const { return stopped_; }  // "": none ended it
+
+ private:
+  std::size_t safe_length() const;
+  void print_up_to(std::size_t length);
+
+  const Codec& codec_;
+  std::vector<TokenId> tokens_;
+  std::vector<std::string> stops_;
+  std::function<void(const std::string&)> print_;
+  std::string before_, text_, stopped_;
+  std::size_t printed_ = 0;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace vernier

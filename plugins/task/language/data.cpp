@@ -1,0 +1,218 @@
+#include "data.h"
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/error.h>
+#include <vernier/readers.h>
+#include <vernier/tokenizer.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace language {
+
+namespace {
+
+using vernier::between;
+using vernier::DatasetPtr;
+
+constexpr std::int64_t not_learned = -100;  // as cross_entropy_loss() has it
+
+bool is_text(const std::string& file) {
+  return file.ends_with(".jsonl") || file.ends_with(".txt");
+}
+
+DatasetPtr together(const std::vector<DatasetPtr>& sets) {
+  return sets.size() == 1 ? sets.front() : vernier::concat(sets);
+}
+
+// Windows of a file that begin so many tokens apart; the last ends with the file. A token that a window before has
+// predicted is not learned again, so each is predicted once, but for the first of the file.
+class Overlapping final : public vernier::Dataset {
+ public:
+  // all: the windows from every token on.
+  Overlapping(DatasetPtr all, std::int64_t length, std::int64_t stride)
+      : all_(std::move(all)), length_(length), stride_(stride) {}
+  std::int64_t size() const override { return (all_->size() - 1 + stride_ - 1) / stride_ + 1; }
+  vernier::Sample get(std::int64_t index, vernier::Random& random) const override {
+    auto sample = all_->get(begin(index), random);
+    const auto seen = index == 0 ? 0 : begin(index - 1) + length_ - begin(index);
+    if (seen > 0) sample[1].narrow(0, 0, seen).fill_(not_learned);
+    return sample;
+  }
+  std::string where(std::int64_t index) const override { return all_->where(begin(index)); }
+  std::string fingerprint() const override { return c10::str(all_->fingerprint(), ", ", stride_, " apart"); }
+
+ private:
+  std::int64_t begin(std::int64_t index) const { return std::min(index * stride_, all_->size() - 1); }
+  DatasetPtr all_;
+  std::int64_t length_, stride_;
+};
+
+}  // namespace
+
+Data::Data(vernier::Options& options)
+    : is_given_(options.given("data")),
+      files_(options.get("data", std::vector<std::string>{},
+                         "needed: files of tokens without a header, or of texts: .txt and .jsonl; []: the model is "
+                         "only used, not trained")),
+      held_out_(options.get("validation", std::vector<std::string>{}, "held-out files of the same kind")),
+      token_type_(options.choose("token_type", "auto", {"auto", "uint8", "uint16", "uint32"},
+                                 "of files of tokens; auto: uint16 if the vocabulary fits into it, else uint32")),
+      tokenizer_(options.get("tokenizer", "", "folder of the tokenizer for texts; empty: the model's folder")),
+      context_(options.get("context", 256, "tokens that a window predicts", between(1, 1e7))),
+      stride_(options.get("stride", 0, "tokens between the beginnings of two windows of a file of tokens; 0: context",
+                          between(0, 1e7))),
+      validation_stride_(options.get("validation_stride", 0,
+                                     "the same in `validation`, where each token is predicted once, with at least "
+                                     "context - validation_stride before it; 0: context",
+                                     between(0, 1e7))),
+      share_(options.get("validation_share", 0.1, "share of windows held out without validation; 0: none",
+                         between(0, 0.9))),
+      shares_(options.get("shares", std::vector<double>{},
+                          "how often each file of data is drawn from, relative to the "
+                          "others, whatever its size; []: each sample once in an epoch",
+                          between(0, 1e9))) {
+  texts_.length = context_;
+  texts_.packs = options.get("packing", true, "texts: several in one row, none of which sees another");
+  texts_.learns_all = options.choose("learn", "answers", {"answers", "all"},
+                                     "texts: of prompts and chats only the answers, or all") == "all";
+  texts_.chat =
+      options.choose("chat", "chatml", {"chatml", "llama3"}, "texts: how messages of a chat are written") == "llama3"
+          ? vernier::ChatStyle::llama3
+          : vernier::ChatStyle::chatml;
+  are_texts_ = !files_.empty() && is_text(files_.front());
+  refuse_mistakes(options);
+}
+
+void Data::refuse_mistakes(const vernier::Options& options) const {
+  for (const auto* list : {&files_, &held_out_}) {
+    for (const auto& file : *list) {
+      if (is_text(file) == are_texts_) continue;
+      options.refuse(list == &files_ ? "data" : "validation",
+                     "'" + file + "' is a file of " + (are_texts_ ? "tokens" : "texts") + ", and '" + files_.front() +
+                         "' one of " + (are_texts_ ? "texts" : "tokens") +
+                         "; make tokens of all with vernier tokenize");
+    }
+  }
+  const auto only_for = [&](bool texts, std::initializer_list<const char*> keys) {
+    if (files_.empty() || are_texts_ == texts) return;
+    for (const auto* key : keys) {
+      if (options.given(key)) options.refuse(key, texts ? "is for texts: .txt and .jsonl" : "is for files of tokens");
+    }
+  };
+  only_for(true, {"packing", "learn", "chat"});
+  only_for(false, {"stride", "validation_stride", "token_type"});
+  if (validation_stride_ > 0 && held_out_.empty()) options.refuse("validation_stride", "needs files in `validation`");
+  if (validation_stride_ > context_) {
+    options.refuse("validation_stride", c10::str("is above context = ", context_, ", so tokens would be left out"));
+  }
+  if (!shares_.empty() && shares_.size() != files_.size()) {
+    options.refuse("shares", c10::str("has ", shares_.size(), " numbers, and `data` ", files_.size(), " files"));
+  }
+  if (!shares_.empty() && std::ranges::count(shares_, 0.0) == std::ssize(shares_)) {
+    options.refuse("shares", "has no number above 0");
+  }
+}
+
+// Hugging Face's files of a tokenizer, if the folder has them.
+std::string Data::tokenizer_folder(const std::string& model) const {
+  if (!tokenizer_.empty()) return tokenizer_;
+  const std::filesystem::path folder(model);
+  std::error_code none;
+  const bool has_one =
+      std::filesystem::exists(folder / "tokenizer.json", none) || std::filesystem::exists(folder / "vocab.json", none);
+  return has_one ? model : "";
+}
+
+DatasetPtr Data::tokens_of(const std::string& file, std::int64_t vocabulary, std::int64_t stride) const {
+  constexpr std::int64_t most_in_16_bits = 65536;
+  const bool is_short = token_type_ == "uint16" || (token_type_ == "auto" && vocabulary <= most_in_16_bits);
+  const auto type = token_type_ == "uint8" ? torch::kUInt8 : is_short ? torch::kUInt16 : torch::kUInt32;
+  return vernier::token_dataset(file, type, {.length = context_, .stride = stride, .vocabulary = vocabulary});
+}
+
+std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, std::int64_t vocabulary,
+                                       const std::string& model, std::string& summary) const {
+  const auto folder = tokenizer_folder(model);
+  if (folder.empty()) {
+    vernier::refuse("'" + files.front() + "' has texts, and " + model +
+                    " has no tokenizer; name the folder of one with `tokenizer`");
+  }
+  const auto tokenizer = vernier::open_tokenizer(folder);
+  if (tokenizer->vocabulary() > vocabulary) {
+    vernier::refuse(c10::str("the tokenizer of ", folder, " has ", tokenizer->vocabulary(),
+                             " tokens, and the model of ", model, " ", vocabulary, "; give the model's own tokenizer"));
+  }
+  std::vector<DatasetPtr> all;
+  for (const auto& file : files) {
+    const auto data = vernier::read_language_data(*tokenizer, file, texts_);
+    summary +=
+        c10::str(summary.empty() ? "" : "; ", file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ",
+                 data.tokens, " tokens, ", data.learned, " learned, ", data.left_out, " texts left out");
+    all.push_back(data.dataset);
+  }
+  return all;
+}
+
+std::vector<DatasetPtr> Data::read(const std::vector<std::string>& files, std::int64_t vocabulary,
+                                   const std::string& model, std::string& summary) const {
+  if (are_texts_) return texts_of(files, vocabulary, model, summary);
+  std::vector<DatasetPtr> all;
+  for (const auto& file : files) all.push_back(tokens_of(file, vocabulary, stride_));
+  return all;
+}
+
+DatasetPtr Data::held_out_windows(std::int64_t vocabulary) const {
+  std::vector<DatasetPtr> all;
+  for (const auto& file : held_out_) {
+    all.push_back(std::make_shared<Overlapping>(tokens_of(file, vocabulary, 1), context_, validation_stride_));
+  }
+  return together(all);
+}
+
+Data::Sets Data::load(std::int64_t vocabulary, const std::string& model, std::uint64_t seed) const {
+  Sets sets;
+  auto training = read(files_, vocabulary, model, sets.summary);
+  if (validation_stride_ > 0) {
+    sets.held_out = held_out_windows(vocabulary);
+  } else if (!held_out_.empty()) {
+    sets.held_out = together(read(held_out_, vocabulary, model, sets.summary));
+  } else if (share_ > 0) {
+    // With shares, of each file.
+    if (shares_.empty()) training = {together(training)};
+    std::vector<DatasetPtr> held_out;
+    for (auto& set : training) {
+      held_out.emplace_back();
+      std::tie(set, held_out.back()) = vernier::split(set, share_, seed);
+    }
+    sets.held_out = together(held_out);
+  }
+  if (!shares_.empty()) sets.weights = vernier::mixture_weights(training, shares_);
+  sets.training = together(training);
+  if (sets.training->size() == 0) {
+    vernier::refuse("data: no window is left to train on; give more data, a smaller context, or hold out less");
+  }
+  return sets;
+}
+
+void TokenLoss::update(const torch::Tensor& logits, const torch::Tensor& targets) {
+  if (!sum_.defined()) sum_ = count_ = torch::zeros({}, logits.options().dtype(torch::kFloat64));
+  const auto flat = targets.flatten();
+  const auto losses =
+      at::cross_entropy_loss(logits.flatten(0, 1).to(torch::kFloat32), flat, {}, at::Reduction::None, not_learned);
+  sum_ = sum_ + losses.sum(torch::kFloat64);
+  count_ = count_ + (flat != not_learned).sum();
+}
+
+std::optional<vernier::State> TokenLoss::state_dict() const {
+  return sum_.defined() ? vernier::State{{"sum", sum_}, {"count", count_}} : vernier::State{};
+}
+
+void TokenLoss::add(const vernier::State& state) {
+  if (!state.has("sum")) return;
+  const auto sum = state.tensor("sum"), count = state.tensor("count");
+  sum_ = sum_.defined() ? sum_ + sum.to(sum_.device()) : sum;
+  count_ = count_.defined() ? count_ + count.to(count_.device()) : count;
+}
+
+}  // namespace language

@@ -1,0 +1,31 @@
+// Texts that each validation writes into the log.
+#pragma once
+
+#include <vernier/generation.h>
+#include <vernier/options.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace language {
+
+// Reads the options of the samples, which task.h lists.
+class Samples {
+ public:
+  explicit Samples(vernier::Options& options);
+
+  // Throws Error if there are prompts and the model has no tokenizer, or if a prompt is empty or too long.
+  void open(const vernier::LanguageModel& model);
+  // A text for each prompt, the prompt with what follows it, safe to print. Gradients are off. They follow from the
+  // seed, and change no random number of the run.
+  std::vector<std::string> write(vernier::LanguageModel& model, torch::Device device, std::uint64_t seed) const;
+
+ private:
+  std::vector<std::string> prompts_;
+  vernier::GenerationOptions options_;
+  std::shared_ptr<const vernier::Tokenizer> tokenizer_;
+};
+
+}  // namespace language

@@ -1,0 +1,193 @@
+// `vernier generate`, called as a person would.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "published_folder.h"
+#include "run_folder.h"
+
+namespace generate_test {
+
+using published_folder::PublishedFolder;
+using Words = std::vector<std::string>;
+
+namespace {
+
+const std::string tokenizers = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
+
+// A model over bytes that has learned ten letters by heart.
+struct Learned : RunFolder {
+  Learned()
+      : RunFolder(R"(
+[run]
+steps = 80
+output = "out"
+threads = 1
+device = "cpu"
+[task]
+use = "gpt"
+data = ["text.txt"]
+layers = 1
+heads = 2
+width = 32
+context = 32
+batch_size = 8
+sample_bytes = 0
+[optimizer]
+use = "adamw"
+learning_rate = 2e-2
+)") {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "abcdefghij";
+    folder.write("text.txt", text);
+    REQUIRE_MESSAGE(train({"--quiet"}) == 0, err);
+  }
+  // What it prints behind the prompt, without the line break.
+  std::string generated(Words words) {
+    words.insert(words.begin(), {"generate", "out"});
+    REQUIRE_MESSAGE(call(words) == 0, err);
+    REQUIRE(out.ends_with('\n'));
+    return out.substr(0, out.size() - 1);
+  }
+  std::string refused(Words words) {
+    words.insert(words.begin(), "generate");
+    CHECK(call(words) == 2);
+    CHECK(out.empty());
+    CHECK_MESSAGE(is_one_line(err), err);
+    return err;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("generate: continues a prompt with the model of a run, as the options say") {
+  Learned run;
+  const Words greedy = {"--prompt", "abcdefg", "--temperature", "0", "--max-tokens", "14"};
+  const auto with = [&](Words more) {
+    Words words = greedy;
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  CHECK(run.generated(greedy) == "hijabcdefghija");
+  CHECK(run.generated(with({"--no-cache"})) == "hijabcdefghija");
+  CHECK(run.generated(with({"--stop", "cde", "--stop", "cx"})) == "hijab");
+  CHECK(run.generated({"--prompt", "abcdefg", "--top-k", "1", "--max-tokens", "6"}) == "hijabc");
+  CHECK(run.generated({"--prompt", "abcdefg", "--top-p", "0.01", "--max-tokens", "6"}) == "hijabc");
+  CHECK(run.generated({"--prompt", "abcdefg", "--min-p", "1", "--max-tokens", "6"}) == "hijabc");
+  CHECK(run.generated(with({"--set", "precision.use=bf16"})).starts_with("hij"));
+  // Draws follow from the seed.
+  const auto wild = [&](const char* seed) {
+    return run.generated({"--prompt", "abc", "--temperature", "3", "--max-tokens", "25", "--seed", seed});
+  };
+  CHECK(wild("1") == wild("1"));
+  CHECK(wild("1") != wild("2"));
+  // Beyond the positions of the model.
+  CHECK(run.generated({"--prompt", "abcdefg", "--temperature", "0"}).size() == 32 - 7 + 1);
+  CHECK(run.err.find("as long as the model has positions") != std::string::npos);
+  CHECK(run.generated({"--prompt", "abcdefg", "--temperature", "0", "--slide"}).size() == 100);
+  CHECK(run.err.empty());
+}
+
+TEST_CASE("generate: a file of prompts gets completions, each as if it were alone") {
+  Learned run;
+  run.folder.write("in.jsonl", "{\"prompt\": \"abc\", \"id\": 7}\n\n{\"prompt\": \"efg\"}\n");
+  const Words more = {"--max-tokens", "12", "--temperature", "0.5", "--stop", "j"};
+  Words words = {"generate", "out", "--input", "in.jsonl", "--output", "out.jsonl"};
+  words.insert(words.end(), more.begin(), more.end());
+  REQUIRE_MESSAGE(run.call(words) == 0, run.err);
+  CHECK(run.out == "out.jsonl: 2 completions\n");
+  std::ifstream file(run.at("out.jsonl"));
+  std::string first, second;
+  std::getline(file, first);
+  std::getline(file, second);
+  const auto json = nlohmann::json::parse(first), other = nlohmann::json::parse(second);
+  CHECK(json["id"] == 7);
+  CHECK(json["prompt"] == "abc");
+  Words alone = {"--prompt", "efg", "--seed", "4"};  // 1 + line 3
+  alone.insert(alone.end(), more.begin(), more.end());
+  CHECK(run.generated(alone) == other["completion"].get<std::string>());
+  CHECK(json["end"] == "stop");
+  CHECK(json["tokens"] == json["completion"].get<std::string>().size() + 1);
+  CHECK_FALSE(std::filesystem::exists(run.at("out.jsonl.part")));
+  // The same lines on standard output.
+  words.erase(words.begin() + 4, words.begin() + 6);
+  REQUIRE(run.call(words) == 0);
+  CHECK(run.out == read_text(run.at("out.jsonl")));
+}
+
+TEST_CASE("generate: mistakes end in one line") {
+  Learned run;
+  run.folder.write("wrong.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"b\"}\n");
+  run.folder.write("torn.jsonl", "{\"prompt\": \"a\"\n");
+  run.folder.write("empty.jsonl", "\n");
+  run.folder.write("long.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"" + std::string(40, 'b') + "\"}\n");
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"out"}, "give either --prompt TEXT or --input FILE.jsonl"},
+      {{"out", "--prompt", "a", "--input", "b"}, "give either"},
+      {{"out", "--prompt", "a", "--output", "b"}, "--output is for --input"},
+      {{"--prompt", "a"}, "name one run"},
+      {{"out", "more", "--prompt", "a"}, "name one run"},
+      {{"nowhere", "--prompt", "a"}, "nowhere: there is no such run or checkpoint"},
+      {{"out", "--prompt", ""}, "the prompt is empty"},
+      {{"out", "--prompt", std::string(33, 'a')}, "has 33 tokens, and the model has positions for 32"},
+      {{"out", "--prompt", "a", "--temperature", "-1"}, "--temperature is -1, and must be 0 to 1000"},
+      {{"out", "--prompt", "a", "--top-p", "0"}, "--top-p is 0"},
+      {{"out", "--prompt", "a", "--min-p", "2"}, "--min-p is 2"},
+      {{"out", "--prompt", "a", "--top-k", "x"}, "see vernier generate --help"},
+      {{"out", "--prompt", "a", "--max-tokens", "0"}, "--max-tokens is 0"},
+      {{"out", "--prompt", "a", "--stop", ""}, "--stop needs a text"},
+      {{"out", "--prompt", "a", "--tokenizer", "none"}, "none"},
+      {{"out", "--prompt", "a", "--set", "task.layer=2"}, "layer"},
+      {{"out", "--input", "none.jsonl"}, "none.jsonl: cannot be read"},
+      {{"out", "--input", "wrong.jsonl", "--output", "o"}, "wrong.jsonl:2: must be a JSON object with a text in"},
+      {{"out", "--input", "torn.jsonl", "--output", "o"}, "torn.jsonl:1: must be a JSON object"},
+      {{"out", "--input", "empty.jsonl", "--output", "o"}, "empty.jsonl: has no line with a prompt"},
+      {{"out", "--input", "wrong.jsonl", "--output", "wrong.jsonl"}, "wrong.jsonl"},
+      {{"out", "--input", "long.jsonl", "--output", "o"}, "long.jsonl:2: the prompt has 40 tokens"},
+  };
+  for (const auto& [words, message] : cases) {
+    const auto text = run.refused(words);
+    CHECK_MESSAGE(text.find(message) != std::string::npos, text, " should have: ", message);
+  }
+  CHECK_FALSE(std::filesystem::exists(run.at("o")));
+  CHECK_FALSE(std::filesystem::exists(run.at("o.part")));
+}
+
+TEST_CASE("generate: takes a published folder, with its tokenizer, another one, or numbers") {
+  for (const char* variant : {"gpt2", "llama_grouped"}) {
+    CAPTURE(variant);
+    const PublishedFolder given(variant);
+    RunFolder folder("");
+    const auto model = given.folder / "model";
+    const auto generate = [&](Words words) {
+      words.insert(words.begin(), {"generate", model, "--max-tokens", "6"});
+      const int status = folder.call(words);
+      CHECK_MESSAGE(status == 0, folder.err);
+      return folder.out;
+    };
+    const auto numbers = generate({"--prompt", "4 14 23", "--temperature", "0"});
+    CHECK(numbers == generate({"--prompt", "4 14 23", "--temperature", "0", "--no-cache"}));
+    CHECK(std::count(numbers.begin(), numbers.end(), ' ') == 6);
+    // Ids below 29 of this tokenizer are punctuation.
+    const auto punctuation = generate({"--prompt", "!\"#", "--tokenizer", tokenizers + "gpt2"});
+    for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+      std::error_code none;
+      std::filesystem::copy_file(tokenizers + "gpt2/" + file, std::filesystem::path(model) / file, none);
+    }
+    CHECK(generate({"--prompt", "!\"#"}) == punctuation);
+    CHECK(folder.call({"generate", model, "--prompt", "words"}) == 2);
+    CHECK(folder.err.find("is it another model's tokenizer?") != std::string::npos);
+  }
+}
+
+TEST_CASE("generate: a task without a language model is refused") {
+  RunFolder folder("[run]\nsteps = 2\noutput = 'out'\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'adamw'\n");
+  REQUIRE(folder.train({"--quiet"}) == 0);
+  CHECK(folder.call({"generate", "out", "--prompt", "a"}) == 2);
+  CHECK(folder.err ==
+        "vernier: generate is for tasks with a language model, and task/mlp has none; see "
+        "docs/finetune.md\n");
+}
+
+}  // namespace generate_test

@@ -1,0 +1,271 @@
+// The data of task/llama and task/gpt: perplexity with a stride, and texts through a tokenizer.
+#include <ATen/ops/cross_entropy_loss.h>
+#include <doctest/doctest.h>
+#include <vernier/supervised_task.h>
+#include <vernier/tokenizer.h>
+
+#include "loaded_task.h"
+#include "log_lines.h"
+#include "published_folder.h"
+#include "thrown.h"
+
+namespace language_task_test {
+
+using published_folder::PublishedFolder;
+using vernier::Table;
+
+namespace {
+
+constexpr double tolerance = 1e-5;
+const std::string tokenizer = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/gpt2";
+
+torch::Tensor logits_of(const LoadedTask& task, vernier::Batch batch) {
+  const torch::NoGradGuard no_grad;
+  return static_cast<vernier::SupervisedTask&>(*task.task).forward(batch);
+}
+
+double sum_of_losses(const torch::Tensor& logits, const torch::Tensor& targets) {
+  return at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).item<double>();
+}
+
+// A model with random weights for the tokenizer's vocabulary, and files of texts.
+struct Texts {
+  explicit Texts(const std::string& variant, const std::string& lines = default_lines)
+      : given(variant, [](auto& config, auto&) { config["vocab_size"] = vocabulary(); }) {
+    given.folder.write("texts.jsonl", lines);
+  }
+  static std::int64_t vocabulary() { return vernier::open_tokenizer(tokenizer)->vocabulary(); }
+  std::string path() const { return given.folder / "texts.jsonl"; }
+  Table table(Table more) const {
+    Table table = {{"data", list<std::string>({path()})},
+                   {"weights", value("random")},
+                   {"tokenizer", value(tokenizer)},
+                   {"context", value(16)},
+                   {"batch_size", value(100)}};
+    for (auto& [key, entry] : more) table[key] = entry;
+    return table;
+  }
+  static constexpr const char* default_lines =
+      "{\"text\": \"one two\"}\n{\"prompt\": \"what is it?\", \"completion\": \" naïve\"}\n{\"text\": \"x\"}\n"
+      "{\"prompt\": \"a\", \"completion\": \"bcd\"}\n{\"text\": \"It goes on, and on.\"}\n";
+  PublishedFolder given;
+};
+
+Table only_of_texts(const PublishedFolder& given, const Table& table) {
+  auto all = given.table();
+  all.erase("stride");
+  for (const auto& [key, entry] : table) all[key] = entry;
+  return all;
+}
+
+LoadedTask load(const Texts& texts, Table more = {}) {
+  return LoadedTask(published_folder::task_of(texts.given.variant),
+                    only_of_texts(texts.given, texts.table(std::move(more))));
+}
+
+torch::Tensor gradient_of(const LoadedTask& task) {
+  std::vector<torch::Tensor> all;
+  for (const auto& parameter : task.run.parameters) all.push_back(parameter.model.grad().flatten());
+  return at::cat(all);
+}
+
+}  // namespace
+
+TEST_CASE("language task: perplexity with a stride is that of a plain loop over the tokens") {
+  for (const char* variant : {"gpt2", "llama_grouped"}) {
+    const PublishedFolder given(variant);
+    const auto tokens = given.oracle["tokens"].flatten();  // 42
+    constexpr std::int64_t context = 8;
+    for (const std::int64_t stride : {1, 3, 5, 7, 8}) {
+      CAPTURE(stride);
+      auto task = given.load({{"validation", list<std::string>({given.folder / "tokens.bin"})},
+                              {"context", value(context)},
+                              {"validation_stride", value(stride)}});
+      const double loss = task.validate();
+      double sum = 0;
+      std::int64_t predicted = 0, seen = 0;
+      for (std::int64_t begin = 0; seen + 1 < tokens.size(0); begin += stride) {
+        begin = std::min(begin, tokens.size(0) - 1 - context);
+        const auto logits = logits_of(task, {{tokens.slice(0, begin, begin + context).unsqueeze(0)}, 1})[0];
+        const auto first = seen - begin, count = begin + context - seen;
+        CHECK((begin == 0 || first >= context - stride));
+        sum += sum_of_losses(logits.narrow(0, first, count), tokens.narrow(0, seen + 1, count));
+        predicted += count;
+        seen = begin + context;
+      }
+      CHECK(predicted == tokens.size(0) - 1);
+      CHECK(loss == doctest::Approx(sum / static_cast<double>(predicted)).epsilon(1e-6));
+      CHECK(task.run.metrics.value("perplexity").value() == doctest::Approx(std::exp(loss)));
+    }
+  }
+}
+
+TEST_CASE("language task: a packed row has the loss and the gradient of its texts one by one") {
+  for (const char* variant : {"gpt2", "gpt2_by_layer", "llama", "llama_grouped", "llama_yarn"}) {
+    CAPTURE(variant);
+    const Texts texts(variant);
+    const auto packed = load(texts), alone = load(texts, {{"packing", value(false)}});
+    const auto rows = packed->next(), single = alone->next();
+    CHECK(rows.samples < single.samples);
+    CHECK(rows.tensors[3].max().item<std::int64_t>() > 1);
+    const auto loss = packed->loss(rows), other = alone->loss(single);
+    CHECK(loss.item<double>() == doctest::Approx(other.item<double>()).epsilon(tolerance));
+    loss.backward();
+    other.backward();
+    CHECK(distance(gradient_of(packed), gradient_of(alone)) <= tolerance);
+  }
+}
+
+TEST_CASE("language task: only answers are learned, and the loss is the mean over their tokens") {
+  const Texts texts("gpt2", "{\"prompt\": \"what is it?\", \"completion\": \" naïve\"}\n");
+  const auto opened = vernier::open_tokenizer(tokenizer);
+  auto ids = opened->encode("what is it? naïve");
+  ids.push_back(*opened->end_of_text());
+  const auto all = torch::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()));
+  const auto answer = std::ssize(ids) - std::ssize(opened->encode("what is it?"));
+  for (const bool learns_all : {false, true}) {
+    const auto task = load(
+        texts, {{"learn", value(learns_all ? "all" : "answers")}, {"context", value(20)}, {"packing", value(false)}});
+    const auto logits = logits_of(task, {{all.narrow(0, 0, all.size(0) - 1).unsqueeze(0)}, 1, 0});
+    const auto learned = learns_all ? all.size(0) - 1 : answer;
+    const auto expected = sum_of_losses(logits[0].slice(0, -learned), all.slice(0, -learned));
+    CHECK(task->loss(task->next()).item<double>() ==
+          doctest::Approx(expected / static_cast<double>(learned)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("language task: a batch of texts has the same gradient in micro-batches of any size") {
+  const Texts texts("llama_grouped");
+  const auto whole = load(texts, {{"packing", value(false)}}), parts = load(texts, {{"packing", value(false)}});
+  const auto batch = whole->next();
+  REQUIRE(batch.samples == 5);
+  whole->loss(batch).backward();
+  const auto same = parts->next();
+  for (const auto& [first, count] : {std::pair{0, 1}, {1, 3}, {4, 1}}) {
+    (parts->loss(same.narrow(first, count)) * (count / 5.0)).backward();
+  }
+  CHECK(distance(gradient_of(parts), gradient_of(whole)) <= tolerance);
+}
+
+TEST_CASE("language task: validation of texts is the mean over their learned tokens, whatever the batch") {
+  const Texts texts("gpt2");
+  std::vector<double> losses;
+  for (const int size : {1, 2, 100}) {
+    auto task = load(texts, {{"validation", list<std::string>({texts.path()})},
+                             {"packing", value(size != 2)},
+                             {"batch_size", value(size)}});
+    losses.push_back(task.validate());
+  }
+  const auto whole = load(texts);
+  losses.push_back(whole->loss(whole->next()).item<double>());
+  for (const double loss : losses) CHECK(loss == doctest::Approx(losses[0]).epsilon(1e-6));
+}
+
+TEST_CASE("language task: files are drawn from by their shares") {
+  const PublishedFolder given("gpt2");
+  std::string ones, twos;
+  for (int i = 0; i < 200; ++i) ones += std::string("\x01\0", 2);
+  for (int i = 0; i < 2000; ++i) twos += std::string("\x02\0", 2);
+  given.folder.write("ones.bin", ones);
+  given.folder.write("twos.bin", twos);
+  const auto count = [&](std::vector<double> shares, double held_out) {
+    const auto task = given.load({{"data", list<std::string>({given.folder / "ones.bin", given.folder / "twos.bin"})},
+                                  {"shares", list(shares)},
+                                  {"stride", value(4)},
+                                  {"context", value(4)},
+                                  {"validation_share", value(held_out)},
+                                  {"order", value("shuffled")},
+                                  {"batch_size", value(500)}});
+    return (task->next().tensors[0].select(1, 0) == 1).sum().item<double>() / 500;
+  };
+  for (const double held_out : {0.0, 0.2}) {
+    CHECK(count({3, 1}, held_out) == doctest::Approx(0.75).epsilon(0.1));
+    CHECK(count({1, 1}, held_out) == doctest::Approx(0.5).epsilon(0.1));
+    CHECK(count({0, 2}, held_out) == 0);
+  }
+}
+
+TEST_CASE("language task: each validation continues the prompts, and changes no random number") {
+  const Texts texts("llama_grouped");
+  auto task = load(texts, {{"validation", list<std::string>({texts.path()})},
+                           {"sample_prompts", list<std::string>({"one", "It goes"})},
+                           {"sample_tokens", value(12)}});
+  const LogLines log;
+  torch::manual_seed(5);
+  task.validate();
+  const auto after = torch::rand({4});
+  torch::manual_seed(5);
+  CHECK(torch::equal(after, torch::rand({4})));
+  const auto first = LogLines::lines();
+  CHECK(LogLines::count("sample after step 0:\none") == 1);
+  CHECK(LogLines::count("sample after step 0:\nIt goes") == 1);
+  LogLines::lines().clear();
+  task.validate();
+  CHECK(LogLines::lines() == first);
+  LogLines::lines().clear();
+  task.run.step = 1;
+  task.validate();
+  CHECK(LogLines::lines() != first);
+  const auto refused = [&](Table more) { return refusal([&] { load(texts, std::move(more)); }); };
+  const auto prompts = list<std::string>({"one"});
+  CHECK(contains(refused({{"sample_tokens", value(3)}}), "give `sample_prompts`"));
+  CHECK(contains(refused({{"sample_prompts", list<std::string>({""})}}), "has 0 tokens, and must have one at least"));
+  const PublishedFolder plain("gpt2");
+  CHECK(contains(plain.refusal_of({{"sample_prompts", prompts}}), "needs a tokenizer"));
+  const auto endless = list<std::string>({std::string(200, '!') + "?a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p"});
+  CHECK(
+      contains(plain.refusal_of({{"sample_prompts", endless}, {"tokenizer", value(tokenizer)}}), "must have 1 to 24"));
+}
+
+TEST_CASE("language task: mistakes in the data are refused in one line") {
+  const Texts texts("gpt2");
+  const PublishedFolder& given = texts.given;
+  given.folder.write("torn.jsonl", "{\"text\": \n");
+  given.folder.write("chat.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
+  const auto other = given.folder / "torn.jsonl", tokens = given.folder / "tokens.bin";
+  const auto refused = [&](Table more) { return refusal([&] { load(texts, std::move(more)); }); };
+  const std::vector<std::pair<Table, std::string>> cases = {
+      {{{"data", list<std::string>({texts.path(), tokens})}}, "is a file of tokens, and"},
+      {{{"validation", list<std::string>({tokens})}}, "is a file of tokens, and"},
+      {{{"tokenizer", value("nowhere")}}, "nowhere"},
+      {{{"tokenizer", value("")}}, "has no tokenizer; name the folder of one with `tokenizer`"},
+      {{{"data", list<std::string>({other})}}, "torn.jsonl"},
+      {{{"data", list<std::string>({given.folder / "chat.jsonl"})}}, "<|im_start|>"},
+      {{{"data", list<std::string>({"none.txt"})}}, "none.txt"},
+      {{{"stride", value(3)}}, "`stride` is for files of tokens"},
+      {{{"validation_stride", value(3)}}, "`validation_stride` is for files of tokens"},
+      {{{"learn", value("questions")}}, "answers"},
+      {{{"shares", list<double>({1, 2})}}, "has 2 numbers, and `data` 1 files"},
+      {{{"shares", list<double>({0})}}, "has no number above 0"},
+      {{{"context", value(25)}}, "has positions for 24 tokens"},
+  };
+  for (const auto& [more, message] : cases) {
+    const auto text = refused(more);
+    CHECK_MESSAGE(contains(text, message), text, " is the error, and should have: ", message);
+    CHECK(text.find('\n') == std::string::npos);
+  }
+  const PublishedFolder dynamic("llama_dynamic",
+                                [](auto& config, auto&) { config["vocab_size"] = Texts::vocabulary(); });
+  auto table = only_of_texts(dynamic, texts.table({{"context", value(20)}}));
+  table["folder"] = value(dynamic.folder / "model");
+  CHECK(contains(refusal([&] { LoadedTask("llama", table); }), "set packing = false"));
+  table["packing"] = value(false);
+  CHECK(refusal([&] { LoadedTask("llama", table); }).empty());
+  const PublishedFolder plain("gpt2");
+  for (const auto& [more, message] : std::vector<std::pair<Table, std::string>>{
+           {{{"packing", value(true)}}, "`packing` is for texts"},
+           {{{"validation_stride", value(3)}}, "needs files in `validation`"},
+           {{{"validation_stride", value(21)}, {"validation", list<std::string>({tokens})}}, "is above context = 20"},
+           {{{"data", list<std::string>({})}}, ""}}) {
+    const auto text = plain.refusal_of(more);
+    CHECK_MESSAGE(contains(text, message), text);
+    CHECK(text.empty() == message.empty());
+  }
+  auto without = plain.table();
+  without.erase("data");
+  CHECK(contains(refusal([&] { LoadedTask("gpt", without); }), "`data` is needed"));
+  const auto unused = plain.load({{"data", list<std::string>({})}});
+  CHECK(contains(refusal([&] { unused->next(); }), "nothing to train on"));
+}
+
+}  // namespace language_task_test
