@@ -1,7 +1,7 @@
 #include <vernier/metric_info.h>
 
-#include <algorithm>
 #include <array>
+#include <unordered_map>
 
 namespace vernier {
 
@@ -96,8 +96,13 @@ std::span<const MetricInfo> metric_infos() {
 
 const MetricInfo* metric_info(std::string_view name) {
   const auto kind = name.substr(0, name.find('/'));  // of "layer_grad_norm/h.0.mlp"
-  const auto found = std::ranges::find(table, kind, &MetricInfo::name);
-  return found == table.end() ? nullptr : &*found;
+  static const auto by_name = [] {
+    std::unordered_map<std::string_view, const MetricInfo*> all;
+    for (const auto& info : table) all.emplace(info.name, &info);
+    return all;
+  }();
+  const auto found = by_name.find(kind);
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 }  // namespace vernier
