@@ -125,9 +125,9 @@ class Jsonl final : public vernier::Monitor {
 
   static void add(Json& line, const std::vector<const vernier::Metrics::Entry*>& metrics) {
     for (const auto* metric : metrics) {
+      if (metric->is_time) continue;
       const auto* info = vernier::metric_info(metric->name);
-      const bool varies = metric->is_time || (info != nullptr && info->varies);
-      if (!varies) line[metric->name] = json_of(metric->value());
+      if (info == nullptr || !info->varies) line[metric->name] = json_of(metric->value());
     }
   }
 

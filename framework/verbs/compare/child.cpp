@@ -99,7 +99,7 @@ Ended Children::run(const std::vector<std::string>& arguments) {
   if (child == 0) become(program_, arguments, out.get(), err.get(), mask_before_);
   Ended ended;
   ended.status = wait_for(child);
-  if (ended.status == 127) throw Refused(program_ + " cannot be started; install Vernier again");
+  if (ended.status == 127) throw Refused(program_ + " cannot be started; install it again");
   ended.out = text_in(out.get());
   ended.err = text_in(err.get());
   return ended;

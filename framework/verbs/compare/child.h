@@ -1,4 +1,4 @@
-// Runs vernier as a child, one at a time, and ends it by a signal that this process gets.
+// Runs a program as a child, one at a time, and ends it by a signal that this process gets.
 #pragma once
 
 #include <signal.h>

@@ -1,7 +1,7 @@
 #include <vernier/metric_info.h>
 
-#include <algorithm>
 #include <array>
+#include <unordered_map>
 
 namespace vernier {
 
@@ -13,6 +13,7 @@ constexpr const char* by_monitors = "monitors, from what the trainer counts";
 constexpr const char* by_hardware = "callback/hardware";
 constexpr const char* by_layers = "callback/layers";
 constexpr const char* by_memory = "callback/memory";
+constexpr const char* by_mfu = "callback/mfu";
 
 constexpr std::array table = {
     MetricInfo{"loss", "", "mean of the training loss over the update's batch", by_trainer},
@@ -44,6 +45,10 @@ constexpr std::array table = {
     MetricInfo{"overflow_rate", "ratio", "overflows as a share of the steps in mixed precision", by_monitors},
     MetricInfo{"samples_per_second", "1/s", "samples a second since the last record", by_monitors, false, true},
     MetricInfo{"tokens_per_second", "1/s", "tokens a second since the last record", by_monitors, false, true},
+    MetricInfo{"model_flops", "", "floating-point operations of the model's products in the step", by_mfu},
+    MetricInfo{"model_flops_per_second", "1/s", "floating-point operations of the model's products a second", by_mfu,
+               false, true},
+    MetricInfo{"mfu", "ratio", "these as a share of the peak of this process's device", by_mfu, false, true},
     MetricInfo{"data_wait", "s", "time in which the step waited for its batch", by_trainer, false, true},
     MetricInfo{"forward_time", "s", "time of the forward passes, the loss included", by_trainer, false, true},
     MetricInfo{"backward_time", "s", "time of backward and unscaling", by_trainer, false, true},
@@ -91,8 +96,13 @@ std::span<const MetricInfo> metric_infos() {
 
 const MetricInfo* metric_info(std::string_view name) {
   const auto kind = name.substr(0, name.find('/'));  // of "layer_grad_norm/h.0.mlp"
-  const auto found = std::ranges::find(table, kind, &MetricInfo::name);
-  return found == table.end() ? nullptr : &*found;
+  static const auto by_name = [] {
+    std::unordered_map<std::string_view, const MetricInfo*> all;
+    for (const auto& info : table) all.emplace(info.name, &info);
+    return all;
+  }();
+  const auto found = by_name.find(kind);
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 }  // namespace vernier

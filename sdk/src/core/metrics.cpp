@@ -8,7 +8,10 @@
 namespace vernier {
 
 double Metrics::Entry::value() const {
-  if (const auto* tensor = std::get_if<torch::Tensor>(&number)) return tensor->item<double>();
+  if (const auto* tensor = std::get_if<torch::Tensor>(&number)) {
+    const bool is_here = tensor->is_cpu() && tensor->scalar_type() == torch::kFloat32;
+    return is_here ? *tensor->const_data_ptr<float>() : tensor->item<double>();  // item() takes ten times as long
+  }
   return std::get<double>(number);
 }
 

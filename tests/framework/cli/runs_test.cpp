@@ -131,6 +131,56 @@ TEST_CASE("runs: a metric of layers is drawn as a heat map, and not as a curve f
   CHECK(says(page, ">8 everywhere<"));
 }
 
+// A browser as the report calls it. Its page is 321 pixels high where `measured`, and its picture a signature and what
+// it was called with.
+constexpr const char* fake_browser = R"(#!/bin/sh
+for argument; do
+  case $argument in
+    --screenshot=*) picture=${argument#*=} ;;
+    --dump-dom) echo '<html lang="en" data-height="321"><body>'; exit ;;
+  esac
+done
+[ -e silent ] && exit
+[ -e broken ] && { echo noise >&2; echo 'no display' >&2; exit 7; }
+printf '\211PNG\r\n\032\n%s' "$*" >"$picture"
+)";
+
+TEST_CASE("runs: the report is drawn as a picture by a browser on PATH, or it is said why not") {
+  Left place;
+  place.write("one", lines(3));
+  const std::vector<std::string> report = {"report", "runs/one", "--png", "one.png"};
+  CHECK(place.call(report, [] { ::setenv("PATH", "nowhere", 1); }) == 2);
+  CHECK(says(place.err, "chromium"));
+  CHECK(is_one_line(place.err));
+  const auto with_browser = [] { ::setenv("PATH", "nowhere:browsers", 1); };
+  fs::create_directory(place.at("browsers"));
+  place.folder.write("browsers/chromium", "not executable");
+  fs::permissions(place.folder.write("browsers/google-chrome", fake_browser), fs::perms::owner_all);
+  CHECK(place.call(report, with_browser) == 0);
+  CHECK(place.out == "wrote one.png\n");
+  const auto picture = read_text(place.at("one.png"));
+  CHECK(says(picture, "--headless"));
+  CHECK(says(picture, "--window-size=1200,321"));  // as high as the page
+  CHECK(says(picture, "--no-sandbox") == (::geteuid() == 0));
+  CHECK_FALSE(fs::exists(place.at("report.html")));
+  CHECK(std::distance(fs::directory_iterator(place.folder.path()), {}) == 4);  // its own files are gone
+  auto with_page = report;
+  with_page.insert(with_page.end(), {"--output", "one.html"});
+  CHECK(place.call(with_page, with_browser) == 0);
+  CHECK(place.out == "wrote one.html\nwrote one.png\n");
+  CHECK_FALSE(says(read_text(place.at("one.html")), "<script"));
+  CHECK(place.call({"report", "runs/one", "--png", "no/one.png"}, with_browser) == 2);
+  CHECK(says(place.err, "no/one.png: no folder can be made beside it: No such file or directory"));
+  place.folder.write("silent", "");
+  CHECK(place.call(report, with_browser) == 2);
+  CHECK(says(place.err, "browsers/google-chrome drew no picture: it says nothing"));
+  fs::remove(place.at("silent"));
+  place.folder.write("broken", "");
+  CHECK(place.call(report, with_browser) == 2);
+  CHECK(says(place.err, "browsers/google-chrome failed with exit status 7: no display"));
+  CHECK(is_one_line(place.err));
+}
+
 TEST_CASE("runs: losses that are not finite break a curve, and notices stand below it") {
   Left place;
   place.write("nan", lines(3) +
