@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <regex>
 #include <sstream>
 
 #include "../../plugins/distributed/ddp/place.h"
@@ -244,7 +245,10 @@ TEST_CASE("ddp: the rank that was killed is named by the others, which end with 
   Ranks resumed(place, 3, sets);
   REQUIRE_MESSAGE(resumed.wait() == all_of(3, 0), resumed.errors());
   CHECK(digest_of(place) == digest_of(whole));
-  CHECK(read_text(place.at("out/losses.jsonl")) == read_text(whole.at("out/losses.jsonl")));
+  const auto losses_of = [](const RunFolder& run) {  // without the notice of a rank that was slow
+    return std::regex_replace(read_text(run.at("out/losses.jsonl")), std::regex(R"(,"notices":\[.*?\])"), "");
+  };
+  CHECK(losses_of(place) == losses_of(whole));
 }
 
 TEST_CASE("ddp: a rank that does not answer is lost at the timeout") {

@@ -28,7 +28,15 @@ using vernier::Error;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
-using Gloo = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+class GlooThatHangsUp final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  void hang_up() {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
+using Gloo = c10::intrusive_ptr<GlooThatHangsUp>;
 
 constexpr Milliseconds between_looks{50};
 constexpr Milliseconds roll_call{700};        // until the one rank that has not answered counts as lost
@@ -165,8 +173,8 @@ Gloo open_gloo(const Store& store, const Meeting& meeting) {
                     (meeting.interface.empty() ? "" : " by [distributed] interface = \"" + meeting.interface + "\"") +
                     ": " + reason());
   }
-  return c10::make_intrusive<ProcessGroupGloo>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
-                                               options);
+  return c10::make_intrusive<GlooThatHangsUp>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
+                                              options);
 }
 
 }  // namespace
@@ -192,12 +200,14 @@ struct Group::Parts {
   void leave();
 };
 
-// Each rank that lives says so; the others are named. If the store does not answer, the machine with it is gone.
+// A rank that waits for this one, and for none that is lost, notices only that this one hangs up. Each rank that lives
+// says so; the others are named. If the store does not answer, the machine with it is gone.
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
   std::string names;
   lost_ranks = 1;
   try {
+    if (gloo) gloo->hang_up();
     store->set(key("alive", place.rank), bytes_of("yes"));
     const auto begin = Clock::now();
     auto missing = missing_in(*store, "alive", place.ranks);

@@ -5,5 +5,6 @@ namespace gloo {
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);
+  void closeConnections();
 };
 }  // namespace gloo
