@@ -1,0 +1,305 @@
+// One client of an HttpServer. For http_server.cpp alone, since Boost.Beast takes long to compile.
+#pragma once
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <cctype>
+#include <chrono>
+#include <list>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "http_server.h"
+
+namespace vernier::http_server {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using beast::error_code;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t header_limit = 8 * 1024;
+
+inline HttpRequest header_of(const http::request<http::string_body>& message) {
+  HttpRequest request{.method = std::string(message.method_string()),
+                      .target = std::string(message.target()),
+                      .version = message.version()};
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    request.fields.emplace_back(std::move(name), std::string(field.value()));
+  }
+  return request;
+}
+
+class Session;
+
+// What all sessions of a server share. Server's thread, but for wake_is_due.
+struct Shared {
+  HttpServer::Answer answer;
+  HttpServer::Refuse refuse;
+  HttpLimits limits;
+  std::uint16_t port = 0;
+  std::list<Session*> sessions = {};  // the oldest first
+  std::size_t streams = 0;
+  bool is_stopping = false;
+  std::function<void()> is_empty = {};  // called when the last session of a stopping server ends
+  std::atomic<bool> wake_is_due = false;
+
+  double tokens = 0;  // of the rate limit
+  Clock::time_point filled = Clock::now();
+  bool takes_request() {
+    const auto now = Clock::now();
+    const double added = std::chrono::duration<double>(now - std::exchange(filled, now)).count();
+    tokens = std::min(limits.requests_per_second, tokens + added * limits.requests_per_second);
+    if (tokens < 1) return false;
+    tokens -= 1;
+    return true;
+  }
+};
+
+// One client. It lives until the last operation on its stream is done.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(tcp::socket socket, Shared& shared)
+      : stream_(std::move(socket)), timer_(stream_.get_executor()), shared_(shared) {
+    place_ = shared_.sessions.insert(shared_.sessions.end(), this);
+  }
+  ~Session() {
+    end_stream();
+    shared_.sessions.erase(place_);
+    if (shared_.is_stopping && shared_.sessions.empty()) shared_.is_empty();
+  }
+
+  // For the first bytes of a request: a small read, so that an idle client takes little memory.
+  void wait() {
+    is_quiet_ = true;
+    parser_.reset();
+    if (shared_.is_stopping) return close();
+    if (buffer_.size() > 0) return read_header();  // a request that came with the one before
+    stream_.expires_after(shared_.limits.idle);
+    stream_.async_read_some(buffer_.prepare(1024), [me = shared_from_this()](error_code trouble, std::size_t bytes) {
+      if (trouble) return me->close();
+      me->buffer_.commit(bytes);
+      me->read_header();
+    });
+  }
+
+  bool is_quiet() const { return is_quiet_; }
+  bool is_waiting() const { return static_cast<bool>(now_.more) || static_cast<bool>(now_.later); }
+  void close() {
+    error_code ignored;
+    timer_.cancel();
+    stream_.socket().close(ignored);
+  }
+
+  // A stream sends what is new; an answer that came later is sent.
+  void look_again(bool last = false) {
+    if (now_.later) return send_when_there(last);
+    if (now_.more && !is_writing_) send_more();
+  }
+
+ private:
+  // One deadline for the whole header, and one for the whole body: slow bytes do not extend it.
+  void read_header() {
+    parser_.emplace();
+    parser_->header_limit(header_limit);
+    parser_->body_limit(shared_.limits.body);
+    stream_.expires_after(shared_.limits.request);
+    http::async_read_header(stream_, buffer_, *parser_, [me = shared_from_this()](error_code trouble, std::size_t) {
+      trouble ? me->fail(trouble) : me->check();
+    });
+  }
+
+  // Every refusal is before the body, and from the header alone: trailers come later, and are fields for the parser.
+  void check() {
+    is_quiet_ = false;
+    request_ = header_of(parser_->get());
+    request_.port = shared_.port;
+    is_head_ = request_.method == "HEAD";
+    if (auto trouble = trouble_with_header(request_)) return send(std::move(*trouble), false);
+    if (!shared_.takes_request()) {
+      return send(problem(429, "there are too many requests; ask again in a second", {{"Retry-After", "1"}}), false);
+    }
+    if (shared_.refuse) {
+      if (auto refusal = shared_.refuse(request_)) return send(std::move(*refusal), parser_->is_done());
+    }
+    body_bytes_ = 0;
+    stream_.expires_after(shared_.limits.request);
+    if (request_.count("expect") == 0) return read_body();
+    static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+    asio::async_write(stream_, asio::buffer(go_on), [me = shared_from_this()](error_code trouble, std::size_t) {
+      trouble ? me->close() : me->read_body();
+    });
+  }
+
+  // The extensions of chunks count too.
+  void read_body() {
+    if (parser_->is_done()) return answer();
+    if (body_bytes_ > 2 * shared_.limits.body) return send(problem(413, "the body is too large"), false);
+    http::async_read_some(stream_, buffer_, *parser_, [me = shared_from_this()](error_code trouble, std::size_t bytes) {
+      me->body_bytes_ += bytes;
+      trouble ? me->fail(trouble) : me->read_body();
+    });
+  }
+
+  void answer() {
+    request_.body = std::move(parser_->get().body());
+    keep_ = parser_->get().keep_alive();
+    HttpResponse given;
+    try {
+      given = shared_.answer(request_);
+    } catch (...) {
+      given = problem(500, caught().message);
+    }
+    if (given.more && !is_head_) return begin_stream(std::move(given));
+    if (!given.later) return send(std::move(given), keep_);
+    now_ = std::move(given);
+    timer_.expires_after(shared_.limits.later);
+    timer_.async_wait([me = shared_from_this()](error_code trouble) {
+      if (!trouble) me->look_again(/*last=*/true);
+    });
+    look_again();
+  }
+
+  void send_when_there(bool last) {
+    std::optional<HttpResponse> there;
+    try {
+      there = now_.later(last);
+    } catch (...) {
+      there = problem(500, caught().message);
+    }
+    if (!there) return;
+    now_ = {};
+    timer_.cancel();
+    send(std::move(*there), keep_);
+  }
+
+  void set_fields(const HttpResponse& given, bool keep) {
+    response_ = {static_cast<http::status>(given.status), request_.version == 10 ? 10U : 11U};
+    response_.set(http::field::server, "vernier");
+    response_.set(http::field::content_type, given.content_type);
+    response_.set(http::field::cache_control, "no-store");
+    response_.set("X-Content-Type-Options", "nosniff");
+    for (const auto& [name, value] : given.fields) response_.set(name, value);
+    response_.keep_alive(keep);
+  }
+
+  void send(HttpResponse given, bool keep) {
+    keep = keep && given.status < 400 && !shared_.is_stopping;
+    set_fields(given, keep);
+    const auto size = given.body.size();
+    if (!is_head_) response_.body() = std::move(given.body);
+    response_.content_length(size);
+    stream_.expires_after(shared_.limits.request);  // a client that does not read is cut off
+    http::async_write(stream_, response_, [me = shared_from_this(), keep](error_code trouble, std::size_t) {
+      if (trouble) return me->close();
+      keep ? me->wait() : me->linger();
+    });
+  }
+
+  // What the client still sends is dropped for a moment: closing at once could destroy the answer on its way.
+  void linger() {
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(std::chrono::seconds(1));
+    lingered_ = 0;
+    drop();
+  }
+  void drop() {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(4096), [me = shared_from_this()](error_code trouble, std::size_t bytes) {
+      me->lingered_ += bytes;
+      if (trouble || me->lingered_ > 64 * 1024) return me->close();
+      me->drop();
+    });
+  }
+
+  void fail(error_code trouble) {
+    const bool is_http = trouble.category() == http::make_error_code(http::error::bad_field).category();
+    if (!is_http || trouble == http::error::end_of_stream) return close();
+    if (trouble == http::error::header_limit || trouble == http::error::buffer_overflow) {
+      return send(problem(431, "the header is too large"), false);
+    }
+    if (trouble == http::error::body_limit) return send(problem(413, "the body is too large"), false);
+    send(problem(400, "this is no request of HTTP/1.1: " + trouble.message()), false);
+  }
+
+  void begin_stream(HttpResponse given) {
+    if (shared_.streams >= shared_.limits.streams) {
+      return send(problem(503, "there are too many streams", {{"Retry-After", "10"}}), false);
+    }
+    shared_.streams += 1;
+    set_fields(given, false);
+    now_ = std::move(given);
+    is_writing_ = true;
+    // A client that goes away is noticed by a read; one has nothing to send.
+    stream_.expires_never();
+    stream_.async_read_some(buffer_.prepare(64), [me = shared_from_this()](error_code, std::size_t) { me->close(); });
+    header_.emplace(response_);
+    stream_.expires_after(shared_.limits.request);
+    http::async_write_header(stream_, *header_,
+                             [me = shared_from_this()](error_code trouble, std::size_t) { me->written(trouble); });
+  }
+  void end_stream() {
+    if (now_.more) shared_.streams -= 1;
+    now_.more = nullptr;
+  }
+
+  void send_more() {
+    try {
+      chunk_ = now_.more();
+    } catch (...) {
+      return close();
+    }
+    if (chunk_.empty()) return keep_alive();
+    timer_.cancel();
+    write_chunk();
+  }
+  void write_chunk() {
+    is_writing_ = true;
+    stream_.expires_after(shared_.limits.request);
+    asio::async_write(stream_, asio::buffer(chunk_),
+                      [me = shared_from_this()](error_code trouble, std::size_t) { me->written(trouble); });
+  }
+  void written(error_code trouble) {
+    is_writing_ = false;
+    if (trouble || !stream_.socket().is_open()) return close();
+    send_more();
+  }
+  // A comment now and then shows whether the client is still there.
+  void keep_alive() {
+    timer_.expires_after(std::chrono::seconds(15));
+    timer_.async_wait([me = shared_from_this()](error_code trouble) {
+      if (trouble || me->is_writing_) return;
+      me->chunk_ = ":\n\n";
+      me->write_chunk();
+    });
+  }
+
+  beast::tcp_stream stream_;
+  asio::steady_timer timer_;
+  Shared& shared_;
+  std::list<Session*>::iterator place_;
+  beast::flat_buffer buffer_{header_limit + 4096};
+  std::optional<http::request_parser<http::string_body>> parser_;
+  HttpRequest request_;
+  http::response<http::string_body> response_;
+  std::optional<http::response_serializer<http::string_body>> header_;
+  HttpResponse now_;   // whose `later` or `more` is not done
+  std::string chunk_;  // of the stream
+  std::size_t body_bytes_ = 0, lingered_ = 0;
+  bool is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
+};
+
+}  // namespace vernier::http_server
