@@ -2,7 +2,8 @@
 """How far the advice of `vernier advise` is from the best of all combinations of its options, trained one by one.
 
     ./vernier build
-    python3 tests/benchmarks/advise_all.py configs/mlp.toml --set 'task.hidden=[256, 256]' --batch 256 --set run.threads=1
+    python3 tests/benchmarks/advise_all.py configs/mlp.toml --batch 256 --set 'task.hidden=[256, 256]' \\
+      --set run.threads=1
     python3 tests/benchmarks/advise_all.py configs/quickstart.toml --set run.threads=1 --seconds 120 --round 3
 
 First `vernier advise` gives its advice, with --seconds for its measurements. Then every combination of the options that
