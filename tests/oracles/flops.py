@@ -1,7 +1,8 @@
 """What torch.utils.flop_counter counts, for callback/mfu.
 
-For each case the tensor `<case>` float64 [2]: the operations of forward, and those of backward. `gpt` is task/gpt of two
-layers of width 16 with 2 heads, vocabulary 256 and context 16, on 4 windows; `mlp` is task/mlp of 6-5-3 on 12 samples.
+For each case the tensor `<case>` float64 [2]: the operations of forward, and those of backward. `gpt` is task/gpt of
+two layers of width 16 with 2 heads, vocabulary 256 and context 16, on 4 windows; `mlp` is task/mlp of 6-5-3 on 12
+samples.
 """
 
 import torch
