@@ -238,7 +238,7 @@ TEST_CASE("published models: config.json alone is enough for random weights, whi
     const auto table = given.table({{"weights", value("random")}});
     const LoadedTask task(task_of(variant), table, 3), same(task_of(variant), table, 3),
         other(task_of(variant), table, 4);
-    for (const auto& [name, weight, master, frozen] : task.run.parameters) {
+    for (const auto& [name, weight, master, frozen, owned] : task.run.parameters) {
       CAPTURE(name);
       CHECK(torch::equal(weight, same.parameter(name)));
       if (weight.dim() == 1) {

@@ -81,7 +81,7 @@ TEST_CASE("gpt: starts as GPT-2 does, from the seed alone") {
   const LoadedTask gpt("gpt", table, 7);
   torch::rand({3});  // the global random state has no say
   const LoadedTask same("gpt", table, 7), other("gpt", table, 8);
-  for (const auto& [name, weight, master, frozen] : gpt.run.parameters) {
+  for (const auto& [name, weight, master, frozen, owned] : gpt.run.parameters) {
     CAPTURE(name);
     CHECK(torch::equal(weight, same.parameter(name)));
     if (weight.dim() == 1) {
