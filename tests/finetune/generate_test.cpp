@@ -116,6 +116,23 @@ TEST_CASE("generate: a file of prompts gets completions, each as if it were alon
   CHECK(run.out == read_text(run.at("out.jsonl")));
 }
 
+TEST_CASE("generate: a signal leaves no part of a file") {
+  Learned run;
+  std::string lines;
+  for (int i = 0; i < 5000; ++i) lines += "{\"prompt\": \"abc\"}\n";
+  run.folder.write("in.jsonl", lines);
+  Program program(
+      {"generate", "out", "--input", "in.jsonl", "--output", "out.jsonl", "--max-tokens", "29", "--no-cache"},
+      run.folder.path());
+  REQUIRE(program.wait_for(run.at("out.jsonl.part")));
+  program.send(SIGINT);
+  CHECK(program.wait() == 2);
+  CHECK(program.err().find("stopped") != std::string::npos);
+  CHECK(is_one_line(program.err()));
+  CHECK_FALSE(std::filesystem::exists(run.at("out.jsonl.part")));
+  CHECK_FALSE(std::filesystem::exists(run.at("out.jsonl")));
+}
+
 TEST_CASE("generate: mistakes end in one line") {
   Learned run;
   run.folder.write("wrong.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"b\"}\n");

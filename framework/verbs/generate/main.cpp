@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -57,7 +58,13 @@ how the next token is drawn, in this order
   --plugin-path FOLDER looks for plugins there first
 )"};
 
-const std::atomic<int> never_stopped = 0;
+std::atomic<int> stop_signal = 0;
+
+// A file of completions is not left half written. A second signal ends the process.
+extern "C" void remember_stop(int signal) {
+  stop_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
 
 template <class T>
 T in_range(const po::variables_map& given, const char* option, T low, T high) {
@@ -111,7 +118,7 @@ std::unique_ptr<vernier::Prepared> load_folder(const std::string& path, Words se
   sets.insert(sets.begin(), "task.folder=" + path);
   vernier::set_log_level(static_cast<int>(vernier::Level::warning));
   auto config = vernier::load_config({}, sets, text);
-  return vernier::prepare(std::move(config), "generate", host, never_stopped, [](auto&&...) { return true; });
+  return vernier::prepare(std::move(config), "generate", host, stop_signal, [](auto&&...) { return true; });
 }
 
 std::unique_ptr<vernier::Prepared> load(const po::variables_map& given) {
@@ -124,7 +131,7 @@ std::unique_ptr<vernier::Prepared> load(const po::variables_map& given) {
     return load_folder(path, sets, host);
   }
   const bool changes_data = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("task."); });
-  return vernier::load_run(path, sets, host, never_stopped, changes_data);
+  return vernier::load_run(path, sets, host, stop_signal, changes_data);
 }
 
 vernier::LanguageModel& model_of(const vernier::Prepared& prepared) {
@@ -166,7 +173,8 @@ class Generator {
     vernier::TextStream stream(codec_, tokens, settings_.stops, std::move(print));
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(settings_.seed + more_seed);
     const auto end = vernier::generate(model_, tokens, settings_.options, device_, generator,
-                                       [&](TokenId token) { return stream.add(token); });
+                                       [&](TokenId token) { return stream.add(token) && stop_signal == 0; });
+    if (stop_signal != 0) throw vernier::Error("stopped", vernier::Error::Kind::training);
     if (end == GenerationEnd::not_finite) {
       throw vernier::Error(
           c10::str("the model gives no finite probabilities after ", stream.tokens(), " tokens; has the run diverged?"),
@@ -185,6 +193,9 @@ class Generator {
 
 int run(const po::variables_map& given) {
   const bool is_batch = given.count("input") != 0;
+  if (is_batch) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, remember_stop);
+  }
   if (is_batch == (given.count("prompt") != 0)) vernier::refuse("give either --prompt TEXT or --input FILE.jsonl");
   if (!is_batch && given.count("output") != 0) {
     vernier::refuse("--output is for --input; a completion is printed, so write `… --prompt TEXT > FILE`");
