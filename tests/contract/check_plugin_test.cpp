@@ -231,7 +231,7 @@ TEST_CASE("check plugin: with --sanitize, what a plugin does to memory is seen")
                             {"signed_overflow", "runtime error: signed integer overflow"}};
   const auto sanitized = fixture("callback/sanitized");
   for (const auto& [how, finding] : cases) {
-    CAPTURE(how);
+    CAPTURE(std::string(how));
     const auto checked = check(sanitized, {"--sanitize", "--law", "repeats", "--set", std::string("how=") + how});
     CHECK(checked.status == (std::string(how) == "nothing" ? 0 : 1));
     CHECK_MESSAGE(says(checked.out, finding), checked.out, checked.err);

@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 
 #include <algorithm>
@@ -45,10 +48,18 @@ every = 4
 use = "jsonl"
 )";
 
-// A free port, most likely: each group of a test takes the next one.
-inline int next_port() {
-  static int port = 20000 + static_cast<int>(::getpid()) % 20000;
-  return port++;
+// A port that nobody has now, as the system says.
+inline int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(::bind(socket, any, size) == 0);
+  REQUIRE(::getsockname(socket, any, &size) == 0);
+  ::close(socket);
+  return ntohs(address.sin_port);
 }
 
 using Environment = std::map<std::string, std::string>;
@@ -76,7 +87,7 @@ class Ranks {
   Ranks(const RunFolder& place, int ranks, const std::vector<std::string>& arguments = {},
         const std::function<std::vector<std::string>(int rank)>& more = {}, const Environment& other = {},
         const std::string& verb = "train") {
-    const auto port = std::to_string(next_port());
+    const auto port = std::to_string(free_port());
     for (int rank = 0; rank < ranks; ++rank) {
       Environment environment = {{"RANK", std::to_string(rank)},
                                  {"WORLD_SIZE", std::to_string(ranks)},

@@ -45,7 +45,8 @@ use = "clip_norm"
 [[monitor]]
 use = "jsonl"
 )";
-inline constexpr const char* with_control = "[[callback]]\nuse = 'clip_norm'\n[[callback]]\nuse = 'control'\n";
+inline constexpr const char* with_control =
+    "[[callback]]\nuse = 'clip_norm'\n[[callback]]\nuse = 'control'\nrequests_per_second = 1e6\n";
 
 struct Quiet {
   Quiet() {

@@ -31,7 +31,7 @@ std::string runtime_of(const std::filesystem::path& file) {
   if (!std::regex_search(bytes, found, name)) {
     refuse(printable(file.string()) +
            ": built without the address sanitizer; configure its project with "
-           "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined (clang: and -shared-libsan), and build it");
+           "-DCMAKE_CXX_FLAGS='-g -fsanitize=address,undefined' (clang: and -shared-libsan), and build it");
   }
   return found.str();
 }

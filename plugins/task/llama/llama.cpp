@@ -2,7 +2,7 @@
 // ones.
 //
 // folder                required: the folder of the model, with config.json
-// data                  needed: files of tokens without a header (vernier/readers.h), or of texts: .txt and .jsonl
+// data = []             needed: files of tokens without a header (vernier/readers.h), or of texts: .txt and .jsonl
 //                       (vernier/language_data.h); []: the model is only used, not trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
