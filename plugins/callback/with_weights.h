@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-// For callbacks that need exact weights: parameter.best(). Where another rank has the float32 master of a weight, this rank
-// has only what is rounded from it.
+// For callbacks that need exact weights: parameter.best(). Where another rank has the float32 master of a weight, this
+// rank has only what is rounded from it.
 inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std::string& who) {
   if (parameter.owned || parameter.master.is_same(parameter.model)) return parameter.best().detach();
   throw vernier::Error(who + " needs float32 weights, and another rank has the master of " + parameter.name +
