@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Times a step of two ranks with one thread each: Vernier's distributed/ddp against PyTorch's DistributedDataParallel with
-Gloo, in turn on the same machine, and one process of Vernier with one thread.
+"""Times a step of two ranks with one thread each: Vernier's distributed/ddp against PyTorch's DistributedDataParallel
+with Gloo, in turn on the same machine, and one process of Vernier with one thread.
 
-    ./vernier build && python3 tests/benchmarks/ddp_rival.py [--rounds 5] [--steps 40] [--program build/release/vernier]
+    ./vernier build && python3 tests/benchmarks/ddp_rival.py [--rounds 5] [--steps 40] [--overlap]
+        [--program build/release/vernier]
 
 Both train an MLP of 10 million parameters on 64 samples with AdamW in float32. A round trains some steps; the first
 tenth of them is left out. Needs torch 2.11.0 for Python. Use a machine that does nothing else.
@@ -65,11 +66,11 @@ def output_of(processes):
     return texts[0]
 
 
-def vernier_step(program, ranks, steps):
+def vernier_step(program, ranks, steps, options):
     """Median of the seconds of a step, and of what is communication in it."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "run.toml").write_text(RUN)
-        output_of(started([program, "train", "run.toml", "--quiet", f"--set=run.steps={steps}"], ranks, folder))
+        output_of(started([program, "train", "run.toml", "--quiet", f"--set=run.steps={steps}", *options], ranks, folder))
         lines = (pathlib.Path(folder) / "out/metrics.csv").read_text().splitlines()
         names = lines[0].split(",")
         rows = [dict(zip(names, line.split(","))) for line in lines[1 + steps // 10:]]
@@ -107,18 +108,20 @@ def main():
     parse.add_argument("--rounds", type=int, default=5)
     parse.add_argument("--steps", type=int, default=40)
     parse.add_argument("--program", default=str(ROOT / "build/release/vernier"))
+    parse.add_argument("--overlap", action="store_true", help="sum gradients while backward runs")
     parse.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     given = parse.parse_args()
     if given.rank:
         return pytorch_rank(given.steps)
+    options = ["--set=distributed.overlap=true"] if given.overlap else []
     rows = {"vernier, 2 ranks": [], "  communication": [], "PyTorch DDP, 2 ranks": [], "vernier, 1 rank": []}
     for _ in range(given.rounds):
-        step, communication = vernier_step(os.path.abspath(given.program), 2, given.steps)
+        step, communication = vernier_step(os.path.abspath(given.program), 2, given.steps, options)
         rows["vernier, 2 ranks"].append(step)
         rows["  communication"].append(communication)
         rival = [sys.executable, os.path.abspath(__file__), "--rank", f"--steps={given.steps}"]
         rows["PyTorch DDP, 2 ranks"].append(float(output_of(started(rival, 2, None))))
-        rows["vernier, 1 rank"].append(vernier_step(os.path.abspath(given.program), 1, given.steps)[0])
+        rows["vernier, 1 rank"].append(vernier_step(os.path.abspath(given.program), 1, given.steps, options)[0])
     for name, times in rows.items():
         print(f"{name:22} {1e3 * statistics.median(times):8.1f} ms  ({1e3 * min(times):.1f} to {1e3 * max(times):.1f})")
     ours, theirs = rows["vernier, 2 ranks"], rows["PyTorch DDP, 2 ranks"]
