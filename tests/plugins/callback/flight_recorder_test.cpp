@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "flight.h"
+#include "long_form.h"
 #include "thrown.h"
 #include "trace/capsule.h"
 
@@ -105,7 +106,8 @@ TEST_CASE("flight_recorder: what and where faults at random are, in all precisio
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   const std::vector<std::string> places = {"loss", "input", "activation", "activation gradient", "gradient", "weight"};
   int harmful = 0;  // on the GPT and the convolutional net
-  for (int i = 0; i < 400; ++i) {
+  const int trials = is_long() ? 400 : 100;
+  for (int i = 0; i < trials; ++i) {
     Fault fault;
     fault.where = places[draw(places.size())];
     const auto task = fault.where == "input" ? 2 : draw(2);  // the others read whole numbers
@@ -119,7 +121,7 @@ TEST_CASE("flight_recorder: what and where faults at random are, in all precisio
         check_named(configs[task], precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault);
     harmful += is_bad && task != 2 ? 1 : 0;
   }
-  CHECK(harmful >= 300);
+  CHECK(harmful >= trials * 3 / 4);
 }
 
 TEST_CASE("flight_recorder: what callback/inject puts in at random is named where inject says it is") {
@@ -129,7 +131,8 @@ TEST_CASE("flight_recorder: what callback/inject puts in at random is named wher
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   const std::vector<std::string> places = {"loss", "input", "activation", "activation_gradient", "gradient", "weight"};
   std::map<std::string, int> harmful;
-  for (int i = 0; i < 150; ++i) {
+  const int trials = is_long() ? 150 : 75;
+  for (int i = 0; i < trials; ++i) {
     const auto place = places[draw(places.size())];
     const auto task = place == "input" ? 2 : draw(2);
     std::string layer;
@@ -165,7 +168,7 @@ TEST_CASE("flight_recorder: what callback/inject puts in at random is named wher
   }
   for (const auto& place : places) {
     CAPTURE(place);
-    CHECK(harmful[place] >= 12);
+    CHECK(harmful[place] >= trials / 13);
   }
 }
 
@@ -222,7 +225,8 @@ TEST_CASE("flight_recorder: layers of blocks that are computed again in backward
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   const std::vector<std::string> places = {"activation", "activation gradient", "gradient"};
   int harmful = 0;
-  for (int i = 0; i < 60; ++i) {
+  const int trials = is_long() ? 60 : 24;
+  for (int i = 0; i < trials; ++i) {
     Fault fault;
     fault.where = places[draw(places.size())];
     const auto& names = fault.where == "gradient" ? parameters : layers;
@@ -233,7 +237,7 @@ TEST_CASE("flight_recorder: layers of blocks that are computed again in backward
     const auto& config = configs[draw(configs.size())];
     harmful += check_named(config, precisions[draw(precisions.size())], 1 + static_cast<int>(draw(3)), fault) ? 1 : 0;
   }
-  CHECK(harmful >= 45);
+  CHECK(harmful >= trials * 3 / 4);
 }
 
 TEST_CASE("flight_recorder: the ring has each layer of a block once that is computed again") {
