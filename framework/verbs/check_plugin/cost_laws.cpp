@@ -61,23 +61,20 @@ void check_growth(const Subject& subject) {
   Trial trial(subject.host, with_steps(subject.config(), last), output.path());
   const auto& plugin = trial.plugin(subject.id());
   Held before, between, after;
+  const auto grows = [&] { return between.heap - before.heap > allowed && after.heap - between.heap > allowed; };
   trial.on_last(Event::StepEnd, [&](const Run& run) {
     for (auto [end, held] : {std::pair(first, &before), std::pair(middle, &between), std::pair(last, &after)}) {
       if (run.step < end && run.step >= end - 50) held->look(plugin);
     }
     // A thread of the plugin may have fallen behind on a busy machine: what it will still write is no growth.
-    const auto catches_up = [&](std::int64_t end, const Held& earlier, Held& held) {
-      for (int tries = 0; run.step == end - 1 && held.heap - earlier.heap > allowed && tries < 100; ++tries) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        held.look(plugin);
-      }
-    };
-    catches_up(middle, before, between);
-    catches_up(last, between, after);
+    for (int tries = 0; run.step == last - 1 && grows() && tries < 100; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      after.look(plugin);
+    }
   });
   trial.train();
   if (after.heap == 0) throw LawSkipped("the run ended before step " + std::to_string(last));
-  if (between.heap - before.heap <= allowed || after.heap - between.heap <= allowed) return;
+  if (!grows()) return;
   const auto grown = after.heap - before.heap, tensors = after.tensors - before.tensors;
   const auto entries = static_cast<std::int64_t>(after.entries) - static_cast<std::int64_t>(before.entries);
   throw Error(c10::str("from step ", first, " to step ", last, " the run's memory grew by ", memory_text(grown), ", ",
