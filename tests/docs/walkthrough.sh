@@ -13,6 +13,7 @@ unset VERNIER_PLUGIN_PATH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+export CCACHE_BASEDIR="$work"  # another folder each time, and the same objects
 
 # One script of all commands, with a mark before the output of each; and a file of expected lines for each.
 awk -v work="$work" '
