@@ -65,7 +65,8 @@ TEST_CASE("zero1: has the bits of ddp, and its checkpoint") {
   };
   const std::vector<Case> cases = {
       {"AdamW on three ranks, with clipping, an average of the weights and a group that is frozen",
-       {R"(callback=[{use="clip_norm",max_norm=0.1},{use="ema"},{use="recovery",non_finite=["rewind"],snapshot_every=2,rewind_back=2}])",
+       {R"(callback=[{use="clip_norm",max_norm=0.1},{use="ema"},{use="recovery",non_finite=["rewind"],)"
+        R"(snapshot_every=2,rewind_back=2}])",
         R"(optimizer.group=[{match=["*.bias"],weight_decay=0.0},{match=["layers.0.*"],frozen=true}])",
         "task.hidden=[24,16]"},
        3},
@@ -82,9 +83,9 @@ TEST_CASE("zero1: has the bits of ddp, and its checkpoint") {
       {"weights that are rounded at random", {R"(precision={use="bf16",level="O3",rounding="stochastic"})"}},
       {"Kahan's compensation", {R"(precision={use="bf16",level="O3",rounding="kahan"})"}},
       {"masters for some steps",
-       {R"(precision={use="bf16",level="O2"})",
-        R"(callback=[{use="switch",at_step=5,to={precision={use="fp32"}}},)"
-        R"({use="switch",at_step=8,to={precision={use="bf16",level="O2"},optimizer={use="lion",learning_rate=0.001}}}])"}},
+       {R"(precision={use="bf16",level="O2"})", R"(callback=[{use="switch",at_step=5,to={precision={use="fp32"}}},)"
+                                                R"({use="switch",at_step=8,to={precision={use="bf16",level="O2"},)"
+                                                R"(optimizer={use="lion",learning_rate=0.001}}}])"}},
       {"gradients and weights in pieces of a few bytes", {"distributed.bucket=100B"}, 3},
   };
   for (const auto& each : cases) {
