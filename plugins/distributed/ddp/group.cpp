@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -41,6 +42,7 @@ using Gloo = c10::intrusive_ptr<GlooThatHangsUp>;
 constexpr Milliseconds between_looks{50};
 constexpr Milliseconds roll_call{700};        // until the one rank that has not answered counts as lost
 constexpr Milliseconds long_roll_call{4000};  // the same where several have not: those that live may still compute
+constexpr Milliseconds store_patience{4500};  // until the store counts as lost
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -177,6 +179,18 @@ Gloo open_gloo(const Store& store, const Meeting& meeting) {
                                               options);
 }
 
+// The ranks that do not say that they live. Throws if the store cannot be asked.
+std::vector<std::int64_t> call_the_roll(c10d::Store& store, const Place& place) {
+  store.set(key("alive", place.rank), bytes_of("yes"));
+  const auto begin = Clock::now();
+  auto missing = missing_in(store, "alive", place.ranks);
+  while (!missing.empty() && Clock::now() - begin < (missing.size() == 1 ? roll_call : long_roll_call)) {
+    std::this_thread::sleep_for(between_looks);
+    missing = missing_in(store, "alive", place.ranks);
+  }
+  return missing;
+}
+
 }  // namespace
 
 struct Group::Parts {
@@ -201,20 +215,23 @@ struct Group::Parts {
 };
 
 // A rank that waits for this one, and for none that is lost, notices only that this one hangs up. Each rank that lives
-// says so; the others are named. If the store does not answer, the machine with it is gone.
+// says so; the others are named. If the store does not answer, the machine with it is gone. Over a network that broke
+// it never answers, and c10d's calls have no timeout for that, so a thread of its own asks and is left behind.
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
   std::string names;
   lost_ranks = 1;
   try {
     if (gloo) gloo->hang_up();
-    store->set(key("alive", place.rank), bytes_of("yes"));
-    const auto begin = Clock::now();
-    auto missing = missing_in(*store, "alive", place.ranks);
-    while (!missing.empty() && Clock::now() - begin < (missing.size() == 1 ? roll_call : long_roll_call)) {
-      std::this_thread::sleep_for(between_looks);
-      missing = missing_in(*store, "alive", place.ranks);
+    std::packaged_task<std::vector<std::int64_t>()> ask(
+        [store = store, place = place] { return call_the_roll(*store, place); });
+    auto answer = ask.get_future();
+    std::thread(std::move(ask)).detach();
+    if (answer.wait_for(store_patience) != std::future_status::ready) {
+      store.reset();  // the thread has it
+      throw Error("the store does not answer");
     }
+    const auto missing = answer.get();
     names = c10::Join(", ", missing);
     lost_ranks = std::ssize(missing);
   } catch (...) {
@@ -229,6 +246,7 @@ void Group::Parts::lost(const char* operation, const std::string& why) {
 
 // Rank 0 may have the store, which the others still ask: it leaves last.
 void Group::Parts::leave() {
+  if (!store) return;
   const auto end = Clock::now() + (is_broken ? long_roll_call : Milliseconds(5000));
   try {
     store->add("left", 1);

@@ -1,0 +1,135 @@
+// Two network namespaces stand for two machines with one network between them. This needs root and the program `ip`.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "several_ranks.h"
+
+namespace network_test {
+
+using namespace several_ranks;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+bool run(const std::string& command) {
+  return std::system(("{ " + command + "; } >/dev/null 2>&1").c_str()) == 0;
+}
+
+// The machines 10.77.0.1 and 10.77.0.2, and a cable.
+class TwoMachines {
+ public:
+  TwoMachines() : home_(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
+    exist_ = run("ip netns add " + names_[0]) && run("ip netns add " + names_[1]) &&
+             run("ip link add end0 netns " + names_[0] + " type veth peer name end1 netns " + names_[1]);
+    for (int i = 0; exist_ && i < 2; ++i) {
+      exist_ = ip(i, "link set lo up") && ip(i, "addr add 10.77.0." + std::to_string(i + 1) + "/24 dev " + end(i)) &&
+               ip(i, "link set " + end(i) + " up");
+    }
+    if (!exist_) MESSAGE("no network namespace can be made here: two machines are not tried");
+  }
+  ~TwoMachines() {
+    for (const auto& name : names_) run("ip netns del " + name);
+    ::close(home_);
+  }
+  TwoMachines(const TwoMachines&) = delete;
+  TwoMachines& operator=(const TwoMachines&) = delete;
+
+  bool exist() const { return exist_; }
+  bool slow_down(const std::string& rate) const {
+    bool is_done = true;
+    for (int i = 0; i < 2; ++i) {
+      is_done = is_done && run("ip netns exec " + names_[i] + " tc qdisc add dev " + end(i) + " root tbf rate " + rate +
+                               " burst 16k latency 50ms");
+    }
+    return is_done;
+  }
+  void pull_the_cable() const { CHECK(ip(1, "link set end1 down")); }
+  void plug_in() const { CHECK(ip(1, "link set end1 up")); }
+
+  // `vernier train` on both; each start enters its namespace, which a program inherits.
+  std::unique_ptr<Ranks> train(const RunFolder& place, const Words& sets) const {
+    const auto enter = [&](int rank) {
+      const int other = ::open(("/run/netns/" + names_[rank]).c_str(), O_RDONLY | O_CLOEXEC);
+      REQUIRE(::setns(other, CLONE_NEWNET) == 0);
+      ::close(other);
+      return Words{};
+    };
+    auto ranks = std::make_unique<Ranks>(place, 2, sets, enter, Environment{{"MASTER_ADDR", "10.77.0.1"}});
+    REQUIRE(::setns(home_, CLONE_NEWNET) == 0);
+    return ranks;
+  }
+
+ private:
+  static std::string end(int i) { return "end" + std::to_string(i); }
+  bool ip(int i, const std::string& words) const { return run("ip -n " + names_[i] + " " + words); }
+
+  int home_;
+  bool exist_ = false;
+  std::string names_[2] = {"vernier-a-" + std::to_string(::getpid()), "vernier-b-" + std::to_string(::getpid())};
+};
+
+}  // namespace
+
+TEST_CASE("ddp: two machines train as two processes of one, over a slow network too") {
+  const TwoMachines machines;
+  if (!machines.exist()) return;
+  RunFolder here(mlp);
+  REQUIRE(Ranks(here, 2).wait() == all_of(2, 0));
+  for (const std::string rate : {"", "2mbit"}) {
+    CAPTURE(rate);
+    if (!rate.empty() && !machines.slow_down(rate)) {
+      MESSAGE("the rate of a network cannot be limited here");
+      continue;
+    }
+    for (const std::string overlap : {"false", "true"}) {
+      CAPTURE(overlap);
+      RunFolder there(mlp);
+      const auto ranks = machines.train(there, {"--set=distributed.overlap=" + overlap});
+      REQUIRE_MESSAGE(ranks->wait() == all_of(2, 0), ranks->errors());
+      CHECK(digest_of(there) == digest_of(here));
+    }
+  }
+}
+
+TEST_CASE("ddp: where the network breaks both machines end at the timeout, and the run is resumed bit for bit") {
+  const TwoMachines machines;
+  if (!machines.exist()) return;
+  const Words sets = {"--set=run.steps=300", "--set=run.validate_every=0", "--set=checkpoint.every=20",
+                      "--set=run.resume=auto", "--set=distributed.timeout=3"};
+  RunFolder here(mlp), there(mlp);
+  REQUIRE(Ranks(here, 2, sets).wait() == all_of(2, 0));
+  {
+    const auto ranks = machines.train(there, sets);
+    REQUIRE((*ranks)[0].wait_for(there.at("out/checkpoints") / vernier::checkpoint_name(40)));
+    machines.pull_the_cable();
+    const auto begin = Clock::now();
+    CHECK(ranks->wait() == all_of(2, 4));
+    CHECK(seconds_since(begin) < 3 + 10);  // 3 + 5 on a machine that does nothing else
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto text = (*ranks)[rank].err();
+      CHECK_MESSAGE(says(text, "rank " + std::to_string(1 - rank) + " is lost, as rank "), text);
+    }
+  }
+  machines.plug_in();
+  const auto resumed = machines.train(there, sets);
+  REQUIRE_MESSAGE(resumed->wait() == all_of(2, 0), resumed->errors());
+  CHECK(digest_of(there) == digest_of(here));
+}
+
+TEST_CASE("ddp: a machine that cannot be reached is named within the timeout") {
+  const TwoMachines machines;
+  if (!machines.exist()) return;
+  machines.pull_the_cable();
+  RunFolder place(mlp);
+  const auto ranks = machines.train(place, {"--set=distributed.timeout=2"});
+  CHECK(ranks->wait() == all_of(2, 4));
+  CHECK(says((*ranks)[0].err(), "of 2 ranks these did not come within 2 s: 1"));
+  CHECK(says((*ranks)[1].err(), "rank 1 cannot reach rank 0 at 10.77.0.1, port "));
+}
+
+}  // namespace network_test
