@@ -53,7 +53,7 @@ struct Kept {
   std::unique_ptr<char[]> behind;
 };
 
-std::int64_t megabytes_in(const std::string& line) {
+[[maybe_unused]] std::int64_t megabytes_in(const std::string& line) {
   return std::stoll(line.substr(line.find("gave ") + 5));
 }
 
