@@ -24,6 +24,9 @@ std::string built(const std::string& id) {
   return VERNIER_BINARY_DIR "/plugins/" + id + ".so";
 }
 
+// A sanitizer has a malloc of its own, which the law of growth cannot read.
+const bool is_sanitized = !std::string(VERNIER_SANITIZER).empty();
+
 struct Checked {
   int status;
   std::string out, err;
@@ -100,6 +103,7 @@ TEST_CASE("check plugin: each law can be broken, and the line says how") {
   for (const auto& [library, set, law, failure] : broken) {
     CAPTURE(std::string(library));
     CAPTURE(std::string(set));
+    if (is_sanitized && std::string(law) == "does not grow") continue;
     Words options = {"--law", law};
     if (*set != '\0') options.insert(options.end(), {"--set", set});
     const auto [status, out, err] = check(fixture(library), options);
@@ -123,6 +127,7 @@ double kilobytes_of_tensors(const std::string& how, std::string& line) {
 }
 
 TEST_CASE("check plugin: what grows is said: tensors, and entries of save()") {
+  if (is_sanitized) return;
   std::string line;
   CHECK(kilobytes_of_tensors("how=leaks", line) < 160);  // of 800
   CHECK(!says(line, "save()"));
@@ -142,7 +147,8 @@ TEST_CASE("check plugin: a plugin that keeps all laws has a line for each, and t
     const auto line = line_of(law.name, out);
     const bool needs_gpu = line == std::string(law.name) + ": skipped: no GPU here";
     CHECK((!needs_gpu || law.check == vernier::check_host_syncs));
-    expected += needs_gpu ? line + '\n' : std::string(law.name) + ": ok\n";
+    const bool is_skipped = needs_gpu || (is_sanitized && law.check == vernier::check_growth);
+    expected += is_skipped ? line + '\n' : std::string(law.name) + ": ok\n";
   }
   CHECK(out == expected + "its listeners take: it listens to no event\n");
 }
@@ -237,6 +243,7 @@ TEST_CASE("check plugin: with --sanitize, what a plugin does to memory is seen")
     CHECK_MESSAGE(says(checked.out, finding), checked.out, checked.err);
     CHECK(says(checked.out, "sanitized.cpp") == (checked.status == 1));
   }
+  if (is_sanitized) return;
   const auto without = check(fixture("callback/fits"), {"--sanitize"});
   CHECK(without.status == 2);
   CHECK(says(without.err, "built without the address sanitizer; configure its project with"));

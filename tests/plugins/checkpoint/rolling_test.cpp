@@ -52,11 +52,14 @@ class NoMemory {
 
 }  // namespace
 
-// In the place of the C++ library's, for the whole program.
-void* operator new(std::size_t size) {
+// In the place of the C++ library's, for the whole program. A sanitizer's own would not fit one of them alone.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   const bool fails = until_no_memory == 1;
   if (until_no_memory > 0 && !(fails && stays_out_of_memory)) --until_no_memory;
-  void* bytes = fails ? nullptr : std::malloc(std::max<std::size_t>(size, 1));
+  return fails ? nullptr : std::malloc(std::max<std::size_t>(size, 1));
+}
+void* operator new(std::size_t size) {
+  void* bytes = operator new(size, std::nothrow);
   if (bytes == nullptr) throw std::bad_alloc();
   return bytes;
 }
