@@ -1,5 +1,6 @@
 // Several processes that train one model, as a launcher starts them.
 #include <doctest/doctest.h>
+#include <vernier/tokenizer.h>
 
 #include <cmath>
 #include <regex>
@@ -200,6 +201,51 @@ use = "jsonl"
     }
   }
   CHECK(validations == 2);
+}
+
+TEST_CASE("ddp: rows of texts, which learn different numbers of tokens, train as one process does") {
+  const std::string tokenizer = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/gpt2";
+  const nlohmann::json config = {
+      {"model_type", "gpt2"}, {"n_embd", 8},       {"n_layer", 1},
+      {"n_head", 2},          {"n_positions", 16}, {"vocab_size", vernier::open_tokenizer(tokenizer)->vocabulary()}};
+  const std::string run = R"([run]
+steps = 6
+seed = 7
+device = "cpu"
+threads = 1
+output = "out"
+validate_every = 3
+[task]
+use = "gpt"
+folder = "model"
+weights = "random"
+data = ["texts.jsonl"]
+validation = ["texts.jsonl"]
+packing = false
+dropout = 0.0
+context = 16
+batch_size = 5
+tokenizer = ")" + tokenizer +
+                          "\"\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 0.1\n[checkpoint]\nevery = 3\n" +
+                          "[[monitor]]\nuse = \"jsonl\"\n";
+  std::string lines;
+  for (const char* answer : {" naïve", " b", " It goes on, and on.", " one two", " x", " what is it?", " yes"}) {
+    lines += nlohmann::json{{"prompt", "a"}, {"completion", answer}}.dump() + "\n";
+  }
+  RunFolder alone(run), several(run);
+  for (const auto* place : {&alone, &several}) {
+    std::filesystem::create_directory(place->at("model"));
+    place->folder.write("model/config.json", config.dump());
+    place->folder.write("texts.jsonl", lines);
+  }
+  REQUIRE_MESSAGE(alone.train() == 0, alone.err);
+  Ranks ranks(several, 3, {"--set=distributed.use=ddp"});
+  REQUIRE_MESSAGE(ranks.wait() == all_of(3, 0), ranks.errors());
+  CHECK(distance(weights_of(alone, 6), weights_of(several, 6)) <= 1e-6);
+  const auto validated = [](const RunFolder& place) {
+    return place.summary()["validation_loss"]["final"].get<double>();
+  };
+  CHECK(validated(several) == doctest::Approx(validated(alone)).epsilon(1e-6));
 }
 
 TEST_CASE("ddp: a run is resumed on another number of ranks with the same batches") {

@@ -55,11 +55,6 @@ void PublishedTask::refuse_long_rows() const {
 }
 
 void PublishedTask::read_data(const vernier::Run& run) {
-  if (data_.are_texts() && run.control != nullptr && run.control->ranks() > 1) {
-    vernier::refuse(
-        "texts are for one process, since only it knows how many tokens a batch learns; make files of "
-        "tokens with vernier tokenize for several");
-  }
   if (!data_.is_given()) {
     vernier::refuse("`data` is needed: files of tokens without a header, or of texts: .txt and .jsonl");
   }
@@ -67,6 +62,7 @@ void PublishedTask::read_data(const vernier::Run& run) {
     const auto nothing = torch::zeros({1, 2}, torch::kInt64);
     return set_training(vernier::tensor_dataset({nothing, nothing}));
   }
+  if (data_.are_texts()) load_whole_batches();  // only all of a batch tells how many tokens it learns
   auto sets = data_.load(vocabulary(), folder_, run.seed);
   if (!sets.summary.empty()) info(sets.summary);
   set_training(sets.training, sets.weights);

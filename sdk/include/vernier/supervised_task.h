@@ -36,8 +36,7 @@ class VERNIER_API SupervisedTask : public Task {
   explicit SupervisedTask(Options& options, std::int64_t batch_size = 32);
   ~SupervisedTask() override;
 
-  // Called once, in prepare(). Makes model and data, and gives them to the functions below. LibTorch's default
-  // generators have run.seed, so that modules initialise themselves the same way in each run.
+  // Called once, in prepare(): makes model and data for the functions below. LibTorch's generators have run.seed.
   virtual void build(Run& run) = 0;
 
   // The output of the model for a batch on the run's device; dimension 0 is the sample. What set_model() was given.
@@ -86,6 +85,7 @@ class VERNIER_API SupervisedTask : public Task {
                            const torch::Tensor& x) const;
 
   void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
+  void load_whole_batches();  // on each of several ranks, which trains on its share of them; not its share alone
   // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
   void add_validation(DatasetPtr dataset, const std::string& name = "");
   void set_loss(Loss loss, std::size_t target = 1);  // mean over the samples; target: its place in Batch::tensors
