@@ -78,7 +78,7 @@ bool has_same(const State& state, const std::string& name, const torch::Tensor& 
   const auto other = state.tensor(name), here = tensor.to(torch::kCPU);
   if (other.scalar_type() != here.scalar_type() || other.sizes() != here.sizes()) return false;
   const auto a = other.contiguous(), b = here.contiguous();
-  return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;  // NaN is equal to itself
+  return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;  // NaN equals NaN
 }
 
 }  // namespace
