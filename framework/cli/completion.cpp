@@ -99,7 +99,10 @@ WordSet settings_from(const Host& host, const std::string& key) {
   if (first == std::string::npos) return settings;
   const std::string table = key.substr(0, first), option = key.substr(last + 1);
   const auto add = [&](const std::string& id) {
-    for (const auto& word : options_with_words(host, id)[option]) settings.insert(key + "=" + word);
+    const auto options = options_with_words(host, id);
+    const auto found = options.find(option);
+    if (found == options.end()) return;
+    for (const auto& word : found->second) settings.insert(key + "=" + word);
   };
   if (table == "run") add("run");
   for (const auto& plugin : host.list()) {
