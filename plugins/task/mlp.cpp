@@ -48,8 +48,8 @@ class Network final : public torch::nn::Module {
   }
 
   torch::Tensor forward(torch::Tensor x) const {
-    // The data are float32, the weights may be in 16 bits.
-    if (x.scalar_type() != layers_[0]->weight.scalar_type()) x = x.to(layers_[0]->weight.scalar_type());
+    // The data are float32, the model may be in 16 bits. A callback may keep the weights as something else.
+    if (x.scalar_type() != layers_[0]->bias.scalar_type()) x = x.to(layers_[0]->bias.scalar_type());
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       if (i > 0) x = at::relu(x);
       x = at::linear(x, layers_[i]->weight, layers_[i]->bias);

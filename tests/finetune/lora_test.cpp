@@ -1,10 +1,12 @@
 // callback/lora trains what Hugging Face's PEFT trains, and writes what PEFT reads. tests/oracles/README.md says how
 // the reference was recorded.
+#include <c10/util/Float8_e4m3fn.h>
 #include <doctest/doctest.h>
 #include <vernier/model_adapter.h>
 #include <vernier/published_model.h>
 #include <vernier/supervised_task.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -156,6 +158,113 @@ TEST_CASE("lora: only its matrices train, also in 16 bits and where blocks are c
     const auto losses = trained(std::string("[precision]\nuse = 'bf16'\nlevel = '") + level + "'\n");
     CHECK(distance(torch::tensor(losses), torch::tensor(plain)) < 2e-2);
     CHECK(losses != plain);
+  }
+}
+
+namespace {
+
+// A matrix that was stored in 8 bits, one element after the other: with a scale for each 64 elements of a row, or for a
+// whole row.
+torch::Tensor stored(const torch::Tensor& matrix, const std::string& base) {
+  auto result = matrix.to(torch::kFloat32).contiguous().clone();
+  const auto columns = result.size(1), block = columns % 64 == 0 ? 64 : columns;
+  auto* numbers = result.mutable_data_ptr<float>();
+  for (std::int64_t begin = 0; begin < result.numel(); begin += block) {
+    float largest = 0;
+    for (std::int64_t i = begin; i < begin + block; ++i) largest = std::max(largest, std::abs(numbers[i]));
+    const float scale = largest > 0 ? largest / (base == "int8" ? 127.0F : 448.0F) : 1.0F;
+    for (std::int64_t i = begin; i < begin + block; ++i) {
+      const float steps = numbers[i] / scale;
+      numbers[i] = scale * (base == "int8" ? std::nearbyint(steps) : static_cast<float>(c10::Float8_e4m3fn(steps)));
+    }
+  }
+  return result;
+}
+
+// The published name, with or without the prefix of the family.
+torch::Tensor& weight_of(Tensors& weights, const std::string& layer) {
+  const auto name = layer + ".weight", prefix = std::string("transformer.");
+  return weights.count(name) == 1 ? weights.at(name) : weights.at(name.substr(prefix.size()));
+}
+
+}  // namespace
+
+TEST_CASE("lora: a base in 8 bits trains as the numbers do that it stands for, and is exported with them") {
+  for (const auto& which : {cases[0], cases[1]}) {
+    for (const std::string base : {"int8", "fp8"}) {
+      CAPTURE(which.name);
+      CAPTURE(base);
+      const Given given(which);
+      const std::string no_checkpoint = "[checkpoint]\nuse = 'none'\n";
+      SmallRun compact(from_toml({given.toml + "base = '" + base + "'\n" + no_checkpoint}), given.folder.path());
+      auto numbers = part_of(given.oracle, given.name + ".base.");
+      const std::string begin = "base_model.model.", end = ".lora_A.weight";
+      for (const auto& [name, tensor] : written_by(compact, given.folder / "start")) {
+        if (!name.ends_with(end)) continue;
+        const auto layer = name.substr(begin.size(), name.size() - begin.size() - end.size());
+        auto& weight = weight_of(numbers, layer);
+        weight = stored(weight, base);
+      }
+      std::int64_t bytes = 0, elements = 0;
+      for (const auto& entry : compact.run.model->named_parameters()) {
+        if (c10::isIntegralType(entry.value().scalar_type(), false)) {
+          bytes += static_cast<std::int64_t>(entry.value().nbytes());
+          elements += entry.value().numel();
+        }
+      }
+      CHECK(bytes == elements);
+      CHECK(elements > 0);
+      vernier::save_safetensors(given.folder / "base/model.safetensors", numbers);
+      SmallRun plain(from_toml({given.toml + no_checkpoint}), given.folder.path());
+      CHECK(distance(torch::tensor(losses_of(compact)), torch::tensor(losses_of(plain))) <= tolerance);
+      const auto trained = written_by(compact, given.folder / "end");
+      for (const auto& [name, tensor] : written_by(plain, given.folder / "end")) {
+        CHECK(distance(trained.at(name), tensor) <= 10 * tolerance);
+      }
+      adapter_of(compact).merge();
+      adapter_of(plain).merge();
+      const auto merged = weights_of(compact.run);
+      for (const auto& [name, tensor] : weights_of(plain.run)) {
+        CAPTURE(name);
+        REQUIRE(merged.count(name) == 1);
+        CHECK(distance(merged.at(name), tensor) <= 10 * tolerance);
+      }
+      CHECK(compact.run.model->buffers().size() == plain.run.model->buffers().size());
+    }
+  }
+}
+
+TEST_CASE("lora: a base in 8 bits has a scale for each 64 elements of a row") {
+  const std::string mlp =
+      "[run]\nsteps = 1\ndevice = 'cpu'\noutput = 'out'\n[task]\nuse = 'mlp'\ninputs = 128\nhidden = [32]\n[optimizer]\nuse = 'sgd'\n"
+      "[checkpoint]\nuse = 'none'\n";
+  const TemporaryFolder folder;
+  SmallRun plain(from_toml({mlp}), folder.path());
+  const auto original = plain.run.model->named_parameters()["layers.0.weight"].detach();
+  for (const std::string base : {"int8", "fp8"}) {
+    const auto lora = "[[callback]]\nuse = 'lora'\ntargets = ['layers.0']\nbase = '" + base + "'\n";
+    SmallRun compact(from_toml({mlp + lora}), folder.path());
+    auto codes = compact.run.model->named_parameters()["layers.0.weight"].detach();
+    if (base == "fp8") codes = codes.view(torch::kFloat8_e4m3fn);
+    const auto scale = compact.run.model->named_buffers()["layers.0.base_scale.weight"];
+    CHECK(scale.sizes() == std::vector<std::int64_t>{32, 2});
+    const auto numbers = codes.to(torch::kFloat32).view({32, 2, 64}) * scale.unsqueeze(-1);
+    CHECK(torch::equal(numbers.view({32, 128}), stored(original, base)));
+    compact.train();
+  }
+}
+
+TEST_CASE("lora: with a base in 8 bits a resumed run has the same bits, in 16 bits and in micro-batches too") {
+  const Given given(cases[0]);
+  for (const std::string more : {"", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n[accumulation]\nmicro_batches = 2\n"}) {
+    RunFolder whole(given.toml + "base = 'int8'\n" + more), parts(given.toml + "base = 'int8'\n" + more);
+    REQUIRE_MESSAGE(whole.train({"--quiet"}) == 0, whole.err);
+    REQUIRE_MESSAGE(parts.train({"--quiet", "--set=run.steps=3"}) == 0, parts.err);
+    REQUIRE_MESSAGE(parts.train({"--quiet", "--resume"}) == 0, parts.err);
+    CHECK(parts.summary()["digest"] == whole.summary()["digest"]);
+    REQUIRE_MESSAGE(parts.call({"export", "out", "--format", "huggingface", "--output", "merged"}) == 0, parts.err);
+    CHECK(vernier::load_safetensors(parts.at("merged/model.safetensors")).size() ==
+          part_of(given.oracle, given.name + ".base.").size());
   }
 }
 

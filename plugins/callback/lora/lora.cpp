@@ -7,18 +7,24 @@
 //                           *.v_proj, or *.c_attn
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
+//   base = "model"          the chosen layers' own weights: as the model has them, or in 8 bits, "int8" or "fp8", with
+//   a
+//                           scale for each 64 elements of a row
 // All weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are part
 // of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and
 // A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as a
 // folder of PEFT; the other formats have them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022;
 // peft/tuners/lora of Hugging Face's PEFT 0.21.
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <fnmatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 #include <torch/nn/module.h>
 #include <vernier/model_adapter.h>
 #include <vernier/precision_rules.h>
@@ -33,6 +39,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "compact_weight.h"
 #include "trace/linear_call.h"
 
 namespace {
@@ -56,6 +63,33 @@ class Matrix final : public torch::nn::Module {
   torch::Tensor weight;
 };
 
+// A linear layer whose weight is made for each use and not kept for backward.
+class CompactLinear final : public torch::autograd::Function<CompactLinear> {
+ public:
+  using Weight = std::function<torch::Tensor(torch::ScalarType)>;  // [outputs, inputs]
+  using Base = std::function<torch::Tensor(const torch::Tensor& input)>;
+
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& input, const Base& base,
+                               const Weight& weight) {
+    context->saved_data["weight"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(weight));
+    context->saved_data["dtype"] = static_cast<std::int64_t>(input.scalar_type());
+    return base(input);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto& gradient = gradients[0];
+    const auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["weight"].toCapsule());
+    const auto of_input = at::matmul(gradient, kept->weight(gradient.scalar_type()));
+    return {of_input.to(static_cast<torch::ScalarType>(context->saved_data["dtype"].toInt())), {}, {}};
+  }
+
+ private:
+  struct Kept final : torch::CustomClassHolder {
+    explicit Kept(Weight that) : weight(std::move(that)) {}
+    Weight weight;
+  };
+};
+
 class Lora final : public vernier::Callback, public vernier::Interceptor, public vernier::ModelAdapter {
  public:
   explicit Lora(vernier::Options& options)
@@ -66,6 +100,8 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
                               "layers by name, * for any text; none: *.q_proj and *.v_proj, or *.c_attn")),
         fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
         rslora_(options.get("rslora", false, "alpha / sqrt(rank) in the place of alpha / rank")),
+        base_(options.choose("base", "model", {"model", "int8", "fp8"},
+                             "what the chosen layers' own weights are kept as; model: as they are")),
         options_(options) {}
 
   void attach(vernier::Bus& bus) override {
@@ -102,6 +138,11 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       entry.value().set_requires_grad(is_own);
       if (is_own) count += entry.value().numel();
     }
+    if (base_ != "model") {
+      for (auto& target : targets_) {
+        target.compact.emplace(*target.module, target.weight, base_ == "int8" ? lora::Form::int8 : lora::Form::fp8);
+      }
+    }
     layers_ = vernier::Layers(weights);
     std::ranges::sort(targets_, {}, [](const Target& target) { return target.layer + ".weight"; });  // as layers_ does
     info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen");
@@ -113,12 +154,14 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     const auto call = vernier::linear_call(operation, arguments);
     if (!call) {
       if (operation.name().starts_with("embedding")) refuse_embedding(target);
+      if (target.compact) refuse_other_use(target, operation);
       return operation.proceed(std::move(arguments));
     }
     refuse_other_layout(target, call->weight);
     target.is_met = true;
-    auto results = operation.proceed(std::move(arguments));
-    const auto base = results[0].toTensor();
+    vernier::Values results(1);
+    const auto base = target.compact ? compact_base(operation, std::move(arguments), *call, *target.compact)
+                                     : operation.proceed(std::move(arguments))[0].toTensor();
     auto x = call->input.to(target.a.scalar_type());
     if (dropout_ > 0 && model_->is_training()) x = at::dropout(x, dropout_, /*train=*/true);
     const auto added = at::linear(at::linear(x, target.a), target.b) * scale();
@@ -131,6 +174,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     for (auto& target : targets_) {
       auto added = at::matmul(target.b.to(torch::kFloat32), target.a.to(torch::kFloat32)) * scale();
       if (fan_in_fan_out_) added = added.t();
+      if (target.compact) std::exchange(target.compact, std::nullopt)->expand();
       target.weight.copy_(target.weight.to(torch::kFloat32) + added);
       target.module->unregister_module("lora_A");
       target.module->unregister_module("lora_B");
@@ -142,11 +186,11 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     const auto name_of = [&](const std::string& name) { return published ? published->published_name(name) : name; };
     vernier::Tensors tensors;
     auto targets = nlohmann::json::array();
-    for (const auto& [layer, module, weight, a, b, is_met] : targets_) {
-      const auto name = name_of(layer);
+    for (const auto& target : targets_) {
+      const auto name = name_of(target.layer);
       targets.push_back(name);
-      tensors["base_model.model." + name + ".lora_A.weight"] = a.detach().to(torch::kFloat32);
-      tensors["base_model.model." + name + ".lora_B.weight"] = b.detach().to(torch::kFloat32);
+      tensors["base_model.model." + name + ".lora_A.weight"] = target.a.detach().to(torch::kFloat32);
+      tensors["base_model.model." + name + ".lora_B.weight"] = target.b.detach().to(torch::kFloat32);
     }
     const nlohmann::ordered_json config = {
         {"peft_type", "LORA"},
@@ -174,12 +218,31 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     std::string layer;
     std::shared_ptr<torch::nn::Module> module;
     torch::Tensor weight, a, b;
+    std::optional<lora::CompactWeight> compact = {};
     bool is_met = false;
   };
 
   double scale() const {
     const auto rank = static_cast<double>(rank_);
     return alpha_ / (rslora_ ? std::sqrt(rank) : rank);
+  }
+
+  // The layer with the numbers that its 8 bits stand for, in the dtype in which the operator computes.
+  static torch::Tensor compact_base(const vernier::Operation& operation, vernier::Values arguments,
+                                    const vernier::LinearCall& linear, const lora::CompactWeight& compact) {
+    const auto place = operation.name() == "addmm" ? 2 : 1, of_input = operation.name() == "addmm" ? 1 : 0;
+    const auto given = arguments[place].toTensor();
+    const bool is_cast = at::autocast::is_autocast_enabled(linear.input.device().type());
+    const auto dtype =
+        is_cast ? at::autocast::get_autocast_dtype(linear.input.device().type()) : linear.input.scalar_type();
+    const auto base = [&](const torch::Tensor& input) {
+      arguments[of_input] = input;
+      arguments[place] = compact.as(dtype).as_strided(given.sizes(), given.strides());
+      return operation.proceed(std::move(arguments))[0].toTensor();
+    };
+    const auto weight = [&compact, sizes = linear.weight.sizes().vec(), strides = linear.weight.strides().vec()](
+                            torch::ScalarType type) { return compact.as(type).as_strided(sizes, strides); };
+    return CompactLinear::apply(linear.input, CompactLinear::Base(base), CompactLinear::Weight(weight));
   }
 
   // The layers with a matrix that fit the patterns, in the order of the model.
@@ -230,6 +293,11 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     options_.refuse("targets", "has " + target.layer + ", which is an embedding; leave it out");
   }
 
+  [[noreturn]] void refuse_other_use(const Target& target, const vernier::Operation& operation) const {
+    options_.refuse("base", c10::str("is for linear layers, and the model uses the weight of ", target.layer, " in ",
+                                     operation.name(), "; leave it out of `targets`"));
+  }
+
   void refuse_other_layout(const Target& target, const torch::Tensor& weight) const {
     const auto stored = fan_in_fan_out_ ? target.weight.t() : target.weight;
     if (stored.sizes() == weight.sizes() && stored.strides() == weight.strides()) return;
@@ -248,6 +316,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
   double alpha_, dropout_;
   std::vector<std::string> patterns_;
   bool fan_in_fan_out_, rslora_, is_merged_ = false;
+  std::string base_;
   vernier::Options options_;  // for messages
 
   std::shared_ptr<torch::nn::Module> model_;

@@ -155,7 +155,8 @@ std::int64_t SupervisedTask::batches_per_epoch() const {
 torch::Tensor SupervisedTask::forward(const Batch& batch) {
   if (parts_->keeps_inputs) return parts_->forward(batch);
   const auto parameters = parts_->model->parameters();
-  const auto dtype = parameters.empty() ? torch::kFloat32 : parameters.front().scalar_type();
+  const auto first = std::ranges::find_if(parameters, [](const auto& tensor) { return tensor.is_floating_point(); });
+  const auto dtype = first == parameters.end() ? torch::kFloat32 : first->scalar_type();
   const auto needs_other = [&](const torch::Tensor& tensor) {
     return tensor.is_floating_point() && tensor.scalar_type() != dtype;
   };
