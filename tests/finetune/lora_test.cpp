@@ -236,8 +236,8 @@ TEST_CASE("lora: a base in 8 bits trains as the numbers do that it stands for, a
 
 TEST_CASE("lora: a base in 8 bits has a scale for each 64 elements of a row") {
   const std::string mlp =
-      "[run]\nsteps = 1\ndevice = 'cpu'\noutput = 'out'\n[task]\nuse = 'mlp'\ninputs = 128\nhidden = [32]\n[optimizer]\nuse = 'sgd'\n"
-      "[checkpoint]\nuse = 'none'\n";
+      "[run]\nsteps = 1\ndevice = 'cpu'\noutput = 'out'\n[task]\nuse = 'mlp'\ninputs = 128\nhidden = [32]\n"
+      "[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n";
   const TemporaryFolder folder;
   SmallRun plain(from_toml({mlp}), folder.path());
   const auto original = plain.run.model->named_parameters()["layers.0.weight"].detach();
