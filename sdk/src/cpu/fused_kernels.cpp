@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "activation_kernel.h"
+#include "blocked_attention.h"
 #include "optim/parallel.h"
 #include "small_operators.h"
 
@@ -93,6 +94,7 @@ void take_the_place_of_libtorchs() {
   library->impl("silu", &silu);
   library->impl("silu_backward", &silu_backward);
   register_small_operators(*library, in_use);
+  register_blocked_attention(*library, in_use);
 }
 
 }  // namespace
