@@ -72,9 +72,10 @@ VERNIER_INLINE void store(__m512 value, c10::Half* to, __mmask16 which) {
   _mm256_mask_storeu_epi16(to, which, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-// e^x for x up to 88, with the polynomial of Cephes' expf; NaN stays.
+// e^x for x up to 88, with the polynomial of Cephes' expf; below -87 it is 0, and NaN stays. Smaller numbers would slow
+// the processor down.
 VERNIER_INLINE __m512 exponential(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-104.0F), x);  // whose e^x is 0
+  const __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0F), _CMP_NLT_UQ);
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341F)),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375F), x);
@@ -86,7 +87,7 @@ VERNIER_INLINE __m512 exponential(__m512 x) {
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1F));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1F));
   p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0F));
-  return _mm512_scalef_ps(p, n);
+  return _mm512_maskz_scalef_ps(counts, p, n);
 }
 
 // Sixteen rows of 32 bits become sixteen columns.
@@ -166,14 +167,17 @@ VERNIER_INLINE void store_right(__m512 upper, __m512 lower, c10::BFloat16* to, s
   _mm512_storeu_si512(to + row * width + 2 * column, in_turn(rounded(upper), rounded(lower)));
 }
 
-// The scores of one key as they go into the softmax.
+// Of the keys those that any of 16 queries sees.
+VERNIER_INLINE std::int64_t seen(const ScoreRule& rule, std::int64_t query) {
+  return std::clamp<std::int64_t>(query + lanes + rule.diagonal, 0, rule.keys);
+}
+// The scores of a key that one of them sees, as they go into the softmax.
 VERNIER_INLINE __m512 score(const ScoreRule& rule, const float* scores, std::int64_t key, std::int64_t query) {
   const std::int64_t place = key * block + query;
   const __m512 scale = _mm512_set1_ps(rule.scale), raw = _mm512_loadu_ps(scores + place);
   const __m512 at = rule.mask != nullptr ? _mm512_fmadd_ps(raw, scale, _mm512_loadu_ps(rule.mask + place))
                                          : _mm512_mul_ps(raw, scale);
-  const std::int64_t blind = key - rule.diagonal - query;  // so many of these queries do not see the key
-  if (key >= rule.keys || blind >= lanes) return _mm512_set1_ps(-infinity);
+  const std::int64_t blind = key - rule.diagonal - query;  // so many of the queries do not see it
   return blind <= 0 ? at : _mm512_mask_mov_ps(at, first(blind), _mm512_set1_ps(-infinity));
 }
 
@@ -237,8 +241,9 @@ void soften(const ScoreRule& rule, float* scores, float* largest, float* sum, st
   const __m512 nothing = _mm512_set1_ps(-infinity);
   for (std::int64_t query = 0; query < block; query += lanes) {
     const __m512 before = _mm512_loadu_ps(largest + query);
+    const std::int64_t keys = seen(rule, query);
     __m512 most = before;
-    for (std::int64_t key = 0; key < rule.keys; ++key) {
+    for (std::int64_t key = 0; key < keys; ++key) {
       const __m512 at = score(rule, scores, key, query);
       _mm512_storeu_ps(scores + key * block + query, at);
       most = _mm512_max_ps(most, at);
@@ -249,9 +254,8 @@ void soften(const ScoreRule& rule, float* scores, float* largest, float* sum, st
     __m512 total = _mm512_mul_ps(_mm512_loadu_ps(sum + query), faded);
     for (std::int64_t key = 0; key < block; key += 2) {
       __m512 pair[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-      for (int i = 0; i < 2; ++i) {
-        if (key + i < rule.keys)
-          pair[i] = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + (key + i) * block + query), base));
+      for (int i = 0; i < 2 && key + i < keys; ++i) {
+        pair[i] = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + (key + i) * block + query), base));
         total = _mm512_add_ps(total, pair[i]);
       }
       store_right(pair[0], pair[1], weights, key, block, query);
@@ -274,8 +278,12 @@ void differentiate(const ScoreRule& rule, const float* scores, const float* slop
       __m512 slope[2];
       for (int i = 0; i < 2; ++i) {
         const std::int64_t place = (key + i) * block + query;
-        const __m512 weight = exponential(_mm512_sub_ps(score(rule, scores, key + i, query), base));
-        slope[i] = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(slopes + place), dot));
+        __m512 weight = _mm512_setzero_ps();
+        slope[i] = weight;
+        if (key + i < seen(rule, query)) {
+          weight = exponential(_mm512_sub_ps(score(rule, scores, key + i, query), base));
+          slope[i] = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(slopes + place), dot));
+        }
         if constexpr (std::is_same_v<Product, float>) {
           _mm512_storeu_ps(weights + place, weight);
           _mm512_storeu_ps(left + place, slope[i]);

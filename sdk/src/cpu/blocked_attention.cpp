@@ -26,6 +26,9 @@ namespace blas = at::native::cpublas;
 constexpr std::int64_t block = attention_block;
 constexpr std::int64_t together = 8;  // blocks of queries for which the keys are laid out once
 constexpr std::int64_t widest = 256;  // of a head
+// With fewer queries or keys than these the blocks are too empty: LibTorch's kernels are faster, except its backward in
+// 16 bits.
+constexpr std::int64_t enough = 48;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 const std::atomic<bool>* takes_part = nullptr;
@@ -323,6 +326,10 @@ bool takes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
   return is_known && is_alike && is_mask_known && query.size(3) <= widest && query.numel() > 0 && key.numel() > 0;
 }
 
+bool is_short(const at::Tensor& query, const at::Tensor& key) {
+  return std::min(query.size(2), key.size(2)) < enough;
+}
+
 // With the elements of a row side by side.
 at::Tensor in_rows(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 || tensor.size(-1) == 1 ? tensor : tensor.contiguous();
@@ -349,7 +356,7 @@ at::Tensor empty_heads(const at::Tensor& like) {
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                              double dropout, bool is_causal, const std::optional<at::Tensor>& mask,
                                              std::optional<double> scale) {
-  if (!takes(query, key, value, dropout, mask)) {
+  if (!takes(query, key, value, dropout, mask) || is_short(query, key)) {
     return at::cpu::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, is_causal, mask, scale);
   }
   const auto sizes = sizes_of(query, key, is_causal, scale);
@@ -371,7 +378,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   double dropout, bool is_causal,
                                                                   const std::optional<at::Tensor>& mask,
                                                                   std::optional<double> scale) {
-  if (!takes(query, key, value, dropout, mask) || above.scalar_type() != query.scalar_type()) {
+  if (!takes(query, key, value, dropout, mask) || above.scalar_type() != query.scalar_type() ||
+      (query.scalar_type() == at::kFloat && is_short(query, key))) {
     return at::cpu::_scaled_dot_product_flash_attention_for_cpu_backward(above, query, key, value, output, log_sums,
                                                                          dropout, is_causal, mask, scale);
   }
