@@ -8,12 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-// GCC 12 warns of registers that its own header leaves undefined on purpose.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
+#include "core/intrinsics.h"
 
 namespace vernier {
 
