@@ -11,7 +11,7 @@ constexpr std::int64_t attention_block = 64;
 
 // Whether the functions below may be called on this processor, and whether it multiplies bfloat16 by itself. LibTorch
 // decides by itself between AMX and AVX512-BF16.
-bool has_attention_kernels();
+bool has_avx512();
 bool multiplies_bfloat16();
 
 // Element: float, c10::BFloat16 or c10::Half, of the tensors. Product: float or c10::BFloat16, what is multiplied.

@@ -397,7 +397,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
 }  // namespace
 
 bool has_blocked_attention() {
-  return takes_part != nullptr && *takes_part && has_attention_kernels() && at::globalContext().userEnabledMkldnn();
+  return takes_part != nullptr && *takes_part && has_avx512() && at::globalContext().userEnabledMkldnn();
 }
 
 void register_blocked_attention(torch::Library& library, const std::atomic<bool>& in_use) {
