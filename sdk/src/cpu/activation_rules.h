@@ -94,8 +94,8 @@ struct GeluTanh {
   static VERNIER_INLINE V derivative(V x) {
     x = clamped(x, -20.0F, 20.0F);  // beyond, it is 0 and 1
     const V one = number<V>(1), square = x * x;
-    const V e = exponential(number<V>(-scale) * x * fused(number<V>(cubic), square, one));
-    const V s = one / (one + e);
+    const V z = number<V>(-scale) * x * fused(number<V>(cubic), square, one);
+    const V e = exponential(clamped(z, -highest, highest)), s = one / (one + e);
     const V slope = number<V>(scale) * fused(number<V>(3.0F * cubic), square, one);
     return fused(x * slope * (e * s), s, s);
   }
