@@ -10,6 +10,7 @@
 
 #include "cast_cache.h"
 #include "cpu.h"
+#include "cpu/blocked_attention.h"
 #include "float8_layers.h"
 #include "trace/interception.h"
 
@@ -186,8 +187,8 @@ void MixedPrecision::prepare(Run& run) {
 }
 
 bool MixedPrecision::intercepts() const {
-  const bool by_matmul =
-      attention_ == "matmul" || (attention_ == "auto" && has_matrix_unit_ && dtype_ != torch::kFloat32);
+  const bool is_slow = has_matrix_unit_ && dtype_ != torch::kFloat32 && !has_blocked_attention();  // LibTorch's
+  const bool by_matmul = attention_ == "matmul" || (attention_ == "auto" && is_slow);
   const bool has_attention = attends_ || !has_run_;
   return is_float8_ || !rules_.empty() || weight_casts_ == "update" || (by_matmul && has_attention);
 }
@@ -327,8 +328,8 @@ Values MixedPrecision::run(const PrecisionRule& rule, const Operation& operation
 
 bool MixedPrecision::attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const {
   if (attention_ != "auto") return attention_ == "matmul";
-  return has_matrix_unit_ && query.scalar_type() == torch::kBFloat16 && query.size(-2) <= longest_by_matmul &&
-         key.size(-2) <= longest_by_matmul;
+  return has_matrix_unit_ && !has_blocked_attention() && query.scalar_type() == torch::kBFloat16 &&
+         query.size(-2) <= longest_by_matmul && key.size(-2) <= longest_by_matmul;
 }
 
 torch::Tensor MixedPrecision::cast(const torch::Tensor& tensor, torch::ScalarType dtype) {

@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "activation_kernel.h"
+#include "blocked_attention.h"
 #include "optim/parallel.h"
 #include "small_operators.h"
 
@@ -22,8 +23,9 @@ std::atomic<bool> in_use = false;
 
 // Elements without gaps, which the kernels take in the order of the memory.
 bool takes(const at::Tensor& x) {
-  return in_use && has_activation_kernels() && x.is_non_overlapping_and_dense() &&
-         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  const auto dtype = x.scalar_type();
+  return in_use && x.is_non_overlapping_and_dense() && has_activation_kernels(dtype == at::kHalf) &&
+         (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
 }
 bool takes(const at::Tensor& dy, const at::Tensor& x) {
   return takes(x) && dy.scalar_type() == x.scalar_type() && dy.sizes() == x.sizes() && dy.strides() == x.strides();
@@ -47,7 +49,9 @@ void forward(Activation kind, const at::Tensor& x, const at::Tensor& y) {
 }
 at::Tensor forward(Activation kind, const at::Tensor& x) {
   auto y = at::empty_like(x);
-  x.scalar_type() == at::kFloat ? forward<float>(kind, x, y) : forward<c10::BFloat16>(kind, x, y);
+  if (x.scalar_type() == at::kFloat) forward<float>(kind, x, y);
+  if (x.scalar_type() == at::kBFloat16) forward<c10::BFloat16>(kind, x, y);
+  if (x.scalar_type() == at::kHalf) forward<c10::Half>(kind, x, y);
   return y;
 }
 
@@ -60,7 +64,9 @@ void backward(Activation kind, const at::Tensor& dy, const at::Tensor& x, const 
 }
 at::Tensor backward(Activation kind, const at::Tensor& dy, const at::Tensor& x) {
   auto dx = at::empty_like(x);
-  x.scalar_type() == at::kFloat ? backward<float>(kind, dy, x, dx) : backward<c10::BFloat16>(kind, dy, x, dx);
+  if (x.scalar_type() == at::kFloat) backward<float>(kind, dy, x, dx);
+  if (x.scalar_type() == at::kBFloat16) backward<c10::BFloat16>(kind, dy, x, dx);
+  if (x.scalar_type() == at::kHalf) backward<c10::Half>(kind, dy, x, dx);
   return dx;
 }
 
@@ -93,6 +99,7 @@ void take_the_place_of_libtorchs() {
   library->impl("silu", &silu);
   library->impl("silu_backward", &silu_backward);
   register_small_operators(*library, in_use);
+  register_blocked_attention(*library, in_use);
 }
 
 }  // namespace

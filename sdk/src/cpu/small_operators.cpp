@@ -1,22 +1,19 @@
 #include "small_operators.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
-#include <ATen/ops/_log_softmax_cpu_dispatch.h>
 #include <ATen/ops/_softmax_backward_data_cpu_dispatch.h>
-#include <ATen/ops/_softmax_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_native.h>
-#include <ATen/ops/native_layer_norm_native.h>
 #include <ATen/ops/nll_loss_backward_cpu_dispatch.h>
 #include <ATen/ops/nll_loss_forward_cpu_dispatch.h>
 
 #include <optional>
 
 #include "optim/parallel.h"
+#include "row_operators.h"
 
 // MKL's own setting of this thread; returns the one before. Weak: LibTorch may have been built without MKL.
 extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int threads);
@@ -78,15 +75,16 @@ void register_small_operators(torch::Library& library, const std::atomic<bool>& 
   put<&at::cpu::bmm, small_product>(library, "bmm");
   put<&at::cpu::addmm, small_sum>(library, "addmm");
   put<&at::cpu::baddbmm, small_sum>(library, "baddbmm");
-  put<&at::cpu::_softmax, few_elements>(library, "_softmax");
+  use_row_operators(in_use);
+  put<&softmax, few_elements>(library, "_softmax");
   put<&at::cpu::_softmax_backward_data, few_elements>(library, "_softmax_backward_data");
-  put<&at::cpu::_log_softmax, few_elements>(library, "_log_softmax");
-  put<&at::cpu::_log_softmax_backward_data, few_elements>(library, "_log_softmax_backward_data");
+  put<&log_softmax, few_elements>(library, "_log_softmax");
+  put<&log_softmax_backward, few_elements>(library, "_log_softmax_backward_data");
   put<&at::cpu::nll_loss_forward, few_elements>(library, "nll_loss_forward");
   put<&at::cpu::nll_loss_backward, [](const at::Tensor&, const at::Tensor& x, const auto&...) {
     return few_elements(x);
   }>(library, "nll_loss_backward");
-  put<&at::native::layer_norm_cpu, few_elements>(library, "native_layer_norm");
+  put<&layer_norm, few_elements>(library, "native_layer_norm");
   put<&at::native::layer_norm_backward_cpu, few_elements>(library, "native_layer_norm_backward");
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "adam_codes.h"
 #include "block_quantisation.h"
 #include "parallel.h"
 
@@ -27,21 +28,11 @@ void update_chunk(AdamState kept_in, Rounding rounding, const HostTensor& all, s
                                 gradient, static_cast<std::uint16_t*>(all.exp_avg) + start,
                                 static_cast<std::uint16_t*>(all.exp_avg_sq) + start);
   }
-  constexpr auto block = BlockQuantisation::block;
-  const auto &with_sign = BlockQuantisation::of(true), &without = BlockQuantisation::of(false);
-  auto* codes_avg = static_cast<std::uint8_t*>(all.exp_avg) + start;
-  auto* codes_sq = static_cast<std::uint8_t*>(all.exp_avg_sq) + start;
-  auto* largest_avg = all.largest_avg + start / block;
-  auto* largest_sq = all.largest_sq + start / block;
-  for (std::int64_t done = 0; done < count; done += block) {  // by the block: it stays in the first cache
-    const auto size = std::min(block, count - done);
-    float mean[block], square[block];
-    with_sign.unpack(codes_avg + done, largest_avg, size, mean);
-    without.unpack(codes_sq + done, largest_sq, size, square);
-    adam_update(rounding, all.numbers, size, parameter + done, gradient + done, mean, square);
-    with_sign.pack(mean, size, codes_avg + done, largest_avg++);
-    without.pack(square, size, codes_sq + done, largest_sq++);
-  }
+  const auto first_block = start / BlockQuantisation::block;
+  adam_update_codes(rounding, all.numbers,
+                    {count, parameter, gradient, static_cast<std::uint8_t*>(all.exp_avg) + start,
+                     static_cast<std::uint8_t*>(all.exp_avg_sq) + start, all.largest_avg + first_block,
+                     all.largest_sq + first_block});
 }
 
 }  // namespace

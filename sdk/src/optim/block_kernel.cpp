@@ -7,16 +7,13 @@
 #include <cstring>
 #include <limits>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "block_vectors.h"
 
 namespace vernier {
 
 namespace {
 
 constexpr std::array<double, 7> tops = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};  // of the decades
-constexpr std::int32_t magnitude_bits = 0x7fffffff;
 
 // In each decade, from 1e-7 on, the middles of equal parts of it. As bitsandbytes and torchao have them up to float32's
 // last place, in which theirs depend on the processor.
@@ -143,7 +140,8 @@ VERNIER_AVX2 inline __m256i code(const DecadeLines& lines, const float* from, __
   // magnitude / most, exactly (Markstein, IBM J. Res. Dev. 34(1), 1990)
   const __m256 near = _mm256_mul_ps(magnitude, inverse);
   const __m256 quotient = _mm256_fmadd_ps(_mm256_fnmadd_ps(near, most, magnitude), inverse, near);
-  const __m256i less = is_signed ? _mm256_srai_epi32(bits, 31) : _mm256_setzero_si256();
+  const __m256i less = is_signed ? _mm256_castps_si256(_mm256_cmp_ps(number, _mm256_setzero_ps(), _CMP_LT_OQ))
+                                 : _mm256_setzero_si256();  // -0 is no negative number
   const __m256i at = place(lines, quotient, less);
   doubt = _mm256_min_epu32(doubt, _mm256_slli_epi32(at, 16));
   const __m256i n = _mm256_srli_epi32(at, 16);
@@ -220,30 +218,124 @@ VERNIER_AVX2 void BlockKernel::wide_unpack(const BlockKernel& kernel, const std:
     for (; i < size; ++i) to[start + i] = kernel.numbers_[codes[start + i]] * *largest;
   }
 }
+// The same with AVX-512, sixteen at a time.
+namespace {
+
+VERNIER_AVX512 float widest_largest(const float* from, std::int64_t size) {
+  return largest_of(from, size);
+}
+
+}  // namespace
+
+template <bool is_signed>
+VERNIER_AVX512 void BlockKernel::widest_pack(const BlockKernel& kernel, const float* from, std::int64_t size,
+                                             float most, std::uint8_t* codes) {
+  const PackLines lines(kernel.lines_);
+  const __m512i limit = _mm512_set1_epi16(static_cast<short>(2 * doubtful + 1));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i middle = _mm512_set1_epi16(is_signed ? 127 : 0);
+  std::int64_t i = 0;
+  if (most >= 0x1p-75F && most <= 0x1p125F) {  // no remainder underflows
+    const __m512 divisor = _mm512_set1_ps(most), inverse = _mm512_set1_ps(1 / most);
+    for (; i + 64 <= size; i += 64) {
+      __m512i doubt = _mm512_set1_epi32(-1);
+      const __m512i a = codes_of<is_signed>(lines, from + i, divisor, inverse, doubt);
+      const __m512i b = codes_of<is_signed>(lines, from + i + 16, divisor, inverse, doubt);
+      const __m512i c = codes_of<is_signed>(lines, from + i + 32, divisor, inverse, doubt);
+      const __m512i d = codes_of<is_signed>(lines, from + i + 48, divisor, inverse, doubt);
+      const __m512i ab = _mm512_add_epi16(_mm512_packs_epi32(a, b), middle);
+      const __m512i cd = _mm512_add_epi16(_mm512_packs_epi32(c, d), middle);
+      _mm512_storeu_si512(codes + i, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(ab, cd)));
+      constexpr __mmask32 lower_halves = 0x55555555;
+      if (_mm512_mask_cmplt_epu16_mask(lower_halves, doubt, limit) != 0) {
+        kernel.plain_pack(from + i, 64, most, codes + i);
+      }
+    }
+  }
+  kernel.plain_pack(from + i, size - i, most == 0 ? 1.0F : most, codes + i);
+}
+
+template <bool is_signed>
+VERNIER_AVX512 void BlockKernel::widest_unpack(const BlockKernel& kernel, const std::uint8_t* codes, float most,
+                                               std::int64_t size, float* to) {
+  const UnpackLines lines(kernel.lines_, is_signed);
+  std::int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    _mm512_storeu_ps(to + i, _mm512_mul_ps(numbers_of<is_signed>(lines, codes + i), _mm512_set1_ps(most)));
+  }
+  for (; i < size; ++i) to[i] = kernel.numbers_[codes[i]] * most;
+}
 #endif
+
+bool has_wide_blocks() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+                          __builtin_cpu_supports("avx512cd") != 0 && __builtin_cpu_supports("fma") != 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
+namespace {
+
+bool has_narrow_blocks() {
+#if defined(__x86_64__)
+  return !has_wide_blocks() && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+void BlockKernel::pack_block(const float* from, std::int64_t size, float most, std::uint8_t* codes) const {
+#if defined(__x86_64__)
+  if (has_wide_blocks()) {
+    return is_signed_ ? widest_pack<true>(*this, from, size, most, codes)
+                      : widest_pack<false>(*this, from, size, most, codes);
+  }
+#endif
+  plain_pack(from, size, most == 0 ? 1.0F : most, codes);
+}
 
 void BlockKernel::pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (has_narrow_blocks()) {
     return is_signed_ ? wide_pack<true>(*this, from, count, codes, largest)
                       : wide_pack<false>(*this, from, count, codes, largest);
   }
 #endif
   for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
     const auto size = std::min(codes_in_block, count - start);
+#if defined(__x86_64__)
+    *largest = has_wide_blocks() ? widest_largest(from + start, size) : largest_of(from + start, size);
+#else
     *largest = largest_of(from + start, size);
-    plain_pack(from + start, size, *largest == 0 ? 1.0F : *largest, codes + start);
+#endif
+    pack_block(from + start, size, *largest, codes + start);
   }
 }
 
 void BlockKernel::unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (has_narrow_blocks()) {
     return is_signed_ ? wide_unpack<true>(*this, codes, largest, count, to)
                       : wide_unpack<false>(*this, codes, largest, count, to);
   }
 #endif
-  for (std::int64_t i = 0; i < count; ++i) to[i] = numbers_[codes[i]] * largest[i / codes_in_block];
+  for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
+    const auto size = std::min(codes_in_block, count - start);
+#if defined(__x86_64__)
+    if (has_wide_blocks()) {
+      is_signed_ ? widest_unpack<true>(*this, codes + start, *largest, size, to + start)
+                 : widest_unpack<false>(*this, codes + start, *largest, size, to + start);
+      continue;
+    }
+#endif
+    for (std::int64_t i = start; i < start + size; ++i) to[i] = numbers_[codes[i]] * *largest;
+  }
 }
 
 }  // namespace vernier

@@ -37,6 +37,7 @@ class BlockQuantisation {
   at::Tensor unpack(const Packed& packed) const;
 
   const std::array<float, 256>& numbers() const { return kernel_.numbers(); }
+  const BlockKernel& kernel() const { return kernel_; }
 
  private:
   explicit BlockQuantisation(bool is_signed) : kernel_(is_signed) {}

@@ -1,0 +1,409 @@
+#include "blocked_attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/CPUBlas.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "attention_kernel.h"
+#include "optim/parallel.h"
+
+namespace vernier {
+
+namespace {
+
+namespace blas = at::native::cpublas;
+
+constexpr std::int64_t block = attention_block;
+constexpr std::int64_t together = 8;  // blocks of queries for which the keys are laid out once
+constexpr std::int64_t widest = 256;  // of a head
+// With fewer queries or keys than these the blocks are too empty: LibTorch's kernels are faster, except its backward in
+// 16 bits.
+constexpr std::int64_t enough = 48;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+const std::atomic<bool>* takes_part = nullptr;
+
+std::int64_t blocks_of(std::int64_t length) {
+  return (length + block - 1) / block;
+}
+
+// c [m, n] is or gains a [m, k] times b [k, n], the latter in the layout of a right-hand factor.
+template <class Product>
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Product* a, const Product* b, float* c, bool adds) {
+  constexpr bool in_turn = !std::is_same_v<Product, float>;
+  blas::brgemm(m, n, k, k, n, n, adds, a, b, c, in_turn);
+}
+
+// Whether oneDNN multiplies bfloat16 as is needed here; settings of its own may forbid the instructions.
+bool can_multiply_bfloat16() {
+  static const bool can = [] {
+    if (!multiplies_bfloat16()) return false;
+    constexpr std::int64_t n = 32;
+    std::vector<c10::BFloat16> a(n * n), b(n * n);
+    std::vector<float> c(n * n, 0);
+    for (std::int64_t i = 0; i < n; ++i) {
+      a[static_cast<std::size_t>(i * n + i)] = 1;
+      for (std::int64_t j = 0; j < n; ++j) {
+        b[static_cast<std::size_t>((i / 2) * 2 * n + 2 * j + i % 2)] = static_cast<float>(3 * i - j);
+      }
+    }
+    try {
+      multiply(n, n, n, a.data(), b.data(), c.data(), false);
+      blas::brgemm_release(true);
+    } catch (const c10::Error&) {
+      return false;
+    }
+    for (std::int64_t i = 0; i < n * n; ++i) {
+      if (c[static_cast<std::size_t>(i)] != static_cast<float>(3 * (i / n) - i % n)) return false;
+    }
+    return true;
+  }();
+  return can;
+}
+
+// A tensor [batch, heads, length, width], or the mask [batch, heads, queries, keys].
+template <class Element>
+struct Heads {
+  Element* data;
+  std::int64_t batch, head, row;
+  explicit Heads(const at::Tensor& tensor)
+      : data(static_cast<Element*>(tensor.data_ptr())),
+        batch(tensor.stride(0)),
+        head(tensor.stride(1)),
+        row(tensor.stride(2)) {}
+  Element* at(std::int64_t b, std::int64_t h, std::int64_t r) const { return data + b * batch + h * head + r * row; }
+};
+
+struct Sizes {
+  std::int64_t batch, heads, queries, keys, columns;
+  std::int64_t width;  // columns, filled up to whole pairs
+  bool is_causal;
+  float scale;
+
+  std::int64_t query_blocks() const { return blocks_of(queries); }
+  std::int64_t key_blocks() const { return blocks_of(keys); }
+  std::int64_t queries_of(std::int64_t i) const { return std::min(block, queries - i * block); }
+  std::int64_t keys_of(std::int64_t j) const { return std::min(block, keys - j * block); }
+  ScoreRule rule(std::int64_t i, std::int64_t j, const float* mask) const {
+    return {scale, keys_of(j), is_causal ? (i - j) * block : block, mask};
+  }
+  // Of the blocks of keys those that a block of queries sees.
+  std::int64_t seen(std::int64_t i) const { return is_causal ? std::min(i + 1, key_blocks()) : key_blocks(); }
+};
+
+// Memory for one thread, taken piece by piece.
+class Room {
+ public:
+  explicit Room(std::uintptr_t at) : at_(at) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    auto* const here = reinterpret_cast<T*>(at_);
+    at_ += (static_cast<std::uintptr_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return here;
+  }
+  std::uintptr_t at() const { return at_; }
+
+ private:
+  std::uintptr_t at_;  // no pointer: the first time only the size is wanted
+};
+
+// Calls body(task, part) for each task, where part is a Part(sizes, room) of the thread.
+template <class Part, class Body>
+void in_parts(const Sizes& sizes, std::int64_t tasks, bool releases, const Body& body) {
+  Room measure(0);
+  (void)Part(sizes, measure);
+  const auto bytes = measure.at();
+  const auto workers = std::min<std::int64_t>(at::get_num_threads(), tasks);
+  const auto memory = at::empty({workers * static_cast<std::int64_t>(bytes) + 64}, at::kByte);
+  const auto begin = (reinterpret_cast<std::uintptr_t>(memory.mutable_data_ptr()) + 63) / 64 * 64;
+  std::atomic<std::int64_t> next = 0;
+  for_each_chunk(static_cast<std::size_t>(workers), /*chunks_a_thread=*/1, [&](std::size_t worker) {
+    Room room(begin + worker * bytes);
+    const Part part(sizes, room);
+    for (auto task = next++; task < tasks; task = next++) body(task, part);
+    blas::brgemm_release(releases);
+  });
+}
+
+// A block of an added mask, transposed as the scores are; none without a mask.
+const float* take_mask(const Heads<float>* mask, const Sizes& s, std::int64_t b, std::int64_t h, std::int64_t i,
+                       std::int64_t j, float* rows, float* to) {
+  if (mask == nullptr) return nullptr;
+  take_rows(mask->at(b, h, i * block) + j * block, mask->row, s.queries_of(i), s.keys_of(j), block, rows);
+  transpose_left(rows, block, to);
+  return to;
+}
+
+template <class Product>
+struct ForwardPart {
+  Product *keys, *values, *rows, *query, *weights;
+  float *scores, *output, *largest, *sum, *mask_rows, *mask;
+  ForwardPart(const Sizes& s, Room& room)
+      : keys(room.take<Product>(s.key_blocks() * block * s.width)),
+        values(room.take<Product>(s.key_blocks() * block * s.width)),
+        rows(room.take<Product>(block * s.width)),
+        query(room.take<Product>(block * s.width)),
+        weights(room.take<Product>(block * block)),
+        scores(room.take<float>(block * block)),
+        output(room.take<float>(block * s.width)),
+        largest(room.take<float>(block)),
+        sum(room.take<float>(block)),
+        mask_rows(room.take<float>(block * block)),
+        mask(room.take<float>(block * block)) {}
+};
+
+template <class Element, class Product>
+void forward(const Sizes& s, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+             const Heads<float>* mask, const at::Tensor& output, const at::Tensor& log_sums) {
+  const Heads<Element> q(query), k(key), v(value), y(output);
+  const Heads<float> log_sum(log_sums);
+  const auto groups = (s.query_blocks() + together - 1) / together;
+  const auto size = block * s.width;
+
+  in_parts<ForwardPart<Product>>(
+      s, s.batch * s.heads * groups, !std::is_same_v<Product, float>, [&](std::int64_t task, const auto& my) {
+        const auto group = groups - 1 - task % groups, h = task / groups % s.heads, b = task / groups / s.heads;
+        const auto end = std::min(s.query_blocks(), (group + 1) * together);
+        for (std::int64_t j = 0; j < s.seen(end - 1); ++j) {
+          take_rows(k.at(b, h, j * block), k.row, s.keys_of(j), s.columns, s.width, my.keys + j * size);
+          take_rows(v.at(b, h, j * block), v.row, s.keys_of(j), s.columns, s.width, my.rows);
+          transpose_left(my.rows, s.width, my.values + j * size);
+        }
+        for (std::int64_t i = group * together; i < end; ++i) {
+          take_rows(q.at(b, h, i * block), q.row, s.queries_of(i), s.columns, s.width, my.rows);
+          transpose_right(my.rows, s.width, my.query);
+          std::fill_n(my.output, size, 0.0F);
+          std::fill_n(my.largest, block, -infinity);
+          std::fill_n(my.sum, block, 0.0F);
+          for (std::int64_t j = 0; j < s.seen(i); ++j) {
+            multiply(block, block, s.width, my.keys + j * size, my.query, my.scores, false);
+            const auto rule = s.rule(i, j, take_mask(mask, s, b, h, i, j, my.mask_rows, my.mask));
+            soften(rule, my.scores, my.largest, my.sum, s.width, my.output, my.weights);
+            multiply(s.width, block, block, my.values + j * size, my.weights, my.output, true);
+          }
+          for (std::int64_t row = 0; row < block; ++row) {
+            if (row < s.queries_of(i)) *log_sum.at(b, h, i * block + row) = my.largest[row] + std::log(my.sum[row]);
+            my.sum[row] = my.sum[row] == 0 ? 0 : 1 / my.sum[row];  // who sees nothing gets 0
+          }
+          give_columns(my.output, my.sum, s.queries_of(i), s.columns, y.at(b, h, i * block), y.row);
+        }
+      });
+}
+
+template <class Product>
+struct BackwardPart {
+  Product *query_columns, *query_rows, *above_columns, *above_rows;  // of all queries
+  float *query_gradient, *log_sum, *dots;
+  Product *rows, *key, *key_left, *value, *weights, *slope_left, *slope_right;
+  float *scores, *slopes, *key_gradient, *value_gradient, *factors, *mask_rows, *mask;
+  BackwardPart(const Sizes& s, Room& room) {
+    const auto all = s.query_blocks() * block;
+    for (auto* each : {&query_columns, &query_rows, &above_columns, &above_rows})
+      *each = room.take<Product>(all * s.width);
+    query_gradient = room.take<float>(all * s.width);
+    for (auto* each : {&log_sum, &dots}) *each = room.take<float>(all);
+    for (auto* each : {&rows, &key, &key_left, &value}) *each = room.take<Product>(block * s.width);
+    for (auto* each : {&weights, &slope_left, &slope_right}) *each = room.take<Product>(block * block);
+    for (auto* each : {&scores, &slopes, &mask_rows, &mask}) *each = room.take<float>(block * block);
+    for (auto* each : {&key_gradient, &value_gradient}) *each = room.take<float>(block * s.width);
+    factors = room.take<float>(block);
+  }
+};
+
+template <class Element, class Product>
+class Backward {
+ public:
+  Backward(const Sizes& sizes, const at::Tensor& above, const at::Tensor& query, const at::Tensor& key,
+           const at::Tensor& value, const Heads<float>* mask, const at::Tensor& output, const at::Tensor& log_sums,
+           const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv)
+      : s_(sizes),
+        above_(above),
+        q_(query),
+        k_(key),
+        v_(value),
+        y_(output),
+        dq_(dq),
+        dk_(dk),
+        dv_(dv),
+        log_sum_(log_sums),
+        mask_(mask) {}
+
+  void run() {
+    in_parts<Part>(s_, s_.batch * s_.heads, !std::is_same_v<Product, float>, [&](std::int64_t task, const Part& my) {
+      const auto b = task / s_.heads, h = task % s_.heads;
+      for (std::int64_t i = 0; i < s_.query_blocks(); ++i) take_queries(b, h, i, my);
+      for (std::int64_t j = 0; j < s_.key_blocks(); ++j) take_keys(b, h, j, my);
+      std::fill_n(my.factors, block, s_.scale);
+      for (std::int64_t i = 0; i < s_.query_blocks(); ++i) {
+        give_columns(my.query_gradient + i * size_, my.factors, s_.queries_of(i), s_.columns, dq_.at(b, h, i * block),
+                     dq_.row);
+      }
+    });
+  }
+
+ private:
+  using Part = BackwardPart<Product>;
+
+  // What each block of keys needs of a block of queries.
+  void take_queries(std::int64_t b, std::int64_t h, std::int64_t i, const Part& my) const {
+    const auto row = i * block, count = s_.queries_of(i);
+    take_rows(q_.at(b, h, row), q_.row, count, s_.columns, s_.width, my.rows);
+    transpose_right(my.rows, s_.width, my.query_columns + i * size_);
+    lay_right(my.rows, my.query_rows + i * size_);
+    take_rows(above_.at(b, h, row), above_.row, count, s_.columns, s_.width, my.rows);
+    transpose_right(my.rows, s_.width, my.above_columns + i * size_);
+    lay_right(my.rows, my.above_rows + i * size_);
+    row_dots(above_.at(b, h, row), above_.row, y_.at(b, h, row), y_.row, count, s_.columns, my.dots + row);
+    for (std::int64_t r = 0; r < block; ++r) {
+      const float sum = r < count ? *log_sum_.at(b, h, row + r) : 0;
+      my.log_sum[row + r] = sum == -infinity ? 0 : sum;  // who sees nothing has weights of 0
+    }
+    std::fill_n(my.query_gradient + i * size_, size_, 0.0F);
+  }
+
+  void take_keys(std::int64_t b, std::int64_t h, std::int64_t j, const Part& my) const {
+    const auto row = j * block, count = s_.keys_of(j);
+    take_rows(k_.at(b, h, row), k_.row, count, s_.columns, s_.width, my.key);
+    transpose_left(my.key, s_.width, my.key_left);
+    take_rows(v_.at(b, h, row), v_.row, count, s_.columns, s_.width, my.value);
+    std::fill_n(my.key_gradient, size_, 0.0F);
+    std::fill_n(my.value_gradient, size_, 0.0F);
+    for (std::int64_t i = s_.is_causal ? j : 0; i < s_.query_blocks(); ++i) {
+      multiply(block, block, s_.width, my.key, my.query_columns + i * size_, my.scores, false);
+      multiply(block, block, s_.width, my.value, my.above_columns + i * size_, my.slopes, false);
+      const auto rule = s_.rule(i, j, take_mask(mask_, s_, b, h, i, j, my.mask_rows, my.mask));
+      differentiate(rule, my.scores, my.slopes, my.log_sum + i * block, my.dots + i * block, my.weights, my.slope_left,
+                    my.slope_right);
+      multiply(block, s_.width, block, my.weights, my.above_rows + i * size_, my.value_gradient, true);
+      multiply(block, s_.width, block, my.slope_left, my.query_rows + i * size_, my.key_gradient, true);
+      multiply(s_.width, block, block, my.key_left, slope_right(my), my.query_gradient + i * size_, true);
+    }
+    give_rows(my.key_gradient, s_.width, s_.scale, count, s_.columns, dk_.at(b, h, row), dk_.row);
+    give_rows(my.value_gradient, s_.width, 1, count, s_.columns, dv_.at(b, h, row), dv_.row);
+  }
+
+  void lay_right(const Product* from, Product* to) const {
+    if (const auto* laid = right(from, s_.width, to); laid != to) std::copy_n(laid, size_, to);
+  }
+  static const Product* slope_right(const Part& my) {
+    return std::is_same_v<Product, float> ? my.slope_left : my.slope_right;
+  }
+
+  const Sizes& s_;
+  std::int64_t size_ = block * s_.width;
+  Heads<Element> above_, q_, k_, v_, y_, dq_, dk_, dv_;
+  Heads<float> log_sum_;
+  const Heads<float>* mask_;
+};
+
+// Calls body(Element{}, Product{}) for a dtype.
+template <class Body>
+void for_dtype(at::ScalarType dtype, const Body& body) {
+  if (dtype == at::kFloat) return body(float{}, float{});
+  if (dtype == at::kHalf) return body(c10::Half{}, float{});
+  can_multiply_bfloat16() ? body(c10::BFloat16{}, c10::BFloat16{}) : body(c10::BFloat16{}, float{});
+}
+
+bool takes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout,
+           const std::optional<at::Tensor>& mask) {
+  if (!has_blocked_attention() || dropout != 0 || query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return false;
+  const auto dtype = query.scalar_type();
+  const bool is_known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  const bool is_alike = key.scalar_type() == dtype && value.scalar_type() == dtype && key.sizes() == value.sizes() &&
+                        query.size(0) == key.size(0) && query.size(1) == key.size(1) && query.size(3) == key.size(3);
+  const bool has_mask = mask && mask->defined();
+  const bool is_mask_known = !has_mask || ((mask->dim() == 4 || mask->dim() == 2) && mask->is_floating_point());
+  return is_known && is_alike && is_mask_known && query.size(3) <= widest && query.numel() > 0 && key.numel() > 0;
+}
+
+bool is_short(const at::Tensor& query, const at::Tensor& key) {
+  return std::min(query.size(2), key.size(2)) < enough;
+}
+
+// With the elements of a row side by side.
+at::Tensor in_rows(const at::Tensor& tensor) {
+  return tensor.stride(-1) == 1 || tensor.size(-1) == 1 ? tensor : tensor.contiguous();
+}
+
+Sizes sizes_of(const at::Tensor& query, const at::Tensor& key, bool is_causal, std::optional<double> scale) {
+  const auto columns = query.size(3);
+  const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(columns)));
+  return {query.size(0), query.size(1),         query.size(2), key.size(2),
+          columns,       (columns + 1) / 2 * 2, is_causal,     static_cast<float>(factor)};
+}
+
+// [batch, heads, queries, keys] in float32; undefined without a mask.
+at::Tensor mask_of(const Sizes& s, const std::optional<at::Tensor>& mask) {
+  if (!mask || !mask->defined()) return {};
+  return in_rows(mask->to(at::kFloat).expand({s.batch, s.heads, s.queries, s.keys}));
+}
+
+// [batch, heads, length, width] in the memory of [batch, length, heads, width], as LibTorch's kernels give them.
+at::Tensor empty_heads(const at::Tensor& like) {
+  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
+}
+
+std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                             double dropout, bool is_causal, const std::optional<at::Tensor>& mask,
+                                             std::optional<double> scale) {
+  if (!takes(query, key, value, dropout, mask) || is_short(query, key)) {
+    return at::cpu::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, is_causal, mask, scale);
+  }
+  const auto sizes = sizes_of(query, key, is_causal, scale);
+  const auto added = mask_of(sizes, mask);
+  const auto heads = added.defined() ? std::optional<Heads<float>>(added) : std::nullopt;
+  const auto output = empty_heads(query);
+  const auto log_sums =
+      at::empty({sizes.batch, sizes.queries, sizes.heads}, query.options().dtype(at::kFloat)).transpose(1, 2);
+  for_dtype(query.scalar_type(), [&]<class Element, class Product>(Element, Product) {
+    forward<Element, Product>(sizes, in_rows(query), in_rows(key), in_rows(value), heads ? &*heads : nullptr, output,
+                              log_sums);
+  });
+  return {output, log_sums};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& above, const at::Tensor& query,
+                                                                  const at::Tensor& key, const at::Tensor& value,
+                                                                  const at::Tensor& output, const at::Tensor& log_sums,
+                                                                  double dropout, bool is_causal,
+                                                                  const std::optional<at::Tensor>& mask,
+                                                                  std::optional<double> scale) {
+  if (!takes(query, key, value, dropout, mask) || above.scalar_type() != query.scalar_type() ||
+      (query.scalar_type() == at::kFloat && is_short(query, key))) {
+    return at::cpu::_scaled_dot_product_flash_attention_for_cpu_backward(above, query, key, value, output, log_sums,
+                                                                         dropout, is_causal, mask, scale);
+  }
+  const auto sizes = sizes_of(query, key, is_causal, scale);
+  const auto added = mask_of(sizes, mask);
+  const auto heads = added.defined() ? std::optional<Heads<float>>(added) : std::nullopt;
+  const auto dq = empty_heads(query), dk = empty_heads(key), dv = empty_heads(value);
+  for_dtype(query.scalar_type(), [&]<class Element, class Product>(Element, Product) {
+    const auto q = in_rows(query), k = in_rows(key), v = in_rows(value), dy = in_rows(above), y = in_rows(output);
+    Backward<Element, Product>(sizes, dy, q, k, v, heads ? &*heads : nullptr, y, log_sums, dq, dk, dv).run();
+  });
+  return {dq, dk, dv};
+}
+
+}  // namespace
+
+bool has_blocked_attention() {
+  return takes_part != nullptr && *takes_part && has_avx512() && at::globalContext().userEnabledMkldnn();
+}
+
+void register_blocked_attention(torch::Library& library, const std::atomic<bool>& in_use) {
+  takes_part = &in_use;
+  library.impl("_scaled_dot_product_flash_attention_for_cpu", &attention);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward);
+}
+
+}  // namespace vernier
