@@ -1,7 +1,6 @@
 #include "http_server.h"
 
 #include <fcntl.h>
-#include <vernier/error.h>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -51,7 +50,7 @@ class HttpServer::Impl {
  public:
   Impl(const std::string& listen, Answer answer, Refuse refuse, HttpLimits limits)
       : shared_{std::move(answer), std::move(refuse), limits}, acceptor_(context_), timer_(context_) {
-    if (const auto trouble = trouble_with_listen(listen); !trouble.empty()) throw Error(listen + ": " + trouble);
+    if (const auto trouble = trouble_with_listen(listen); !trouble.empty()) throw HttpError(listen + ": " + trouble);
     const auto endpoint = endpoint_of(listen).value();
     shared_.tokens = limits.requests_per_second;
     try {
@@ -62,7 +61,7 @@ class HttpServer::Impl {
       acceptor_.listen();
       shared_.port = acceptor_.local_endpoint().port();
     } catch (const boost::system::system_error& error) {
-      throw Error(listen + ": cannot be listened at: " + error.code().message() + "; choose another port");
+      throw HttpError(listen + ": cannot be listened at: " + error.code().message() + "; choose another port");
     }
     accept();
     sigset_t all, before;  // signals are for the training thread

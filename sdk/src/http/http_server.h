@@ -34,7 +34,7 @@ class HttpServer {
   using Answer = std::function<HttpResponse(const HttpRequest&)>;
   // Called before the body of a request is read. An answer refuses the request.
   using Refuse = std::function<std::optional<HttpResponse>(const HttpRequest&)>;
-  // listen: with port 0 the system chooses one. Throws Error where the text is wrong or the port is in use.
+  // listen: with port 0 the system chooses one. Throws HttpError where the text is wrong or the port is in use.
   HttpServer(const std::string& listen, Answer answer, Refuse refuse = {}, HttpLimits limits = {});
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -1,8 +1,6 @@
 // One client of an HttpServer. For http_server.cpp alone, since Boost.Beast takes long to compile.
 #pragma once
 
-#include <vernier/error.h>
-
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
@@ -159,8 +157,8 @@ class Session : public std::enable_shared_from_this<Session> {
     HttpResponse given;
     try {
       given = shared_.answer(request_);
-    } catch (...) {
-      given = problem(500, caught().message);
+    } catch (const std::exception& error) {
+      given = problem(500, error.what());
     }
     if (given.more && !is_head_) return begin_stream(std::move(given));
     if (!given.later) return send(std::move(given), keep_);
@@ -176,8 +174,8 @@ class Session : public std::enable_shared_from_this<Session> {
     std::optional<HttpResponse> there;
     try {
       there = now_.later(last);
-    } catch (...) {
-      there = problem(500, caught().message);
+    } catch (const std::exception& error) {
+      there = problem(500, error.what());
     }
     if (!there) return;
     now_ = {};
