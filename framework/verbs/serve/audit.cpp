@@ -110,7 +110,8 @@ void AuditLog::add(const std::string& who, const std::string& action, const Json
 AuditResult verify_audit(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(file, "cannot be read");
-  AuditResult result{.head = no_hash};
+  AuditResult result;
+  result.head = no_hash;
   for (std::string line; std::getline(in, line);) {
     const auto number = result.lines + 1;
     result.trouble = in.eof() ? "has no end" : trouble_with(line, number, result.head);

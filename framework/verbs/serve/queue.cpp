@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "attempt.h"
-#include "spawn.h"
+#include "start_process.h"
 
 namespace serve {
 
@@ -276,7 +276,7 @@ void Queue::start(Job& job) {
     write_files(job);
     const auto folder = folder_of(job.id);
     processes_[job.id] =
-        spawn({settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
+        start_process({settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
     std::cerr << "vernier: job " << job.id << " of " << job.request.user << " is running, attempt " << job.attempt
               << std::endl;
   } catch (const std::exception& error) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "attempt.h"
 #include "attempt_process.h"
 #include "journal.h"
 

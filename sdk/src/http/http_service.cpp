@@ -250,7 +250,14 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
     } else if (!request.body.empty()) {
       throw HttpRefused{400, "this request must have no body"};
     }
-    return with_safe_fields(found.route->answer(call));
+    auto response = with_safe_fields(found.route->answer(call));
+    if (response.later) {
+      response.later = [later = std::move(response.later)](bool last) {
+        auto answer = later(last);
+        return answer ? std::optional(with_safe_fields(std::move(*answer))) : std::nullopt;
+      };
+    }
+    return response;
   } catch (const HttpRefused& refused) {
     return with_safe_fields(problem(refused.status, refused.detail));
   }

@@ -1,4 +1,4 @@
-#include "spawn.h"
+#include "start_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 namespace serve {
 
 // posix_spawn takes the same time for a server of any size, and may be called while other threads run.
-pid_t spawn(const std::vector<std::string>& words, const std::filesystem::path& log) {
+pid_t start_process(const std::vector<std::string>& words, const std::filesystem::path& log) {
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

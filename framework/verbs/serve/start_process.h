@@ -10,6 +10,6 @@
 namespace serve {
 
 // words: the path of a program, and its arguments. What it prints is appended to the log. Throws std::runtime_error.
-pid_t spawn(const std::vector<std::string>& words, const std::filesystem::path& log);
+pid_t start_process(const std::vector<std::string>& words, const std::filesystem::path& log);
 
 }  // namespace serve
