@@ -287,11 +287,12 @@ void Queue::start(Job& job) {
 void Queue::write_files(const Job& job) const {
   const auto folder = folder_of(job.id);
   make_folder(folder);
-  write_durably(folder / "config.toml", job.request.config);
+  const auto config = "job-" + std::to_string(job.id) + ".toml";  // the run takes its name where it has none
+  write_durably(folder / config, job.request.config);
   write_durably(folder / "server.toml", overlay_of(job, folder));
   auto work = settings_.limits;
   const auto& request = job.request;
-  work.words = {settings_.program, "train", "config.toml", "server.toml"};
+  work.words = {settings_.program, "train", config, "server.toml"};
   work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
   work.threads = std::to_string(request.cores);
   for (const int gpu : job.gpus) work.gpus += (work.gpus.empty() ? "" : ",") + std::to_string(gpu);
