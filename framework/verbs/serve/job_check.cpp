@@ -14,9 +14,14 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-std::string quoted(std::string text) {
+std::string shown(std::string text) {
   if (text.size() > 200) text = text.substr(0, 200) + "…";
-  return "\"" + text + "\"";
+  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, '?');
+  return text;
+}
+
+std::string quoted(const std::string& text) {
+  return "\"" + shown(text) + "\"";
 }
 
 bool is_below(const fs::path& path, const fs::path& folder) {
@@ -35,7 +40,9 @@ bool is_allowed(const std::string& path, const std::vector<fs::path>& data) {
 constexpr const char* separators = ":;,=|<> \t\n\"'()[]{}";
 
 void check_text(const std::string& text, const std::string& where, const std::vector<fs::path>& data) {
-  const auto refuse = [&](const std::string& why) { throw NotAllowed(where + " is " + quoted(text) + ": " + why); };
+  const auto refuse = [&](const std::string& why) {
+    throw NotAllowed(shown(where) + " is " + quoted(text) + ": " + why);
+  };
   if (text.find('\0') != text.npos) refuse("it has a NUL character");
   if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
   if (text.starts_with('/')) {
@@ -59,7 +66,7 @@ void check_use(const std::string& name, const std::string& where) {
   const bool is_name = !name.empty() && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   });
-  if (!is_name) throw NotAllowed(where + " is " + quoted(name) + ": a job names plugins, and not files");
+  if (!is_name) throw NotAllowed(shown(where) + " is " + quoted(name) + ": a job names plugins, and not files");
 }
 
 void check_node(const toml::node& node, const std::string& where, const std::vector<fs::path>& data) {
@@ -93,12 +100,12 @@ void add(Container& into, const std::string& key, const Json& value, const std::
   if (value.is_object()) return insert(into, key, table_of(value, where));
   if (value.is_boolean()) return insert(into, key, value.get<bool>());
   if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
-    throw NotAllowed(where + " is too large a number");
+    throw NotAllowed(shown(where) + " is too large a number");
   }
   if (value.is_number_integer()) return insert(into, key, value.get<std::int64_t>());
   if (value.is_number()) return insert(into, key, value.get<double>());
   if (value.is_string()) return insert(into, key, value.get<std::string>());
-  if (!value.is_array()) throw NotAllowed(where + " is null, which TOML has not");
+  if (!value.is_array()) throw NotAllowed(shown(where) + " is null, which TOML has not");
   toml::array array;
   for (const auto& each : value) add(array, "", each, where);
   insert(into, key, std::move(array));
