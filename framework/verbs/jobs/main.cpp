@@ -174,7 +174,8 @@ int show(const Call& call) {
   for (const auto& [key, value] : job.items()) {
     if (key != "config" && !text_in(job, key.c_str()).empty()) rows.push_back({key, text_in(job, key.c_str())});
   }
-  for (const auto& metric : call.server.get(call.target("/metrics")).at("metrics")) {
+  const auto newest = call.server.get(call.target("/metrics"));
+  for (const auto& metric : newest.at("metrics")) {
     rows.push_back({text_in(metric, "name"), text_in(metric, "value") + " at step " + text_in(metric, "step")});
   }
   std::cout << vernier::aligned(rows) << "\n" << text_in(job, "config");
