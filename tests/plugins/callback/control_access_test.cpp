@@ -386,7 +386,7 @@ TEST_CASE("control: tokens that others could read, and addresses that others cou
   const Case files[] = {{"control " + token + "\n", 0644, "others than its owner may use these tokens"},
                         {"control " + token + "\n", 0660, "others than its owner may use these tokens"},
                         {"control short\n", 0600, "line 1 must be"},
-                        {"# a comment\nadmin " + token + "\n", 0600, "line 2 must be"},
+                        {"# a comment\nroot " + token + "\n", 0600, "line 2 must be"},
                         {"# nothing\n", 0600, "has no tokens"}};
   for (const auto& each : files) {
     CAPTURE(each.text);
