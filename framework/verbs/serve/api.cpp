@@ -91,6 +91,7 @@ HttpRoute submit_route(const ApiOf& of) {
                                      .name = text_in(call.body, "name"),
                                      .key = text_in(call.body, "key"),
                                      .config = "",
+                                     .texts_name = "",
                                      .texts = "",
                                      .priority = integer_in(call.body, parts, "priority", 0),
                                      .cores = integer_in(call.body, parts, "cores", 1),

@@ -19,7 +19,34 @@ using vernier::Scope;
 namespace {
 
 const Json gigabytes = {{"type", {"number", "null"}},
-                        {"description", "null: nobody has measured the same run in float32"}};
+                        {"description",
+                         "less peak memory than the newest job of this user that is the same in float32; null: there "
+                         "is none that is done"}};
+
+Json summary_of(const ApiOf& of, const Job& job) {
+  const auto run = of.queue.run_of(job.id);
+  return run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
+}
+
+Json peak_of(const Json& summary) {
+  const bool is_there = summary.is_object() && summary.contains("this_process") &&
+                        summary["this_process"].contains("peak_memory_bytes");
+  return is_there ? summary["this_process"]["peak_memory_bytes"] : Json();
+}
+
+// Measured, or null.
+Json savings_of(const ApiOf& of, const Job& job, const Json& summary) {
+  const auto rest = rest_of(job.request.config);
+  const auto peak = peak_of(summary);
+  if (job.state != State::done || rest.is_float32 || !peak.is_number()) return nullptr;
+  for (const auto& other : of.queue.list({.before = 0, .limit = 1000, .state = "done", .user = job.request.user})) {
+    if (other.request.texts != job.request.texts) continue;
+    const auto its = rest_of(other.request.config);
+    const auto its_peak = its.is_float32 && its.text == rest.text ? peak_of(summary_of(of, other)) : Json();
+    if (its_peak.is_number()) return (its_peak.get<double>() - peak.get<double>()) / 1e9;
+  }
+  return nullptr;
+}
 
 Json job_answer_schema() {
   return object_of({{"job_id", integer},
@@ -33,7 +60,7 @@ Json job_answer_schema() {
 // Statistics are those of summary.json, once the run is over.
 Json answer_of(const ApiOf& of, const Job& job) {
   auto run = of.queue.run_of(job.id);
-  const auto summary = run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, false);
+  const auto summary = summary_of(of, job);
   Json statistics = nullptr;
   if (summary.is_object()) {
     statistics = Json::object();
@@ -51,7 +78,7 @@ Json answer_of(const ApiOf& of, const Job& job) {
           {"status", name_of(job.state)},
           {"user_id", job.request.user},
           {"model_path", run.string()},
-          {"memory_savings_gb", nullptr},
+          {"memory_savings_gb", savings_of(of, job, summary)},
           {"statistics", statistics}};
 }
 
@@ -102,6 +129,7 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
                                .name = path + 1,
                                .key = "",
                                .config = "",
+                               .texts_name = "",
                                .texts = "",
                                .time_limit = limits.time_limit,
                                .memory_limit = limits.memory_limit};
@@ -111,6 +139,7 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
             } catch (const NotAllowed& refused) {
               throw HttpRefused{422, refused.what()};
             }
+            request.texts_name = made.texts_name;
             request.texts = made.texts;
             bool is_new = false;
             const auto job = submit(of, call, request, made.config, is_new);
@@ -150,7 +179,7 @@ HttpRoute stats_route(const ApiOf& of) {
           .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
                          parameter("user_id", "query", "whose newest one; without it, that of the token", text)},
           .result = job_answer_schema(),
-          .other_results = {{"404", "There is no such job."}},
+          .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
           .answer = [of](const HttpCall& call) {
             const auto wanted = call.integer("job_id", 0, 1, most);
             const auto given = call.parameters.find("user_id");
@@ -165,7 +194,7 @@ HttpRoute stats_route(const ApiOf& of) {
               return is_of_these && (wanted == 0 || job.id == wanted);
             });
             if (found == jobs.end()) throw HttpRefused{404, "there is no such job of these endpoints"};
-            return json_response(answer_of(of, *found));
+            return of.workers.answer([of, job = *found] { return json_response(answer_of(of, job)); });
           }};
 }
 

@@ -1,7 +1,10 @@
 #include "first_jobs.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "job_check.h"
@@ -90,15 +93,15 @@ void set_training(const Json& settings, Json& config) {
   }
 }
 
-// A line for each text, as task/llama reads them.
-std::string lines_of(const Json& body) {
+// With a model, a line of JSON for each text, as task/llama reads them; else the texts, whose bytes are learned.
+std::string texts_of(const Json& body) {
   if (!body.contains("texts") || !body["texts"].is_array() || body["texts"].empty()) {
     throw NotAllowed("texts must be a list of texts, with one at least");
   }
   std::string lines;
   for (const auto& text : body["texts"]) {
     if (!text.is_string()) throw NotAllowed("texts must be a list of texts");
-    lines += Json{{"text", text}}.dump() + "\n";
+    lines += (body.contains("model") ? Json{{"text", text}}.dump() : text.get<std::string>()) + "\n";
   }
   return lines;
 }
@@ -113,9 +116,9 @@ std::string kind_of_model(const std::string& folder) {
 }
 
 // Without a model, bytes are learned from scratch.
-void set_model(const Json& body, Json& config) {
+void set_model(const Json& body, const std::string& data, Json& config) {
   auto& task = config["task"];
-  task["data"] = {"texts.jsonl"};
+  task["data"] = {data};
   task["context"] = integer_in(body, "max_length", 128, 1'000'000);
   if (!body.contains("model")) {
     task["use"] = "gpt";
@@ -160,15 +163,26 @@ Json precision_tables(const Json& settings) {
   return config;
 }
 
+Rest rest_of(const std::string& config) {
+  auto table = toml::parse(config);
+  const auto precision = table["precision"]["use"].value_or(std::string("fp32"));
+  table.erase("precision");
+  table.erase("scaler");
+  std::ostringstream text;
+  text << table;
+  return {text.str(), precision == "fp32"};
+}
+
 FirstJob first_job_of(FirstKind kind, const Json& body) {
-  FirstJob job{.config = Json::object(), .texts = ""};
+  FirstJob job{.config = Json::object(), .texts_name = "", .texts = ""};
   auto& config = job.config;
   if (kind == FirstKind::train) {
     config = object_in(body, "config");
     if (config.empty()) throw NotAllowed("config is needed: a configuration of Vernier, with task and optimizer");
   } else {
-    job.texts = lines_of(body);
-    set_model(body, config);
+    job.texts = texts_of(body);
+    job.texts_name = body.contains("model") ? "texts.jsonl" : "texts.txt";
+    set_model(body, job.texts_name, config);
     config["optimizer"] = {{"use", "adamw"}};
   }
   auto precision = object_in(body, kind == FirstKind::train ? "mixed_precision" : "config");

@@ -11,8 +11,8 @@ using Json = nlohmann::ordered_json;
 
 // What a request becomes.
 struct FirstJob {
-  Json config;        // of a job
-  std::string texts;  // JSON Lines; "" where the request has none
+  Json config;                    // of a job
+  std::string texts_name, texts;  // a file that it reads; "" where the request has no texts
 };
 
 enum class FirstKind {
@@ -28,6 +28,13 @@ Json precision_tables(const Json& settings);
 
 // Throws NotAllowed. Values are checked later, by the job's plugins.
 FirstJob first_job_of(FirstKind kind, const Json& body);
+
+// A configuration without its precision, to compare with others.
+struct Rest {
+  std::string text;
+  bool is_float32;
+};
+Rest rest_of(const std::string& config);
 
 // The schemas of a request's parts.
 Json precision_schema();

@@ -12,7 +12,7 @@ namespace serve {
 struct JobRequest {
   std::string user, name, key;  // key: a request that comes again with the same one is the same job; "": none
   std::string config;           // TOML
-  std::string texts;            // JSON Lines, for the file texts.jsonl of the job's folder; "": there is none
+  std::string texts_name, texts;  // a further file of the job's folder; "": there is none
   std::int64_t priority = 0, cores = 1, gpus = 0;
   std::int64_t time_limit = 0, memory_limit = 0;  // seconds and bytes of each attempt; 0: none
   std::int64_t retries = 0;                       // after a failure, from the last checkpoint

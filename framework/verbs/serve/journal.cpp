@@ -14,7 +14,7 @@ constexpr int format = 1;  // of the table
 
 constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT, config TEXT NOT NULL,
-  texts TEXT NOT NULL, priority INT NOT NULL, cores INT NOT NULL, gpus INT NOT NULL, time_limit INT NOT NULL, memory_limit INT NOT NULL,
+  texts_name TEXT NOT NULL, texts TEXT NOT NULL, priority INT NOT NULL, cores INT NOT NULL, gpus INT NOT NULL, time_limit INT NOT NULL, memory_limit INT NOT NULL,
   retries INT NOT NULL,
   state TEXT NOT NULL DEFAULT 'queued' CHECK(state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
   attempt INT NOT NULL DEFAULT 1, failures INT NOT NULL DEFAULT 0, losses INT NOT NULL DEFAULT 0,
@@ -25,7 +25,7 @@ CREATE INDEX IF NOT EXISTS job_state ON job(state);)";
 
 constexpr const char* columns =
     "id, user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, state, attempt, failures, "
-    "losses, is_cancelled, gpu_list, created, started, ended, error, texts";
+    "losses, is_cancelled, gpu_list, created, started, ended, error, texts_name, texts";
 
 [[noreturn]] void fail(sqlite3* database) {
   throw std::runtime_error(std::string("the journal of jobs cannot be used: ") + ::sqlite3_errmsg(database));
@@ -91,6 +91,7 @@ Job job_of(Statement& row) {
                  .name = row.text(2),
                  .key = row.text(3),
                  .config = row.text(4),
+                 .texts_name = "",
                  .texts = "",
                  .priority = row.integer(5),
                  .cores = row.integer(6),
@@ -108,7 +109,8 @@ Job job_of(Statement& row) {
   job.started = row.text(18);
   job.ended = row.text(19);
   job.error = row.text(20);
-  job.request.texts = row.text(21);
+  job.request.texts_name = row.text(21);
+  job.request.texts = row.text(22);
   return job;
 }
 
@@ -156,12 +158,12 @@ void Journal::run(const std::string& statement) const {
 Job Journal::add(const JobRequest& request, bool& is_new) {
   Statement insert(database_.get(),
                    "INSERT INTO job(user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, "
-                   "created, texts) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
+                   "created, texts_name, texts) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
   insert.bind(request.user).bind(request.name);
   request.key.empty() ? insert.bind_null() : insert.bind(request.key);
   insert.bind(request.config).bind(request.priority).bind(request.cores).bind(request.gpus);
   insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(time_text());
-  insert.bind(request.texts).step();
+  insert.bind(request.texts_name).bind(request.texts).step();
   is_new = ::sqlite3_changes(database_.get()) == 1;
   if (is_new) return find(::sqlite3_last_insert_rowid(database_.get())).value();
   Statement same(database_.get(), select("WHERE user = ? AND key = ?"));

@@ -289,7 +289,7 @@ void Queue::write_files(const Job& job) const {
   make_folder(folder);
   const auto config = "job-" + std::to_string(job.id) + ".toml";  // the run takes its name where it has none
   write_durably(folder / config, job.request.config);
-  if (!job.request.texts.empty()) write_durably(folder / "texts.jsonl", job.request.texts);
+  if (!job.request.texts_name.empty()) write_durably(folder / job.request.texts_name, job.request.texts);
   write_durably(folder / "server.toml", overlay_of(job, folder));
   auto work = settings_.limits;
   const auto& request = job.request;

@@ -119,7 +119,7 @@ async function loadJob() {
   if (job.state === 'running') {
     try {
       const answer = await ask(path + '/run');
-      run = ': ' + answer.state + ' at step ' + answer.step + ' of ' + answer.steps;
+      run = (answer.state === 'running' ? '' : ', ' + answer.state) + ', step ' + answer.step + ' of ' + answer.steps;
     } catch { /* it has not begun */ }
   }
   if (id !== shown) return;
