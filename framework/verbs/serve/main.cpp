@@ -101,6 +101,7 @@ struct Settings {
   std::vector<std::string> hosts;
   std::string listen;
   vernier::HttpLimits limits;
+  std::optional<vernier::HttpEncryption> encryption;
 };
 
 std::int64_t number_in(const po::variables_map& given, const char* option, std::int64_t least, std::int64_t most) {
@@ -129,6 +130,12 @@ serve::Work limits_in(const po::variables_map& given) {
   return limits;
 }
 
+void refuse_open_key(const std::string& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) throw Refused("--tls-key " + file + ": " + std::strerror(errno));
+  if ((status.st_mode & 007) != 0) throw Refused("--tls-key " + file + ": everybody may read the key; call chmod 600");
+}
+
 Settings settings_in(const po::variables_map& given) {
   const auto words = vernier::words_of(given);
   if (words.size() != 1) throw Refused("name one folder for the server, as in `vernier serve jobs`");
@@ -153,8 +160,14 @@ Settings settings_in(const po::variables_map& given) {
   if (const auto trouble = vernier::trouble_with_listen(settings.listen); !trouble.empty()) {
     throw Refused("--listen " + settings.listen + ": " + trouble);
   }
-  if (!vernier::is_loopback(settings.listen)) {
-    throw Refused("--listen " + settings.listen + ": is reached by other machines, and there is no encryption");
+  const bool has_certificate = given.count("tls-certificate") != 0;
+  if (has_certificate != (given.count("tls-key") != 0)) throw Refused("--tls-certificate and --tls-key go together");
+  if (has_certificate) {
+    settings.encryption = {given["tls-certificate"].as<std::string>(), given["tls-key"].as<std::string>()};
+    refuse_open_key(settings.encryption->key);
+  } else if (!vernier::is_loopback(settings.listen)) {
+    throw Refused("--listen " + settings.listen +
+                  ": is reached by other machines, and there is no encryption; say --tls-certificate and --tls-key");
   }
   return settings;
 }
@@ -185,12 +198,13 @@ int serve_jobs(const Settings& settings) {
                                serve::routes({queue, audit, workers, courses, settings.data}));
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
-      [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits);
+      [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits, settings.encryption);
   workers.on_answer([&] { server.wake(); });
-  const auto address = settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
+  const auto address = std::string(settings.encryption ? "https://" : "http://") +
+                       settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
   audit.add("server", "start", {{"version", VERNIER_VERSION}, {"listen", address}});
-  serve::write_durably(folder / "server.url", "http://" + address + "\n");
-  say("jobs are taken at http://" + address + "/, with a token of " + (folder / "tokens").string());
+  serve::write_durably(folder / "server.url", address + "\n");
+  say("jobs are taken at " + address + "/, with a token of " + (folder / "tokens").string());
   while (!stop.is_asked_for()) {
     queue.look();
     queue.wait(std::chrono::milliseconds(200));
@@ -217,7 +231,8 @@ int main(int argc, char** argv) {
   using Words = std::vector<std::string>;
   const auto number = [](std::int64_t value) { return po::value<std::int64_t>()->default_value(value); };
   po::options_description known;
-  known.add_options()("listen", po::value<std::string>()->default_value("127.0.0.1:8080"))("host", po::value<Words>())(
+  known.add_options()("listen", po::value<std::string>()->default_value("127.0.0.1:8080"))(
+      "tls-certificate", po::value<std::string>())("tls-key", po::value<std::string>())("host", po::value<Words>())(
       "cores", number(std::max(1U, std::thread::hardware_concurrency())))("gpus", number(0))(
       "data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))(
       "memory-limit", number(0))("file-size", number(0))("open-files", number(4096))("processes", number(0))(

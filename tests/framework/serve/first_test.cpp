@@ -36,7 +36,7 @@ TEST_CASE("serve: settings of mixed precision become tables, or are refused with
   } cases[] = {
       {{{"precision", "bf16"}}, 200, R"({"config":{"precision":{"use":"bf16"}}})"},
       {{{"precision", "no"}, {"level", "O1"}}, 200, R"({"config":{"precision":{"use":"fp32"}}})"},
-      {{{"precision", "fp16"}, {"enabled", false}}, 200, R"({"precision":{"use":"fp32"}})"},
+      {{{"precision", "fp16"}, {"enabled", false}}, 200, R"({"config":{"precision":{"use":"fp32"}}})"},
       {{{"precision", "fp16"}, {"opt_level", "O2"}, {"init_scale", 1024}}, 200,
        R"({"config":{"precision":{"level":"O2","use":"fp16"},"scaler":{"init_scale":1024,"use":"dynamic"}}})"},
       {{{"precision", "bf16"}, {"init_scale", 1024}}, 422, "the loss is scaled for fp16 only"},
@@ -49,10 +49,8 @@ TEST_CASE("serve: settings of mixed precision become tables, or are refused with
     const auto answer = server.post("/finetuning/setup-mixed-precision", Json{{"config", config}}.dump());
     CAPTURE(answer.text);
     CHECK(answer.status == status);
-    const auto shown = Json::parse(answer.text.substr(answer.text.find("\r\n\r\n")), nullptr, false);
-    CHECK(shown == answer.body);
-    CHECK(Json(answer.body).dump().find(status == 200 ? "" : part) != std::string::npos);
-    if (status == 200 && part.starts_with("{\"config\"")) CHECK(nlohmann::json(answer.body) == nlohmann::json::parse(part));
+    if (status != 200) CHECK(answer.text.find(part) != std::string::npos);
+    if (status == 200) CHECK(nlohmann::json(answer.body) == nlohmann::json::parse(part));
   }
 }
 

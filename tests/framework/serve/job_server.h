@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -97,9 +98,11 @@ class JobServer {
 
   void start() {
     fs::remove(path() / "server.url");
-    std::vector<std::string> words = {program_, path().string(), "--listen", "127.0.0.1:0", "--requests-per-second",
-                                      "100000"};
+    std::vector<std::string> words = {program_, path().string(), "--requests-per-second", "100000"};
     words.insert(words.end(), options_.begin(), options_.end());
+    if (std::find(options_.begin(), options_.end(), "--listen") == options_.end()) {
+      words.insert(words.end(), {"--listen", "127.0.0.1:0"});
+    }
     std::vector<char*> argv;
     for (auto& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
