@@ -98,7 +98,8 @@ std::string user_in(const HttpCall& call) {
 
 HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKind kind, const char* summary) {
   const bool takes_texts = kind != FirstKind::train;
-  Json properties = {{"user_id", text}, {"training_args", training_schema()}};
+  const Json user = {{"type", "string"}, {"pattern", "^[A-Za-z0-9._@-]{1,64}$"}};
+  Json properties = {{"user_id", user}, {"training_args", training_schema()}};
   if (takes_texts) {
     properties["texts"] = {{"type", "array"}, {"items", text}, {"minItems", 1}};
     properties["max_length"] = whole(1, 1'000'000);

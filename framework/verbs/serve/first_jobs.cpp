@@ -59,6 +59,15 @@ std::string names_of(const Place (&places)[count]) {
   return names;
 }
 
+// type: as a schema of JSON names it.
+void require_type(const Json& value, const std::string& key, const std::string& type) {
+  const bool is_right = type == "string"    ? value.is_string()
+                        : type == "boolean" ? value.is_boolean()
+                        : type == "integer" ? value.is_number_integer()
+                                            : value.is_number();
+  if (!is_right) throw NotAllowed(key + " must be of the type " + type);
+}
+
 // Puts each value where it belongs. Keys of `others` are read elsewhere.
 template <std::size_t count>
 void translate(const Json& settings, const Place (&places)[count], const std::vector<std::string>& others,
@@ -71,6 +80,7 @@ void translate(const Json& settings, const Place (&places)[count], const std::ve
       for (const auto& other : others) all += ", " + other;
       throw NotAllowed(std::string(what) + " has no " + key + "; it has " + all);
     }
+    require_type(value, key, place->type);
     config[place->table][place->option] = value;
   }
 }
@@ -86,9 +96,11 @@ void set_training(const Json& settings, Json& config) {
     }
   }
   if (settings.contains("max_grad_norm")) {
+    require_type(settings["max_grad_norm"], "max_grad_norm", "number");
     config["callback"].push_back({{"use", "clip_norm"}, {"max_norm", settings["max_grad_norm"]}});
   }
   if (settings.contains("gradient_checkpointing")) {
+    require_type(settings["gradient_checkpointing"], "gradient_checkpointing", "boolean");
     config["task"]["recompute"] = settings["gradient_checkpointing"] == true ? "full" : "none";
   }
 }
@@ -147,6 +159,7 @@ Json training_schema() {
 Json precision_tables(const Json& settings) {
   Json config = Json::object();
   translate(settings, precision_places, {"precision", "enabled"}, "config", config);
+  if (settings.contains("enabled")) require_type(settings["enabled"], "enabled", "boolean");
   const bool is_on = !settings.contains("enabled") || settings["enabled"] == true;
   const auto given = settings.contains("precision") ? settings["precision"] : Json("bf16");
   const auto names = precision_schema()["properties"]["precision"]["enum"];

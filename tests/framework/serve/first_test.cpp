@@ -113,6 +113,9 @@ TEST_CASE("serve: what the first service does not take is refused") {
                {body_with({{"model", "/etc"}}), 422, "not below a data folder"},
                {body_with({{"model", 1}}), 422, "model must be the folder"},
                {body_with({{"training_args", {{"fp16", true}}}}), 422, "training_args has no fp16; it has"},
+               {body_with({{"training_args", {{"max_steps", 1.5}}}}), 422, "max_steps must be of the type integer"},
+               {body_with({{"training_args", {{"max_grad_norm", true}}}}), 422, "must be of the type number"},
+               {body_with({{"training_args", {{"gradient_checkpointing", 1}}}}), 422, "must be of the type boolean"},
                {body_with({{"training_args", 1}}), 422, "training_args must be an object"},
                {body_with({{"config", 1}}), 422, "config must be an object"}};
   for (const auto& [body, status, part] : cases) {
