@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "http/http_server.h"
 #include "wiring/toml_depth.h"
 
 namespace serve {
@@ -69,11 +70,18 @@ void check_use(const std::string& name, const std::string& where) {
   if (!is_name) throw NotAllowed(shown(where) + " is " + quoted(name) + ": a job names plugins, and not files");
 }
 
+// Of a monitor; without an address it does not listen.
+void check_listen(const std::string& address, const std::string& where) {
+  if (address.empty() || vernier::is_loopback(address)) return;
+  throw NotAllowed(shown(where) + " is " + quoted(address) + ": a job listens at 127.0.0.1 only");
+}
+
 void check_node(const toml::node& node, const std::string& where, const std::vector<fs::path>& data) {
   if (const auto* table = node.as_table()) {
     for (const auto& [key, child] : *table) {
       const auto place = (where.empty() ? "" : where + ".") + std::string(key.str());
       check_text(std::string(key.str()), place + ": the key", data);  // which may be the name of a file, too
+      if (key == "listen" && child.is_string()) check_listen(child.as_string()->get(), place);
       if (key == "use" && child.is_string()) check_use(child.as_string()->get(), place);
       check_node(child, place, data);
     }

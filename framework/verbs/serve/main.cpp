@@ -206,8 +206,13 @@ int serve_jobs(const Settings& settings) {
   serve::write_durably(folder / "server.url", address + "\n");
   say("jobs are taken at " + address + "/, with a token of " + (folder / "tokens").string());
   while (!stop.is_asked_for()) {
-    queue.look();
-    queue.wait(std::chrono::milliseconds(200));
+    try {
+      queue.look();
+      queue.wait(std::chrono::milliseconds(200));
+    } catch (const std::exception& error) {  // a full disk; jobs go on, and the queue is looked at again
+      say(error.what());
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+    }
   }
   workers.stop();
   audit.add("server", "stop", {{"running", queue.counts().running}});

@@ -116,6 +116,7 @@ Job Queue::cancel(std::int64_t id) {
   } else {
     job.is_cancelled = true;
     journal_.update(job);
+    ask_to_end(job);
     is_changed_ = true;
     wake_.notify_one();
   }
@@ -185,11 +186,8 @@ void Queue::reap() {
 // neither after a restart of the server.
 void Queue::look_after(Job job) {
   const Attempt attempt(folder_of(job.id), job.attempt);
-  std::error_code none;
   if (const auto end = attempt.how_it_ended()) return finish(job, *end);
-  if (job.is_cancelled && !fs::exists(attempt.file("cancel"), none) && fs::exists(attempt.folder(), none)) {
-    write_durably(attempt.file("cancel"), "");
-  }
+  if (job.is_cancelled) ask_to_end(job);
   const auto claim = attempt.claim();
   if (claim == Attempt::Claim::none) {
     const auto process = processes_.find(job.id);
@@ -203,6 +201,15 @@ void Queue::look_after(Job job) {
   // It may have ended since.
   if (const auto end = attempt.how_it_ended()) return finish(job, *end);
   lose(job, /*is_loss=*/true);
+}
+
+// Its process finds the file, also when there is no server any more.
+void Queue::ask_to_end(const Job& job) const {
+  const Attempt attempt(folder_of(job.id), job.attempt);
+  std::error_code none;
+  if (fs::exists(attempt.folder(), none) && !fs::exists(attempt.file("cancel"), none)) {
+    write_durably(attempt.file("cancel"), "");
+  }
 }
 
 void Queue::finish(Job& job, const End& end) {

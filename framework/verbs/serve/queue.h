@@ -61,6 +61,7 @@ class Queue {
  private:
   void look_after(Job job);
   void reap();
+  void ask_to_end(const Job& job) const;
   void finish(Job& job, const End& end);
   void lose(Job& job, bool is_loss);
   void requeue(Job& job);

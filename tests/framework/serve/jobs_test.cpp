@@ -162,6 +162,21 @@ TEST_CASE("serve: a server that ends lets its jobs go on, and a cancelled job en
   CHECK(server.waits_for(id, "cancelled"));
 }
 
+TEST_CASE("serve: an attempt that a signal interrupts, as at a shutdown, is followed by another one") {
+  JobServer server;
+  const auto id = server.submit(takes("60"));
+  REQUIRE(server.has_begun(id));
+  const auto folder = (server.path() / "jobs/1").string();
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const auto name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    if (read_text(entry.path() / "cmdline").ends_with(folder + '\0')) ::kill(std::stoi(name), SIGTERM);
+  }
+  REQUIRE(wait_until([&] { return count_of(server.ledger(), "begin") == 2; }));
+  CHECK(server.job(id).at("attempt") == 2);
+  CHECK(server.state(id) == "running");
+}
+
 TEST_CASE("serve: an attempt that was killed is followed by another one, but not for ever") {
   JobServer server;
   const auto id = server.submit(takes("60"));
