@@ -1,19 +1,6 @@
 'use strict';
 // The dashboard of vernier serve. It needs a token for all data, which it keeps for this tab alone.
-const at = (id) => document.getElementById(id);
 let token = '', before = null, next = null, shown = null, logEnd = 0, metric = 'loss', busy = false;
-
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
-
-function numberText(value) {
-  if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
-  return Number(value).toPrecision(5).replace(/\.?0+(e|$)/, '$1');
-}
 
 async function ask(path, method = 'GET', body) {
   const headers = {Authorization: 'Bearer ' + token};
@@ -69,27 +56,11 @@ async function loadJobs() {
 }
 
 function draw(points) {
-  const has = points.length > 0;
-  at('line').setAttribute('d', '');
-  at('value').textContent = at('range').textContent = at('steps').textContent = '';
-  at('chart').setAttribute('aria-label', metric + ': no values yet');
-  if (!has) return;
-  const low = Math.min(...points.map((p) => p[1])), high = Math.max(...points.map((p) => p[2]));
-  const from = points[0][0], to = points[points.length - 1][0];
-  const x = (step) => to === from ? 500 : (step - from) / (to - from) * 1000;
-  const y = (value) => high === low ? 50 : 95 - (value - low) / (high - low) * 90;
-  let text = '';
-  for (const [step, min, max] of points) {
-    text += (text === '' ? 'M' : 'L') + x(step).toFixed(1) + ' ' + y(max).toFixed(1);
-    if (min !== max) text += 'L' + x(step).toFixed(1) + ' ' + y(min).toFixed(1);
-  }
-  if (points.length === 1) text += 'h1';
-  at('line').setAttribute('d', text);
-  at('value').textContent = numberText(points[points.length - 1][2]);
-  at('range').textContent = numberText(low) + ' to ' + numberText(high);
-  at('steps').textContent = 'steps ' + from + ' to ' + to;
-  at('chart').setAttribute('aria-label', metric + ', now ' + at('value').textContent + ', from ' +
-                           at('range').textContent + ' in ' + at('steps').textContent);
+  const course = points.length > 0 ? courseOf(points) : {line: '', value: '', range: '', steps: ''};
+  at('line').setAttribute('d', course.line);
+  for (const part of ['value', 'range', 'steps']) at(part).textContent = course[part];
+  at('chart').setAttribute('aria-label', metric + (points.length === 0 ? ': no values yet' :
+                           ', now ' + course.value + ', from ' + course.range + ' in ' + course.steps));
 }
 
 async function loadCourse(path) {
