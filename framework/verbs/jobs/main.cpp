@@ -60,8 +60,8 @@ struct Call {
   const Server& server;
 
   std::string target(const std::string& rest = "") const {
-    const bool is_id = !words.empty() && !words[0].empty() &&
-                       words[0].find_first_not_of("0123456789") == std::string::npos;
+    const bool is_id =
+        !words.empty() && !words[0].empty() && words[0].find_first_not_of("0123456789") == std::string::npos;
     if (!is_id) throw Refused("name a job by its number, as `vernier jobs list` prints it");
     return "/v1/jobs/" + words[0] + rest;
   }
@@ -133,10 +133,9 @@ int submit(const Call& call) {
   for (const auto& [option, key] : {std::pair("name", "name"), std::pair("key", "key")}) {
     if (call.has(option)) body[key] = call.given[option].as<std::string>();
   }
-  for (const auto& [option, key] :
-       {std::pair("cores", "cores"), std::pair("gpus", "gpus"), std::pair("priority", "priority"),
-        std::pair("time-limit", "time_limit"), std::pair("memory-limit", "memory_limit"),
-        std::pair("retries", "retries")}) {
+  for (const auto& [option, key] : {std::pair("cores", "cores"), std::pair("gpus", "gpus"),
+                                    std::pair("priority", "priority"), std::pair("time-limit", "time_limit"),
+                                    std::pair("memory-limit", "memory_limit"), std::pair("retries", "retries")}) {
     if (call.has(option)) body[key] = call.given[option].as<std::int64_t>();
   }
   const auto job = call.server.post("/v1/jobs", body);
@@ -211,8 +210,8 @@ int swap(const Call& call) {
 
 int act(const Call& call, const std::string& action) {
   const auto job = call.server.post(call.target("/" + action));
-  std::cout << "job " << text_in(job, "id") << " is " << (job.at("is_ending") == true ? "ending" : text_in(job, "state"))
-            << '\n';
+  std::cout << "job " << text_in(job, "id") << " is "
+            << (job.at("is_ending") == true ? "ending" : text_in(job, "state")) << '\n';
   return 0;
 }
 

@@ -67,43 +67,41 @@ std::int64_t integer_in(const Json& body, const Json& parts, const char* name, s
 
 HttpRoute submit_route(const ApiOf& of) {
   const Json parts = list_of_parts(of);
-  return {.method = "POST",
-          .path = "/v1/jobs",
-          .scope = Scope::control,
-          .id = "submit_job",
-          .summary = "Puts a job into the queue",
-          .body = {{"type", "object"},
-                   {"properties", parts},
-                   {"required", {"config"}},
-                   {"additionalProperties", false}},
-          .result = job_schema(),
-          .other_results = {{"201", "The job is in the queue; Location says where to ask for it."},
-                            {"503", "The queue is full, or the audit log cannot be written."}},
-          .answer = [of, parts](const HttpCall& call) {
-            for (const auto& [name, value] : call.body.items()) {
-              if (!parts.contains(name)) throw HttpRefused{422, "a job has no " + name + "; see /v1/openapi.json"};
-            }
-            if (!call.body.contains("config")) throw HttpRefused{422, "config is needed: TOML text or a JSON object"};
-            const auto& limits = of.queue.settings().limits;
-            bool is_new = false;
-            const auto job = submit(of, call,
-                                    {.user = call.who,
-                                     .name = text_in(call.body, "name"),
-                                     .key = text_in(call.body, "key"),
-                                     .config = "",
-                                     .texts_name = "",
-                                     .texts = "",
-                                     .priority = integer_in(call.body, parts, "priority", 0),
-                                     .cores = integer_in(call.body, parts, "cores", 1),
-                                     .gpus = integer_in(call.body, parts, "gpus", 0),
-                                     .time_limit = integer_in(call.body, parts, "time_limit", limits.time_limit),
-                                     .memory_limit = integer_in(call.body, parts, "memory_limit", limits.memory_limit),
-                                     .retries = integer_in(call.body, parts, "retries", 0)},
-                                    call.body["config"], is_new);
-            auto answer = json_response(json_of(job), is_new ? 201 : 200);
-            answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
-            return answer;
-          }};
+  return {
+      .method = "POST",
+      .path = "/v1/jobs",
+      .scope = Scope::control,
+      .id = "submit_job",
+      .summary = "Puts a job into the queue",
+      .body = {{"type", "object"}, {"properties", parts}, {"required", {"config"}}, {"additionalProperties", false}},
+      .result = job_schema(),
+      .other_results = {{"201", "The job is in the queue; Location says where to ask for it."},
+                        {"503", "The queue is full, or the audit log cannot be written."}},
+      .answer = [of, parts](const HttpCall& call) {
+        for (const auto& [name, value] : call.body.items()) {
+          if (!parts.contains(name)) throw HttpRefused{422, "a job has no " + name + "; see /v1/openapi.json"};
+        }
+        if (!call.body.contains("config")) throw HttpRefused{422, "config is needed: TOML text or a JSON object"};
+        const auto& limits = of.queue.settings().limits;
+        bool is_new = false;
+        const auto job = submit(of, call,
+                                {.user = call.who,
+                                 .name = text_in(call.body, "name"),
+                                 .key = text_in(call.body, "key"),
+                                 .config = "",
+                                 .texts_name = "",
+                                 .texts = "",
+                                 .priority = integer_in(call.body, parts, "priority", 0),
+                                 .cores = integer_in(call.body, parts, "cores", 1),
+                                 .gpus = integer_in(call.body, parts, "gpus", 0),
+                                 .time_limit = integer_in(call.body, parts, "time_limit", limits.time_limit),
+                                 .memory_limit = integer_in(call.body, parts, "memory_limit", limits.memory_limit),
+                                 .retries = integer_in(call.body, parts, "retries", 0)},
+                                call.body["config"], is_new);
+        auto answer = json_response(json_of(job), is_new ? 201 : 200);
+        answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
+        return answer;
+      }};
 }
 
 HttpRoute list_route(const ApiOf& of) {
@@ -219,8 +217,9 @@ HttpRoute log_route(const ApiOf& of) {
   return {.method = "GET",
           .path = "/v1/jobs/{id}/log",
           .id = "get_log",
-          .summary = "What the job's attempts have printed, from a byte on. To follow it, ask again from `next` on until "
-                     "the job is over and there is no more",
+          .summary =
+              "What the job's attempts have printed, from a byte on. To follow it, ask again from `next` on until "
+              "the job is over and there is no more",
           .parameters = {job_parameter(), parameter("offset", "query", "the first byte", whole(0, most)),
                          parameter("limit", "query", "bytes at most", whole(1, most_log))},
           .result = object_of({{"text", text}, {"next", integer}, {"state", choice_of_states()}}),
@@ -228,8 +227,8 @@ HttpRoute log_route(const ApiOf& of) {
           .answer = [of](const HttpCall& call) {
             const auto job = job_of(of, call);  // its state before its log: none of an ended one is missed
             const auto offset = call.integer("offset", 0, 0, most);
-            const auto log = slice(of.queue.folder_of(job.id) / "log", offset,
-                                   call.integer("limit", most_log, 1, most_log));
+            const auto log =
+                slice(of.queue.folder_of(job.id) / "log", offset, call.integer("limit", most_log, 1, most_log));
             return json_response({{"text", log}, {"next", offset + std::ssize(log)}, {"state", name_of(job.state)}});
           }};
 }
@@ -352,8 +351,9 @@ std::vector<HttpRoute> job_routes(const ApiOf& of) {
           server_route(of),
           act_route(of, "cancel", "Ends a job: at once in the queue, else after its step, with a checkpoint",
                     &Queue::cancel),
-          act_route(of, "retry", "Puts a job that failed or was cancelled back into the queue; it goes on from its last "
-                                 "checkpoint",
+          act_route(of, "retry",
+                    "Puts a job that failed or was cancelled back into the queue; it goes on from its last "
+                    "checkpoint",
                     &Queue::retry)};
 }
 

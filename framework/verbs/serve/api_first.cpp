@@ -29,8 +29,8 @@ Json summary_of(const ApiOf& of, const Job& job) {
 }
 
 Json peak_of(const Json& summary) {
-  const bool is_there = summary.is_object() && summary.contains("this_process") &&
-                        summary["this_process"].contains("peak_memory_bytes");
+  const bool is_there =
+      summary.is_object() && summary.contains("this_process") && summary["this_process"].contains("peak_memory_bytes");
   return is_there ? summary["this_process"]["peak_memory_bytes"] : Json();
 }
 
@@ -88,7 +88,8 @@ std::string user_in(const HttpCall& call) {
   if (!call.body["user_id"].is_string()) throw HttpRefused{422, "user_id must be a text"};
   const auto user = call.body["user_id"].get<std::string>();
   if (user == call.who) return user;
-  if (call.scope < Scope::admin) throw HttpRefused{403, "user_id is another user; that needs a token of the scope admin"};
+  if (call.scope < Scope::admin)
+    throw HttpRefused{403, "user_id is another user; that needs a token of the scope admin"};
   const bool is_name = !user.empty() && user.size() <= 64 && std::ranges::all_of(user, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '@' || c == '-';
   });
@@ -103,7 +104,8 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
   if (takes_texts) {
     properties["texts"] = {{"type", "array"}, {"items", text}, {"minItems", 1}};
     properties["max_length"] = whole(1, 1'000'000);
-    properties["model"] = {{"type", "string"}, {"description", "folder of a published model; without: bytes, from scratch"}};
+    properties["model"] = {{"type", "string"},
+                           {"description", "folder of a published model; without: bytes, from scratch"}};
     properties["config"] = precision_schema();
   } else {
     properties["config"] = {{"type", "object"}, {"description", "a configuration of Vernier"}};

@@ -73,8 +73,9 @@ HttpRoute command_route(const ApiOf& of) {
           .path = "/v1/jobs/{id}/commands",
           .scope = Scope::control,
           .id = "command_run",
-          .summary = "Gives the job's run a command, as docs/control.md has them. The answer says after which step it "
-                     "took effect",
+          .summary =
+              "Gives the job's run a command, as docs/control.md has them. The answer says after which step it "
+              "took effect",
           .parameters = {job_parameter()},
           .body = {{"type", "object"}, {"properties", {{"command", text}}}, {"required", {"command"}}},
           .result = {{"type", "object"}},

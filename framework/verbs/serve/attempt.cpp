@@ -28,8 +28,8 @@ void sync_folder(const fs::path& folder) {
 void write_durably(const fs::path& file, const std::string& text) {
   const fs::path temporary = file.string() + ".tmp";
   const int out = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-  const bool is_written = out >= 0 && ::write(out, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                          ::fsync(out) == 0;
+  const bool is_written =
+      out >= 0 && ::write(out, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(out) == 0;
   int trouble = errno;
   if (out >= 0) ::close(out);
   if (is_written && ::rename(temporary.c_str(), file.c_str()) == 0) return sync_folder(file.parent_path());

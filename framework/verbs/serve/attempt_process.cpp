@@ -142,15 +142,9 @@ class Watch {
 }  // namespace
 
 Json json_of(const Work& work) {
-  return {{"words", work.words},
-          {"threads", work.threads},
-          {"gpus", work.gpus},
-          {"time_limit", work.time_limit},
-          {"memory_limit", work.memory_limit},
-          {"open_files", work.open_files},
-          {"file_size", work.file_size},
-          {"processes", work.processes},
-          {"grace", work.grace}};
+  return {{"words", work.words},           {"threads", work.threads},           {"gpus", work.gpus},
+          {"time_limit", work.time_limit}, {"memory_limit", work.memory_limit}, {"open_files", work.open_files},
+          {"file_size", work.file_size},   {"processes", work.processes},       {"grace", work.grace}};
 }
 
 int run_attempt(const fs::path& folder, std::int64_t number) {

@@ -12,13 +12,13 @@ namespace serve {
 
 // What the process is to do: the file N.json of an attempt.
 struct Work {
-  std::vector<std::string> words;             // the program, and its arguments
-  std::string threads, gpus;                  // OMP_NUM_THREADS and CUDA_VISIBLE_DEVICES
-  std::int64_t time_limit = 0;                // seconds; 0 for no limit, as all below
-  std::int64_t memory_limit = 0;              // bytes in memory
+  std::vector<std::string> words;              // the program, and its arguments
+  std::string threads, gpus;                   // OMP_NUM_THREADS and CUDA_VISIBLE_DEVICES
+  std::int64_t time_limit = 0;                 // seconds; 0 for no limit, as all below
+  std::int64_t memory_limit = 0;               // bytes in memory
   std::int64_t open_files = 0, file_size = 0;  // RLIMIT_NOFILE, RLIMIT_FSIZE
-  std::int64_t processes = 0;                 // RLIMIT_NPROC: of the user, threads included
-  std::int64_t grace = 30;                    // seconds between SIGINT and SIGKILL
+  std::int64_t processes = 0;                  // RLIMIT_NPROC: of the user, threads included
+  std::int64_t grace = 30;                     // seconds between SIGINT and SIGKILL
 };
 nlohmann::ordered_json json_of(const Work& work);
 

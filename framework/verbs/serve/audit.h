@@ -10,7 +10,7 @@
 
 namespace serve {
 
-// {"seq":3,"time":…,"who":…,"action":…,…,"prev":"<hash of the line before>","hash":"<SHA-256 of all before this key>"}
+// {"seq":3,"time":…,"who":…,"action":…,…,"prev":"<hash of the line before>","hash":"<SHA-256 of all before it>"}
 class AuditLog {
  public:
   // Goes on behind the last line; one without its end, as a kill leaves it, is cut off, which is a line too. Throws
@@ -32,9 +32,9 @@ class AuditLog {
 };
 
 struct AuditResult {
-  std::int64_t lines = 0;   // that are good
-  std::string head;         // hash of the last of them
-  std::string trouble;      // the first thing that is wrong, with its line; "" if nothing is
+  std::int64_t lines = 0;  // that are good
+  std::string head;        // hash of the last of them
+  std::string trouble;     // the first thing that is wrong, with its line; "" if nothing is
 };
 // A missing end, or a log that was written anew as a whole, cannot be seen from the file alone: compare `head`.
 AuditResult verify_audit(const std::filesystem::path& file);

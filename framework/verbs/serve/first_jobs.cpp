@@ -170,8 +170,9 @@ Json precision_tables(const Json& settings) {
   if (name == "fp16") {
     config["scaler"]["use"] = "dynamic";
   } else if (config.contains("scaler")) {
-    throw NotAllowed("the loss is scaled for fp16 only; leave out init_scale, growth_factor, backoff_factor and "
-                     "growth_interval");
+    throw NotAllowed(
+        "the loss is scaled for fp16 only; leave out init_scale, growth_factor, backoff_factor and "
+        "growth_interval");
   }
   return config;
 }

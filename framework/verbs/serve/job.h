@@ -10,8 +10,8 @@ namespace serve {
 
 // What a user asks for.
 struct JobRequest {
-  std::string user, name, key;  // key: a request that comes again with the same one is the same job; "": none
-  std::string config;           // TOML
+  std::string user, name, key;    // key: a request that comes again with the same one is the same job; "": none
+  std::string config;             // TOML
   std::string texts_name, texts;  // a further file of the job's folder; "": there is none
   std::int64_t priority = 0, cores = 1, gpus = 0;
   std::int64_t time_limit = 0, memory_limit = 0;  // seconds and bytes of each attempt; 0: none
@@ -26,7 +26,7 @@ struct Job {
   std::int64_t id = 0;
   JobRequest request;
   State state = State::queued;
-  std::int64_t attempt = 1;  // each is started at most once
+  std::int64_t attempt = 1;               // each is started at most once
   std::int64_t failures = 0, losses = 0;  // attempts that failed, and those that ended without a word
   bool is_cancelled = false;              // it is to end
   std::vector<int> gpus;                  // of the attempt that runs

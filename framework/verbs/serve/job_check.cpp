@@ -17,7 +17,8 @@ namespace {
 
 std::string shown(std::string text) {
   if (text.size() > 200) text = text.substr(0, 200) + "…";
-  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, '?');
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, '?');
   return text;
 }
 
@@ -142,8 +143,7 @@ std::string checked_configuration(const Json& configuration, const std::vector<f
   if (!configuration.is_string() && !configuration.is_object()) {
     throw NotAllowed("config must be TOML text, or a JSON object");
   }
-  const auto table =
-      configuration.is_object() ? table_of(configuration, "") : parsed(configuration.get<std::string>());
+  const auto table = configuration.is_object() ? table_of(configuration, "") : parsed(configuration.get<std::string>());
   if (table.empty()) throw NotAllowed("config is empty");
   if (table.contains("include")) throw NotAllowed("include: a job includes no files; write all of it");
   check_node(table, "", data);

@@ -18,7 +18,8 @@ struct NotAllowed : std::runtime_error {
 // - includes files, or has references (${…}) to the environment or to other values
 // - names a plugin by a path
 // - listens at an address that other machines reach
-// - has a text that could be a path and is neither below a data folder nor in the job's own folder: an absolute one, one
+// - has a text that could be a path and is neither below a data folder nor in the job's own folder: an absolute one,
+// one
 //   that begins with ~, one with .. in it, or a URL
 // data: absolute paths.
 std::string checked_configuration(const nlohmann::ordered_json& configuration,

@@ -14,7 +14,8 @@ constexpr int format = 1;  // of the table
 
 constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT, config TEXT NOT NULL,
-  texts_name TEXT NOT NULL, texts TEXT NOT NULL, priority INT NOT NULL, cores INT NOT NULL, gpus INT NOT NULL, time_limit INT NOT NULL, memory_limit INT NOT NULL,
+  texts_name TEXT NOT NULL, texts TEXT NOT NULL,
+  priority INT NOT NULL, cores INT NOT NULL, gpus INT NOT NULL, time_limit INT NOT NULL, memory_limit INT NOT NULL,
   retries INT NOT NULL,
   state TEXT NOT NULL DEFAULT 'queued' CHECK(state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
   attempt INT NOT NULL DEFAULT 1, failures INT NOT NULL DEFAULT 0, losses INT NOT NULL DEFAULT 0,
@@ -156,9 +157,10 @@ void Journal::run(const std::string& statement) const {
 }
 
 Job Journal::add(const JobRequest& request, bool& is_new) {
-  Statement insert(database_.get(),
-                   "INSERT INTO job(user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, "
-                   "created, texts_name, texts) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
+  Statement insert(
+      database_.get(),
+      "INSERT INTO job(user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, "
+      "created, texts_name, texts) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
   insert.bind(request.user).bind(request.name);
   request.key.empty() ? insert.bind_null() : insert.bind(request.key);
   insert.bind(request.config).bind(request.priority).bind(request.cores).bind(request.gpus);

@@ -38,7 +38,7 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --tls-key FILE          PEM file with its key
   --host NAME:PORT        a further name by which clients reach the server; may be repeated
   --cores NUMBER          cores that jobs may have together; those of the machine
-  --gpus NUMBER           GPUs that jobs may have together; 0
+  --gpus NUMBER           GPUs that jobs may have together; those of NVIDIA that the machine has
   --data FOLDER           a folder from which jobs may read; may be repeated
   --plugin-path FOLDER    a folder of plugins, as for vernier train; may be repeated
   --keep-days DAYS        a job is removed so long after its end; 30; 0: never
@@ -61,7 +61,8 @@ class ServerLock {
       throw Refused(folder.string() + ": cannot be made: " + std::strerror(errno));
     }
     struct stat status {};
-    if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) throw Refused(folder.string() + ": is no folder");
+    if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
+      throw Refused(folder.string() + ": is no folder");
     if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
       throw Refused(folder.string() + ": others may write to it; call chmod 700 on a folder of your own");
     }
@@ -148,8 +149,7 @@ Settings settings_in(const po::variables_map& given) {
   settings.queue.keep_days = number_in(given, "keep-days", 0, 36500);
   settings.queue.limits = limits_in(given);
   for (const auto& folder : vernier::words_in(given, "plugin-path")) {
-    settings.queue.more.insert(settings.queue.more.end(),
-                               {"--plugin-path", folder_in(folder, "plugin-path").string()});
+    settings.queue.more.insert(settings.queue.more.end(), {"--plugin-path", folder_in(folder, "plugin-path").string()});
   }
   for (const auto& folder : vernier::words_in(given, "data")) settings.data.push_back(folder_in(folder, "data"));
   settings.hosts = vernier::words_in(given, "host");
@@ -170,6 +170,12 @@ Settings settings_in(const po::variables_map& given) {
                   ": is reached by other machines, and there is no encryption; say --tls-certificate and --tls-key");
   }
   return settings;
+}
+
+std::int64_t gpus_of_machine() {
+  std::int64_t count = 0;
+  while (count < 64 && ::access(("/dev/nvidia" + std::to_string(count)).c_str(), F_OK) == 0) count += 1;
+  return count;
 }
 
 // Connections need file descriptors; jobs have their own limit.
@@ -198,7 +204,8 @@ int serve_jobs(const Settings& settings) {
                                serve::routes({queue, audit, workers, courses, settings.data}));
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
-      [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits, settings.encryption);
+      [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits,
+      settings.encryption);
   workers.on_answer([&] { server.wake(); });
   const auto address = std::string(settings.encryption ? "https://" : "http://") +
                        settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
@@ -238,7 +245,7 @@ int main(int argc, char** argv) {
   po::options_description known;
   known.add_options()("listen", po::value<std::string>()->default_value("127.0.0.1:8080"))(
       "tls-certificate", po::value<std::string>())("tls-key", po::value<std::string>())("host", po::value<Words>())(
-      "cores", number(std::max(1U, std::thread::hardware_concurrency())))("gpus", number(0))(
+      "cores", number(std::max(1U, std::thread::hardware_concurrency())))("gpus", number(gpus_of_machine()))(
       "data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))(
       "memory-limit", number(0))("file-size", number(0))("open-files", number(4096))("processes", number(0))(
       "grace", number(30))("requests-per-second", number(100));

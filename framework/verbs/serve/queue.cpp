@@ -46,7 +46,8 @@ std::string overlay_of(const Job& job, const fs::path& folder) {
 }
 
 std::string sentence_of(const End& end, const JobRequest& request) {
-  if (end.reason == "time_limit") return "it took longer than its limit of " + std::to_string(request.time_limit) + " s";
+  if (end.reason == "time_limit")
+    return "it took longer than its limit of " + std::to_string(request.time_limit) + " s";
   if (end.reason == "memory_limit") {
     return "it took more memory than its limit of " + std::to_string(request.memory_limit) + " bytes";
   }
@@ -282,8 +283,8 @@ void Queue::start(Job& job) {
   try {
     write_files(job);
     const auto folder = folder_of(job.id);
-    processes_[job.id] =
-        start_process({settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
+    processes_[job.id] = start_process(
+        {settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
     std::cerr << "vernier: job " << job.id << " of " << job.request.user << " is running, attempt " << job.attempt
               << std::endl;
   } catch (const std::exception& error) {
@@ -311,7 +312,8 @@ void Queue::write_files(const Job& job) const {
 
 void Queue::remove_old() {
   const auto now = std::chrono::steady_clock::now();
-  if (settings_.keep_days <= 0 || (removed_.time_since_epoch().count() != 0 && now - removed_ < std::chrono::hours(1))) {
+  if (settings_.keep_days <= 0 ||
+      (removed_.time_since_epoch().count() != 0 && now - removed_ < std::chrono::hours(1))) {
     return;
   }
   removed_ = now;

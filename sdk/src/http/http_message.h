@@ -25,7 +25,7 @@ struct HttpRequest {
   unsigned version = 11;       // 10 or 11
   std::uint16_t port = 0;      // of the server
   bool is_encrypted = false;
-  HttpFields fields = {};      // of the header, not of trailers; names in lower case
+  HttpFields fields = {};  // of the header, not of trailers; names in lower case
   std::string body = {};
 
   std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }

@@ -155,7 +155,8 @@ std::optional<HttpResponse> HttpService::trouble_with_origin(const HttpRequest& 
   }
   const auto site = request.field("sec-fetch-site");
   const bool is_other_site = !site.empty() && site != "same-origin" && site != "none";
-  const bool is_other_origin = request.count("origin") > 0 && request.field("origin") != (request.is_encrypted ? "https://" : "http://") + host;
+  const bool is_other_origin =
+      request.count("origin") > 0 && request.field("origin") != (request.is_encrypted ? "https://" : "http://") + host;
   if (is_other_site || is_other_origin) return problem(403, "pages of other sites may not ask here");
   return std::nullopt;
 }
@@ -185,8 +186,9 @@ std::optional<HttpResponse> HttpService::trouble_with_token(const HttpRequest& r
   }
   if (is_given) failures_left_ -= 1;
   return problem(401,
-                 has_expired ? "this token has expired; ask for another one"
-                             : "this needs a token, Authorization: Bearer …, from " + tokens_.file().filename().string(),
+                 has_expired
+                     ? "this token has expired; ask for another one"
+                     : "this needs a token, Authorization: Bearer …, from " + tokens_.file().filename().string(),
                  {{"WWW-Authenticate", "Bearer"}});
 }
 

@@ -169,9 +169,8 @@ class SessionOn final : public Session {
     lowest().expires_after(shared_.limits.request);
     if (request_.count("expect") == 0) return read_body();
     static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    asio::async_write(stream_, asio::buffer(go_on), [me = self()](error_code trouble, std::size_t) {
-      trouble ? me->close() : me->read_body();
-    });
+    asio::async_write(stream_, asio::buffer(go_on),
+                      [me = self()](error_code trouble, std::size_t) { trouble ? me->close() : me->read_body(); });
   }
 
   // The extensions of chunks count too.

@@ -38,8 +38,7 @@ inline Json history_of() {
   return object_of(
       {{"metric", text},
        {"points",
-        {{"type", "array"},
-         {"items", {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 3}}}}}});
+        {{"type", "array"}, {"items", {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 3}}}}}});
 }
 
 }  // namespace vernier::schema

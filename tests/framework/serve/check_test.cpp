@@ -100,11 +100,13 @@ TEST_CASE("serve: other configurations that are refused, as TOML and as JSON") {
       {"[[callback]]\nuse = \"Evil\"", "names plugins, and not files"},
       {Json{{"task", {{"use", nullptr}}}}, "is null"},
       {Json{{"task", {{"samples", 18446744073709551615U}}}}, "too large a number"},
-      {"a." + [] {
-         std::string deep;
-         for (int i = 0; i < 20000; ++i) deep += "a.";
-         return deep;
-       }() + "a = 1",
+      {"a." +
+           [] {
+             std::string deep;
+             for (int i = 0; i < 20000; ++i) deep += "a.";
+             return deep;
+           }() +
+           "a = 1",
        "too deeply"},
   };
   for (const auto& [config, refused] : cases) {

@@ -33,18 +33,18 @@ TEST_CASE("serve: settings of mixed precision become tables, or are refused with
     Json config;
     int status;
     std::string part;
-  } cases[] = {
-      {{{"precision", "bf16"}}, 200, R"({"config":{"precision":{"use":"bf16"}}})"},
-      {{{"precision", "no"}, {"level", "O1"}}, 200, R"({"config":{"precision":{"use":"fp32"}}})"},
-      {{{"precision", "fp16"}, {"enabled", false}}, 200, R"({"config":{"precision":{"use":"fp32"}}})"},
-      {{{"precision", "fp16"}, {"opt_level", "O2"}, {"init_scale", 1024}}, 200,
-       R"({"config":{"precision":{"level":"O2","use":"fp16"},"scaler":{"init_scale":1024,"use":"dynamic"}}})"},
-      {{{"precision", "bf16"}, {"init_scale", 1024}}, 422, "the loss is scaled for fp16 only"},
-      {{{"precision", "int8"}}, 422, "precision must be one of"},
-      {{{"precision", 16}}, 422, "precision must be one of"},
-      {{{"dtype", "fp16"}}, 422, "config has no dtype; it has level, opt_level"},
-      {{{"level", "/etc/passwd"}}, 422, "not below a data folder"},
-      {3, 422, "config is needed, an object"}};
+  } cases[] = {{{{"precision", "bf16"}}, 200, R"({"config":{"precision":{"use":"bf16"}}})"},
+               {{{"precision", "no"}, {"level", "O1"}}, 200, R"({"config":{"precision":{"use":"fp32"}}})"},
+               {{{"precision", "fp16"}, {"enabled", false}}, 200, R"({"config":{"precision":{"use":"fp32"}}})"},
+               {{{"precision", "fp16"}, {"opt_level", "O2"}, {"init_scale", 1024}},
+                200,
+                R"({"config":{"precision":{"level":"O2","use":"fp16"},"scaler":{"init_scale":1024,"use":"dynamic"}}})"},
+               {{{"precision", "bf16"}, {"init_scale", 1024}}, 422, "the loss is scaled for fp16 only"},
+               {{{"precision", "int8"}}, 422, "precision must be one of"},
+               {{{"precision", 16}}, 422, "precision must be one of"},
+               {{{"dtype", "fp16"}}, 422, "config has no dtype; it has level, opt_level"},
+               {{{"level", "/etc/passwd"}}, 422, "not below a data folder"},
+               {3, 422, "config is needed, an object"}};
   for (const auto& [config, status, part] : cases) {
     const auto answer = server.post("/finetuning/setup-mixed-precision", Json{{"config", config}}.dump());
     CAPTURE(answer.text);
@@ -66,7 +66,7 @@ TEST_CASE("serve: requests of the first service become jobs") {
                                                                         {"gradient_accumulation_steps", 3},
                                                                         {"gradient_checkpointing", true},
                                                                         {"max_grad_norm", 0.25}}}})
-                                                                     .dump()));
+                                                               .dump()));
   CHECK(table["task"]["use"].value_or("") == std::string("gpt"));
   CHECK(table["task"]["context"].value_or(0) == 64);
   CHECK(table["task"]["batch_size"].value_or(0) == 6);
@@ -90,7 +90,8 @@ TEST_CASE("serve: requests of the first service become jobs") {
   CHECK(table["precision"]["use"].value_or("") == std::string("auto"));
 
   const Json config = {{"run", {{"steps", 5}}}, {"task", {{"use", "mlp"}}}, {"optimizer", {{"use", "sgd"}}}};
-  const Json whole = {{"config", config}, {"mixed_precision", {{"precision", "bf16"}}}, {"training_args", {{"seed", 3}}}};
+  const Json whole = {
+      {"config", config}, {"mixed_precision", {{"precision", "bf16"}}}, {"training_args", {{"seed", 3}}}};
   table = configuration(server, server.post("/train/mixed-precision", whole.dump()));
   CHECK(table["task"]["use"].value_or("") == std::string("mlp"));
   CHECK(table["precision"]["use"].value_or("") == std::string("bf16"));

@@ -128,7 +128,8 @@ TEST_CASE("serve: limits of time, memory, and the size of files end a job, and s
   REQUIRE(server.waits_for(large, "failed"));
   CHECK(server.job(large).at("error") == "it took more memory than its limit of 100000 bytes");
   CHECK(server.ledger().find("end 130") != std::string::npos);  // that of the first
-  const auto fits = server.submit(takes("0", "bytes = 1000000\n")), writes = server.submit(takes("0", "bytes = 1000001\n"));
+  const auto fits = server.submit(takes("0", "bytes = 1000000\n")),
+             writes = server.submit(takes("0", "bytes = 1000001\n"));
   CHECK(server.waits_for(fits, "done"));
   REQUIRE(server.waits_for(writes, "failed"));
   CHECK(server.job(writes).at("error").get<std::string>().starts_with("it ended with exit code 9"));

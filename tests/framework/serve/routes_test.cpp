@@ -1,7 +1,11 @@
 // Who may ask `vernier serve` for what, and what becomes of requests that are none.
 #include <sys/stat.h>
 
+#include <map>
+#include <random>
+
 #include "job_server.h"
+#include "long_form.h"
 
 namespace routes_test {
 
@@ -128,9 +132,9 @@ TEST_CASE("serve: tokens that are no tokens are refused at the start") {
     fs::permissions(folder.path(), fs::perms::owner_all);
     ::chmod(folder.write("tokens", text).c_str(), 0600);
     const auto out = folder / "out";
-    const int status =
-        std::system(("exec " VERNIER_BINARY_DIR "/vernier-serve " + folder.path().string() +
-                     " --listen 127.0.0.1:0 2>" + out).c_str());
+    const int status = std::system(
+        ("exec " VERNIER_BINARY_DIR "/vernier-serve " + folder.path().string() + " --listen 127.0.0.1:0 2>" + out)
+            .c_str());
     CAPTURE(text);
     CHECK(WEXITSTATUS(status) == 2);
     CHECK(read_text(out).find(refused) != std::string::npos);
@@ -182,19 +186,66 @@ TEST_CASE("serve: bodies that are no jobs are refused, and the server goes on") 
     CHECK(answer.text.find("application/problem+json") != std::string::npos);
   }
   CHECK(server.get("/v1/jobs").body.at("jobs").empty());
-  for (const auto* target : {"/v1/jobs/0", "/v1/jobs/-1", "/v1/jobs/x", "/v1/jobs/1%00", "/v1/jobs/99999999999999999999",
-                             "/v1/jobs/1/", "/v1/jobs//log", "/v1/jobs/1/log/x", "/v1/jobs/../tokens", "/v1/jobs?limit=0",
-                             "/v1/jobs?limit=1001", "/v1/jobs?limit=1&limit=2", "/v1/jobs?other=1"}) {
+  for (const auto* target :
+       {"/v1/jobs/0", "/v1/jobs/-1", "/v1/jobs/x", "/v1/jobs/1%00", "/v1/jobs/99999999999999999999", "/v1/jobs/1/",
+        "/v1/jobs//log", "/v1/jobs/1/log/x", "/v1/jobs/../tokens", "/v1/jobs?limit=0", "/v1/jobs?limit=1001",
+        "/v1/jobs?limit=1&limit=2", "/v1/jobs?other=1"}) {
     CAPTURE(target);
     const int status = server.get(target).status;
     CHECK((status == 404 || status == 422));
   }
-  for (const std::string& text : {std::string("GET /v1/jobs\r\n\r\n"), std::string("\0\1\2\r\n\r\n", 7),
-                                  std::string("GET / HTTP/9.9\r\n\r\n")}) {
+  for (const std::string& text :
+       {std::string("GET /v1/jobs\r\n\r\n"), std::string("\0\1\2\r\n\r\n", 7), std::string("GET / HTTP/9.9\r\n\r\n")}) {
     const auto answer = ask(server.port, text);
     CHECK((answer.empty() || status_of(answer) == 400));
   }
   CHECK(server.submit(good) == 1);
+}
+
+TEST_CASE("serve: requests with random mistakes are answered or cut off, and never with an error of the server") {
+  JobServer server({"--cores", "1"});
+  server.submit(takes("0", "until = \"never\"\n"));  // the others wait
+  const auto& token = server.tokens.at("admin");
+  const Fields fields = {{"Authorization", "Bearer " + token}, {"Content-Type", "application/json"}};
+  const auto request = [&](const char* method, const char* target, const std::string& body = "") {
+    return request_of(server.port, method, target, fields, body);
+  };
+  const std::string seeds[] = {
+      request("GET", "/v1/jobs?limit=3&state=queued"),
+      request("GET", "/v1/jobs/1/history?metric=loss&points=10"),
+      request("GET", "/v1/jobs/1/log?offset=0&limit=10"),
+      request("POST", "/v1/jobs",
+              R"({"config": {"task": {"use": "mlp", "data": ["a", "b"]}}, "cores": 1, "key": "k"})"),
+      request("POST", "/v1/jobs", R"({"config": "[task]\nuse = \"mlp\"\n[[callback]]\nuse = \"x\"", "name": "n"})"),
+      request("POST", "/v1/jobs/1/commands", R"({"command": "swap", "roles": {"precision": {"use": "bf16"}}})"),
+      request("POST", "/finetuning/mixed-precision", R"({"texts": ["a"], "config": {"precision": "fp16"}})"),
+      request("DELETE", "/v1/jobs/7")};
+  std::mt19937 random(2);
+  const int count = is_long() ? 100'000 : 3000;
+  std::map<int, int> answers;
+  for (int i = 0; i < count; ++i) {
+    auto bytes = seeds[random() % std::size(seeds)];
+    for (auto changes = 1 + random() % 3; changes > 0; --changes) {
+      const auto at = random() % bytes.size();
+      const auto kind = random() % 5;
+      if (kind == 0) bytes[at] = static_cast<char>(random());
+      if (kind == 1) bytes.erase(at, 1 + random() % 8);
+      if (kind == 2) bytes.insert(at, 1 + random() % 3, "\r\n:{}[]\",0/%\\-"[random() % 16]);
+      if (kind == 3) bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 40));
+      if (kind == 4) bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+    }
+    const Connection connection(server.port);
+    connection.send(bytes);
+    connection.send_end();
+    const auto answer = connection.read();
+    const int status = status_of(answer);
+    answers[status] += 1;
+    if (status >= 500) MESSAGE(bytes, answer);
+    REQUIRE((status == 0 || status < 500));
+  }
+  CHECK(answers[400] > 0);
+  CHECK(answers[422] > 0);
+  CHECK(server.get("/v1/server").body.at("running") == 1);
 }
 
 }  // namespace routes_test

@@ -68,7 +68,8 @@ TEST_CASE("serve: with a certificate it is encrypted, whom the client does not t
   // Also at an address that other machines reach.
   for (const std::string listen : {"127.0.0.1:0", "0.0.0.0:0"}) {
     CAPTURE(listen);
-    const JobServer server({"--tls-certificate", folder / "cert.pem", "--tls-key", folder / "key.pem", "--listen", listen});
+    const JobServer server(
+        {"--tls-certificate", folder / "cert.pem", "--tls-key", folder / "key.pem", "--listen", listen});
     const auto port = std::to_string(server.port);
     CHECK(read_text(server.path() / "server.url").starts_with("https://"));
     // Clients that begin no encryption keep nobody waiting.
@@ -109,7 +110,8 @@ TEST_CASE("serve: files of the encryption that are none are refused, and so is a
                {"--tls-certificate " + cert + " --tls-key " + (folder / "none"), "No such file"}};
   for (const auto& [options, text] : cases) {
     const auto out = folder / "out";
-    const auto command = "exec " VERNIER_BINARY_DIR "/vernier-serve " + (folder / "s") + " --listen 127.0.0.1:0 " + options;
+    const auto command =
+        "exec " VERNIER_BINARY_DIR "/vernier-serve " + (folder / "s") + " --listen 127.0.0.1:0 " + options;
     const int status = std::system((command + " 2>" + out).c_str());
     CAPTURE(options);
     CHECK(WEXITSTATUS(status) == 2);
