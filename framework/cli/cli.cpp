@@ -64,6 +64,9 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   compare FILE… [--sweep KEY=VALUE,VALUE]…           trains them with the same seeds, in turn: speed, memory, losses,
                                                      and which differences the seeds show
   launch -n RANKS FILE… [--restarts N]               trains with several processes on this machine; see launch --help
+  serve FOLDER [--cores N] [--data FOLDER]…          a job server for this machine, with a page; see serve --help
+  jobs submit|list|show|logs|cancel|retry|…          its client; see jobs --help
+  audit verify FILE                                  checks the audit log of serve
   generate RUN --prompt TEXT                         continues a text with a run's language model, or a published one
   tokenize FILE… --tokenizer FOLDER --output FILE    writes the tokens of texts, or trains a tokenizer on them
   advise FILE… [--memory 8G] [--seconds 60]          measures it in other precisions, micro-batches and kernels here,

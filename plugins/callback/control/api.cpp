@@ -1,5 +1,6 @@
 #include "api.h"
 
+#include "http/schema.h"
 #include "page.h"
 
 namespace control {
@@ -14,28 +15,7 @@ using vernier::Scope;
 
 namespace {
 
-Json object_of(Json properties) {
-  Json required = Json::array();
-  for (const auto& [name, ignored] : properties.items()) required.push_back(name);
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
-}
-
-Json list_of(const char* name, Json item, Json more = Json::object()) {
-  more[name] = {{"type", "array"}, {"items", std::move(item)}};
-  return object_of(std::move(more));
-}
-
-const Json integer = {{"type", "integer"}}, text = {{"type", "string"}}, real = {{"type", {"number", "null"}}};
-
-Json parameter(const char* name, const char* in, const char* meaning, Json schema, bool required = false) {
-  return {{"name", name}, {"in", in}, {"description", meaning}, {"required", required}, {"schema", std::move(schema)}};
-}
-
-Json whole(std::int64_t min, std::int64_t max) {
-  return {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
-}
-
-constexpr std::int64_t most = 1'000'000'000'000;  // ids
+using namespace vernier::schema;
 
 Json page_parameters(std::int64_t limit) {
   return {parameter("after", "query", "the id of the last entry that is known", whole(0, most)),
@@ -78,10 +58,7 @@ HttpRoute history_route(const ApiOf& of) {
               "lowest, highest]",
           .parameters = {parameter("metric", "query", "its name, \"loss\"", text, true),
                          parameter("points", "query", "parts at most", whole(2, History::most))},
-          .result = object_of({{"metric", text},
-                               {"points",
-                                {{"type", "array"},
-                                 {"items", {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 3}}}}}}),
+          .result = history_of(),
           .other_results = {{"404", "No step has had this metric."}},
           .answer = [&view = of.view](const HttpCall& call) {
             const auto metric = call.parameters.find("metric");

@@ -47,7 +47,7 @@ class Service {
                 view.add_event("command", command);
                 wake();
               }),
-        service_("Vernier: control of a run", VERNIER_VERSION, vernier::Tokens(settings.tokens), settings.hosts,
+        service_("Vernier: control of a run", VERNIER_VERSION, tokens_of(settings.tokens), settings.hosts,
                  routes({view, board, vernier::configuration_text(run.output), run.device,
                          run.control->ranks() > 1 ? "several processes train this run: it takes no commands" : ""})),
         server_(
@@ -68,6 +68,11 @@ class Service {
   Board board;
 
  private:
+  static vernier::Tokens tokens_of(const fs::path& file) {
+    return {file, vernier::Scope::control,
+            [](const std::string& text) { vernier::log(vernier::Level::warning, "http", text); }};
+  }
+
   vernier::Collector collector_;
   vernier::HttpService service_;
   vernier::HttpServer server_;  // its thread uses all of the above

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,13 +13,19 @@
 
 namespace vernier {
 
+// What this library throws: one line that says what is wrong, and where.
+struct HttpError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 using HttpFields = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method, target;  // "GET", "/metrics?name=loss"
   unsigned version = 11;       // 10 or 11
   std::uint16_t port = 0;      // of the server
-  HttpFields fields = {};      // of the header, not of trailers; names in lower case
+  bool is_encrypted = false;
+  HttpFields fields = {};  // of the header, not of trailers; names in lower case
   std::string body = {};
 
   std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }

@@ -1,7 +1,6 @@
 #include "http_server.h"
 
 #include <fcntl.h>
-#include <vernier/error.h>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -18,7 +17,10 @@ namespace vernier {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+using http_server::EncryptedStream;
+using http_server::PlainStream;
 using http_server::Session;
+using http_server::SessionOn;
 using http_server::Shared;
 
 namespace {
@@ -36,6 +38,22 @@ std::optional<tcp::endpoint> endpoint_of(const std::string& listen) {
   return tcp::endpoint(parsed, port);
 }
 
+asio::ssl::context context_of(const HttpEncryption& files) {
+  asio::ssl::context context(asio::ssl::context::tls_server);
+  auto* handle = context.native_handle();
+  ::SSL_CTX_set_min_proto_version(handle, TLS1_2_VERSION);
+  ::SSL_CTX_set_options(handle, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                    SSL_OP_IGNORE_UNEXPECTED_EOF);
+  ::SSL_CTX_set_cipher_list(handle, "ECDHE+AESGCM:ECDHE+CHACHA20");
+  ::SSL_CTX_set_mode(handle, SSL_MODE_RELEASE_BUFFERS);
+  boost::system::error_code trouble;
+  context.use_certificate_chain_file(files.certificate, trouble);
+  if (trouble) throw HttpError(files.certificate + ": is no certificate that can be used: " + trouble.message());
+  context.use_private_key_file(files.key, asio::ssl::context::pem, trouble);
+  if (trouble) throw HttpError(files.key + ": is no key of that certificate: " + trouble.message());
+  return context;
+}
+
 }  // namespace
 
 std::string trouble_with_listen(const std::string& listen) {
@@ -49,11 +67,13 @@ bool is_loopback(const std::string& listen) {
 
 class HttpServer::Impl {
  public:
-  Impl(const std::string& listen, Answer answer, Refuse refuse, HttpLimits limits)
+  Impl(const std::string& listen, Answer answer, Refuse refuse, HttpLimits limits,
+       const std::optional<HttpEncryption>& encryption)
       : shared_{std::move(answer), std::move(refuse), limits}, acceptor_(context_), timer_(context_) {
-    if (const auto trouble = trouble_with_listen(listen); !trouble.empty()) throw Error(listen + ": " + trouble);
+    if (const auto trouble = trouble_with_listen(listen); !trouble.empty()) throw HttpError(listen + ": " + trouble);
     const auto endpoint = endpoint_of(listen).value();
     shared_.tokens = limits.requests_per_second;
+    if (encryption) encryption_.emplace(context_of(*encryption));
     try {
       acceptor_.open(endpoint.protocol());
       ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
@@ -62,7 +82,7 @@ class HttpServer::Impl {
       acceptor_.listen();
       shared_.port = acceptor_.local_endpoint().port();
     } catch (const boost::system::system_error& error) {
-      throw Error(listen + ": cannot be listened at: " + error.code().message() + "; choose another port");
+      throw HttpError(listen + ": cannot be listened at: " + error.code().message() + "; choose another port");
     }
     accept();
     sigset_t all, before;  // signals are for the training thread
@@ -100,10 +120,15 @@ class HttpServer::Impl {
         if (quiet != shared_.sessions.end()) (*quiet)->close();
       }
       // One that was closed goes a moment later.
-      if (shared_.sessions.size() <= shared_.limits.connections)
-        std::make_shared<Session>(std::move(socket), shared_)->wait();
+      if (shared_.sessions.size() <= shared_.limits.connections) session_on(std::move(socket))->begin();
       accept();
     });
+  }
+
+  std::shared_ptr<Session> session_on(tcp::socket socket) {
+    PlainStream stream(std::move(socket));
+    if (!encryption_) return std::make_shared<SessionOn<PlainStream>>(std::move(stream), shared_);
+    return std::make_shared<SessionOn<EncryptedStream>>(EncryptedStream(std::move(stream), *encryption_), shared_);
   }
 
   // A call may end sessions.
@@ -131,6 +156,7 @@ class HttpServer::Impl {
     });
   }
 
+  std::optional<asio::ssl::context> encryption_;
   Shared shared_;
   asio::io_context context_{1};  // its sessions use shared_
   tcp::acceptor acceptor_;
@@ -138,8 +164,9 @@ class HttpServer::Impl {
   std::thread thread_;
 };
 
-HttpServer::HttpServer(const std::string& listen, Answer answer, Refuse refuse, HttpLimits limits)
-    : impl_(std::make_unique<Impl>(listen, std::move(answer), std::move(refuse), limits)) {}
+HttpServer::HttpServer(const std::string& listen, Answer answer, Refuse refuse, HttpLimits limits,
+                       const std::optional<HttpEncryption>& encryption)
+    : impl_(std::make_unique<Impl>(listen, std::move(answer), std::move(refuse), limits, encryption)) {}
 HttpServer::~HttpServer() = default;
 std::uint16_t HttpServer::port() const {
   return impl_->port();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "http_message.h"
@@ -26,7 +27,12 @@ struct HttpLimits {
   std::chrono::milliseconds idle{30'000}, request{10'000}, later{20'000};  // between requests; for each half; Response
 };
 
-// Serves HTTP/1.1 on a thread of its own, without encryption. A request whose framing is not plain is refused, and so
+// PEM files of a server: its certificate with those that sign it, and its key.
+struct HttpEncryption {
+  std::string certificate, key;
+};
+
+// Serves HTTP/1.1 on a thread of its own. A request whose framing is not plain is refused, and so
 // is what trouble_with_header() says. After an error the connection is closed.
 class HttpServer {
  public:
@@ -34,8 +40,10 @@ class HttpServer {
   using Answer = std::function<HttpResponse(const HttpRequest&)>;
   // Called before the body of a request is read. An answer refuses the request.
   using Refuse = std::function<std::optional<HttpResponse>(const HttpRequest&)>;
-  // listen: with port 0 the system chooses one. Throws Error where the text is wrong or the port is in use.
-  HttpServer(const std::string& listen, Answer answer, Refuse refuse = {}, HttpLimits limits = {});
+  // listen: with port 0 the system chooses one. encryption: TLS 1.2 or 1.3; without it there is none. Throws HttpError
+  // where the text is wrong, the port is in use, or a file of the encryption cannot be used.
+  HttpServer(const std::string& listen, Answer answer, Refuse refuse = {}, HttpLimits limits = {},
+             const std::optional<HttpEncryption>& encryption = std::nullopt);
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   ~HttpServer();  // ends streams, and cuts off all clients within a second

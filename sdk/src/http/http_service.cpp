@@ -40,9 +40,20 @@ std::string decoded(std::string_view text) {
   return result;
 }
 
-std::string parameter_name(const std::string& path) {
-  const auto brace = path.find('{');
-  return brace == path.npos ? "" : path.substr(brace + 1, path.size() - brace - 2);
+// Whether a path is that of a route, whose parts in braces take any text.
+bool is_path_of(std::string_view route, std::string_view path, std::map<std::string, std::string>& parameters) {
+  while (!route.empty() && !path.empty()) {
+    const auto of_route = route.substr(0, route.find('/', 1)), of_path = path.substr(0, path.find('/', 1));
+    if (!of_path.starts_with('/')) return false;
+    if (of_route.starts_with("/{") && of_path.size() > 1) {
+      parameters[std::string(of_route.substr(2, of_route.size() - 3))] = of_path.substr(1);
+    } else if (of_route != of_path) {
+      return false;
+    }
+    route.remove_prefix(of_route.size());
+    path.remove_prefix(of_path.size());
+  }
+  return route.empty() && path.empty();
 }
 
 Json problem_schema() {
@@ -123,13 +134,9 @@ HttpService::Match HttpService::match(const HttpRequest& request) const {
   const auto method = request.method == "HEAD" ? "GET" : request.method;
   Match match;
   for (const auto& route : routes_) {
-    const auto brace = route.path.find('{');
-    const auto fixed = route.path.substr(0, brace);
-    const bool is_it = brace == route.path.npos ? path == route.path
-                                                : path.starts_with(fixed) && path.size() > fixed.size() &&
-                                                      path.find('/', fixed.size()) == path.npos;
-    if (!is_it) continue;
-    if (route.method == method) return {&route, std::string(path.substr(fixed.size())), {}};
+    std::map<std::string, std::string> parameters;
+    if (!is_path_of(route.path, path, parameters)) continue;
+    if (route.method == method) return {.route = &route, .parameters = std::move(parameters)};
     match.others.push_back(route.method);
     if (route.method == "GET") match.others.push_back("HEAD");
   }
@@ -148,23 +155,24 @@ std::optional<HttpResponse> HttpService::trouble_with_origin(const HttpRequest& 
   }
   const auto site = request.field("sec-fetch-site");
   const bool is_other_site = !site.empty() && site != "same-origin" && site != "none";
-  const bool is_other_origin = request.count("origin") > 0 && request.field("origin") != "http://" + host;
+  const bool is_other_origin =
+      request.count("origin") > 0 && request.field("origin") != (request.is_encrypted ? "https://" : "http://") + host;
   if (is_other_site || is_other_origin) return problem(403, "pages of other sites may not ask here");
   return std::nullopt;
 }
 
 // Scope::open without a token, and with a wrong one.
-Scope HttpService::scope_of(const HttpRequest& request) {
+Tokens::Holder HttpService::holder_of(const HttpRequest& request) {
   constexpr std::string_view scheme = "Bearer ";
   const auto given = request.field("authorization");
-  return given.starts_with(scheme) ? tokens_.scope_of(given.substr(scheme.size())) : Scope::open;
+  return given.starts_with(scheme) ? tokens_.holder_of(given.substr(scheme.size())) : Tokens::Holder{};
 }
 
 // A good token always passes. Wrong ones may come at two a second: all clients of this machine have one address.
 std::optional<HttpResponse> HttpService::trouble_with_token(const HttpRequest& request, Scope needed) {
   constexpr double failures_per_second = 2, most = 20;
   const bool is_given = request.count("authorization") > 0;
-  const auto scope = scope_of(request);
+  const auto [scope, name, has_expired] = holder_of(request);
   if (scope >= needed) return std::nullopt;
   if (scope != Scope::open) {
     return problem(403, std::string("this token may not do that: its scope is ") + name_of(scope) + ", and " +
@@ -177,7 +185,10 @@ std::optional<HttpResponse> HttpService::trouble_with_token(const HttpRequest& r
     return problem(429, "there were too many wrong tokens; ask again later", {{"Retry-After", "5"}});
   }
   if (is_given) failures_left_ -= 1;
-  return problem(401, "this needs a token, Authorization: Bearer …, from " + tokens_.file().filename().string(),
+  return problem(401,
+                 has_expired
+                     ? "this token has expired; ask for another one"
+                     : "this needs a token, Authorization: Bearer …, from " + tokens_.file().filename().string(),
                  {{"WWW-Authenticate", "Bearer"}});
 }
 
@@ -202,9 +213,8 @@ std::optional<HttpResponse> HttpService::refuse(const HttpRequest& request) {
 }
 
 // Of the path, and of the query: those that the route declares, once each.
-std::map<std::string, std::string> HttpService::parameters_of(const HttpRequest& request, const Match& match) const {
-  std::map<std::string, std::string> parameters;
-  if (const auto name = parameter_name(match.route->path); !name.empty()) parameters[name] = match.parameter;
+std::map<std::string, std::string> HttpService::parameters_of(const HttpRequest& request, const Match& match) {
+  auto parameters = match.parameters;
   const auto question = request.target.find('?');
   std::string_view query = question == request.target.npos ? "" : std::string_view(request.target).substr(question + 1);
   while (!query.empty()) {
@@ -224,9 +234,11 @@ std::map<std::string, std::string> HttpService::parameters_of(const HttpRequest&
 HttpResponse HttpService::answer(const HttpRequest& request) {
   const auto found = match(request);  // refuse() let it pass
   try {
+    const auto holder = holder_of(request);
     HttpCall call{.parameters = parameters_of(request, found),
                   .body = nullptr,
-                  .who = name_of(scope_of(request)),
+                  .who = holder.scope == Scope::open ? name_of(holder.scope) : holder.name,
+                  .scope = holder.scope,
                   .last_event = std::string(request.field("last-event-id"))};
     if (!found.route->body.is_null()) {
       // The depth is limited, since JSON is read by recursion.
@@ -240,7 +252,14 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
     } else if (!request.body.empty()) {
       throw HttpRefused{400, "this request must have no body"};
     }
-    return with_safe_fields(found.route->answer(call));
+    auto response = with_safe_fields(found.route->answer(call));
+    if (response.later) {
+      response.later = [later = std::move(response.later)](bool last) {
+        auto answer = later(last);
+        return answer ? std::optional(with_safe_fields(std::move(*answer))) : std::nullopt;
+      };
+    }
+    return response;
   } catch (const HttpRefused& refused) {
     return with_safe_fields(problem(refused.status, refused.detail));
   }

@@ -19,7 +19,8 @@ using Json = nlohmann::ordered_json;
 struct HttpCall {
   std::map<std::string, std::string> parameters;  // of the path and of the query
   Json body;                                      // of a POST
-  std::string who;                                // the scope of the token: "read", "control"
+  std::string who;                                // whose token it is; without a name, its scope: "control"
+  Scope scope = Scope::open;                      // of the token
   std::string last_event;                         // the field Last-Event-ID: what a stream goes on from; or ""
 
   // A parameter that is a whole number; throws HttpRefused with 422 where it is none or out of range.
@@ -33,7 +34,7 @@ struct HttpRefused {
 };
 
 struct HttpRoute {
-  std::string method, path;  // "GET", "/v1/commands/{id}": the last part may be a parameter
+  std::string method, path;  // "GET", "/v1/commands/{id}": parts of the path may be parameters
   Scope scope = Scope::read;
   std::string id, summary;                                // for the document: "list_commands"
   Json parameters = Json::array();                        // as OpenAPI has them
@@ -67,14 +68,14 @@ class HttpService {
  private:
   struct Match {
     const HttpRoute* route = nullptr;
-    std::string parameter;            // the last part of the path
-    std::vector<std::string> others;  // methods of this path, where the route is null
+    std::map<std::string, std::string> parameters = {};  // of the path
+    std::vector<std::string> others = {};                // methods of this path, where the route is null
   };
   Match match(const HttpRequest& request) const;
   std::optional<HttpResponse> trouble_with_origin(const HttpRequest& request) const;
-  Scope scope_of(const HttpRequest& request);
+  Tokens::Holder holder_of(const HttpRequest& request);
   std::optional<HttpResponse> trouble_with_token(const HttpRequest& request, Scope needed);
-  std::map<std::string, std::string> parameters_of(const HttpRequest& request, const Match& match) const;
+  static std::map<std::string, std::string> parameters_of(const HttpRequest& request, const Match& match);
 
   std::string title_, version_;
   Tokens tokens_;

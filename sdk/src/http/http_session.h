@@ -1,20 +1,21 @@
 // One client of an HttpServer. For http_server.cpp alone, since Boost.Beast takes long to compile.
 #pragma once
 
-#include <vernier/error.h>
-
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 #include <cctype>
 #include <chrono>
 #include <list>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "http_server.h"
@@ -68,17 +69,42 @@ struct Shared {
   }
 };
 
+using PlainStream = beast::tcp_stream;
+using EncryptedStream = beast::ssl_stream<beast::tcp_stream>;
+
 // One client. It lives until the last operation on its stream is done.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(tcp::socket socket, Shared& shared)
-      : stream_(std::move(socket)), timer_(stream_.get_executor()), shared_(shared) {
+  virtual ~Session() = default;
+  virtual void begin() = 0;
+  virtual void close() = 0;
+  // A stream sends what is new; an answer that came later is sent.
+  virtual void look_again(bool last = false) = 0;
+  virtual bool is_quiet() const = 0;
+  virtual bool is_waiting() const = 0;
+};
+
+template <class Stream>
+class SessionOn final : public Session {
+ public:
+  SessionOn(Stream stream, Shared& shared)
+      : stream_(std::move(stream)), timer_(stream_.get_executor()), shared_(shared) {
     place_ = shared_.sessions.insert(shared_.sessions.end(), this);
   }
-  ~Session() {
+  ~SessionOn() override {
     end_stream();
     shared_.sessions.erase(place_);
     if (shared_.is_stopping && shared_.sessions.empty()) shared_.is_empty();
+  }
+
+  void begin() override {
+    if constexpr (is_encrypted) {
+      lowest().expires_after(handshake_time);
+      stream_.async_handshake(asio::ssl::stream_base::server,
+                              [me = self()](error_code trouble) { trouble ? me->close() : me->wait(); });
+    } else {
+      wait();
+    }
   }
 
   // For the first bytes of a request: a small read, so that an idle client takes little memory.
@@ -87,36 +113,40 @@ class Session : public std::enable_shared_from_this<Session> {
     parser_.reset();
     if (shared_.is_stopping) return close();
     if (buffer_.size() > 0) return read_header();  // a request that came with the one before
-    stream_.expires_after(shared_.limits.idle);
-    stream_.async_read_some(buffer_.prepare(1024), [me = shared_from_this()](error_code trouble, std::size_t bytes) {
+    lowest().expires_after(shared_.limits.idle);
+    stream_.async_read_some(buffer_.prepare(1024), [me = self()](error_code trouble, std::size_t bytes) {
       if (trouble) return me->close();
       me->buffer_.commit(bytes);
       me->read_header();
     });
   }
 
-  bool is_quiet() const { return is_quiet_; }
-  bool is_waiting() const { return static_cast<bool>(now_.more) || static_cast<bool>(now_.later); }
-  void close() {
+  bool is_quiet() const override { return is_quiet_; }
+  bool is_waiting() const override { return static_cast<bool>(now_.more) || static_cast<bool>(now_.later); }
+  void close() override {
     error_code ignored;
     timer_.cancel();
-    stream_.socket().close(ignored);
+    lowest().socket().close(ignored);
   }
 
-  // A stream sends what is new; an answer that came later is sent.
-  void look_again(bool last = false) {
+  void look_again(bool last = false) override {
     if (now_.later) return send_when_there(last);
     if (now_.more && !is_writing_) send_more();
   }
 
  private:
+  static constexpr bool is_encrypted = std::is_same_v<Stream, EncryptedStream>;
+  static constexpr auto handshake_time = std::chrono::seconds(5);
+  std::shared_ptr<SessionOn> self() { return std::static_pointer_cast<SessionOn>(shared_from_this()); }
+  beast::tcp_stream& lowest() { return beast::get_lowest_layer(stream_); }
+
   // One deadline for the whole header, and one for the whole body: slow bytes do not extend it.
   void read_header() {
     parser_.emplace();
     parser_->header_limit(header_limit);
     parser_->body_limit(shared_.limits.body);
-    stream_.expires_after(shared_.limits.request);
-    http::async_read_header(stream_, buffer_, *parser_, [me = shared_from_this()](error_code trouble, std::size_t) {
+    lowest().expires_after(shared_.limits.request);
+    http::async_read_header(stream_, buffer_, *parser_, [me = self()](error_code trouble, std::size_t) {
       trouble ? me->fail(trouble) : me->check();
     });
   }
@@ -126,6 +156,7 @@ class Session : public std::enable_shared_from_this<Session> {
     is_quiet_ = false;
     request_ = header_of(parser_->get());
     request_.port = shared_.port;
+    request_.is_encrypted = is_encrypted;
     is_head_ = request_.method == "HEAD";
     if (auto trouble = trouble_with_header(request_)) return send(std::move(*trouble), false);
     if (!shared_.takes_request()) {
@@ -135,19 +166,18 @@ class Session : public std::enable_shared_from_this<Session> {
       if (auto refusal = shared_.refuse(request_)) return send(std::move(*refusal), parser_->is_done());
     }
     body_bytes_ = 0;
-    stream_.expires_after(shared_.limits.request);
+    lowest().expires_after(shared_.limits.request);
     if (request_.count("expect") == 0) return read_body();
     static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    asio::async_write(stream_, asio::buffer(go_on), [me = shared_from_this()](error_code trouble, std::size_t) {
-      trouble ? me->close() : me->read_body();
-    });
+    asio::async_write(stream_, asio::buffer(go_on),
+                      [me = self()](error_code trouble, std::size_t) { trouble ? me->close() : me->read_body(); });
   }
 
   // The extensions of chunks count too.
   void read_body() {
     if (parser_->is_done()) return answer();
     if (body_bytes_ > 2 * shared_.limits.body) return send(problem(413, "the body is too large"), false);
-    http::async_read_some(stream_, buffer_, *parser_, [me = shared_from_this()](error_code trouble, std::size_t bytes) {
+    http::async_read_some(stream_, buffer_, *parser_, [me = self()](error_code trouble, std::size_t bytes) {
       me->body_bytes_ += bytes;
       trouble ? me->fail(trouble) : me->read_body();
     });
@@ -159,14 +189,14 @@ class Session : public std::enable_shared_from_this<Session> {
     HttpResponse given;
     try {
       given = shared_.answer(request_);
-    } catch (...) {
-      given = problem(500, caught().message);
+    } catch (const std::exception& error) {
+      given = problem(500, error.what());
     }
     if (given.more && !is_head_) return begin_stream(std::move(given));
     if (!given.later) return send(std::move(given), keep_);
     now_ = std::move(given);
     timer_.expires_after(shared_.limits.later);
-    timer_.async_wait([me = shared_from_this()](error_code trouble) {
+    timer_.async_wait([me = self()](error_code trouble) {
       if (!trouble) me->look_again(/*last=*/true);
     });
     look_again();
@@ -176,8 +206,8 @@ class Session : public std::enable_shared_from_this<Session> {
     std::optional<HttpResponse> there;
     try {
       there = now_.later(last);
-    } catch (...) {
-      there = problem(500, caught().message);
+    } catch (const std::exception& error) {
+      there = problem(500, error.what());
     }
     if (!there) return;
     now_ = {};
@@ -201,8 +231,8 @@ class Session : public std::enable_shared_from_this<Session> {
     const auto size = given.body.size();
     if (!is_head_) response_.body() = std::move(given.body);
     response_.content_length(size);
-    stream_.expires_after(shared_.limits.request);  // a client that does not read is cut off
-    http::async_write(stream_, response_, [me = shared_from_this(), keep](error_code trouble, std::size_t) {
+    lowest().expires_after(shared_.limits.request);  // a client that does not read is cut off
+    http::async_write(stream_, response_, [me = self(), keep](error_code trouble, std::size_t) {
       if (trouble) return me->close();
       keep ? me->wait() : me->linger();
     });
@@ -210,15 +240,19 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // What the client still sends is dropped for a moment: closing at once could destroy the answer on its way.
   void linger() {
+    if constexpr (is_encrypted) {
+      lowest().expires_after(std::chrono::seconds(1));
+      return stream_.async_shutdown([me = self()](error_code) { me->close(); });
+    }
     error_code ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stream_.expires_after(std::chrono::seconds(1));
+    lowest().socket().shutdown(tcp::socket::shutdown_send, ignored);
+    lowest().expires_after(std::chrono::seconds(1));
     lingered_ = 0;
     drop();
   }
   void drop() {
     buffer_.clear();
-    stream_.async_read_some(buffer_.prepare(4096), [me = shared_from_this()](error_code trouble, std::size_t bytes) {
+    stream_.async_read_some(buffer_.prepare(4096), [me = self()](error_code trouble, std::size_t bytes) {
       me->lingered_ += bytes;
       if (trouble || me->lingered_ > 64 * 1024) return me->close();
       me->drop();
@@ -244,12 +278,12 @@ class Session : public std::enable_shared_from_this<Session> {
     now_ = std::move(given);
     is_writing_ = true;
     // A client that goes away is noticed by a read; one has nothing to send.
-    stream_.expires_never();
-    stream_.async_read_some(buffer_.prepare(64), [me = shared_from_this()](error_code, std::size_t) { me->close(); });
+    lowest().expires_never();
+    stream_.async_read_some(buffer_.prepare(64), [me = self()](error_code, std::size_t) { me->close(); });
     header_.emplace(response_);
-    stream_.expires_after(shared_.limits.request);
+    lowest().expires_after(shared_.limits.request);
     http::async_write_header(stream_, *header_,
-                             [me = shared_from_this()](error_code trouble, std::size_t) { me->written(trouble); });
+                             [me = self()](error_code trouble, std::size_t) { me->written(trouble); });
   }
   void end_stream() {
     if (now_.more) shared_.streams -= 1;
@@ -268,26 +302,26 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void write_chunk() {
     is_writing_ = true;
-    stream_.expires_after(shared_.limits.request);
+    lowest().expires_after(shared_.limits.request);
     asio::async_write(stream_, asio::buffer(chunk_),
-                      [me = shared_from_this()](error_code trouble, std::size_t) { me->written(trouble); });
+                      [me = self()](error_code trouble, std::size_t) { me->written(trouble); });
   }
   void written(error_code trouble) {
     is_writing_ = false;
-    if (trouble || !stream_.socket().is_open()) return close();
+    if (trouble || !lowest().socket().is_open()) return close();
     send_more();
   }
   // A comment now and then shows whether the client is still there.
   void keep_alive() {
     timer_.expires_after(std::chrono::seconds(15));
-    timer_.async_wait([me = shared_from_this()](error_code trouble) {
+    timer_.async_wait([me = self()](error_code trouble) {
       if (trouble || me->is_writing_) return;
       me->chunk_ = ":\n\n";
       me->write_chunk();
     });
   }
 
-  beast::tcp_stream stream_;
+  Stream stream_;
   asio::steady_timer timer_;
   Shared& shared_;
   std::list<Session*>::iterator place_;

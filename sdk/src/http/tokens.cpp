@@ -6,18 +6,21 @@
 #include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <vernier/error.h>
-#include <vernier/plugin.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
+
+#include "http_message.h"
 
 namespace vernier {
 
 namespace {
 
 constexpr std::size_t shortest = 32, longest_file = 64 * 1024;
+constexpr const char* scope_names[] = {"open", "read", "control", "admin"};  // as Scope has them
+constexpr const char* name_letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._@-";
 
 std::array<long long, 4> mark_of(const struct stat& status) {
   return {static_cast<long long>(status.st_ino), static_cast<long long>(status.st_size),
@@ -27,7 +30,7 @@ std::array<long long, 4> mark_of(const struct stat& status) {
 // 32 random bytes in hexadecimal digits.
 std::string random_token() {
   std::array<unsigned char, 32> bytes{};
-  if (::RAND_bytes(bytes.data(), bytes.size()) != 1) throw Error("there are no random numbers for a token");
+  if (::RAND_bytes(bytes.data(), bytes.size()) != 1) throw HttpError("there are no random numbers for a token");
   std::string text;
   for (const unsigned char byte : bytes) {
     for (const int digit : {byte >> 4, byte & 15}) text += "0123456789abcdef"[digit];
@@ -46,27 +49,51 @@ struct OpenFile {
 };
 
 [[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
-  throw Error(file.string() + ": " + what);
+  throw HttpError(file.string() + ": " + what);
 }
 
 }  // namespace
 
 const char* name_of(Scope scope) {
-  return scope == Scope::open ? "open" : scope == Scope::read ? "read" : "control";
+  return scope_names[static_cast<std::size_t>(scope)];
 }
 
-Tokens::Tokens(std::filesystem::path file) : file_(std::move(file)) {
+Tokens::Tokens(std::filesystem::path file, Scope highest, std::function<void(const std::string&)> warn)
+    : file_(std::move(file)), warn_(std::move(warn)) {
   std::error_code none;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(file_, none))) make();
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file_, none))) make(highest);
   read();
 }
 
-void Tokens::make() const {
+void Tokens::make(Scope highest) const {
   const OpenFile out(::open(file_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const auto text = "# Tokens of the control service: who has one may read this run, or steer it.\nread " +
-                    random_token() + "\ncontrol " + random_token() + "\n";
+  std::string text = "# Tokens of the service, each with its scope: `read` may look, `control` may also act.\n";
+  for (const Scope scope : {Scope::read, Scope::control, Scope::admin}) {
+    if (scope <= highest) text += std::string(name_of(scope)) + " " + random_token() + "\n";
+  }
   if (out.number >= 0 && ::write(out.number, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return;
   fail(file_, std::string("no tokens can be written: ") + std::strerror(errno));
+}
+
+Tokens::Token Tokens::token_of(const std::string& line, int number) const {
+  const auto wrong = [&](const std::string& what) { fail(file_, "line " + std::to_string(number) + " " + what); };
+  std::istringstream words(line);
+  std::string scope, token, name, expiry, more;
+  words >> scope >> token >> name >> expiry >> more;
+  const auto* found = std::ranges::find(scope_names, scope);
+  if (found == std::end(scope_names) || scope == scope_names[0] || token.size() < shortest || !more.empty()) {
+    wrong("must be `read`, `control` or `admin`, a token of 32 letters or more, and then a name and a time at most");
+  }
+  if (name.find_first_not_of(name_letters) != name.npos || name.size() > 64) {
+    wrong("has a name with other letters than a-z, A-Z, 0-9 and ._@-, or a name of more than 64");
+  }
+  std::tm time{};
+  const char* end = expiry.empty() ? "" : ::strptime(expiry.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
+  if (end == nullptr || *end != '\0') wrong("has a time that is none such as 2026-12-31T00:00:00Z");
+  return {.digest = digest_of(token),
+          .scope = static_cast<Scope>(found - std::begin(scope_names)),
+          .name = name.empty() ? scope : name,
+          .expires = expiry.empty() ? 0 : ::timegm(&time)};
 }
 
 void Tokens::read() {
@@ -88,12 +115,7 @@ void Tokens::read() {
   for (std::string line; std::getline(lines, line);) {
     number += 1;
     if (line.empty() || line.starts_with('#')) continue;
-    const auto space = line.find(' ');
-    const auto scope = line.substr(0, space), token = space == line.npos ? "" : line.substr(space + 1);
-    if ((scope != "read" && scope != "control") || token.size() < shortest || token.find(' ') != token.npos) {
-      fail(file_, "line " + std::to_string(number) + " must be `read` or `control` and a token of 32 letters or more");
-    }
-    tokens.push_back({digest_of(token), scope == "read" ? Scope::read : Scope::control});
+    tokens.push_back(token_of(line, number));
   }
   if (tokens.empty()) fail(file_, "has no tokens; remove it to have them made");
   ::OPENSSL_cleanse(text.data(), text.size());
@@ -112,8 +134,8 @@ void Tokens::read_if_changed() {
     tokens_.clear();
     seen_ = is_there ? mark_of(status) : decltype(seen_){};
     read();
-  } catch (const Error& error) {
-    log(Level::warning, "http", std::string(error.what()) + "; until then no token is good");
+  } catch (const HttpError& error) {
+    warn_(std::string(error.what()) + "; until then no token is good");
   }
 }
 
@@ -121,21 +143,26 @@ Tokens::Digest Tokens::digest_of(std::string_view token) {
   Digest digest{};
   unsigned int size = digest.size();
   if (::EVP_Digest(token.data(), token.size(), digest.data(), &size, ::EVP_sha256(), nullptr) != 1) {
-    throw Error("SHA-256 is not available");
+    throw HttpError("SHA-256 is not available");
   }
   return digest;
 }
 
 // Digests have the same length for every token, and all of them are compared, so the time tells nothing.
-Scope Tokens::scope_of(std::string_view token) {
+Tokens::Holder Tokens::holder_of(std::string_view token) {
   read_if_changed();
   const auto digest = digest_of(token);
-  Scope scope = Scope::open;
+  const auto now = std::time(nullptr);
+  const Token* found = nullptr;
+  bool has_expired = false;
   for (const auto& known : tokens_) {
     const bool is_same = ::CRYPTO_memcmp(digest.data(), known.digest.data(), digest.size()) == 0;
-    if (is_same && known.scope > scope) scope = known.scope;
+    const bool is_over = known.expires != 0 && known.expires <= now;
+    has_expired = has_expired || (is_same && is_over);
+    if (is_same && !is_over && (found == nullptr || known.scope > found->scope)) found = &known;
   }
-  return scope;
+  if (found != nullptr) return {.scope = found->scope, .name = found->name};
+  return {.has_expired = has_expired};
 }
 
 }  // namespace vernier

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,20 +13,27 @@
 namespace vernier {
 
 // What a request may do. Each scope includes those before it; `open` needs no token.
-enum class Scope { open, read, control };
+enum class Scope { open, read, control, admin };
 const char* name_of(Scope scope);
 
-// The file has a line for each token: its scope and the token, "control 3q2-…". A line that begins with # is a comment.
-// One thread.
+// The file has a line for each token: its scope, the token, and then, if known, whose it is and when it expires, as
+// "control 3q2-… alice 2026-12-31T00:00:00Z". A line that begins with # is a comment. One thread.
 class Tokens {
  public:
-  // Makes the file with a token for each scope where there is none. Throws Error where it cannot be made or read, where
-  // others than the owner may read or write it, and where a line is wrong.
-  explicit Tokens(std::filesystem::path file);
+  // Whom a token names. scope is Scope::open for a token that is not in the file, and for one that has expired.
+  struct Holder {
+    Scope scope = Scope::open;
+    std::string name = {};  // as the file has it, or else that of the scope
+    bool has_expired = false;
+  };
+  // Makes the file with a token for each scope up to `highest` where there is none. Throws HttpError where it cannot be
+  // made or read, where others than the owner may read or write it, and where a line is wrong.
+  // warn: gets a sentence when a changed file cannot be read.
+  Tokens(std::filesystem::path file, Scope highest, std::function<void(const std::string&)> warn);
 
-  // The scope of a token; Scope::open for one that is not in the file. Takes as long for every token. A file that was
-  // changed is read again within a second; while it cannot be, no token is good.
-  Scope scope_of(std::string_view token);
+  // Takes as long for every token. A file that was changed is read again within a second; while it cannot be, no token
+  // is good.
+  Holder holder_of(std::string_view token);
   const std::filesystem::path& file() const { return file_; }
 
  private:
@@ -32,13 +41,17 @@ class Tokens {
   struct Token {
     Digest digest;
     Scope scope;
+    std::string name;
+    std::time_t expires;  // 0: never
   };
   static Digest digest_of(std::string_view token);
-  void make() const;
+  void make(Scope highest) const;
   void read();
   void read_if_changed();
+  Token token_of(const std::string& line, int number) const;
 
   std::filesystem::path file_;
+  std::function<void(const std::string&)> warn_;
   std::vector<Token> tokens_;
   std::chrono::steady_clock::time_point looked_;
   std::array<long long, 4> seen_{};  // inode, size, and time of the last change of the file that was read

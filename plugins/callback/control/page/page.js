@@ -1,22 +1,8 @@
 'use strict';
 // The dashboard of callback/control. It needs a token for all data, which it keeps for this tab alone.
-const at = (id) => document.getElementById(id);
 const shown = new Map();  // metric: its figure's parts
 const first = ['loss', 'learning_rate', 'scale', 'samples_per_second', 'validation_loss', 'grad_norm'];
 let token = '', units = new Map(), lastEvent = '', retry = 0;
-
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
-
-function numberText(value) {
-  if (value === null || value === undefined) return 'not finite';
-  if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
-  return Number(value).toPrecision(5).replace(/\.?0+(e|$)/, '$1');
-}
 
 function bytesText(value) {
   if (value === null) return 'not known';
@@ -63,23 +49,13 @@ function draw(metric) {
   chart.due = false;
   const points = chart.points;
   if (points.length === 0) return;
-  const low = Math.min(...points.map((p) => p[1])), high = Math.max(...points.map((p) => p[2]));
-  const from = points[0][0], to = points[points.length - 1][0];
-  const x = (step) => to === from ? 500 : (step - from) / (to - from) * 1000;
-  const y = (value) => high === low ? 50 : 95 - (value - low) / (high - low) * 90;
-  let text = '';
-  for (const [step, min, max] of points) {
-    text += (text === '' ? 'M' : 'L') + x(step).toFixed(1) + ' ' + y(max).toFixed(1);
-    if (min !== max) text += 'L' + x(step).toFixed(1) + ' ' + y(min).toFixed(1);
-  }
-  if (points.length === 1) text += 'h1';
-  chart.path.setAttribute('d', text);
-  const last = points[points.length - 1];
-  chart.value.textContent = numberText(last[2]) + (units.get(metric) ? ' ' + units.get(metric) : '');
-  chart.range.textContent = numberText(low) + ' to ' + numberText(high);
-  chart.steps.textContent = 'steps ' + from + ' to ' + to;
-  chart.svg.setAttribute('aria-label', metric + ', now ' + chart.value.textContent + ', from ' +
-                         chart.range.textContent + ' in ' + chart.steps.textContent);
+  const course = courseOf(points);
+  chart.path.setAttribute('d', course.line);
+  chart.value.textContent = course.value + (units.get(metric) ? ' ' + units.get(metric) : '');
+  chart.range.textContent = course.range;
+  chart.steps.textContent = course.steps;
+  chart.svg.setAttribute('aria-label', metric + ', now ' + chart.value.textContent + ', from ' + course.range + ' in ' +
+                         course.steps);
 }
 
 function drawSoon(metric) {

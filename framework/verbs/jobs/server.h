@@ -1,0 +1,33 @@
+// The job server, as its client sees it.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "http/http_client.h"
+
+namespace jobs {
+
+using Json = nlohmann::ordered_json;
+
+class Server {
+ public:
+  // --folder, --server, --token-file and --certificate, or what the environment says instead. Throws Refused where the
+  // token's file cannot be read, or others may read it.
+  explicit Server(const boost::program_options::variables_map& given);
+  static void add_options(boost::program_options::options_description& known);
+
+  // Throw Refused with what the server says where it refuses, and where it does not answer.
+  Json get(const std::string& target) const { return ask("GET", target, ""); }
+  Json post(const std::string& target) const { return ask("POST", target, ""); }
+  Json post(const std::string& target, const Json& body) const { return ask("POST", target, body.dump()); }
+  Json remove(const std::string& target) const { return ask("DELETE", target, ""); }
+
+ private:
+  Json ask(const std::string& method, const std::string& target, const std::string& body) const;
+  vernier::HttpPlace place_;
+  std::string token_;
+};
+
+}  // namespace jobs

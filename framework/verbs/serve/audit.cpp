@@ -1,0 +1,127 @@
+#include "audit.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+
+#include "job.h"
+
+namespace serve {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const std::string no_hash(64, '0');
+constexpr const char* before_hash = ",\"hash\":\"";
+
+std::string sha256(const std::string& text) {
+  std::array<unsigned char, 32> digest{};
+  unsigned int size = digest.size();
+  if (::EVP_Digest(text.data(), text.size(), digest.data(), &size, ::EVP_sha256(), nullptr) != 1) {
+    throw std::runtime_error("SHA-256 is not available");
+  }
+  std::string hexadecimal;
+  for (const unsigned char byte : digest) {
+    for (const int digit : {byte >> 4, byte & 15}) hexadecimal += "0123456789abcdef"[digit];
+  }
+  return hexadecimal;
+}
+
+[[noreturn]] void fail(const fs::path& file, const std::string& what) {
+  throw std::runtime_error(file.string() + ": " + what);
+}
+
+// Why a line does not follow one with this hash; "" if it does. Sets the hash to that of the line.
+std::string trouble_with(const std::string& line, std::int64_t number, std::string& hash) {
+  const auto at = line.rfind(before_hash);
+  const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (at == line.npos || !json.is_object() || !json.contains("seq") || !json.contains("prev")) {
+    return "is no line of an audit log";
+  }
+  const auto computed = sha256(line.substr(0, at));
+  if (line != line.substr(0, at) + before_hash + computed + "\"}") return "was changed: its hash is another one";
+  if (json["seq"] != number) return "has the number " + json["seq"].dump() + ": lines were removed or added before it";
+  if (json["prev"] != hash) return "does not follow the line before it";
+  hash = computed;
+  return "";
+}
+
+}  // namespace
+
+AuditLog::AuditLog(fs::path file) : file_(std::move(file)), last_hash_(no_hash) {
+  descriptor_ = ::open(file_.c_str(), O_CREAT | O_RDWR | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (descriptor_ < 0) fail(file_, std::string("cannot be written: ") + std::strerror(errno));
+  std::ifstream in(file_, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto whole = text.rfind('\n') == text.npos ? 0 : text.rfind('\n') + 1;
+  if (whole > 0) {
+    const auto begin = whole > 1 ? text.rfind('\n', whole - 2) : text.npos;
+    const auto from = begin == text.npos ? 0 : begin + 1;
+    const auto last = Json::parse(text.substr(from, whole - from), nullptr, /*allow_exceptions=*/false);
+    if (!last.is_object() || !last.contains("seq") || !last.contains("hash")) {
+      ::close(descriptor_);
+      fail(file_, "its last line is none of an audit log; move the file away");
+    }
+    next_ = last["seq"].get<std::int64_t>() + 1;
+    last_hash_ = last["hash"].get<std::string>();
+  }
+  if (whole == text.size()) return;
+  if (::ftruncate(descriptor_, static_cast<off_t>(whole)) != 0) {
+    const std::string why = std::strerror(errno);
+    ::close(descriptor_);
+    fail(file_, "half a line cannot be cut off: " + why);
+  }
+  add("server", "recovered", {{"bytes_cut", text.size() - whole}});
+}
+
+AuditLog::~AuditLog() {
+  ::close(descriptor_);
+}
+
+void AuditLog::add(const std::string& who, const std::string& action, const Json& details) {
+  const std::lock_guard lock(mutex_);
+  Json line = {{"seq", next_}, {"time", time_text()}, {"who", who}, {"action", action}};
+  for (const auto& [key, value] : details.items()) line[key] = value;
+  line["prev"] = last_hash_;
+  auto text = line.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  text.pop_back();  // }
+  const auto hash = sha256(text);
+  text += before_hash + hash + "\"}\n";
+  const auto written = ::write(descriptor_, text.data(), text.size());
+  if (written == static_cast<ssize_t>(text.size()) && ::fdatasync(descriptor_) == 0) {
+    next_ += 1;
+    last_hash_ = hash;
+    return;
+  }
+  const std::string why = std::strerror(errno);
+  const auto end = ::lseek(descriptor_, 0, SEEK_END);
+  if (written > 0 && ::ftruncate(descriptor_, end - written) != 0) fail(file_, "is damaged: " + why);
+  fail(file_, "cannot be written, so nothing is done: " + why);
+}
+
+AuditResult verify_audit(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail(file, "cannot be read");
+  AuditResult result;
+  result.head = no_hash;
+  for (std::string line; std::getline(in, line);) {
+    const auto number = result.lines + 1;
+    result.trouble = in.eof() ? "has no end" : trouble_with(line, number, result.head);
+    if (!result.trouble.empty()) {
+      result.trouble = "line " + std::to_string(number) + " " + result.trouble;
+      break;
+    }
+    result.lines = number;
+  }
+  return result;
+}
+
+}  // namespace serve

@@ -1,0 +1,31 @@
+// What a job may be: configurations of users, who are not trusted with all that the server's user may do.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace serve {
+
+// Why something is refused, in a sentence for its user.
+struct NotAllowed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Returns the TOML of a configuration that is TOML text or a JSON object. Throws NotAllowed if it is no TOML, if it
+// - includes files, or has references (${…}) to the environment or to other values
+// - names a plugin by a path
+// - listens at an address that other machines reach
+// - has a text that could be a path and is neither below a data folder nor in the job's own folder: an absolute one,
+// one
+//   that begins with ~, one with .. in it, or a URL
+// data: absolute paths.
+std::string checked_configuration(const nlohmann::ordered_json& configuration,
+                                  const std::vector<std::filesystem::path>& data);
+
+// The same rules for the texts in a command to a run.
+void check_command(const nlohmann::ordered_json& command, const std::vector<std::filesystem::path>& data);
+
+}  // namespace serve

@@ -1,0 +1,41 @@
+// Threads for answers that take longer than the server's thread may: they read files of runs, and ask runs.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "http/http_service.h"
+
+namespace serve {
+
+class Workers {
+ public:
+  Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+  ~Workers() { stop(); }
+  // Finishes what is in work, and wakes the server no more.
+  void stop();
+
+  // Called after each answer: HttpServer::wake. Set it before the first answer.
+  void on_answer(std::function<void()> wake) { wake_server_ = std::move(wake); }
+
+  // An answer that comes later: what `work` returns on one of the threads. It may throw HttpRefused. Throws HttpRefused
+  // with 503 if too much waits.
+  vernier::HttpResponse answer(std::function<vernier::HttpResponse()> work);
+
+ private:
+  void run();
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> waiting_;
+  bool is_stopping_ = false;
+  std::function<void()> wake_server_ = [] {};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace serve

@@ -1,0 +1,44 @@
+// Parts of the schemas by which the routes of a service describe what they take and answer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "http_service.h"
+
+namespace vernier::schema {
+
+// All properties are required.
+inline Json object_of(Json properties) {
+  Json required = Json::array();
+  for (const auto& [name, ignored] : properties.items()) required.push_back(name);
+  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
+}
+
+inline Json list_of(const char* name, Json item, Json more = Json::object()) {
+  more[name] = {{"type", "array"}, {"items", std::move(item)}};
+  return object_of(std::move(more));
+}
+
+inline const Json integer = {{"type", "integer"}}, text = {{"type", "string"}}, real = {{"type", {"number", "null"}}};
+
+inline Json parameter(const char* name, const char* in, const char* meaning, Json schema, bool required = false) {
+  return {{"name", name}, {"in", in}, {"description", meaning}, {"required", required}, {"schema", std::move(schema)}};
+}
+
+inline Json whole(std::int64_t min, std::int64_t max) {
+  return {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
+}
+
+inline constexpr std::int64_t most = 1'000'000'000'000;  // ids
+
+// Parts of equally many steps, as History has them.
+inline Json history_of() {
+  return object_of(
+      {{"metric", text},
+       {"points",
+        {{"type", "array"}, {"items", {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 3}}}}}});
+}
+
+}  // namespace vernier::schema

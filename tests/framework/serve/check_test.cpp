@@ -1,0 +1,131 @@
+// What a job's configuration may say.
+#include <doctest/doctest.h>
+
+#include "job_check.h"
+#include "temporary_folder.h"
+
+namespace check_test {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// What is wrong with it; "" if nothing is.
+std::string refusal_of(const Json& config, const std::vector<fs::path>& data) {
+  try {
+    serve::checked_configuration(config, data);
+    return "";
+  } catch (const serve::NotAllowed& refused) {
+    return refused.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("serve: a configuration names plugins, and paths below the data folders only") {
+  const TemporaryFolder folder;
+  const auto data = fs::canonical(folder.path()) / "data";
+  fs::create_directories(data / "texts");
+  fs::create_directories(fs::canonical(folder.path()) / "data-of-others");
+  fs::create_symlink("/etc", data / "link");
+  fs::create_symlink(data / "texts", data / "inner");
+  const auto text = data.string();
+  const struct {
+    std::string value, refused;  // a part of the message; "": it is allowed
+  } cases[] = {
+      {text, ""},
+      {text + "/texts/a.txt", ""},
+      {text + "/inner/a.txt", ""},
+      {"a.txt", ""},
+      {"folder/a.txt", ""},
+      {"blocks.*.attn -> layers.*", ""},
+      {"kernels/one -> kernels/two", ""},
+      {"1h30m", ""},
+      {"a..b", ""},
+      {"/etc/passwd", "not below a data folder"},
+      {"/", "not below a data folder"},
+      {text + "/../x", "not below a data folder"},
+      {text + "-of-others/x", "not below a data folder"},
+      {text + "/link/passwd", "not below a data folder"},
+      {"..", "must not have .."},
+      {"../x", "must not have .."},
+      {"a/../../x", "must not have .."},
+      {"~/x", "could be a path"},
+      {"~root/x", "could be a path"},
+      {"file:///etc/passwd", "could be a path"},
+      {"http://example.com/x", "could be a path"},
+      {"train=/etc/passwd", "could be a path"},
+      {"a,/etc/passwd", "could be a path"},
+      {"a -> /etc/passwd", "could be a path"},
+      {"${HOME}", "no references"},
+      {"x$${y}", "no references"},
+      {std::string("a\0b", 3), "NUL"},
+  };
+  for (const auto& [value, refused] : cases) {
+    CAPTURE(value);
+    for (const Json& config : {Json{{"task", {{"data", value}}}}, Json{{"task", {{"data", {"a", value}}}}},
+                               Json{{"callback", {{{"use", "x"}, {"rule", {{{"file", value}}}}}}}},
+                               Json{{"task", {{"shares", {{value, 1}}}}}}}) {
+      const auto found = refusal_of(config, {data});
+      CHECK(found.empty() == refused.empty());
+      CHECK(found.find(refused) != found.npos);
+    }
+  }
+  CHECK(refusal_of({{"task", {{"data", text}}}}, {}).find("not below") != std::string::npos);
+}
+
+TEST_CASE("serve: other configurations that are refused, as TOML and as JSON") {
+  const struct {
+    Json config;
+    std::string refused;
+  } cases[] = {
+      {"[task]\nuse = \"mlp\"\n", ""},
+      {Json{{"task", {{"use", "mlp"}, {"samples", 64}, {"rate", 0.5}, {"on", true}}}}, ""},
+      {"", "is empty"},
+      {Json::object(), "is empty"},
+      {3, "TOML text, or a JSON object"},
+      {nullptr, "TOML text, or a JSON object"},
+      {Json::array(), "TOML text, or a JSON object"},
+      {"[task\n", "line 1"},
+      {"a = 1\na = 2\n", "line 2"},
+      {"include = \"other.toml\"", "includes no files"},
+      {Json{{"include", {"a.toml"}}}, "includes no files"},
+      {"[task]\nuse = \"./evil.so\"", "names plugins, and not files"},
+      {"[[monitor]]\nlisten = \"127.0.0.1:9464\"", ""},
+      {"[[monitor]]\nlisten = \"\"", ""},
+      {"[[monitor]]\nlisten = \"0.0.0.0:9464\"", "listens at 127.0.0.1 only"},
+      {"[task]\nuse = \"a/b\"", "names plugins, and not files"},
+      {"[task]\nuse = \"\"", "names plugins, and not files"},
+      {"[[callback]]\nuse = \"Evil\"", "names plugins, and not files"},
+      {Json{{"task", {{"use", nullptr}}}}, "is null"},
+      {Json{{"task", {{"samples", 18446744073709551615U}}}}, "too large a number"},
+      {"a." +
+           [] {
+             std::string deep;
+             for (int i = 0; i < 20000; ++i) deep += "a.";
+             return deep;
+           }() +
+           "a = 1",
+       "too deeply"},
+  };
+  for (const auto& [config, refused] : cases) {
+    CAPTURE(config.dump().substr(0, 100));
+    const auto found = refusal_of(config, {});
+    CAPTURE(found);
+    CHECK(found.empty() == refused.empty());
+    CHECK(found.find(refused) != found.npos);
+  }
+}
+
+TEST_CASE("serve: JSON becomes the TOML of the same values") {
+  const Json config = {{"run", {{"steps", 5}, {"name", "a \"b\"\n"}}},
+                       {"task", {{"use", "mlp"}, {"rates", {0.5, 1e-8}}, {"on", false}}},
+                       {"callback", {{{"use", "a"}}, {{"use", "b"}}}}};
+  const auto text = serve::checked_configuration(config, {});
+  const auto again = serve::checked_configuration(text, {});  // it is TOML
+  CHECK(again == text);
+  for (const char* part : {"steps = 5", "[[callback]]", "1e-08", "on = false"}) CHECK(text.find(part) != text.npos);
+}
+
+}  // namespace check_test
