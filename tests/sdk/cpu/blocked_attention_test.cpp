@@ -94,7 +94,7 @@ TEST_CASE("blocked attention: errors are not larger than LibTorch's, outputs and
         for (std::size_t i = 0; i < exact.size(); ++i) {
           CAPTURE(parts[i]);
           CHECK(mine[i].strides() == theirs[i].strides());
-          CHECK(mine[i].scalar_type() == dtype);
+          CHECK((mine[i].scalar_type() == dtype));
           CHECK(error_of(mine[i], exact[i]) <= 1.3 * error_of(theirs[i], exact[i]));
         }
       }
