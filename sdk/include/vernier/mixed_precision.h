@@ -27,7 +27,7 @@ class Float8Layers;
 //   fallback = "none"          none | float32: what to compute in where the device has no instructions for the dtype
 //   cast_inputs = false        casts the batch's floating-point tensors before the task sees them
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as in PyTorch, or attention_by_matmul();
-//                              auto: by matmul on a CPU with AMX, up to a length of 512
+//                              auto: by matmul on a CPU with AMX, up to a length of 512, where fused_kernels.h is off
 //   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h
 class VERNIER_API MixedPrecision : public Precision, public Interceptor {
  public:

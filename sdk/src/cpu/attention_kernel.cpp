@@ -107,12 +107,14 @@ VERNIER_INLINE void store_right(__m512 upper, __m512 lower, c10::BFloat16* to, s
 VERNIER_INLINE std::int64_t seen(const ScoreRule& rule, std::int64_t query) {
   return std::clamp<std::int64_t>(query + lanes + rule.diagonal, 0, rule.keys);
 }
-// The scores of a key that one of them sees, as they go into the softmax.
-VERNIER_INLINE __m512 score(const ScoreRule& rule, const float* scores, std::int64_t key, std::int64_t query) {
+// The scores of a key that one of them sees, as they go into the softmax, less `base`.
+VERNIER_INLINE __m512 score(const ScoreRule& rule, const float* scores, std::int64_t key, std::int64_t query,
+                            __m512 base) {
   const std::int64_t place = key * block + query;
   const __m512 scale = _mm512_set1_ps(rule.scale), raw = _mm512_loadu_ps(scores + place);
-  const __m512 at = rule.mask != nullptr ? _mm512_fmadd_ps(raw, scale, _mm512_loadu_ps(rule.mask + place))
-                                         : _mm512_mul_ps(raw, scale);
+  const __m512 at = rule.mask != nullptr
+                        ? _mm512_sub_ps(_mm512_fmadd_ps(raw, scale, _mm512_loadu_ps(rule.mask + place)), base)
+                        : _mm512_fmsub_ps(raw, scale, base);
   const std::int64_t blind = key - rule.diagonal - query;  // so many of the queries do not see it
   return blind <= 0 ? at : _mm512_mask_mov_ps(at, first(blind), _mm512_set1_ps(-infinity));
 }
@@ -172,7 +174,7 @@ const c10::BFloat16* right(const c10::BFloat16* from, std::int64_t width, c10::B
 }
 
 template <class Product>
-void soften(const ScoreRule& rule, float* scores, float* largest, float* sum, std::int64_t width, float* output,
+void soften(const ScoreRule& rule, const float* scores, float* largest, float* sum, std::int64_t width, float* output,
             Product* weights) {
   const __m512 nothing = _mm512_set1_ps(-infinity);
   for (std::int64_t query = 0; query < block; query += lanes) {
@@ -180,22 +182,21 @@ void soften(const ScoreRule& rule, float* scores, float* largest, float* sum, st
     const std::int64_t keys = seen(rule, query);
     __m512 most = before;
     for (std::int64_t key = 0; key < keys; ++key) {
-      const __m512 at = score(rule, scores, key, query);
-      _mm512_storeu_ps(scores + key * block + query, at);
-      most = _mm512_max_ps(most, at);
+      most = _mm512_max_ps(most, score(rule, scores, key, query, _mm512_setzero_ps()));
     }
     // A query that has seen nothing so far keeps weights of 0.
     const __m512 base = _mm512_mask_mov_ps(most, _mm512_cmp_ps_mask(most, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
     const __m512 faded = exponential(_mm512_sub_ps(before, base));
-    __m512 total = _mm512_mul_ps(_mm512_loadu_ps(sum + query), faded);
+    __m512 totals[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (std::int64_t key = 0; key < block; key += 2) {
       __m512 pair[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
       for (int i = 0; i < 2 && key + i < keys; ++i) {
-        pair[i] = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + (key + i) * block + query), base));
-        total = _mm512_add_ps(total, pair[i]);
+        pair[i] = exponential(score(rule, scores, key + i, query, base));
+        totals[i] = _mm512_add_ps(totals[i], pair[i]);
       }
       store_right(pair[0], pair[1], weights, key, block, query);
     }
+    const __m512 total = _mm512_fmadd_ps(_mm512_loadu_ps(sum + query), faded, _mm512_add_ps(totals[0], totals[1]));
     _mm512_storeu_ps(largest + query, most);
     _mm512_storeu_ps(sum + query, total);
     for (std::int64_t i = 0; i < width; ++i) {
@@ -217,7 +218,7 @@ void differentiate(const ScoreRule& rule, const float* scores, const float* slop
         __m512 weight = _mm512_setzero_ps();
         slope[i] = weight;
         if (key + i < seen(rule, query)) {
-          weight = exponential(_mm512_sub_ps(score(rule, scores, key + i, query), base));
+          weight = exponential(score(rule, scores, key + i, query, base));
           slope[i] = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(slopes + place), dot));
         }
         if constexpr (std::is_same_v<Product, float>) {
@@ -278,8 +279,8 @@ void give_columns(const float* from, const float* factors, std::int64_t rows, st
   }
 }
 
-#define VERNIER_FOR_PRODUCT(P)                                                              \
-  template void soften(const ScoreRule&, float*, float*, float*, std::int64_t, float*, P*); \
+#define VERNIER_FOR_PRODUCT(P)                                                                    \
+  template void soften(const ScoreRule&, const float*, float*, float*, std::int64_t, float*, P*); \
   template void differentiate(const ScoreRule&, const float*, const float*, const float*, const float*, P*, P*, P*);
 #define VERNIER_FOR_ELEMENT(E)                                                                                \
   template void take_rows(const E*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);          \

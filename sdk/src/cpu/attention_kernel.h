@@ -42,7 +42,7 @@ struct ScoreRule {
 // One more block of keys: takes its scores into the running largest score and sum of each query, scales what was added
 // to `output` [width, 64] before, and writes the block's weights as a right-hand factor.
 template <class Product>
-void soften(const ScoreRule& rule, float* scores, float* largest, float* sum, std::int64_t width, float* output,
+void soften(const ScoreRule& rule, const float* scores, float* largest, float* sum, std::int64_t width, float* output,
             Product* weights);
 
 // The weights and the gradient of the scores, without `scale`, as left-hand factors; the latter as a right-hand factor

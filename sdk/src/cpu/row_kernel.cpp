@@ -38,22 +38,27 @@ void layer_norm_rows(Rows rows, const float* x, const float* weight, const float
     along(
         columns, [&](auto column, auto which, int i)
                      __attribute__((always_inline)) { sums[i] = _mm512_add_ps(sums[i], load(x + column, which)); });
-    const float mean = sum_of(sums) / static_cast<float>(columns);
-    const __m512 middle = _mm512_set1_ps(mean);
+    const float nearly = sum_of(sums) / static_cast<float>(columns);
+    const __m512 middle = _mm512_set1_ps(nearly);
+    __m512 rests[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     along(
         columns, [&](auto column, auto which, int i) __attribute__((always_inline)) {
           const __m512 way = _mm512_maskz_sub_ps(which, load(x + column, which), middle);
+          rests[i] = _mm512_add_ps(rests[i], way);
           squares[i] = _mm512_fmadd_ps(way, way, squares[i]);
         });
-    const float inverse = 1 / std::sqrt(sum_of(squares) / static_cast<float>(columns) + eps);
-    const __m512 scale = _mm512_set1_ps(inverse);
+    const float rest = sum_of(rests) / static_cast<float>(columns);  // what rounding has taken off the mean
+    const float variance = sum_of(squares) / static_cast<float>(columns) - rest * rest;
+    const float inverse = 1 / std::sqrt(variance + eps);
+    const __m512 scale = _mm512_set1_ps(inverse), shift = _mm512_set1_ps(rest);
     along(
         columns, [&](auto column, auto which, int) __attribute__((always_inline)) {
-          const __m512 normal = _mm512_mul_ps(_mm512_sub_ps(load(x + column, which), middle), scale);
+          const __m512 way = _mm512_sub_ps(_mm512_sub_ps(load(x + column, which), middle), shift);
+          const __m512 normal = _mm512_mul_ps(way, scale);
           store(_mm512_fmadd_ps(normal, missing(weight, column, which, 1), missing(bias, column, which, 0)), y + column,
                 which);
         });
-    means[row] = mean;
+    means[row] = nearly + rest;
     inverses[row] = inverse;
   }
 }
