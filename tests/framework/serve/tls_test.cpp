@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "http/http_client.h"
 #include "job_server.h"
 #include "program.h"
 
@@ -81,6 +82,14 @@ TEST_CASE("serve: with a certificate it is encrypted, whom the client does not t
     auto client = list(server, folder, {"--server", url, "--certificate", "cert.pem"});
     CHECK(client.status == 0);
     CHECK(client.out == "there are no jobs\n");
+    // A page of the server has its scheme.
+    auto place = vernier::place_of(url);
+    place.certificate = folder / "cert.pem";
+    vernier::HttpRequest request{.method = "GET", .target = "/v1/jobs"};
+    for (const auto& [origin, status] : {std::pair(url, 200U), std::pair("http://127.0.0.1:" + port, 403U)}) {
+      request.fields = {{"Authorization", "Bearer " + server.tokens.at("read")}, {"Origin", origin}};
+      CHECK(vernier::ask_server(place, request, std::chrono::seconds(30)).status == status);
+    }
     client = list(server, folder, {"--server", url});
     CHECK(client.status == 2);
     CHECK(client.out.find("certificate verify failed") != std::string::npos);
