@@ -11,8 +11,8 @@ namespace vernier {
 //
 // - at::gelu (tanh) and at::silu, forward and backward, in float32 and bfloat16, on processors with AVX2 and FMA; in
 //   float16 too with AVX-512. They compute in float32 and round once at the end. Results of forward are within 3 ulp of
-//   the exact ones, where LibTorch's gelu has no correct digit for inputs below -6. In-place variants, tensors with gaps
-//   between their elements and other dtypes keep LibTorch's kernels.
+//   the exact ones, where LibTorch's gelu has no correct digit for inputs below -6. In-place variants, tensors with
+//   gaps between their elements and other dtypes keep LibTorch's kernels.
 // - at::scaled_dot_product_attention without dropout, causal, with a mask or without, forward and backward, in float32,
 //   bfloat16 and float16, with AVX-512. It works in blocks and keeps no weights of attention. bfloat16 is multiplied by
 //   AMX or AVX512-BF16 where they are, everything else in float32. Heads wider than 256 keep LibTorch's kernels, and so

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <tuple>
 #include <vector>
@@ -59,12 +60,13 @@ bool can_multiply_bfloat16() {
     }
     try {
       multiply(n, n, n, a.data(), b.data(), c.data(), false);
+      multiply(n, n, n, a.data(), b.data(), c.data(), true);
       blas::brgemm_release(true);
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) {
       return false;
     }
     for (std::int64_t i = 0; i < n * n; ++i) {
-      if (c[static_cast<std::size_t>(i)] != static_cast<float>(3 * (i / n) - i % n)) return false;
+      if (c[static_cast<std::size_t>(i)] != static_cast<float>(2 * (3 * (i / n) - i % n))) return false;
     }
     return true;
   }();
@@ -127,12 +129,19 @@ void in_parts(const Sizes& sizes, std::int64_t tasks, bool releases, const Body&
   const auto memory = at::empty({workers * static_cast<std::int64_t>(bytes) + 64}, at::kByte);
   const auto begin = (reinterpret_cast<std::uintptr_t>(memory.mutable_data_ptr()) + 63) / 64 * 64;
   std::atomic<std::int64_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  std::exception_ptr failure;  // of the first worker that fails: none may throw
   for_each_chunk(static_cast<std::size_t>(workers), /*chunks_a_thread=*/1, [&](std::size_t worker) {
-    Room room(begin + worker * bytes);
-    const Part part(sizes, room);
-    for (auto task = next++; task < tasks; task = next++) body(task, part);
-    blas::brgemm_release(releases);
+    try {
+      Room room(begin + worker * bytes);
+      const Part part(sizes, room);
+      for (auto task = next++; task < tasks; task = next++) body(task, part);
+      blas::brgemm_release(releases);
+    } catch (...) {
+      if (!has_failed.exchange(true)) failure = std::current_exception();
+    }
   });
+  if (failure) std::rethrow_exception(failure);
 }
 
 // A block of an added mask, transposed as the scores are; none without a mask.
