@@ -49,7 +49,8 @@ void layer_norm_rows(Rows rows, const float* x, const float* weight, const float
         });
     const float rest = sum_of(rests) / static_cast<float>(columns);  // what rounding has taken off the mean
     const float variance = sum_of(squares) / static_cast<float>(columns) - rest * rest;
-    const float inverse = 1 / std::sqrt(variance + eps);
+    // A variance beyond float32's range is no number: scaled by 0 the row would hide it.
+    const float inverse = std::isfinite(variance) ? 1 / std::sqrt(variance + eps) : std::nanf("");
     const __m512 scale = _mm512_set1_ps(inverse), shift = _mm512_set1_ps(rest);
     along(
         columns, [&](auto column, auto which, int) __attribute__((always_inline)) {

@@ -120,10 +120,10 @@ TEST_CASE("serve: a job that failed says why, and is tried again as often as it 
 }
 
 TEST_CASE("serve: limits of time, memory, and the size of files end a job, and say so") {
-  JobServer server({"--file-size", "1000000", "--grace", "1"});
-  const auto slow = server.submit(takes("60"), {{"time_limit", 1}});
+  JobServer server({"--file-size", "1000000", "--grace", "20"});
+  const auto slow = server.submit(takes("60"), {{"time_limit", 2}});
   REQUIRE(server.waits_for(slow, "failed"));
-  CHECK(server.job(slow).at("error") == "it took longer than its limit of 1 s");
+  CHECK(server.job(slow).at("error") == "it took longer than its limit of 2 s");
   const auto large = server.submit(takes("60"), {{"memory_limit", 100'000}});
   REQUIRE(server.waits_for(large, "failed"));
   CHECK(server.job(large).at("error") == "it took more memory than its limit of 100000 bytes");

@@ -240,6 +240,14 @@ TEST_CASE("fused kernels: infinity, NaN and large numbers in rows") {
   }
 }
 
+TEST_CASE("fused kernels: a row whose variance is beyond float32's range becomes NaN, and not 0") {
+  const Fused fused;
+  for (const double size : {1e20, 1e30, 1e38}) {
+    CAPTURE(size);
+    CHECK(at::layer_norm(torch::randn({3, 40}) * size, {40}).isnan().all().item<bool>());
+  }
+}
+
 TEST_CASE("fused kernels: rows in another layout, another dimension or dtype are LibTorch's, and none at all") {
   torch::manual_seed(4);
   const auto x = torch::randn({6, 40, 5});
