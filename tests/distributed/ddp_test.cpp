@@ -271,7 +271,7 @@ TEST_CASE("ddp: a signal to one rank stops all after the same step, with one che
   CHECK(vernier::checkpoints_in(place.at("out/checkpoints").string()).size() == 1);
 }
 
-TEST_CASE("ddp: the rank that was killed is named by the others, which end with 4; the run is resumed") {
+TEST_CASE("ddp: the rank that was killed is named by the others, which end with 4, the run is resumed") {
   RunFolder whole(mlp), place(mlp);
   const std::vector<std::string> sets = {"--set=run.steps=300", "--set=run.validate_every=0", "--set=run.resume=auto",
                                          "--set=checkpoint.every=20"};

@@ -30,7 +30,7 @@ const std::string why = "callback/early_stopping: validation_loss has not improv
 
 }  // namespace
 
-TEST_CASE("ending: early stopping ends a run well; resuming says so, and more steps train on") {
+TEST_CASE("ending: early stopping ends a run well, resuming says so, and more steps train on") {
   RunFolder place(idle);
   CHECK(place.train() == 0);
   CHECK(says(place.out, "finished early by " + why));

@@ -66,7 +66,7 @@ const std::vector<End> crashes = {
 
 }  // namespace
 
-TEST_CASE("plugin end: a crash is one line with plugin, event and step, and the same signal; the run can be resumed") {
+TEST_CASE("plugin end: a crash is one line with plugin, event and step, and the same signal, the run can be resumed") {
   for (const auto& crash : crashes) {
     CAPTURE(crash.how);
     Place place;

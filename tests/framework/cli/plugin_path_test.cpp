@@ -46,7 +46,7 @@ struct Place : RunFolder {
 
 }  // namespace
 
-TEST_CASE("plugin path: the folder beside the TOML file and the user's are searched; the message lists all of them") {
+TEST_CASE("plugin path: the folder beside the TOML file and the user's are searched, the message lists all of them") {
   Place place;
   CHECK(place.call({"check", "run.toml"}) == 3);
   CAPTURE(place.err);

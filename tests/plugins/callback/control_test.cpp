@@ -86,7 +86,7 @@ TEST_CASE("control: each command acts between two steps, and is answered with wh
   }
 }
 
-TEST_CASE("control: stop ends the run with a validation and a checkpoint; a longer run goes on from there") {
+TEST_CASE("control: stop ends the run with a validation and a checkpoint, a longer run goes on from there") {
   const Quiet quiet;
   const TemporaryFolder folder;
   {

@@ -728,7 +728,7 @@ TEST_CASE("rolling: a failure may be gone on from, but not at the end of the run
   }
 }
 
-TEST_CASE("rolling: never two at once; the second waits for the first") {
+TEST_CASE("rolling: never two at once, the second waits for the first") {
   Fixture fixture(9, in_background);
   faulty_disk::Hold disk(fixture.folder.path());
   fixture.write(10);
@@ -751,7 +751,7 @@ TEST_CASE("rolling: never two at once; the second waits for the first") {
   CHECK(fixture.notice("checkpoint_skipped") == nullptr);
 }
 
-TEST_CASE("rolling: never two at once; the second is left out with a notice, but not the last of a run") {
+TEST_CASE("rolling: never two at once, the second is left out with a notice, but not the last of a run") {
   Fixture fixture(9, with({{"in_flight", value(std::string("skip"))}}));
   {
     const faulty_disk::Hold disk(fixture.folder.path());
