@@ -163,14 +163,6 @@ function confirmThen(question, call) {
   at('confirm').showModal();
 }
 
-function showLogin(message) {
-  sessionStorage.removeItem('token');
-  at('main').hidden = true;
-  at('login').hidden = false;
-  at('state').textContent = message;
-  at('token').focus();
-}
-
 async function connect(given) {
   token = given;
   try {

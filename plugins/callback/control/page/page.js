@@ -236,14 +236,6 @@ async function load() {
   await showMemory();
 }
 
-function showLogin(message) {
-  sessionStorage.removeItem('token');
-  at('main').hidden = true;
-  at('login').hidden = false;
-  at('state').textContent = message;
-  at('token').focus();
-}
-
 async function connect(given) {
   token = given;
   try {

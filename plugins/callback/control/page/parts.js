@@ -30,3 +30,12 @@ function courseOf(points) {
   return {line, value: numberText(points[points.length - 1][2]), range: numberText(low) + ' to ' + numberText(high),
           steps: 'steps ' + from + ' to ' + to};
 }
+
+// Asks for the token again, and says why.
+function showLogin(message) {
+  sessionStorage.removeItem('token');
+  at('main').hidden = true;
+  at('login').hidden = false;
+  at('state').textContent = message;
+  at('token').focus();
+}
