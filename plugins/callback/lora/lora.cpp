@@ -16,7 +16,6 @@
 // folder of PEFT; the other formats have them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022;
 // peft/tuners/lora of Hugging Face's PEFT 0.21.
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -227,17 +226,14 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     return alpha_ / (rslora_ ? std::sqrt(rank) : rank);
   }
 
-  // The layer with the numbers that its 8 bits stand for, in the dtype in which the operator computes.
+  // The layer with the numbers that its 8 bits stand for. Autocast rounds them, and the input, where it applies.
   static torch::Tensor compact_base(const vernier::Operation& operation, vernier::Values arguments,
                                     const vernier::LinearCall& linear, const lora::CompactWeight& compact) {
     const auto place = operation.name() == "addmm" ? 2 : 1, of_input = operation.name() == "addmm" ? 1 : 0;
     const auto given = arguments[place].toTensor();
-    const bool is_cast = at::autocast::is_autocast_enabled(linear.input.device().type());
-    const auto dtype =
-        is_cast ? at::autocast::get_autocast_dtype(linear.input.device().type()) : linear.input.scalar_type();
     const auto base = [&](const torch::Tensor& input) {
       arguments[of_input] = input;
-      arguments[place] = compact.as(dtype).as_strided(given.sizes(), given.strides());
+      arguments[place] = compact.as(input.scalar_type()).as_strided(given.sizes(), given.strides());
       return operation.proceed(std::move(arguments))[0].toTensor();
     };
     const auto weight = [&compact, sizes = linear.weight.sizes().vec(), strides = linear.weight.strides().vec()](
