@@ -117,6 +117,7 @@ class JsonLinesDataset final : public Dataset {
       begins_.push_back(at);
       const auto* end = static_cast<const char*>(std::memchr(bytes.data() + at, '\n', bytes.size() - at));
       at = end == nullptr ? bytes.size() : static_cast<std::size_t>(end - bytes.data()) + 1;
+      file_->check_line(begins_.size(), at - begins_.back());
     }
     begins_.push_back(bytes.size());
   }

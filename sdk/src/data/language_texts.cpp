@@ -48,6 +48,7 @@ LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path
   for (std::size_t line = 1; !bytes.empty(); ++line) {
     const auto end = std::min(bytes.find('\n'), bytes.size());
     const auto text = bytes.substr(0, end);
+    file_->check_line(line, text.size());
     if (!trimmed(text).empty()) texts_.push_back({text, line});
     bytes.remove_prefix(std::min(end + 1, bytes.size()));
   }

@@ -75,6 +75,11 @@ void MappedFile::refuse(const std::string& reason) const {
   file_.refuse(reason);
 }
 
+void MappedFile::check_line(std::size_t line, std::size_t bytes) const {
+  constexpr std::size_t most = 256 << 20;
+  if (bytes > most) refuse(c10::str("line ", line, " has ", bytes, " bytes; divide it into lines of at most ", most));
+}
+
 torch::Tensor MappedFile::tensor(std::uint64_t offset, const std::vector<std::int64_t>& shape, torch::ScalarType type,
                                  const std::string& name) const {
   const auto bytes = bytes_of(shape, type);

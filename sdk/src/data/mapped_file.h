@@ -34,6 +34,8 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
   // of 1 MB, evenly spaced, with the first and the last.
   std::string fingerprint() const;
   [[noreturn]] void refuse(const std::string& reason) const;
+  // Throws Error if a line, counted from 1, has more bytes than the memory of a reader should need.
+  void check_line(std::size_t line, std::size_t bytes) const;
 
   // A tensor of the bytes from `offset`, which keeps the mapping. Bytes that are not aligned for the type are copied.
   // Throws Error if the file has fewer bytes, or other bytes than 0 and 1 for a bool; name: "the array" or "tensor

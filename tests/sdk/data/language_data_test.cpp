@@ -3,6 +3,7 @@
 #include <vernier/data_loader.h>
 #include <vernier/language_data.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -253,6 +254,12 @@ TEST_CASE("language data: mistakes name file and line") {
     CHECK_MESSAGE(thrown.text.starts_with(expected), thrown.text);
   }
   CHECK(thrown_by([&] { vernier::mixture_weights({}, {1.0}); }).kind == 2);
+
+  const TemporaryFolder folder;
+  const auto path = folder.write("long.jsonl", "\n");
+  std::filesystem::resize_file(path, 300 << 20);  // a hole, which takes no room
+  const auto thrown = thrown_by([&] { vernier::read_language_data(*tokenizer, path, {}); });
+  CHECK_MESSAGE(thrown.text.starts_with("'" + path + "' line 2 has 314572799 bytes; divide it"), thrown.text);
 }
 
 }  // namespace language_data_test

@@ -7,6 +7,7 @@
 #include <vernier/safetensors.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -170,6 +171,14 @@ TEST_CASE("readers: a line that is no JSON or has other fields is refused with i
   CHECK(says(thrown_by([&] { vernier::json_lines_dataset(empty, {{"a"}}); }).text, "is empty"));
   const auto blank = folder.write("d.jsonl", "\xef\xbb\xbf\n \n");
   CHECK(says(thrown_by([&] { vernier::json_lines_dataset(blank, {{"a"}}); }).text, "has no lines but blank ones"));
+}
+
+TEST_CASE("readers: JSON Lines without an end of the line are refused when the file is opened") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("long.jsonl", "{}\n");
+  std::filesystem::resize_file(path, 300 << 20);  // a hole, which takes no room
+  const auto expected = "'" + path + "' line 2 has 314572797 bytes; divide it into lines of at most 268435456";
+  CHECK(says(thrown_by([&] { vernier::json_lines_dataset(path, {{"a"}}); }).text, expected));
 }
 
 TEST_CASE("readers: a byte-order mark and blank lines at the end of JSON Lines are left out") {
