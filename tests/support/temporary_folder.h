@@ -33,6 +33,7 @@ class TemporaryFolder {
   std::string write(const std::string& name, const std::string& bytes) const {
     const auto file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
+    std::filesystem::remove(file);  // ext4 waits for the disk where a file is cut to nothing and written again
     std::ofstream(file, std::ios::binary) << bytes;
     return file.string();
   }
