@@ -23,7 +23,8 @@ TEST_CASE("printable: UTF-8 stays, control characters and other bytes are escape
 TEST_CASE("printable: a long text loses its middle, and no character is cut") {
   CHECK(shortened("abcdefgh", 8) == "abcdefgh");
   CHECK(shortened("abcdefghi", 8) == "abcd… (9 bytes) …hi");
-  CHECK(shortened(std::string(1 << 20, 'x')) == std::string(60, 'x') + "… (1048576 bytes) …" + std::string(30, 'x'));
+  const std::string begin(60, 'x'), end(30, 'x');
+  CHECK(shortened(std::string(1 << 20, 'x')) == begin + "… (1048576 bytes) …" + end);
   CHECK(shortened("abcä" + std::string(9, 'e'), 8) == "abc… (14 bytes) …ee");
   CHECK(shortened(std::string(9, 'e') + "ä", 4) == "ee… (11 bytes) …ä");
   CHECK(shortened("\x1b", 8) == "\\x1b");
