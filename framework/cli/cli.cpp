@@ -56,7 +56,7 @@ constexpr const char* program_usage = R"(usage: vernier VERB …
   config FILE… [--set KEY=VALUE]…                    prints the merged configuration, with the place of each value
   config --schema                                    prints a JSON Schema of it, with which editors check and complete
   version [--json]                                   prints what this program was built of
-  plugins [ROLE/NAME]                                lists the plugins, or the options of one
+  plugins [ROLE/NAME]…                               lists the plugins, or the options of some
   checkpoint TOOL …                                  list, verify, show, export, import; see checkpoint --help
   runs [FOLDER]                                      lists runs: state, steps, losses, precision, time
   watch RUN                                          draws a run's losses from its files while it goes on
@@ -195,7 +195,7 @@ int plugins(const po::variables_map& given) {
   if (given.count("argument") == 0) {
     list_plugins(host);
   } else {
-    describe_plugin(host, given["argument"].as<std::vector<std::string>>().front());
+    for (const auto& id : given["argument"].as<std::vector<std::string>>()) describe_plugin(host, id);
   }
   return 0;
 }

@@ -4,37 +4,32 @@
 #   options.sh VERNIER FILE            fails where FILE says something else
 #   options.sh VERNIER FILE --write    writes them into FILE
 #
-# Between the lines <!-- options --> and <!-- /options --> of FILE, from `vernier plugins run` and `vernier plugins role/name`.
+# Between the lines <!-- options --> and <!-- /options --> of FILE, from `vernier plugins run role/name…`.
 set -eu
 unset VERNIER_PLUGIN_PATH
 vernier=$1 file=$2
 
-rows() {
-  # shellcheck disable=SC2016  # nothing is to expand in it
-  "$vernier" plugins "$1" | sed -nE '
-    s/.*: no options$/No options./p
+tables() {
+  ids=$("$vernier" plugins | awk '/^  / {print role "/" $1; next} !/^`/ {role = $1}')
+  # shellcheck disable=SC2016,SC2086  # nothing is to expand in the script; each id is a word
+  "$vernier" plugins run $ids | sed -nE '
+    /^[a-z]/ {
+      s/: no options$/\n\nNo options./
+      /No options/ ! s/$/\n\n| key | default | takes | meaning |\n| --- | --- | --- | --- |/
+      s/^/\n### /p
+    }
     /^  [a-z]/ {
       N
       s/\|/\\|/g
       s/^  ([^ ]+) = (.*)   \(([^()]*|.*)\)\n +(.*)$/| `\1` | `\2` | \3 | \4 |/p
     }'
-}
-
-tables() {
-  ids=$("$vernier" plugins | awk '/^  / {print role "/" $1; next} !/^`/ {role = $1}')
-  for id in run $ids; do
-    rows=$(rows "$id")
-    printf '### %s\n\n' "$id"
-    case $rows in '|'*) printf '| key | default | takes | meaning |\n| --- | --- | --- | --- |\n' ;; esac
-    printf '%s\n\n' "$rows"
-  done
+  echo
 }
 
 made=$(mktemp)
 trap 'rm -f "$made"' EXIT
 {
   sed '/^<!-- options -->$/q' "$file"
-  echo
   tables
   sed -n '/^<!-- \/options -->$/,$p' "$file"
 } >"$made"

@@ -434,8 +434,9 @@ TEST_CASE("cli: plugins are listed with what they take") {
   CHECK(says(
       place.out,
       "  growth_interval = 2000   (an integer: 1 to 1e+09)\n      steps without an overflow until the scale grows\n"));
-  CHECK(place.call({"plugins", "run"}) == 0);
+  CHECK(place.call({"plugins", "run", "scaler/none"}) == 0);
   CHECK(says(place.out, "  seed = 1   (an integer: at least 0)\n"));
+  CHECK(says(place.out, "\nscaler/none: no options\n"));
   CHECK(place.call({"--version"}) == 0);
   CHECK(says(place.out, "plugin ABI "));
 }
