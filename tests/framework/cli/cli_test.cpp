@@ -1,7 +1,6 @@
 // The program from end to end: what a person types, what they read, and what is left on the disk.
 #include <doctest/doctest.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <vernier/checkpoint_folder.h>
 
@@ -11,6 +10,7 @@
 #include <random>
 #include <sstream>
 
+#include "limited_files.h"
 #include "pseudo_terminal.h"
 #include "run_folder.h"
 #include "thrown.h"
@@ -286,13 +286,9 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
 }
 
 TEST_CASE("cli: a limit on the size of files ends in one line, as a full disk does") {
-  if (std::string(VERNIER_SANITIZER) == " tsan") return;  // whose own memory is in files
+  if (!can_limit_files) return;
   Place place;
-  const auto limit = [] {
-    const rlimit size{4096, 4096};
-    ::setrlimit(RLIMIT_FSIZE, &size);
-  };
-  CHECK(place.train({set("task.hidden=[256]"), "--quiet"}, limit) == 4);
+  CHECK(place.train({set("task.hidden=[256]"), "--quiet"}, &limit_files<4096>) == 4);
   CAPTURE(place.err);
   CHECK(is_one_line(place.err));
   CHECK(says(place.err, "checkpoint/rolling "));
