@@ -117,11 +117,11 @@ std::tuple<at::Tensor, at::Tensor> rms_normed(const at::Tensor& x, at::IntArrayR
 }
 
 struct RmsNorm final : torch::autograd::Function<RmsNorm> {
-  static variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+  static variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Parameter& weight,
                                const std::vector<std::int64_t>& shape, std::optional<double> eps) {
     const auto [y, inverse] = rms_normed(x, shape, weight, eps);
     context->set_materialize_grads(false);
-    context->save_for_backward({x, weight, inverse});
+    context->save_for_backward({x, weight.value_or(at::Tensor()), inverse});
     context->saved_data["shape"] = shape;
     context->saved_data["eps"] = eps;
     return {y, inverse};
@@ -152,8 +152,9 @@ struct RmsNorm final : torch::autograd::Function<RmsNorm> {
       x = x.detach().requires_grad_(wanted[0]);
       if (weight.defined()) weight = weight.detach().requires_grad_(wanted[1]);
     }
+    const auto given = weight.defined() ? Parameter(weight) : std::nullopt;
     const auto [y, inverse] = at::compositeimplicitautograd::_fused_rms_norm(
-        x, shape, weight, context->saved_data["eps"].toOptional<double>());
+        x, shape, given, context->saved_data["eps"].toOptional<double>());
     variable_list outputs, slopes, inputs;
     for (const auto& [output, slope] : {std::pair(y, above[0]), std::pair(inverse, above[1])}) {
       if (!slope.defined() || !output.requires_grad()) continue;
@@ -175,7 +176,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, at::IntArrayRef
   const bool has_tangent = x._fw_grad(0).defined() || (is_given(weight) && weight->_fw_grad(0).defined());
   if (!takes(x, shape, weight, {}) || has_tangent)
     return at::compositeimplicitautograd::_fused_rms_norm(x, shape, weight, eps);
-  const auto outputs = RmsNorm::apply(x, weight.value_or(at::Tensor()), shape.vec(), eps);
+  const auto outputs = RmsNorm::apply(x, is_given(weight) ? weight : std::nullopt, shape.vec(), eps);
   return {outputs[0], outputs[1]};
 }
 

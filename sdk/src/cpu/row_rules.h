@@ -17,7 +17,12 @@ VERNIER_INLINE void along(std::int64_t columns, const Body& body) {
     body(column, first(lanes), 0);
     body(column + lanes, first(lanes), 1);
   }
-  for (int i = 0; column < columns; column += lanes, i = 1 - i) body(column, first(columns - column), i);
+  if (column + lanes < columns) {
+    body(column, first(lanes), 0);
+    body(column + lanes, first(columns - column - lanes), 1);
+  } else if (column < columns) {
+    body(column, first(columns - column), 0);
+  }
 }
 
 struct Sum {

@@ -1,11 +1,11 @@
 // The element-wise kernels on a CPU: against LibTorch's own in float64 and in float32, and where they leave the work to
 // LibTorch.
 #include <ATen/Parallel.h>
-#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/softmax.h>
 #include <doctest/doctest.h>
@@ -13,6 +13,8 @@
 #include <torch/types.h>
 #include <vernier/fused_kernels.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -146,6 +148,8 @@ TEST_CASE("fused kernels: any layout; gradients flow through them; other dtypes 
 
 namespace {
 
+using Tensors = std::vector<torch::Tensor>;
+
 // Over rows, each with weight and bias where it has them.
 struct RowOperator {
   std::string name;
@@ -159,6 +163,9 @@ std::vector<RowOperator> row_operators() {
            [](const auto& x, const auto& w, const auto&) { return at::layer_norm(x, w.sizes(), {}, {}, 1e-5); }},
           {"layer norm without bias",
            [](const auto& x, const auto& w, const auto&) { return at::layer_norm(x, w.sizes(), w, {}, 1e-5); }},
+          {"rms norm", [](const auto& x, const auto& w, const auto&) { return at::rms_norm(x, w.sizes(), w, 1e-5); }},
+          {"rms norm without weight, epsilon by default",
+           [](const auto& x, const auto& w, const auto&) { return at::rms_norm(x, w.sizes()); }},
           {"softmax", [](const auto& x, const auto&, const auto&) { return at::softmax(x, -1); }},
           {"log softmax", [](const auto& x, const auto&, const auto&) { return at::log_softmax(x, -1); }}};
 }
@@ -166,12 +173,22 @@ std::vector<RowOperator> row_operators() {
 struct RowCase {
   torch::Tensor x, weight, bias, above;
   RowCase in(torch::ScalarType dtype) const { return {x.to(dtype), weight.to(dtype), bias.to(dtype), above.to(dtype)}; }
-  // The output and the gradient of x.
-  std::vector<torch::Tensor> run(const RowOperator& op, bool fused) const {
-    const Fused choice(fused);
-    const auto leaf = x.detach().requires_grad_();
-    const auto y = op.forward(leaf, weight, bias);
-    return {y.detach(), torch::autograd::grad({y}, {leaf}, {above}).front()};
+  // The output, and the gradients of x, weight and bias; undefined where an operator has none.
+  Tensors run(const RowOperator& op, bool fused) const { return run(op, fused, fused); }
+  Tensors run(const RowOperator& op, bool fused_forward, bool fused_backward) const {
+    Tensors leaves;
+    for (const auto& given : {x, weight, bias}) leaves.push_back(given.detach().requires_grad_());
+    Tensors results;
+    {
+      const Fused choice(fused_forward);
+      results = {op.forward(leaves[0], leaves[1], leaves[2])};
+    }
+    const Fused choice(fused_backward);
+    for (auto& gradient : torch::autograd::grad(results, leaves, {above}, {}, false, /*allow_unused=*/true)) {
+      results.push_back(std::move(gradient));
+    }
+    results.front() = results.front().detach();
+    return results;
   }
 };
 
@@ -184,22 +201,72 @@ double error_of(const torch::Tensor& computed, const torch::Tensor& exact) {
   return (computed.to(torch::kFloat64) - exact).abs().max().item<double>();
 }
 
+double unit_of(torch::ScalarType dtype) {
+  return dtype == torch::kFloat32 ? 0x1p-23 : dtype == torch::kHalf ? 0x1p-10 : 0x1p-7;
+}
+
+// None of the first results is further from that of float64 than LibTorch's by more than a unit of the largest element.
+void check_errors(const RowCase& given, const RowOperator& op, std::size_t results = 4) {
+  const auto mine = given.run(op, true), theirs = given.run(op, false);
+  const auto exact = given.in(torch::kFloat64).run(op, false);
+  for (std::size_t i = 0; i < results; ++i) {
+    CAPTURE(i);
+    REQUIRE(mine[i].defined() == theirs[i].defined());
+    if (!exact[i].defined()) continue;
+    CHECK((mine[i].scalar_type() == theirs[i].scalar_type()));
+    CHECK(mine[i].sizes() == theirs[i].sizes());
+    // Gradients are sums, of terms that may be larger than they are: of x over columns, of a weight over rows.
+    const double terms = i == 0   ? 0
+                         : i == 1 ? 0.01
+                                  : std::sqrt(static_cast<double>(given.x.numel() / given.x.size(-1)));
+    const double unit = std::max(exact[i].abs().max().item<double>(), terms) * unit_of(mine[i].scalar_type());
+    const double factor = i == 0 ? 1 : i == 1 ? 1.5 : 2;
+    CHECK(error_of(mine[i], exact[i]) <= factor * error_of(theirs[i], exact[i]) + unit);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("fused kernels: errors over rows are not larger than LibTorch's, for rows of any length") {
   torch::manual_seed(2);
-  for (const std::int64_t columns : {1, 2, 15, 16, 17, 31, 33, 64, 100, 1000, 5003}) {
-    const auto given = rows(9, columns);
-    given.x[1][8] += 1000;  // far from 0 the mean is less exact
-    const auto exact_given = given.in(torch::kFloat64);
-    for (const auto& op : row_operators()) {
-      CAPTURE(columns);
-      CAPTURE(op.name);
-      const auto mine = given.run(op, true), theirs = given.run(op, false), exact = exact_given.run(op, false);
-      for (std::size_t i = 0; i < exact.size(); ++i) {
-        const double unit = exact[i].abs().max().item<double>() * 0x1p-23;
-        CHECK(error_of(mine[i], exact[i]) <= (i == 0 ? 1 : 1.5) * error_of(theirs[i], exact[i]) + unit);
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
+    for (const std::int64_t columns : {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 1000, 5003}) {
+      const auto given = rows(9, columns).in(dtype);
+      for (const auto& op : row_operators()) {
+        CAPTURE(columns);
+        CAPTURE(dtype);
+        CAPTURE(op.name);
+        check_errors(given, op);
+        if (dtype == torch::kFloat32) {
+          auto far = given;  // from 0, where the mean is less exact
+          far.x = given.x.clone();
+          far.x[1][8] += 1000;
+          check_errors(far, op, /*results=*/2);
+        }
+        if (dtype == torch::kFloat32 || op.name.find("norm") == std::string::npos) continue;
+        auto mixed = given;  // as under autocast
+        mixed.weight = given.weight.to(torch::kFloat32);
+        mixed.bias = given.bias.to(torch::kFloat32);
+        check_errors(mixed, op);
       }
+    }
+  }
+}
+
+TEST_CASE("fused kernels: errors over rows of random shapes") {
+  torch::manual_seed(5);
+  const auto random = [](std::int64_t end) { return torch::randint(end, {}).item<std::int64_t>(); };
+  const auto operators = row_operators();
+  for (int round = 0; round < 60; ++round) {
+    const auto dtype = std::array{torch::kFloat32, torch::kBFloat16, torch::kHalf}[static_cast<std::size_t>(random(3))];
+    auto given = rows(1 + random(300), 1 + random(400));
+    given.x *= std::exp2(static_cast<double>(random(9) - 4));
+    for (const auto& op : operators) {
+      CAPTURE(round);
+      CAPTURE(op.name);
+      CAPTURE(given.x.sizes());
+      CAPTURE(dtype);
+      check_errors(given.in(dtype), op);
     }
   }
 }
@@ -207,35 +274,56 @@ TEST_CASE("fused kernels: errors over rows are not larger than LibTorch's, for r
 TEST_CASE("fused kernels: rows have the same bits on any number of threads") {
   torch::manual_seed(3);
   const int threads = at::get_num_threads();
-  const auto given = rows(700, 100);
-  for (const auto& op : row_operators()) {
-    CAPTURE(op.name);
-    at::set_num_threads(1);
-    const auto alone = given.run(op, true)[0];
-    at::set_num_threads(4);
-    CHECK(torch::equal(given.run(op, true)[0], alone));
-    at::set_num_threads(threads);
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16}) {
+    const auto given = rows(700, 100).in(dtype);
+    for (const auto& op : row_operators()) {
+      if (op.name == "softmax") continue;  // its backward is LibTorch's
+      CAPTURE(op.name);
+      at::set_num_threads(1);
+      const auto alone = given.run(op, true);
+      for (const int several : {2, 3, 4}) {
+        at::set_num_threads(several);
+        const auto together = given.run(op, true);
+        for (std::size_t i = 0; i < alone.size(); ++i) {
+          CHECK((!alone[i].defined() || torch::equal(alone[i], together[i])));
+        }
+      }
+      at::set_num_threads(threads);
+    }
   }
 }
 
 TEST_CASE("fused kernels: infinity, NaN and large numbers in rows") {
   constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const auto plain_rows = rows(3, 40);
-  for (const auto& op : row_operators()) {
-    CAPTURE(op.name);
-    auto given = plain_rows.in(torch::kFloat64).in(torch::kFloat32);  // a copy
-    given.x[1][0][7] = nan;
-    if (op.name.find("softmax") != std::string::npos) {
-      given.x[0][0].narrow(0, 5, 30).fill_(-inf);
-      given.x[0][1].fill_(-inf);
-      given.x[0][2][7] = inf;
-      given.x[1][1] *= 1e30;
-      given.x[1][2] -= 1e5;
-    }
-    const auto mine = given.run(op, true), theirs = given.run(op, false);
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      CHECK(torch::equal(mine[i].isnan(), theirs[i].isnan()));
-      CHECK(torch::allclose(mine[i], theirs[i], 1e-3, 1e-5, /*equal_nan=*/true));
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
+    for (const auto& op : row_operators()) {
+      CAPTURE(op.name);
+      CAPTURE(dtype);
+      auto given = plain_rows.in(torch::kFloat64).in(torch::kFloat32);  // a copy
+      given.x[1][0][7] = nan;
+      if (op.name.find("rms") != std::string::npos) {
+        given.x[0][1][39] = inf;
+        given.x[0][2] *= dtype == torch::kFloat32 ? 1e30 : 1e3;
+        given.x[1][1] = 0;
+        given.x[1][2] *= 1e-3;
+      }
+      if (op.name.find("softmax") != std::string::npos) {
+        given.x[0][0].narrow(0, 5, 30).fill_(-inf);
+        given.x[0][1].fill_(-inf);
+        given.x[0][2][7] = inf;
+        given.x[1][1] *= 1e30;
+        given.x[1][2] -= 1e5;
+      }
+      given = given.in(dtype);
+      const auto mine = given.run(op, true), theirs = given.run(op, false);
+      for (std::size_t i = 0; i < 2; ++i) {
+        CAPTURE(i);
+        const double unit = unit_of(dtype);
+        CHECK(torch::equal(mine[i].isnan(), theirs[i].isnan()));
+        CHECK(torch::allclose(mine[i].to(torch::kFloat64), theirs[i].to(torch::kFloat64), 1e-3 + 2 * unit,
+                              1e-5 + 2 * unit, /*equal_nan=*/true));
+      }
     }
   }
 }
@@ -248,14 +336,83 @@ TEST_CASE("fused kernels: a row whose variance is beyond float32's range becomes
   }
 }
 
+TEST_CASE("fused kernels: what one of both computes forward, the other takes backward") {
+  torch::manual_seed(6);
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
+    const auto given = rows(20, 50).in(dtype);
+    for (const auto& op : row_operators()) {
+      CAPTURE(op.name);
+      CAPTURE(dtype);
+      const auto expected = given.in(torch::kFloat64).run(op, false);
+      for (const bool forward : {false, true}) {
+        const auto results = given.run(op, forward, !forward);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          if (!expected[i].defined()) continue;
+          const double size = expected[i].abs().max().item<double>();
+          CHECK(error_of(results[i], expected[i]) <= 8 * unit_of(dtype) * size);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("fused kernels: RMSNorm has derivatives of any order, and of its second output") {
+  torch::manual_seed(7);
+  const auto given = rows(4, 10);
+  const auto second = [&](torch::ScalarType dtype, bool fused) {
+    const Fused choice(fused);
+    const auto x = given.x.to(dtype).requires_grad_(), weight = given.weight.to(dtype).requires_grad_();
+    const auto dy = given.above.to(dtype).requires_grad_();
+    const auto y = at::rms_norm(x, {10}, weight, 1e-5);
+    auto first = torch::autograd::grad({y}, {x, weight}, {dy}, /*retain_graph=*/true, /*create_graph=*/true);
+    const auto squares = first[0].square().sum() + first[1].square().sum();
+    for (auto& gradient : torch::autograd::grad({squares}, {x, weight, dy})) first.push_back(gradient);
+    return first;
+  };
+  const auto mine = second(torch::kFloat32, true), exact = second(torch::kFloat64, false);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    CHECK(torch::allclose(mine[i].to(torch::kFloat64), exact[i], 1e-4, 1e-4));
+  }
+
+  const auto of_inverse = [&](bool fused) {
+    const Fused choice(fused);
+    const auto x = given.x.detach().requires_grad_();
+    const auto [y, inverse] = at::_fused_rms_norm(x, {10}, {}, 1e-5);
+    return torch::autograd::grad({y.square().sum() + inverse.sum()}, {x}).front();
+  };
+  CHECK(torch::allclose(of_inverse(true), of_inverse(false), 1e-4, 1e-5));
+}
+
+TEST_CASE("fused kernels: RMSNorm without gradients, of some inputs, and of one layout after another") {
+  torch::manual_seed(8);
+  const auto given = rows(6, 30);
+  const Fused on;
+  const auto y = at::rms_norm(given.x, {30}, given.weight, 1e-5);
+  CHECK(!y.requires_grad());
+  {
+    const c10::InferenceMode inference;
+    CHECK(torch::equal(at::rms_norm(given.x.clone(), {30}, given.weight, 1e-5), y));
+  }
+  const auto weight = given.weight.detach().requires_grad_();
+  const auto only_weights = at::rms_norm(given.x, {30}, weight, 1e-5);
+  CHECK(torch::equal(only_weights, y));
+  CHECK(torch::autograd::grad({only_weights.sum()}, {weight}).front().sizes() == weight.sizes());  // an expanded slope
+  const auto turned = given.x.transpose(0, 1);                                                     // LibTorch's
+  CHECK(torch::equal(at::rms_norm(turned, {30}, weight), plain([&] { return at::rms_norm(turned, {30}, weight); })));
+  const auto whole = at::rms_norm(given.x, {6, 30});  // more than one dimension
+  CHECK(torch::allclose(whole, plain([&] { return at::rms_norm(given.x, {6, 30}); }), 1e-5, 1e-6));
+  CHECK_THROWS_AS(at::rms_norm(given.x, {7}), c10::Error);
+}
+
 TEST_CASE("fused kernels: rows in another layout, another dimension or dtype are LibTorch's, and none at all") {
   torch::manual_seed(4);
   const auto x = torch::randn({6, 40, 5});
   const std::pair<const char*, std::function<torch::Tensor()>> calls[] = {
       {"dimension", [&] { return at::log_softmax(x, 1); }},
       {"layout", [&] { return at::softmax(x.transpose(0, 2), -1); }},
-      {"dtype", [&] { return at::log_softmax(x.to(torch::kBFloat16), -1); }},
+      {"dtype", [&] { return at::log_softmax(x.to(torch::kFloat64), -1); }},
       {"layer norm's dtype", [&] { return at::layer_norm(x.to(torch::kFloat64), {5}); }},
+      {"rms norm's dtype", [&] { return at::rms_norm(x.to(torch::kFloat64), {5}); }},
       {"0-dim", [&] { return at::softmax(torch::tensor(2.0F), 0); }},
       {"no rows", [&] {
          return at::layer_norm(x.narrow(0, 0, 0), {40, 5});
