@@ -1,5 +1,6 @@
 // The kernels of vernier/fused_kernels.h against LibTorch's, forward and backward, on one thread.
 #include <ATen/Parallel.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
@@ -81,6 +82,7 @@ void compare_activations(torch::ScalarType dtype) {
   compare_kernels("its backward" + elements, [&] { at::gelu_backward(dy, x, "tanh"); });
   compare_kernels("silu" + elements, [&] { at::silu(x); });
   compare_kernels("its backward" + elements, [&] { at::silu_backward(dy, x); });
+  compare_kernels("dropout" + elements, [&] { at::dropout(x, 0.1, /*train=*/true); });
 }
 
 }  // namespace

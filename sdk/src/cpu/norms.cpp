@@ -3,11 +3,10 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_layer_norm_backward_native.h>
 #include <ATen/ops/native_layer_norm_native.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 
+#include "operators_again.h"
 #include "row_operators.h"
 #include "rows.h"
 
@@ -134,39 +133,17 @@ struct RmsNorm final : torch::autograd::Function<RmsNorm> {
     const auto shape = context->saved_data["shape"].toIntVector();
     const bool of_weight = weight.defined() && context->needs_input_grad(1);
     if (at::GradMode::is_enabled() || above[1].defined() || !takes_backward(above[0], x, shape, weight, {})) {
-      return by_libtorch(context, above, x, weight, shape);
+      const auto gradients = gradients_of_operators(*context, {x, weight}, above, [&](const variable_list& inputs) {
+        const auto [y, inverse] = at::compositeimplicitautograd::_fused_rms_norm(
+            inputs[0], shape, inputs[1].defined() ? Parameter(inputs[1]) : std::nullopt,
+            context->saved_data["eps"].toOptional<double>());
+        return variable_list{y, inverse};
+      });
+      return {gradients[0], gradients[1], {}, {}};
     }
     const auto gradients = differentiate(above[0], x, shape, {}, saved[2], weight,
                                          of_weight ? std::optional(weight.scalar_type()) : std::nullopt, {});
     return {gradients.x, gradients.weight, {}, {}};
-  }
-
- private:
-  // LibTorch's operators once more: they have derivatives of any order.
-  static variable_list by_libtorch(torch::autograd::AutogradContext* context, const variable_list& above, at::Tensor x,
-                                   at::Tensor weight, at::IntArrayRef shape) {
-    const bool is_recorded = at::GradMode::is_enabled();
-    const at::AutoGradMode records(true);
-    const bool wanted[] = {context->needs_input_grad(0), weight.defined() && context->needs_input_grad(1)};
-    if (!is_recorded) {
-      x = x.detach().requires_grad_(wanted[0]);
-      if (weight.defined()) weight = weight.detach().requires_grad_(wanted[1]);
-    }
-    const auto given = weight.defined() ? Parameter(weight) : std::nullopt;
-    const auto [y, inverse] = at::compositeimplicitautograd::_fused_rms_norm(
-        x, shape, given, context->saved_data["eps"].toOptional<double>());
-    variable_list outputs, slopes, inputs;
-    for (const auto& [output, slope] : {std::pair(y, above[0]), std::pair(inverse, above[1])}) {
-      if (!slope.defined() || !output.requires_grad()) continue;
-      outputs.push_back(output);
-      slopes.push_back(slope);
-    }
-    if (wanted[0]) inputs.push_back(x);
-    if (wanted[1]) inputs.push_back(weight);
-    if (outputs.empty()) return {{}, {}, {}, {}};
-    const auto gradients = torch::autograd::grad(outputs, inputs, slopes, /*retain_graph=*/is_recorded, is_recorded,
-                                                 /*allow_unused=*/true);
-    return {wanted[0] ? gradients.front() : at::Tensor(), wanted[1] ? gradients.back() : at::Tensor(), {}, {}};
   }
 };
 

@@ -1,7 +1,9 @@
 // The element-wise kernels on a CPU: against LibTorch's own in float64 and in float32, and where they leave the work to
 // LibTorch.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
@@ -426,6 +428,50 @@ TEST_CASE("fused kernels: rows in another layout, another dimension or dtype are
   const auto whole = at::layer_norm(x, {40, 5});  // more than one dimension
   CHECK(torch::allclose(whole, plain([&] { return at::layer_norm(x, {40, 5}); }), 1e-5, 1e-6));
   CHECK_THROWS_AS(at::layer_norm(x, {7}), c10::Error);
+}
+
+TEST_CASE("fused kernels: dropout draws LibTorch's numbers, and leaves the generator in the same state") {
+  torch::manual_seed(9);
+  const auto random = [](std::int64_t end) { return torch::randint(end, {}).item<std::int64_t>(); };
+  const torch::ScalarType dtypes[] = {torch::kFloat32, torch::kBFloat16, torch::kHalf, torch::kBool, torch::kFloat64};
+  for (int round = 0; round < 100; ++round) {
+    const auto dtype = dtypes[random(5)];
+    const auto seed = static_cast<std::uint64_t>(random(1000));
+    const auto before = random(700), count = random(5000);  // the generator has 624 numbers at a time
+    const double p = std::array{
+        0.0, 1.0, 0.1, 0x1p-53, 1 - 0x1p-53, torch::rand({}).item<double>()}[static_cast<std::size_t>(random(6))];
+    CAPTURE(dtype);
+    CAPTURE(count);
+    CAPTURE(p);
+    const auto draw = [&](bool fused) {
+      const Fused choice(fused);
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+      torch::randint(100, {before}, generator, torch::kInt64);
+      auto drawn = torch::full({count}, 7, dtype);
+      drawn.bernoulli_(p, generator);
+      return std::pair(drawn, generator.get_state());
+    };
+    const auto [mine, my_state] = draw(true);
+    const auto [theirs, their_state] = draw(false);
+    CHECK(torch::equal(mine, theirs));
+    CHECK(torch::equal(my_state, their_state));
+  }
+  const auto x = torch::randn({30, 50});
+  for (const auto& tensor : {x, x.t(), x.slice(1, 0, 50, 3)}) {  // in another layout it is LibTorch's
+    const auto dropped = [&](bool fused) {
+      const Fused choice(fused);
+      torch::manual_seed(3);
+      const auto leaf = tensor.detach().requires_grad_();
+      const auto y = at::dropout(leaf, 0.3, /*train=*/true);
+      return std::pair(y, torch::autograd::grad({y}, {leaf}, {tensor}).front());
+    };
+    const auto [mine, my_gradient] = dropped(true);
+    const auto [theirs, their_gradient] = dropped(false);
+    CHECK(torch::equal(mine, theirs));
+    CHECK(torch::equal(my_gradient, their_gradient));
+  }
+  const Fused on;
+  CHECK_THROWS_AS(torch::empty({4}).bernoulli_(1.5), c10::Error);
 }
 
 }  // namespace fused_kernels_test
