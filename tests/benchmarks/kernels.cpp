@@ -1,10 +1,12 @@
 // The kernels of vernier/fused_kernels.h against LibTorch's, forward and backward, on one thread.
 #include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -56,6 +58,9 @@ void compare_rows(std::int64_t rows, std::int64_t columns, torch::ScalarType dty
   both("rms norm", {x, weight}, [&] { return at::rms_norm(x, {columns}, weight); });
   both("softmax", {x}, [&] { return at::softmax(x, -1); });
   both("log softmax", {x}, [&] { return at::log_softmax(x, -1); });
+  const auto target = at::randint(columns, {rows}, torch::kInt64);
+  compare_kernels("cross entropy and its backward" + of,
+                  [&] { torch::autograd::grad({at::cross_entropy_loss(x, target)}, {x}); });
 }
 
 void compare_attention(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t width,
@@ -99,6 +104,7 @@ int main(int count, char** arguments) {
       compare_rows(2048, 256, dtype);
       compare_rows(2048, 1024, dtype);
       compare_rows(128, 10, dtype);
+      compare_rows(512, 4096, dtype);
     }
     if (is_wanted("attention")) {
       compare_attention(16, 4, 128, 32, dtype);

@@ -61,8 +61,9 @@ struct Gradients {
 Gradients differentiate(const at::Tensor& above, const at::Tensor& x, at::IntArrayRef shape, const at::Tensor& mean,
                         const at::Tensor& inverse, const Parameter& weight, std::optional<at::ScalarType> of_weight,
                         std::optional<at::ScalarType> of_bias) {
-  constexpr std::int64_t most_chunks = 64;  // each sums up the gradients of weight and bias by itself
-  const Chunks chunks(rows_of(x, shape.size()), most_chunks);
+  const auto all = rows_of(x, shape.size());
+  // Each chunk sums up the gradients of weight and bias by itself: at most 64, of no less than 16 rows.
+  const Chunks chunks(all, std::clamp<std::int64_t>(all.count / 16, 1, 64));
   const auto columns = chunks.all.columns;
   const auto sums = [&](bool wanted) {
     return wanted ? at::empty({chunks.count(), columns}, x.options().dtype(at::kFloat)) : at::Tensor();

@@ -30,6 +30,13 @@ struct RowKernels {
   void (*log_softmax)(Rows, const Element* x, Element* y);
   void (*softmax)(Rows, const Element* x, Element* y);
   void (*log_softmax_backward)(Rows, const Element* dy, const Element* y, Element* dx);
+
+  // y is the log softmax of x, and a loss is -y at the target of its row, or 0 where that is `ignored`.
+  void (*cross_entropy)(Rows, const Element* x, const std::int64_t* targets, std::int64_t ignored, Element* y,
+                        float* losses);
+  // slope: of the sum of the losses.
+  void (*cross_entropy_backward)(Rows, const Element* y, const std::int64_t* targets, std::int64_t ignored, float slope,
+                                 Element* dx);
 };
 
 template <class Element>

@@ -32,5 +32,8 @@ Three layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, at::IntArra
 
 // Below at::rms_norm. LibTorch has no kernel for it on a CPU, but ten operators, each with a backward of its own.
 void register_rms_norm();
+// at::cross_entropy_loss, mean or sum over classes that are given by their numbers. LibTorch's is a log softmax and a
+// choice, each with a backward of its own.
+void register_cross_entropy();
 
 }  // namespace vernier

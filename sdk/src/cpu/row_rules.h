@@ -127,16 +127,29 @@ VERNIER_INLINE float largest_in(const Element* x, std::int64_t columns) {
   return largest_of(larger(first(lanes), most[0], most[1]));
 }
 
+struct LogSum {
+  float largest, rest;  // of x, and the logarithm of the sum of e^(x - largest)
+};
+
+// y = x - largest - rest.
+template <class Element>
+VERNIER_INLINE LogSum log_softmax_of(const Element* x, std::int64_t columns, Element* y) {
+  const float largest = largest_in(x, columns);
+  const Numbers most = filled(largest);
+  Sum sum;
+  along(columns, [&](auto column, auto which, int i)
+                     VERNIER_BODY { sum.parts[i] += only(which, exponential(load(x + column, which) - most)); });
+  const float rest = std::log(sum.whole());
+  const Numbers log_sum = filled(rest);
+  along(columns, [&](auto column, auto which, int)
+                     VERNIER_BODY { store(load(x + column, which) - most - log_sum, y + column, which); });
+  return {largest, rest};
+}
+
 template <class Element>
 void log_softmax_rows(Rows rows, const Element* x, Element* y) {
   for (std::int64_t row = 0; row < rows.count; ++row, x += rows.columns, y += rows.columns) {
-    const Numbers most = filled(largest_in(x, rows.columns));
-    Sum sum;
-    along(rows.columns, [&](auto column, auto which, int i)
-                            VERNIER_BODY { sum.parts[i] += only(which, exponential(load(x + column, which) - most)); });
-    const Numbers log_sum = filled(std::log(sum.whole()));
-    along(rows.columns, [&](auto column, auto which, int)
-                            VERNIER_BODY { store(load(x + column, which) - most - log_sum, y + column, which); });
+    log_softmax_of(x, rows.columns, y);
   }
 }
 
@@ -179,9 +192,39 @@ void log_softmax_rows_backward(Rows rows, const Element* dy, const Element* y, E
 }
 
 template <class Element>
-constexpr RowKernels<Element> row_kernels = {
-    layer_norm_rows<Element>,  rms_norm_rows<Element>, norm_rows_backward<Element>,       sum_rows,
-    log_softmax_rows<Element>, softmax_rows<Element>,  log_softmax_rows_backward<Element>};
+void cross_entropy_rows(Rows rows, const Element* x, const std::int64_t* targets, std::int64_t ignored, Element* y,
+                        float* losses) {
+  for (std::int64_t row = 0; row < rows.count; ++row, x += rows.columns, y += rows.columns) {
+    const auto sum = log_softmax_of(x, rows.columns, y);
+    losses[row] = targets[row] == ignored ? 0 : sum.largest - static_cast<float>(x[targets[row]]) + sum.rest;
+  }
+}
+
+template <class Element>
+void cross_entropy_rows_backward(Rows rows, const Element* y, const std::int64_t* targets, std::int64_t ignored,
+                                 float slope, Element* dx) {
+  for (std::int64_t row = 0; row < rows.count; ++row, y += rows.columns, dx += rows.columns) {
+    const bool counts = targets[row] != ignored;
+    const Numbers scale = filled(slope);
+    along(rows.columns, [&](auto column, auto which, int) VERNIER_BODY {
+      store(counts ? exponential(load(y + column, which)) * scale : filled(0), dx + column, which);
+    });
+    if (!counts) continue;
+    const auto target = targets[row];
+    dx[target] = static_cast<Element>(std::expm1(static_cast<float>(y[target])) * slope);
+  }
+}
+
+template <class Element>
+constexpr RowKernels<Element> row_kernels = {layer_norm_rows<Element>,
+                                             rms_norm_rows<Element>,
+                                             norm_rows_backward<Element>,
+                                             sum_rows,
+                                             log_softmax_rows<Element>,
+                                             softmax_rows<Element>,
+                                             log_softmax_rows_backward<Element>,
+                                             cross_entropy_rows<Element>,
+                                             cross_entropy_rows_backward<Element>};
 
 }  // namespace
 

@@ -76,6 +76,7 @@ void register_small_operators(torch::Library& library, const std::atomic<bool>& 
   put<&at::cpu::baddbmm, small_sum>(library, "baddbmm");
   use_row_operators(in_use);
   register_rms_norm();
+  register_cross_entropy();
   put<&softmax, few_elements>(library, "_softmax");
   put<&at::cpu::_softmax_backward_data, few_elements>(library, "_softmax_backward_data");
   put<&log_softmax, few_elements>(library, "_log_softmax");

@@ -2,7 +2,9 @@
 // LibTorch.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
@@ -428,6 +430,100 @@ TEST_CASE("fused kernels: rows in another layout, another dimension or dtype are
   const auto whole = at::layer_norm(x, {40, 5});  // more than one dimension
   CHECK(torch::allclose(whole, plain([&] { return at::layer_norm(x, {40, 5}); }), 1e-5, 1e-6));
   CHECK_THROWS_AS(at::layer_norm(x, {7}), c10::Error);
+}
+
+TEST_CASE("fused kernels: cross entropy from logits, its gradients, and what is left to LibTorch") {
+  torch::manual_seed(10);
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  struct Way {
+    const char* name;
+    std::int64_t reduction, ignored;
+    double smoothing;
+    bool has_weight;
+  };
+  const Way ways[] = {{"mean", at::Reduction::Mean, -100, 0, false},
+                      {"sum", at::Reduction::Sum, -100, 0, false},
+                      {"a class is ignored", at::Reduction::Mean, 0, 0, false},
+                      {"for each row", at::Reduction::None, -100, 0, false},
+                      {"smoothed", at::Reduction::Mean, -100, 0.1, false},
+                      {"weighted", at::Reduction::Mean, -100, 0, true}};
+  const auto run = [](const torch::Tensor& x, const torch::Tensor& target, const Way& way, bool fused) {
+    const Fused choice(fused);
+    const auto leaf = x.detach().requires_grad_();
+    const auto weight = way.has_weight ? std::optional(torch::linspace(1, 2, x.size(1)).to(x.dtype())) : std::nullopt;
+    const auto loss = at::cross_entropy_loss(leaf, target, weight, way.reduction, way.ignored, way.smoothing);
+    return Tensors{loss.detach(), torch::autograd::grad({loss.sum() * 3}, {leaf}).front()};
+  };
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
+    for (const std::int64_t columns : {1, 2, 9, 16, 33, 100, 2000}) {
+      const auto x = (4 * torch::randn({40, columns})).to(dtype);
+      auto target = torch::randint(columns, {40}, torch::kInt64);
+      target[3] = -100;
+      for (const auto& way : ways) {
+        CAPTURE(dtype);
+        CAPTURE(columns);
+        CAPTURE(way.name);
+        if (way.ignored != -100) target[3] = 0;
+        const auto mine = run(x, target, way, true), theirs = run(x, target, way, false);
+        const auto exact = run(x.to(torch::kFloat64), target, way, false);
+        for (std::size_t i = 0; i < exact.size(); ++i) {
+          CAPTURE(i);
+          CHECK((mine[i].scalar_type() == dtype));
+          CHECK(torch::equal(mine[i].isnan(), theirs[i].isnan()));
+          const auto known = exact[i].nan_to_num();
+          const double unit = std::max(known.abs().max().item<double>(), 1e-6) * unit_of(dtype);
+          CHECK(error_of(mine[i].nan_to_num(), known) <= error_of(theirs[i].nan_to_num(), known) + unit);
+        }
+      }
+    }
+  }
+
+  auto x = torch::randn({5, 20});
+  x[0][3] = nan;
+  x[1][3] = inf;
+  x[2][3] = -inf;
+  x[3] *= 1e30;
+  for (const std::int64_t all : {0, 3}) {
+    const auto target = torch::full({5}, all, torch::kInt64);
+    const auto mine = run(x, target, {"each", at::Reduction::Sum, -100, 0, false}, true);
+    const auto theirs = run(x, target, {"each", at::Reduction::Sum, -100, 0, false}, false);
+    CHECK(torch::allclose(mine[1], theirs[1], 1e-4, 1e-6, /*equal_nan=*/true));
+    for (std::int64_t row = 0; row < 5; ++row) {
+      const auto one = [&](bool fused) {
+        return run(x.narrow(0, row, 1), target.narrow(0, row, 1), {"one", at::Reduction::Mean, -100, 0, false},
+                   fused)[0];
+      };
+      CHECK(torch::allclose(one(true), one(false), 1e-5, 1e-6, /*equal_nan=*/true));
+    }
+  }
+
+  const auto second = [&](torch::ScalarType dtype, bool fused) {
+    const Fused choice(fused);
+    torch::manual_seed(11);
+    const auto leaf = torch::randn({6, 9}).to(dtype).requires_grad_();
+    const auto target = torch::tensor({0, 8, -100, 3, 3, 1});
+    auto first = torch::autograd::grad({at::cross_entropy_loss(leaf, target)}, {leaf}, {}, true, /*create_graph=*/true);
+    first.push_back(torch::autograd::grad({first[0].square().sum()}, {leaf}).front());
+    return first;
+  };
+  const auto mine = second(torch::kFloat32, true), exact = second(torch::kFloat64, false);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(torch::allclose(mine[i].to(torch::kFloat64), exact[i], 1e-5, 1e-7));
+
+  const Fused on;
+  const auto many = torch::randn({900, 60}), some = torch::randint(60, {900}, torch::kInt64);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto alone = run(many, some, ways[0], true);
+  at::set_num_threads(4);
+  const auto together = run(many, some, ways[0], true);
+  at::set_num_threads(threads);
+  CHECK(torch::equal(alone[0], together[0]));
+  CHECK(torch::equal(alone[1], together[1]));
+  auto logits = many.detach().requires_grad_() * 1;
+  const auto loss = at::cross_entropy_loss(logits, some);
+  logits.mul_(2);  // they may change before backward, as with LibTorch's
+  CHECK_NOTHROW(loss.backward());
+  CHECK_THROWS_AS(at::cross_entropy_loss(many, some + 60), c10::Error);
 }
 
 TEST_CASE("fused kernels: dropout draws LibTorch's numbers, and leaves the generator in the same state") {
