@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t batch = 8, time = 128;
 
 std::shared_ptr<llama::Network> network() {
-  const std::string folder = VERNIER_BINARY_DIR "/benchmarks/llama";
+  const std::string folder = VERNIER_BINARY_DIR "/llama_step";
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/config.json") << R"({"model_type": "llama"})";
   const language::Config config(folder);
