@@ -1,15 +1,18 @@
 // The kernels of vernier/fused_kernels.h against LibTorch's, forward and backward, on one thread.
 #include <ATen/Parallel.h>
-#include <ATen/ops/_log_softmax.h>
-#include <ATen/ops/_log_softmax_backward_data.h>
-#include <ATen/ops/_softmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/softmax.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 #include <vernier/fused_kernels.h>
@@ -31,14 +34,33 @@ void compare_kernels(const std::string& title, const std::function<void()>& body
   compare(title.c_str(), {{"LibTorch", with(false)}, {"Vernier", with(true)}}, rounds, /*steps_a_round=*/4);
 }
 
-void compare_rows(std::int64_t rows, std::int64_t columns) {
-  const std::string of = c10::str(" of ", rows, " rows of ", columns, ", Float");
-  const auto x = at::randn({rows, columns}), dy = at::randn({rows, columns}), weight = at::randn({columns});
-  compare_kernels("layer norm" + of, [&] { at::layer_norm(x, {columns}, weight, weight); });
-  compare_kernels("softmax" + of, [&] { at::_softmax(x, -1, false); });
-  compare_kernels("log softmax" + of, [&] { at::_log_softmax(x, -1, false); });
-  const auto y = at::_log_softmax(x, -1, false);
-  compare_kernels("its backward" + of, [&] { at::_log_softmax_backward_data(dy, y, -1, at::kFloat); });
+void compare_rows(std::int64_t rows, std::int64_t columns, torch::ScalarType dtype) {
+  const std::string of = c10::str(" of ", rows, " rows of ", columns, ", ", dtype);
+  const auto randn = [&](at::IntArrayRef shape) { return at::randn(shape).to(dtype); };
+  const auto x = randn({rows, columns}).requires_grad_(), weight = randn({columns}).requires_grad_(),
+             bias = randn({columns}).requires_grad_();
+  const auto dy = randn({rows, columns});
+  const auto both = [&](const std::string& name, const std::vector<torch::Tensor>& leaves,
+                        const std::function<torch::Tensor()>& forward) {
+    compare_kernels(name + of, [&] {
+      const at::NoGradGuard no_gradients;
+      forward();
+    });
+    vernier::use_fused_kernels(true);
+    const auto mine = forward();
+    vernier::use_fused_kernels(false);
+    const auto theirs = forward();
+    compare_kernels("its backward" + of, [&] {
+      torch::autograd::grad({vernier::fused_kernels() ? mine : theirs}, leaves, {dy}, /*retain_graph=*/true);
+    });
+  };
+  both("layer norm", {x, weight, bias}, [&] { return at::layer_norm(x, {columns}, weight, bias); });
+  both("rms norm", {x, weight}, [&] { return at::rms_norm(x, {columns}, weight); });
+  both("softmax", {x}, [&] { return at::softmax(x, -1); });
+  both("log softmax", {x}, [&] { return at::log_softmax(x, -1); });
+  const auto target = at::randint(columns, {rows}, torch::kInt64);
+  compare_kernels("cross entropy and its backward" + of,
+                  [&] { torch::autograd::grad({at::cross_entropy_loss(x, target)}, {x}); });
 }
 
 void compare_attention(std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t width,
@@ -58,23 +80,35 @@ void compare_attention(std::int64_t batch, std::int64_t heads, std::int64_t leng
       "its backward" + of, [&] { torch::autograd::grad({y}, leaves, {dy}, /*retain_graph=*/true); }, 7);
 }
 
+void compare_activations(torch::ScalarType dtype) {
+  const std::string elements = c10::str(" of 1,048,576 elements, ", dtype);
+  const auto x = at::randn({1 << 20}).to(dtype), dy = at::randn({1 << 20}).to(dtype);
+  compare_kernels("gelu (tanh)" + elements, [&] { at::gelu(x, "tanh"); });
+  compare_kernels("its backward" + elements, [&] { at::gelu_backward(dy, x, "tanh"); });
+  compare_kernels("silu" + elements, [&] { at::silu(x); });
+  compare_kernels("its backward" + elements, [&] { at::silu_backward(dy, x); });
+  compare_kernels("dropout" + elements, [&] { at::dropout(x, 0.1, /*train=*/true); });
+}
+
 }  // namespace
 
-int main() {
+// With one of the words activations, rows and attention: those alone.
+int main(int count, char** arguments) {
+  const std::string wanted = count > 1 ? arguments[1] : "";
+  const auto is_wanted = [&](const char* name) { return wanted.empty() || wanted == name; };
   at::set_num_threads(1);
   for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
-    const std::string elements = std::string(" of 1,048,576 elements, ") + c10::toString(dtype);
-    const auto x = at::randn({1 << 20}).to(dtype), dy = at::randn({1 << 20}).to(dtype);
-    compare_kernels("gelu (tanh)" + elements, [&] { at::gelu(x, "tanh"); });
-    compare_kernels("its backward" + elements, [&] { at::gelu_backward(dy, x, "tanh"); });
-    compare_kernels("silu" + elements, [&] { at::silu(x); });
-    compare_kernels("its backward" + elements, [&] { at::silu_backward(dy, x); });
-  }
-  compare_rows(2048, 128);
-  compare_rows(2048, 256);
-  compare_rows(128, 10);
-  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
-    compare_attention(16, 4, 128, 32, dtype);
-    compare_attention(1, 12, 1024, 64, dtype);
+    if (is_wanted("activations")) compare_activations(dtype);
+    if (is_wanted("rows")) {
+      compare_rows(2048, 128, dtype);
+      compare_rows(2048, 256, dtype);
+      compare_rows(2048, 1024, dtype);
+      compare_rows(128, 10, dtype);
+      compare_rows(512, 4096, dtype);
+    }
+    if (is_wanted("attention")) {
+      compare_attention(16, 4, 128, 32, dtype);
+      compare_attention(1, 12, 1024, 64, dtype);
+    }
   }
 }

@@ -17,8 +17,10 @@ namespace vernier {
 //   bfloat16 and float16, with AVX-512. It works in blocks and keeps no weights of attention. bfloat16 is multiplied by
 //   AMX or AVX512-BF16 where they are, everything else in float32. Heads wider than 256 keep LibTorch's kernels, and so
 //   do fewer than 48 queries or keys, but for the backward in 16 bits.
-// - Forward of at::layer_norm, at::softmax and at::log_softmax, and backward of the latter, in float32 over the last
-//   dimension of contiguous tensors, with AVX-512.
+// - at::layer_norm, at::rms_norm and at::log_softmax, forward and backward, and at::softmax forward, of contiguous
+//   tensors over the last dimensions; at::cross_entropy_loss, mean or sum, of logits [rows, classes] and numbers of
+//   classes. All of them in float32, bfloat16 and float16, with AVX2, computed in float32.
+// - The random numbers of dropout, with AVX2. They are those of LibTorch.
 // - Products of matrices, softmax, cross entropy and layer norm with little work take one thread. LibTorch wakes all
 //   threads for them, which takes longer than the work.
 //

@@ -2,7 +2,7 @@
 #include "activation_kernel.h"
 
 #include "activation_rules.h"
-#include "attention_kernel.h"
+#include "processor.h"
 
 namespace vernier {
 
@@ -50,8 +50,7 @@ __attribute__((target("avx2,fma"))) void with_avx2(Body body, std::int64_t count
 }  // namespace
 
 bool has_activation_kernels(bool in_half) {
-  static const bool has = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  return in_half ? has_avx512() : has;
+  return in_half ? has_avx512() : has_avx2();
 }
 
 template <class Element>

@@ -14,9 +14,6 @@ template <>
 VERNIER_INLINE __m512 number<__m512>(float value) {
   return _mm512_set1_ps(value);
 }
-VERNIER_INLINE __m512 fused(__m512 a, __m512 b, __m512 c) {
-  return _mm512_fmadd_ps(a, b, c);
-}
 VERNIER_INLINE __m512 clamped(__m512 x, float least, float most) {  // NaN stays
   return _mm512_min_ps(_mm512_set1_ps(most), _mm512_max_ps(_mm512_set1_ps(least), x));
 }

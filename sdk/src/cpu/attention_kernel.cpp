@@ -3,21 +3,6 @@
 
 #include <type_traits>
 
-namespace vernier {
-
-bool has_avx512() {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                          __builtin_cpu_supports("fma") != 0;
-  return has;
-}
-bool multiplies_bfloat16() {
-  static const bool does = has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
-  return does;
-}
-
-}  // namespace vernier
-
 #include "wide.h"
 
 namespace vernier {

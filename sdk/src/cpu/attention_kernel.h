@@ -1,6 +1,7 @@
 // What attention computes between its products of matrices, on blocks of 64 keys by 64 queries, for processors with
-// AVX-512. A block of scores is transposed: it has a row for each key and a column for each query. So sums and largest
-// scores of a query are those of a column, and the weights are in place for the next product.
+// AVX-512 (has_avx512() in processor.h). A block of scores is transposed: it has a row for each key and a column for
+// each query. So sums and largest scores of a query are those of a column, and the weights are in place for the next
+// product.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,6 @@
 namespace vernier {
 
 constexpr std::int64_t attention_block = 64;
-
-// Whether the functions below may be called on this processor, and whether it multiplies bfloat16 by itself. LibTorch
-// decides by itself between AMX and AVX512-BF16.
-bool has_avx512();
-bool multiplies_bfloat16();
 
 // Element: float, c10::BFloat16 or c10::Half, of the tensors. Product: float or c10::BFloat16, what is multiplied.
 // A block of rows is [64, width], dense, and filled up with zeros. "Right" is the layout of a right-hand factor:

@@ -17,6 +17,7 @@
 
 #include "attention_kernel.h"
 #include "optim/parallel.h"
+#include "processor.h"
 
 namespace vernier {
 

@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "activation_kernel.h"
+#include "bernoulli.h"
 #include "blocked_attention.h"
 #include "optim/parallel.h"
 #include "small_operators.h"
@@ -100,6 +101,7 @@ void take_the_place_of_libtorchs() {
   library->impl("silu_backward", &silu_backward);
   register_small_operators(*library, in_use);
   register_blocked_attention(*library, in_use);
+  register_bernoulli(*library);
 }
 
 }  // namespace

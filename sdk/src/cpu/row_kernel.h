@@ -1,5 +1,9 @@
-// LayerNorm and softmax over dense rows of float32, for processors with AVX-512 (has_avx512() in attention_kernel.h).
+// LayerNorm, RMSNorm and softmax over dense rows, for processors with AVX-512, or with AVX2, FMA and F16C. They compute
+// in float32 and round once.
 #pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cstdint>
 
@@ -9,13 +13,35 @@ struct Rows {
   std::int64_t count, columns;
 };
 
-// y = (x - mean) / root of (variance + eps), times weight, plus bias, both of which may be missing. inverse: of the
-// root.
-void layer_norm_rows(Rows rows, const float* x, const float* weight, const float* bias, float eps, float* y,
+// Element: float, c10::BFloat16 or c10::Half. Weight and bias of a norm, and their gradients, may be missing.
+template <class Element>
+struct RowKernels {
+  // y = (x - mean) / root of (variance + eps), times weight, plus bias. inverses: of the roots.
+  void (*layer_norm)(Rows, const Element* x, const float* weight, const float* bias, float eps, Element* y,
                      float* means, float* inverses);
-// y = x - log of the sum of e^x, or its e^.
-void log_softmax_rows(Rows rows, const float* x, float* y);
-void softmax_rows(Rows rows, const float* x, float* y);
-void log_softmax_rows_backward(Rows rows, const float* dy, const float* y, float* dx);
+  // y = x / root of (mean of squares + eps), times weight.
+  void (*rms_norm)(Rows, const Element* x, const float* weight, float eps, Element* y, float* inverses);
+  // Of LayerNorm, or without means of RMSNorm. Adds to the gradients of weight and bias.
+  void (*norm_backward)(Rows, const Element* dy, const Element* x, const float* weight, const float* means,
+                        const float* inverses, Element* dx, float* weight_gradient, float* bias_gradient);
+  void (*sum_of_rows)(Rows, const float* x, float* y);
+
+  // y = x - log of the sum of e^x, or its e^. LibTorch's backward of softmax is as fast as one of these would be.
+  void (*log_softmax)(Rows, const Element* x, Element* y);
+  void (*softmax)(Rows, const Element* x, Element* y);
+  void (*log_softmax_backward)(Rows, const Element* dy, const Element* y, Element* dx);
+
+  // y is the log softmax of x, and a loss is -y at the target of its row, or 0 where that is `ignored`.
+  void (*cross_entropy)(Rows, const Element* x, const std::int64_t* targets, std::int64_t ignored, Element* y,
+                        float* losses);
+  // slope: of the sum of the losses.
+  void (*cross_entropy_backward)(Rows, const Element* y, const std::int64_t* targets, std::int64_t ignored, float slope,
+                                 Element* dx);
+};
+
+template <class Element>
+const RowKernels<Element>& wide_row_kernels();  // AVX-512
+template <class Element>
+const RowKernels<Element>& narrow_row_kernels();  // AVX2
 
 }  // namespace vernier

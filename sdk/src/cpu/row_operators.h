@@ -1,8 +1,10 @@
-// LayerNorm and softmax on a CPU: by the kernels of this library where they can, otherwise by LibTorch's.
+// LayerNorm, RMSNorm and softmax on a CPU: by the kernels of this library where they can, otherwise by LibTorch's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
+#include <array>
 #include <atomic>
 #include <optional>
 #include <tuple>
@@ -11,13 +13,27 @@ namespace vernier {
 
 // Where `in_use` is false, those below call LibTorch's.
 void use_row_operators(const std::atomic<bool>& in_use);
+// Whether it is true, and this processor has what the kernels need.
+bool may_compute_rows();
 
-// As LibTorch's operators of these names. There is no backward of LayerNorm and of softmax: LibTorch's are as fast.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& x, at::IntArrayRef shape,
-                                                          const std::optional<at::Tensor>& weight,
-                                                          const std::optional<at::Tensor>& bias, double eps);
+using Parameter = std::optional<at::Tensor>;
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+// As LibTorch's operators of these names.
 at::Tensor log_softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float);
-at::Tensor softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float);
 at::Tensor log_softmax_backward(const at::Tensor& dy, const at::Tensor& y, std::int64_t dim, at::ScalarType dtype);
+at::Tensor softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float);
+// Mean and inverse deviation are in float32, also of 16 bits, where LibTorch's are rounded to 16.
+Three layer_norm(const at::Tensor& x, at::IntArrayRef shape, const Parameter& weight, const Parameter& bias,
+                 double eps);
+Three layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, at::IntArrayRef shape, const at::Tensor& mean,
+                          const at::Tensor& inverse, const Parameter& weight, const Parameter& bias,
+                          std::array<bool, 3> wanted);
+
+// Below at::rms_norm. LibTorch has no kernel for it on a CPU, but ten operators, each with a backward of its own.
+void register_rms_norm();
+// at::cross_entropy_loss, mean or sum over classes that are given by their numbers. LibTorch's is a log softmax and a
+// choice, each with a backward of its own.
+void register_cross_entropy();
 
 }  // namespace vernier

@@ -6,7 +6,6 @@
 #include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
-#include <ATen/ops/native_layer_norm_backward_native.h>
 #include <ATen/ops/nll_loss_backward_cpu_dispatch.h>
 #include <ATen/ops/nll_loss_forward_cpu_dispatch.h>
 
@@ -76,6 +75,8 @@ void register_small_operators(torch::Library& library, const std::atomic<bool>& 
   put<&at::cpu::addmm, small_sum>(library, "addmm");
   put<&at::cpu::baddbmm, small_sum>(library, "baddbmm");
   use_row_operators(in_use);
+  register_rms_norm();
+  register_cross_entropy();
   put<&softmax, few_elements>(library, "_softmax");
   put<&at::cpu::_softmax_backward_data, few_elements>(library, "_softmax_backward_data");
   put<&log_softmax, few_elements>(library, "_log_softmax");
@@ -85,7 +86,7 @@ void register_small_operators(torch::Library& library, const std::atomic<bool>& 
     return few_elements(x);
   }>(library, "nll_loss_backward");
   put<&layer_norm, few_elements>(library, "native_layer_norm");
-  put<&at::native::layer_norm_backward_cpu, few_elements>(library, "native_layer_norm_backward");
+  put<&layer_norm_backward, few_elements>(library, "native_layer_norm_backward");
 }
 
 }  // namespace vernier

@@ -19,6 +19,8 @@ namespace vernier {
 
 namespace {
 
+using Numbers = __m512;
+using Which = __mmask16;  // of the lanes
 constexpr std::int64_t lanes = 16;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
@@ -50,6 +52,27 @@ VERNIER_INLINE void store(__m512 value, c10::BFloat16* to, __mmask16 which) {
 }
 VERNIER_INLINE void store(__m512 value, c10::Half* to, __mmask16 which) {
   _mm256_mask_storeu_epi16(to, which, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+VERNIER_INLINE __m512 filled(float value) {
+  return _mm512_set1_ps(value);
+}
+VERNIER_INLINE __m512 fused(__m512 a, __m512 b, __m512 c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+// 0 in the other lanes.
+VERNIER_INLINE __m512 only(__mmask16 which, __m512 value) {
+  return _mm512_maskz_mov_ps(which, value);
+}
+// a in the other lanes, and b where one is no number.
+VERNIER_INLINE __m512 larger(__mmask16 which, __m512 a, __m512 b) {
+  return _mm512_mask_max_ps(a, which, a, b);
+}
+VERNIER_INLINE float sum_of(__m512 value) {
+  return _mm512_reduce_add_ps(value);
+}
+VERNIER_INLINE float largest_of(__m512 value) {
+  return _mm512_reduce_max_ps(value);
 }
 
 // e^x for x up to 88, with the polynomial of Cephes' expf; below -87 it is 0, and NaN stays. Smaller numbers would slow

@@ -1,0 +1,79 @@
+// Compiled with vectorisation (CMakeLists.txt).
+#include "bernoulli_kernel.h"
+
+#include <algorithm>
+
+#pragma GCC target("avx2")
+
+namespace vernier {
+
+namespace {
+
+using Word = std::uint32_t;
+constexpr std::int64_t words = Twister::words, ahead = 397;
+
+inline Word twisted(Word upper, Word lower) {
+  return (((upper & 0x80000000U) | (lower & 0x7FFFFFFFU)) >> 1) ^ (-(lower & 1U) & 0x9908B0DFU);
+}
+
+void renew(Word* state) {
+  for (std::int64_t i = 0; i < words - ahead; ++i) state[i] = state[i + ahead] ^ twisted(state[i], state[i + 1]);
+    // What is read here was written 227 words before, so 8 at a time are independent.
+#pragma GCC ivdep
+  for (std::int64_t i = words - ahead; i < words - 1; ++i) {
+    state[i] = state[i + ahead - words] ^ twisted(state[i], state[i + 1]);
+  }
+  state[words - 1] = state[ahead - 1] ^ twisted(state[words - 1], state[0]);
+}
+
+void temper(const Word* state, Word* to, std::int64_t count) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) {
+    Word y = state[i];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9D2C5680U;
+    y ^= (y << 15) & 0xEFC60000U;
+    to[i] = y ^ (y >> 18);
+  }
+}
+
+void draw(Twister& twister, Word* to, std::int64_t count) {
+  while (count > 0) {
+    if (twister.left == 1) {
+      renew(twister.state);
+      twister.next = 0;
+      twister.left = words + 1;
+    }
+    const auto some = std::min(count, twister.left - 1);
+    temper(twister.state + twister.next, to, some);
+    twister.next += some;
+    twister.left -= some;
+    to += some;
+    count -= some;
+  }
+}
+
+}  // namespace
+
+template <class Bits>
+void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to, std::int64_t count) {
+  constexpr std::int64_t together = 1024;
+  Word drawn[2 * together];
+  for (std::int64_t start = 0; start < count; start += together, to += together) {
+    const auto some = std::min(together, count - start);
+    draw(twister, drawn, 2 * some);
+    // The first number of a pair has the higher bits, of which 53 - 32 count.
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < some; ++i) {
+      const auto number = static_cast<std::int64_t>(drawn[2 * i] & 0x1FFFFFU) << 32 | drawn[2 * i + 1];
+      to[i] = number < threshold ? one : Bits{0};
+    }
+  }
+}
+
+template void draw_bernoulli(Twister&, std::int64_t, std::uint8_t, std::uint8_t*, std::int64_t);
+template void draw_bernoulli(Twister&, std::int64_t, std::uint16_t, std::uint16_t*, std::int64_t);
+template void draw_bernoulli(Twister&, std::int64_t, std::uint32_t, std::uint32_t*, std::int64_t);
+template void draw_bernoulli(Twister&, std::int64_t, std::uint64_t, std::uint64_t*, std::int64_t);
+
+}  // namespace vernier

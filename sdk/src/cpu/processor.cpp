@@ -1,0 +1,23 @@
+#include "processor.h"
+
+#include <ATen/Version.h>
+
+namespace vernier {
+
+bool has_avx512() {
+  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+                          __builtin_cpu_supports("fma") != 0 && at::get_cpu_capability() == "AVX512";
+  return has;
+}
+bool multiplies_bfloat16() {
+  static const bool does = has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
+  return does;
+}
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+                          __builtin_cpu_supports("f16c") != 0 && at::get_cpu_capability() != "DEFAULT";
+  return has;
+}
+
+}  // namespace vernier

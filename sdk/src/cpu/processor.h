@@ -1,0 +1,11 @@
+// What this processor has. LibTorch's variable ATEN_CPU_CAPABILITY holds here too: with "avx2" or "default" a processor
+// counts as one without the newer instructions.
+#pragma once
+
+namespace vernier {
+
+bool has_avx512();
+bool multiplies_bfloat16();  // AVX512-BF16; LibTorch decides by itself between it and AMX
+bool has_avx2();             // with FMA and F16C
+
+}  // namespace vernier

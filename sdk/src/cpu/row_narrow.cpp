@@ -1,0 +1,28 @@
+// The kernels over rows with AVX2.
+#include <cmath>
+#include <type_traits>
+
+#include "row_kernel.h"
+
+// What follows is compiled for it.
+#include "narrow.h"
+
+// By the names of the former.
+#include "row_rules.h"
+
+namespace vernier {
+
+template <>
+const RowKernels<float>& narrow_row_kernels() {
+  return row_kernels<float>;
+}
+template <>
+const RowKernels<c10::BFloat16>& narrow_row_kernels() {
+  return row_kernels<c10::BFloat16>;
+}
+template <>
+const RowKernels<c10::Half>& narrow_row_kernels() {
+  return row_kernels<c10::Half>;
+}
+
+}  // namespace vernier

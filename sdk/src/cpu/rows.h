@@ -1,0 +1,59 @@
+// What the operators over rows share: which tensors they take, with which kernels, and in which chunks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "optim/parallel.h"
+#include "processor.h"
+#include "row_kernel.h"
+#include "row_operators.h"
+
+namespace vernier {
+
+inline bool is_plain(const at::Tensor& x) {
+  const auto dtype = x.scalar_type();
+  return (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && x.is_contiguous() && x.numel() > 0;
+}
+
+// Calls body(kernels, Element{}) for a dtype.
+template <class Body>
+void with_row_kernels(at::ScalarType dtype, const Body& body) {
+  const auto call = [&]<class Element>(Element) {
+    body(has_avx512() ? wide_row_kernels<Element>() : narrow_row_kernels<Element>(), Element{});
+  };
+  if (dtype == at::kFloat) return call(float{});
+  dtype == at::kBFloat16 ? call(c10::BFloat16{}) : call(c10::Half{});
+}
+
+// The last dimensions of a tensor, side by side.
+inline Rows rows_of(const at::Tensor& x, std::size_t dims) {
+  std::int64_t columns = 1;
+  for (std::size_t i = 0; i < dims; ++i) columns *= x.size(-1 - static_cast<std::int64_t>(i));
+  return {x.numel() / columns, columns};
+}
+
+// Rows cut into chunks. The cuts depend on the shape alone, so sums over chunks have the same bits on any number of
+// threads.
+struct Chunks {
+  Rows all;
+  std::int64_t rows;  // of one
+  explicit Chunks(const Rows& whole, std::int64_t most = std::numeric_limits<std::int64_t>::max())
+      : all(whole), rows(std::max({std::int64_t{1}, worth / whole.columns, (whole.count + most - 1) / most})) {}
+
+  std::int64_t count() const { return (all.count + rows - 1) / rows; }
+  // Calls body(first element, first row, rows, chunk), on several threads where that pays.
+  template <class Body>
+  void for_each(const Body& body) const {
+    for_each_chunk(static_cast<std::size_t>(count()), /*chunks_a_thread=*/2, [&](std::size_t i) {
+      const auto chunk = static_cast<std::int64_t>(i), row = chunk * rows;
+      body(row * all.columns, row, Rows{std::min(rows, all.count - row), all.columns}, chunk);
+    });
+  }
+
+ private:
+  static constexpr std::int64_t worth = 8192;  // elements: a second thread saves time from about so many on
+};
+
+}  // namespace vernier
