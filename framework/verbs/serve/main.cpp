@@ -13,11 +13,11 @@
 #include <iostream>
 #include <thread>
 
-#include "api.h"
-#include "attempt.h"
-#include "attempt_process.h"
+#include "api/api.h"
 #include "http/http_server.h"
 #include "output/run_files.h"
+#include "queue/attempt.h"
+#include "queue/attempt_process.h"
 #include "verbs/compare/child.h"
 #include "verbs/runs/verb.h"
 
@@ -199,14 +199,16 @@ int serve_jobs(const Settings& settings) {
   serve::AuditLog audit(folder / "audit.jsonl");
   serve::Courses courses;
   serve::Workers workers;
+  serve::Live live(queue, courses);
   vernier::HttpService service("Vernier: jobs", VERNIER_VERSION,
                                vernier::Tokens(folder / "tokens", vernier::Scope::admin, say), settings.hosts,
-                               serve::routes({queue, audit, workers, courses, settings.data}));
+                               serve::routes({queue, audit, workers, courses, live, settings.data}));
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
       [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits,
       settings.encryption);
   workers.on_answer([&] { server.wake(); });
+  live.begin([&] { server.wake(); });
   const auto address = std::string(settings.encryption ? "https://" : "http://") +
                        settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
   audit.add("server", "start", {{"version", VERNIER_VERSION}, {"listen", address}});
@@ -222,6 +224,7 @@ int serve_jobs(const Settings& settings) {
     }
   }
   workers.stop();
+  live.stop();
   audit.add("server", "stop", {{"running", queue.counts().running}});
   std::error_code none;
   fs::remove(folder / "server.url", none);
