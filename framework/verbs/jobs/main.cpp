@@ -24,7 +24,8 @@ constexpr vernier::Verb verb = {"jobs", R"(usage: vernier jobs COMMAND [OPTION].
 
 Gives jobs to a `vernier serve`, and says what becomes of them. See docs/service.md.
 
-  submit FILE… [--set KEY=VALUE]…   puts a job into the queue: the TOML files, merged here as vernier train merges them
+  submit FILE… [--set KEY=VALUE]…   puts a job into the queue: the TOML files, merged here as vernier train merges them.
+                                    Files and folders that [task] names here become whole paths
   list [--state STATE] [--user NAME] [--limit N] [--json]
                                     jobs, the newest first
   show ID [--json]                  one job, and the newest numbers of its run
@@ -107,6 +108,23 @@ int logs(const Call& call) {
   return 0;
 }
 
+// Paths of the task are those of this folder, as for vernier train, and the server reads them from elsewhere: a text
+// that names a file or a folder here becomes its whole path. "waves.csv:x,y" names one, too.
+void make_whole(toml::node& node, const std::string& where) {
+  if (auto* array = node.as_array()) {
+    for (auto& each : *array) make_whole(each, where);
+  }
+  auto* text = node.as_string();
+  if (text == nullptr || text->get().empty() || text->get().starts_with('/')) return;
+  const auto colon = std::min(text->get().find(':'), text->get().size());
+  std::error_code trouble;
+  const auto whole = std::filesystem::canonical(text->get().substr(0, colon), trouble);
+  if (trouble) return;
+  const auto path = whole.string() + text->get().substr(colon);
+  std::cerr << "vernier: " << where << ": " << text->get() << " is " << path << std::endl;
+  *text = path;
+}
+
 // The files and --set together, without the places of values.
 std::string merged(const Call& call) {
   Words words = {"config"};
@@ -122,8 +140,14 @@ std::string merged(const Call& call) {
     while (text.ends_with('\n')) text.pop_back();
     throw Refused(text.starts_with("vernier: ") ? text.substr(9) : text);
   }
+  auto table = toml::parse(config.out);
+  if (auto* task = table["task"].as_table()) {
+    for (auto&& [key, value] : *task) {
+      if (key != "use") make_whole(value, "task." + std::string(key.str()));
+    }
+  }
   std::ostringstream text;
-  text << toml::parse(config.out) << '\n';
+  text << table << '\n';
   return text.str();
 }
 

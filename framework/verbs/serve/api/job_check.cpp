@@ -48,7 +48,8 @@ void check_text(const std::string& text, const std::string& where, const std::ve
   if (text.find('\0') != text.npos) refuse("it has a NUL character");
   if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
   if (text.starts_with('/')) {
-    if (!is_allowed(text, data)) refuse("this path is not below a data folder of the server; see GET /v1/server");
+    if (!is_allowed(text, data))
+      refuse("this path is not below a data folder of the server; its option --data names them");
     return;
   }
   for (std::size_t begin = 0; begin < text.size();) {
