@@ -274,6 +274,7 @@ Json job_schema() {
                     {"time_limit", integer},
                     {"memory_limit", integer},
                     {"retries", integer},
+                    {"slurm", {{"type", "string"}, {"description", "its number at Slurm; empty without Slurm"}}},
                     {"created", when},
                     {"started", when},
                     {"ended", when},

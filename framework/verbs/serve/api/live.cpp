@@ -28,6 +28,7 @@ Json json_of(const Job& job) {
           {"time_limit", request.time_limit},
           {"memory_limit", request.memory_limit},
           {"retries", request.retries},
+          {"slurm", job.slurm},
           {"created", when(job.created)},
           {"started", when(job.started)},
           {"ended", when(job.ended)},

@@ -30,6 +30,7 @@ struct Job {
   std::int64_t failures = 0, losses = 0;  // attempts that failed, and those that ended without a word
   bool is_cancelled = false;              // it is to end
   std::vector<int> gpus;                  // of the attempt that runs
+  std::string slurm;                      // the attempt's number at Slurm; "": it is not handed over
   std::string created, started, ended;    // "2026-11-23T14:05:09.123Z"; "" before that
   std::string error;                      // why it failed
 

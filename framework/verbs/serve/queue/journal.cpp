@@ -10,7 +10,7 @@ namespace serve {
 
 namespace {
 
-constexpr int format = 1;  // of the table
+constexpr int format = 2;  // of the table
 
 constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT, config TEXT NOT NULL,
@@ -20,13 +20,13 @@ constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   state TEXT NOT NULL DEFAULT 'queued' CHECK(state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
   attempt INT NOT NULL DEFAULT 1, failures INT NOT NULL DEFAULT 0, losses INT NOT NULL DEFAULT 0,
   is_cancelled INT NOT NULL DEFAULT 0, gpu_list TEXT NOT NULL DEFAULT '', created TEXT NOT NULL,
-  started TEXT NOT NULL DEFAULT '', ended TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
+  slurm TEXT NOT NULL DEFAULT '', started TEXT NOT NULL DEFAULT '', ended TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
   UNIQUE(user, key)) STRICT;
 CREATE INDEX IF NOT EXISTS job_state ON job(state);)";
 
 constexpr const char* columns =
     "id, user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, state, attempt, failures, "
-    "losses, is_cancelled, gpu_list, created, started, ended, error, texts_name, texts";
+    "losses, is_cancelled, gpu_list, created, started, ended, error, texts_name, texts, slurm";
 
 [[noreturn]] void fail(sqlite3* database) {
   throw std::runtime_error(std::string("the journal of jobs cannot be used: ") + ::sqlite3_errmsg(database));
@@ -112,6 +112,7 @@ Job job_of(Statement& row) {
   job.error = row.text(20);
   job.request.texts_name = row.text(21);
   job.request.texts = row.text(22);
+  job.slurm = row.text(23);
   return job;
 }
 
@@ -182,9 +183,9 @@ std::optional<Job> Journal::find(std::int64_t id) const {
 void Journal::update(const Job& job) {
   Statement change(database_.get(),
                    "UPDATE job SET state = ?, attempt = ?, failures = ?, losses = ?, is_cancelled = ?, gpu_list = ?, "
-                   "started = ?, ended = ?, error = ? WHERE id = ?");
+                   "slurm = ?, started = ?, ended = ?, error = ? WHERE id = ?");
   change.bind(name_of(job.state)).bind(job.attempt).bind(job.failures).bind(job.losses);
-  change.bind(std::int64_t{job.is_cancelled}).bind(text_of(job.gpus));
+  change.bind(std::int64_t{job.is_cancelled}).bind(text_of(job.gpus)).bind(job.slurm);
   change.bind(job.started).bind(job.ended).bind(job.error).bind(job.id).step();
 }
 

@@ -22,11 +22,6 @@ namespace {
 
 constexpr std::int64_t most_losses = 3;  // and the job's retries: after so many it is the job that ends its process
 
-void make_folder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
-  throw std::runtime_error(folder.string() + ": cannot be made: " + std::strerror(errno));
-}
-
 // TOML's basic string.
 std::string quoted(const std::string& text) {
   std::string result = "\"";
@@ -65,8 +60,18 @@ bool is_interrupted(const End& end) {
 
 }  // namespace
 
+void make_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
+  throw std::runtime_error(folder.string() + ": cannot be made: " + std::strerror(errno));
+}
+
 Queue::Queue(QueueSettings settings) : settings_(std::move(settings)), journal_(settings_.folder / "journal.sqlite") {
   make_folder(settings_.folder / "jobs");
+  if (settings_.uses_slurm) slurm_.emplace(settings_.folder / "slurm.out", settings_.sbatch);
+  for (const auto& job : journal_.running()) {
+    if (slurm_ || job.slurm.empty()) continue;
+    throw std::runtime_error("job " + std::to_string(job.id) + " was handed to Slurm and runs; start with --slurm");
+  }
 }
 
 fs::path Queue::folder_of(std::int64_t id) const {
@@ -129,12 +134,13 @@ Job Queue::cancel(std::int64_t id) {
   const Lock lock(mutex_);
   job = journal_.find(id).value_or(job);
   if (job.is_over()) throw QueueRefused{409, std::string("the job is ") + name_of(job.state)};
-  if (job.state == State::queued) {
+  if (job.state == State::queued && (!slurm_ || cancel_at_slurm(job))) {
     close(job, State::cancelled, "");
   } else {
+    job.state = State::running;
     job.is_cancelled = true;
     write(job);
-    ask_to_end(job);
+    if (!slurm_) ask_to_end(job);
     is_changed_ = true;
     wake_.notify_one();
   }
@@ -180,6 +186,7 @@ void Queue::wait(std::chrono::milliseconds time) {
 }
 
 void Queue::look() {
+  if (slurm_) return look_at_slurm();
   const Lock lock(mutex_);
   reap();
   for (auto& job : journal_.running()) {
@@ -252,6 +259,7 @@ void Queue::requeue(Job& job) {
   job.state = State::queued;
   job.attempt += 1;
   job.gpus.clear();
+  job.slurm.clear();
   processes_.erase(job.id);
   write(job);
   is_changed_ = true;
@@ -264,6 +272,7 @@ void Queue::close(Job& job, State state, const std::string& error) {
   job.gpus.clear();
   job.ended = time_text();
   processes_.erase(job.id);
+  interrupted_.erase(job.id);
   write(job);
   is_changed_ = true;
   std::cerr << "vernier: job " << job.id << " is " << name_of(state) << (error.empty() ? "" : ": " + error)
@@ -320,7 +329,11 @@ void Queue::write_files(const Job& job) const {
   work.words = {settings_.program, "train", config, "server.toml"};
   work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
   work.threads = std::to_string(request.cores);
-  for (const int gpu : job.gpus) work.gpus += (work.gpus.empty() ? "" : ",") + std::to_string(gpu);
+  if (!slurm_) {
+    std::string gpus;
+    for (const int gpu : job.gpus) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
+    work.gpus = gpus;
+  }
   work.time_limit = request.time_limit;
   work.memory_limit = request.memory_limit;
   write_durably(Attempt(folder, job.attempt).file("json"), json_of(work).dump() + "\n");

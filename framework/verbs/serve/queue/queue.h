@@ -16,8 +16,11 @@
 #include "queue/attempt.h"
 #include "queue/attempt_process.h"
 #include "queue/journal.h"
+#include "queue/slurm.h"
 
 namespace serve {
+
+void make_folder(const std::filesystem::path& folder);  // 0700; throws std::runtime_error
 
 struct QueueSettings {
   std::filesystem::path folder;   // has the journal, and a folder for each job; absolute
@@ -27,6 +30,8 @@ struct QueueSettings {
   std::int64_t cores = 1, gpus = 0;
   std::int64_t keep_days = 30;  // after its end a job is removed; 0: never
   Work limits;                  // of every job; the time and memory of a job may be less
+  bool uses_slurm = false;      // which then starts the processes; cores and gpus are the most that a job may ask for
+  std::vector<std::string> sbatch;  // further words for it
 };
 
 // What a request about a job may not do now: status 404 or 409.
@@ -78,6 +83,13 @@ class Queue {
   void start(Job& job);
   void write_files(const Job& job) const;
   void remove_old();
+  // Where there is Slurm: queue_slurm.cpp.
+  void look_at_slurm();
+  void look_after_waiting(Job& job, bool is_there);
+  void look_after_handed(Job& job, bool is_there);
+  void tell_slurm();
+  bool hand_over(const Job& job);
+  bool cancel_at_slurm(Job& job);
   void remove_files(std::int64_t id) const;
 
   QueueSettings settings_;
@@ -88,6 +100,11 @@ class Queue {
   mutable Journal journal_;
   std::map<std::int64_t, pid_t> processes_;  // of attempts that this server has started; 0: it has ended
   std::chrono::steady_clock::time_point removed_;
+  std::optional<Slurm> slurm_;
+  std::chrono::steady_clock::time_point asked_slurm_, submit_after_;
+  std::vector<std::string> to_remove_, to_interrupt_;                          // numbers at Slurm
+  std::map<std::int64_t, std::chrono::steady_clock::time_point> interrupted_;  // jobs that were asked to end, and when
+  std::map<std::int64_t, int> missing_;  // jobs: how often squeue lacked them in a row
 };
 
 }  // namespace serve

@@ -31,7 +31,7 @@ pid_t start_process(const std::vector<std::string>& words, const std::filesystem
   for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   pid_t process = 0;
-  const int trouble = ::posix_spawn(&process, arguments[0], &files, &attributes, arguments.data(), environ);
+  const int trouble = ::posix_spawnp(&process, arguments[0], &files, &attributes, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
   if (trouble == 0) return process;

@@ -9,7 +9,8 @@
 
 namespace serve {
 
-// words: the path of a program, and its arguments. What it prints is appended to the log. Throws std::runtime_error.
+// words: a program, by its path or to be found in PATH, and its arguments. What it prints is appended to the log.
+// Throws std::runtime_error.
 pid_t start_process(const std::vector<std::string>& words, const std::filesystem::path& log);
 
 }  // namespace serve
