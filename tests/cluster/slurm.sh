@@ -27,6 +27,7 @@ finish() {
     tail -n 30 "$work"/log/*.log "$work"/jobs/*.log >&2 || true
   fi
   [ ! -e "$SLURM_CONF" ] || scancel --user=root 2>/dev/null || true
+  [ -z "${server:-}" ] || kill "$server" 2>/dev/null || true
   for daemon in slurmd slurmctld munge; do
     [ ! -e "$work/run/$daemon.pid" ] || kill "$(cat "$work/run/$daemon.pid")" || true
   done
@@ -189,5 +190,4 @@ wait_until 150 is 1 done
 jobs logs 1 | grep -q 'resumed after step' || fail 'the served job has not resumed its run'
 expect "$run" digest "$(said plain-1 digest)"
 wait_until 60 is 2 done
-kill $server
 echo 'all is well'

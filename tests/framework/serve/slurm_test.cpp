@@ -156,7 +156,7 @@ TEST_CASE("serve: a killed server finds its jobs at Slurm again, and those that 
     const bool is_of_job = fs::read_symlink(entry.path() / "cwd", none) == job || words.ends_with(job + '\0');
     if (is_of_job && words.find("sbatch") == words.npos) killed += ::kill(std::stoi(name), SIGKILL) == 0 ? 1 : 0;
   }
-  CHECK(killed >= 2);
+  CHECK(killed >= 1);
   CHECK(wait_until([&] { return server.job(first).at("attempt") == 2 && server.state(first) == "running"; }));
   server.go();
   CHECK(server.waits_for(first, "done"));
