@@ -37,6 +37,7 @@ Gives jobs to a `vernier serve`, and says what becomes of them. See docs/service
   save ID | validate ID | stop ID   its run saves itself, validates, or ends as done
   swap ID ROLE=PLUGIN… [ROLE.KEY=VALUE]…
                                     puts other plugins into precision, scaler or accumulation
+  interval ID MONITOR STEPS         a monitor of its run looks every so many steps
 
 options of submit
   --name NAME            for lists; the first FILE's
@@ -232,6 +233,13 @@ int swap(const Call& call) {
   return command(call, {{"command", "swap"}, {"roles", roles}});
 }
 
+int interval(const Call& call) {
+  const auto steps = call.words.size() == 3 ? Json::parse(call.words[2], nullptr, /*allow_exceptions=*/false) : Json();
+  if (!steps.is_number_integer())
+    throw Refused("say which monitor, and how often, as in `vernier jobs interval 3 jsonl 10`");
+  return command(call, {{"command", "set_interval"}, {"monitor", call.words[1]}, {"every", steps}});
+}
+
 int act(const Call& call, const std::string& action) {
   const auto job = call.server.post(call.target("/" + action));
   std::cout << "job " << text_in(job, "id") << " is "
@@ -249,13 +257,13 @@ int run_command(const po::variables_map& given) {
   if (words.empty()) throw Refused("say what to do, as in `vernier jobs list`; see vernier jobs --help");
   const auto name = words[0];
   words.erase(words.begin());
-  const bool takes_more = name == "submit" || name == "swap";
+  const bool takes_more = name == "submit" || name == "swap" || name == "interval";
   const std::size_t most = name == "list" ? 0 : 1;
   if (!takes_more && words.size() > most) throw Refused("vernier jobs " + name + ": " + words[most] + " is too much");
   const Words acts = {"cancel", "retry"}, commands = {"pause", "resume", "save", "validate", "stop"};
   const bool is_act = std::ranges::find(acts, name) != acts.end();
   const bool is_command = std::ranges::find(commands, name) != commands.end();
-  const Words others = {"submit", "list", "show", "logs", "remove", "swap"};
+  const Words others = {"submit", "list", "show", "logs", "remove", "swap", "interval"};
   if (!is_act && !is_command && std::ranges::find(others, name) == others.end()) {
     throw Refused("vernier jobs has no command " + name + "; see vernier jobs --help");
   }
@@ -267,6 +275,7 @@ int run_command(const po::variables_map& given) {
   if (name == "list") return list(call);
   if (name == "show") return show(call);
   if (name == "logs") return logs(call);
+  if (name == "interval") return interval(call);
   return name == "swap" ? swap(call) : remove(call);
 }
 

@@ -102,6 +102,8 @@ TEST_CASE("jobs: a run is steered through the server, and stopped") {
   CHECK(has(jobs.text({"swap", "1", "precision=bf16"}), ": precision/bf16 takes over\n"));
   CHECK(jobs({"swap", "1", "precision=none_such"}) == 1);
   CHECK(has(jobs.text({"swap", "1", "precision=/x/y"}), "a job names plugins, and not files"));
+  CHECK(has(jobs.text({"interval", "1", "jsonl", "100"}), ": monitor/jsonl looks every 100 steps\n"));
+  CHECK(has(jobs.text({"interval", "1", "jsonl"}), "say which monitor, and how often"));
   CHECK(has(jobs.text({"save", "1"}), "checkpoint/rolling"));
   CHECK(jobs({"resume", "1"}) == 0);
   CHECK(has(jobs.text({"stop", "1"}), "the run ends"));

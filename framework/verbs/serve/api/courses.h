@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "http/history.h"
 #include "http/http_service.h"
@@ -27,20 +29,21 @@ class Courses {
 
  private:
   struct Newest {
-    std::int64_t step;
-    double value;
+    std::int64_t step = 0;
+    double value = 0;
+    vernier::History history = {};
   };
   struct Course {
     std::filesystem::path run;
     std::int64_t attempt;
-    std::uintmax_t read = 0;  // bytes
-    std::int64_t step = 0;    // of the last line
-    std::map<std::string, vernier::History> histories = {};
-    std::map<std::string, Newest> newest = {};
+    std::uintmax_t read = 0;                                 // bytes
+    std::int64_t step = 0;                                   // of the last line
+    std::map<std::string, Newest, std::less<>> newest = {};  // by metric
   };
   Course& course_of(const std::filesystem::path& run, std::int64_t attempt);
   static void read_more(Course& course);
   static void add_line(Course& course, const std::string& line);
+  static void add_value(Course& course, std::string_view name, double value);
 
   std::mutex mutex_;
   std::list<Course> courses_;  // the one that was used last first

@@ -74,7 +74,7 @@ function showRun(run) {
                             ', learning rate × ' + numberText(run.learning_rate_factor));
   showStep(run.step, run.steps);
   const isOver = run.state === 'ended' || run.state === 'failed';
-  for (const button of document.querySelectorAll('#simple button, #scale button, #swap button')) button.disabled = isOver;
+  for (const button of document.querySelectorAll('#simple button, #scale button, #interval button, #swap button')) button.disabled = isOver;
 }
 
 function showStep(step, steps) {
@@ -195,6 +195,10 @@ at('confirm').addEventListener('close', () => { if (at('confirm').returnValue ==
 at('scale').addEventListener('submit', (event) => {
   event.preventDefault();
   command({command: 'scale_learning_rate', factor: Number(at('factor').value)});
+});
+at('interval').addEventListener('submit', (event) => {
+  event.preventDefault();
+  command({command: 'set_interval', monitor: at('monitor').value, every: Number(at('every').value)});
 });
 at('swap').addEventListener('submit', (event) => {
   event.preventDefault();
