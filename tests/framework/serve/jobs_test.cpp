@@ -51,6 +51,7 @@ TEST_CASE("serve: two jobs at once on two cores, in order of priority and age") 
   CHECK(counts.at("queued") == 3);
   CHECK(counts.at("cores_in_use") == 2);
   CHECK(counts.at("gpus_in_use") == 2);
+  CHECK(counts.at("memory_limits_by") == "server");
   CHECK(server.state(late) == "queued");
   server.go();
   REQUIRE(server.waits_for(late, "done"));
