@@ -138,6 +138,7 @@ serve::Work limits_in(const po::variables_map& given) {
     if (const auto trouble = serve::trouble_with_groups(limits.group); !trouble.empty()) {
       throw Refused("--memory-groups " + limits.group + ": " + trouble);
     }
+    serve::remove_empty_groups(limits.group);
   }
   return limits;
 }

@@ -1,6 +1,7 @@
 // What the page of `vernier serve` gets: events of jobs and their runs, jobs side by side, and the document as a page.
 #include <fstream>
 
+#include "http/event_ring.h"
 #include "job_server.h"
 
 namespace live_test {
@@ -128,6 +129,31 @@ TEST_CASE("serve: the document is shown as a page, by files of the program alone
     CHECK(page.find("style=") == page.npos);
     CHECK(page.find("<script>") == page.npos);
   }
+}
+
+TEST_CASE("http: a stream that fell behind gets a gap with what it lost, and goes on from the oldest event") {
+  vernier::EventRing ring;
+  std::int64_t id = 7;
+  CHECK(ring.after(id).empty());
+  CHECK(id == 0);  // a service that was restarted has fewer
+  for (int i = 1; i <= 1500; ++i) ring.add("step", {{"step", i}});
+  CHECK(ring.last() == 1500);
+  std::string all;
+  for (id = 0; id < 1500;) all += ring.after(id);
+  CHECK(all.starts_with("event: gap\ndata: {\"lost\":476}\n\nid: 477\nevent: step\ndata: {\"step\":477}\n\n"));
+  CHECK(all.ends_with("id: 1500\nevent: step\ndata: {\"step\":1500}\n\n"));
+  CHECK(ring.after(id).empty());
+  CHECK_FALSE(ring.has_streams());
+  vernier::HttpCall call;
+  call.last_event = "1499";
+  auto stream = ring.stream(call);
+  CHECK(ring.has_streams());
+  CHECK(stream.more() == "retry: 2000\n\nid: 1500\nevent: step\ndata: {\"step\":1500}\n\n");
+  CHECK(stream.more().empty());
+  stream = {};
+  CHECK_FALSE(ring.has_streams());
+  call.last_event = "x";
+  CHECK_THROWS_AS(ring.stream(call), vernier::HttpRefused);
 }
 
 }  // namespace live_test

@@ -90,4 +90,11 @@ std::string trouble_with_groups(const fs::path& parent) {
   }
 }
 
+void remove_empty_groups(const fs::path& parent) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(parent, none)) {
+    if (entry.path().filename().string().starts_with("vernier-")) ::rmdir(entry.path().c_str());
+  }
+}
+
 }  // namespace serve

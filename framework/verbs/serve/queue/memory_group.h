@@ -25,5 +25,7 @@ class MemoryGroup {
 
 // Why groups with a limit of memory cannot be made below a folder; "" if they can.
 std::string trouble_with_groups(const std::filesystem::path& parent);
+// Removes those that attempts left behind which were killed.
+void remove_empty_groups(const std::filesystem::path& parent);
 
 }  // namespace serve

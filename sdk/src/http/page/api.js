@@ -57,7 +57,9 @@ async function showDocument() {
   at('title').textContent = api.info.title + ', API';
   at('state').textContent = 'OpenAPI ' + api.openapi + ', version ' + api.info.version;
   for (const [path, methods] of Object.entries(api.paths)) {
-    for (const [method, operation] of Object.entries(methods)) at('routes').append(operationOf(path, method, operation));
+    for (const [method, operation] of Object.entries(methods)) {
+      at('routes').append(operationOf(path, method, operation));
+    }
   }
   const schemas = element('section', undefined, {id: 'schemas', class: 'all'});
   schemas.append(element('h2', 'Schemas'));

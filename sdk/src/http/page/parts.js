@@ -1,5 +1,6 @@
 'use strict';
-// What the pages of callback/control and vernier serve share. A token is needed for all data; it is kept for this tab alone.
+// What the pages of callback/control and vernier serve share. A token is needed for all data. It is kept for this tab
+// alone.
 let token = '', isConnected = false, isFollowing = false;
 
 const at = (id) => document.getElementById(id);
