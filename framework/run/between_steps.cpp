@@ -1,6 +1,8 @@
 // What plugins have done between two steps, for Control::between_steps.
 #include <c10/util/ScopeExit.h>
 
+#include <vernier/error.h>
+
 #include "training_loop.h"
 
 namespace vernier {
@@ -29,6 +31,19 @@ class TrainerBetweenSteps final : public BetweenSteps {
   std::string save() override {
     called([&] { trainer_.save_finite(run_); });
     return trainer_.wiring_.checkpoint->id();
+  }
+  void set_every(const std::string& monitor, std::int64_t steps) override {
+    bool is_there = false, is_set = false;
+    called([&] {
+      for (const auto& each : trainer_.wiring_.monitors) {
+        if (each->id() != "monitor/" + monitor) continue;
+        is_there = true;
+        trainer_.called_ = each.get();
+        is_set = each->set_every(steps) || is_set;
+      }
+    });
+    if (!is_there) throw Error("the run has no monitor/" + monitor);
+    if (!is_set) throw Error("monitor/" + monitor + " has no interval in steps");
   }
 
  private:

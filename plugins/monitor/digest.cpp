@@ -38,6 +38,11 @@ class Digest final : public vernier::Monitor {
     });
   }
 
+  bool set_every(std::int64_t steps) override {
+    every_ = steps;
+    return true;
+  }
+
  private:
   bool is_due(const Run& run) const { return (run.step + 1) % every_ == 0 || run.step + 1 == run.steps; }
 

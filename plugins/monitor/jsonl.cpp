@@ -95,6 +95,11 @@ class Jsonl final : public vernier::Monitor {
     if (!file_ && state.has("lines")) lines_ = state.integer("lines");
   }
 
+  bool set_every(std::int64_t steps) override {
+    every_ = steps;
+    return true;
+  }
+
  private:
   void open(const Run& run) {
     const auto path = fs::path(run.output) / name_;

@@ -227,6 +227,12 @@ class Progress final : public vernier::Monitor {
     on(Event::RunFailed, &Progress::fail);
   }
 
+  // Of the plain lines.
+  bool set_every(std::int64_t steps) override {
+    every_ = steps;
+    return true;
+  }
+
  private:
   static bool is_terminal() {
     const char* kind = std::getenv("TERM");

@@ -27,6 +27,7 @@ finish() {
     tail -n 30 "$work"/log/*.log "$work"/jobs/*.log >&2 || true
   fi
   [ ! -e "$SLURM_CONF" ] || scancel --user=root 2>/dev/null || true
+  [ -z "${server:-}" ] || kill "$server" 2>/dev/null || true
   for daemon in slurmd slurmctld munge; do
     [ ! -e "$work/run/$daemon.pid" ] || kill "$(cat "$work/run/$daemon.pid")" || true
   done
@@ -169,4 +170,24 @@ expect "runs/sweep-$array/1" configuration.optimizer.learning_rate 0.25
 expect "runs/sweep-$array/1" steps 3
 expect "runs/sweep-$array/2" configuration.precision.use '"bf16"'
 expect "runs/sweep-$array/2" steps 4
+echo 'vernier serve --slurm hands jobs over, which train, are cancelled with a checkpoint, and go on from it'
+cp run.toml served.toml
+vernier serve "$work/served" --listen 127.0.0.1:0 --slurm --sbatch=--partition=main 2>"$work/log/served.log" &
+server=$!
+wait_until 20 test -e "$work/served/server.url"
+jobs() { vernier jobs --folder "$work/served" "$@"; }
+[ "$(jobs submit served.toml)" = 'job 1 is queued' ] || fail 'the job was not taken'
+[ "$(jobs submit served.toml --cores 2 --set run.steps=3)" = 'job 2 is queued' ] || fail 'the second was not taken'
+is() { jobs show "$1" | grep -q "^state *$2$"; }
+run=$work/served/jobs/1/run
+wait_until 60 has_trained
+is 1 running || fail 'the first does not run'
+is 2 queued || fail 'the second, which needs all cores, does not wait'
+jobs cancel 1
+wait_until 60 is 1 cancelled
+jobs retry 1
+wait_until 150 is 1 done
+jobs logs 1 | grep -q 'resumed after step' || fail 'the served job has not resumed its run'
+expect "$run" digest "$(said plain-1 digest)"
+wait_until 60 is 2 done
 echo 'all is well'

@@ -24,7 +24,8 @@ constexpr vernier::Verb verb = {"jobs", R"(usage: vernier jobs COMMAND [OPTION].
 
 Gives jobs to a `vernier serve`, and says what becomes of them. See docs/service.md.
 
-  submit FILE… [--set KEY=VALUE]…   puts a job into the queue: the TOML files, merged here as vernier train merges them
+  submit FILE… [--set KEY=VALUE]…   puts a job into the queue: the TOML files, merged here as vernier train merges them.
+                                    Files and folders that [task] names here become whole paths
   list [--state STATE] [--user NAME] [--limit N] [--json]
                                     jobs, the newest first
   show ID [--json]                  one job, and the newest numbers of its run
@@ -36,6 +37,7 @@ Gives jobs to a `vernier serve`, and says what becomes of them. See docs/service
   save ID | validate ID | stop ID   its run saves itself, validates, or ends as done
   swap ID ROLE=PLUGIN… [ROLE.KEY=VALUE]…
                                     puts other plugins into precision, scaler or accumulation
+  interval ID MONITOR STEPS         a monitor of its run looks every so many steps
 
 options of submit
   --name NAME            for lists; the first FILE's
@@ -107,6 +109,23 @@ int logs(const Call& call) {
   return 0;
 }
 
+// Paths of the task are those of this folder, as for vernier train, and the server reads them from elsewhere: a text
+// that names a file or a folder here becomes its whole path. "waves.csv:x,y" names one, too.
+void make_whole(toml::node& node, const std::string& where) {
+  if (auto* array = node.as_array()) {
+    for (auto& each : *array) make_whole(each, where);
+  }
+  auto* text = node.as_string();
+  if (text == nullptr || text->get().empty() || text->get().starts_with('/')) return;
+  const auto colon = std::min(text->get().find(':'), text->get().size());
+  std::error_code trouble;
+  const auto whole = std::filesystem::canonical(text->get().substr(0, colon), trouble);
+  if (trouble) return;
+  const auto path = whole.string() + text->get().substr(colon);
+  std::cerr << "vernier: " << where << ": " << text->get() << " is " << path << std::endl;
+  *text = path;
+}
+
 // The files and --set together, without the places of values.
 std::string merged(const Call& call) {
   Words words = {"config"};
@@ -122,8 +141,14 @@ std::string merged(const Call& call) {
     while (text.ends_with('\n')) text.pop_back();
     throw Refused(text.starts_with("vernier: ") ? text.substr(9) : text);
   }
+  auto table = toml::parse(config.out);
+  if (auto* task = table["task"].as_table()) {
+    for (auto&& [key, value] : *task) {
+      if (key != "use") make_whole(value, "task." + std::string(key.str()));
+    }
+  }
   std::ostringstream text;
-  text << toml::parse(config.out) << '\n';
+  text << table << '\n';
   return text.str();
 }
 
@@ -208,6 +233,13 @@ int swap(const Call& call) {
   return command(call, {{"command", "swap"}, {"roles", roles}});
 }
 
+int interval(const Call& call) {
+  const auto steps = call.words.size() == 3 ? Json::parse(call.words[2], nullptr, /*allow_exceptions=*/false) : Json();
+  if (!steps.is_number_integer())
+    throw Refused("say which monitor, and how often, as in `vernier jobs interval 3 jsonl 10`");
+  return command(call, {{"command", "set_interval"}, {"monitor", call.words[1]}, {"every", steps}});
+}
+
 int act(const Call& call, const std::string& action) {
   const auto job = call.server.post(call.target("/" + action));
   std::cout << "job " << text_in(job, "id") << " is "
@@ -225,13 +257,13 @@ int run_command(const po::variables_map& given) {
   if (words.empty()) throw Refused("say what to do, as in `vernier jobs list`; see vernier jobs --help");
   const auto name = words[0];
   words.erase(words.begin());
-  const bool takes_more = name == "submit" || name == "swap";
+  const bool takes_more = name == "submit" || name == "swap" || name == "interval";
   const std::size_t most = name == "list" ? 0 : 1;
   if (!takes_more && words.size() > most) throw Refused("vernier jobs " + name + ": " + words[most] + " is too much");
   const Words acts = {"cancel", "retry"}, commands = {"pause", "resume", "save", "validate", "stop"};
   const bool is_act = std::ranges::find(acts, name) != acts.end();
   const bool is_command = std::ranges::find(commands, name) != commands.end();
-  const Words others = {"submit", "list", "show", "logs", "remove", "swap"};
+  const Words others = {"submit", "list", "show", "logs", "remove", "swap", "interval"};
   if (!is_act && !is_command && std::ranges::find(others, name) == others.end()) {
     throw Refused("vernier jobs has no command " + name + "; see vernier jobs --help");
   }
@@ -243,6 +275,7 @@ int run_command(const po::variables_map& given) {
   if (name == "list") return list(call);
   if (name == "show") return show(call);
   if (name == "logs") return logs(call);
+  if (name == "interval") return interval(call);
   return name == "swap" ? swap(call) : remove(call);
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "output/flat_configuration.h"
 #include "svg_heat_map.h"
 #include "svg_plot.h"
 
@@ -196,28 +197,12 @@ void write_notices(const std::vector<RunFiles>& runs, std::ostream& out) {
   }
 }
 
-void flatten(const Json& value, const std::string& path, std::map<std::string, std::string>& out) {
-  const bool has_parts =
-      (value.is_object() || value.is_array()) && !value.empty() && (value.is_object() || value[0].is_object());
-  if (!has_parts) {
-    out[path] = value.is_string() ? value.get<std::string>() : value.dump();
-    return;
-  }
-  std::size_t index = 0;
-  for (const auto& [key, part] : value.items()) {
-    // Callbacks and monitors go by their names.
-    const bool is_named = value.is_array() && part.is_object() && part.contains("use") && part["use"].is_string();
-    const auto name = is_named ? part["use"].get<std::string>() : value.is_array() ? std::to_string(index) : key;
-    flatten(part, path.empty() ? name : path + "." + name, out);
-    ++index;
-  }
-}
-
 void write_configuration(const std::vector<RunFiles>& runs, std::ostream& out) {
   std::vector<std::map<std::string, std::string>> all(runs.size());
   std::set<std::string> keys;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (runs[i].summary.is_object()) flatten(runs[i].summary.value("configuration", Json::object()), "", all[i]);
+    if (runs[i].summary.is_object())
+      all[i] = flat_configuration(runs[i].summary.value("configuration", Json::object()));
     for (const auto& [key, value] : all[i]) keys.insert(key);
   }
   if (keys.empty()) return;

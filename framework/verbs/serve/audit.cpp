@@ -10,7 +10,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "job.h"
+#include "queue/job.h"
 
 namespace serve {
 

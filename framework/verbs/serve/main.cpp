@@ -13,11 +13,12 @@
 #include <iostream>
 #include <thread>
 
-#include "api.h"
-#include "attempt.h"
-#include "attempt_process.h"
+#include "api/api.h"
 #include "http/http_server.h"
 #include "output/run_files.h"
+#include "queue/attempt.h"
+#include "queue/attempt_process.h"
+#include "queue/memory_group.h"
 #include "verbs/compare/child.h"
 #include "verbs/runs/verb.h"
 
@@ -47,6 +48,10 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --file-size BYTES       largest file that a job may write
   --open-files NUMBER     files that a job may have open; 4096
   --processes NUMBER      processes and threads of the server's user; for a user that has no others
+  --memory-groups FOLDER  a folder of control groups (cgroup v2) that this user may write to: the kernel limits the memory
+                          of jobs there; without it, it is looked at ten times a second
+  --slurm                 Slurm starts the jobs, by sbatch; --cores and --gpus are then the most that a job may ask for
+  --sbatch OPTION         a further option for sbatch, as --sbatch=--partition=main; may be repeated
   --grace SECONDS         time that a cancelled job has for its checkpoint before it is killed; 30
   --requests-per-second N of all clients; 100; more are answered with 429
 
@@ -128,6 +133,13 @@ serve::Work limits_in(const po::variables_map& given) {
   limits.open_files = number_in(given, "open-files", 0, most);
   limits.processes = number_in(given, "processes", 0, most);
   limits.grace = number_in(given, "grace", 0, 24 * 3600);
+  if (given.count("memory-groups") != 0) {
+    limits.group = folder_in(given["memory-groups"].as<std::string>(), "memory-groups");
+    if (const auto trouble = serve::trouble_with_groups(limits.group); !trouble.empty()) {
+      throw Refused("--memory-groups " + limits.group + ": " + trouble);
+    }
+    serve::remove_empty_groups(limits.group);
+  }
   return limits;
 }
 
@@ -148,6 +160,12 @@ Settings settings_in(const po::variables_map& given) {
   settings.queue.gpus = number_in(given, "gpus", 0, 64);
   settings.queue.keep_days = number_in(given, "keep-days", 0, 36500);
   settings.queue.limits = limits_in(given);
+  settings.queue.uses_slurm = given.count("slurm") != 0;
+  settings.queue.sbatch = vernier::words_in(given, "sbatch");
+  if (!settings.queue.sbatch.empty() && !settings.queue.uses_slurm) throw Refused("--sbatch is for --slurm");
+  if (settings.queue.uses_slurm && !settings.queue.limits.group.empty()) {
+    throw Refused("--memory-groups is not for --slurm, which limits the memory of its jobs itself");
+  }
   for (const auto& folder : vernier::words_in(given, "plugin-path")) {
     settings.queue.more.insert(settings.queue.more.end(), {"--plugin-path", folder_in(folder, "plugin-path").string()});
   }
@@ -199,14 +217,16 @@ int serve_jobs(const Settings& settings) {
   serve::AuditLog audit(folder / "audit.jsonl");
   serve::Courses courses;
   serve::Workers workers;
+  serve::Live live(queue, courses);
   vernier::HttpService service("Vernier: jobs", VERNIER_VERSION,
                                vernier::Tokens(folder / "tokens", vernier::Scope::admin, say), settings.hosts,
-                               serve::routes({queue, audit, workers, courses, settings.data}));
+                               serve::routes({queue, audit, workers, courses, live, settings.data}));
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
       [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits,
       settings.encryption);
   workers.on_answer([&] { server.wake(); });
+  live.begin([&] { server.wake(); });
   const auto address = std::string(settings.encryption ? "https://" : "http://") +
                        settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
   audit.add("server", "start", {{"version", VERNIER_VERSION}, {"listen", address}});
@@ -222,6 +242,7 @@ int serve_jobs(const Settings& settings) {
     }
   }
   workers.stop();
+  live.stop();
   audit.add("server", "stop", {{"running", queue.counts().running}});
   std::error_code none;
   fs::remove(folder / "server.url", none);
@@ -248,7 +269,8 @@ int main(int argc, char** argv) {
       "cores", number(std::max(1U, std::thread::hardware_concurrency())))("gpus", number(gpus_of_machine()))(
       "data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))(
       "memory-limit", number(0))("file-size", number(0))("open-files", number(4096))("processes", number(0))(
-      "grace", number(30))("requests-per-second", number(100));
+      "grace", number(30))("memory-groups", po::value<std::string>())("slurm", "")("sbatch", po::value<Words>())(
+      "requests-per-second", number(100));
   return vernier::call_verb(verb, argc, argv, known,
                             [](const po::variables_map& given) { return serve_jobs(settings_in(given)); });
 }

@@ -5,14 +5,6 @@
 
 namespace control {
 
-using vernier::HttpCall;
-using vernier::HttpRefused;
-using vernier::HttpResponse;
-using vernier::HttpRoute;
-using vernier::Json;
-using vernier::json_response;
-using vernier::Scope;
-
 namespace {
 
 using namespace vernier::schema;
@@ -110,31 +102,6 @@ HttpRoute memory_route(const ApiOf& of) {
           .answer = [device = of.device](const HttpCall&) { return json_response(View::memory(device)); }};
 }
 
-HttpRoute events_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/events",
-          .id = "stream_events",
-          .summary =
-              "Server-sent events: step, validation, notice, command, state, gap. With the field Last-Event-ID "
-              "it goes on after that one",
-          .result = text,
-          .result_type = "text/event-stream",
-          .other_results = {{"503", "There are too many streams."}},
-          .answer = [&view = of.view](const HttpCall& call) {
-            auto after = view.last_event();
-            if (!call.last_event.empty()) {
-              HttpCall given;
-              given.parameters["Last-Event-ID"] = call.last_event;
-              after = given.integer("Last-Event-ID", 0, 0, most);
-            }
-            HttpResponse response{.content_type = "text/event-stream"};
-            response.more = [&view, after, is_first = true]() mutable {
-              return (std::exchange(is_first, false) ? "retry: 2000\n\n" : "") + view.events(after);
-            };
-            return response;
-          }};
-}
-
 HttpRoute ask_route(const ApiOf& of) {
   return {.method = "POST",
           .path = "/v1/commands",
@@ -194,20 +161,18 @@ HttpRoute command_route(const ApiOf& of) {
 }  // namespace
 
 std::vector<HttpRoute> routes(const ApiOf& of) {
-  std::vector<HttpRoute> all = {run_route(of),           metrics_route(of), history_route(of), notices_route(of),
-                                configuration_route(of), memory_route(of),  events_route(of),  ask_route(of),
-                                commands_route(of),      command_route(of)};
-  for (const auto& file : page_files()) {
-    all.push_back({.method = "GET",
-                   .path = file.path,
-                   .scope = Scope::open,
-                   .id = file.id,
-                   .summary = "A file of the dashboard, which has no data",
-                   .result_type = file.type,
-                   .answer = [&file](const HttpCall&) {
-                     return HttpResponse{.body = file.text, .content_type = std::string(file.type) + "; charset=utf-8"};
-                   }});
-  }
+  std::vector<HttpRoute> all = {
+      run_route(of),
+      metrics_route(of),
+      history_route(of),
+      notices_route(of),
+      configuration_route(of),
+      memory_route(of),
+      events_route(of.view.events(), "Server-sent events: step, validation, notice, command, state, gap"),
+      ask_route(of),
+      commands_route(of),
+      command_route(of)};
+  for (const auto& file : page_files()) all.push_back(vernier::page_route(file));
   return all;
 }
 

@@ -12,8 +12,9 @@ using vernier::Json;
 
 namespace {
 
-constexpr std::array<const char*, 7> names = {"pause", "resume", "save", "validate", "stop", "scale_learning_rate",
-                                              "swap"};
+constexpr std::array<const char*, 8> names = {"pause", "resume",      "save", "validate", "stop", "scale_learning_rate",
+                                              "swap",  "set_interval"};
+constexpr std::int64_t longest = 1'000'000'000;  // interval
 constexpr std::array<const char*, 3> roles = {"precision", "scaler", "accumulation"};
 constexpr double smallest = 1e-6, largest = 1e6;  // factors
 
@@ -32,11 +33,14 @@ bool is_of_text(char c) {
 }
 constexpr const char *key_pattern = "^[A-Za-z0-9_-]{1,64}$", *text_pattern = "^[ -~]{0,200}$";
 
+bool is_too_large(const Json& number) {
+  return number.is_number_unsigned() && number.get<std::uint64_t>() > INT64_MAX;
+}
+
 // What is named here reaches messages, so it is plain text. The place is for messages of plugins that refuse a value.
 vernier::Value value_of(const Json& json, const std::string& place) {
   if (json.is_boolean()) return {json.get<bool>(), place};
-  const bool is_large = json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX;
-  if (json.is_number_integer() && !is_large) return {json.get<std::int64_t>(), place};
+  if (json.is_number_integer() && !is_too_large(json)) return {json.get<std::int64_t>(), place};
   if (json.is_number()) return {json.get<double>(), place};
   if (json.is_string()) {
     if (!is_all(json.get<std::string>(), 200, is_of_text)) refuse(place + " must be at most 200 letters of ASCII");
@@ -56,15 +60,17 @@ vernier::Value value_of(const Json& json, const std::string& place) {
   return {std::move(table), place};
 }
 
-// A name, and no path: a token does not load libraries.
+// Of a plugin, and no path: a token does not load libraries.
+bool is_name(const std::string& text) {
+  return !text.empty() && text.size() < 48 &&
+         std::ranges::all_of(text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+}
+
 void check_plugin(const std::string& role, const Json& table) {
   if (std::ranges::find(roles, role) == roles.end()) refuse("roles may name precision, scaler and accumulation");
   const bool has_use = table.is_object() && table.contains("use") && table.at("use").is_string();
-  const auto use = has_use ? table.at("use").get<std::string>() : "";
-  const bool is_name = !use.empty() && use.size() < 48 && std::ranges::all_of(use, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-  if (!is_name) refuse("roles." + role + " must be a table with the name of a plugin, {\"use\": \"bf16\"}");
+  if (!has_use || !is_name(table.at("use").get<std::string>()))
+    refuse("roles." + role + " must be a table with the name of a plugin, {\"use\": \"bf16\"}");
 }
 
 }  // namespace
@@ -74,11 +80,13 @@ Command command_of(const Json& body) {
   Command command{
       .name = has_name ? body.at("command").get<std::string>() : "", .roles = nullptr, .body = body, .tables = {}};
   if (std::ranges::find(names, command.name) == names.end()) {
-    refuse("command must be pause, resume, save, validate, stop, scale_learning_rate or swap");
+    refuse("command must be pause, resume, save, validate, stop, scale_learning_rate, swap or set_interval");
   }
   const bool scales = command.name == "scale_learning_rate", swaps = command.name == "swap";
+  const bool sets = command.name == "set_interval";
   for (const auto& [key, ignored] : body.items()) {
     if (key == "command" || (scales && key == "factor") || (swaps && key == "roles")) continue;
+    if (sets && (key == "monitor" || key == "every")) continue;
     refuse("this command has no further field of that name; see /v1/openapi.json");
   }
   if (scales) {
@@ -93,6 +101,16 @@ Command command_of(const Json& body) {
     command.roles = body.at("roles");
     for (const auto& [role, table] : command.roles.items()) check_plugin(role, table);
     command.tables = std::get<vernier::Table>(value_of(command.roles, "roles").data);
+  }
+  if (sets) {
+    const bool has_monitor = body.contains("monitor") && body.at("monitor").is_string();
+    if (has_monitor) command.monitor = body.at("monitor").get<std::string>();
+    if (!is_name(command.monitor)) refuse("monitor must be the name of a monitor, \"jsonl\"");
+    const bool has_every = body.contains("every") && body.at("every").is_number_integer();
+    if (has_every && !is_too_large(body.at("every"))) command.every = body.at("every").get<std::int64_t>();
+    if (!has_every || is_too_large(body.at("every")) || command.every < 1 || command.every > longest) {
+      refuse("every must be a whole number of steps from 1 to 1000000000");
+    }
   }
   return command;
 }
@@ -118,6 +136,10 @@ Json command_schema() {
            {with(simple, Json::object(), Json::array()),
             with({{"const", "scale_learning_rate"}},
                  {{"factor", {{"type", "number"}, {"minimum", smallest}, {"maximum", largest}}}}, {"factor"}),
+            with({{"const", "set_interval"}},
+                 {{"monitor", {{"type", "string"}, {"pattern", "^[a-z0-9_]{1,47}$"}}},
+                  {"every", {{"type", "integer"}, {"minimum", 1}, {"maximum", longest}}}},
+                 {"monitor", "every"}),
             with({{"const", "swap"}},
                  {{"roles",
                    {{"type", "object"},

@@ -17,8 +17,10 @@
 namespace control {
 
 struct Command {
-  std::string name;       // one of command_names()
-  double factor = 1;      // of scale_learning_rate
+  std::string name;          // one of command_names()
+  double factor = 1;         // of scale_learning_rate
+  std::string monitor = {};  // of set_interval: "jsonl"
+  std::int64_t every = 1;
   vernier::Json roles;    // of swap: {"precision": {"use": "bf16"}}
   vernier::Json body;     // as it was sent
   vernier::Table tables;  // the same, as Control::swap() takes it

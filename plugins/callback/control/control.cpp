@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -125,6 +126,7 @@ class Control final : public vernier::Callback {
     state.put("factor", factor_);
     state.put("trained", trained_);
     state.put("steered", steered_);
+    for (const auto& [monitor, every] : intervals_) state.put("every/" + monitor, every);
     return state;
   }
   // Later than RunBegin it is a rewind, or a step that is undone: commands stay in force.
@@ -133,6 +135,8 @@ class Control final : public vernier::Callback {
     factor_ = state.real("factor");
     trained_ = state.integer("trained");
     steered_ = state.integer("steered");
+    const auto every = state.part("every");
+    for (const auto& [monitor, ignored] : every.tensors) intervals_[monitor] = every.integer(monitor);
   }
 
  private:
@@ -167,6 +171,7 @@ class Control final : public vernier::Callback {
 
   // Between two steps. True: to be called again.
   bool look(Run& run, BetweenSteps& between) {
+    if (!std::exchange(has_looked_, true)) restore_intervals(between);
     while (!recorded_.empty() && recorded_.front().moment <= trained_ && !run.control->finishes()) {
       const auto next = std::move(recorded_.front());
       recorded_.erase(recorded_.begin());
@@ -210,6 +215,8 @@ class Control final : public vernier::Callback {
       result = scale(command.factor);
     } else if (command.name == "swap") {
       result = swap(between, command);
+    } else if (command.name == "set_interval") {
+      result = set_interval(between, command);
     } else {
       result = validate(between);
       if (command.name == "stop") {
@@ -258,6 +265,26 @@ class Control final : public vernier::Callback {
     return {true, text + (command.roles.size() == 1 ? " takes over" : " take over")};
   }
 
+  Result set_interval(BetweenSteps& between, const Command& command) {
+    try {
+      between.set_every(command.monitor, command.every);
+    } catch (...) {
+      return {false, vernier::caught().message};
+    }
+    intervals_[command.monitor] = command.every;
+    return {true, c10::str("monitor/", command.monitor, " looks every ", command.every, " steps")};
+  }
+  // A resumed run has those of its configuration, which may lack a monitor.
+  void restore_intervals(BetweenSteps& between) {
+    for (const auto& [monitor, every] : intervals_) {
+      try {
+        between.set_every(monitor, every);
+      } catch (const vernier::Error& error) {
+        warn(error.what());
+      }
+    }
+  }
+
   static Result validate(BetweenSteps& between) {
     const auto loss = between.validate();
     if (!loss) return {false, "there is no validation: nothing is held out, or the run is stopping"};
@@ -277,10 +304,11 @@ class Control final : public vernier::Callback {
   }
 
   Service::Settings settings_;
-  double factor_ = 1;         // of the learning rate
-  std::int64_t trained_ = 0;  // steps, those that a rewind gave up included
-  std::int64_t steered_ = 0;  // commands since the last of them that steer()
-  bool has_begun_ = false, is_paused_ = false;
+  double factor_ = 1;                              // of the learning rate
+  std::int64_t trained_ = 0;                       // steps, those that a rewind gave up included
+  std::int64_t steered_ = 0;                       // commands since the last of them that steer()
+  std::map<std::string, std::int64_t> intervals_;  // of monitors, as commands have set them
+  bool has_begun_ = false, has_looked_ = false, is_paused_ = false;
   std::vector<Recorded> recorded_;  // that are to be repeated
   std::unique_ptr<Journal> journal_;
   std::unique_ptr<Service> service_;

@@ -3,11 +3,10 @@
 
 #include <span>
 
+#include "http/page.h"
+
 namespace control {
 
-struct PageFile {
-  const char *path, *id, *type, *text;
-};
-std::span<const PageFile> page_files();
+std::span<const vernier::PageFile> page_files();
 
 }  // namespace control

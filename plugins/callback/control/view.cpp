@@ -31,9 +31,7 @@ Json process_memory(const std::string& name) {
 
 View::View(const vernier::Run& run)
     : about_({{"name", run.name}, {"steps", run.steps}, {"device", run.device.str()}, {"version", VERNIER_VERSION}}),
-      step_(run.step) {
-  for (auto& event : events_) event.reserve(512);  // later it would grow with each step
-}
+      step_(run.step) {}
 
 void View::take(const vernier::Record& record) {
   const std::lock_guard lock(mutex_);
@@ -46,7 +44,7 @@ void View::take(const vernier::Record& record) {
   for (const auto& [name, text] : record.notices) {
     notices_.push_back({++notice_id_, record.step, name, text});
     if (notices_.size() > most_notices) notices_.pop_front();
-    add_event_locked("notice", {{"id", notice_id_}, {"step", record.step}, {"name", name}, {"text", text}});
+    events_.add("notice", {{"id", notice_id_}, {"step", record.step}, {"name", name}, {"text", text}});
   }
   const bool is_step = record.kind == vernier::Record::Kind::step;
   if (record.kind == vernier::Record::Kind::end || (is_step && time_ - step_event_at_ < step_events_apart)) return;
@@ -55,7 +53,7 @@ void View::take(const vernier::Record& record) {
   for (const auto& [name, value] : record.entries) {
     if (histories_.contains(*name)) data[*name] = number(value);
   }
-  add_event_locked(is_step ? "step" : "validation", data);
+  events_.add(is_step ? "step" : "validation", data);
 }
 
 void View::set_state(const std::string& state, std::int64_t step, double factor) {
@@ -64,19 +62,7 @@ void View::set_state(const std::string& state, std::int64_t step, double factor)
   if (state == state_ && factor == factor_) return;
   state_ = state;
   factor_ = factor;
-  add_event_locked("state", run_locked());
-}
-
-void View::add_event(const char* type, const Json& data) {
-  const std::lock_guard lock(mutex_);
-  add_event_locked(type, data);
-}
-
-void View::add_event_locked(const char* type, const Json& data) {
-  event_id_ += 1;
-  auto& slot = events_[static_cast<std::size_t>(event_id_) % most_events];
-  slot.assign("id: ").append(std::to_string(event_id_)).append("\nevent: ").append(type).append("\ndata: ");
-  slot.append(data.dump(-1, ' ', false, Json::error_handler_t::replace)).append("\n\n");
+  events_.add("state", run_locked());
 }
 
 Json View::run_locked() const {
@@ -126,28 +112,6 @@ Json View::notices(std::int64_t after, std::int64_t limit) const {
     all.push_back({{"id", id}, {"step", step}, {"name", name}, {"text", text}});
   }
   return {{"notices", all}, {"last", notice_id_}};
-}
-
-std::int64_t View::last_event() const {
-  const std::lock_guard lock(mutex_);
-  return event_id_;
-}
-
-std::string View::events(std::int64_t& after) const {
-  constexpr std::size_t most_bytes = 32 * 1024;
-  const std::lock_guard lock(mutex_);
-  std::string text;
-  after = std::min(after, event_id_);
-  const auto oldest = std::max<std::int64_t>(1, event_id_ - static_cast<std::int64_t>(most_events) + 1);
-  if (after + 1 < oldest) {
-    text = "event: gap\ndata: {\"lost\":" + std::to_string(oldest - after - 1) + "}\n\n";
-    after = oldest - 1;
-  }
-  while (after < event_id_ && text.size() < most_bytes) {
-    after += 1;
-    text += events_[static_cast<std::size_t>(after) % most_events];
-  }
-  return text;
 }
 
 Json View::memory(torch::Device device) {

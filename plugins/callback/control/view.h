@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "http/event_ring.h"
 #include "http/history.h"
-#include "http/http_service.h"
 #include "records/record.h"
 
 namespace control {
@@ -19,7 +19,7 @@ using vernier::History;
 // Any thread.
 class View {
  public:
-  static constexpr std::size_t most_events = 1024, most_notices = 500, most_histories = 256;
+  static constexpr std::size_t most_notices = 500, most_histories = 256;
   static constexpr double step_events_apart = 0.05;  // seconds: not each step of a fast run is an event
 
   explicit View(const vernier::Run& run);
@@ -28,16 +28,14 @@ class View {
   void take(const vernier::Record& record);
   // Training thread, after each step. state: "running", "paused", "ended", "failed".
   void set_state(const std::string& state, std::int64_t step, double factor);
-  void add_event(const char* type, const vernier::Json& data);
+  void add_event(const char* type, const vernier::Json& data) { events_.add(type, data); }
 
   vernier::Json run() const;
   vernier::Json metrics() const;
   // Null for a metric that has no history.
   vernier::Json history(const std::string& metric, std::int64_t limit) const;
   vernier::Json notices(std::int64_t after, std::int64_t limit) const;
-  // The events after that one as a stream has them, some at a time. Sets `after` to the last one.
-  std::string events(std::int64_t& after) const;
-  std::int64_t last_event() const;
+  const vernier::EventRing& events() const { return events_; }
   static vernier::Json memory(torch::Device device);
 
  private:
@@ -45,7 +43,6 @@ class View {
     std::int64_t id, step;
     std::string name, text;
   };
-  void add_event_locked(const char* type, const vernier::Json& data);
   vernier::Json run_locked() const;
 
   mutable std::mutex mutex_;
@@ -62,8 +59,7 @@ class View {
   std::map<std::string, History> histories_;
   std::deque<Notice> notices_;
   std::int64_t notice_id_ = 0;
-  std::vector<std::string> events_{most_events};  // that of id n is at n % most_events
-  std::int64_t event_id_ = 0;                     // of the newest
+  vernier::EventRing events_;
 };
 
 }  // namespace control

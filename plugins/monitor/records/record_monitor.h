@@ -30,6 +30,10 @@ class RecordMonitor : public Monitor {
   // Called for each checkpoint: the records up to it must not be lost if the process is killed after it.
   State save() const override;
   void load(const State& state) override;
+  bool set_every(std::int64_t steps) override {
+    every_ = steps;
+    return true;
+  }
 
  protected:
   // At RunBegin, on the training thread. saved: what save() returned in the run that is resumed; else empty.

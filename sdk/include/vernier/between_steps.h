@@ -3,6 +3,7 @@
 
 #include <vernier/value.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,9 @@ class BetweenSteps {
   // Gives the run as it is to the checkpoint plugin, also if it has got this step before. Returns the plugin's id.
   // Throws Error if a weight is not finite.
   virtual std::string save() = 0;
+  // Has the monitors of this name, "jsonl", look every so many steps from now on. A resumed run has the interval of its
+  // configuration again.
+  virtual void set_every(const std::string& monitor, std::int64_t steps) = 0;
 
  protected:
   ~BetweenSteps() = default;

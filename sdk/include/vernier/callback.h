@@ -3,6 +3,7 @@
 
 #include <vernier/plugin.h>
 
+#include <cstdint>
 #include <functional>
 
 namespace vernier {
@@ -22,6 +23,8 @@ class VERNIER_API Monitor : public Plugin {
  public:
   static constexpr const char* role = "monitor";
   ~Monitor() override;
+  // Called between two steps: from now on it looks every so many steps. Returns false where it has no such interval.
+  virtual bool set_every(std::int64_t steps);
 };
 
 }  // namespace vernier

@@ -13,6 +13,9 @@ Checkpoint::~Checkpoint() = default;
 Distributed::~Distributed() = default;
 Callback::~Callback() = default;
 Monitor::~Monitor() = default;
+bool Monitor::set_every(std::int64_t) {
+  return false;
+}
 Control::~Control() = default;
 
 torch::Tensor Task::validate(Run&) {

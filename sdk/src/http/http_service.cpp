@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "page.h"
+
 namespace vernier {
 
 namespace {
@@ -127,6 +129,7 @@ HttpService::HttpService(std::string title, std::string version, Tokens tokens, 
                      .summary = "This document",
                      .result = {{"type", "object"}},
                      .answer = [this](const HttpCall&) { return json_response(document()); }});
+  for (const auto& file : shared_page_files()) routes_.push_back(page_route(file));
 }
 
 HttpService::Match HttpService::match(const HttpRequest& request) const {

@@ -51,8 +51,8 @@ HttpResponse json_response(const Json& body, unsigned status = 200);
 // One thread: the server's.
 class HttpService {
  public:
-  // hosts: what may stand in the Host field beside the loopback addresses with the server's port. Adds the route of the
-  // document, /v1/openapi.json.
+  // hosts: what may stand in the Host field beside the loopback addresses with the server's port. Adds the routes
+  // of the document, /v1/openapi.json, and of shared_page_files().
   HttpService(std::string title, std::string version, Tokens tokens, std::vector<std::string> hosts,
               std::vector<HttpRoute> routes);
   HttpService(const HttpService&) = delete;

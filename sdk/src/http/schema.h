@@ -1,4 +1,5 @@
-// Parts of the schemas by which the routes of a service describe what they take and answer.
+// What files with routes need: the names of a route's parts, and parts of the schemas by which routes describe what
+// they take and answer. `using namespace vernier::schema;`
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,14 @@
 #include "http_service.h"
 
 namespace vernier::schema {
+
+using vernier::HttpCall;
+using vernier::HttpRefused;
+using vernier::HttpResponse;
+using vernier::HttpRoute;
+using vernier::Json;
+using vernier::json_response;
+using vernier::Scope;
 
 // All properties are required.
 inline Json object_of(Json properties) {

@@ -1,7 +1,7 @@
 // What a job's configuration may say.
 #include <doctest/doctest.h>
 
-#include "job_check.h"
+#include "api/job_check.h"
 #include "temporary_folder.h"
 
 namespace check_test {

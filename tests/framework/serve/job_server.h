@@ -32,6 +32,7 @@ using Json = nlohmann::ordered_json;
 //   exit = 3          its exit code
 //   stubborn = true   it does not end at SIGINT
 //   until = "go"      it waits for this file beside the ledger
+//   memory = 100      it has so many bytes in memory for a moment
 //   bytes = 100       it writes a file of this size, or exits with 9
 inline constexpr const char* script = R"SCRIPT(#!/bin/sh
 config=$2 here=${0%/*}
@@ -42,6 +43,7 @@ echo "$job begin threads=$OMP_NUM_THREADS gpus=$CUDA_VISIBLE_DEVICES" >>"$here/l
 echo "this is $job"
 sleep "$(get seconds)"
 while [ -n "$(get until)" ] && ! [ -e "$here/$(get until)" ]; do sleep 0.02; done
+[ -z "$(get memory)" ] || head -c "$(get memory)" /dev/zero | tail >/dev/null
 [ -z "$(get bytes)" ] || head -c "$(get bytes)" /dev/zero >large || exit 9
 echo trained
 status=$(get exit)

@@ -102,6 +102,8 @@ TEST_CASE("jobs: a run is steered through the server, and stopped") {
   CHECK(has(jobs.text({"swap", "1", "precision=bf16"}), ": precision/bf16 takes over\n"));
   CHECK(jobs({"swap", "1", "precision=none_such"}) == 1);
   CHECK(has(jobs.text({"swap", "1", "precision=/x/y"}), "a job names plugins, and not files"));
+  CHECK(has(jobs.text({"interval", "1", "jsonl", "100"}), ": monitor/jsonl looks every 100 steps\n"));
+  CHECK(has(jobs.text({"interval", "1", "jsonl"}), "say which monitor, and how often"));
   CHECK(has(jobs.text({"save", "1"}), "checkpoint/rolling"));
   CHECK(jobs({"resume", "1"}) == 0);
   CHECK(has(jobs.text({"stop", "1"}), "the run ends"));
@@ -109,6 +111,29 @@ TEST_CASE("jobs: a run is steered through the server, and stopped") {
   CHECK(has(jobs.text({"show", "1", "--json"}), "\"name\":\"mine\""));
   CHECK(has(jobs.text({"show", "1"}), "name = 'steered'"));
   CHECK(has(jobs.text({"pause", "1"}), "the job is done"));
+}
+
+TEST_CASE("jobs: the quickstart is a job, where the server may read its data") {
+  const TemporaryFolder folder;
+  const std::string source = VERNIER_SOURCE_DIR;
+  JobServer closed({"--cores", "1"}, /*with_script=*/false);
+  JobServer server({"--cores", "1", "--data", source}, /*with_script=*/false);
+  const auto submit = [&](const JobServer& to, std::string& out) {
+    Program program({"jobs", "--folder", to.path().string(), "submit", "configs/quickstart.toml", "--set",
+                     "run.steps=2", "--set", "run.validate_every=0", "--set", "task.layers=1", "--follow"},
+                    source);
+    const int status = program.wait();
+    out = program.out() + program.err();
+    return status;
+  };
+  std::string out;
+  CHECK(submit(closed, out) == 2);
+  CHECK(has(out, source + "/README.md\": this path is not below a data folder of the server; its option --data"));
+  CHECK(submit(server, out) == 0);
+  CHECK(has(out, "task.data: README.md is " + source + "/README.md\n"));
+  CHECK(has(out, "done after 2 steps"));
+  // A text that names nothing here stays.
+  CHECK(has(server.job(1).at("config").get<std::string>(), "use = 'gpt'"));
 }
 
 TEST_CASE("jobs: what is wrong is said in one line, and the exit code tells") {

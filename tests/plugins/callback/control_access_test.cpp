@@ -101,8 +101,8 @@ TEST_CASE("control: every route refuses without a token, with a wrong one, and w
     CHECK(page.find("Content-Security-Policy: default-src 'none'; script-src 'self'") != page.npos);
   });
   steered.train();
-  CHECK(tried == 15);
-  CHECK(open == 5);
+  CHECK(tried == 17);
+  CHECK(open == 7);
 }
 
 TEST_CASE("control: wrong tokens are answered with 429 in the end, and a good one passes all the same") {
@@ -211,6 +211,12 @@ TEST_CASE("control: what is no command is refused, and changes nothing") {
       {R"({"command": "scale_learning_rate", "factor": 0})", 422},
       {R"({"command": "scale_learning_rate", "factor": -1})", 422},
       {R"({"command": "scale_learning_rate", "factor": 1e300})", 422},
+      {R"({"command": "set_interval"})", 422},
+      {R"({"command": "set_interval", "monitor": "jsonl"})", 422},
+      {R"({"command": "set_interval", "monitor": "/x.so", "every": 1})", 422},
+      {R"({"command": "set_interval", "monitor": "jsonl", "every": 0})", 422},
+      {R"({"command": "set_interval", "monitor": "jsonl", "every": 1.5})", 422},
+      {R"({"command": "set_interval", "monitor": "jsonl", "every": 18446744073709551615})", 422},
       {R"({"command": "swap"})", 422},
       {R"({"command": "swap", "roles": {}})", 422},
       {R"({"command": "swap", "roles": {"task": {"use": "mlp"}}})", 422},

@@ -42,6 +42,9 @@ TEST_CASE("control: each command acts between two steps, and is answered with wh
       {to_bf16, "done", "precision/bf16 takes over", false},
       {R"({"command": "swap", "roles": {"accumulation": {"use": "fixed", "micro_batches": 2}}})", "done",
        "accumulation/fixed takes over", false},
+      {R"({"command": "set_interval", "monitor": "jsonl", "every": 5})", "done", "monitor/jsonl looks every 5 steps",
+       true},
+      {R"({"command": "set_interval", "monitor": "csv", "every": 5})", "refused", "the run has no monitor/csv", true},
       {R"({"command": "swap", "roles": {"scaler": {"use": "none"}, "precision": {"use": "fp16"}}})", "refused",
        "needs a loss scaler", true},
       {R"({"command": "swap", "roles": {"precision": {"use": "bf16", "typo": 1}}})", "refused", "typo", true},
@@ -174,6 +177,35 @@ TEST_CASE("control: a steered run that is resumed from before its commands repea
     REQUIRE(resumed.run.step == from);
     resumed.train();
     CHECK(resumed.digest() == whole.digest);
+  }
+}
+
+TEST_CASE("control: a monitor's interval is changed, and stays so in a resumed run and where the command is repeated") {
+  const Quiet quiet;
+  const auto lines_of = [](const fs::path& run) {
+    std::vector<std::int64_t> steps;
+    std::istringstream file(read_text(run / "losses.jsonl"));
+    for (std::string line; std::getline(file, line);) {
+      const auto values = json::parse(line);
+      if (values.contains("loss")) steps.push_back(values.at("step"));
+    }
+    return steps;
+  };
+  const TemporaryFolder folder;
+  Steered steered(folder, {{7, R"({"command": "set_interval", "monitor": "jsonl", "every": 4})"}});
+  CHECK(steered.train().at(0).at("state") == "done");
+  // A step with a notice has a line, too: the scale grows after each third one.
+  const std::vector<std::int64_t> lines = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 18, 20};
+  CHECK(lines_of(folder.path()) == lines);
+  CHECK(steered.run.digest() == unsteered().digest);
+  for (const auto* from : {"step-00000005", "step-00000010"}) {
+    CAPTURE(from);
+    const TemporaryFolder copy;
+    fs::copy(folder.path(), copy.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    SmallRun resumed(from_toml({base, with_control}), copy.path().string());
+    REQUIRE(resumed.resume(copy.path() / "checkpoints" / from));
+    resumed.train();
+    CHECK(lines_of(copy.path()) == lines);
   }
 }
 

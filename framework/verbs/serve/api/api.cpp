@@ -1,0 +1,355 @@
+#include "api/api.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "api/job_check.h"
+#include "http/schema.h"
+
+namespace serve {
+
+using namespace vernier::schema;
+
+namespace {
+
+constexpr std::int64_t most_queued = 10'000, most_seconds = 10LL * 365 * 24 * 3600, most_bytes = 1LL << 50;
+constexpr std::int64_t most_log = 256 * 1024;  // bytes in one answer
+
+Json choice_of_states() {
+  Json names = Json::array();
+  for (int i = 0; i < 5; ++i) names.push_back(name_of(static_cast<State>(i)));
+  return {{"enum", names}};
+}
+
+Json list_of_parts(const ApiOf& of) {
+  const auto& settings = of.queue.settings();
+  return {{"config", {{"type", {"string", "object"}}, {"description", "TOML text, or the same as a JSON object"}}},
+          {"name", {{"type", "string"}, {"maxLength", 200}}},
+          {"key", {{"type", "string"}, {"maxLength", 200}, {"description", "the same one again is the same job"}}},
+          {"priority", whole(-100, 100)},
+          {"cores", whole(1, settings.cores)},
+          {"gpus", whole(0, settings.gpus)},
+          {"time_limit", whole(0, settings.limits.time_limit > 0 ? settings.limits.time_limit : most_seconds)},
+          {"memory_limit", whole(0, settings.limits.memory_limit > 0 ? settings.limits.memory_limit : most_bytes)},
+          {"retries", whole(0, 100)}};
+}
+
+std::string text_in(const Json& body, const char* name) {
+  if (!body.contains(name)) return "";
+  if (!body[name].is_string()) throw HttpRefused{422, std::string(name) + " must be a text"};
+  const auto text = body[name].get<std::string>();
+  const bool is_plain = std::ranges::none_of(text, [](unsigned char c) { return c < 32 || c == 127; });
+  if (text.size() > 200 || !is_plain) {
+    throw HttpRefused{422, std::string(name) + " must have at most 200 bytes and no control characters"};
+  }
+  return text;
+}
+
+// The schema has the range.
+std::int64_t integer_in(const Json& body, const Json& parts, const char* name, std::int64_t fallback) {
+  if (!body.contains(name)) return fallback;
+  const auto least = parts[name]["minimum"].get<std::int64_t>(), largest = parts[name]["maximum"].get<std::int64_t>();
+  const bool is_whole = body[name].is_number_integer() &&
+                        !(body[name].is_number_unsigned() && body[name].get<std::uint64_t>() > INT64_MAX);
+  if (is_whole && body[name].get<std::int64_t>() >= least && body[name].get<std::int64_t>() <= largest) {
+    return body[name].get<std::int64_t>();
+  }
+  throw HttpRefused{422, std::string(name) + " must be a whole number from " + std::to_string(least) + " to " +
+                             std::to_string(largest)};
+}
+
+HttpRoute submit_route(const ApiOf& of) {
+  const Json parts = list_of_parts(of);
+  return {
+      .method = "POST",
+      .path = "/v1/jobs",
+      .scope = Scope::control,
+      .id = "submit_job",
+      .summary = "Puts a job into the queue",
+      .body = {{"type", "object"}, {"properties", parts}, {"required", {"config"}}, {"additionalProperties", false}},
+      .result = job_schema(),
+      .other_results = {{"201", "The job is in the queue; Location says where to ask for it."},
+                        {"503", "The queue is full, or the audit log cannot be written."}},
+      .answer = [of, parts](const HttpCall& call) {
+        for (const auto& [name, value] : call.body.items()) {
+          if (!parts.contains(name)) throw HttpRefused{422, "a job has no " + name + "; see /v1/openapi.json"};
+        }
+        if (!call.body.contains("config")) throw HttpRefused{422, "config is needed: TOML text or a JSON object"};
+        const auto& limits = of.queue.settings().limits;
+        bool is_new = false;
+        const auto job = submit(of, call,
+                                {.user = call.who,
+                                 .name = text_in(call.body, "name"),
+                                 .key = text_in(call.body, "key"),
+                                 .config = "",
+                                 .texts_name = "",
+                                 .texts = "",
+                                 .priority = integer_in(call.body, parts, "priority", 0),
+                                 .cores = integer_in(call.body, parts, "cores", 1),
+                                 .gpus = integer_in(call.body, parts, "gpus", 0),
+                                 .time_limit = integer_in(call.body, parts, "time_limit", limits.time_limit),
+                                 .memory_limit = integer_in(call.body, parts, "memory_limit", limits.memory_limit),
+                                 .retries = integer_in(call.body, parts, "retries", 0)},
+                                call.body["config"], is_new);
+        auto answer = json_response(json_of(job), is_new ? 201 : 200);
+        answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
+        return answer;
+      }};
+}
+
+HttpRoute list_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/jobs",
+          .id = "list_jobs",
+          .summary = "Jobs, the newest first. next is the value of before for the next page, null on the last one",
+          .parameters = {parameter("before", "query", "ids below it", whole(1, most)),
+                         parameter("limit", "query", "jobs at most", whole(1, 1000)),
+                         parameter("state", "query", "only jobs in it", choice_of_states()),
+                         parameter("user", "query", "only jobs of this user", text)},
+          .result = list_of("jobs", job_schema(), {{"next", {{"type", {"integer", "null"}}}}}),
+          .answer = [of](const HttpCall& call) {
+            const auto given = [&](const char* name) {
+              const auto found = call.parameters.find(name);
+              return found == call.parameters.end() ? "" : found->second;
+            };
+            Journal::Page page{.before = call.integer("before", 0, 1, most),
+                               .limit = call.integer("limit", 100, 1, 1000) + 1,
+                               .state = given("state"),
+                               .user = given("user")};
+            const auto names = choice_of_states()["enum"];
+            if (call.parameters.contains("state") && std::ranges::find(names, Json(page.state)) == names.end()) {
+              throw HttpRefused{422, "state must be one of " + names.dump()};
+            }
+            auto jobs = of.queue.list(page);
+            const bool has_more = std::ssize(jobs) == page.limit;
+            if (has_more) jobs.pop_back();
+            Json all = Json::array();
+            for (const auto& job : jobs) all.push_back(json_of(job));
+            return json_response({{"jobs", all}, {"next", has_more ? Json(jobs.back().id) : Json(nullptr)}});
+          }};
+}
+
+HttpRoute show_route(const ApiOf& of) {
+  auto schema = job_schema();
+  schema["properties"]["config"] = text;
+  return {.method = "GET",
+          .path = "/v1/jobs/{id}",
+          .id = "get_job",
+          .summary = "A job, with its configuration as TOML",
+          .parameters = {job_parameter()},
+          .result = schema,
+          .other_results = {{"404", "There is no such job."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            auto shown = json_of(job);
+            shown["config"] = job.request.config;
+            return json_response(shown);
+          }};
+}
+
+HttpRoute remove_route(const ApiOf& of) {
+  return {.method = "DELETE",
+          .path = "/v1/jobs/{id}",
+          .scope = Scope::control,
+          .id = "remove_job",
+          .summary = "Removes a job that is over, with its files",
+          .parameters = {job_parameter()},
+          .result = object_of({{"id", integer}}),
+          .other_results = {{"404", "There is no such job."},
+                            {"409", "The job is not over."},
+                            {"503", "The audit log cannot be written."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            refuse_others(job, call);
+            note(of, call, "remove", {{"job", job.id}});
+            try {
+              of.queue.remove(job.id);
+            } catch (const QueueRefused& refused) {
+              throw HttpRefused{refused.status, refused.why};
+            }
+            return json_response({{"id", job.id}});
+          }};
+}
+
+HttpRoute act_route(const ApiOf& of, const char* action, const char* summary, Job (Queue::*act)(std::int64_t)) {
+  return {.method = "POST",
+          .path = std::string("/v1/jobs/{id}/") + action,
+          .scope = Scope::control,
+          .id = std::string(action) + "_job",
+          .summary = summary,
+          .parameters = {job_parameter()},
+          .result = job_schema(),
+          .other_results = {{"404", "There is no such job."},
+                            {"409", "The job is in another state."},
+                            {"503", "The audit log cannot be written."}},
+          .answer = [of, action, act](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            refuse_others(job, call);
+            note(of, call, action, {{"job", job.id}});
+            try {
+              return json_response(json_of((of.queue.*act)(job.id)));
+            } catch (const QueueRefused& refused) {
+              throw HttpRefused{refused.status, refused.why};
+            }
+          }};
+}
+
+// Whole lines where there are any, so that no character is cut.
+std::string slice(const std::filesystem::path& file, std::int64_t offset, std::int64_t limit) {
+  std::ifstream in(file, std::ios::binary);
+  in.seekg(offset);
+  std::string text(static_cast<std::size_t>(limit), '\0');
+  in.read(text.data(), limit);
+  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  const auto end = text.rfind('\n');
+  if (end != text.npos && std::ssize(text) == limit) text.resize(end + 1);
+  return text;
+}
+
+HttpRoute log_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/jobs/{id}/log",
+          .id = "get_log",
+          .summary =
+              "What the job's attempts have printed, from a byte on. To follow it, ask again from next on until "
+              "the job is over and there is no more",
+          .parameters = {job_parameter(), parameter("offset", "query", "the first byte", whole(0, most)),
+                         parameter("limit", "query", "bytes at most", whole(1, most_log))},
+          .result = object_of({{"text", text}, {"next", integer}, {"state", choice_of_states()}}),
+          .other_results = {{"404", "There is no such job."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);  // its state before its log: none of an ended one is missed
+            const auto offset = call.integer("offset", 0, 0, most);
+            const auto log =
+                slice(of.queue.folder_of(job.id) / "log", offset, call.integer("limit", most_log, 1, most_log));
+            return json_response({{"text", log}, {"next", offset + std::ssize(log)}, {"state", name_of(job.state)}});
+          }};
+}
+
+const char* memory_limits_by(const QueueSettings& settings) {
+  if (settings.uses_slurm) return "slurm";
+  return settings.limits.group.empty() ? "server" : "kernel";
+}
+
+HttpRoute server_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/server",
+          .id = "get_server",
+          .summary = "What the server has, how much of it is in use, and the folders from which jobs may read",
+          .result = object_of({{"version", text},
+                               {"cores", integer},
+                               {"cores_in_use", integer},
+                               {"gpus", integer},
+                               {"gpus_in_use", integer},
+                               {"queued", integer},
+                               {"running", integer},
+                               {"memory_limits_by", {{"enum", {"server", "kernel", "slurm"}}}},
+                               {"data", {{"type", "array"}, {"items", text}}}}),
+          .answer = [of](const HttpCall&) {
+            const auto counts = of.queue.counts();
+            Json data = Json::array();
+            for (const auto& folder : of.data) data.push_back(folder.string());
+            return json_response({{"version", VERNIER_VERSION},
+                                  {"cores", of.queue.settings().cores},
+                                  {"cores_in_use", counts.cores_in_use},
+                                  {"gpus", of.queue.settings().gpus},
+                                  {"gpus_in_use", counts.gpus_in_use},
+                                  {"queued", counts.queued},
+                                  {"running", counts.running},
+                                  {"memory_limits_by", memory_limits_by(of.queue.settings())},
+                                  {"data", data}});
+          }};
+}
+
+}  // namespace
+
+Json job_parameter() {
+  return parameter("id", "path", "its number", whole(1, most), true);
+}
+
+Json job_schema() {
+  const Json when = {{"type", {"string", "null"}}, {"format", "date-time"}};
+  return object_of({{"id", integer},
+                    {"name", text},
+                    {"user", text},
+                    {"state", choice_of_states()},
+                    {"is_ending", {{"type", "boolean"}}},
+                    {"attempt", integer},
+                    {"priority", integer},
+                    {"cores", integer},
+                    {"gpus", integer},
+                    {"time_limit", integer},
+                    {"memory_limit", integer},
+                    {"retries", integer},
+                    {"slurm", {{"type", "string"}, {"description", "its number at Slurm; empty without Slurm"}}},
+                    {"created", when},
+                    {"started", when},
+                    {"ended", when},
+                    {"error", text}});
+}
+
+Job job_of(const ApiOf& of, std::int64_t id) {
+  try {
+    return of.queue.find(id);
+  } catch (const QueueRefused& refused) {
+    throw HttpRefused{refused.status, refused.why};
+  }
+}
+
+Job job_of(const ApiOf& of, const HttpCall& call) {
+  return job_of(of, call.integer("id", 0, 1, most));
+}
+
+void refuse_others(const Job& job, const HttpCall& call) {
+  if (call.scope >= Scope::admin || job.request.user == call.who) return;
+  throw HttpRefused{403, "the job is another user's; that needs a token of the scope admin"};
+}
+
+void note(const ApiOf& of, const HttpCall& call, const char* action, const Json& details) {
+  try {
+    of.audit.add(call.who, action, details);
+  } catch (const std::exception& error) {
+    throw HttpRefused{503, error.what()};
+  }
+}
+
+Job submit(const ApiOf& of, const HttpCall& call, JobRequest request, const Json& configuration, bool& is_new) {
+  try {
+    request.config = checked_configuration(configuration, of.data);
+  } catch (const NotAllowed& refused) {
+    throw HttpRefused{422, refused.what()};
+  }
+  if (of.queue.counts().queued >= most_queued) throw HttpRefused{503, "the queue is full"};
+  note(of, call, "submit", {{"name", request.name}, {"cores", request.cores}, {"gpus", request.gpus}});
+  const auto job = of.queue.submit(request, is_new);
+  note(of, call, is_new ? "accepted" : "known", {{"job", job.id}});
+  return job;
+}
+
+std::vector<HttpRoute> job_routes(const ApiOf& of) {
+  return {submit_route(of),
+          list_route(of),
+          show_route(of),
+          remove_route(of),
+          log_route(of),
+          server_route(of),
+          act_route(of, "cancel", "Ends a job: at once in the queue, else after its step, with a checkpoint",
+                    &Queue::cancel),
+          act_route(of, "retry",
+                    "Puts a job that failed or was cancelled back into the queue; it goes on from its last "
+                    "checkpoint",
+                    &Queue::retry)};
+}
+
+std::vector<HttpRoute> routes(const ApiOf& of) {
+  auto all = job_routes(of);
+  all.push_back(comparison_route(of));
+  all.push_back(vernier::events_route(
+      of.live.events(),
+      "Server-sent events: job (it changed), removed, step (the newest numbers of a job's run), log (how many bytes it "
+      "has), gap"));
+  for (auto& more : {run_routes(of), first_routes(of), page_routes()}) all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace serve

@@ -1,0 +1,138 @@
+// Routes about the run of a job: its numbers, and commands, which go to its callback/control.
+#include <sstream>
+
+#include "api/api.h"
+#include "api/job_check.h"
+#include "http/http_client.h"
+#include "http/schema.h"
+#include "queue/attempt.h"
+
+namespace serve {
+
+namespace fs = std::filesystem;
+using namespace vernier::schema;
+
+namespace {
+
+constexpr auto patience = std::chrono::seconds(25);  // a run answers a command after its step, or says so after 20 s
+
+// What the run says. A worker's thread.
+HttpResponse ask_run(const fs::path& run, const std::string& method, const std::string& target,
+                     const std::string& body) {
+  auto url = read_whole(run / "control.url");
+  while (!url.empty() && (url.back() == '\n' || url.back() == '/')) url.pop_back();
+  std::istringstream lines(read_whole(run / "control.tokens"));
+  std::string token;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("control ")) token = line.substr(8);
+  }
+  if (run.empty() || url.empty() || token.empty()) {
+    throw HttpRefused{409, "the job's run cannot be asked: it has not begun, or is over"};
+  }
+  try {
+    vernier::HttpRequest request{.method = method, .target = target};
+    request.fields = {{"Authorization", "Bearer " + token}};
+    if (!body.empty()) request.fields.emplace_back("Content-Type", "application/json");
+    request.body = body;
+    auto answer = vernier::ask_server(vernier::place_of(url), request, patience);
+    answer.fields.clear();  // they are of that connection
+    return answer;
+  } catch (const vernier::HttpError& error) {
+    throw HttpRefused{409, std::string("the job's run cannot be asked: ") + error.what()};
+  }
+}
+
+void refuse_without_run(const Job& job) {
+  if (job.state != State::running) throw HttpRefused{409, std::string("the job is ") + name_of(job.state)};
+}
+
+HttpRoute run_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/jobs/{id}/run",
+          .id = "get_run",
+          .summary = "State and step of the job's run, as its callback/control says them",
+          .parameters = {job_parameter()},
+          .result = {{"type", "object"}, {"properties", {{"state", text}, {"step", integer}, {"steps", integer}}}},
+          .other_results = {{"404", "There is no such job."}, {"409", "It has no run now."}, {"503", "It is busy."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            refuse_without_run(job);
+            return of.workers.answer([run = of.queue.run_of(job.id)] { return ask_run(run, "GET", "/v1/run", ""); });
+          }};
+}
+
+HttpRoute command_route(const ApiOf& of) {
+  return {.method = "POST",
+          .path = "/v1/jobs/{id}/commands",
+          .scope = Scope::control,
+          .id = "command_run",
+          .summary =
+              "Gives the job's run a command, as docs/control.md has them. The answer says after which step it "
+              "took effect",
+          .parameters = {job_parameter()},
+          .body = {{"type", "object"}, {"properties", {{"command", text}}}, {"required", {"command"}}},
+          .result = {{"type", "object"}},
+          .other_results = {{"202", "The command waits: the step takes long."},
+                            {"404", "There is no such job."},
+                            {"409", "It has no run now, or the run takes no commands."},
+                            {"503", "It is busy."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            refuse_others(job, call);
+            refuse_without_run(job);
+            try {
+              check_command(call.body, of.data);
+            } catch (const NotAllowed& refused) {
+              throw HttpRefused{422, refused.what()};
+            }
+            note(of, call, "command", {{"job", job.id}, {"command", call.body}});
+            return of.workers.answer([run = of.queue.run_of(job.id), body = call.body.dump()] {
+              return ask_run(run, "POST", "/v1/commands", body);
+            });
+          }};
+}
+
+HttpRoute history_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/jobs/{id}/history",
+          .id = "get_history",
+          .summary = "The course of a metric: parts of equally many steps, each as [first step, lowest, highest]",
+          .parameters = {job_parameter(), parameter("metric", "query", "its name, \"loss\"", text, true),
+                         parameter("points", "query", "parts at most", whole(2, vernier::History::most))},
+          .result = history_of(),
+          .other_results = {{"404", "There is no such job, or no step has had this metric."}, {"503", "It is busy."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            const auto metric = call.parameters.find("metric");
+            if (metric == call.parameters.end()) throw HttpRefused{422, "metric is needed: ?metric=loss"};
+            const auto points = call.integer("points", 512, 2, vernier::History::most);
+            return of.workers.answer([of, job, points, name = metric->second] {
+              const auto history = of.courses.history(of.queue.run_of(job.id), job.attempt, name, points);
+              if (history.is_null()) throw HttpRefused{404, "no step has had this metric"};
+              return json_response(history);
+            });
+          }};
+}
+
+HttpRoute metrics_route(const ApiOf& of) {
+  return {.method = "GET",
+          .path = "/v1/jobs/{id}/metrics",
+          .id = "list_metrics",
+          .summary = "The newest value of each metric of the job's run",
+          .parameters = {job_parameter()},
+          .result = list_of("metrics", object_of({{"name", text}, {"step", integer}, {"value", real}})),
+          .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
+          .answer = [of](const HttpCall& call) {
+            const auto job = job_of(of, call);
+            return of.workers.answer(
+                [of, job] { return json_response(of.courses.metrics(of.queue.run_of(job.id), job.attempt)); });
+          }};
+}
+
+}  // namespace
+
+std::vector<HttpRoute> run_routes(const ApiOf& of) {
+  return {run_route(of), command_route(of), history_route(of), metrics_route(of)};
+}
+
+}  // namespace serve

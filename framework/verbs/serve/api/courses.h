@@ -1,0 +1,52 @@
+// The numbers of jobs' runs, from losses.jsonl. What was read is kept, so that a page that asks again costs little.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "http/history.h"
+#include "http/http_service.h"
+
+namespace serve {
+
+// Any thread.
+class Courses {
+ public:
+  // Of the run in a folder. attempt: after another one, the file is read from its begin. Null where no step has the
+  // metric.
+  vernier::Json history(const std::filesystem::path& run, std::int64_t attempt, const std::string& metric,
+                        std::int64_t points);
+  // The newest value of each metric.
+  vernier::Json metrics(const std::filesystem::path& run, std::int64_t attempt);
+  // The newest step with its numbers, {"step": 7, "loss": 0.5}; null where it is not above `after`.
+  vernier::Json newest_step(const std::filesystem::path& run, std::int64_t attempt, std::int64_t after);
+
+ private:
+  struct Newest {
+    std::int64_t step = 0;
+    double value = 0;
+    vernier::History history = {};
+  };
+  struct Course {
+    std::filesystem::path run;
+    std::int64_t attempt;
+    std::uintmax_t read = 0;                                 // bytes
+    std::int64_t step = 0;                                   // of the last line
+    std::map<std::string, Newest, std::less<>> newest = {};  // by metric
+  };
+  Course& course_of(const std::filesystem::path& run, std::int64_t attempt);
+  static void read_more(Course& course);
+  static void add_line(Course& course, const std::string& line);
+  static void add_value(Course& course, std::string_view name, double value);
+
+  std::mutex mutex_;
+  std::list<Course> courses_;  // the one that was used last first
+};
+
+}  // namespace serve

@@ -1,0 +1,161 @@
+#include "api/job_check.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "http/http_server.h"
+#include "wiring/toml_depth.h"
+
+namespace serve {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+std::string shown(std::string text) {
+  if (text.size() > 200) text = text.substr(0, 200) + "…";
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, '?');
+  return text;
+}
+
+std::string quoted(const std::string& text) {
+  return "\"" + shown(text) + "\"";
+}
+
+bool is_below(const fs::path& path, const fs::path& folder) {
+  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  return end == folder.end();
+}
+
+// Links on the way count: where they lead to must be allowed.
+bool is_allowed(const std::string& path, const std::vector<fs::path>& data) {
+  std::error_code trouble;
+  const auto real = fs::weakly_canonical(path, trouble);
+  return !trouble && std::ranges::any_of(data, [&](const fs::path& folder) { return is_below(real, folder); });
+}
+
+// A text may have a path behind one of these, as in "file:/etc" or "a=/b".
+constexpr const char* separators = ":;,=|<> \t\n\"'()[]{}";
+
+void check_text(const std::string& text, const std::string& where, const std::vector<fs::path>& data) {
+  const auto refuse = [&](const std::string& why) {
+    throw NotAllowed(shown(where) + " is " + quoted(text) + ": " + why);
+  };
+  if (text.find('\0') != text.npos) refuse("it has a NUL character");
+  if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
+  if (text.starts_with('/')) {
+    if (!is_allowed(text, data))
+      refuse("this path is not below a data folder of the server; its option --data names them");
+    return;
+  }
+  for (std::size_t begin = 0; begin < text.size();) {
+    auto end = std::min(text.find_first_of(separators, begin), text.size());
+    const auto part = text.substr(begin, end - begin);
+    if (part.starts_with('/') || part.starts_with('~')) {
+      refuse("it could be a path; paths are below a data folder of the server, and stand alone");
+    }
+    for (const auto& step : fs::path(part)) {
+      if (step == "..") refuse("a path must not have .. in it");
+    }
+    begin = end + 1;
+  }
+}
+
+void check_use(const std::string& name, const std::string& where) {
+  const bool is_name = !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+  if (!is_name) throw NotAllowed(shown(where) + " is " + quoted(name) + ": a job names plugins, and not files");
+}
+
+// Of a monitor; without an address it does not listen.
+void check_listen(const std::string& address, const std::string& where) {
+  if (address.empty() || vernier::is_loopback(address)) return;
+  throw NotAllowed(shown(where) + " is " + quoted(address) + ": a job listens at 127.0.0.1 only");
+}
+
+void check_node(const toml::node& node, const std::string& where, const std::vector<fs::path>& data) {
+  if (const auto* table = node.as_table()) {
+    for (const auto& [key, child] : *table) {
+      const auto place = (where.empty() ? "" : where + ".") + std::string(key.str());
+      check_text(std::string(key.str()), place + ": the key", data);  // which may be the name of a file, too
+      if (key == "listen" && child.is_string()) check_listen(child.as_string()->get(), place);
+      if (key == "use" && child.is_string()) check_use(child.as_string()->get(), place);
+      check_node(child, place, data);
+    }
+  } else if (const auto* array = node.as_array()) {
+    for (const auto& child : *array) check_node(child, where, data);
+  } else if (const auto* text = node.as_string()) {
+    check_text(text->get(), where, data);
+  }
+}
+
+template <class Node>
+void insert(toml::table& table, const std::string& key, Node&& node) {
+  table.insert_or_assign(key, std::forward<Node>(node));
+}
+template <class Node>
+void insert(toml::array& array, const std::string&, Node&& node) {
+  array.push_back(std::forward<Node>(node));
+}
+
+toml::table table_of(const Json& object, const std::string& where);
+
+template <class Container>
+void add(Container& into, const std::string& key, const Json& value, const std::string& where) {
+  if (value.is_object()) return insert(into, key, table_of(value, where));
+  if (value.is_boolean()) return insert(into, key, value.get<bool>());
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
+    throw NotAllowed(shown(where) + " is too large a number");
+  }
+  if (value.is_number_integer()) return insert(into, key, value.get<std::int64_t>());
+  if (value.is_number()) return insert(into, key, value.get<double>());
+  if (value.is_string()) return insert(into, key, value.get<std::string>());
+  if (!value.is_array()) throw NotAllowed(shown(where) + " is null, which TOML has not");
+  toml::array array;
+  for (const auto& each : value) add(array, "", each, where);
+  insert(into, key, std::move(array));
+}
+
+toml::table table_of(const Json& object, const std::string& where) {
+  toml::table table;
+  for (const auto& [key, value] : object.items()) add(table, key, value, (where.empty() ? "" : where + ".") + key);
+  return table;
+}
+
+toml::table parsed(const std::string& text) {
+  if (const int line = vernier::line_too_deep(text); line > 0) {
+    throw NotAllowed("line " + std::to_string(line) + ": tables and lists are in each other too deeply");
+  }
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    throw NotAllowed("line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+  }
+}
+
+}  // namespace
+
+std::string checked_configuration(const Json& configuration, const std::vector<fs::path>& data) {
+  if (!configuration.is_string() && !configuration.is_object()) {
+    throw NotAllowed("config must be TOML text, or a JSON object");
+  }
+  const auto table = configuration.is_object() ? table_of(configuration, "") : parsed(configuration.get<std::string>());
+  if (table.empty()) throw NotAllowed("config is empty");
+  if (table.contains("include")) throw NotAllowed("include: a job includes no files; write all of it");
+  check_node(table, "", data);
+  if (configuration.is_string()) return configuration.get<std::string>();
+  std::ostringstream text;
+  text << table << '\n';
+  return text.str();
+}
+
+void check_command(const Json& command, const std::vector<fs::path>& data) {
+  check_node(table_of(command, ""), "", data);
+}
+
+}  // namespace serve

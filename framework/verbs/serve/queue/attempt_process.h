@@ -1,0 +1,31 @@
+// The process of one attempt of a job: it starts the training, ends it where a limit is passed or the server says so,
+// and writes down how it ended. It outlives the server.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace serve {
+
+// What the process is to do: the file N.json of an attempt.
+struct Work {
+  std::vector<std::string> words;              // the program, and its arguments
+  std::string threads;                         // OMP_NUM_THREADS
+  std::optional<std::string> gpus;             // CUDA_VISIBLE_DEVICES; nothing: it stays, as Slurm has set it
+  std::string group;                           // a folder of control groups that limit memory; "": it is looked at
+  std::int64_t time_limit = 0;                 // seconds; 0 for no limit, as all below
+  std::int64_t memory_limit = 0;               // bytes in memory
+  std::int64_t open_files = 0, file_size = 0;  // RLIMIT_NOFILE, RLIMIT_FSIZE
+  std::int64_t processes = 0;                  // RLIMIT_NPROC: of the user, threads included
+  std::int64_t grace = 30;                     // seconds between SIGINT and SIGKILL
+};
+nlohmann::ordered_json json_of(const Work& work);
+
+// The whole life of the process. Returns its exit status: 75 where the attempt belongs to another process.
+int run_attempt(const std::filesystem::path& folder, std::int64_t number);
+
+}  // namespace serve

@@ -1,0 +1,225 @@
+#include "queue/journal.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <sstream>
+#include <stdexcept>
+
+namespace serve {
+
+namespace {
+
+constexpr int format = 2;  // of the table
+
+constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
+  id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT, config TEXT NOT NULL,
+  texts_name TEXT NOT NULL, texts TEXT NOT NULL,
+  priority INT NOT NULL, cores INT NOT NULL, gpus INT NOT NULL, time_limit INT NOT NULL, memory_limit INT NOT NULL,
+  retries INT NOT NULL,
+  state TEXT NOT NULL DEFAULT 'queued' CHECK(state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
+  attempt INT NOT NULL DEFAULT 1, failures INT NOT NULL DEFAULT 0, losses INT NOT NULL DEFAULT 0,
+  is_cancelled INT NOT NULL DEFAULT 0, gpu_list TEXT NOT NULL DEFAULT '', created TEXT NOT NULL,
+  slurm TEXT NOT NULL DEFAULT '', started TEXT NOT NULL DEFAULT '', ended TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
+  UNIQUE(user, key)) STRICT;
+CREATE INDEX IF NOT EXISTS job_state ON job(state);)";
+
+constexpr const char* columns =
+    "id, user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, state, attempt, failures, "
+    "losses, is_cancelled, gpu_list, created, started, ended, error, texts_name, texts, slurm";
+
+[[noreturn]] void fail(sqlite3* database) {
+  throw std::runtime_error(std::string("the journal of jobs cannot be used: ") + ::sqlite3_errmsg(database));
+}
+
+class Statement {
+ public:
+  Statement(sqlite3* database, const std::string& text) : database_(database) {
+    if (::sqlite3_prepare_v2(database, text.c_str(), -1, &statement_, nullptr) != SQLITE_OK) fail(database);
+  }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+  ~Statement() { ::sqlite3_finalize(statement_); }
+
+  Statement& bind(const std::string& text) {
+    ::sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+    return *this;
+  }
+  Statement& bind(std::int64_t number) {
+    ::sqlite3_bind_int64(statement_, ++bound_, number);
+    return *this;
+  }
+  Statement& bind_null() {
+    ::sqlite3_bind_null(statement_, ++bound_);
+    return *this;
+  }
+  // Whether there is a row.
+  bool step() {
+    const int result = ::sqlite3_step(statement_);
+    if (result != SQLITE_ROW && result != SQLITE_DONE) fail(database_);
+    return result == SQLITE_ROW;
+  }
+  std::string text(int column) {
+    const auto* text = reinterpret_cast<const char*>(::sqlite3_column_text(statement_, column));
+    return text == nullptr ? ""
+                           : std::string(text, static_cast<std::size_t>(::sqlite3_column_bytes(statement_, column)));
+  }
+  std::int64_t integer(int column) { return ::sqlite3_column_int64(statement_, column); }
+
+ private:
+  sqlite3* database_;
+  sqlite3_stmt* statement_ = nullptr;
+  int bound_ = 0;
+};
+
+std::string text_of(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
+  return text;
+}
+
+std::vector<int> numbers_in(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<int> numbers;
+  for (int number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+Job job_of(Statement& row) {
+  Job job;
+  job.id = row.integer(0);
+  job.request = {.user = row.text(1),
+                 .name = row.text(2),
+                 .key = row.text(3),
+                 .config = row.text(4),
+                 .texts_name = "",
+                 .texts = "",
+                 .priority = row.integer(5),
+                 .cores = row.integer(6),
+                 .gpus = row.integer(7),
+                 .time_limit = row.integer(8),
+                 .memory_limit = row.integer(9),
+                 .retries = row.integer(10)};
+  job.state = state_of(row.text(11));
+  job.attempt = row.integer(12);
+  job.failures = row.integer(13);
+  job.losses = row.integer(14);
+  job.is_cancelled = row.integer(15) != 0;
+  job.gpus = numbers_in(row.text(16));
+  job.created = row.text(17);
+  job.started = row.text(18);
+  job.ended = row.text(19);
+  job.error = row.text(20);
+  job.request.texts_name = row.text(21);
+  job.request.texts = row.text(22);
+  job.slurm = row.text(23);
+  return job;
+}
+
+std::vector<Job> jobs_of(Statement& statement) {
+  std::vector<Job> jobs;
+  while (statement.step()) jobs.push_back(job_of(statement));
+  return jobs;
+}
+
+std::string select(const std::string& rest) {
+  return std::string("SELECT ") + columns + " FROM job " + rest;
+}
+
+}  // namespace
+
+Journal::Journal(const std::filesystem::path& file) {
+  sqlite3* opened = nullptr;
+  const auto mask = ::umask(077);  // for the two files that SQLite puts beside it, too
+  const int result = ::sqlite3_open_v2(file.c_str(), &opened,
+                                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
+  database_.reset(opened, &::sqlite3_close);
+  try {
+    if (result != SQLITE_OK) fail(opened);
+    ::sqlite3_busy_timeout(opened, 5000);
+    run("PRAGMA journal_mode = WAL");
+    run("PRAGMA synchronous = FULL");
+    Statement version(opened, "PRAGMA user_version");
+    version.step();
+    if (version.integer(0) != 0 && version.integer(0) != format) {
+      throw std::runtime_error(file.string() + ": is a journal of another version of vernier; use another folder");
+    }
+    run(schema);
+    run("PRAGMA user_version = " + std::to_string(format));
+  } catch (...) {
+    ::umask(mask);
+    throw;
+  }
+  ::umask(mask);
+}
+
+void Journal::run(const std::string& statement) const {
+  if (::sqlite3_exec(database_.get(), statement.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) fail(database_.get());
+}
+
+Job Journal::add(const JobRequest& request, bool& is_new) {
+  Statement insert(
+      database_.get(),
+      "INSERT INTO job(user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, "
+      "created, texts_name, texts) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
+  insert.bind(request.user).bind(request.name);
+  request.key.empty() ? insert.bind_null() : insert.bind(request.key);
+  insert.bind(request.config).bind(request.priority).bind(request.cores).bind(request.gpus);
+  insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(time_text());
+  insert.bind(request.texts_name).bind(request.texts).step();
+  is_new = ::sqlite3_changes(database_.get()) == 1;
+  if (is_new) return find(::sqlite3_last_insert_rowid(database_.get())).value();
+  Statement same(database_.get(), select("WHERE user = ? AND key = ?"));
+  same.bind(request.user).bind(request.key).step();
+  return job_of(same);
+}
+
+std::optional<Job> Journal::find(std::int64_t id) const {
+  Statement one(database_.get(), select("WHERE id = ?"));
+  if (!one.bind(id).step()) return std::nullopt;
+  return job_of(one);
+}
+
+void Journal::update(const Job& job) {
+  Statement change(database_.get(),
+                   "UPDATE job SET state = ?, attempt = ?, failures = ?, losses = ?, is_cancelled = ?, gpu_list = ?, "
+                   "slurm = ?, started = ?, ended = ?, error = ? WHERE id = ?");
+  change.bind(name_of(job.state)).bind(job.attempt).bind(job.failures).bind(job.losses);
+  change.bind(std::int64_t{job.is_cancelled}).bind(text_of(job.gpus)).bind(job.slurm);
+  change.bind(job.started).bind(job.ended).bind(job.error).bind(job.id).step();
+}
+
+void Journal::remove(std::int64_t id) {
+  Statement(database_.get(), "DELETE FROM job WHERE id = ?").bind(id).step();
+}
+
+std::vector<Job> Journal::queued() const {
+  Statement all(database_.get(), select("WHERE state = 'queued' ORDER BY priority DESC, id"));
+  return jobs_of(all);
+}
+
+std::vector<Job> Journal::running() const {
+  Statement all(database_.get(), select("WHERE state = 'running' ORDER BY id"));
+  return jobs_of(all);
+}
+
+std::vector<Job> Journal::ended_before(const std::string& time) const {
+  Statement all(database_.get(), select("WHERE state NOT IN ('queued', 'running') AND ended < ? ORDER BY id"));
+  all.bind(time);
+  return jobs_of(all);
+}
+
+std::vector<Job> Journal::list(const Page& page) const {
+  Statement all(database_.get(), select("WHERE (?1 = 0 OR id < ?1) AND (?2 = '' OR state = ?2) AND "
+                                        "(?3 = '' OR user = ?3) ORDER BY id DESC LIMIT ?4"));
+  all.bind(page.before).bind(page.state).bind(page.user).bind(page.limit);
+  return jobs_of(all);
+}
+
+std::int64_t Journal::count(State state) const {
+  Statement one(database_.get(), "SELECT count(*) FROM job WHERE state = ?");
+  one.bind(name_of(state)).step();
+  return one.integer(0);
+}
+
+}  // namespace serve

@@ -1,0 +1,360 @@
+#include "queue/queue.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+
+#include "queue/attempt.h"
+#include "queue/start_process.h"
+
+namespace serve {
+
+namespace fs = std::filesystem;
+using Lock = std::lock_guard<std::mutex>;
+
+namespace {
+
+constexpr std::int64_t most_losses = 3;  // and the job's retries: after so many it is the job that ends its process
+
+// TOML's basic string.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + '"';
+}
+
+// What the server says of every run, merged after the user's configuration.
+std::string overlay_of(const Job& job, const fs::path& folder) {
+  return "# Written by vernier serve.\n[run]\noutput = " + quoted((folder / "run").string()) +
+         "\nresume = \"auto\"\nrequeue = false\nthreads = " + std::to_string(job.request.cores) +
+         "\n\n[[callback]]\nuse = \"control\"\nlisten = \"127.0.0.1:0\"\nhosts = []\ntokens = \"control.tokens\"\n"
+         "\n[[monitor]]\nuse = \"jsonl\"\nfile = \"losses.jsonl\"\n";
+}
+
+std::string sentence_of(const End& end, const JobRequest& request) {
+  if (end.reason == "time_limit")
+    return "it took longer than its limit of " + std::to_string(request.time_limit) + " s";
+  if (end.reason == "memory_limit") {
+    return "it took more memory than its limit of " + std::to_string(request.memory_limit) + " bytes";
+  }
+  if (end.status == 124) return "the time of its [run] time_limit is over";
+  const auto what = end.status > 128 ? "signal " + std::to_string(end.status - 128) + " ended it"
+                                     : "it ended with exit code " + std::to_string(end.status);
+  return end.text.empty() ? what : what + ": " + end.text;
+}
+
+// Signals that come from outside, as when the machine is shut down. The run has saved itself.
+bool is_interrupted(const End& end) {
+  const int signal = end.status - 128;
+  return end.reason.empty() && (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGUSR1);
+}
+
+}  // namespace
+
+void make_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
+  throw std::runtime_error(folder.string() + ": cannot be made: " + std::strerror(errno));
+}
+
+Queue::Queue(QueueSettings settings) : settings_(std::move(settings)), journal_(settings_.folder / "journal.sqlite") {
+  make_folder(settings_.folder / "jobs");
+  if (settings_.uses_slurm) slurm_.emplace(settings_.folder / "slurm.out", settings_.sbatch);
+  for (const auto& job : journal_.running()) {
+    if (slurm_ || job.slurm.empty()) continue;
+    throw std::runtime_error("job " + std::to_string(job.id) + " was handed to Slurm and runs; start with --slurm");
+  }
+}
+
+fs::path Queue::folder_of(std::int64_t id) const {
+  return settings_.folder / "jobs" / std::to_string(id);
+}
+
+fs::path Queue::run_of(std::int64_t id) const {
+  fs::path newest;
+  fs::file_time_type newest_time;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder_of(id), none)) {
+    if (!entry.path().filename().string().starts_with("run")) continue;
+    std::error_code trouble;
+    const auto time = fs::last_write_time(entry.path() / "config.toml", trouble);
+    if (trouble || (!newest.empty() && time <= newest_time)) continue;
+    newest = entry.path();
+    newest_time = time;
+  }
+  return newest;
+}
+
+Job Queue::submit(const JobRequest& request, bool& is_new) {
+  const Lock lock(mutex_);
+  const auto job = journal_.add(request, is_new);
+  if (is_new) changed_(job, true);
+  is_changed_ = true;
+  wake_.notify_one();
+  return job;
+}
+
+Job Queue::find(std::int64_t id) const {
+  const Lock lock(mutex_);
+  if (auto job = journal_.find(id)) return *job;
+  throw QueueRefused{404, "there is no such job; jobs are removed some time after their end"};
+}
+
+std::vector<Job> Queue::list(const Journal::Page& page) const {
+  const Lock lock(mutex_);
+  return journal_.list(page);
+}
+
+std::vector<Job> Queue::running() const {
+  const Lock lock(mutex_);
+  return journal_.running();
+}
+
+void Queue::write(const Job& job) {
+  journal_.update(job);
+  changed_(job, true);
+}
+
+void Queue::erase(const Job& job) {
+  journal_.remove(job.id);
+  remove_files(job.id);
+  changed_(job, false);
+}
+
+Job Queue::cancel(std::int64_t id) {
+  auto job = find(id);
+  const Lock lock(mutex_);
+  job = journal_.find(id).value_or(job);
+  if (job.is_over()) throw QueueRefused{409, std::string("the job is ") + name_of(job.state)};
+  if (job.state == State::queued && (!slurm_ || cancel_at_slurm(job))) {
+    close(job, State::cancelled, "");
+  } else {
+    job.state = State::running;
+    job.is_cancelled = true;
+    write(job);
+    if (!slurm_) ask_to_end(job);
+    is_changed_ = true;
+    wake_.notify_one();
+  }
+  return job;
+}
+
+Job Queue::retry(std::int64_t id) {
+  auto job = find(id);
+  const Lock lock(mutex_);
+  job = journal_.find(id).value_or(job);
+  if (job.state != State::failed && job.state != State::cancelled) {
+    throw QueueRefused{409, std::string("the job is ") + name_of(job.state) + "; one that failed is tried again"};
+  }
+  job.is_cancelled = false;
+  job.failures = job.losses = 0;
+  job.error = job.ended = "";
+  requeue(job);
+  return job;
+}
+
+void Queue::remove(std::int64_t id) {
+  const auto job = find(id);
+  const Lock lock(mutex_);
+  if (!journal_.find(id).value_or(job).is_over()) throw QueueRefused{409, "the job is not over; cancel it first"};
+  erase(job);
+}
+
+Queue::Counts Queue::counts() const {
+  const Lock lock(mutex_);
+  Counts counts{.queued = journal_.count(State::queued), .running = 0, .cores_in_use = 0, .gpus_in_use = 0};
+  for (const auto& job : journal_.running()) {
+    counts.running += 1;
+    counts.cores_in_use += job.request.cores;
+    counts.gpus_in_use += job.request.gpus;
+  }
+  return counts;
+}
+
+void Queue::wait(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, time, [&] { return is_changed_; });
+  is_changed_ = false;
+}
+
+void Queue::look() {
+  if (slurm_) return look_at_slurm();
+  const Lock lock(mutex_);
+  reap();
+  for (auto& job : journal_.running()) {
+    try {
+      look_after(job);
+    } catch (const std::exception& error) {
+      std::cerr << "vernier: job " << job.id << ": " << error.what() << std::endl;  // it is looked after again
+    }
+  }
+  start_queued();
+  remove_old();
+}
+
+void Queue::reap() {
+  for (auto& [id, process] : processes_) {
+    if (process != 0 && ::waitpid(process, nullptr, WNOHANG) == process) process = 0;
+  }
+}
+
+// The lock says whether an attempt lives, and its claim whether it ever began: see attempt.h. Process ids would say
+// neither after a restart of the server.
+void Queue::look_after(Job job) {
+  const Attempt attempt(folder_of(job.id), job.attempt);
+  if (const auto end = attempt.how_it_ended()) return finish(job, *end);
+  if (job.is_cancelled) ask_to_end(job);
+  const auto claim = attempt.claim();
+  if (claim == Attempt::Claim::none) {
+    const auto process = processes_.find(job.id);
+    if (process != processes_.end() && process->second != 0) return;  // it begins
+    make_folder(attempt.folder());
+    if (attempt.claim_for_server()) lose(job, /*is_loss=*/process != processes_.end());
+    return;
+  }
+  if (claim == Attempt::Claim::server) return lose(job, /*is_loss=*/false);
+  if (attempt.is_locked()) return;
+  // It may have ended since.
+  if (const auto end = attempt.how_it_ended()) return finish(job, *end);
+  lose(job, /*is_loss=*/true);
+}
+
+// Its process finds the file, also when there is no server any more.
+void Queue::ask_to_end(const Job& job) const {
+  const Attempt attempt(folder_of(job.id), job.attempt);
+  std::error_code none;
+  if (fs::exists(attempt.folder(), none) && !fs::exists(attempt.file("cancel"), none)) {
+    write_durably(attempt.file("cancel"), "");
+  }
+}
+
+void Queue::finish(Job& job, const End& end) {
+  if (end.status == 0) return close(job, State::done, "");
+  if (job.is_cancelled) return close(job, State::cancelled, "");
+  if (is_interrupted(end)) return lose(job, /*is_loss=*/true);
+  const auto error = sentence_of(end, job.request);
+  job.failures += 1;
+  if (job.failures > job.request.retries) return close(job, State::failed, error);
+  job.error = error;
+  requeue(job);
+}
+
+// An attempt that never began, or ended without a word: the machine went down, or something killed it.
+void Queue::lose(Job& job, bool is_loss) {
+  if (job.is_cancelled) return close(job, State::cancelled, "");
+  if (is_loss) job.losses += 1;
+  if (job.losses <= most_losses + job.request.retries) return requeue(job);
+  close(job, State::failed, "its process was killed or interrupted " + std::to_string(job.losses) + " times");
+}
+
+void Queue::requeue(Job& job) {
+  job.state = State::queued;
+  job.attempt += 1;
+  job.gpus.clear();
+  job.slurm.clear();
+  processes_.erase(job.id);
+  write(job);
+  is_changed_ = true;
+  wake_.notify_one();
+}
+
+void Queue::close(Job& job, State state, const std::string& error) {
+  job.state = state;
+  job.error = error;
+  job.gpus.clear();
+  job.ended = time_text();
+  processes_.erase(job.id);
+  interrupted_.erase(job.id);
+  write(job);
+  is_changed_ = true;
+  std::cerr << "vernier: job " << job.id << " is " << name_of(state) << (error.empty() ? "" : ": " + error)
+            << std::endl;
+}
+
+// A job that waits for its cores lets none behind it pass, so that large ones come to their turn.
+void Queue::start_queued() {
+  auto cores = settings_.cores;
+  std::set<int> gpus;
+  for (int i = 0; i < settings_.gpus; ++i) gpus.insert(i);
+  for (const auto& job : journal_.running()) {
+    cores -= job.request.cores;
+    for (const int gpu : job.gpus) gpus.erase(gpu);
+  }
+  for (auto& job : journal_.queued()) {
+    const auto wanted = static_cast<std::size_t>(job.request.gpus);
+    if (job.request.cores > cores || wanted > gpus.size()) return;
+    cores -= job.request.cores;
+    job.gpus.assign(gpus.begin(), std::next(gpus.begin(), job.request.gpus));
+    for (const int gpu : job.gpus) gpus.erase(gpu);
+    start(job);
+  }
+}
+
+// The journal has the start before the process begins: a server that is killed in between finds no claim, and counts
+// the attempt as one that never began.
+void Queue::start(Job& job) {
+  job.state = State::running;
+  job.started = time_text();
+  job.error = "";
+  write(job);
+  try {
+    write_files(job);
+    const auto folder = folder_of(job.id);
+    processes_[job.id] = start_process(
+        {settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
+    std::cerr << "vernier: job " << job.id << " of " << job.request.user << " is running, attempt " << job.attempt
+              << std::endl;
+  } catch (const std::exception& error) {
+    close(job, State::failed, error.what());
+  }
+}
+
+void Queue::write_files(const Job& job) const {
+  const auto folder = folder_of(job.id);
+  make_folder(folder);
+  const auto config = "job-" + std::to_string(job.id) + ".toml";  // the run takes its name where it has none
+  write_durably(folder / config, job.request.config);
+  if (!job.request.texts_name.empty()) write_durably(folder / job.request.texts_name, job.request.texts);
+  write_durably(folder / "server.toml", overlay_of(job, folder));
+  auto work = settings_.limits;
+  const auto& request = job.request;
+  work.words = {settings_.program, "train", config, "server.toml"};
+  work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
+  work.threads = std::to_string(request.cores);
+  if (!slurm_) {
+    std::string gpus;
+    for (const int gpu : job.gpus) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
+    work.gpus = gpus;
+  }
+  work.time_limit = request.time_limit;
+  work.memory_limit = request.memory_limit;
+  write_durably(Attempt(folder, job.attempt).file("json"), json_of(work).dump() + "\n");
+}
+
+void Queue::remove_old() {
+  const auto now = std::chrono::steady_clock::now();
+  if (settings_.keep_days <= 0 ||
+      (removed_.time_since_epoch().count() != 0 && now - removed_ < std::chrono::hours(1))) {
+    return;
+  }
+  removed_ = now;
+  for (const auto& job : journal_.ended_before(time_text(std::chrono::hours(24 * settings_.keep_days)))) {
+    erase(job);
+  }
+}
+
+void Queue::remove_files(std::int64_t id) const {
+  std::error_code trouble;
+  fs::remove_all(folder_of(id), trouble);
+  if (trouble) std::cerr << "vernier: the files of job " << id << " stay: " << trouble.message() << std::endl;
+}
+
+}  // namespace serve

@@ -1,0 +1,110 @@
+// The queue of a server: starts jobs where cores and GPUs are free, looks after those that run, and finds them again
+// after a restart.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "queue/attempt.h"
+#include "queue/attempt_process.h"
+#include "queue/journal.h"
+#include "queue/slurm.h"
+
+namespace serve {
+
+void make_folder(const std::filesystem::path& folder);  // 0700; throws std::runtime_error
+
+struct QueueSettings {
+  std::filesystem::path folder;   // has the journal, and a folder for each job; absolute
+  std::string program;            // vernier
+  std::string attempt_program;    // this one
+  std::vector<std::string> more;  // words for `vernier train`: the folders of plugins
+  std::int64_t cores = 1, gpus = 0;
+  std::int64_t keep_days = 30;  // after its end a job is removed; 0: never
+  Work limits;                  // of every job; the time and memory of a job may be less
+  bool uses_slurm = false;      // which then starts the processes; cores and gpus are the most that a job may ask for
+  std::vector<std::string> sbatch;  // further words for it
+};
+
+// What a request about a job may not do now: status 404 or 409.
+struct QueueRefused {
+  unsigned status;
+  std::string why;
+};
+
+class Queue {
+ public:
+  explicit Queue(QueueSettings settings);
+
+  // Called after each change of a job, and with is_there = false when it is removed, on the thread that made it; it
+  // must not ask the queue. Set it before the first job.
+  void on_change(std::function<void(const Job& job, bool is_there)> changed) { changed_ = std::move(changed); }
+
+  // Any thread.
+  Job submit(const JobRequest& request, bool& is_new);
+  Job find(std::int64_t id) const;  // throws QueueRefused, as those below
+  std::vector<Job> list(const Journal::Page& page) const;
+  std::vector<Job> running() const;  // the oldest first
+  Job cancel(std::int64_t id);
+  Job retry(std::int64_t id);
+  void remove(std::int64_t id);
+  struct Counts {
+    std::int64_t queued, running, cores_in_use, gpus_in_use;
+  };
+  Counts counts() const;
+  std::filesystem::path folder_of(std::int64_t id) const;
+  // The folder of the run that the newest attempt has made; "" where there is none yet.
+  std::filesystem::path run_of(std::int64_t id) const;
+  const QueueSettings& settings() const { return settings_; }
+
+  // One thread: looks after jobs once, and waits at most so long for the next time.
+  void look();
+  void wait(std::chrono::milliseconds time);
+
+ private:
+  void write(const Job& job);
+  void erase(const Job& job);
+  void look_after(Job job);
+  void reap();
+  void ask_to_end(const Job& job) const;
+  void finish(Job& job, const End& end);
+  void lose(Job& job, bool is_loss);
+  void requeue(Job& job);
+  void close(Job& job, State state, const std::string& error);
+  void start_queued();
+  void start(Job& job);
+  void write_files(const Job& job) const;
+  void remove_old();
+  // Where there is Slurm: queue_slurm.cpp.
+  void look_at_slurm();
+  void look_after_waiting(Job& job, bool is_there);
+  void look_after_handed(Job& job, bool is_there);
+  void tell_slurm();
+  bool hand_over(const Job& job);
+  bool cancel_at_slurm(Job& job);
+  void remove_files(std::int64_t id) const;
+
+  QueueSettings settings_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::function<void(const Job&, bool)> changed_ = [](const Job&, bool) {};
+  bool is_changed_ = false;
+  mutable Journal journal_;
+  std::map<std::int64_t, pid_t> processes_;  // of attempts that this server has started; 0: it has ended
+  std::chrono::steady_clock::time_point removed_;
+  std::optional<Slurm> slurm_;
+  std::chrono::steady_clock::time_point asked_slurm_, submit_after_;
+  std::vector<std::string> to_remove_, to_interrupt_;                          // numbers at Slurm
+  std::map<std::int64_t, std::chrono::steady_clock::time_point> interrupted_;  // jobs that were asked to end, and when
+  std::map<std::int64_t, int> missing_;  // jobs: how often squeue lacked them in a row
+};
+
+}  // namespace serve

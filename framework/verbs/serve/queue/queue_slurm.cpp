@@ -1,0 +1,125 @@
+// The queue where Slurm decides when jobs begin. All of them are handed over at once. The files of an attempt say what
+// becomes of it, as they do without Slurm; whether one that says nothing is still there, squeue says, since a lock may
+// be held on another machine.
+#include <iostream>
+
+#include "queue/queue.h"
+
+namespace serve {
+
+using Lock = std::lock_guard<std::mutex>;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr auto ask_every = std::chrono::milliseconds(500);
+constexpr auto submit_again = std::chrono::seconds(3);
+constexpr auto interrupt_again = std::chrono::seconds(10);
+constexpr int most_missing = 4;  // in a row: the last file of an attempt may come late from another machine
+
+}  // namespace
+
+void Queue::look_at_slurm() {
+  if (Clock::now() - asked_slurm_ < ask_every) return;
+  const auto there = slurm_->jobs();  // it may take long, so the lock is free
+  asked_slurm_ = Clock::now();
+  std::vector<Job> to_submit;
+  {
+    const Lock lock(mutex_);
+    for (auto& job : journal_.queued()) {
+      job.slurm.empty() ? to_submit.push_back(job) : look_after_waiting(job, there.contains(job.slurm));
+    }
+    for (auto& job : journal_.running()) {
+      job.slurm.empty() ? look_after(job) : look_after_handed(job, there.contains(job.slurm));
+    }
+    remove_old();
+  }
+  tell_slurm();
+  for (const auto& job : to_submit) {
+    if (Clock::now() < submit_after_ || !hand_over(job)) return;
+  }
+}
+
+void Queue::look_after_waiting(Job& job, bool is_there) {
+  const Attempt attempt(folder_of(job.id), job.attempt);
+  if (attempt.claim() == Attempt::Claim::process) {
+    job.state = State::running;
+    job.started = time_text();
+    return write(job);
+  }
+  // Somebody has removed it there, or it died before it began.
+  if (!is_there && attempt.claim_for_server()) lose(job, /*is_loss=*/true);
+}
+
+void Queue::look_after_handed(Job& job, bool is_there) {
+  const Attempt attempt(folder_of(job.id), job.attempt);
+  if (const auto end = attempt.how_it_ended()) {
+    missing_.erase(job.id);
+    return finish(job, *end);
+  }
+  if (job.is_cancelled && Clock::now() - interrupted_[job.id] > interrupt_again) {
+    interrupted_[job.id] = Clock::now();
+    to_interrupt_.push_back(job.slurm);
+  }
+  if (is_there) {
+    missing_.erase(job.id);
+  } else if (++missing_[job.id] >= most_missing) {
+    missing_.erase(job.id);
+    lose(job, /*is_loss=*/true);
+  }
+}
+
+// What was cancelled since the last time. A job that has ended meanwhile is no error.
+void Queue::tell_slurm() {
+  std::vector<std::string> to_remove, to_interrupt;
+  {
+    const Lock lock(mutex_);
+    to_remove.swap(to_remove_);
+    to_interrupt.swap(to_interrupt_);
+  }
+  const auto tell = [&](const std::string& number, void (Slurm::*what)(const std::string&) const) {
+    try {
+      (*slurm_.*what)(number);
+    } catch (const std::exception& error) {
+      std::cerr << "vernier: " << error.what() << std::endl;
+    }
+  };
+  for (const auto& number : to_remove) tell(number, &Slurm::remove);
+  for (const auto& number : to_interrupt) tell(number, &Slurm::interrupt);
+}
+
+// False where Slurm does not take it; the job says why, and waits.
+bool Queue::hand_over(const Job& job) {
+  std::string number, error;
+  try {
+    write_files(job);
+    number = slurm_->submit(job, folder_of(job.id), settings_.attempt_program, settings_.limits.grace);
+  } catch (const std::exception& trouble) {
+    error = trouble.what();
+    submit_after_ = Clock::now() + submit_again;
+    std::cerr << "vernier: job " << job.id << ": " << error << std::endl;
+  }
+  const Lock lock(mutex_);
+  auto now = journal_.find(job.id);
+  if (!now || now->state != State::queued || now->attempt != job.attempt) {  // cancelled meanwhile
+    if (!number.empty()) to_remove_.push_back(number);
+    return true;
+  }
+  if (now->slurm != number || now->error != error) {
+    now->slurm = number;
+    now->error = error;
+    write(*now);
+  }
+  return error.empty();
+}
+
+// One that waits there never begins; one that has begun is asked to end.
+bool Queue::cancel_at_slurm(Job& job) {
+  const Attempt attempt(folder_of(job.id), job.attempt);
+  make_folder(attempt.folder());
+  if (!attempt.claim_for_server()) return false;
+  if (!job.slurm.empty()) to_remove_.push_back(job.slurm);
+  return true;
+}
+
+}  // namespace serve
