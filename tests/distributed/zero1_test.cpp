@@ -140,13 +140,15 @@ TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the 
       ranks[victim].send(SIGKILL);
       const auto status = ranks.wait();
       const bool was_done = status[static_cast<std::size_t>(victim)] == 0;
+      std::string texts;
       for (int rank = 0; rank < 3; ++rank) {
         if (rank == victim || was_done) continue;
         const bool ended_before = status[static_cast<std::size_t>(rank)] == 0;  // the run was at its end
         const auto text = ranks[rank].err();
         CHECK_MESSAGE((ended_before || says(text, "rank " + std::to_string(victim) + " is lost, as rank ")), text);
+        texts += text;
       }
-      CHECK(seconds_since(begin) < 10);  // 2 on a machine that does nothing else
+      CHECK_MESSAGE(seconds_since(begin) < 10, texts);  // 2 on a machine that does nothing else
     }
     train(place, 3, all);
     CHECK(digest_of(place) == digest_of(whole));
