@@ -186,8 +186,8 @@ is 2 queued || fail 'the second, which needs all cores, does not wait'
 jobs cancel 1
 wait_until 60 is 1 cancelled
 jobs retry 1
-wait_until 150 is 1 done
+wait_until 150 is 1 "done"
 jobs logs 1 | grep -q 'resumed after step' || fail 'the served job has not resumed its run'
 expect "$run" digest "$(said plain-1 digest)"
-wait_until 60 is 2 done
+wait_until 60 is 2 "done"
 echo 'all is well'
