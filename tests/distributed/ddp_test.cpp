@@ -297,6 +297,17 @@ TEST_CASE("ddp: the rank that was killed is named by the others, which end with 
   CHECK(losses_of(place) == losses_of(whole));
 }
 
+TEST_CASE("ddp: a rank that dies while a checkpoint is made is named at once") {
+  RunFolder place(mlp);
+  const auto begin = Clock::now();
+  Ranks ranks(place, 3, {"--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins",
+                         R"(--set=callback=[{use="ends",event="save",step=8}])"});
+  CHECK(ranks.wait() == std::vector{4, -SIGSEGV, 4});
+  for (const int rank : {0, 2}) CHECK(says(ranks[rank].err(), "rank 1 is lost, as rank "));
+  CHECK(seconds_since(begin) < 20);  // the timeout is 30
+  CHECK(std::filesystem::exists(place.at("out/checkpoints") / vernier::checkpoint_name(4)));
+}
+
 TEST_CASE("ddp: a rank that does not answer is lost at the timeout") {
   RunFolder place(mlp);
   Ranks ranks(place, 3, {"--set=run.steps=1000000", "--set=distributed.timeout=2"});

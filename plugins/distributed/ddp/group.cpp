@@ -261,6 +261,8 @@ Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
   parts_->leave();
+  // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
+  if (parts_->is_broken) (void)parts_->gloo.release();
   parts_->gloo.reset();
   parts_->store.reset();
 }
@@ -344,12 +346,14 @@ std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std
   };
 }
 
-// Through the store: small texts, of any length on each rank.
+// Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until the
+// timeout; the barrier sees that its connection broke.
 std::vector<std::string> Group::gather(const std::string& bytes) {
   auto& store = *parts_->store;
   const auto name = "gather/" + std::to_string(parts_->gathered++);
   return parts_->watched("gather", [&] {
     store.set(key(name, parts_->place.rank), bytes_of(bytes));
+    parts_->gloo->barrier()->wait();
     std::vector<std::string> all;
     for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
     // The last one to read deletes them.
