@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <thread>
@@ -193,10 +194,52 @@ std::vector<std::int64_t> call_the_roll(c10d::Store& store, const Place& place) 
 
 }  // namespace
 
+// Gloo forgets a send whose connection breaks while it writes: whoever waits for that would wait until the timeout. A
+// receive from any rank, to which none ever sends, fails as soon as a connection breaks.
+class Watch {
+ public:
+  explicit Watch(GlooThatHangsUp& gloo) {
+    std::vector<at::Tensor> one{nothing_};
+    receive_ = gloo.recvAnysource(one, never_sent);
+    thread_ = std::thread([this] {
+      try {
+        receive_->wait(std::chrono::hours(100'000));  // without a time it would be Gloo's timeout
+      } catch (...) {
+      }
+      is_broken_ = true;
+    });
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() {
+    receive_->abort();
+    thread_.join();
+  }
+  // Waits for a collective. Gloo's own error says more, so it has a second for it.
+  void wait(c10d::Work& work) const {
+    for (int broken_looks = 0; !work.isCompleted(); broken_looks += is_broken_ ? 1 : 0) {
+      if (broken_looks > 5) throw Error("a connection broke");
+      try {
+        work.wait(Milliseconds(200));
+      } catch (...) {  // not yet, or it has failed
+      }
+    }
+    work.wait();  // throws what went wrong
+  }
+
+ private:
+  static constexpr int never_sent = 1 << 30;
+  at::Tensor nothing_ = at::zeros({1}, at::kByte);
+  c10::intrusive_ptr<c10d::Work> receive_;
+  std::thread thread_;
+  std::atomic<bool> is_broken_ = false;
+};
+
 struct Group::Parts {
   Place place;
   Store store;
   Gloo gloo;
+  std::unique_ptr<Watch> watch;
   std::int64_t gathered = 0;
   std::int64_t lost_ranks = 0;
   bool is_broken = false;
@@ -261,6 +304,7 @@ Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
   parts_->leave();
+  parts_->watch.reset();
   // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
   if (parts_->is_broken) (void)parts_->gloo.release();
   parts_->gloo.reset();
@@ -280,6 +324,7 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
     parts->lost("meeting", reason());
   }
   parts->gloo = parts->watched("meeting", [&] { return open_gloo(parts->store, meeting); });
+  parts->watch = std::make_unique<Watch>(*parts->gloo);
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
 
@@ -294,7 +339,7 @@ std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   });
   return [parts = parts_.get(), works = std::move(works)] {
     parts->watched("sum", [&] {
-      for (const auto& work : works) work->wait();
+      for (const auto& work : works) parts->watch->wait(*work);
     });
   };
 }
@@ -307,7 +352,7 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
   const auto own = parts_->place.rank;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto finish = [&](std::size_t i) {
-    works[i]->wait();
+    parts_->watch->wait(*works[i]);
     if (parcels[i].from != own) parcels[i].unpack();
     parcels[i].bytes.reset();
   };
@@ -346,14 +391,14 @@ std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std
   };
 }
 
-// Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until the
-// timeout; the barrier sees that its connection broke.
+// Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until
+// the timeout; the barrier sees that its connection broke.
 std::vector<std::string> Group::gather(const std::string& bytes) {
   auto& store = *parts_->store;
   const auto name = "gather/" + std::to_string(parts_->gathered++);
   return parts_->watched("gather", [&] {
     store.set(key(name, parts_->place.rank), bytes_of(bytes));
-    parts_->gloo->barrier()->wait();
+    parts_->watch->wait(*parts_->gloo->barrier());
     std::vector<std::string> all;
     for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
     // The last one to read deletes them.
