@@ -300,8 +300,9 @@ TEST_CASE("ddp: the rank that was killed is named by the others, which end with 
 TEST_CASE("ddp: a rank that dies while a checkpoint is made is named at once") {
   RunFolder place(mlp);
   const auto begin = Clock::now();
-  Ranks ranks(place, 3, {"--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins",
-                         R"(--set=callback=[{use="ends",event="save",step=8}])"});
+  Ranks ranks(place, 3,
+              {"--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins",
+               R"(--set=callback=[{use="ends",event="save",step=8}])"});
   CHECK(ranks.wait() == std::vector{4, -SIGSEGV, 4});
   for (const int rank : {0, 2}) CHECK(says(ranks[rank].err(), "rank 1 is lost, as rank "));
   CHECK(seconds_since(begin) < 20);  // the timeout is 30
