@@ -74,6 +74,5 @@ void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to
 template void draw_bernoulli(Twister&, std::int64_t, std::uint8_t, std::uint8_t*, std::int64_t);
 template void draw_bernoulli(Twister&, std::int64_t, std::uint16_t, std::uint16_t*, std::int64_t);
 template void draw_bernoulli(Twister&, std::int64_t, std::uint32_t, std::uint32_t*, std::int64_t);
-template void draw_bernoulli(Twister&, std::int64_t, std::uint64_t, std::uint64_t*, std::int64_t);
 
 }  // namespace vernier

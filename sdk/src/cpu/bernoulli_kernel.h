@@ -13,8 +13,8 @@ struct Twister {
   std::int64_t next, left;
 };
 
-// Each of `to` becomes `one` with the probability threshold / 2^53, else 0. Takes two numbers for each. Bits: of 1, 2,
-// 4 or 8 bytes.
+// Each of `to` becomes `one` with the probability threshold / 2^53, else 0. Takes two numbers for each. Bits: of 1, 2
+// or 4 bytes.
 template <class Bits>
 void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to, std::int64_t count);
 

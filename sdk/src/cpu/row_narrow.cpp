@@ -4,10 +4,10 @@
 
 #include "row_kernel.h"
 
-// What follows is compiled for it.
+// From here on everything is compiled for AVX2.
 #include "narrow.h"
 
-// By the names of the former.
+// The rules, in the terms of narrow.h.
 #include "row_rules.h"
 
 namespace vernier {

@@ -4,10 +4,10 @@
 
 #include "row_kernel.h"
 
-// What follows is compiled for it.
+// From here on everything is compiled for AVX-512.
 #include "wide.h"
 
-// By the names of the former.
+// The rules, in the terms of wide.h.
 #include "row_rules.h"
 
 namespace vernier {

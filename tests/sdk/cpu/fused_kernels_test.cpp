@@ -2,6 +2,7 @@
 // LibTorch. And the random numbers of dropout.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/silu_backward.h>
@@ -13,7 +14,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <vector>
 
+#include "cpu/bernoulli_kernel.h"
 #include "fused_choice.h"
 
 namespace fused_kernels_test {
@@ -132,6 +135,25 @@ TEST_CASE("fused kernels: any layout; gradients flow through them; other dtypes 
     }
     const auto x = image.to(torch::kFloat64);
     CHECK(torch::equal(forward(x), plain([&] { return forward(x); })));
+  }
+}
+
+// Where the kernel drew other numbers, bernoulli_ would take LibTorch's and say nothing. So here it meets their engine.
+TEST_CASE("fused kernels: the generator of many numbers at a time is LibTorch's, wherever it begins") {
+  if (__builtin_cpu_supports("avx2") == 0) return;
+  at::mt19937 engine(7);
+  auto data = engine.data();
+  vernier::Twister twister{data.state_.data(), data.next_, data.left_};
+  const auto threshold = std::uint64_t{1} << 52;
+  for (const std::int64_t count : {1, 3, 311, 312, 313, 623, 1024, 1025, 5000}) {
+    CAPTURE(count);
+    std::vector<std::uint32_t> drawn(static_cast<std::size_t>(count)), expected;
+    vernier::draw_bernoulli(twister, static_cast<std::int64_t>(threshold), 1U, drawn.data(), count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint64_t upper = engine(), lower = engine();
+      expected.push_back((upper << 32 | lower) % (std::uint64_t{1} << 53) < threshold ? 1 : 0);
+    }
+    CHECK(drawn == expected);
   }
 }
 
