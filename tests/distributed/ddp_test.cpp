@@ -264,7 +264,8 @@ TEST_CASE("ddp: a signal to one rank stops all after the same step, with one che
   const std::vector<std::string> endless = {"--set=run.steps=1000000", "--set=run.validate_every=0",
                                             "--set=checkpoint.every=0"};
   Ranks ranks(place, 3, endless);
-  REQUIRE(ranks[2].wait_until([&] { return read_text(place.at("out/losses.jsonl")).size() > 2000; }));
+  const bool trains = ranks[2].wait_until([&] { return read_text(place.at("out/losses.jsonl")).size() > 2000; });
+  REQUIRE_MESSAGE(trains, ranks.errors());
   ranks[2].send(SIGTERM);
   CHECK(ranks.wait() == all_of(3, 128 + SIGTERM));
   CHECK(place.summary()["ended_by"] == "signal 15");

@@ -13,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,18 +49,21 @@ every = 4
 use = "jsonl"
 )";
 
-// A port that nobody has now, as the system says.
+// A port that nobody has now. It is below those that the system gives to connections by itself: such a one could be
+// taken again before rank 0 listens, by another test that runs at the same time.
 inline int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  REQUIRE(::bind(socket, any, size) == 0);
-  REQUIRE(::getsockname(socket, any, &size) == 0);
-  ::close(socket);
-  return ntohs(address.sin_port);
+  static std::mt19937 random(std::random_device{}());
+  for (;;) {
+    const int port = 10'000 + static_cast<int>(random() % 22'000);
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    const bool is_free = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(socket);
+    if (is_free) return port;
+  }
 }
 
 using Environment = std::map<std::string, std::string>;
