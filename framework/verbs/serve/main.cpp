@@ -48,8 +48,8 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --file-size BYTES       largest file that a job may write
   --open-files NUMBER     files that a job may have open; 4096
   --processes NUMBER      processes and threads of the server's user; for a user that has no others
-  --memory-groups FOLDER  a folder of control groups (cgroup v2) that this user may write to: the kernel limits the memory
-                          of jobs there; without it, it is looked at ten times a second
+  --memory-groups FOLDER  a control group (cgroup v2) that this user may write to: the kernel limits the memory of each
+                          job there; without it, the server looks at that memory ten times a second
   --slurm                 Slurm starts the jobs, by sbatch; --cores and --gpus are then the most that a job may ask for
   --sbatch OPTION         a further option for sbatch, as --sbatch=--partition=main; may be repeated
   --grace SECONDS         time that a cancelled job has for its checkpoint before it is killed; 30

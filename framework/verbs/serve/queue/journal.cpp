@@ -20,7 +20,8 @@ constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   state TEXT NOT NULL DEFAULT 'queued' CHECK(state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
   attempt INT NOT NULL DEFAULT 1, failures INT NOT NULL DEFAULT 0, losses INT NOT NULL DEFAULT 0,
   is_cancelled INT NOT NULL DEFAULT 0, gpu_list TEXT NOT NULL DEFAULT '', created TEXT NOT NULL,
-  slurm TEXT NOT NULL DEFAULT '', started TEXT NOT NULL DEFAULT '', ended TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
+  slurm TEXT NOT NULL DEFAULT '', started TEXT NOT NULL DEFAULT '', ended TEXT NOT NULL DEFAULT '',
+  error TEXT NOT NULL DEFAULT '',
   UNIQUE(user, key)) STRICT;
 CREATE INDEX IF NOT EXISTS job_state ON job(state);)";
 
