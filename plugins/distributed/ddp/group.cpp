@@ -14,12 +14,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <thread>
 #include <utility>
 
+#include "lifeline.h"
 #include "parcels.h"
 
 namespace ddp {
@@ -31,19 +31,10 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-class GlooThatHangsUp final : public c10d::ProcessGroupGloo {
- public:
-  using ProcessGroupGloo::ProcessGroupGloo;
-  void hang_up() {
-    for (const auto& context : contexts_) context->closeConnections();
-  }
-};
-using Gloo = c10::intrusive_ptr<GlooThatHangsUp>;
+using Gloo = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 
 constexpr Milliseconds between_looks{50};
-constexpr Milliseconds roll_call{700};        // until the one rank that has not answered counts as lost
-constexpr Milliseconds long_roll_call{4000};  // the same where several have not: those that live may still compute
-constexpr Milliseconds store_patience{4500};  // until the store counts as lost
+constexpr Milliseconds rank_0_leaves_last{5000};
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -176,72 +167,26 @@ Gloo open_gloo(const Store& store, const Meeting& meeting) {
                     (meeting.interface.empty() ? "" : " by [distributed] interface = \"" + meeting.interface + "\"") +
                     ": " + reason());
   }
-  return c10::make_intrusive<GlooThatHangsUp>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
-                                              options);
+  return c10::make_intrusive<ProcessGroupGloo>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
+                                               options);
 }
 
-// The ranks that do not say that they live. Throws if the store cannot be asked.
-std::vector<std::int64_t> call_the_roll(c10d::Store& store, const Place& place) {
-  store.set(key("alive", place.rank), bytes_of("yes"));
-  const auto begin = Clock::now();
-  auto missing = missing_in(store, "alive", place.ranks);
-  while (!missing.empty() && Clock::now() - begin < (missing.size() == 1 ? roll_call : long_roll_call)) {
-    std::this_thread::sleep_for(between_looks);
-    missing = missing_in(store, "alive", place.ranks);
-  }
-  return missing;
+std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const Place& place) {
+  const std::string name = "lifeline";
+  if (place.rank != 0) return std::make_unique<Lifeline>(place, std::stoll(text_of(store.get(name))));
+  auto lifeline = std::make_unique<Lifeline>(place, 0);
+  store.set(name, bytes_of(std::to_string(lifeline->port())));
+  return lifeline;
 }
 
 }  // namespace
 
-// Gloo forgets a send whose connection breaks while it writes: whoever waits for that would wait until the timeout. A
-// receive from any rank, to which none ever sends, fails as soon as a connection breaks.
-class Watch {
- public:
-  explicit Watch(GlooThatHangsUp& gloo) {
-    std::vector<at::Tensor> one{nothing_};
-    receive_ = gloo.recvAnysource(one, never_sent);
-    thread_ = std::thread([this] {
-      try {
-        receive_->wait(std::chrono::hours(100'000));  // without a time it would be Gloo's timeout
-      } catch (...) {
-      }
-      is_broken_ = true;
-    });
-  }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-  ~Watch() {
-    receive_->abort();
-    thread_.join();
-  }
-  // Waits for a collective. Gloo's own error says more, so it has a second for it.
-  void wait(c10d::Work& work) const {
-    for (int broken_looks = 0; !work.isCompleted(); broken_looks += is_broken_ ? 1 : 0) {
-      if (broken_looks > 5) throw Error("a connection broke");
-      try {
-        work.wait(Milliseconds(200));
-      } catch (...) {  // not yet, or it has failed
-      }
-    }
-    work.wait();  // throws what went wrong
-  }
-
- private:
-  static constexpr int never_sent = 1 << 30;
-  at::Tensor nothing_ = at::zeros({1}, at::kByte);
-  c10::intrusive_ptr<c10d::Work> receive_;
-  std::thread thread_;
-  std::atomic<bool> is_broken_ = false;
-};
-
 struct Group::Parts {
   Place place;
   Store store;
+  std::unique_ptr<Lifeline> lifeline;
   Gloo gloo;
-  std::unique_ptr<Watch> watch;
   std::int64_t gathered = 0;
-  std::int64_t lost_ranks = 0;
   bool is_broken = false;
 
   // Runs a call in which a rank may turn out to be lost.
@@ -254,61 +199,47 @@ struct Group::Parts {
     }
   }
   [[noreturn]] void lost(const char* operation, const std::string& why);
-  void leave();
+  void wait(c10d::Work& collective) const;
+  void wait(const std::function<bool(Milliseconds most)>& is_done) const;
 };
 
-// A rank that waits for this one, and for none that is lost, notices only that this one hangs up. Each rank that lives
-// says so; the others are named. If the store does not answer, the machine with it is gone. Over a network that broke
-// it never answers, and c10d's calls have no timeout for that, so a thread of its own asks and is left behind.
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
-  std::string names;
-  lost_ranks = 1;
-  try {
-    if (gloo) gloo->hang_up();
-    std::packaged_task<std::vector<std::int64_t>()> ask(
-        [store = store, place = place] { return call_the_roll(*store, place); });
-    auto answer = ask.get_future();
-    std::thread(std::move(ask)).detach();
-    if (answer.wait_for(store_patience) != std::future_status::ready) {
-      store.reset();  // the thread has it
-      throw Error("the store does not answer");
-    }
-    const auto missing = answer.get();
-    names = c10::Join(", ", missing);
-    lost_ranks = std::ssize(missing);
-  } catch (...) {
-    names = place.launcher_has_store ? "?" : "0";
-  }
-  throw Error((names.empty()     ? "the connection between the ranks broke"
-               : lost_ranks == 1 ? "rank " + names + " is lost"
-                                 : "ranks " + names + " are lost") +
+  const auto ranks = lifeline ? lifeline->lost_ranks() : std::vector<std::int64_t>{};
+  const auto names = c10::Join(", ", ranks);
+  throw Error((ranks.empty()       ? "the connection between the ranks broke"
+               : ranks.size() == 1 ? "rank " + names + " is lost"
+                                   : "ranks " + names + " are lost") +
               c10::str(", as rank ", place.rank, " has seen in a ", operation, " (", why,
                        "); start all ranks again with --resume, or run.resume = \"auto\""));
 }
 
-// Rank 0 may have the store, which the others still ask: it leaves last.
-void Group::Parts::leave() {
-  if (!store) return;
-  const auto end = Clock::now() + (is_broken ? long_roll_call : Milliseconds(5000));
-  try {
-    store->add("left", 1);
-    if (place.rank != 0 || place.launcher_has_store) return;
-    while (store->add("left", 0) < place.ranks - lost_ranks && Clock::now() < end)
-      std::this_thread::sleep_for(between_looks);
-  } catch (...) {  // the others have left
+// Gloo's own error says more, and what a rank sent before it left may still be on its way: so they have a second.
+void Group::Parts::wait(const std::function<bool(Milliseconds most)>& is_done) const {
+  int broken_looks = 0;
+  while (!is_done(Milliseconds(200))) {
+    if (lifeline->is_broken() && ++broken_looks > 5) throw Error("it does not answer any more");
   }
+}
+
+void Group::Parts::wait(c10d::Work& collective) const {
+  wait([&collective](Milliseconds most) {
+    try {
+      return collective.wait(most);
+    } catch (...) {  // not yet, or it has failed
+      return collective.isCompleted();
+    }
+  });
+  collective.wait();  // throws what went wrong
 }
 
 Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
-  parts_->leave();
-  parts_->watch.reset();
+  const auto& place = parts_->place;
+  if (!parts_->is_broken && place.rank == 0) parts_->lifeline->wait_until_alone(rank_0_leaves_last);
   // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
   if (parts_->is_broken) (void)parts_->gloo.release();
-  parts_->gloo.reset();
-  parts_->store.reset();
 }
 
 std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<bool()>& is_stopping) {
@@ -320,11 +251,14 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
     if (!wait_for_all(*parts->store, meeting, is_stopping)) return nullptr;
   } catch (const Error&) {
     throw;
-  } catch (...) {
+  } catch (...) {  // rank 0 has left, maybe for the same signal
+    if (is_stopping()) return nullptr;
     parts->lost("meeting", reason());
   }
-  parts->gloo = parts->watched("meeting", [&] { return open_gloo(parts->store, meeting); });
-  parts->watch = std::make_unique<Watch>(*parts->gloo);
+  parts->watched("meeting", [&] {
+    parts->lifeline = open_lifeline(*parts->store, meeting.place);
+    parts->gloo = open_gloo(parts->store, meeting);
+  });
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
 
@@ -339,7 +273,7 @@ std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   });
   return [parts = parts_.get(), works = std::move(works)] {
     parts->watched("sum", [&] {
-      for (const auto& work : works) parts->watch->wait(*work);
+      for (const auto& work : works) parts->wait(*work);
     });
   };
 }
@@ -352,7 +286,7 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
   const auto own = parts_->place.rank;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto finish = [&](std::size_t i) {
-    parts_->watch->wait(*works[i]);
+    parts_->wait(*works[i]);
     if (parcels[i].from != own) parcels[i].unpack();
     parcels[i].bytes.reset();
   };
@@ -384,9 +318,16 @@ std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std
       number += 1;
     }
   });
+  // Gloo closes a connection on which a wait ends without success, so a thread of its own waits as long as it takes.
   return [parts = parts_.get(), works = std::move(works)] {
     parts->watched("copy", [&] {
-      for (const auto& work : works) work->wait();
+      std::packaged_task<void()> wait_for_all([works] {
+        for (const auto& work : works) work->wait();
+      });
+      auto all = wait_for_all.get_future();
+      std::thread(std::move(wait_for_all)).detach();
+      parts->wait([&all](Milliseconds most) { return all.wait_for(most) == std::future_status::ready; });
+      all.get();
     });
   };
 }
@@ -398,7 +339,7 @@ std::vector<std::string> Group::gather(const std::string& bytes) {
   const auto name = "gather/" + std::to_string(parts_->gathered++);
   return parts_->watched("gather", [&] {
     store.set(key(name, parts_->place.rank), bytes_of(bytes));
-    parts_->watch->wait(*parts_->gloo->barrier());
+    parts_->wait(*parts_->gloo->barrier());
     std::vector<std::string> all;
     for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
     // The last one to read deletes them.

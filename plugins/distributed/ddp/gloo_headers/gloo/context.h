@@ -5,6 +5,5 @@ namespace gloo {
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);
-  void closeConnections();
 };
 }  // namespace gloo

@@ -1,0 +1,81 @@
+// A connection of each rank to rank 0, over which ranks tell each other that one is lost. Gloo alone does not do: a
+// rank waits until the timeout where the connection broke while Gloo was writing, or where the lost rank is no
+// neighbour.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "place.h"
+
+namespace ddp {
+
+// Main thread only. A thread of its own reads and writes. The system closes the connection of a process that ends in
+// any way, so its loss is known at once. A process that stands still, or that the network does not reach any more, is
+// known by its silence, once somebody asks.
+class Lifeline {
+ public:
+  // Rank 0 listens at a port that the system chooses. The others connect to `port` of rank 0's machine. Throws
+  // boost::system::system_error.
+  Lifeline(const Place& place, std::int64_t port);
+  ~Lifeline();  // tells the others that this rank leaves
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+
+  std::int64_t port() const { return port_; }
+  // A rank is lost or has left.
+  bool is_broken() const { return is_broken_; }
+  // After something has failed: the lost ranks, or else one that has left. Waits up to 4 s until one is known.
+  std::vector<std::int64_t> lost_ranks();
+  // On rank 0: until all others are lost or have left, or until `most` has passed.
+  void wait_until_alone(std::chrono::milliseconds most);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Word : std::int32_t { is_here, asks, is_lost, has_left };
+  struct Message {
+    Word word;
+    std::int32_t rank;
+  };
+  struct Line {
+    explicit Line(boost::asio::ip::tcp::socket connected) : socket(std::move(connected)) {}
+    boost::asio::ip::tcp::socket socket;
+    Message message{};       // that is being read
+    std::int32_t rank = -1;  // at the other end; -1 until it has said so
+  };
+
+  // On the own thread:
+  void accept();
+  void open(boost::asio::ip::tcp::socket socket, std::int32_t rank);
+  void read(Line& line);
+  void hear(Line& line);
+  void tick();
+  void say(Message message);
+  void note(Message message);
+
+  const std::int32_t rank_, ranks_;
+  std::int64_t port_ = 0;
+  boost::asio::io_context context_;
+  boost::asio::ip::tcp::acceptor acceptor_{context_};
+  boost::asio::steady_timer timer_{context_};
+  std::list<Line> lines_;
+  std::vector<Clock::time_point> heard_;  // of each rank, when
+  bool is_asked_ = false;
+
+  std::atomic<bool> asks_ = false, is_broken_ = false;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::vector<std::int64_t> lost_, left_;
+  std::thread thread_;
+};
+
+}  // namespace ddp
