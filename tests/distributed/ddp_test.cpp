@@ -35,6 +35,7 @@ TEST_CASE("ddp: several ranks train as one process does") {
       {"bf16 weights with float32 masters", {"precision={use=\"bf16\",level=\"O2\"}"}, 2e-2},
       {"gradients that travel in bf16", {"distributed.compress=bf16"}, 2e-2},
       {"small buckets", {"distributed.bucket=1KB"}, 1e-6},
+      {"connections in the place of shared memory", {"distributed.shared_memory=false"}, 1e-6, 4},
   };
   for (const auto& each : cases) {
     CAPTURE(each.name);
@@ -86,6 +87,7 @@ use = "none"
       {3, {"--set=distributed.use=ddp", "--set=distributed.overlap=true", "--set=accumulation.micro_batches=2"}},
       {4, {"--set=distributed.use=zero1"}},
       {8, {"--set=distributed.use=zero1"}},  // one without a sample
+      {3, {"--set=distributed.use=zero1", "--set=distributed.shared_memory=false"}},
   };
   for (const auto& [count, sets] : cases) {
     CAPTURE(count);
@@ -100,6 +102,7 @@ TEST_CASE("ddp: sums that begin in backward have the same bits") {
   const std::vector<std::vector<std::string>> cases = {
       {"distributed.bucket=1KB", "task.hidden=[24,16]", "accumulation.micro_batches=3"},
       {"distributed.bucket=1B", "task.batch_size=2", "distributed.compress=bf16"},  // a rank has no samples
+      {"distributed.shared_memory=false", "distributed.bucket=1KB", "task.hidden=[24,16]"},
       {R"(callback=[{use="sam"}])", R"(optimizer.group=[{match=["layers.0.*"],frozen=true}])"},
   };
   for (const auto& settings : cases) {

@@ -37,6 +37,8 @@ DataParallel::DataParallel(vernier::Options& options) {
   bucket_ =
       read_bytes(options, "bucket", "8MB", "gradients that are smaller are summed together in pieces of this size");
   overlap_ = options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
+  meeting_.shares_memory =
+      options.get("shared_memory", true, "ranks of one machine sum through memory that they share");
   sums_.emplace(bucket_, sent_as);
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = 29500;

@@ -21,6 +21,7 @@
 
 #include "lifeline.h"
 #include "parcels.h"
+#include "shared_sums.h"
 
 namespace ddp {
 
@@ -171,6 +172,24 @@ Gloo open_gloo(const Store& store, const Meeting& meeting) {
                                                options);
 }
 
+// Empty unless all ranks can share memory.
+std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& meeting) {
+  const auto& place = meeting.place;
+  const std::string name = "shared memory", can = "can share memory";
+  std::unique_ptr<SharedSums> sums;
+  try {
+    if (!meeting.shares_memory) throw Error("not wanted");
+    sums = std::make_unique<SharedSums>(place, place.rank == 0 ? "" : text_of(store.get(name)), meeting.timeout);
+  } catch (const Error&) {  // another machine
+  }
+  if (place.rank == 0) store.set(name, bytes_of(sums ? sums->name() : ""));
+  store.set(key(can, place.rank), bytes_of(sums ? "yes" : "no"));
+  for (std::int64_t r = 0; r < place.ranks; ++r) {
+    if (text_of(store.get(key(can, r))) != "yes") return nullptr;
+  }
+  return sums;
+}
+
 std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const Place& place) {
   const std::string name = "lifeline";
   if (place.rank != 0) return std::make_unique<Lifeline>(place, std::stoll(text_of(store.get(name))));
@@ -186,6 +205,7 @@ struct Group::Parts {
   Store store;
   std::unique_ptr<Lifeline> lifeline;
   Gloo gloo;
+  std::unique_ptr<SharedSums> shared;
   std::int64_t gathered = 0;
   bool is_broken = false;
 
@@ -201,6 +221,7 @@ struct Group::Parts {
   [[noreturn]] void lost(const char* operation, const std::string& why);
   void wait(c10d::Work& collective) const;
   void wait(const std::function<bool(Milliseconds most)>& is_done) const;
+  std::function<void()> wait_later(const char* operation, std::future<void> all);
 };
 
 void Group::Parts::lost(const char* operation, const std::string& why) {
@@ -233,6 +254,15 @@ void Group::Parts::wait(c10d::Work& collective) const {
   collective.wait();  // throws what went wrong
 }
 
+std::function<void()> Group::Parts::wait_later(const char* operation, std::future<void> all) {
+  return [this, operation, all = all.share()] {
+    watched(operation, [&] {
+      wait([&all](Milliseconds most) { return all.wait_for(most) == std::future_status::ready; });
+      all.get();
+    });
+  };
+}
+
 Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
@@ -258,12 +288,14 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
   parts->watched("meeting", [&] {
     parts->lifeline = open_lifeline(*parts->store, meeting.place);
     parts->gloo = open_gloo(parts->store, meeting);
+    parts->shared = open_shared_sums(*parts->store, meeting);
   });
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
 
 // One tensor a call: Gloo would add two of a list to each other.
 std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
+  if (parts_->shared) return parts_->wait_later("sum", parts_->shared->sum(tensors));
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   parts_->watched("sum", [&] {
     for (const auto& tensor : tensors) {
@@ -319,17 +351,12 @@ std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std
     }
   });
   // Gloo closes a connection on which a wait ends without success, so a thread of its own waits as long as it takes.
-  return [parts = parts_.get(), works = std::move(works)] {
-    parts->watched("copy", [&] {
-      std::packaged_task<void()> wait_for_all([works] {
-        for (const auto& work : works) work->wait();
-      });
-      auto all = wait_for_all.get_future();
-      std::thread(std::move(wait_for_all)).detach();
-      parts->wait([&all](Milliseconds most) { return all.wait_for(most) == std::future_status::ready; });
-      all.get();
-    });
-  };
+  std::packaged_task<void()> wait_for_all([works] {
+    for (const auto& work : works) work->wait();
+  });
+  auto all = wait_for_all.get_future();
+  std::thread(std::move(wait_for_all)).detach();
+  return parts_->wait_later("copy", std::move(all));
 }
 
 // Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until

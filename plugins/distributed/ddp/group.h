@@ -16,7 +16,8 @@ namespace ddp {
 struct Meeting {
   Place place;
   std::chrono::milliseconds timeout{120000};
-  std::string interface;  // of the network; empty: the one that leads to rank 0
+  std::string interface;      // of the network; empty: the one that leads to rank 0
+  bool shares_memory = true;  // if all ranks are on one machine
 };
 
 // Main thread only. All ranks call the same functions in the same order. Each throws vernier::Error if a rank does not

@@ -1,0 +1,59 @@
+// Sums over ranks of one machine, through memory that they share: faster than any connection between them.
+#pragma once
+
+#include <vernier/tensor.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "place.h"
+
+namespace ddp {
+
+// Main thread only. A thread of its own computes.
+class SharedSums {
+ public:
+  // Rank 0 makes the memory. The others open it by the name that it has on rank 0. Throws vernier::Error where that is
+  // not possible, as on another machine.
+  SharedSums(const Place& place, const std::string& name, std::chrono::milliseconds timeout);
+  ~SharedSums();
+  SharedSums(const SharedSums&) = delete;
+  SharedSums& operator=(const SharedSums&) = delete;
+
+  const std::string& name() const { return name_; }
+  // Sums contiguous tensors over all ranks, in place, after those of earlier calls. An element is the sum in the order
+  // of the ranks, so its bits do not depend on its place. The future throws vernier::Error after the timeout.
+  std::future<void> sum(std::vector<torch::Tensor> tensors);
+
+ private:
+  struct Board;
+  // On the own thread:
+  void work();
+  void sum(const torch::Tensor& tensor);
+  void wait(std::atomic<std::uint32_t>& count, std::uint32_t least) const;
+  std::byte* slot(std::int64_t rank, std::uint32_t chunk) const;
+
+  const std::int64_t rank_, ranks_;
+  const std::chrono::milliseconds timeout_;
+  std::string name_;
+  const std::size_t size_;
+  int file_ = -1;
+  Board* board_ = nullptr;
+  std::uint32_t chunks_ = 0;  // that this rank has put in; they wrap around
+  std::atomic<bool> is_ending_ = false;
+  std::mutex mutex_;  // of the queue
+  std::condition_variable came_;
+  std::deque<std::packaged_task<void()>> queue_;
+  std::thread thread_;
+};
+
+}  // namespace ddp
