@@ -126,6 +126,7 @@ TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the 
   train(wholes[1], 3, sets);
   std::mt19937 random(22);
   const int trials = is_long() ? 50 : 2;
+  double longest = 0;
   for (int trial = 0; trial < trials; ++trial) {
     const int victim = static_cast<int>(random() % 3), milliseconds = static_cast<int>(random() % 400);
     const std::string use = trial % 2 == 0 ? "zero1" : "ddp";
@@ -154,12 +155,14 @@ TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the 
         CHECK_MESSAGE((ended_before || says(text, "rank " + std::to_string(victim) + " is lost, as rank ")), text);
         texts += text;
       }
-      CHECK_MESSAGE(seconds_since(begin) < 10, texts);  // 2 on a machine that does nothing else
+      longest = std::max(longest, seconds_since(begin));
+      CHECK_MESSAGE(longest < 10, texts);  // 2 on a machine that does nothing else
     }
     train(place, 3, all);
     CHECK(digest_of(place) == digest_of(whole));
     CHECK(different(state_of(place, 150), state_of(whole, 150)).empty());
   }
+  if (is_long()) MESSAGE("the others had ended within ", longest, " s");
 }
 
 TEST_CASE("zero1: a rewind goes back to the own part of the state on each rank") {

@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <utility>
 
@@ -29,10 +30,12 @@ namespace {
 constexpr std::int64_t chunk_elements = 24 << 10, chunk_bytes = 8 * chunk_elements;
 constexpr std::uint32_t chunks_under_way = 4;
 
-// Of the network as this process sees it: containers, and what `ip netns` makes, count as machines of their own.
+// Containers, and what `ip netns` makes, count as machines of their own.
 std::string machine() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::error_code ignored;
-  return std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();
 }
 
 void wake_all(Count& count) {
@@ -58,7 +61,6 @@ struct SharedSums::Board {
 };
 
 SharedSums::SharedSums(const Place& place, const std::string& name, std::chrono::milliseconds timeout)
-
     : rank_(place.rank),
       ranks_(place.ranks),
       timeout_(timeout),
@@ -66,7 +68,6 @@ SharedSums::SharedSums(const Place& place, const std::string& name, std::chrono:
       size_(sizeof(Board) + static_cast<std::size_t>(ranks_ * chunks_under_way * chunk_bytes)) {
   if (ranks_ > static_cast<std::int64_t>(Board::most_ranks)) throw Error("too many ranks for one machine");
   std::uint64_t mark = 0;
-  std::string path;
   if (rank_ == 0) {
     file_ = ::memfd_create("vernier", MFD_CLOEXEC);
     std::random_device random;
