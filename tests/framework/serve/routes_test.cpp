@@ -176,6 +176,7 @@ TEST_CASE("serve: bodies that are no jobs are refused, and the server goes on") 
                {with("priority", 101), 422},
                {with("retries", -1), 422},
                {with("name", std::string(201, 'x')), 422},
+               {with("key", "\x7f"), 422},
                {with("name", "a\nb"), 422},
                {with("name", 3), 422},
                {with("key", Json::array()), 422},
@@ -201,7 +202,10 @@ TEST_CASE("serve: bodies that are no jobs are refused, and the server goes on") 
     const auto answer = ask(server.port, text);
     CHECK((answer.empty() || status_of(answer) == 400));
   }
-  CHECK(server.submit(good) == 1);
+  // As schemas of JSON have them: characters, and whole numbers.
+  std::string longest;
+  for (int i = 0; i < 200; ++i) longest += "\u00e9";
+  CHECK(server.submit(good, {{"name", longest}, {"cores", 2.0}}) == 1);
 }
 
 namespace {
@@ -222,6 +226,8 @@ std::map<int, int> ask_with_mistakes(const JobServer& server, std::mt19937& rand
       request("POST", "/v1/jobs", R"({"config": "[task]\nuse = \"mlp\"\n[[callback]]\nuse = \"x\"", "name": "n"})"),
       request("POST", "/v1/jobs/1/commands", R"({"command": "swap", "roles": {"precision": {"use": "bf16"}}})"),
       request("POST", "/finetuning/mixed-precision", R"({"texts": ["a"], "config": {"precision": "fp16"}})"),
+      request("POST", "/train/mixed-precision",
+              R"({"config": {"run": {"seed": 1}, "callback": [{"use": "x"}]}, "training_args": {"max_steps": 1}})"),
       request("DELETE", "/v1/jobs/7")};
   std::map<int, int> answers;
   for (int i = 0; i < count; ++i) {
