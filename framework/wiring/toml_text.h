@@ -8,7 +8,7 @@
 
 namespace vernier {
 
-// Texts stand in one line, with escapes. A key with a quote or a control character may still be no TOML.
+// Texts stand in one line, with escapes. A key with a single quote or a control character may still become no TOML.
 inline std::string toml_text(const toml::table& table) {
   using toml::format_flags;
   constexpr auto flags = toml::toml_formatter::default_flags & ~format_flags::allow_literal_strings &

@@ -139,8 +139,8 @@ TEST_CASE("serve: other configurations that are refused, as TOML and as JSON") {
       {Json{{"task", {{"samples", 18446744073709551615U}}}}, ""},  // a float for TOML
       {Json{{"task", {{"use", 3}}}}, "task.use must be a text"},
       {"[[monitor]]\nlisten = 9464", "listen must be a text"},
-      {Json{{"task", {{"it's", 1}}}}, "a key with a quote or a control character"},
-      {Json{{"task", {{"a\nuse", 1}}}}, "a key with a quote or a control character"},
+      {Json{{"task", {{"it's", 1}}}}, "a quote or a control character"},
+      {Json{{"task", {{"a\nuse", 1}}}}, "a quote or a control character"},
       {"a." +
            [] {
              std::string deep;

@@ -70,10 +70,10 @@ HttpRoute command_route(const ApiOf& of) {
               "Gives the job's run a command, as docs/control.md has them. The answer says after which step it "
               "took effect",
           .parameters = {job_parameter()},
-          .body = {{"type", "object"},
+          .body = {{"$ref", "#/components/schemas/Value"},
+                   {"type", "object"},
                    {"properties", {{"command", text_schema(of.data)}}},
-                   {"required", {"command"}},
-                   {"additionalProperties", {{"$ref", "#/components/schemas/Value"}}}},
+                   {"required", {"command"}}},
           .result = {{"type", "object"}},
           .other_results = {{"202", "The command waits: the step takes long."},
                             {"404", "There is no such job."},
