@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "output/run_files.h"
+#include "wiring/toml_text.h"
 
 namespace vernier {
 
@@ -21,9 +21,7 @@ std::string read_text(const fs::path& path) {
 
 // TOML without the comments about places, which depend on the current folder.
 std::string canonical(const toml::table& table) {
-  std::ostringstream text;
-  text << table << '\n';
-  return text.str();
+  return vernier::toml_text(table);
 }
 
 fs::path folder_of(const Plan& plan, const Candidate& candidate, int seed) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <sstream>
 #include <thread>
 
 #include "output/run_files.h"
@@ -11,6 +10,7 @@
 #include "verbs/compare/child.h"
 #include "verbs/runs/text_table.h"
 #include "verbs/runs/verb.h"
+#include "wiring/toml_text.h"
 
 namespace {
 
@@ -147,9 +147,7 @@ std::string merged(const Call& call) {
       if (key != "use") make_whole(value, "task." + std::string(key.str()));
     }
   }
-  std::ostringstream text;
-  text << table << '\n';
-  return text.str();
+  return vernier::toml_text(table);
 }
 
 int submit(const Call& call) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <ctime>
 
+#include "http/schema.h"
+
 namespace control {
 
 using vernier::HttpRefused;
@@ -106,11 +108,9 @@ Command command_of(const Json& body) {
     const bool has_monitor = body.contains("monitor") && body.at("monitor").is_string();
     if (has_monitor) command.monitor = body.at("monitor").get<std::string>();
     if (!is_name(command.monitor)) refuse("monitor must be the name of a monitor, \"jsonl\"");
-    const bool has_every = body.contains("every") && body.at("every").is_number_integer();
-    if (has_every && !is_too_large(body.at("every"))) command.every = body.at("every").get<std::int64_t>();
-    if (!has_every || is_too_large(body.at("every")) || command.every < 1 || command.every > longest) {
-      refuse("every must be a whole number of steps from 1 to 1000000000");
-    }
+    const auto every = vernier::schema::whole_in(body.value("every", Json()), 1, longest);
+    if (!every) refuse("every must be a whole number of steps from 1 to 1000000000");
+    command.every = *every;
   }
   return command;
 }

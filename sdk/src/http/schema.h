@@ -2,7 +2,9 @@
 // they take and answer. `using namespace vernier::schema;`
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -38,6 +40,13 @@ inline Json parameter(const char* name, const char* in, const char* meaning, Jso
 
 inline Json whole(std::int64_t min, std::int64_t max) {
   return {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
+}
+
+// A whole number as schemas have them, 3 or 3.0; nothing for any other value.
+inline std::optional<std::int64_t> whole_in(const Json& value, std::int64_t min, std::int64_t max) {
+  const auto number = value.is_number() ? value.get<double>() : 0.5;
+  if (number != std::trunc(number) || number < static_cast<double>(min) || number > static_cast<double>(max)) return {};
+  return value.is_number_float() ? static_cast<std::int64_t>(number) : value.get<std::int64_t>();
 }
 
 inline constexpr std::int64_t most = 1'000'000'000'000;  // ids

@@ -42,8 +42,9 @@ TEST_CASE("serve: settings of mixed precision become tables, or are refused with
                {{{"precision", "bf16"}, {"init_scale", 1024}}, 422, "the loss is scaled for fp16 only"},
                {{{"precision", "int8"}}, 422, "precision must be one of"},
                {{{"precision", 16}}, 422, "precision must be one of"},
-               {{{"dtype", "fp16"}}, 422, "config has no dtype; it has level, opt_level"},
-               {{{"level", "/etc/passwd"}}, 422, "not below a data folder"},
+               {{{"dtype", "fp16"}}, 422, "config has no dtype; it has precision, enabled, level"},
+               {{{"level", "O4"}}, 422, "level must be one of"},
+               {{{"precision", "fp16"}, {"growth_interval", -1}}, 422, "growth_interval must be a whole number from 0"},
                {3, 422, "config is needed, an object"}};
   for (const auto& [config, status, part] : cases) {
     const auto answer = server.post("/finetuning/setup-mixed-precision", Json{{"config", config}}.dump());
@@ -56,11 +57,11 @@ TEST_CASE("serve: settings of mixed precision become tables, or are refused with
 
 TEST_CASE("serve: requests of the first service become jobs") {
   const JobServer server;
-  auto table = configuration(server, server.post(finetune, body_with({{"max_length", 64},
+  auto table = configuration(server, server.post(finetune, body_with({{"max_length", 64.0},
                                                                       {"user_id", "control"},
                                                                       {"config", {{"precision", "fp16"}}},
                                                                       {"training_args",
-                                                                       {{"max_steps", 7},
+                                                                       {{"max_steps", 7.0},
                                                                         {"learning_rate", 0.5},
                                                                         {"per_device_train_batch_size", 2},
                                                                         {"gradient_accumulation_steps", 3},
@@ -114,8 +115,8 @@ TEST_CASE("serve: what the first service does not take is refused") {
                {body_with({{"model", "/etc"}}), 422, "not below a data folder"},
                {body_with({{"model", 1}}), 422, "model must be the folder"},
                {body_with({{"training_args", {{"fp16", true}}}}), 422, "training_args has no fp16; it has"},
-               {body_with({{"training_args", {{"max_steps", 1.5}}}}), 422, "max_steps must be of the type integer"},
-               {body_with({{"training_args", {{"max_grad_norm", true}}}}), 422, "must be of the type number"},
+               {body_with({{"training_args", {{"max_steps", 1.5}}}}), 422, "max_steps must be a whole number from 0"},
+               {body_with({{"training_args", {{"max_grad_norm", true}}}}), 422, "must be a number from 0"},
                {body_with({{"training_args", {{"gradient_checkpointing", 1}}}}), 422, "must be of the type boolean"},
                {body_with({{"training_args", 1}}), 422, "training_args must be an object"},
                {body_with({{"config", 1}}), 422, "config must be an object"}};
@@ -125,7 +126,22 @@ TEST_CASE("serve: what the first service does not take is refused") {
     CHECK(answer.status == status);
     CHECK(answer.text.find(part) != std::string::npos);
   }
-  CHECK(server.post("/train/mixed-precision", "{}").status == 422);
+  const std::pair<const char*, const char*> trainings[] = {
+      {R"({})", "config is needed"},
+      {R"({"config": {}})", "config is needed"},
+      {R"({"config": {"run": 3}, "training_args": {"max_steps": 1}})", "config.run must be an object"},
+      {R"({"config": {"task": []}, "training_args": {"gradient_checkpointing": true}})",
+       "config.task must be an object"},
+      {R"({"config": {"callback": {"use": "x"}}, "training_args": {"max_grad_norm": 1}})", "callback must be a list"}};
+  for (const auto& [body, part] : trainings) {
+    const auto answer = server.post("/train/mixed-precision", body);
+    CAPTURE(answer.text);
+    CHECK(answer.status == 422);
+    CHECK(answer.text.find(part) != std::string::npos);
+  }
+  CHECK(
+      server.post("/finetuning/optimize-mixed-precision", body_with({{"config", {{"precision", 1}}}}).dump()).status ==
+      422);
   CHECK(server.get("/finetuning/mixed-precision-stats").status == 404);
   CHECK(server.get("/v1/jobs").body.at("jobs").empty());
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <ios>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -92,9 +93,9 @@ class JobServer {
       if (name.find_first_not_of("0123456789") != name.npos) continue;
       std::error_code none;
       const auto folder = fs::read_symlink(entry.path() / "cwd", none).string();
-      const auto words = read_text(entry.path() / "cmdline");
-      const bool is_of_test = words.find(path().string()) != words.npos || folder.starts_with(path().string());
-      if (is_of_test) ::kill(std::stoi(name), SIGKILL);
+      if (words_of(entry.path()).find(path().string()) != std::string::npos || folder.starts_with(path().string())) {
+        ::kill(std::stoi(name), SIGKILL);
+      }
     }
   }
 
@@ -187,6 +188,15 @@ class JobServer {
   std::map<std::string, std::string> tokens;
 
  private:
+  // Of a process; "" where it ends meanwhile.
+  static std::string words_of(const fs::path& process) {
+    try {
+      return read_text(process / "cmdline");
+    } catch (const std::ios_base::failure&) {
+      return "";
+    }
+  }
+
   TemporaryFolder bin_, folder_;
   std::vector<std::string> options_;
   std::string program_;

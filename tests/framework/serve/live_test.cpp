@@ -75,6 +75,66 @@ TEST_CASE("serve: events say what becomes of jobs, and the newest numbers and by
   CHECK(server.ask_as("read", "GET", "/v1/events?job=1").status == 422);
 }
 
+TEST_CASE("serve: the numbers of a run are those of its lines, whatever else these have") {
+  JobServer server;
+  const auto id = server.submit(std::string("[script]\n") + waits);
+  REQUIRE(server.has_begun(id));
+  const std::string long_text(3 << 20, 'x');
+  write_run(server, id,
+            "{\"step\":1,\"loss\":4,\"updates\":1}\n"
+            "{\"updates\":2,\"loss\":3,\"step\":2}\n"                // another order
+            "{\"step\":3,\"lr\":1e-3,\"loss\":2.5,\"updates\":3}\n"  // another metric between them
+            "{\"step\":4,\"loss\":\"nan\",\"lr\":\"-inf\",\"updates\":4}\n"
+            "{\"step\":5,\"notices\":[{\"name\":\"step_skipped\",\"text\":\"" +
+                long_text +
+                "\"}]}\n"
+                "{\"step\":6,\"loss\":\"other\",\"a\\\"b\":1}\n"
+                "no JSON\n"
+                "\n"
+                "{\"step\":7,\"loss\":1.5, \"updates\":-7}\n"
+                "{\"step\":8,\"loss\":0.5");
+  const auto metrics = [&] { return server.get("/v1/jobs/1/metrics").body.at("metrics").dump(); };
+  CHECK(metrics() == R"([{"name":"a\"b","step":6,"value":1.0},{"name":"loss","step":7,"value":1.5},)"
+                     R"({"name":"lr","step":3,"value":0.001},{"name":"updates","step":7,"value":-7.0}])");
+  const auto losses = [&] { return server.get("/v1/jobs/1/history?metric=loss").body.at("points").dump(); };
+  CHECK(losses() == "[[1,4.0,4.0],[2,3.0,3.0],[3,2.5,2.5],[7,1.5,1.5]]");
+  write_run(server, id, "}\n{\"step\":9,\"loss\":0.25}\n");
+  CHECK(losses() == "[[1,4.0,4.0],[2,3.0,3.0],[3,2.5,2.5],[7,1.5,1.5],[8,0.5,0.5],[9,0.25,0.25]]");
+  fs::remove(server.path() / "jobs/1/run/losses.jsonl");  // a resumed run cuts its file
+  write_run(server, id, "{\"step\":1,\"loss\":4,\"updates\":1}\n");
+  CHECK(losses() == "[[1,4.0,4.0]]");
+  CHECK(metrics() == R"([{"name":"loss","step":1,"value":4.0},{"name":"updates","step":1,"value":1.0}])");
+  server.go();
+}
+
+TEST_CASE("serve: after a restart, the history of a million steps is read within a second") {
+  JobServer server;
+  const auto id = server.submit(std::string("[script]\n") + waits);
+  REQUIRE(server.has_begun(id));
+  std::string lines;
+  for (int step = 1; step <= 1'000'000; ++step) {
+    const auto number = std::to_string(step);
+    lines += "{\"step\":" + number + ",\"loss\":" + number +
+             ".5,\"grad_norm\":1.1422687768936157,\"learning_rate\":" + "0.004997132727488861,\"updates\":" + number +
+             "}\n";
+  }
+  write_run(server, id, lines);
+  auto least = std::chrono::duration<double>::max();
+  for (int i = 0; i < 3 && least > std::chrono::seconds(1); ++i) {
+    server.restart();
+    const auto begin = std::chrono::steady_clock::now();
+    const auto points = server.get("/v1/jobs/1/history?metric=loss&points=512").body.at("points");
+    least = std::min<std::chrono::duration<double>>(least, std::chrono::steady_clock::now() - begin);
+    REQUIRE(points.size() > 256);
+    CHECK(points.front().at(1) == 1.5);
+    CHECK(points.back().at(2) == 1'000'000.5);
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK(least.count() < 1);
+#endif
+  server.go();
+}
+
 TEST_CASE("serve: jobs side by side") {
   JobServer server({"--cores", "3"});
   const auto first = server.submit(std::string("[script]\nrate = 0.1\nsame = 3\n") + waits, {{"name", "first"}});

@@ -109,7 +109,7 @@ TEST_CASE("jobs: a run is steered through the server, and stopped") {
   CHECK(has(jobs.text({"stop", "1"}), "the run ends"));
   REQUIRE(server.waits_for(1, "done"));
   CHECK(has(jobs.text({"show", "1", "--json"}), "\"name\":\"mine\""));
-  CHECK(has(jobs.text({"show", "1"}), "name = 'steered'"));
+  CHECK(has(jobs.text({"show", "1"}), "name = \"steered\""));
   CHECK(has(jobs.text({"pause", "1"}), "the job is done"));
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("jobs: the quickstart is a job, where the server may read its data") {
   CHECK(has(out, "task.data: README.md is " + source + "/README.md\n"));
   CHECK(has(out, "done after 2 steps"));
   // A text that names nothing here stays.
-  CHECK(has(server.job(1).at("config").get<std::string>(), "use = 'gpt'"));
+  CHECK(has(server.job(1).at("config").get<std::string>(), "use = \"gpt\""));
 }
 
 TEST_CASE("jobs: what is wrong is said in one line, and the exit code tells") {

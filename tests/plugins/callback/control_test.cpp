@@ -42,7 +42,7 @@ TEST_CASE("control: each command acts between two steps, and is answered with wh
       {to_bf16, "done", "precision/bf16 takes over", false},
       {R"({"command": "swap", "roles": {"accumulation": {"use": "fixed", "micro_batches": 2}}})", "done",
        "accumulation/fixed takes over", false},
-      {R"({"command": "set_interval", "monitor": "jsonl", "every": 5})", "done", "monitor/jsonl looks every 5 steps",
+      {R"({"command": "set_interval", "monitor": "jsonl", "every": 5.0})", "done", "monitor/jsonl looks every 5 steps",
        true},
       {R"({"command": "set_interval", "monitor": "csv", "every": 5})", "refused", "the run has no monitor/csv", true},
       {R"({"command": "swap", "roles": {"scaler": {"use": "none"}, "precision": {"use": "fp16"}}})", "refused",

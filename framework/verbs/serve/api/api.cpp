@@ -23,9 +23,16 @@ Json choice_of_states() {
 
 Json list_of_parts(const ApiOf& of) {
   const auto& settings = of.queue.settings();
-  return {{"config", {{"type", {"string", "object"}}, {"description", "TOML text, or the same as a JSON object"}}},
-          {"name", {{"type", "string"}, {"maxLength", 200}}},
-          {"key", {{"type", "string"}, {"maxLength", 200}, {"description", "the same one again is the same job"}}},
+  const Json toml = {{"type", "string"},
+                     {"minLength", 1},
+                     {"contentMediaType", "application/toml"},
+                     {"description", "the same as TOML"}};
+  const Json line = {{"type", "string"}, {"maxLength", 200}, {"pattern", "^[^\\u0000-\\u001f\\u007f]*$"}};
+  auto key = line;
+  key["description"] = "the same one again is the same job";
+  return {{"config", {{"anyOf", {configuration_schema(), toml}}}},
+          {"name", line},
+          {"key", key},
           {"priority", whole(-100, 100)},
           {"cores", whole(1, settings.cores)},
           {"gpus", whole(0, settings.gpus)},
@@ -39,8 +46,9 @@ std::string text_in(const Json& body, const char* name) {
   if (!body[name].is_string()) throw HttpRefused{422, std::string(name) + " must be a text"};
   const auto text = body[name].get<std::string>();
   const bool is_plain = std::ranges::none_of(text, [](unsigned char c) { return c < 32 || c == 127; });
-  if (text.size() > 200 || !is_plain) {
-    throw HttpRefused{422, std::string(name) + " must have at most 200 bytes and no control characters"};
+  const auto characters = std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; });  // of UTF-8
+  if (characters > 200 || !is_plain) {
+    throw HttpRefused{422, std::string(name) + " must have at most 200 characters, and no control characters"};
   }
   return text;
 }
@@ -49,11 +57,7 @@ std::string text_in(const Json& body, const char* name) {
 std::int64_t integer_in(const Json& body, const Json& parts, const char* name, std::int64_t fallback) {
   if (!body.contains(name)) return fallback;
   const auto least = parts[name]["minimum"].get<std::int64_t>(), largest = parts[name]["maximum"].get<std::int64_t>();
-  const bool is_whole = body[name].is_number_integer() &&
-                        !(body[name].is_number_unsigned() && body[name].get<std::uint64_t>() > INT64_MAX);
-  if (is_whole && body[name].get<std::int64_t>() >= least && body[name].get<std::int64_t>() <= largest) {
-    return body[name].get<std::int64_t>();
-  }
+  if (const auto whole = whole_in(body[name], least, largest)) return *whole;
   throw HttpRefused{422, std::string(name) + " must be a whole number from " + std::to_string(least) + " to " +
                              std::to_string(largest)};
 }
@@ -70,6 +74,7 @@ HttpRoute submit_route(const ApiOf& of) {
       .result = job_schema(),
       .other_results = {{"201", "The job is in the queue; Location says where to ask for it."},
                         {"503", "The queue is full, or the audit log cannot be written."}},
+      .schemas = {{"Value", value_schema(of.data)}},
       .answer = [of, parts](const HttpCall& call) {
         for (const auto& [name, value] : call.body.items()) {
           if (!parts.contains(name)) throw HttpRefused{422, "a job has no " + name + "; see /v1/openapi.json"};

@@ -98,13 +98,15 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
   Json properties = {{"user_id", user}, {"training_args", training_schema()}};
   if (takes_texts) {
     properties["texts"] = {{"type", "array"}, {"items", text}, {"minItems", 1}};
-    properties["max_length"] = whole(1, 1'000'000);
-    properties["model"] = {{"type", "string"},
-                           {"description", "folder of a published model; without: bytes, from scratch"}};
-    properties["config"] = precision_schema();
+    properties["max_length"] = length_schema();
+    properties["model"] = text_schema(of.data);
+    properties["model"]["minLength"] = 1;
+    properties["model"]["description"] =
+        "folder of a published model, below a data folder; without: bytes, from scratch";
+    properties["config"] = precision_schema(/*may_scale=*/kind != FirstKind::optimize);
   } else {
-    properties["config"] = {{"type", "object"}, {"description", "a configuration of Vernier"}};
-    properties["mixed_precision"] = precision_schema();
+    properties["config"] = configuration_schema();
+    properties["mixed_precision"] = precision_schema(/*may_scale=*/true);
   }
   return {.method = "POST",
           .path = path,
@@ -118,6 +120,7 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
           .result = job_answer_schema(),
           .other_results = {{"202", "The job is in the queue; Location says where to ask for it."},
                             {"503", "The queue is full, or the audit log cannot be written."}},
+          .schemas = {{"Value", value_schema(of.data)}},
           .answer = [of, properties, path, kind](const HttpCall& call) {
             for (const auto& [name, value] : call.body.items()) {
               if (!properties.contains(name)) throw HttpRefused{422, "this request has no " + name};
@@ -148,12 +151,14 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
 }
 
 HttpRoute setup_route() {
+  auto body = object_of({{"config", precision_schema(/*may_scale=*/true)}});
+  body["additionalProperties"] = false;
   return {.method = "POST",
           .path = "/finetuning/setup-mixed-precision",
           .scope = Scope::control,
           .id = "setup_mixed_precision",
           .summary = "Checks settings of mixed precision, and answers with the tables of a configuration that they are",
-          .body = object_of({{"config", precision_schema()}}),
+          .body = body,
           .result = object_of({{"config", {{"type", "object"}}}}),
           .answer = [](const HttpCall& call) {
             if (!call.body.contains("config") || !call.body["config"].is_object() || call.body.size() != 1) {

@@ -70,12 +70,16 @@ HttpRoute command_route(const ApiOf& of) {
               "Gives the job's run a command, as docs/control.md has them. The answer says after which step it "
               "took effect",
           .parameters = {job_parameter()},
-          .body = {{"type", "object"}, {"properties", {{"command", text}}}, {"required", {"command"}}},
+          .body = {{"$ref", "#/components/schemas/Value"},
+                   {"type", "object"},
+                   {"properties", {{"command", text_schema(of.data)}}},
+                   {"required", {"command"}}},
           .result = {{"type", "object"}},
           .other_results = {{"202", "The command waits: the step takes long."},
                             {"404", "There is no such job."},
                             {"409", "It has no run now, or the run takes no commands."},
                             {"503", "It is busy."}},
+          .schemas = {{"Value", value_schema(of.data)}},
           .answer = [of](const HttpCall& call) {
             const auto job = job_of(of, call);
             refuse_others(job, call);

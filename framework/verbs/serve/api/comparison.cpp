@@ -92,13 +92,20 @@ HttpRoute comparison_route(const ApiOf& of) {
     return Json{{"type", "array"},
                 {"items", object_of({{name, text}, {"values", {{"type", "array"}, {"items", value}}}})}};
   };
+  auto ids = parameter("jobs", "query", "two to eight ids, each once: \"1,2\"",
+                       {{"type", "array"},
+                        {"items", whole(1, most)},
+                        {"minItems", 2},
+                        {"maxItems", most_compared},
+                        {"uniqueItems", true}},
+                       true);
+  ids["explode"] = false;  // 1,2
   return {
       .method = "GET",
       .path = "/v1/comparison",
       .id = "compare_jobs",
       .summary = "Jobs side by side: the newest and best numbers of their runs, and where what was submitted differs",
-      .parameters = {parameter("jobs", "query", "two to eight ids, \"1,2\"",
-                               {{"type", "string"}, {"pattern", "^[1-9][0-9]{0,11}(,[1-9][0-9]{0,11}){1,7}$"}}, true)},
+      .parameters = {ids},
       .result = object_of({{"jobs", {{"type", "array"}, {"items", job_schema()}}},
                            {"figures", rows("name", real)},
                            {"configuration", rows("key", {{"type", {"string", "null"}}})}}),

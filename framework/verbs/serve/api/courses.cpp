@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <fstream>
-#include <optional>
 #include <vector>
 
 namespace serve {
@@ -14,39 +14,54 @@ using vernier::Json;
 namespace {
 
 constexpr std::size_t most_courses = 96, most_metrics = 256;
+constexpr std::size_t block_size = 1 << 20;
 
-struct Numbers {
-  std::int64_t step = 0;
-  std::vector<std::pair<std::string_view, double>> others = {};
-};
+using Numbers = std::vector<std::pair<std::string_view, double>>;
 
-// Of a line {"step":7,"loss":0.5}, as nearly all lines are: many times faster than to parse it as JSON. Nothing for any
-// other line.
-std::optional<Numbers> numbers_of(std::string_view line) {
-  Numbers numbers;
-  if (!line.starts_with("{\"step\":") || !line.ends_with('}')) return std::nullopt;
+// What monitor/jsonl writes for a number that JSON lacks; null where there is something else.
+const char* word_at(const char* at, const char* end) {
+  if (*at != '"') return nullptr;
+  for (const char* word : {"\"inf\"", "\"-inf\"", "\"nan\""}) {
+    if (std::string_view(at, end).starts_with(word)) return word;
+  }
+  return nullptr;
+}
+
+// Of a line {"step":7,"loss":0.5,"grad_norm":"inf"}, as nearly all lines are: many times faster than to parse it as
+// JSON. False for any other line.
+bool read_numbers(std::string_view line, std::int64_t& step, Numbers& numbers) {
+  numbers.clear();
+  if (!line.starts_with("{\"step\":") || !line.ends_with('}')) return false;
   const char *at = line.data() + 8, *end = line.data() + line.size() - 1;
-  const auto first = std::from_chars(at, end, numbers.step);
-  if (first.ec != std::errc()) return std::nullopt;
+  const auto first = std::from_chars(at, end, step);
+  if (first.ec != std::errc()) return false;
   for (at = first.ptr; at != end;) {
-    if (end - at < 2 || at[0] != ',' || at[1] != '"') return std::nullopt;
+    if (end - at < 2 || at[0] != ',' || at[1] != '"') return false;
     const char* name = at + 2;
-    const char* name_end = std::find(name, end, '"');
-    if (end - name_end < 3 || name_end[1] != ':' || std::find(name, name_end, '\\') != name_end) return std::nullopt;
+    const char* name_end = name;
+    while (name_end != end && *name_end != '"' && *name_end != '\\') ++name_end;
+    if (end - name_end < 3 || name_end[0] != '"' || name_end[1] != ':') return false;
     at = name_end + 2;
-    if (*at != '-' && (*at < '0' || *at > '9')) return std::nullopt;
-    auto& [known, value] = numbers.others.emplace_back(std::string_view(name, name_end), 0.0);
+    if (const auto* word = word_at(at, end); word != nullptr) {
+      at += std::strlen(word);
+      continue;
+    }
+    if (*at != '-' && (*at < '0' || *at > '9')) return false;
+    auto& [known, value] = numbers.emplace_back(std::string_view(name, name_end), 0.0);
     const auto number = std::from_chars(at, end, value);
-    if (number.ec != std::errc()) return std::nullopt;
+    if (number.ec != std::errc()) return false;
     at = number.ptr;
   }
-  return numbers;
+  return true;
 }
 
 }  // namespace
 
-void Courses::add_value(Course& course, std::string_view name, double value) {
-  auto newest = course.newest.find(name);
+// The metrics of a line mostly stand where they stood in the line before.
+void Courses::add_value(Course& course, std::size_t place, std::string_view name, double value) {
+  course.order.resize(std::max(course.order.size(), place + 1), course.newest.end());
+  auto& newest = course.order[place];
+  if (newest == course.newest.end() || newest->first != name) newest = course.newest.find(name);
   if (newest == course.newest.end()) {
     if (course.newest.size() >= most_metrics) return;
     newest = course.newest.emplace(name, Newest{}).first;
@@ -56,17 +71,19 @@ void Courses::add_value(Course& course, std::string_view name, double value) {
   newest->second.history.add(course.step, value);
 }
 
-void Courses::add_line(Course& course, const std::string& line) {
-  if (const auto values = numbers_of(line)) {
-    course.step = values->step;
-    for (const auto& [name, value] : values->others) add_value(course, name, value);
+void Courses::add_line(Course& course, std::string_view line) {
+  static thread_local Numbers numbers;
+  std::size_t place = 0;
+  if (std::int64_t step = 0; read_numbers(line, step, numbers)) {
+    course.step = step;
+    for (const auto& [name, value] : numbers) add_value(course, place++, name, value);
     return;
   }
   const auto values = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!values.is_object() || !values.contains("step") || !values["step"].is_number_integer()) return;
   course.step = values["step"].get<std::int64_t>();
   for (const auto& [name, value] : values.items()) {
-    if (value.is_number() && name != "step") add_value(course, name, value.get<double>());
+    if (value.is_number() && name != "step") add_value(course, place++, name, value.get<double>());
   }
 }
 
@@ -76,16 +93,20 @@ void Courses::read_more(Course& course) {
   std::error_code none;
   const auto size = fs::file_size(file, none);
   if (none || size == course.read) return;
-  if (size < course.read) {  // a run that was resumed has cut it
-    course.read = 0;
-    course.step = 0;
-    course.newest.clear();
-  }
+  if (size < course.read) course = {.run = course.run, .attempt = course.attempt};  // a resumed run has cut it
   std::ifstream in(file, std::ios::binary);
-  in.seekg(static_cast<std::streamoff>(course.read));
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    course.read += line.size() + 1;
-    add_line(course, line);
+  std::string block(std::min<std::uintmax_t>(size - course.read, block_size), '\0');
+  while (in.seekg(static_cast<std::streamoff>(course.read))) {
+    in.read(block.data(), std::ssize(block));
+    const auto text = std::string_view(block).substr(0, static_cast<std::size_t>(in.gcount()));
+    const auto lines = text.rfind('\n') + 1;  // bytes of whole lines
+    for (std::size_t begin = 0; begin < lines;) {
+      const auto end = text.find('\n', begin);
+      add_line(course, text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    course.read += lines;
+    if (lines == 0) block.resize(2 * block.size());  // for a longer line
   }
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "http/history.h"
 #include "http/http_service.h"
@@ -33,17 +34,19 @@ class Courses {
     double value = 0;
     vernier::History history = {};
   };
+  using ByMetric = std::map<std::string, Newest, std::less<>>;
   struct Course {
     std::filesystem::path run;
     std::int64_t attempt;
-    std::uintmax_t read = 0;                                 // bytes
-    std::int64_t step = 0;                                   // of the last line
-    std::map<std::string, Newest, std::less<>> newest = {};  // by metric
+    std::uintmax_t read = 0;  // bytes
+    std::int64_t step = 0;    // of the last line
+    ByMetric newest = {};
+    std::vector<ByMetric::iterator> order = {};  // where the metrics of the last lines are
   };
   Course& course_of(const std::filesystem::path& run, std::int64_t attempt);
   static void read_more(Course& course);
-  static void add_line(Course& course, const std::string& line);
-  static void add_value(Course& course, std::string_view name, double value);
+  static void add_line(Course& course, std::string_view line);
+  static void add_value(Course& course, std::size_t place, std::string_view name, double value);
 
   std::mutex mutex_;
   std::list<Course> courses_;  // the one that was used last first

@@ -4,38 +4,64 @@
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
+#include <span>
 #include <sstream>
-#include <vector>
+#include <string_view>
 
 #include "api/job_check.h"
+#include "http/schema.h"
 
 namespace serve {
 
 namespace fs = std::filesystem;
+using vernier::schema::whole_in;
 
 namespace {
 
-// A key of a request, and where it stands in a configuration.
+// A key of a request, and where it stands in a configuration. A number is from least to most.
 struct Place {
   const char *key, *type, *table, *option;
+  std::int64_t least = 0, most = 1'000'000'000'000;
 };
 
-constexpr Place precision_places[] = {{"level", "string", "precision", "level"},
-                                      {"opt_level", "string", "precision", "level"},
-                                      {"init_scale", "number", "scaler", "init_scale"},
-                                      {"growth_factor", "number", "scaler", "growth_factor"},
-                                      {"backoff_factor", "number", "scaler", "backoff_factor"},
-                                      {"growth_interval", "integer", "scaler", "growth_interval"}};
+constexpr std::int64_t most_samples = 1 << 20;  // of an update
 
-constexpr Place training_places[] = {{"num_train_epochs", "integer", "run", "epochs"},
-                                     {"max_steps", "integer", "run", "steps"},
-                                     {"seed", "integer", "run", "seed"},
-                                     {"learning_rate", "number", "optimizer", "learning_rate"},
-                                     {"weight_decay", "number", "optimizer", "weight_decay"},
-                                     {"gradient_accumulation_steps", "integer", "accumulation", "micro_batches"},
-                                     {"per_device_train_batch_size", "integer", "task", "batch_size"},
-                                     {"save_steps", "integer", "checkpoint", "every"},
-                                     {"eval_steps", "integer", "run", "validate_every"}};
+constexpr Place precision_places[] = {{"level", "level", "precision", "level"},
+                                      {"opt_level", "level", "precision", "level"}};
+
+constexpr Place scaling_places[] = {{"init_scale", "number", "scaler", "init_scale"},
+                                    {"growth_factor", "number", "scaler", "growth_factor"},
+                                    {"backoff_factor", "number", "scaler", "backoff_factor"},
+                                    {"growth_interval", "integer", "scaler", "growth_interval"}};
+
+constexpr Place training_places[] = {
+    {"num_train_epochs", "integer", "run", "epochs"},
+    {"max_steps", "integer", "run", "steps"},
+    {"seed", "integer", "run", "seed"},
+    {"learning_rate", "number", "optimizer", "learning_rate"},
+    {"weight_decay", "number", "optimizer", "weight_decay"},
+    {"gradient_accumulation_steps", "integer", "accumulation", "micro_batches", 1, most_samples},
+    {"per_device_train_batch_size", "integer", "task", "batch_size", 1, most_samples},
+    {"save_steps", "integer", "checkpoint", "every"},
+    {"eval_steps", "integer", "run", "validate_every"},
+    {"gradient_checkpointing", "boolean", "task", "recompute"},
+    {"max_grad_norm", "number", "callback", "max_norm"}};
+
+constexpr Place length_place = {"max_length", "integer", "task", "context", 1, 1'000'000};
+
+const Json& precision_names() {
+  static const Json names = {"no", "fp32", "fp16", "bf16", "fp8", "auto"};
+  return names;
+}
+const Json& level_names() {
+  static const Json names = {"O0", "O1", "O2", "O3"};
+  return names;
+}
+
+bool is_one_of(const Json& names, const Json& value) {
+  return std::ranges::find(names, value) != names.end();
+}
 
 const Json& object_in(const Json& body, const char* key) {
   static const Json none = Json::object();
@@ -44,64 +70,84 @@ const Json& object_in(const Json& body, const char* key) {
   return body[key];
 }
 
-std::int64_t integer_in(const Json& object, const char* key, std::int64_t fallback, std::int64_t most) {
-  if (!object.contains(key)) return fallback;
-  const bool is_right = object[key].is_number_integer() && object[key].get<double>() >= 1 &&
-                        object[key].get<double>() <= static_cast<double>(most);
-  if (is_right) return object[key].get<std::int64_t>();
-  throw NotAllowed(std::string(key) + " must be a whole number from 1 to " + std::to_string(most));
+bool is_in_range(const Json& value, const Place& place) {
+  if (std::string_view(place.type) == "integer") return whole_in(value, place.least, place.most).has_value();
+  if (!value.is_number()) return false;
+  const auto number = value.get<double>();
+  return number >= static_cast<double>(place.least) && number <= static_cast<double>(place.most);
 }
 
-template <std::size_t count>
-std::string names_of(const Place (&places)[count]) {
-  std::string names;
-  for (const auto& place : places) names += std::string(names.empty() ? "" : ", ") + place.key;
-  return names;
+void require_boolean(const Json& value, const char* key) {
+  if (!value.is_boolean()) throw NotAllowed(std::string(key) + " must be of the type boolean");
 }
 
-// type: as a schema of JSON names it.
-void require_type(const Json& value, const std::string& key, const std::string& type) {
-  const bool is_right = type == "string"    ? value.is_string()
-                        : type == "boolean" ? value.is_boolean()
-                        : type == "integer" ? value.is_number_integer()
-                                            : value.is_number();
-  if (!is_right) throw NotAllowed(key + " must be of the type " + type);
-}
-
-// Puts each value where it belongs. Keys of `others` are read elsewhere.
-template <std::size_t count>
-void translate(const Json& settings, const Place (&places)[count], const std::vector<std::string>& others,
-               const char* what, Json& config) {
-  for (const auto& [key, value] : settings.items()) {
-    if (std::ranges::find(others, key) != others.end()) continue;
-    const auto* place = std::ranges::find_if(places, [&](const Place& each) { return key == each.key; });
-    if (place == std::end(places)) {
-      std::string all = names_of(places);
-      for (const auto& other : others) all += ", " + other;
-      throw NotAllowed(std::string(what) + " has no " + key + "; it has " + all);
-    }
-    require_type(value, key, place->type);
-    config[place->table][place->option] = value;
+void require_type(const Json& value, const Place& place) {
+  const std::string_view type = place.type;
+  if (type == "boolean") return require_boolean(value, place.key);
+  const std::string key = place.key;
+  if (type == "level") {
+    if (!is_one_of(level_names(), value)) throw NotAllowed(key + " must be one of " + level_names().dump());
+  } else if (!is_in_range(value, place)) {
+    throw NotAllowed(key + " must be a " + (type == "integer" ? "whole number" : "number") + " from " +
+                     std::to_string(place.least) + " to " + std::to_string(place.most));
   }
+}
+
+// What require_type takes.
+Json schema_of(const Place& place) {
+  const std::string_view type = place.type;
+  if (type == "boolean") return {{"type", "boolean"}};
+  if (type == "level") return {{"enum", level_names()}};
+  return {{"type", place.type}, {"minimum", place.least}, {"maximum", place.most}};
+}
+
+// Configurations come from outside.
+Json& table_in(Json& config, const char* name) {
+  auto& table = config[name];
+  if (!table.is_null() && !table.is_object()) throw NotAllowed(std::string("config.") + name + " must be an object");
+  return table;
+}
+
+void put(const Json& value, const Place& place, Json& config) {
+  require_type(value, place);
+  auto& option = table_in(config, place.table)[place.option];
+  option = value;
+  if (std::string_view(place.type) == "integer") option = value.get<std::int64_t>();  // 3.0 is whole, too
+}
+
+// The first list that has the key. what: the object, for the message.
+const Place& place_in(std::initializer_list<std::span<const Place>> lists, const std::string& key, const char* what,
+                      std::string others = "") {
+  for (const auto& list : lists) {
+    const auto found = std::ranges::find_if(list, [&](const Place& each) { return key == each.key; });
+    if (found != list.end()) return *found;
+    for (const auto& each : list) others += (others.empty() ? "" : ", ") + std::string(each.key);
+  }
+  throw NotAllowed(std::string(what) + " has no " + key + "; it has " + others);
 }
 
 void set_training(const Json& settings, Json& config) {
-  translate(settings, training_places, {"max_grad_norm", "gradient_checkpointing"}, "training_args", config);
-  if (config.contains("accumulation")) {
-    // Here a batch is that of a whole update, whatever its micro-batches.
-    config["accumulation"]["use"] = "fixed";
-    const auto accumulated = integer_in(settings, "gradient_accumulation_steps", 1, 1 << 20);
-    if (settings.contains("per_device_train_batch_size")) {
-      config["task"]["batch_size"] = accumulated * integer_in(settings, "per_device_train_batch_size", 8, 1 << 20);
+  for (const auto& [key, value] : settings.items()) {
+    const auto& place = place_in({training_places}, key, "training_args");
+    if (key != "max_grad_norm") {
+      put(value, place, config);
+      continue;
     }
-  }
-  if (settings.contains("max_grad_norm")) {
-    require_type(settings["max_grad_norm"], "max_grad_norm", "number");
-    config["callback"].push_back({{"use", "clip_norm"}, {"max_norm", settings["max_grad_norm"]}});
+    require_type(value, place);
+    auto& callbacks = config["callback"];
+    if (!callbacks.is_null() && !callbacks.is_array()) throw NotAllowed("config.callback must be a list");
+    callbacks.push_back({{"use", "clip_norm"}, {"max_norm", value}});
   }
   if (settings.contains("gradient_checkpointing")) {
-    require_type(settings["gradient_checkpointing"], "gradient_checkpointing", "boolean");
     config["task"]["recompute"] = settings["gradient_checkpointing"] == true ? "full" : "none";
+  }
+  if (settings.contains("gradient_accumulation_steps")) {
+    config["accumulation"]["use"] = "fixed";
+    // Here a batch is that of a whole update, whatever its micro-batches.
+    if (settings.contains("per_device_train_batch_size")) {
+      auto& batch = config["task"]["batch_size"];
+      batch = batch.get<std::int64_t>() * config["accumulation"]["micro_batches"].get<std::int64_t>();
+    }
   }
 }
 
@@ -131,39 +177,58 @@ std::string kind_of_model(const std::string& folder) {
 void set_model(const Json& body, const std::string& data, Json& config) {
   auto& task = config["task"];
   task["data"] = {data};
-  task["context"] = integer_in(body, "max_length", 128, 1'000'000);
+  task["context"] = 128;
+  if (body.contains("max_length")) put(body["max_length"], length_place, config);
   if (!body.contains("model")) {
     task["use"] = "gpt";
     return;
   }
-  if (!body["model"].is_string()) throw NotAllowed("model must be the folder of a published model");
+  if (!body["model"].is_string() || body["model"] == "")
+    throw NotAllowed("model must be the folder of a published model");
   task["folder"] = body["model"];
   task["use"] = kind_of_model(body["model"].get<std::string>()) == "gpt2" ? "gpt" : "llama";
 }
 
 }  // namespace
 
-Json precision_schema() {
-  Json properties = {{"precision", {{"enum", {"no", "fp32", "fp16", "bf16", "fp8", "auto"}}}},
-                     {"enabled", {{"type", "boolean"}}}};
-  for (const auto& place : precision_places) properties[place.key] = {{"type", place.type}};
-  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+Json precision_schema(bool may_scale) {
+  const auto with = [](Json properties, std::initializer_list<std::span<const Place>> lists) {
+    for (const auto& list : lists) {
+      for (const auto& place : list) properties[place.key] = schema_of(place);
+    }
+    return Json{{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  };
+  auto plain =
+      with({{"precision", {{"enum", precision_names()}}}, {"enabled", {{"type", "boolean"}}}}, {precision_places});
+  if (!may_scale) return plain;
+  auto scaled =
+      with({{"precision", {{"const", "fp16"}}}, {"enabled", {{"const", true}}}}, {precision_places, scaling_places});
+  scaled["required"] = {"precision"};
+  return {{"anyOf", {std::move(plain), std::move(scaled)}}};
 }
 
 Json training_schema() {
-  Json properties = {{"max_grad_norm", {{"type", "number"}}}, {"gradient_checkpointing", {{"type", "boolean"}}}};
-  for (const auto& place : training_places) properties[place.key] = {{"type", place.type}};
+  Json properties = Json::object();
+  for (const auto& place : training_places) properties[place.key] = schema_of(place);
   return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+}
+
+Json length_schema() {
+  return schema_of(length_place);
 }
 
 Json precision_tables(const Json& settings) {
   Json config = Json::object();
-  translate(settings, precision_places, {"precision", "enabled"}, "config", config);
-  if (settings.contains("enabled")) require_type(settings["enabled"], "enabled", "boolean");
+  for (const auto& [key, value] : settings.items()) {
+    if (key == "precision" || key == "enabled") continue;
+    put(value, place_in({precision_places, scaling_places}, key, "config", "precision, enabled"), config);
+  }
+  if (settings.contains("enabled")) require_boolean(settings["enabled"], "enabled");
   const bool is_on = !settings.contains("enabled") || settings["enabled"] == true;
   const auto given = settings.contains("precision") ? settings["precision"] : Json("bf16");
-  const auto names = precision_schema()["properties"]["precision"]["enum"];
-  if (std::ranges::find(names, given) == names.end()) throw NotAllowed("precision must be one of " + names.dump());
+  if (!is_one_of(precision_names(), given)) {
+    throw NotAllowed("precision must be one of " + precision_names().dump());
+  }
   const auto name = !is_on || given == "no" ? "fp32" : given.get<std::string>();
   config["precision"]["use"] = name;
   if (name == "fp32") config["precision"].erase("level");
@@ -200,7 +265,10 @@ FirstJob first_job_of(FirstKind kind, const Json& body) {
     config["optimizer"] = {{"use", "adamw"}};
   }
   auto precision = object_in(body, kind == FirstKind::train ? "mixed_precision" : "config");
-  if (kind == FirstKind::optimize) precision["precision"] = "auto";
+  if (kind == FirstKind::optimize) {
+    precision_tables(precision);  // a wrong name is refused all the same
+    precision["precision"] = "auto";
+  }
   const bool says_precision = kind != FirstKind::train || body.contains("mixed_precision");
   if (says_precision) {
     const auto tables = precision_tables(precision);

@@ -36,8 +36,9 @@ struct Rest {
 };
 Rest rest_of(const std::string& config);
 
-// The schemas of a request's parts.
-Json precision_schema();
+// The schemas of a request's parts. may_scale: the precision may be fp16, with settings of its loss scale.
+Json precision_schema(bool may_scale);
 Json training_schema();
+Json length_schema();
 
 }  // namespace serve

@@ -3,10 +3,11 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <sstream>
+#include <cstring>
 
 #include "http/http_server.h"
 #include "wiring/toml_depth.h"
+#include "wiring/toml_text.h"
 
 namespace serve {
 
@@ -83,8 +84,10 @@ void check_node(const toml::node& node, const std::string& where, const std::vec
     for (const auto& [key, child] : *table) {
       const auto place = (where.empty() ? "" : where + ".") + std::string(key.str());
       check_text(std::string(key.str()), place + ": the key", data);  // which may be the name of a file, too
-      if (key == "listen" && child.is_string()) check_listen(child.as_string()->get(), place);
-      if (key == "use" && child.is_string()) check_use(child.as_string()->get(), place);
+      if (key == "listen" || key == "use") {
+        if (!child.is_string()) throw NotAllowed(shown(place) + " must be a text");
+        (key == "use" ? check_use : check_listen)(child.as_string()->get(), place);
+      }
       check_node(child, place, data);
     }
   } else if (const auto* array = node.as_array()) {
@@ -109,10 +112,8 @@ template <class Container>
 void add(Container& into, const std::string& key, const Json& value, const std::string& where) {
   if (value.is_object()) return insert(into, key, table_of(value, where));
   if (value.is_boolean()) return insert(into, key, value.get<bool>());
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
-    throw NotAllowed(shown(where) + " is too large a number");
-  }
-  if (value.is_number_integer()) return insert(into, key, value.get<std::int64_t>());
+  const bool is_large = value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX;
+  if (value.is_number_integer() && !is_large) return insert(into, key, value.get<std::int64_t>());
   if (value.is_number()) return insert(into, key, value.get<double>());
   if (value.is_string()) return insert(into, key, value.get<std::string>());
   if (!value.is_array()) throw NotAllowed(shown(where) + " is null, which TOML has not");
@@ -121,9 +122,19 @@ void add(Container& into, const std::string& key, const Json& value, const std::
   insert(into, key, std::move(array));
 }
 
+// toml++ 3.3 writes some keys as what is no TOML. check_text() refuses NUL.
+void check_key(const std::string& key) {
+  const bool is_plain =
+      std::ranges::none_of(key, [](unsigned char c) { return (c < 32 && c != 0) || c == 127 || c == '\''; });
+  if (!is_plain) throw NotAllowed("config has the key " + quoted(key) + ": it has a quote or a control character");
+}
+
 toml::table table_of(const Json& object, const std::string& where) {
   toml::table table;
-  for (const auto& [key, value] : object.items()) add(table, key, value, (where.empty() ? "" : where + ".") + key);
+  for (const auto& [key, value] : object.items()) {
+    check_key(key);
+    add(table, key, value, (where.empty() ? "" : where + ".") + key);
+  }
   return table;
 }
 
@@ -149,9 +160,43 @@ std::string checked_configuration(const Json& configuration, const std::vector<f
   if (table.contains("include")) throw NotAllowed("include: a job includes no files; write all of it");
   check_node(table, "", data);
   if (configuration.is_string()) return configuration.get<std::string>();
-  std::ostringstream text;
-  text << table << '\n';
-  return text.str();
+  return vernier::toml_text(table);
+}
+
+Json configuration_schema() {
+  return {{"minProperties", 1},
+          {"not", {{"required", {"include"}}}},
+          {"$ref", "#/components/schemas/Value"},
+          {"type", "object"}};
+}
+
+// As check_text() has it. Of a path below a data folder only the plain form is told.
+Json text_schema(const std::vector<fs::path>& data) {
+  const std::string separator = R"(:;,=|<> \t\n"'()\[\]{})";
+  std::string pattern = R"(^(?![/~])(?![\s\S]*[)" + separator + R"(][/~])(?![\s\S]*\$\{)(?!([\s\S]*[/)" + separator +
+                        R"(])?\.\.([/)" + separator + R"(]|$))[^\u0000]*$)";
+  for (const auto& folder : data) {
+    std::string escaped;
+    for (const char c : folder.string()) escaped += std::string(std::strchr("\\^$.|?*+()[]{}", c) ? "\\" : "") + c;
+    pattern += "|^" + escaped + "(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$";
+  }
+  return {{"type", "string"}, {"pattern", pattern}};
+}
+
+Json value_schema(const std::vector<fs::path>& data) {
+  const Json value = {{"$ref", "#/components/schemas/Value"}}, text = text_schema(data);
+  const Json table = {{"type", "object"},
+                      {"propertyNames", {{"allOf", {text, Json{{"pattern", "^[^\\u0000-\\u001f\\u007f']*$"}}}}}},
+                      {"properties",
+                       {{"use", {{"type", "string"}, {"pattern", "^[a-z0-9_]+$"}}},
+                        {"listen", {{"type", "string"}, {"pattern", "^(127\\.0\\.0\\.1:[1-5]?[0-9]{1,4})?$"}}}}},
+                      {"additionalProperties", value}};
+  return {
+      {"description",
+       "a value as TOML has them. Plugins are named, and paths are below the job's folder, or below a data folder "
+       "of the server"},
+      {"anyOf",
+       {Json{{"type", "boolean"}}, Json{{"type", "number"}}, text, Json{{"type", "array"}, {"items", value}}, table}}};
 }
 
 void check_command(const Json& command, const std::vector<fs::path>& data) {

@@ -25,6 +25,12 @@ struct NotAllowed : std::runtime_error {
 std::string checked_configuration(const nlohmann::ordered_json& configuration,
                                   const std::vector<std::filesystem::path>& data);
 
+// What a schema can say of these rules: of a configuration as a JSON object, of a value in it, which is
+// #/components/schemas/Value, and of a text.
+nlohmann::ordered_json configuration_schema();
+nlohmann::ordered_json value_schema(const std::vector<std::filesystem::path>& data);
+nlohmann::ordered_json text_schema(const std::vector<std::filesystem::path>& data);
+
 // The same rules for the texts in a command to a run.
 void check_command(const nlohmann::ordered_json& command, const std::vector<std::filesystem::path>& data);
 
