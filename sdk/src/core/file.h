@@ -17,13 +17,14 @@ namespace vernier {
 [[noreturn]] void fail_with_errno(const std::string& path, const std::string& doing);
 [[noreturn]] void fail(const std::string& path, const std::string& tensor, const std::string& what);
 
-class File {
+class VERNIER_API File {
  public:
   File(const std::string& path, int flags, mode_t mode = 0666);
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   ~File();
   const std::string& path() const { return path_; }
+  int descriptor() const { return descriptor_; }
 
   std::uint64_t size() const;                                            // throws Error unless it is a regular file
   void read(void* to, std::uint64_t count, std::uint64_t offset) const;  // any thread

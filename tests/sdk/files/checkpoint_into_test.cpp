@@ -1,9 +1,19 @@
 // Restores a checkpoint into existing tensors.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/memory.h>
 
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <thread>
 
+#include "core/file.h"
+#include "files/leased_file.h"
 #include "same_tensors.h"
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -39,6 +49,22 @@ struct Saved {
   std::string path;
 };
 
+struct Descriptor {
+  Descriptor(const std::string& path, int flags) : number(::open(path.c_str(), flags | O_CLOEXEC)) {}
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+  int number;
+};
+
+// Whether this file system has leases: some network file systems have none.
+bool has_leases(const std::string& path) {
+  const vernier::File file(path, O_RDONLY);
+  if (vernier::LeasedFile::of(file, file.size()) != nullptr) return true;
+  MESSAGE("skipped: this file system gives no leases");
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("checkpoint into: the live tensors get the values in their own memory") {
@@ -71,6 +97,81 @@ TEST_CASE("checkpoint into: other dtypes and strides are converted, and a tied w
   vernier::write_checkpoint(tied, {}, {{"in", a}, {"out", b}}, {});
   vernier::read_checkpoint_into(tied, {{"in", shared}, {"out", shared}});
   CHECK(shared.equal(b));
+}
+
+TEST_CASE("checkpoint into: tensors that share a part of their memory get their values in the order of their names") {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000020";
+  const auto a = torch::randn({64, 64}), b = torch::randn({64, 64}), c = torch::randn({8});
+  vernier::write_checkpoint(path, {}, {{"a", a}, {"b", b}, {"c", c}}, {});
+  std::vector<float> buffer(64 * 64 + 64);
+  const auto first = torch::from_blob(buffer.data(), {64, 64}), second = torch::from_blob(buffer.data() + 64, {64, 64}),
+             alone = torch::zeros({8});
+  vernier::read_checkpoint_into(path, {{"a", first}, {"b", second}, {"c", alone}});
+  CHECK(first[0].equal(a[0]));
+  CHECK(second.equal(b));
+  CHECK(alone.equal(c));
+}
+
+TEST_CASE("checkpoint into: it takes no memory for a second copy") {
+  const Saved saved;
+  if (!has_leases(saved.model())) return;
+  const auto live = other_values(some_model());
+  vernier::count_memory(torch::kCPU);
+  const auto before = vernier::allocated_memory(torch::kCPU).now;
+  vernier::reset_peak_memory(torch::kCPU);
+  CHECK(saved.into(live) == Thrown{});
+  CHECK(vernier::allocated_memory(torch::kCPU).peak == before);
+  check_equal(live, some_model());
+}
+
+TEST_CASE("checkpoint into: a file that is open for writing is read without a lease") {
+  const Saved saved;
+  const Descriptor writer(saved.model(), O_WRONLY);
+  REQUIRE(writer.number >= 0);
+  const vernier::File file(saved.model(), O_RDONLY);
+  CHECK(vernier::LeasedFile::of(file, file.size()) == nullptr);
+  const auto live = other_values(some_model());
+  CHECK(saved.into(live) == Thrown{});
+  check_equal(live, some_model());
+}
+
+TEST_CASE("checkpoint into: nobody writes to a file while its bytes are looked at in place") {
+  const Saved saved;
+  if (!has_leases(saved.model())) return;
+  const auto bytes = read_text(saved.model());
+  {
+    const vernier::File file(saved.model(), O_RDONLY);
+    CHECK(vernier::LeasedFile::of(file, file.size() + 1) == nullptr);  // not the size that its header had
+    const auto leased = vernier::LeasedFile::of(file, file.size());
+    for (const std::size_t place : {std::size_t{0}, std::size_t{5000}, bytes.size() - 9}) {
+      CHECK(std::string(leased->at(place, 9), 9) == bytes.substr(place, 9));
+    }
+    CHECK(leased->at(bytes.size() - 9, 10) == nullptr);
+    CHECK(Descriptor(saved.model(), O_WRONLY | O_NONBLOCK).number == -1);
+    CHECK(errno == EWOULDBLOCK);
+    CHECK_FALSE(leased->is_leased());  // a writer has come
+    CHECK(leased->at(0, 9) == nullptr);
+  }
+  CHECK(Descriptor(saved.model(), O_WRONLY | O_NONBLOCK).number >= 0);
+}
+
+TEST_CASE("checkpoint into: writers that come meanwhile change nothing of the values") {
+  const Saved saved;
+  std::atomic<bool> is_done = false;
+  auto writer = std::async(std::launch::async, [&] {
+    while (!is_done) {
+      const Descriptor another(saved.model(), O_WRONLY | O_NONBLOCK);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    const auto live = other_values(some_model());
+    CHECK(saved.into(live) == Thrown{});
+    check_equal(live, some_model());
+  }
+  is_done = true;
+  writer.get();
 }
 
 TEST_CASE("checkpoint into: what is damaged or does not fit is refused, and the live tensors are as they were") {
