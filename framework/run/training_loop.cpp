@@ -49,6 +49,15 @@ void add_loss(Run& run, const WholeBatch& whole) {
   run.loss = run.loss.defined() ? run.loss + part : part;
 }
 
+// As torch::fmin, but on a CPU without LibTorch's dispatcher: the lesser number, or the one that is a number.
+torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
+  if (!best.defined()) return loss;
+  const auto is_on_host = [](const torch::Tensor& x) { return x.is_cpu() && x.scalar_type() == torch::kFloat32; };
+  if (!is_on_host(best) || !is_on_host(loss)) return torch::fmin(best, loss);
+  const float before = *best.const_data_ptr<float>(), now = *loss.const_data_ptr<float>();
+  return now < before || std::isnan(before) ? loss : best;
+}
+
 // What one of several passes found counts for all of them.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
   if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
@@ -305,7 +314,7 @@ void TrainingLoop::finish_step(Run& run) {
   run.samples += std::llround(whole.samples);
   run.tokens += whole.tokens;
   ranks_.name_slow_ranks(run);
-  best_loss_ = best_loss_.defined() ? torch::fmin(best_loss_, run.loss) : run.loss;
+  best_loss_ = lesser_of(best_loss_, run.loss);
   update_log_.count(run, precision_->is_mixed());
   clock_.show(run.metrics, run.device.is_cpu());
 }

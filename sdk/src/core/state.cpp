@@ -1,19 +1,29 @@
-#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/state.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <new>
+#include <utility>
 
 namespace vernier {
 
 namespace {
 
-// Without the dispatcher: the runner has plugins save before every step.
+// Without the dispatcher, and without the allocator's alignment: the runner has plugins save before every step.
 template <class Number>
 torch::Tensor scalar_of(Number value) {
-  auto tensor = at::detail::empty_cpu({}, torch::dtype(c10::CppTypeToScalarType<Number>::value));
-  *tensor.template mutable_data_ptr<Number>() = value;
+  void* memory = std::malloc(sizeof value);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memcpy(memory, &value, sizeof value);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof value,
+                       at::DataPtr(memory, memory, &std::free, torch::kCPU), c10::GetCPUAllocator(),
+                       /*resizable=*/true);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         caffe2::TypeMeta::Make<Number>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({});
   return tensor;
 }
 

@@ -173,8 +173,25 @@ class CheckedFile {
   }
   Tensors read() const { return file_.read_all(check()); }
   void verify() const { file_.verify_all(check()); }
+  void read_into(const Tensors& live) const {
+    require_shapes(live);
+    const torch::NoGradGuard no_grad;
+    file_.read_into(live, check());
+  }
 
  private:
+  void require_shapes(const Tensors& live) const {
+    const auto& path = file_.path();
+    for (const auto& [name, tensor] : live) {
+      const auto found = said_.tensors.find(name);
+      if (found == said_.tensors.end()) fail(path, name, "it is not in the file");
+      const at::IntArrayRef saved = found->second.shape;
+      if (tensor.defined() && tensor.sizes() == saved) continue;
+      fail(path, name,
+           c10::str("it is ", saved, ", and the live one ", tensor.defined() ? c10::str(tensor.sizes()) : "undefined"));
+    }
+  }
+
   SafetensorsFile::Check check() const {
     return [this](const std::string& name, const Checksum& checksum) {
       const std::string is = checksum.digits(), saved = said_.tensors.at(name).checksum;
@@ -187,17 +204,6 @@ class CheckedFile {
   const Manifest::File& said_;
   SafetensorsFile file_;
 };
-
-void require_shapes(const Tensors& live, const Tensors& saved, const std::string& path) {
-  for (const auto& [name, tensor] : live) {
-    const auto found = saved.find(name);
-    if (found == saved.end()) fail(path, name, "it is not in the file");
-    if (tensor.defined() && tensor.sizes() == found->second.sizes()) continue;
-    fail(path, name,
-         c10::str("it is ", found->second.sizes(), ", and the live one ",
-                  tensor.defined() ? c10::str(tensor.sizes()) : "undefined"));
-  }
-}
 
 }  // namespace
 
@@ -223,11 +229,10 @@ StoredCheckpoint read_checkpoint_model(const std::string& place) {
 }
 
 Manifest read_checkpoint_into(const std::string& place, const Tensors& live) {
-  const auto stored = read_checkpoint_model(place);
-  require_shapes(live, stored.model.tensors, standing(place) + "/" + model_name);
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : live) tensor.copy_(stored.model.tensors.at(name));
-  return stored.manifest;
+  const auto path = standing(place);
+  auto manifest = read_manifest(path);
+  CheckedFile(path, manifest, model_name).read_into(live);
+  return manifest;
 }
 
 Manifest verify_checkpoint(const std::string& place) {

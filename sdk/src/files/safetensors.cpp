@@ -404,13 +404,13 @@ Tensors SafetensorsFile::read_all(const Check& check) const try {
 
 void SafetensorsFile::verify_all(const Check& check) const {
   for_each_entry([&](const Entry& entry, Checksum& checksum) {
-    char buffer[1 << 16];
+    char bytes[checked_chunk];
     checksum.restart();
     for (std::uint64_t done = entry.begin; done < entry.end;) {
-      const auto count = std::min<std::uint64_t>(sizeof buffer, entry.end - done);
-      file_.read(buffer, count, head_.size() + done);
-      checksum.add(buffer, count);
-      refuse_other_than_bool(path(), entry, buffer, count);
+      const auto count = std::min<std::uint64_t>(sizeof bytes, entry.end - done);
+      file_.read(bytes, count, head_.size() + done);
+      checksum.add(bytes, count);
+      refuse_other_than_bool(path(), entry, bytes, count);
       done += count;
     }
     check(entry.name, checksum);

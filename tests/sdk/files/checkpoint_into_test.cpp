@@ -1,6 +1,7 @@
 // Restores a checkpoint into existing tensors.
 #include <doctest/doctest.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/memory.h>
 
 #include <fstream>
 
@@ -71,6 +72,31 @@ TEST_CASE("checkpoint into: other dtypes and strides are converted, and a tied w
   vernier::write_checkpoint(tied, {}, {{"in", a}, {"out", b}}, {});
   vernier::read_checkpoint_into(tied, {{"in", shared}, {"out", shared}});
   CHECK(shared.equal(b));
+}
+
+TEST_CASE("checkpoint into: tensors that share a part of their memory get their values in the order of their names") {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000020";
+  const auto a = torch::randn({64, 64}), b = torch::randn({64, 64}), c = torch::randn({8});
+  vernier::write_checkpoint(path, {}, {{"a", a}, {"b", b}, {"c", c}}, {});
+  std::vector<float> buffer(64 * 64 + 64);
+  const auto first = torch::from_blob(buffer.data(), {64, 64}), second = torch::from_blob(buffer.data() + 64, {64, 64}),
+             alone = torch::zeros({8});
+  vernier::read_checkpoint_into(path, {{"a", first}, {"b", second}, {"c", alone}});
+  CHECK(first[0].equal(a[0]));
+  CHECK(second.equal(b));
+  CHECK(alone.equal(c));
+}
+
+TEST_CASE("checkpoint into: it takes no memory for a second copy") {
+  const Saved saved;
+  const auto live = other_values(some_model());
+  vernier::count_memory(torch::kCPU);
+  const auto before = vernier::allocated_memory(torch::kCPU).now;
+  vernier::reset_peak_memory(torch::kCPU);
+  CHECK(saved.into(live) == Thrown{});
+  CHECK(vernier::allocated_memory(torch::kCPU).peak == before);
+  check_equal(live, some_model());
 }
 
 TEST_CASE("checkpoint into: what is damaged or does not fit is refused, and the live tensors are as they were") {
