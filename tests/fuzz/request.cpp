@@ -71,7 +71,7 @@ HttpRoute post(const char* path, HttpResponse (*answer)(const Json& body)) {
 
 template <serve::FirstKind kind>
 HttpResponse first(const Json& body) {
-  const auto made = serve::first_job_of(kind, body);
+  const auto made = serve::first_job_of(kind, body, data);
   auto answer = taken(made.config);
   serve::rest_of(serve::checked_configuration(made.config, data));
   return answer;

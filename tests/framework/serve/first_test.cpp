@@ -113,6 +113,7 @@ TEST_CASE("serve: what the first service does not take is refused") {
                {body_with({{"other", 1}}), 422, "this request has no other"},
                {body_with({{"user_id", "bob"}}), 403, "user_id is another user"},
                {body_with({{"model", "/etc"}}), 422, "not below a data folder"},
+               {body_with({{"model", std::string("/etc\0x", 6)}}), 422, "it has a NUL character"},
                {body_with({{"model", 1}}), 422, "model must be the folder"},
                {body_with({{"training_args", {{"fp16", true}}}}), 422, "training_args has no fp16; it has"},
                {body_with({{"training_args", {{"max_steps", 1.5}}}}), 422, "max_steps must be a whole number from 0"},

@@ -136,7 +136,7 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
                                .memory_limit = limits.memory_limit};
             FirstJob made;
             try {
-              made = first_job_of(kind, call.body);
+              made = first_job_of(kind, call.body, of.data);
             } catch (const NotAllowed& refused) {
               throw HttpRefused{422, refused.what()};
             }

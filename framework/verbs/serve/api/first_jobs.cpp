@@ -166,7 +166,10 @@ std::string texts_of(const Json& body) {
 
 // "gpt2", "llama", … of a published model's folder; "" where it is none.
 std::string kind_of_model(const std::string& folder) {
-  std::ifstream file(fs::path(folder) / "config.json");
+  const auto path = fs::path(folder) / "config.json";
+  std::error_code none;
+  if (!fs::is_regular_file(path, none)) return "";
+  std::ifstream file(path);
   const auto config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
   return config.is_object() && config.contains("model_type") && config["model_type"].is_string()
              ? config["model_type"].get<std::string>()
@@ -174,9 +177,9 @@ std::string kind_of_model(const std::string& folder) {
 }
 
 // Without a model, bytes are learned from scratch.
-void set_model(const Json& body, const std::string& data, Json& config) {
+void set_model(const Json& body, const std::string& texts, const std::vector<fs::path>& data, Json& config) {
   auto& task = config["task"];
-  task["data"] = {data};
+  task["data"] = {texts};
   task["context"] = 128;
   if (body.contains("max_length")) put(body["max_length"], length_place, config);
   if (!body.contains("model")) {
@@ -186,6 +189,7 @@ void set_model(const Json& body, const std::string& data, Json& config) {
   if (!body["model"].is_string() || body["model"] == "")
     throw NotAllowed("model must be the folder of a published model");
   task["folder"] = body["model"];
+  checked_configuration(config, data);  // before anything is read there
   task["use"] = kind_of_model(body["model"].get<std::string>()) == "gpt2" ? "gpt" : "llama";
 }
 
@@ -252,7 +256,7 @@ Rest rest_of(const std::string& config) {
   return {text.str(), precision == "fp32"};
 }
 
-FirstJob first_job_of(FirstKind kind, const Json& body) {
+FirstJob first_job_of(FirstKind kind, const Json& body, const std::vector<fs::path>& data) {
   FirstJob job{.config = Json::object(), .texts_name = "", .texts = ""};
   auto& config = job.config;
   if (kind == FirstKind::train) {
@@ -261,7 +265,7 @@ FirstJob first_job_of(FirstKind kind, const Json& body) {
   } else {
     job.texts = texts_of(body);
     job.texts_name = body.contains("model") ? "texts.jsonl" : "texts.txt";
-    set_model(body, job.texts_name, config);
+    set_model(body, job.texts_name, data, config);
     config["optimizer"] = {{"use", "adamw"}};
   }
   auto precision = object_in(body, kind == FirstKind::train ? "mixed_precision" : "config");

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace serve {
 
@@ -26,8 +27,8 @@ enum class FirstKind {
 // another key, naming those that there are.
 Json precision_tables(const Json& settings);
 
-// Throws NotAllowed. Values are checked later, by the job's plugins.
-FirstJob first_job_of(FirstKind kind, const Json& body);
+// data: the folders below which a model may be. Throws NotAllowed. Values are checked later, by the job's plugins.
+FirstJob first_job_of(FirstKind kind, const Json& body, const std::vector<std::filesystem::path>& data);
 
 // A configuration without its precision, to compare with others.
 struct Rest {
