@@ -1,6 +1,6 @@
-// A connection of each rank to rank 0, over which ranks tell each other that one is lost. Gloo alone does not do: a
-// rank waits until the timeout where the connection broke while Gloo was writing, or where the lost rank is no
-// neighbour.
+// A connection of each rank to rank 0, over which ranks tell each other that one is lost. Gloo alone is not
+// enough: a rank waits until the timeout if a connection broke while Gloo was writing, or if it waits for a rank that
+// itself waits for the lost one.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ class Lifeline {
     std::int32_t rank = -1;  // at the other end; -1 until it has said so
   };
 
-  // On the own thread:
+  // These run on the thread of this object:
   void accept();
   void open(boost::asio::ip::tcp::socket socket, std::int32_t rank);
   void read(Line& line);

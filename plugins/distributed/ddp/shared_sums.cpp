@@ -25,12 +25,12 @@ using Count = std::atomic<std::uint32_t>;
 
 namespace {
 
-// Of elements of 8 bytes. Chunks stay in the processor's caches on their way. They have fewer elements than LibTorch
-// shares out to threads.
+// A tensor travels in chunks that fit in the processor's caches. A chunk has too few elements for LibTorch to share
+// them out to threads. An element has at most 8 bytes.
 constexpr std::int64_t chunk_elements = 24 << 10, chunk_bytes = 8 * chunk_elements;
 constexpr std::uint32_t chunks_under_way = 4;
 
-// Containers, and what `ip netns` makes, count as machines of their own.
+// The name of this machine. A network namespace, as each container has, counts as a machine of its own.
 std::string machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -49,7 +49,7 @@ void advance(Count& count, std::uint32_t to) {
 
 }  // namespace
 
-// At the begin of the memory; behind it are the slots. Whoever waits for a count waits in the system (futex).
+// It is the begin of the memory, and the slots with the chunks follow it. A rank waits for a count by futex(2).
 struct SharedSums::Board {
   static constexpr std::size_t most_ranks = 256;
   struct Progress {

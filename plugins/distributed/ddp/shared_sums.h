@@ -36,7 +36,7 @@ class SharedSums {
 
  private:
   struct Board;
-  // On the own thread:
+  // These run on the thread of this object:
   void work();
   void sum(const torch::Tensor& tensor);
   void wait(std::atomic<std::uint32_t>& count, std::uint32_t least) const;

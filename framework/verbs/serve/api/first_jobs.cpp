@@ -19,7 +19,8 @@ using vernier::schema::whole_in;
 
 namespace {
 
-// A key of a request, and where it stands in a configuration. A number is from least to most.
+// A key of a request, and the table and option of a configuration that it becomes. A number must be from `least` to
+// `most`.
 struct Place {
   const char *key, *type, *table, *option;
   std::int64_t least = 0, most = 1'000'000'000'000;
@@ -93,7 +94,7 @@ void require_type(const Json& value, const Place& place) {
   }
 }
 
-// What require_type takes.
+// The schema of the values that require_type() accepts.
 Json schema_of(const Place& place) {
   const std::string_view type = place.type;
   if (type == "boolean") return {{"type", "boolean"}};
@@ -101,7 +102,7 @@ Json schema_of(const Place& place) {
   return {{"type", place.type}, {"minimum", place.least}, {"maximum", place.most}};
 }
 
-// Configurations come from outside.
+// The table with this name. The configuration is a user's, so something else may stand there.
 Json& table_in(Json& config, const char* name) {
   auto& table = config[name];
   if (!table.is_null() && !table.is_object()) throw NotAllowed(std::string("config.") + name + " must be an object");
@@ -115,7 +116,7 @@ void put(const Json& value, const Place& place, Json& config) {
   if (std::string_view(place.type) == "integer") option = value.get<std::int64_t>();  // 3.0 is whole, too
 }
 
-// The first list that has the key. what: the object, for the message.
+// The key's place in the first list that has it. what: the name of the request's object, for the message.
 const Place& place_in(std::initializer_list<std::span<const Place>> lists, const std::string& key, const char* what,
                       std::string others = "") {
   for (const auto& list : lists) {

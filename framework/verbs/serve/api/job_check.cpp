@@ -122,7 +122,7 @@ void add(Container& into, const std::string& key, const Json& value, const std::
   insert(into, key, std::move(array));
 }
 
-// toml++ 3.3 writes some keys as what is no TOML. check_text() refuses NUL.
+// toml++ 3.3 writes keys with these characters as text that is no TOML. check_text() refuses NUL.
 void check_key(const std::string& key) {
   const bool is_plain =
       std::ranges::none_of(key, [](unsigned char c) { return (c < 32 && c != 0) || c == 127 || c == '\''; });
@@ -170,7 +170,8 @@ Json configuration_schema() {
           {"type", "object"}};
 }
 
-// As check_text() has it. Of a path below a data folder only the plain form is told.
+// The schema of the texts that check_text() accepts. It allows fewer paths: below a data folder, each part of a path
+// must be a plain name.
 Json text_schema(const std::vector<fs::path>& data) {
   const std::string separator = R"(:;,=|<> \t\n"'()\[\]{})";
   std::string pattern = R"(^(?![/~])(?![\s\S]*[)" + separator + R"(][/~])(?![\s\S]*\$\{)(?!([\s\S]*[/)" + separator +
