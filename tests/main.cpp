@@ -1,8 +1,8 @@
 // The main of every test program. The cases of a file share a process: none leaves anything behind for the next.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
-#include <torch/utils.h>
 #include <vernier/memory.h>
 #include <vernier/plugin.h>
 
@@ -18,7 +18,8 @@ class FreshState final : public doctest::IReporter {
     vernier::set_log_sink(nullptr);
     vernier::limit_memory(torch::kCPU, 0);
     at::set_num_threads(threads_);
-    torch::manual_seed(0);
+    // torch::manual_seed would ask for CUDA, and LibTorch remembers the answer: a case may open it.
+    at::globalContext().defaultGenerator(torch::kCPU).set_current_seed(0);
   }
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}

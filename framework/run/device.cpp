@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/launch_place.h"
 #include "core/printable.h"
 
 namespace vernier {
@@ -64,10 +65,13 @@ c10::Device open_device(const std::string& wanted) {
     log(Level::warning, "device", "there is an NVIDIA driver, but `device` " + why + "; training on the CPU");
     return c10::kCPU;
   }
-  if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() <= device.index()) {
+  const auto gpus = at::globalContext().hasCUDA() ? at::accelerator::deviceCount() : c10::DeviceIndex{0};
+  if (gpus <= device.index()) {
     if (wanted == "auto") return c10::kCPU;
-    refuse("is \"" + shortened(wanted) + "\", and this machine has " + std::to_string(at::accelerator::deviceCount()) +
-           " usable GPUs");
+    refuse("is \"" + shortened(wanted) + "\", and this machine has " + std::to_string(gpus) + " usable GPUs");
+  }
+  if (!wanted.starts_with("cuda:")) {
+    device.set_index(static_cast<c10::DeviceIndex>(place_in_environment().local_rank % gpus));
   }
   at::accelerator::setDeviceIndex(device.index());
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);

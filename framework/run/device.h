@@ -11,8 +11,9 @@
 
 namespace vernier {
 
-// wanted: "auto" (cuda where there is one, else cpu), "cpu", "cuda" or "cuda:1". Must be called before anything asks
-// LibTorch about CUDA. Throws Error::Kind::configuration whose text continues "`device` ": why it cannot be had.
+// wanted: "auto" (cuda where there is one, else cpu), "cpu", "cuda" or "cuda:1". Without a number, processes of one
+// machine that a launcher started as ranks take the GPUs in turn. Must be called before anything asks LibTorch about
+// CUDA. Throws Error::Kind::configuration whose text continues "`device` ": why it cannot be had.
 c10::Device open_device(const std::string& wanted);
 
 // The most bytes that this process has held: of its memory on a CPU, of LibTorch's allocator on a GPU.

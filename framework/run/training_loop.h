@@ -168,7 +168,7 @@ class TrainingLoop {
   std::int64_t samples_of_batch(Run& run);
   std::int64_t steps_of(std::int64_t epochs, Run& run);
   void prepare_task(Run& run, const std::function<void(torch::nn::Module&)>& init);
-  void refuse_other_programs() const;
+  void refuse_other_programs(const Run& run) const;
   void refuse_other_data(const Run& run) const;
 
   void saved_on_failure(Run& run, const std::function<void()>& part);

@@ -37,7 +37,7 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
     wiring_.distributed->prepare(run);
     if (run.is_stopping()) return;
     if (ranks_.are_several()) run.stop = &ranks_.stop();
-    refuse_other_programs();
+    refuse_other_programs(run);
     for (auto* plugin : wiring_.plugins()) {
       if (run.is_stopping()) return;
       if (plugin == wiring_.distributed.get()) continue;
@@ -59,11 +59,12 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
 }
 
 // What all ranks must have alike is compared in two steps: programs before the data are read, which takes long.
-void TrainingLoop::refuse_other_programs() const {
+void TrainingLoop::refuse_other_programs(const Run& run) const {
   if (!ranks_.are_several()) return;
   Facts facts = {{"the number of ranks", std::to_string(wiring_.distributed->ranks())},
                  {"the version of LibTorch", TORCH_VERSION},
-                 {"the kind of processor", at::get_cpu_capability()}};
+                 {"the kind of processor", at::get_cpu_capability()},
+                 {"the kind of device", c10::DeviceTypeName(run.device.type(), /*lower_case=*/true)}};
   for (const auto* plugin : wiring_.plugins()) {
     if (!plugin->id().starts_with(std::string(Monitor::role) + "/"))
       facts["the version of " + plugin->id()] = plugin->version();

@@ -6,7 +6,7 @@
 #include <regex>
 #include <sstream>
 
-#include "../../plugins/distributed/ddp/place.h"
+#include "core/place.h"
 #include "several_ranks.h"
 
 namespace ddp_test {
@@ -389,7 +389,7 @@ TEST_CASE("ddp: ranks that were started wrongly end with one line") {
 TEST_CASE("ddp: the place of a process, as launchers name it") {
   struct Case {
     Environment environment;
-    ddp::Place place;
+    vernier::Place place;
   };
   const std::vector<Case> cases = {
       {{}, {}},
@@ -419,7 +419,7 @@ TEST_CASE("ddp: the place of a process, as launchers name it") {
   };
   for (const auto& each : cases) {
     const Variables variables(each.environment);
-    const auto found = ddp::place_in_environment();
+    const auto found = vernier::place_in_environment();
     CAPTURE(each.place.launcher);
     CHECK(found.rank == each.place.rank);
     CHECK(found.ranks == each.place.ranks);
@@ -430,9 +430,9 @@ TEST_CASE("ddp: the place of a process, as launchers name it") {
     CHECK(found.launcher_has_store == each.place.launcher_has_store);
     CHECK(found.launcher == each.place.launcher);
   }
-  CHECK(ddp::first_node("r[01-02]n[3-9]") == "r01n3");
-  CHECK(ddp::first_node("n[2,5]-ib") == "n2-ib");
-  CHECK(ddp::first_node("one,two") == "one");
+  CHECK(vernier::first_node("r[01-02]n[3-9]") == "r01n3");
+  CHECK(vernier::first_node("n[2,5]-ib") == "n2-ib");
+  CHECK(vernier::first_node("one,two") == "one");
 }
 
 }  // namespace ddp_test

@@ -81,12 +81,13 @@ void DataParallel::prepare(Run& run) {
     if (place.launcher.empty()) info("this process trains alone; `vernier launch -n 2 …` starts several");
     return;
   }
-  if (!run.device.is_cpu()) {
-    throw vernier::Error("several ranks train on the CPU so far; set [run] device = \"cpu\"",
-                         vernier::Error::Kind::configuration);
-  }
+  meeting_.device = run.device;
   group_ = Group::meet(meeting_, [&run] { return run.is_stopping(); });
-  if (group_ != nullptr && place.rank == 0) info(place.ranks, " ranks train together");
+  if (group_ == nullptr || place.rank != 0) return;
+  info(place.ranks, " ranks train together");
+  if (const auto& why = group_->why_without_nccl(); !why.empty()) {
+    warn("gradients travel through the memory of the processor, in the place of NCCL: ", why);
+  }
 }
 
 void DataParallel::all_reduce(Run& run, torch::Tensor numbers) {

@@ -1,25 +1,18 @@
 #include "group.h"
 
 #define USE_C10D_GLOO
-#include <arpa/inet.h>
-#include <c10/util/Logging.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <torch/types.h>
-#include <unistd.h>
 #include <vernier/error.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <future>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "lifeline.h"
+#include "nccl_library.h"
 #include "parcels.h"
 #include "shared_sums.h"
 
@@ -28,134 +21,12 @@ namespace ddp {
 namespace {
 
 using vernier::Error;
-using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
-using Store = c10::intrusive_ptr<c10d::Store>;
+using Backend = c10::intrusive_ptr<c10d::Backend>;
 
-using Gloo = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-
-constexpr Milliseconds between_looks{50};
 constexpr Milliseconds rank_0_leaves_last{5000};
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-std::string text_of(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
-std::string key(const std::string& name, std::int64_t rank) {
-  return name + "/" + std::to_string(rank);
-}
-
-// The text of LibTorch's error, without its stack and its place.
-std::string reason() {
-  auto text = vernier::caught().message;
-  text = text.substr(0, text.find('\n'));
-  const auto end = text.find("] ");  // "[/pytorch/…/pair.cc:538] "
-  return text.starts_with("[/") && end != std::string::npos ? text.substr(end + 2) : text;
-}
-
-// The address of this machine in the network that leads to rank 0. Connecting a datagram socket sends nothing. The
-// hostname would not do: on Debian it is a loopback address.
-std::string own_address_towards(const std::string& host, std::int64_t port) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "";
-  std::string text;
-  for (const auto* each = found; each != nullptr && text.empty(); each = each->ai_next) {
-    const int file = ::socket(each->ai_family, SOCK_DGRAM, 0);
-    if (file < 0) continue;
-    sockaddr_storage own{};
-    auto* address = reinterpret_cast<sockaddr*>(&own);
-    socklen_t size = sizeof own;
-    char name[NI_MAXHOST];
-    if (::connect(file, each->ai_addr, each->ai_addrlen) == 0 && ::getsockname(file, address, &size) == 0 &&
-        ::getnameinfo(address, size, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
-      text = name;
-    }
-    ::close(file);
-  }
-  ::freeaddrinfo(found);
-  return text;
-}
-
-// What c10d logs on stderr at each failure is in our errors, in a line. TORCH_CPP_LOG_LEVEL brings it back.
-void quieten_c10d() {
-  constexpr int fatal = 3;
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    FLAGS_caffe2_log_level = fatal;
-  } else {
-    c10::initLogging();
-  }
-}
-
-std::vector<std::int64_t> missing_in(c10d::Store& store, const std::string& name, std::int64_t ranks) {
-  std::vector<std::int64_t> missing;
-  for (std::int64_t r = 0; r < ranks; ++r) {
-    if (!store.check({key(name, r)})) missing.push_back(r);
-  }
-  return missing;
-}
-
-Store open_store(const Meeting& meeting) {
-  const auto& place = meeting.place;
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(place.port);
-  options.isServer = place.rank == 0 && !place.launcher_has_store;
-  options.waitWorkers = false;  // whoever is missing is named below
-  options.timeout = meeting.timeout;
-  const auto where = c10::str(place.address, ", port ", place.port);
-  try {
-    const auto store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
-    return c10::make_intrusive<c10d::PrefixStore>("vernier/" + place.attempt, store);
-  } catch (...) {
-    if (options.isServer) {
-      vernier::refuse(c10::str("rank 0 cannot listen at ", where,
-                               ": is another job there? Choose another port ([distributed] port, or MASTER_PORT). ",
-                               reason()));
-    }
-    throw Error(c10::str("rank ", place.rank, " cannot reach rank 0 at ", where, " within ",
-                         meeting.timeout.count() / 1000, " s: ", reason()));
-  }
-}
-
-// Ranks that were started differently cannot even gather.
-void refuse_other_sizes(c10d::Store& store, const Place& place) {
-  for (std::int64_t r = 0; r < place.ranks; ++r) {
-    if (!store.check({key("here", r)})) continue;
-    const auto other = text_of(store.get(key("here", r)));
-    if (other == std::to_string(place.ranks)) continue;
-    vernier::refuse(c10::str("rank ", place.rank, " was started as one of ", place.ranks, " ranks, and rank ", r,
-                             " as one of ", other, "; start all of them with the same number"));
-  }
-}
-
-// False if a signal came.
-bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping) {
-  const auto& place = meeting.place;
-  if (store.add(key("taken", place.rank), 1) != 1) {
-    vernier::refuse(c10::str("rank ", place.rank,
-                             " is there already: two processes were started as this rank, or another job is at port ",
-                             place.port));
-  }
-  store.set(key("here", place.rank), bytes_of(std::to_string(place.ranks)));
-  const auto end = Clock::now() + meeting.timeout;
-  for (;;) {
-    refuse_other_sizes(store, place);
-    const auto missing = missing_in(store, "here", place.ranks);
-    if (missing.empty()) return true;
-    if (is_stopping()) return false;
-    if (Clock::now() > end) {
-      throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", meeting.timeout.count() / 1000,
-                           " s: ", c10::Join(", ", missing)));
-    }
-    std::this_thread::sleep_for(between_looks);
-  }
-}
-
-Gloo open_gloo(const Store& store, const Meeting& meeting) {
+Backend open_gloo(const Store& store, const Meeting& meeting) {
   using c10d::ProcessGroupGloo;
   const auto& place = meeting.place;
   const auto options = ProcessGroupGloo::Options::create_default(meeting.timeout);
@@ -183,14 +54,38 @@ std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& 
   } catch (const Error&) {  // another machine
   }
   if (place.rank == 0) store.set(name, bytes_of(sums ? sums->name() : ""));
-  store.set(key(can, place.rank), bytes_of(sums ? "yes" : "no"));
-  for (std::int64_t r = 0; r < place.ranks; ++r) {
-    if (text_of(store.get(key(can, r))) != "yes") return nullptr;
-  }
-  return sums;
+  const auto all = tell_all(store, place, can, sums ? "yes" : "no");
+  return std::ranges::count(all, "yes") == place.ranks ? std::move(sums) : nullptr;
 }
 
-std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const Place& place) {
+// Empty unless each rank has a GPU of its own and can open NCCL; `why` says what is missing then.
+Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) {
+  if (meeting.device.is_cpu()) return {};
+  const auto& place = meeting.place;
+  const std::string refusal = "no: ";
+  const NcclLibrary* library = nullptr;
+  std::string own;
+  try {
+    library = &open_nccl_library(nccl_file());
+    own = machine() + " " + library->bus_id(meeting.device.index());
+  } catch (...) {
+    own = refusal + reason();
+  }
+  const auto all = tell_all(*store, place, "gpu", own);
+  std::map<std::string, std::size_t> owner;
+  for (std::size_t r = 0; r < all.size() && why.empty(); ++r) {
+    const auto [first, is_new] = owner.emplace(all[r], r);
+    if (all[r].starts_with(refusal)) {
+      why = all[r].substr(refusal.size());
+    } else if (!is_new) {
+      why = c10::str("ranks ", first->second, " and ", r, " have the same GPU");
+    }
+  }
+  if (!why.empty()) return {};
+  return library->open(store, static_cast<int>(place.rank), static_cast<int>(place.ranks), meeting.timeout);
+}
+
+std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const vernier::LaunchPlace& place) {
   const std::string name = "lifeline";
   if (place.rank != 0) return std::make_unique<Lifeline>(place, std::stoll(text_of(store.get(name))));
   auto lifeline = std::make_unique<Lifeline>(place, 0);
@@ -201,10 +96,12 @@ std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const Place& place) 
 }  // namespace
 
 struct Group::Parts {
-  Place place;
+  vernier::LaunchPlace place;
   Store store;
   std::unique_ptr<Lifeline> lifeline;
-  Gloo gloo;
+  Backend gloo;  // for tensors on the CPU
+  Backend nccl;  // for those on a GPU; may be empty
+  std::string why_without_nccl;
   std::unique_ptr<SharedSums> shared;
   std::int64_t gathered = 0;
   bool is_broken = false;
@@ -226,6 +123,7 @@ struct Group::Parts {
 
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
+  if (nccl) nccl->abort();  // or the GPU would wait for ever, and this process for the GPU
   const auto ranks = lifeline ? lifeline->lost_ranks() : std::vector<std::int64_t>{};
   const auto names = c10::Join(", ", ranks);
   throw Error((ranks.empty()       ? "the connection between the ranks broke"
@@ -267,9 +165,13 @@ Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
   const auto& place = parts_->place;
+  if (!parts_->is_broken && parts_->nccl) parts_->nccl->shutdown();
   if (!parts_->is_broken && place.rank == 0) parts_->lifeline->wait_until_alone(rank_0_leaves_last);
   // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
-  if (parts_->is_broken) (void)parts_->gloo.release();
+  if (parts_->is_broken) {
+    (void)parts_->gloo.release();
+    (void)parts_->nccl.release();
+  }
 }
 
 std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<bool()>& is_stopping) {
@@ -289,12 +191,15 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
     parts->lifeline = open_lifeline(*parts->store, meeting.place);
     parts->gloo = open_gloo(parts->store, meeting);
     parts->shared = open_shared_sums(*parts->store, meeting);
+    parts->nccl = open_nccl(parts->store, meeting, parts->why_without_nccl);
+    if (parts->nccl) parts->lifeline->when_lost([nccl = parts->nccl] { nccl->abort(); });
   });
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
 
 // One tensor a call: Gloo would add two of a list to each other.
 std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
+  if (!tensors.empty() && !tensors[0].is_cpu()) return parts_->nccl ? sum_by_nccl(tensors) : sum_copies(tensors);
   if (parts_->shared) return parts_->wait_later("sum", parts_->shared->sum(tensors));
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   parts_->watched("sum", [&] {
@@ -310,6 +215,36 @@ std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   };
 }
 
+// On the GPU the sums begin after what was computed so far, and what comes later begins after them.
+std::function<void()> Group::sum_by_nccl(const std::vector<torch::Tensor>& tensors) {
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  parts_->watched("sum", [&] {
+    for (const auto& tensor : tensors) {
+      std::vector<at::Tensor> one{tensor};
+      works.push_back(parts_->nccl->allreduce(one, c10d::AllreduceOptions()));
+    }
+  });
+  return [parts = parts_.get(), works = std::move(works)] {
+    parts->watched("sum", [&] {
+      for (const auto& work : works) work->wait();
+    });
+  };
+}
+
+std::function<void()> Group::sum_copies(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> copies;
+  for (const auto& tensor : tensors) copies.push_back(tensor.to(torch::kCPU));
+  return [tensors, copies, wait = sum(copies)] {
+    wait();
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(copies[i]);
+  };
+}
+
+const std::string& Group::why_without_nccl() const {
+  return parts_->why_without_nccl;
+}
+
 // Few parcels are under way at a time, since each has memory of its own. Gloo has two threads.
 void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket) {
   constexpr std::size_t under_way = 4;
@@ -318,7 +253,7 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
   const auto own = parts_->place.rank;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto finish = [&](std::size_t i) {
-    parts_->wait(*works[i]);
+    parcels[i].bytes.is_cpu() ? parts_->wait(*works[i]) : (void)works[i]->wait();
     if (parcels[i].from != own) parcels[i].unpack();
     parcels[i].bytes.reset();
   };
@@ -326,11 +261,12 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
     for (std::size_t i = 0; i < parcels.size(); ++i) {
       if (i >= under_way) finish(i - under_way);
       auto& parcel = parcels[i];
-      parcel.pack(parcel.from == own);
+      const auto over = parts_->nccl ? parcel.tensors[0].device() : torch::Device(torch::kCPU);
+      parcel.pack(parcel.from == own, over);
       c10d::BroadcastOptions options;
       options.rootRank = parcel.from;
       std::vector<at::Tensor> one{parcel.bytes};
-      works.push_back(parts_->gloo->broadcast(one, options));
+      works.push_back((over.is_cpu() ? parts_->gloo : parts_->nccl)->broadcast(one, options));
     }
     const auto first = parcels.size() - std::min(parcels.size(), under_way);
     for (auto i = first; i < parcels.size(); ++i) finish(i);

@@ -9,16 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "place.h"
+#include "core/place.h"
 
 namespace ddp {
-
-struct Meeting {
-  Place place;
-  std::chrono::milliseconds timeout{120000};
-  std::string interface;      // of the network; empty: the one that leads to rank 0
-  bool shares_memory = true;  // if all ranks are on one machine
-};
 
 // Main thread only. All ranks call the same functions in the same order. Each throws vernier::Error if a rank does not
 // answer within the timeout, or at once if its connection breaks; the text names the rank. No function may be called
@@ -30,8 +23,9 @@ class Group {
   static std::unique_ptr<Group> meet(const Meeting& meeting, const std::function<bool()>& is_stopping);
   ~Group();
 
-  // Begins to sum each tensor over all ranks, in place; contiguous, on the CPU, of equal shapes and dtypes on all
-  // ranks. The function that it returns waits.
+  // Begins to sum each tensor over all ranks, in place; contiguous, all on the CPU or all on the rank's GPU, of equal
+  // shapes and dtypes on all ranks. The function that it returns waits; on a GPU the current stream waits, if NCCL
+  // sums.
   std::function<void()> sum(const std::vector<torch::Tensor>& tensors);
   // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than `bucket`
   // travel together.
@@ -39,10 +33,15 @@ class Group {
   // On these two ranks alone: begins to copy contiguous tensors of `from` into those of `to`. What it returns waits.
   std::function<void()> copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to);
   std::vector<std::string> gather(const std::string& bytes);
+  // Empty if tensors on GPUs travel by NCCL, or if the ranks train on the CPU. Else why not: they are copied to the
+  // CPU.
+  const std::string& why_without_nccl() const;
 
  private:
   struct Parts;
   explicit Group(std::unique_ptr<Parts> parts);
+  std::function<void()> sum_by_nccl(const std::vector<torch::Tensor>& tensors);
+  std::function<void()> sum_copies(const std::vector<torch::Tensor>& tensors);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -22,7 +22,7 @@ constexpr auto at_the_same_time = 100ms;  // ranks that are lost together are na
 
 }  // namespace
 
-Lifeline::Lifeline(const Place& place, std::int64_t port)
+Lifeline::Lifeline(const vernier::LaunchPlace& place, std::int64_t port)
     : rank_(static_cast<std::int32_t>(place.rank)),
       ranks_(static_cast<std::int32_t>(place.ranks)),
       port_(port),
@@ -50,6 +50,11 @@ Lifeline::~Lifeline() {
     context_.stop();
   });
   thread_.join();
+}
+
+void Lifeline::when_lost(std::function<void()> what) {
+  const std::lock_guard lock(mutex_);
+  when_lost_ = std::move(what);
 }
 
 std::vector<std::int64_t> Lifeline::lost_ranks() {
@@ -128,16 +133,19 @@ void Lifeline::say(Message message) {
 
 // The first word about a rank counts. Rank 0 passes it on.
 void Lifeline::note(Message message) {
+  std::function<void()> act;
   {
     const std::lock_guard lock(mutex_);
     for (const auto* ranks : {&lost_, &left_}) {
       if (std::find(ranks->begin(), ranks->end(), message.rank) != ranks->end()) return;
     }
     (message.word == Word::is_lost ? lost_ : left_).push_back(message.rank);
+    if (message.word == Word::is_lost) act = when_lost_;
   }
   is_broken_ = true;
   changed_.notify_all();
   if (rank_ == 0) say(message);
+  if (act) act();
 }
 
 }  // namespace ddp

@@ -23,16 +23,16 @@ struct Parcel {
   std::int64_t size = 0;
   torch::Tensor bytes;
 
-  // One tensor alone travels in its own memory.
-  void pack(bool is_sender) {
-    if (tensors.size() == 1 && tensors[0].is_contiguous()) {
+  // One tensor alone travels in its own memory. over: the device from which all travel.
+  void pack(bool is_sender, torch::Device over) {
+    if (tensors.size() == 1 && tensors[0].is_contiguous() && tensors[0].device() == over) {
       bytes = as_bytes(tensors[0]);
     } else if (is_sender) {
       std::vector<torch::Tensor> parts;
       for (const auto& tensor : tensors) parts.push_back(as_bytes(tensor));
-      bytes = at::cat(parts);
+      bytes = at::cat(parts).to(over);
     } else {
-      bytes = at::empty({size}, torch::kUInt8);
+      bytes = at::empty({size}, torch::dtype(torch::kUInt8).device(over));
     }
   }
 

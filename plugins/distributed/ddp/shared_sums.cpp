@@ -13,10 +13,10 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <utility>
+
+#include "meeting.h"
 
 namespace ddp {
 
@@ -29,14 +29,6 @@ namespace {
 // them out to threads. An element has at most 8 bytes.
 constexpr std::int64_t chunk_elements = 24 << 10, chunk_bytes = 8 * chunk_elements;
 constexpr std::uint32_t chunks_under_way = 4;
-
-// The name of this machine. A network namespace, as each container has, counts as a machine of its own.
-std::string machine() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::error_code ignored;
-  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();
-}
 
 void wake_all(Count& count) {
   ::syscall(SYS_futex, &count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -60,7 +52,7 @@ struct SharedSums::Board {
   alignas(64) Progress of[most_ranks];
 };
 
-SharedSums::SharedSums(const Place& place, const std::string& name, std::chrono::milliseconds timeout)
+SharedSums::SharedSums(const vernier::LaunchPlace& place, const std::string& name, std::chrono::milliseconds timeout)
     : rank_(place.rank),
       ranks_(place.ranks),
       timeout_(timeout),

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "place.h"
+#include "core/place.h"
 
 namespace ddp {
 
@@ -24,7 +24,7 @@ class SharedSums {
  public:
   // Rank 0 makes the memory. The others open it by the name that it has on rank 0. Throws vernier::Error where that is
   // not possible, as on another machine.
-  SharedSums(const Place& place, const std::string& name, std::chrono::milliseconds timeout);
+  SharedSums(const vernier::LaunchPlace& place, const std::string& name, std::chrono::milliseconds timeout);
   ~SharedSums();
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;

@@ -1,5 +1,4 @@
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/cuda.h>
 #include <vernier/autocast.h>
 #include <vernier/error.h>
 #include <vernier/float8_linear.h>
@@ -9,6 +8,7 @@
 
 #include "float8_reference.h"
 #include "oracle.h"
+#include "run/device.h"
 
 namespace float8_linear_test {
 
@@ -454,14 +454,15 @@ TEST_CASE("float8_linear: devices that cannot are refused, with the reason") {
   const auto recipe = float8_recipe("rowwise");
   CHECK(vernier::float8_refusal(recipe, torch::kCPU) == "");
   CHECK(vernier::float8_refusal(recipe, torch::kMPS).starts_with("is for CUDA devices, not for mps"));
+  const bool has_gpu = vernier::open_device("auto").is_cuda();
   // Either there is no CUDA here, or a GPU that is too old; a new one would be taken.
   const auto refusal = vernier::float8_refusal(recipe, torch::Device(torch::kCUDA, 0));
-  if (!torch::cuda::is_available()) CHECK(refusal.ends_with("take bf16, or a CPU, where fp8 is emulated"));
+  if (!has_gpu) CHECK(refusal.ends_with("take bf16, or a CPU, where fp8 is emulated"));
 }
 
 TEST_CASE("float8_linear: a GPU computes what is emulated") {
   const torch::Device gpu(torch::kCUDA, 0);
-  if (!torch::cuda::is_available() || !vernier::float8_refusal(float8_recipe("rowwise"), gpu).empty()) {
+  if (!vernier::open_device("auto").is_cuda() || !vernier::float8_refusal(float8_recipe("rowwise"), gpu).empty()) {
     MESSAGE("skipped: there is no GPU here that multiplies fp8");
     return;
   }

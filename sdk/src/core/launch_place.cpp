@@ -1,4 +1,4 @@
-#include "place.h"
+#include "launch_place.h"
 
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 
-namespace ddp {
+namespace vernier {
 
 namespace {
 
@@ -24,7 +24,7 @@ std::int64_t number_of(const char* name) {
   std::int64_t number = -1;
   const auto* end = text.data() + text.size();
   if (const auto [last, status] = std::from_chars(text.data(), end, number); status != std::errc() || last != end) {
-    vernier::refuse(c10::str("the environment has ", name, " = \"", text, "\", which is no number"));
+    refuse(c10::str("the environment has ", name, " = \"", text, "\", which is no number"));
   }
   return number;
 }
@@ -33,8 +33,8 @@ std::int64_t number_or(const char* name, std::int64_t otherwise) {
   return is_set(name) ? number_of(name) : otherwise;
 }
 
-Place of_torchrun() {
-  Place place{number_of("RANK"), number_of("WORLD_SIZE"), number_or("LOCAL_RANK", 0)};
+LaunchPlace of_torchrun() {
+  LaunchPlace place{number_of("RANK"), number_of("WORLD_SIZE"), number_or("LOCAL_RANK", 0)};
   place.address = text_of("MASTER_ADDR");
   place.port = number_or("MASTER_PORT", 0);
   if (is_set("TORCHELASTIC_RESTART_COUNT")) place.attempt = text_of("TORCHELASTIC_RESTART_COUNT");
@@ -44,8 +44,8 @@ Place of_torchrun() {
 }
 
 // Two jobs on one machine rarely get the same port.
-Place of_slurm() {
-  Place place{number_of("SLURM_PROCID"), number_of("SLURM_NTASKS"), number_or("SLURM_LOCALID", 0)};
+LaunchPlace of_slurm() {
+  LaunchPlace place{number_of("SLURM_PROCID"), number_of("SLURM_NTASKS"), number_or("SLURM_LOCALID", 0)};
   const char* list = is_set("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   place.address = first_node(text_of(list));
   place.port = 15000 + number_or("SLURM_JOB_ID", 0) % 20000 + number_of("SLURM_STEP_ID");
@@ -54,15 +54,15 @@ Place of_slurm() {
   return place;
 }
 
-Place of_mpi(const char* rank, const char* ranks, const char* local_rank) {
-  Place place{number_of(rank), number_of(ranks), number_or(local_rank, 0)};
+LaunchPlace of_mpi(const char* rank, const char* ranks, const char* local_rank) {
+  LaunchPlace place{number_of(rank), number_of(ranks), number_or(local_rank, 0)};
   place.address = text_of("MASTER_ADDR");
   place.port = number_or("MASTER_PORT", 0);
   place.launcher = "MPI";
   return place;
 }
 
-Place found() {
+LaunchPlace found() {
   if (is_set("RANK") && is_set("WORLD_SIZE")) return of_torchrun();
   const bool is_slurm_step = is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && is_set("SLURM_NTASKS");
   if (is_slurm_step && number_of("SLURM_NTASKS") > 1) return of_slurm();  // a batch script has the last one too
@@ -84,13 +84,13 @@ std::string first_node(const std::string& list) {
   return first_node(list.substr(0, open) + number + list.substr(close + 1, list.find(',', close) - close - 1));
 }
 
-Place place_in_environment() {
+LaunchPlace place_in_environment() {
   auto place = found();
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks) {
-    vernier::refuse(c10::str(place.launcher, " has started this process as rank ", place.rank, " of ", place.ranks,
+    refuse(c10::str(place.launcher, " has started this process as rank ", place.rank, " of ", place.ranks,
                              ", which does not exist"));
   }
   return place;
 }
 
-}  // namespace ddp
+}  // namespace vernier

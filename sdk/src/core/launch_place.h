@@ -1,12 +1,14 @@
 // Where a process stands among those that train together, as its launcher says in the environment.
 #pragma once
 
+#include <vernier/abi.h>
+
 #include <cstdint>
 #include <string>
 
-namespace ddp {
+namespace vernier {
 
-struct Place {
+struct LaunchPlace {
   std::int64_t rank = 0, ranks = 1, local_rank = 0;
   std::string address = {};         // of the machine with rank 0
   std::int64_t port = 0;            // where the store listens there; 0: the launcher names none
@@ -17,9 +19,9 @@ struct Place {
 
 // Reads the variables of torchrun (and `vernier launch`), Slurm, Open MPI and MPICH, in this order. Throws Error if one
 // of them is no number, or if rank and number of ranks do not fit.
-Place place_in_environment();
+VERNIER_API LaunchPlace place_in_environment();
 
 // The first machine of a list as Slurm writes it: "gpu003" of "gpu[003-005,9],cpu1".
-std::string first_node(const std::string& list);
+VERNIER_API std::string first_node(const std::string& list);
 
-}  // namespace ddp
+}  // namespace vernier

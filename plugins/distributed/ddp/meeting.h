@@ -1,0 +1,53 @@
+// How ranks find each other: c10d's store, which rank 0 or the launcher serves.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/launch_place.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace ddp {
+
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+struct Meeting {
+  vernier::LaunchPlace place;
+  std::chrono::milliseconds timeout{120000};
+  std::string interface;          // of the network; empty: the one that leads to rank 0
+  bool shares_memory = true;      // if all ranks are on one machine
+  c10::Device device{c10::kCPU};  // on which this rank trains
+};
+
+// Throws vernier::Error if rank 0 is not there within the timeout; Error::Kind::configuration if it cannot listen.
+Store open_store(const Meeting& meeting);
+// False if a signal came. Throws Error if a rank does not come, Error::Kind::configuration if ranks disagree about
+// their number or if a rank is there twice.
+bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping);
+
+// What the store keeps, and under which key for each rank.
+std::vector<std::uint8_t> bytes_of(const std::string& text);
+std::string text_of(const std::vector<std::uint8_t>& bytes);
+std::string key(const std::string& name, std::int64_t rank);
+// Of each rank, by rank, what it gives. The store waits for them until its timeout.
+std::vector<std::string> tell_all(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
+                                  const std::string& own);
+
+// The name of this machine. A network namespace, as each container has, counts as a machine of its own.
+std::string machine();
+// The address of this machine in the network that leads to rank 0.
+std::string own_address_towards(const std::string& host, std::int64_t port);
+// Of the exception that is being handled: the text of LibTorch's error, without its stack and its place.
+std::string reason();
+void quieten_c10d();
+
+}  // namespace ddp
