@@ -178,6 +178,7 @@ class Cell:
 
     def __init__(self):
         self.process, self.lost, self.losses, self.seconds = None, "", [], []
+        self.nudged = []  # of PyTorch eager: its losses from start weights that differ by a rounding
 
     def attempt(self, action):
         """Does nothing once the peer is lost."""
@@ -221,6 +222,15 @@ def train_curves(cells, begin, step, is_float32, settings):
             cell.losses += cell.process.losses(steps - len(cell.losses))
 
         cell.attempt(train)
+    nudged = Cell()
+    nudged.attempt(lambda: nudged_losses(nudged, begin, min(settings.curve, affordable)))
+    cells["eager"].nudged = nudged.losses
+    nudged.end()
+
+
+def nudged_losses(nudged, begin, steps):
+    nudged.process = begin("nudged")
+    nudged.losses = nudged.process.losses(steps)
 
 
 def time_in_turn(cells, step, settings):

@@ -1,7 +1,7 @@
 """A peer of peers.py in Python: python_peer.py PEER MODEL FOLDER PRECISION THREADS
 
-PEER is eager, compile, lightning or accelerate. Like peers_plain.cpp it reads numbers of steps from stdin, a line each,
-trains them, and answers with a line of JSON on stdout: {"seconds": 0.52, "losses": [2.31, 2.29]}. Before the first,
+PEER is eager, compile, lightning, accelerate, or nudged: eager from start weights that differ by a rounding. Like
+peers_plain.cpp it reads numbers of steps from stdin, a line each, trains them, and answers with a line of JSON on stdout: {"seconds": 0.52, "losses": [2.31, 2.29]}. Before the first,
 {"ready": true} says that it can train.
 """
 import contextlib
@@ -76,6 +76,13 @@ def eager(network, batches, precision, clock, forward=None):
         clock.losses.append(loss.detach())
 
 
+def nudged(network, batches, precision, clock):
+    with torch.no_grad():
+        for value in network.parameters():
+            value.mul_(1 + torch.finfo(value.dtype).eps / 2 * torch.randn_like(value))
+    eager(network, batches, precision, clock)
+
+
 def compiled(network, batches, precision, clock):
     eager(network, batches, precision, clock, torch.compile(network))
 
@@ -137,7 +144,7 @@ def main():
     logging.disable(logging.WARNING)
     torch.set_num_threads(int(threads))
     network, batches = models.read(name, pathlib.Path(folder))
-    {"eager": eager, "compile": compiled, "lightning": lightning, "accelerate": accelerate}[peer](
+    {"eager": eager, "nudged": nudged, "compile": compiled, "lightning": lightning, "accelerate": accelerate}[peer](
         network, batches, precision, Clock()
     )
 
