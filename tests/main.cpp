@@ -19,7 +19,8 @@ class FreshState final : public doctest::IReporter {
     vernier::limit_memory(torch::kCPU, 0);
     at::set_num_threads(threads_);
     // torch::manual_seed would ask for CUDA, and LibTorch remembers the answer: a case may open it.
-    at::globalContext().defaultGenerator(torch::kCPU).set_current_seed(0);
+    auto generator = at::globalContext().defaultGenerator(torch::kCPU);
+    generator.set_current_seed(0);
   }
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}

@@ -60,19 +60,6 @@ bool is_sharded_entry(const std::string& name) {
   return name.find("plugin/optimizer/") != std::string::npos || name.find("plugin/precision/") != std::string::npos;
 }
 
-// Dtype and sizes as numbers, and a tensor of them.
-torch::Tensor layout_of(const torch::Tensor& tensor) {
-  std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(tensor.scalar_type())};
-  numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
-  return torch::tensor(numbers, torch::kInt64);
-}
-
-torch::Tensor empty_of(const torch::Tensor& layout) {
-  const auto* numbers = layout.const_data_ptr<std::int64_t>();
-  return at::empty({numbers + 1, static_cast<std::size_t>(layout.numel() - 1)},
-                   torch::dtype(static_cast<torch::ScalarType>(numbers[0])));
-}
-
 bool has_same(const State& state, const std::string& name, const torch::Tensor& tensor) {
   if (!state.has(name)) return false;
   const auto other = state.tensor(name), here = tensor.to(torch::kCPU);
@@ -277,27 +264,23 @@ void Ranks::name_slow_ranks(Run& run) {
   std::ranges::fill(seconds_, 0);
 }
 
-// A rank keeps entries of parameters that it does not own nowhere. So rank 0 takes from each rank the entries that no
-// rank before it has. First all tell their entries' dtypes and sizes, then the tensors follow.
-void Ranks::add_shards_of_others(State& snapshot) const {
-  if (!are_sharded()) return;
-  State own;
+// Entries of a parameter that another rank owns are nowhere in a rank's snapshot.
+State Ranks::shard_of(const State& snapshot) const {
+  State names;
   for (const auto& [name, tensor] : snapshot.tensors) {
-    if (is_sharded_entry(name) && tensor.defined()) own.put(name, layout_of(tensor));
+    if (is_sharded_entry(name) && tensor.defined()) names.put(name, std::int64_t{0});
   }
-  const auto all = distributed_->gather(to_bytes(own));
+  const auto all = distributed_->gather(to_bytes(names));
+  if (rank() == 0) return snapshot;
   std::set<std::string> known;
-  std::vector<std::function<void()>> waits;
-  for (std::int64_t r = 0; r < ranks(); ++r) {
-    std::vector<torch::Tensor> tensors;
-    for (const auto& [name, layout] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) {
-      if (!known.insert(name).second || r == 0) continue;
-      if (rank() == 0) snapshot.put(name, empty_of(layout));
-      if (rank() == 0 || rank() == r) tensors.push_back(snapshot.tensor(name).to(torch::kCPU).contiguous());
-    }
-    if (!tensors.empty()) waits.push_back(distributed_->copy(tensors, r, 0));
+  for (std::int64_t r = 0; r < rank(); ++r) {
+    for (const auto& [name, ignored] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) known.insert(name);
   }
-  for (const auto& wait : waits) wait();
+  State shard;
+  for (const auto& [name, ignored] : names.tensors) {
+    if (!known.contains(name)) shard.put(name, snapshot.tensor(name));
+  }
+  return shard;
 }
 
 void Ranks::add_state_of_others(State& snapshot) const {
@@ -307,7 +290,8 @@ void Ranks::add_state_of_others(State& snapshot) const {
   const auto first = from_bytes(distributed_->gather(rank() == 0 ? to_bytes(own) : "")[0]);
   State different;
   for (const auto& [name, tensor] : own.tensors) {
-    if (rank() != 0 && !has_same(first, name, tensor)) different.put(name, tensor);
+    const bool is_in_shard = are_sharded() && is_sharded_entry(name) && !first.has(name);
+    if (rank() != 0 && !is_in_shard && !has_same(first, name, tensor)) different.put(name, tensor);
   }
   const auto all = distributed_->gather(to_bytes(different));
   for (std::size_t r = 1; r < all.size() && rank() == 0; ++r) {

@@ -45,8 +45,8 @@ class Ranks {
   // The owners' values of `model`, into those of the other ranks. trained: those that are not frozen.
   enum class Weights { trained, all };
   void share_weights(Run& run, Weights which);
-  // Of what the ranks keep for the parameters that they own, adds that of the others to rank 0's snapshot.
-  void add_shards_of_others(State& snapshot) const;
+  // What this rank saves where state is sharded: rank 0 its snapshot, the others what no rank before them has.
+  State shard_of(const State& snapshot) const;
   bool any(bool here);  // whether it is so on any rank
 
   // The rank's share of a batch, unless the task has loaded only that.

@@ -422,9 +422,13 @@ void TrainingLoop::save(Run& run) {
   auto whole = snapshot(run);
   whole.put("trainer/rewind", snapshots_.save());
   if (ranks_.are_several()) called_ = wiring_.distributed.get();
-  ranks_.add_shards_of_others(whole);
   ranks_.add_state_of_others(whole);
-  if (wiring_.distributed->rank() == 0) checkpoint_->write(whole, run);
+  if (ranks_.are_sharded()) {
+    const auto shard = ranks_.shard_of(whole);
+    checkpoint_->write_shard(shard, run);
+  } else if (wiring_.distributed->rank() == 0) {
+    checkpoint_->write(whole, run);
+  }
   saved_step_ = run.step;
   clock_.add_checkpoint(seconds_since(begin));
 }

@@ -14,6 +14,8 @@ class None final : public vernier::Checkpoint {
   void prepare(Run&) override { warn("nothing of this run is saved: once stopped, it cannot be resumed"); }
   bool due(const Run&) override { return false; }
   void write(const State&, Run&) override {}
+  bool writes_shards() const override { return true; }
+  void write_shard(const State&, Run&) override {}
   std::optional<State> read(const Run&, const std::string& from) override {
     if (from.empty()) return std::nullopt;
     throw Error(from + ": cannot be resumed from with [checkpoint] use = \"none\"; take \"rolling\"",

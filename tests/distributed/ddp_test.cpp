@@ -6,7 +6,7 @@
 #include <regex>
 #include <sstream>
 
-#include "core/place.h"
+#include "core/launch_place.h"
 #include "several_ranks.h"
 
 namespace ddp_test {
@@ -389,7 +389,7 @@ TEST_CASE("ddp: ranks that were started wrongly end with one line") {
 TEST_CASE("ddp: the place of a process, as launchers name it") {
   struct Case {
     Environment environment;
-    vernier::Place place;
+    vernier::LaunchPlace place;
   };
   const std::vector<Case> cases = {
       {{}, {}},

@@ -1,6 +1,8 @@
 // distributed/zero1 has the bits of distributed/ddp, and keeps a part of the optimizer's state on each rank.
 #include <doctest/doctest.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <random>
 #include <regex>
 #include <set>
@@ -116,6 +118,62 @@ TEST_CASE("zero1: a run is resumed, on the same ranks bit for bit, on others and
   train(others, 1, with(sets, {"--resume", "--set=distributed.use=none"}));
   CHECK(distance(weights_of(others, 12), weights_of(whole, 12)) <= 2e-2);  // in bfloat16
   CHECK(others.summary()["samples"] == whole.summary()["samples"]);
+}
+
+TEST_CASE("zero1: each rank writes its part of a checkpoint") {
+  for (const std::string async : {"true", "false"}) {
+    CAPTURE(async);
+    RunFolder place(mlp);
+    train(place, 3, sets_of({"distributed.use=zero1", "checkpoint.async=" + async}));
+    for (const int step : {4, 8, 12}) {
+      const auto manifest =
+          vernier::verify_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string());
+      REQUIRE(manifest.files.size() == 4);
+      std::size_t parts = 0;
+      for (const auto& [file, content] : manifest.files) {
+        for (const auto& [name, tensor] : content.tensors) parts += name.ends_with("exp_avg/layers.0.weight") ? 1 : 0;
+        if (file.starts_with("state-rank-")) {
+          CHECK(!content.tensors.empty());
+          for (const auto& [name, tensor] : content.tensors) CHECK(name.starts_with("plugin/optimizer/adamw/"));
+        }
+      }
+      CHECK(parts <= 1);
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(place.at("out/checkpoints"))) {
+      CHECK_FALSE(entry.path().filename().string().starts_with(".tmp-"));
+    }
+  }
+}
+
+TEST_CASE("zero1: where a rank cannot write its part all ranks know it, and stop or go on") {
+  struct Case {
+    std::string on_failure;
+    int status;
+    bool has_first, has_second;  // checkpoint
+  };
+  for (const auto& each : {Case{"stop", 4, false, false}, Case{"continue", 0, false, true}}) {
+    CAPTURE(each.on_failure);
+    RunFolder place(mlp);
+    const auto full_disk_of_rank_1 = [&](int rank) {
+      rank == 1 ? ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1) : ::unsetenv("LD_PRELOAD");
+      return Words{};
+    };
+    const auto order = "enospc 1 " + place.at("out/checkpoints").string();
+    Ranks ranks(place, 3, sets_of({"distributed.use=zero1", "checkpoint.on_failure=" + each.on_failure}),
+                full_disk_of_rank_1, {{"VERNIER_DISK", order}});
+    ::unsetenv("LD_PRELOAD");
+    REQUIRE_MESSAGE(ranks.wait() == all_of(3, each.status), ranks.errors());
+    for (int rank = 0; rank < (each.status == 0 ? 1 : 3); ++rank) {  // the others print errors only
+      const auto text = ranks[rank].err();
+      CHECK_MESSAGE(says(text, "rank 1: "), text);
+      CHECK_MESSAGE(says(text, "No space left on device"), text);
+    }
+    const auto has = [&](int step) {
+      return std::filesystem::exists(place.at("out/checkpoints") / vernier::checkpoint_name(step) / "manifest.json");
+    };
+    CHECK(has(4) == each.has_first);
+    CHECK(has(8) == each.has_second);
+  }
 }
 
 TEST_CASE("zero1: a rank that is killed at any moment is named at once, and the run is resumed bit for bit") {

@@ -60,15 +60,28 @@ std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps
   return stay;
 }
 
-Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& progress) const {
+Saved Folder::save(const Save& what, const vernier::CheckpointProgress& progress) const {
   const auto start = std::chrono::steady_clock::now();
+  const auto& [about, model, state] = what.checkpoint;
+  const auto unfinished = begin(about.step);
+  auto whole = what;
+  whole.checkpoint.manifest.files = vernier::write_checkpoint_files(unfinished->folder(), model, state, progress);
+  auto saved = complete(*unfinished, whole);
+  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return saved;
+}
+
+std::unique_ptr<vernier::UnfinishedCheckpoint> Folder::begin(std::int64_t step) const {
   make();
   vernier::refuse_a_shared_folder(path_);  // before anything in it is touched
   sync_what_is_beside();
   vernier::remove_unfinished_checkpoints(path_);
+  return std::make_unique<vernier::UnfinishedCheckpoint>(path_of(step));
+}
+
+Saved Folder::complete(vernier::UnfinishedCheckpoint& unfinished, const Save& what) const {
   Saved saved{path_of(what.checkpoint.manifest.step), 0, 0, {}};
-  const auto& [about, model, state] = what.checkpoint;
-  const auto manifest = vernier::write_checkpoint(saved.path, about, model, state, progress);
+  const auto manifest = unfinished.complete(what.checkpoint.manifest);
   for (const auto& [name, file] : manifest.files) saved.bytes += file.bytes;
   set_aside_later(what.checkpoint.manifest.step);
   const auto all = steps();
@@ -82,7 +95,6 @@ Saved Folder::save(const Save& what, const std::function<void(std::uint64_t)>& p
   for (const auto step : all) {
     if (std::ranges::find(saved.steps, step) == saved.steps.end()) remove(step);
   }
-  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return saved;
 }
 

@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "files/unfinished_checkpoint.h"
 
 namespace rolling {
 
@@ -36,6 +39,7 @@ struct Saved {
   double seconds = 0;
   std::uint64_t bytes = 0;
   std::vector<std::int64_t> steps;  // of the checkpoints that stay, the highest first
+  std::string files = {};           // of one of several ranks: what it has written, and nothing else is set
 };
 
 class Folder {
@@ -46,7 +50,10 @@ class Folder {
 
   // Any thread, one at a time. Syncs the files that the run has beside its checkpoints, and writes the checkpoint. Then
   // renames checkpoints of later steps to abandoned-…, moves the links, and removes the checkpoints that need not stay.
-  Saved save(const Save& what, const std::function<void(std::uint64_t)>& progress) const;
+  Saved save(const Save& what, const vernier::CheckpointProgress& progress) const;
+  // The same in parts, where other processes write files too. complete() wants the files of all in the manifest.
+  std::unique_ptr<vernier::UnfinishedCheckpoint> begin(std::int64_t step) const;
+  Saved complete(vernier::UnfinishedCheckpoint& unfinished, const Save& what) const;
 
   // The newest complete checkpoint, with a warning for each newer one. nullopt if the folder has none. Throws Error if
   // none can be read, or at a checkpoint of another format version.

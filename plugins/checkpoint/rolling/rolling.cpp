@@ -19,7 +19,8 @@
 // A run writes a last checkpoint when it ends, when a signal stops it, and when it fails between two steps or before
 // the update of a step. It waits until the checkpoint is on the disk, and fails if it cannot be written. `latest` and
 // `best` are links. If a run resumes from a checkpoint before its newest, the later ones become
-// abandoned-step-00000200.
+// abandoned-step-00000200. Ranks that share out the optimizer's state (distributed/zero1) each write their part; if one
+// cannot, the save is not repeated.
 #include <ATen/ops/tensor.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
@@ -32,9 +33,11 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "copies.h"
+#include "files/checkpoint_manifest.h"
 #include "files/checkpoint_split.h"
 #include "folder.h"
 #include "trace/capsule.h"
@@ -61,6 +64,9 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
+
+constexpr std::int64_t steps_between_looks = 8;  // where ranks ask each other
+constexpr std::chrono::milliseconds between_looks{50};
 
 class Rolling final : public vernier::Checkpoint {
  public:
@@ -110,6 +116,7 @@ class Rolling final : public vernier::Checkpoint {
       if (!failure_.empty()) throw Error(failure_);
     });
     bus.on(Event::RunFailed, [this](Run& run) {
+      if (shards_) return drop_shards();  // another rank may be lost
       wait(run, /*is_last=*/true);
       if (!failure_.empty() && !continues_) warn(failure_);
     });
@@ -120,7 +127,7 @@ class Rolling final : public vernier::Checkpoint {
     const bool by_steps = every_ > 0 && run.step % every_ == 0;
     const bool by_clock = every_minutes_ > 0 && minutes.count() >= every_minutes_;
     const bool is_asked = std::exchange(wanted_, false) || by_steps || by_clock;
-    skipped_ = is_asked && skips_ && is_writing();
+    skipped_ = is_asked && skips_ && (shards_ || is_writing());
     return agreed(run, is_asked, is_asked && !skipped_);
   }
 
@@ -135,25 +142,41 @@ class Rolling final : public vernier::Checkpoint {
 
   // Never two at once: each would get half of the memory and of the disk's time.
   void write(const State& snapshot, Run& run) override {
-    if (has_given_up_) return;
-    wait(run);
-    stop_at_failure();
-    const auto begin = Clock::now();
-    last_ = begin;
-    const auto copy = async_ ? copies_.of(snapshot.tensors, run.device) : rolling::Copy{snapshot.tensors};
+    if (!is_ready(run)) return;
+    const auto copy = copy_of(snapshot, run);
     const auto what = std::make_shared<const Save>(describe({copy.tensors}, run));
-    total_ = 0;
-    done_ = 0;
-    for (const auto& [name, tensor] : copy.tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
-    stalled_ = seconds_since(begin);
-    save_ = [this, folder = folder_of(run.output), what, copy] {
+    start(run, [this, folder = folder_of(run.output), what, copy] {
       copy.wait();
       return folder.save(*what, [this](std::uint64_t bytes) { done_ = bytes; });
-    };
-    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, save_);
-    if (async_) return;
-    wait(run);
-    stop_at_failure();
+    });
+  }
+
+  bool writes_shards() const override { return true; }
+
+  // Rank 0 makes the folder in which all write. See settle() for what follows.
+  void write_shard(const State& shard, Run& run) override {
+    if (!is_ready(run)) return;
+    Shards shards;
+    State made;
+    const auto rank = run.control->rank();
+    if (rank == 0) {
+      shards.unfinished = folder_of(run.output).begin(run.step);
+      made.put("folder", shards.unfinished->folder());
+    }
+    const auto folder = run.control->gather(made).front().text("folder");
+    const auto copy = copy_of(shard, run);
+    shards.what = std::make_shared<Save>(describe({copy.tensors}, run));
+    shards_ = std::move(shards);
+    start(run, [this, folder, rank, what = shards_->what, copy] {
+      copy.wait();
+      const auto& [about, model, state] = what->checkpoint;
+      const auto progress = [this](std::uint64_t bytes) { done_ = bytes; };
+      const auto files = rank == 0 ? vernier::write_checkpoint_files(folder, model, state, progress)
+                                   : vernier::write_checkpoint_shard(folder, rank, state, progress);
+      Saved saved;
+      saved.files = vernier::files_text(folder, files);
+      return saved;
+    });
   }
 
   std::optional<State> read(const Run& run, const std::string& from) override {
@@ -192,6 +215,39 @@ class Rolling final : public vernier::Checkpoint {
     return {(fs::path(run) / "checkpoints").string(), retention_, [this](const std::string& text) { warn(text); }};
   }
 
+  // A checkpoint that all ranks write. It exists on all ranks from write_shard() until settle() has come to its end.
+  struct Shards {
+    std::unique_ptr<vernier::UnfinishedCheckpoint> unfinished;  // on rank 0
+    std::shared_ptr<Save> what;
+    State result;  // of this rank: "files" or "failure"; empty while it writes
+  };
+
+  bool is_ready(Run& run) {
+    if (has_given_up_) return false;
+    wait(run);
+    stop_at_failure();
+    last_ = Clock::now();
+    return true;
+  }
+
+  rolling::Copy copy_of(const State& snapshot, const Run& run) {
+    const auto begin = Clock::now();
+    auto copy = async_ ? copies_.of(snapshot.tensors, run.device) : rolling::Copy{snapshot.tensors};
+    total_ = 0;
+    done_ = 0;
+    for (const auto& [name, tensor] : copy.tensors) total_ += tensor.defined() ? tensor.nbytes() : 0;
+    stalled_ = seconds_since(begin);
+    return copy;
+  }
+
+  void start(Run& run, std::function<Saved()> save) {
+    save_ = std::move(save);
+    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, save_);
+    if (async_) return;
+    wait(run);
+    stop_at_failure();
+  }
+
   Save describe(const State& snapshot, const Run& run) const {
     Save what{vernier::split_snapshot(snapshot), scores_};
     what.checkpoint.manifest.step = run.step;
@@ -214,12 +270,17 @@ class Rolling final : public vernier::Checkpoint {
       const std::string reason = "the last one is still being written";
       run.notice("checkpoint_skipped", {{"reason", reason}}, "a checkpoint is left out: " + reason);
     }
-    if (writing_.valid() && !is_writing()) wait(run);
+    if (shards_) {
+      if (run.step % steps_between_looks == 0) settle(run);
+    } else if (writing_.valid() && !is_writing()) {
+      wait(run);
+    }
     has_given_up_ = !failure_.empty() && !continues_;
     stop_at_failure();
   }
 
   void wait(Run& run, bool is_last = false) {
+    if (shards_) return wait_for_shards(run);
     if (!writing_.valid()) return;
     const auto save = std::exchange(save_, nullptr);
     try {
@@ -227,10 +288,64 @@ class Rolling final : public vernier::Checkpoint {
     } catch (...) {
       failure_ = vernier::caught().message;
       if (async_ && (is_last || !continues_)) try_again(run, save);
-      if (failure_.empty() || !continues_) return;
-      warn(failure_, " (the run continues without this checkpoint; the next save tries again)");
-      run.notice("checkpoint_failed", {{"reason", failure_}}, "a checkpoint failed: " + failure_);
+      if (!failure_.empty() && continues_) tell_failure(run);
     }
+  }
+
+  void tell_failure(Run& run) const {
+    warn(failure_, " (the run continues without this checkpoint; the next save tries again)");
+    run.notice("checkpoint_failed", {{"reason", failure_}}, "a checkpoint failed: " + failure_);
+  }
+
+  // All ranks together, on their main threads: the checkpoint is complete once each has written its part, and rank 0
+  // the manifest. If one cannot, all know why. Returns false if a rank is still writing.
+  bool settle(Run& run) {
+    if (writing_.valid() && !is_writing()) {
+      try {
+        shards_->result.put("files", writing_.get().files);
+      } catch (...) {
+        shards_->result.put("failure", c10::str("rank ", run.control->rank(), ": ", vernier::caught().message));
+      }
+    }
+    const auto results = run.control->gather(shards_->result);
+    if (std::ranges::any_of(results, [](const State& each) { return each.tensors.empty(); })) return false;
+    const auto shards = std::exchange(shards_, std::nullopt);
+    save_ = nullptr;
+    failure_.clear();
+    for (const auto& result : results) {
+      if (result.has("failure") && failure_.empty()) failure_ = result.text("failure");
+    }
+    if (failure_.empty() && shards->unfinished) complete(run, *shards, results);
+    if (!failure_.empty() && continues_) tell_failure(run);
+    return true;
+  }
+
+  void wait_for_shards(Run& run) {
+    while (!settle(run)) {
+      if (writing_.valid()) {
+        writing_.wait_for(between_looks);
+      } else {
+        std::this_thread::sleep_for(between_looks);
+      }
+    }
+  }
+
+  void complete(Run& run, const Shards& shards, const std::vector<State>& results) {
+    try {
+      auto& files = shards.what->checkpoint.manifest.files;
+      for (const auto& result : results) files.merge(vernier::parse_files("a rank's files", result.text("files")));
+      auto saved = folder_of(run.output).complete(*shards.unfinished, *shards.what);
+      saved.seconds = seconds_since(last_);
+      tell_saved(run, saved);
+    } catch (...) {
+      failure_ = vernier::caught().message;
+    }
+  }
+
+  void drop_shards() {
+    if (writing_.valid()) writing_.wait();
+    writing_ = {};
+    shards_.reset();
   }
 
   // Repeats the save, whose copy still exists, because a later save may not come.
@@ -298,6 +413,7 @@ class Rolling final : public vernier::Checkpoint {
   double stalled_ = 0;
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_ = 0;
+  std::optional<Shards> shards_;
   std::function<Saved()> save_;  // writes the last copy
   std::future<Saved> writing_;   // the last member: it uses the others
 };

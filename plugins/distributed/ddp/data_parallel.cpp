@@ -21,7 +21,7 @@ std::int64_t read_bytes(vernier::Options& options, const char* key, const char* 
 }  // namespace
 
 DataParallel::DataParallel(vernier::Options& options) {
-  meeting_.place = place_in_environment();
+  meeting_.place = vernier::place_in_environment();
   const auto seconds =
       options.get("timeout", 120, "seconds in which a rank must come, and answer", vernier::between(1, 86400));
   meeting_.timeout = std::chrono::seconds(seconds);
@@ -61,6 +61,11 @@ vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, c
   if (accumulation != nullptr && accumulation->can_shrink() && overlap_) {
     return {"overlap", "sums gradients before backward is done, and " + other.id() +
                            " may compute a batch again that ran out of memory; leave one of the two out"};
+  }
+  const auto* checkpoint = dynamic_cast<const vernier::Checkpoint*>(&other);
+  if (shards_optimizer() && checkpoint != nullptr && !checkpoint->writes_shards()) {
+    return {"use", "shares out the optimizer's state, and " + other.id() +
+                       " cannot save parts of several ranks; use checkpoint/rolling, or distributed/ddp"};
   }
   const auto* optimizer = dynamic_cast<const vernier::Optimizer*>(&other);
   if (optimizer == nullptr) return {};

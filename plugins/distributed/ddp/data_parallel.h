@@ -31,9 +31,6 @@ class DataParallel : public vernier::Distributed {
   std::vector<std::string> gather(const std::string& bytes) override {
     return group_ != nullptr ? group_->gather(bytes) : std::vector{bytes};
   }
-  std::function<void()> copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to) override {
-    return group_->copy(tensors, from, to);
-  }
 
  protected:
   explicit DataParallel(vernier::Options& options);

@@ -273,28 +273,6 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
   });
 }
 
-std::function<void()> Group::copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to) {
-  const bool is_sender = parts_->place.rank == from;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  parts_->watched("copy", [&] {
-    int number = 0;
-    for (const auto& tensor : tensors) {
-      if (tensor.numel() == 0) continue;
-      std::vector<at::Tensor> one{as_bytes(tensor)};
-      works.push_back(is_sender ? parts_->gloo->send(one, static_cast<int>(to), number)
-                                : parts_->gloo->recv(one, static_cast<int>(from), number));
-      number += 1;
-    }
-  });
-  // Gloo closes a connection on which a wait ends without success, so a thread of its own waits as long as it takes.
-  std::packaged_task<void()> wait_for_all([works] {
-    for (const auto& work : works) work->wait();
-  });
-  auto all = wait_for_all.get_future();
-  std::thread(std::move(wait_for_all)).detach();
-  return parts_->wait_later("copy", std::move(all));
-}
-
 // Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until
 // the timeout; the barrier sees that its connection broke.
 std::vector<std::string> Group::gather(const std::string& bytes) {

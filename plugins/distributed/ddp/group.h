@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/place.h"
+#include "meeting.h"
 
 namespace ddp {
 
@@ -30,8 +30,6 @@ class Group {
   // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than `bucket`
   // travel together.
   void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket);
-  // On these two ranks alone: begins to copy contiguous tensors of `from` into those of `to`. What it returns waits.
-  std::function<void()> copy(const std::vector<torch::Tensor>& tensors, std::int64_t from, std::int64_t to);
   std::vector<std::string> gather(const std::string& bytes);
   // Empty if tensors on GPUs travel by NCCL, or if the ranks train on the CPU. Else why not: they are copied to the
   // CPU.

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/place.h"
+#include "core/launch_place.h"
 
 namespace ddp {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "core/place.h"
+#include "core/launch_place.h"
 
 namespace ddp {
 

@@ -88,6 +88,11 @@ class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
   virtual bool due(const Run& run) = 0;  // called after each step
   // Writes all or nothing. Keeps no reference to the tensors; a copy may be written later, if RunEnd waits and throws.
   virtual void write(const State& snapshot, Run& run) = 0;
+  // Of several ranks, rank 0 alone calls write(), unless they share out the optimizer's state
+  // (Distributed::shards_optimizer). Then each rank calls write_shard() after the same step, with what no rank before
+  // it has: rank 0 with all but what others have alone. Together they write one checkpoint. The defaults refuse.
+  virtual bool writes_shards() const;
+  virtual void write_shard(const State& shard, Run& run);
   // The newest snapshot in the run's folder, or the one at `from`; nothing where there is none.
   virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
 };

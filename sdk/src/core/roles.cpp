@@ -72,6 +72,14 @@ bool Optimizer::updates_each_alone() const {
   return false;
 }
 
+bool Checkpoint::writes_shards() const {
+  return false;
+}
+void Checkpoint::write_shard(const State&, Run&) {
+  throw Error("cannot save a state that ranks share out; use checkpoint/rolling, or distributed/ddp",
+              Error::Kind::configuration);
+}
+
 std::int64_t Distributed::rank() const {
   return 0;
 }
@@ -85,9 +93,6 @@ std::function<void()> Distributed::sum(torch::Tensor) {
 void Distributed::broadcast(const std::vector<std::vector<torch::Tensor>>&) {}
 std::vector<std::string> Distributed::gather(const std::string& bytes) {
   return {bytes};
-}
-std::function<void()> Distributed::copy(const std::vector<torch::Tensor>&, std::int64_t, std::int64_t) {
-  return [] {};
 }
 bool Distributed::shards_optimizer() const {
   return false;

@@ -18,6 +18,7 @@
 #include "checkpoint_manifest.h"
 #include "core/file.h"
 #include "safetensors_file.h"
+#include "unfinished_checkpoint.h"
 
 namespace vernier {
 
@@ -29,7 +30,7 @@ namespace {
 constexpr const char* manifest_name = "manifest.json";
 constexpr const char* model_name = checkpoint_model_file;
 constexpr const char* state_name = checkpoint_state_file;
-constexpr const char* format_name = checkpoint_format_name;
+const std::string state_format = c10::str(checkpoint_format_name, " ", checkpoint_format_version);
 constexpr const char* step_prefix = "step-";
 constexpr const char* temporary_prefix = ".tmp-";
 constexpr const char* old_prefix = ".old-";  // before the name to which it belongs
@@ -41,31 +42,6 @@ bool is_there(const std::string& path) {
   struct stat status = {};
   return ::lstat(path.c_str(), &status) == 0;
 }
-
-// A folder that only its owner may read. The destructor removes it, unless it was renamed or keep() was called.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const fs::path& parent)
-      : path_((parent / (temporary_prefix + std::string("XXXXXX"))).string()) {
-    if (::mkdtemp(path_.data()) == nullptr) fail_with_errno(parent.string(), "no folder can be made in it");
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    if (!is_kept_) remove();
-  }
-  void keep() { is_kept_ = true; }
-  void remove() const {
-    std::error_code ignored;  // remove_unfinished_checkpoints() tries again
-    remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::string operator/(const char* name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-  bool is_kept_ = false;
-};
 
 // The path of an old checkpoint while a new one is put in its place.
 std::string aside_of(const std::string& path) {
@@ -93,22 +69,6 @@ void put_back_or_remove(const std::string& aside, const std::string& path) {
   std::error_code trouble;
   remove_all(aside, trouble);
   if (trouble) log(Level::warning, "checkpoint", aside + ": cannot be removed: " + trouble.message());
-}
-
-// Exchanges the two folders at once if the file system can; the old checkpoint is then the temporary folder. Otherwise
-// the old one gets a name that says where it belongs, because the process may end between the two renames.
-void put_in_place(const TemporaryFolder& temporary, const std::string& path) {
-  if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
-  if (errno != ENOTEMPTY && errno != EEXIST) fail_with_errno(path, "cannot be put in place");
-  if (::renameat2(AT_FDCWD, temporary.path().c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS) fail_with_errno(path, "cannot be put in place");
-  const auto aside = aside_of(path);
-  if (::rename(path.c_str(), aside.c_str()) != 0) fail_with_errno(path, "cannot be put aside");
-  if (::rename(temporary.path().c_str(), path.c_str()) == 0) return;
-  const int reason = errno;
-  ::rename(aside.c_str(), path.c_str());
-  errno = reason;
-  fail_with_errno(path, "cannot be put in place");
 }
 
 // Writing.
@@ -215,9 +175,14 @@ Manifest read_manifest(const std::string& place) {
 StoredCheckpoint read_checkpoint(const std::string& place) {
   const auto path = standing(place);
   StoredCheckpoint stored{read_manifest(path), {}, {}};
-  const CheckedFile model(path, stored.manifest, model_name), state(path, stored.manifest, state_name);
-  stored.model = model.read();
-  stored.state = state.read();
+  std::map<std::string, CheckedFile> files;  // all are compared with the manifest before one is read
+  for (const auto& [name, said] : stored.manifest.files) files.try_emplace(name, path, stored.manifest, name);
+  for (const auto& [name, file] : files) {
+    auto& tensors = (name == model_name ? stored.model : stored.state).tensors;
+    auto read = file.read();
+    tensors.merge(read);
+    if (!read.empty()) fail(path, read.begin()->first, "it is in " + name + " and in another file of the state");
+  }
   return stored;
 }
 
@@ -246,36 +211,81 @@ bool is_checkpoint(const std::string& place) {
   return is_there(standing(place) + "/" + manifest_name);
 }
 
-Manifest write_checkpoint(const std::string& path, Manifest about, const State& model, const State& state,
-                          const std::function<void(std::uint64_t)>& progress) {
+UnfinishedCheckpoint::UnfinishedCheckpoint(const std::string& path) : path_(path), aside_(aside_of(path)) {
   const fs::path target = fs::path(path).lexically_normal();
-  const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
-  refuse_a_shared_folder(parent);
+  parent_ = target.has_parent_path() ? target.parent_path().string() : ".";
+  refuse_a_shared_folder(parent_);
   struct stat status = {};
   if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
-  const auto aside = aside_of(path);
-  if (is_there(aside)) {
-    sync_folder(parent);  // or a loss of power might take the checkpoint at `path` too
-    put_back_or_remove(aside, path);
+  if (is_there(aside_)) {
+    sync_folder(parent_);  // or a loss of power might take the checkpoint at `path` too
+    put_back_or_remove(aside_, path);
   }
-  std::uint64_t done = 0;
-  std::function<void(std::uint64_t)> add;  // empty where nobody asks for the progress
-  if (progress) add = [&](std::uint64_t count) { progress(done += count); };
-  TemporaryFolder temporary(parent);
-  const std::string format = c10::str(format_name, " ", checkpoint_format_version);
+  folder_ = (fs::path(parent_) / (temporary_prefix + std::string("XXXXXX"))).string();
+  if (::mkdtemp(folder_.data()) == nullptr) fail_with_errno(parent_, "no folder can be made in it");
+}
+
+UnfinishedCheckpoint::~UnfinishedCheckpoint() {
+  std::error_code ignored;  // remove_unfinished_checkpoints() tries again
+  if (!is_kept_) remove_all(folder_, ignored);
+}
+
+// Exchanges the two folders at once if the file system can; the old checkpoint is then the temporary folder. Otherwise
+// the old one gets a name that says where it belongs, because the process may end between the two renames.
+void UnfinishedCheckpoint::put_in_place() const {
+  if (::rename(folder_.c_str(), path_.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail_with_errno(path_, "cannot be put in place");
+  if (::renameat2(AT_FDCWD, folder_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) fail_with_errno(path_, "cannot be put in place");
+  if (::rename(path_.c_str(), aside_.c_str()) != 0) fail_with_errno(path_, "cannot be put aside");
+  if (::rename(folder_.c_str(), path_.c_str()) == 0) return;
+  const int reason = errno;
+  ::rename(aside_.c_str(), path_.c_str());
+  errno = reason;
+  fail_with_errno(path_, "cannot be put in place");
+}
+
+Manifest UnfinishedCheckpoint::complete(Manifest about) {
   about.version = checkpoint_format_version;
   about.versions["vernier"] = VERNIER_VERSION;
   about.versions["torch"] = TORCH_VERSION;
-  about.files[model_name] = write_tensors(temporary / model_name, model.tensors, {{"format", "pt"}}, add);
-  about.files[state_name] = write_tensors(temporary / state_name, state.tensors, {{"format", format}}, add);
-  write_text(temporary / manifest_name, manifest_text(temporary / manifest_name, about));
-  sync_folder(temporary.path());
-  put_in_place(temporary, path);
-  temporary.keep();  // it may be the old checkpoint, which stays until the name of the new one is on the disk
-  sync_folder(parent);
-  temporary.remove();
-  put_back_or_remove(aside, path);
+  const auto manifest = folder_ + "/" + manifest_name;
+  write_text(manifest, manifest_text(manifest, about));
+  sync_folder(folder_);
+  put_in_place();
+  is_kept_ = true;  // it may be the old checkpoint, which stays until the name of the new one is on the disk
+  sync_folder(parent_);
+  std::error_code ignored;  // remove_unfinished_checkpoints() tries again
+  remove_all(folder_, ignored);
+  put_back_or_remove(aside_, path_);
   return about;
+}
+
+CheckpointFiles write_checkpoint_files(const std::string& folder, const State& model, const State& state,
+                                       const CheckpointProgress& progress) {
+  std::uint64_t done = 0;
+  CheckpointProgress add;  // empty where nobody asks for the progress
+  if (progress) add = [&](std::uint64_t count) { progress(done += count); };
+  CheckpointFiles files;
+  files[model_name] = write_tensors(folder + "/" + model_name, model.tensors, {{"format", "pt"}}, add);
+  files[state_name] = write_tensors(folder + "/" + state_name, state.tensors, {{"format", state_format}}, add);
+  return files;
+}
+
+CheckpointFiles write_checkpoint_shard(const std::string& folder, std::int64_t rank, const State& state,
+                                       const CheckpointProgress& progress) {
+  std::uint64_t done = 0;
+  CheckpointProgress add;
+  if (progress) add = [&](std::uint64_t count) { progress(done += count); };
+  const auto name = checkpoint_shard_file(rank);
+  return {{name, write_tensors(folder + "/" + name, state.tensors, {{"format", state_format}}, add)}};
+}
+
+Manifest write_checkpoint(const std::string& path, Manifest about, const State& model, const State& state,
+                          const CheckpointProgress& progress) {
+  UnfinishedCheckpoint unfinished(path);
+  about.files = write_checkpoint_files(unfinished.folder(), model, state, progress);
+  return unfinished.complete(std::move(about));
 }
 
 std::string checkpoint_name(std::int64_t step) {

@@ -127,14 +127,11 @@ std::string manifest_text(const std::string& path, const Manifest& manifest) {
   const auto plugins = joined("[", manifest.plugins, ", ", "]", [&](const auto& plugin) {
     return "{\"id\": " + quoted(path, plugin.id) + ", \"version\": " + quoted(path, plugin.version) + "}";
   });
-  const auto files = joined("{", manifest.files, ",", "\n }", [&](const auto& entry) {
-    return "\n  " + quoted(path, entry.first) + ": " + text_of(path, entry.second);
-  });
   const std::string text =
       "{\n \"format\": " + quoted(path, checkpoint_format_name) +
       ",\n \"version\": " + std::to_string(manifest.version) + ",\n \"step\": " + std::to_string(manifest.step) +
       ",\n \"run\": " + quoted(path, manifest.run) + ",\n \"versions\": " + versions + ",\n \"plugins\": " + plugins +
-      ",\n \"configuration\": " + manifest.configuration + ",\n \"files\": " + files;
+      ",\n \"configuration\": " + manifest.configuration + ",\n \"files\": " + files_text(path, manifest.files);
   return text + std::string(tail_begin) + checksum_of(text) + std::string(tail_end);
 }
 
@@ -159,8 +156,28 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
   for (const char* name : {checkpoint_model_file, checkpoint_state_file}) {
     manifest.files[name] = file_in(path, structure(path, files, name));
   }
-  if (files.size() != manifest.files.size()) fail(path, "names more than the two files of a checkpoint");
+  for (std::int64_t rank = 1; manifest.files.size() < files.size(); ++rank) {
+    const auto name = checkpoint_shard_file(rank);
+    manifest.files[name] = file_in(path, structure(path, files, name.c_str()));
+  }
   return manifest;
+}
+
+std::string checkpoint_shard_file(std::int64_t rank) {
+  return "state-rank-" + std::to_string(rank) + ".safetensors";
+}
+
+std::string files_text(const std::string& path, const std::map<std::string, Manifest::File>& files) {
+  return joined("{", files, ",", "\n }", [&](const auto& entry) {
+    return "\n  " + quoted(path, entry.first) + ": " + text_of(path, entry.second);
+  });
+}
+
+std::map<std::string, Manifest::File> parse_files(const std::string& path, const std::string& text) {
+  const auto parsed = parse_json(path, "files", text, deepest_manifest);
+  std::map<std::string, Manifest::File> files;
+  for (const auto& [name, file] : parsed.value.items()) files[name] = file_in(path, file);
+  return files;
 }
 
 }  // namespace vernier

@@ -3,6 +3,8 @@
 
 #include <vernier/checkpoint_folder.h>
 
+#include <cstdint>
+#include <map>
 #include <string>
 
 namespace vernier {
@@ -10,9 +12,16 @@ namespace vernier {
 inline constexpr const char* checkpoint_format_name = "vernier.checkpoint";
 inline constexpr const char* checkpoint_model_file = "model.safetensors";
 inline constexpr const char* checkpoint_state_file = "state.safetensors";
+std::string checkpoint_shard_file(std::int64_t rank);  // "state-rank-1.safetensors"
 
 // The text ends with its own checksum. Throws Error, naming `path`, if a text of the manifest is not UTF-8 or its
 // configuration is not JSON.
 std::string manifest_text(const std::string& path, const CheckpointManifest& manifest);
+
+// Files of a manifest as text, as one rank tells them another. `path` is for messages.
+VERNIER_API std::string files_text(const std::string& path,
+                                   const std::map<std::string, CheckpointManifest::File>& files);
+VERNIER_API std::map<std::string, CheckpointManifest::File> parse_files(const std::string& path,
+                                                                        const std::string& text);
 
 }  // namespace vernier

@@ -13,6 +13,8 @@
 #include <set>
 
 #include "file_mode.h"
+#include "files/checkpoint_manifest.h"
+#include "files/unfinished_checkpoint.h"
 #include "same_tensors.h"
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -91,6 +93,42 @@ TEST_CASE("checkpoint folder: what was written is read, with what the manifest s
   CHECK(vernier::verify_checkpoint(saved.path).step == 10);
   CHECK(vernier::is_checkpoint(saved.path));
   CHECK_FALSE(vernier::is_checkpoint(saved.folder.path()));
+}
+
+TEST_CASE("checkpoint folder: the parts that ranks write of a state are read as one") {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000010";
+  const auto write = [&](const Tensors& first, const Tensors& second) {
+    vernier::UnfinishedCheckpoint unfinished(path);
+    auto manifest = about();
+    manifest.files = vernier::write_checkpoint_files(unfinished.folder(), {some_model()}, {some_state()});
+    for (const auto& [rank, tensors] : {std::pair(1, first), std::pair(2, second)}) {
+      const auto files = vernier::write_checkpoint_shard(unfinished.folder(), rank, {tensors});
+      manifest.files.merge(vernier::parse_files("", vernier::files_text("", files)));
+    }
+    return unfinished.complete(manifest);
+  };
+  const Tensors first = {{"plugin/optimizer/adamw/a", torch::full({5}, 1.5)}}, second = {{"b", torch::ones({2, 2})}};
+  CHECK(write(first, second).files.size() == 4);
+  auto all = some_state();
+  all["plugin/optimizer/adamw/a"] = torch::full({5}, 1.5);
+  all["b"] = torch::ones({2, 2});
+  check_equal(all, vernier::read_checkpoint(path).state.tensors);
+  check_equal(some_model(), vernier::read_checkpoint_model(path).model.tensors);
+  CHECK(vernier::verify_checkpoint(path).files.contains("state-rank-2.safetensors"));
+
+  fs::rename(path + "/state-rank-1.safetensors", folder / "aside");
+  CHECK(says(thrown_by([&] { vernier::read_checkpoint(path); }).text, "state-rank-1.safetensors"));
+  CHECK(says(thrown_by([&] { vernier::verify_checkpoint(path); }).text, "state-rank-1.safetensors"));
+
+  write(first, first);
+  CHECK(says(thrown_by([&] { vernier::read_checkpoint(path); }).text,
+             "it is in state-rank-2.safetensors and in another file of the state"));
+  {
+    const vernier::UnfinishedCheckpoint given_up(path);
+    CHECK(fs::exists(given_up.folder()));
+  }
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
 }
 
 TEST_CASE("checkpoint folder: only its owner reads it, whatever the umask") {
