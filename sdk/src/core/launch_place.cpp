@@ -88,7 +88,7 @@ LaunchPlace place_in_environment() {
   auto place = found();
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks) {
     refuse(c10::str(place.launcher, " has started this process as rank ", place.rank, " of ", place.ranks,
-                             ", which does not exist"));
+                    ", which does not exist"));
   }
   return place;
 }
