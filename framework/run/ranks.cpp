@@ -206,19 +206,14 @@ void Ranks::all_reduce(Run& run, const Own& here) {
   own[updates_slot] = static_cast<double>(run.updates);
   own[seconds_slot] = here.seconds;
   auto* loss = numbers + after_slots;
-  // A rank without samples has none. On a GPU the host does not wait for it: the sum is of tensors there.
-  auto loss_on_device = run.loss.defined() ? run.loss.to(torch::kFloat64).view({1})
-                                           : at::zeros({1}, torch::dtype(torch::kFloat64).device(run.device));
-  if (run.device.is_cpu()) *loss = loss_on_device.item<double>();
+  *loss = run.loss.defined() ? run.loss.item<double>() : 0;  // a rank without samples has none
   auto *has_gradient = loss + 1, *has_changed = has_gradient + parameters;
   for (std::int64_t i = 0; i < parameters; ++i) {
     has_gradient[i] = run.parameters[static_cast<std::size_t>(i)].model.grad().defined() ? 1 : 0;
   }
   for (std::int64_t i = 0; i < buffers; ++i) has_changed[i] = buffers_[static_cast<std::size_t>(i)].has_changed ? 1 : 0;
 
-  const auto wait_for_loss = run.device.is_cpu() ? nullptr : distributed_->sum(loss_on_device);
   distributed_->all_reduce(run, sums);
-  if (wait_for_loss) wait_for_loss();
 
   stop_ = 0;
   is_out_of_time_ = false;
@@ -233,7 +228,7 @@ void Ranks::all_reduce(Run& run, const Own& here) {
                          " updates, rank ", r, " after step ", slot[step_slot], " with ", slot[updates_slot],
                          "; a plugin decides by what only its own rank knows"));
   }
-  run.loss = run.device.is_cpu() ? at::full({}, *loss, torch::kFloat32) : loss_on_device.view({}).to(torch::kFloat32);
+  run.loss = at::full({}, *loss, torch::dtype(torch::kFloat32).device(run.device));
   for (std::int64_t i = 0; i < parameters; ++i) {
     if (has_gradient[i] == 0) run.parameters[static_cast<std::size_t>(i)].model.mutable_grad().reset();
   }

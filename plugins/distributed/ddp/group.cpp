@@ -25,6 +25,7 @@ using Milliseconds = std::chrono::milliseconds;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
 constexpr Milliseconds rank_0_leaves_last{5000};
+constexpr std::chrono::microseconds between_questions{50};  // to a GPU
 
 Backend open_gloo(const Store& store, const Meeting& meeting) {
   using c10d::ProcessGroupGloo;
@@ -41,6 +42,15 @@ Backend open_gloo(const Store& store, const Meeting& meeting) {
   }
   return c10::make_intrusive<ProcessGroupGloo>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
                                                options);
+}
+
+bool is_completed(c10d::Work& collective, Milliseconds most) {
+  const auto end = std::chrono::steady_clock::now() + most;
+  while (!collective.isCompleted()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(between_questions);
+  }
+  return true;
 }
 
 // Empty unless all ranks can share memory.
@@ -116,7 +126,7 @@ struct Group::Parts {
     }
   }
   [[noreturn]] void lost(const char* operation, const std::string& why);
-  void wait(c10d::Work& collective) const;
+  void wait(c10d::Work& collective, bool is_on_gpu) const;
   void wait(const std::function<bool(Milliseconds most)>& is_done) const;
   std::function<void()> wait_later(const char* operation, std::future<void> all);
 };
@@ -141,8 +151,11 @@ void Group::Parts::wait(const std::function<bool(Milliseconds most)>& is_done) c
   }
 }
 
-void Group::Parts::wait(c10d::Work& collective) const {
-  wait([&collective](Milliseconds most) {
+// NCCL's wait() makes only the current stream wait, and its wait(timeout) aborts the communicator when the time is over.
+// So what runs on a GPU is asked whether it is complete.
+void Group::Parts::wait(c10d::Work& collective, bool is_on_gpu) const {
+  wait([&collective, is_on_gpu](Milliseconds most) {
+    if (is_on_gpu) return is_completed(collective, most);
     try {
       return collective.wait(most);
     } catch (...) {  // not yet, or it has failed
@@ -192,41 +205,26 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
     parts->gloo = open_gloo(parts->store, meeting);
     parts->shared = open_shared_sums(*parts->store, meeting);
     parts->nccl = open_nccl(parts->store, meeting, parts->why_without_nccl);
-    if (parts->nccl) parts->lifeline->when_lost([nccl = parts->nccl] { nccl->abort(); });
   });
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
 
 // One tensor a call: Gloo would add two of a list to each other.
 std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
-  if (!tensors.empty() && !tensors[0].is_cpu()) return parts_->nccl ? sum_by_nccl(tensors) : sum_copies(tensors);
-  if (parts_->shared) return parts_->wait_later("sum", parts_->shared->sum(tensors));
+  const bool is_on_gpu = !tensors.empty() && !tensors[0].is_cpu();
+  if (is_on_gpu && !parts_->nccl) return sum_copies(tensors);
+  if (!is_on_gpu && parts_->shared) return parts_->wait_later("sum", parts_->shared->sum(tensors));
+  const auto& backend = is_on_gpu ? parts_->nccl : parts_->gloo;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   parts_->watched("sum", [&] {
     for (const auto& tensor : tensors) {
       std::vector<at::Tensor> one{tensor};
-      works.push_back(parts_->gloo->allreduce(one, c10d::AllreduceOptions()));
+      works.push_back(backend->allreduce(one, c10d::AllreduceOptions()));
     }
   });
-  return [parts = parts_.get(), works = std::move(works)] {
+  return [parts = parts_.get(), works = std::move(works), is_on_gpu] {
     parts->watched("sum", [&] {
-      for (const auto& work : works) parts->wait(*work);
-    });
-  };
-}
-
-// On the GPU the sums begin after what was computed so far, and what comes later begins after them.
-std::function<void()> Group::sum_by_nccl(const std::vector<torch::Tensor>& tensors) {
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  parts_->watched("sum", [&] {
-    for (const auto& tensor : tensors) {
-      std::vector<at::Tensor> one{tensor};
-      works.push_back(parts_->nccl->allreduce(one, c10d::AllreduceOptions()));
-    }
-  });
-  return [parts = parts_.get(), works = std::move(works)] {
-    parts->watched("sum", [&] {
-      for (const auto& work : works) work->wait();
+      for (const auto& work : works) parts->wait(*work, is_on_gpu);
     });
   };
 }
@@ -253,7 +251,7 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
   const auto own = parts_->place.rank;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto finish = [&](std::size_t i) {
-    parcels[i].bytes.is_cpu() ? parts_->wait(*works[i]) : (void)works[i]->wait();
+    parts_->wait(*works[i], !parcels[i].bytes.is_cpu());
     if (parcels[i].from != own) parcels[i].unpack();
     parcels[i].bytes.reset();
   };
@@ -280,7 +278,7 @@ std::vector<std::string> Group::gather(const std::string& bytes) {
   const auto name = "gather/" + std::to_string(parts_->gathered++);
   return parts_->watched("gather", [&] {
     store.set(key(name, parts_->place.rank), bytes_of(bytes));
-    parts_->wait(*parts_->gloo->barrier());
+    parts_->wait(*parts_->gloo->barrier(), false);
     std::vector<std::string> all;
     for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
     // The last one to read deletes them.

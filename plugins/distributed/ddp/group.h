@@ -24,8 +24,7 @@ class Group {
   ~Group();
 
   // Begins to sum each tensor over all ranks, in place; contiguous, all on the CPU or all on the rank's GPU, of equal
-  // shapes and dtypes on all ranks. The function that it returns waits; on a GPU the current stream waits, if NCCL
-  // sums.
+  // shapes and dtypes on all ranks. The function that it returns waits until they are summed.
   std::function<void()> sum(const std::vector<torch::Tensor>& tensors);
   // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than `bucket`
   // travel together.
@@ -38,7 +37,6 @@ class Group {
  private:
   struct Parts;
   explicit Group(std::unique_ptr<Parts> parts);
-  std::function<void()> sum_by_nccl(const std::vector<torch::Tensor>& tensors);
   std::function<void()> sum_copies(const std::vector<torch::Tensor>& tensors);
   std::unique_ptr<Parts> parts_;
 };

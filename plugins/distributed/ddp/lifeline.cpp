@@ -52,11 +52,6 @@ Lifeline::~Lifeline() {
   thread_.join();
 }
 
-void Lifeline::when_lost(std::function<void()> what) {
-  const std::lock_guard lock(mutex_);
-  when_lost_ = std::move(what);
-}
-
 std::vector<std::int64_t> Lifeline::lost_ranks() {
   asks_ = true;
   std::unique_lock lock(mutex_);
@@ -133,19 +128,16 @@ void Lifeline::say(Message message) {
 
 // The first word about a rank counts. Rank 0 passes it on.
 void Lifeline::note(Message message) {
-  std::function<void()> act;
   {
     const std::lock_guard lock(mutex_);
     for (const auto* ranks : {&lost_, &left_}) {
       if (std::find(ranks->begin(), ranks->end(), message.rank) != ranks->end()) return;
     }
     (message.word == Word::is_lost ? lost_ : left_).push_back(message.rank);
-    if (message.word == Word::is_lost) act = when_lost_;
   }
   is_broken_ = true;
   changed_.notify_all();
   if (rank_ == 0) say(message);
-  if (act) act();
 }
 
 }  // namespace ddp

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -35,8 +34,6 @@ class Lifeline {
   std::int64_t port() const { return port_; }
   // A rank is lost or has left.
   bool is_broken() const { return is_broken_; }
-  // what: called on the thread of this object as soon as a rank is lost, if that was not known before.
-  void when_lost(std::function<void()> what);
   // After something has failed: the lost ranks, or else one that has left. Waits up to 4 s until one is known.
   std::vector<std::int64_t> lost_ranks();
   // On rank 0: until all others are lost or have left, or until `most` has passed.
@@ -78,7 +75,6 @@ class Lifeline {
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   std::vector<std::int64_t> lost_, left_;
-  std::function<void()> when_lost_;
   std::thread thread_;
 };
 
