@@ -1,10 +1,18 @@
 // Two network namespaces stand for two machines with one network between them. This needs root and the program `ip`.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 
+#include <array>
 #include <cstdlib>
+#include <deque>
 #include <memory>
+#include <random>
+#include <thread>
 
 #include "several_ranks.h"
 
@@ -20,12 +28,65 @@ bool run(const std::string& command) {
   return std::system(("{ " + command + "; } >/dev/null 2>&1").c_str()) == 0;
 }
 
-// The machines 10.77.0.1 and 10.77.0.2, and a cable.
+// Carries packets between two network devices as a far network does: each comes 5 ms later, and one in a hundred is
+// lost.
+class FarLink {
+ public:
+  explicit FarLink(std::array<int, 2> ends) : ends_(ends) {}
+  ~FarLink() {
+    thread_.request_stop();
+    thread_.join();
+    for (const int end : ends_) ::close(end);
+  }
+  FarLink(const FarLink&) = delete;
+  FarLink& operator=(const FarLink&) = delete;
+
+  std::int64_t lost() const { return lost_; }
+
+ private:
+  struct Packet {
+    Clock::time_point due;
+    int to;
+    std::vector<char> bytes;
+  };
+
+  void carry(const std::stop_token& stop) {
+    constexpr auto delay = std::chrono::milliseconds(5);
+    std::mt19937 random(1);
+    std::deque<Packet> under_way;
+    std::vector<char> bytes(65536);
+    while (!stop.stop_requested()) {
+      pollfd polled[] = {{ends_[0], POLLIN, 0}, {ends_[1], POLLIN, 0}};
+      ::poll(polled, 2, 1);
+      for (int from = 0; from < 2; ++from) {
+        if ((polled[from].revents & POLLIN) == 0) continue;
+        const auto size = ::read(ends_[from], bytes.data(), bytes.size());
+        if (size <= 0) continue;
+        if (random() % 100 == 0) {
+          ++lost_;
+        } else {
+          under_way.push_back({Clock::now() + delay, ends_[1 - from], {bytes.begin(), bytes.begin() + size}});
+        }
+      }
+      for (; !under_way.empty() && under_way.front().due <= Clock::now(); under_way.pop_front()) {
+        const auto& packet = under_way.front();
+        (void)!::write(packet.to, packet.bytes.data(), packet.bytes.size());
+      }
+    }
+  }
+
+  std::array<int, 2> ends_;
+  std::atomic<std::int64_t> lost_ = 0;
+  std::jthread thread_{[this](const std::stop_token& stop) { carry(stop); }};
+};
+
+// The machines 10.77.0.1 and 10.77.0.2, and a cable, or a far network.
 class TwoMachines {
  public:
-  TwoMachines() : home_(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
+  explicit TwoMachines(bool are_far = false) : home_(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
     exist_ = run("ip netns add " + names_[0]) && run("ip netns add " + names_[1]) &&
-             run("ip link add end0 netns " + names_[0] + " type veth peer name end1 netns " + names_[1]);
+             (are_far ? lay_far_link()
+                      : run("ip link add end0 netns " + names_[0] + " type veth peer name end1 netns " + names_[1]));
     for (int i = 0; exist_ && i < 2; ++i) {
       exist_ = ip(i, "link set lo up") && ip(i, "addr add 10.77.0." + std::to_string(i + 1) + "/24 dev " + end(i)) &&
                ip(i, "link set " + end(i) + " up");
@@ -40,6 +101,7 @@ class TwoMachines {
   TwoMachines& operator=(const TwoMachines&) = delete;
 
   bool exist() const { return exist_; }
+  const FarLink& far_link() const { return *far_link_; }
   bool slow_down(const std::string& rate) const {
     bool is_done = true;
     for (int i = 0; i < 2; ++i) {
@@ -53,23 +115,43 @@ class TwoMachines {
 
   // `vernier train` on both; each start enters its namespace, which a program inherits.
   std::unique_ptr<Ranks> train(const RunFolder& place, const Words& sets) const {
-    const auto enter = [&](int rank) {
-      const int other = ::open(("/run/netns/" + names_[rank]).c_str(), O_RDONLY | O_CLOEXEC);
-      REQUIRE(::setns(other, CLONE_NEWNET) == 0);
-      ::close(other);
+    const auto enter_its_own = [&](int rank) {
+      enter(rank);
       return Words{};
     };
-    auto ranks = std::make_unique<Ranks>(place, 2, sets, enter, Environment{{"MASTER_ADDR", "10.77.0.1"}});
-    REQUIRE(::setns(home_, CLONE_NEWNET) == 0);
+    auto ranks = std::make_unique<Ranks>(place, 2, sets, enter_its_own, Environment{{"MASTER_ADDR", "10.77.0.1"}});
+    go_home();
     return ranks;
   }
 
  private:
+  void enter(int i) const {
+    const int other = ::open(("/run/netns/" + names_[i]).c_str(), O_RDONLY | O_CLOEXEC);
+    REQUIRE(::setns(other, CLONE_NEWNET) == 0);
+    ::close(other);
+  }
+  void go_home() const { REQUIRE(::setns(home_, CLONE_NEWNET) == 0); }
+  bool lay_far_link() {
+    std::array<int, 2> ends{};
+    for (int i = 0; i < 2; ++i) {
+      ifreq wanted{};
+      wanted.ifr_flags = IFF_TUN | IFF_NO_PI;
+      end(i).copy(wanted.ifr_name, sizeof wanted.ifr_name - 1);
+      enter(i);
+      ends[i] = ::open("/dev/net/tun", O_RDWR | O_CLOEXEC);
+      const bool is_made = ::ioctl(ends[i], TUNSETIFF, &wanted) == 0;
+      go_home();
+      if (!is_made) return false;
+    }
+    far_link_ = std::make_unique<FarLink>(ends);
+    return true;
+  }
   static std::string end(int i) { return "end" + std::to_string(i); }
   bool ip(int i, const std::string& words) const { return run("ip -n " + names_[i] + " " + words); }
 
   int home_;
   bool exist_ = false;
+  std::unique_ptr<FarLink> far_link_;
   std::string names_[2] = {"vernier-a-" + std::to_string(::getpid()), "vernier-b-" + std::to_string(::getpid())};
 };
 
@@ -94,6 +176,21 @@ TEST_CASE("ddp: two machines train as two processes of one, over a slow network 
       CHECK(digest_of(there) == digest_of(here));
     }
   }
+}
+
+TEST_CASE("ddp: packets that are late or lost change nothing, and no rank counts as lost") {
+  const TwoMachines machines(/*are_far=*/true);
+  if (!machines.exist()) return;
+  RunFolder here(mlp);
+  REQUIRE(Ranks(here, 2).wait() == all_of(2, 0));
+  for (const std::string plugin : {"ddp", "zero1"}) {
+    CAPTURE(plugin);
+    RunFolder there(mlp);
+    const auto ranks = machines.train(there, {"--set=distributed.use=" + plugin});
+    REQUIRE_MESSAGE(ranks->wait() == all_of(2, 0), ranks->errors());
+    CHECK(digest_of(there) == digest_of(here));
+  }
+  CHECK(machines.far_link().lost() > 0);
 }
 
 TEST_CASE("ddp: where the network breaks both machines end at the timeout, and the run is resumed bit for bit") {
