@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 
+#include "output/scratch_folder.h"
 #include "output/text.h"
 
 namespace vernier {
@@ -15,26 +14,6 @@ namespace {
 
 constexpr int most_steps = 100;
 constexpr double lowest_rate = 1e-4, highest_rate = 1e3;  // of the optimizer's learning rate
-
-// A folder for what callbacks write, such as capsules.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    auto name = (std::filesystem::temp_directory_path() / "vernier-find-lr-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("no folder can be made in " + name);
-    path_ = name;
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Sets the rate of each step, after the callbacks.
 class RateSetter final : public Plugin {
@@ -89,7 +68,7 @@ std::optional<double> steepest(const std::vector<RateTest::Point>& points) {
 }
 
 RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
-  const ScratchFolder folder;
+  const ScratchFolder folder;  // for what callbacks write, such as capsules
   run.output = folder.path();
   RateSetter setter;
   wiring.bus.attach(setter, false);

@@ -1,12 +1,12 @@
 #include "profile.h"
 
-#include <unistd.h>
 #include <vernier/error.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
+#include "output/scratch_folder.h"
 #include "run/prepared.h"
 #include "wiring/config.h"
 
@@ -47,26 +47,22 @@ Table with_profiler(Table config, std::int64_t steps, const std::string& trace) 
 
 int profile(Table config, std::int64_t steps, const std::string& trace, const std::string& name, const Host& host,
             const std::atomic<int>& stop) {
-  const fs::path scratch = fs::temp_directory_path() / c10::str("vernier-profile-", ::getpid());
+  const ScratchFolder scratch;
   const auto whole = fs::absolute(trace).string();
   if (std::ofstream file(whole, std::ios::app); !file) refuse(trace + ": cannot be written");
   const auto prepared =
       prepare(with_profiler(std::move(config), steps, whole), name, host, stop, [](auto&&...) { return false; });
-  fs::create_directories(scratch);
-  prepared->run.output = scratch.string();
+  prepared->run.output = scratch.path();
   prepared->run.quiet = true;
   auto& run = prepared->run;
   while (run.step < warm_up + steps && stop == 0 && prepared->trainer.train_step(run)) {
   }
-  std::ifstream table(scratch / "profile.txt");
-  if (table) std::cout << table.rdbuf();
-  const bool is_done = table.is_open();
-  fs::remove_all(scratch);
-  if (!is_done) {
+  std::ifstream table(scratch.path() + "/profile.txt");
+  if (!table) {
     throw Error(c10::str("the run ended after ", run.step, " steps, before the ", steps, " that follow the first ",
                          warm_up, " were recorded; give fewer with --steps"));
   }
-  std::cout << "trace: " << trace << " (open it in https://ui.perfetto.dev)\n";
+  std::cout << table.rdbuf() << "trace: " << trace << " (open it in https://ui.perfetto.dev)\n";
   return 0;
 }
 

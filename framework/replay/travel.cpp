@@ -1,6 +1,5 @@
 #include "travel.h"
 
-#include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
@@ -65,21 +64,10 @@ Steps steps_of(const std::string& text) {
 }
 
 Travel::Travel(const fs::path& folder, const Host& host, const std::atomic<int>& stop)
-    : name_(folder.string()),
-      files_(files_of(folder)),
-      host_(host),
-      stop_(stop),
-      config_(configuration_of(folder)),
-      scratch_(fs::temp_directory_path() / c10::str("vernier-replay-", ::getpid(), "-", files_.name)) {
+    : name_(folder.string()), files_(files_of(folder)), host_(host), stop_(stop), config_(configuration_of(folder)) {
   const auto ranks = files_.summary.is_object() ? files_.summary.value("ranks", 1) : 1;
   if (ranks == 1) return;
   refuse(c10::str(name_, ": ", ranks, " processes trained this run, and one process cannot repeat their bits"));
-}
-
-Travel::~Travel() {
-  prepared_.reset();
-  std::error_code none;
-  fs::remove_all(scratch_, none);
 }
 
 std::optional<double> Travel::loss_of(std::int64_t step) const {
@@ -104,8 +92,7 @@ std::int64_t Travel::start_before(std::int64_t step, StepRecorder::Looks looks) 
   if (snapshot) threads = snapshot->integer("run/threads");
   set_log_level(static_cast<int>(Level::error));  // plugins reported the rest in the run
   prepared_ = build_again(config_, name_, snapshot.has_value(), threads, host_, stop_);
-  fs::create_directories(scratch_);
-  prepared_->run.output = scratch_.string();
+  prepared_->run.output = scratch_.path();
   prepared_->run.replayed_from = name_;
   prepared_->run.quiet = true;
   recorder_ = std::make_unique<StepRecorder>(std::move(looks));

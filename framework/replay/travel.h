@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "output/run_files.h"
+#include "output/scratch_folder.h"
 #include "run/prepared.h"
 #include "step_recorder.h"
 #include "wiring/host.h"
@@ -27,7 +28,6 @@ class Travel {
  public:
   // folder: of a run of `vernier train`. Throws Error if it is none, or if the run has not come to one of the steps.
   Travel(const std::filesystem::path& folder, const Host& host, const std::atomic<int>& stop);
-  ~Travel();
   Travel(const Travel&) = delete;
   Travel& operator=(const Travel&) = delete;
 
@@ -57,7 +57,7 @@ class Travel {
   const Host host_;
   const std::atomic<int>& stop_;
   Table config_;
-  std::filesystem::path scratch_;  // what plugins write into the folder of the run
+  ScratchFolder scratch_;  // what plugins write into the folder of the run
   std::unique_ptr<StepRecorder> recorder_;
   std::unique_ptr<Prepared> prepared_;
 };

@@ -9,6 +9,7 @@
 
 #include "advice.h"
 #include "output/run_files.h"
+#include "output/scratch_folder.h"
 #include "short_run.h"
 #include "verbs/runs/verb.h"
 
@@ -52,22 +53,6 @@ double bytes_in(const std::string& text) {
   }
   throw Refused("--memory " + text + ": write an amount, as in --memory 8G or --memory 500MB");
 }
-
-// In a folder of its own, which goes with it.
-struct Scratch {
-  fs::path folder;
-  Scratch() {
-    auto name = (fs::temp_directory_path() / "vernier-advise-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Refused(name + " cannot be made; set TMPDIR to a folder with room");
-    folder = name;
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code none;
-    fs::remove_all(folder, none);
-  }
-};
 
 struct Wish {
   vernier::Common common;
@@ -166,7 +151,7 @@ class Adviser {
     constexpr std::size_t wanted_steps = 8;
     const double share = wish_.seconds / 60;
     const auto train = [&](int seconds) {
-      auto run = train_for(seconds, wish_.common, candidate({}), scratch_.folder / "run", children_);
+      auto run = train_for(seconds, wish_.common, candidate({}), scratch_.path() + "/run", children_);
       tell("as written", run.measured);
       return run;
     };
@@ -183,7 +168,7 @@ class Adviser {
   void measure_once_more(const std::vector<vernier::Axis>& axes, vernier::Measured& measured) {
     const bool is_first = measured.speeds.empty();
     const auto run = train_for(round_, wish_.common, candidate(settings_of(axes, measured.choice)),
-                               scratch_.folder / "run", children_);
+                               scratch_.path() + "/run", children_);
     if (children_.stopped_by() != 0) return;
     costs_ = std::max(costs_, std::min(run.seconds, round_ + 2.0));
     auto now = run.measured;
@@ -234,7 +219,7 @@ class Adviser {
 
   const Wish& wish_;
   vernier::Children& children_;
-  const Scratch scratch_;
+  const vernier::ScratchFolder scratch_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int round_ = 1;     // seconds of a run's training
   double costs_ = 0;  // seconds of a run, from its start to its end

@@ -6,14 +6,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 
 #include "run/snapshot.h"
 
 namespace vernier {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -68,16 +64,6 @@ std::string difference(const Trained& trained, const Trained& other) {
   if (trained.updates != other.updates)
     return c10::str(other.updates, " updates were applied and not ", trained.updates);
   return trained == other ? "" : "the losses are the same, and the weights at the end are not";
-}
-
-ScratchFolder::ScratchFolder() {
-  path_ = (fs::temp_directory_path() / "vernier-check-XXXXXX").string();
-  if (::mkdtemp(path_.data()) == nullptr) throw Error(path_ + ": no folder can be made here");
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
 }
 
 Trial::Trial(const Host& host, Table config, const std::string& output, int threads)

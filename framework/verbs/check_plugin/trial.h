@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "output/scratch_folder.h"
 #include "run/prepared.h"
 
 namespace vernier {
@@ -25,19 +26,6 @@ std::ostream& operator<<(std::ostream& out, const Trained& trained);
 
 // Where `other` differs first: "the loss of step 7 is 2.3 and not 2.1"; "" where nothing does.
 std::string difference(const Trained& trained, const Trained& other);
-
-// A folder that is gone with this object.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Main thread only, one at a time.
 class Trial {
