@@ -18,6 +18,7 @@
 
 #include "core/printable.h"
 #include "laws.h"
+#include "output/scratch_folder.h"
 #include "run/crash.h"
 #include "sanitize.h"
 
@@ -97,11 +98,13 @@ Result run_apart(const std::function<std::string()>& body) {
   std::FILE *result = std::tmpfile(), *said = std::tmpfile();
   if (result == nullptr || said == nullptr) throw Error("no temporary file can be made");
   std::cout.flush();
+  const ScratchFolder folder;  // what is left there by a child that crashes goes with it
   const auto child = ::fork();
   if (child < 0) throw Error("no process can be started");
   if (child == 0) {
     ::dup2(::fileno(said), STDOUT_FILENO);
     ::dup2(::fileno(said), STDERR_FILENO);
+    ::setenv("TMPDIR", folder.path().c_str(), 1);
     ::alarm(most_seconds);
     name_crashes();
     write_result(body, result);
