@@ -21,6 +21,7 @@ namespace ddp {
 namespace {
 
 using vernier::Error;
+using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
@@ -45,9 +46,9 @@ Backend open_gloo(const Store& store, const Meeting& meeting) {
 }
 
 bool is_completed(c10d::Work& collective, Milliseconds most) {
-  const auto end = std::chrono::steady_clock::now() + most;
+  const auto end = Clock::now() + most;
   while (!collective.isCompleted()) {
-    if (std::chrono::steady_clock::now() > end) return false;
+    if (Clock::now() > end) return false;
     std::this_thread::sleep_for(between_questions);
   }
   return true;
@@ -68,20 +69,22 @@ std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& 
   return std::ranges::count(all, "yes") == place.ranks ? std::move(sums) : nullptr;
 }
 
-// Empty unless each rank has a GPU of its own and can open NCCL; `why` says what is missing then.
+// Empty unless each rank has a GPU of its own and can open NCCL; `why` says what is missing then, if any has a GPU.
 Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) {
-  if (meeting.device.is_cpu()) return {};
   const auto& place = meeting.place;
-  const std::string refusal = "no: ";
+  const std::string refusal = "no: ", no_gpu = refusal + "a rank trains on the CPU";
   const NcclLibrary* library = nullptr;
-  std::string own;
+  std::string own = no_gpu;
   try {
-    library = &open_nccl_library(nccl_file());
-    own = machine() + " " + library->bus_id(meeting.device.index());
+    if (!meeting.device.is_cpu()) {
+      library = &open_nccl_library(nccl_file());
+      own = machine() + " " + library->bus_id(meeting.device.index());
+    }
   } catch (...) {
     own = refusal + reason();
   }
   const auto all = tell_all(*store, place, "gpu", own);
+  if (std::ranges::count(all, no_gpu) == place.ranks) return {};
   std::map<std::string, std::size_t> owner;
   for (std::size_t r = 0; r < all.size() && why.empty(); ++r) {
     const auto [first, is_new] = owner.emplace(all[r], r);
@@ -92,7 +95,9 @@ Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) 
     }
   }
   if (!why.empty()) return {};
-  return library->open(store, static_cast<int>(place.rank), static_cast<int>(place.ranks), meeting.timeout);
+  if (!meeting.interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + meeting.interface).c_str(), /*overwrite=*/0);
+  // Who waits gives up first, and then looks for the lost rank.
+  return library->open(store, static_cast<int>(place.rank), static_cast<int>(place.ranks), 2 * meeting.timeout);
 }
 
 std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const vernier::LaunchPlace& place) {
@@ -107,6 +112,7 @@ std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const vernier::Launc
 
 struct Group::Parts {
   vernier::LaunchPlace place;
+  Milliseconds timeout{};
   Store store;
   std::unique_ptr<Lifeline> lifeline;
   Backend gloo;  // for tensors on the CPU
@@ -128,12 +134,13 @@ struct Group::Parts {
   [[noreturn]] void lost(const char* operation, const std::string& why);
   void wait(c10d::Work& collective, bool is_on_gpu) const;
   void wait(const std::function<bool(Milliseconds most)>& is_done) const;
+  void abort_nccl() const;
   std::function<void()> wait_later(const char* operation, std::future<void> all);
 };
 
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
-  if (nccl) nccl->abort();  // or the GPU would wait for ever, and this process for the GPU
+  abort_nccl();  // or the GPU would wait for ever, and this process for the GPU
   const auto ranks = lifeline ? lifeline->lost_ranks() : std::vector<std::int64_t>{};
   const auto names = c10::Join(", ", ranks);
   throw Error((ranks.empty()       ? "the connection between the ranks broke"
@@ -141,6 +148,13 @@ void Group::Parts::lost(const char* operation, const std::string& why) {
                                    : "ranks " + names + " are lost") +
               c10::str(", as rank ", place.rank, " has seen in a ", operation, " (", why,
                        "); start all ranks again with --resume, or run.resume = \"auto\""));
+}
+
+void Group::Parts::abort_nccl() const {
+  try {
+    if (nccl) nccl->abort();
+  } catch (...) {  // what is wrong with it is known, or the process ends
+  }
 }
 
 // Gloo's own error says more, and what a rank sent before it left may still be on its way: so they have a second.
@@ -151,10 +165,12 @@ void Group::Parts::wait(const std::function<bool(Milliseconds most)>& is_done) c
   }
 }
 
-// NCCL's wait() makes only the current stream wait, and its wait(timeout) aborts the communicator when the time is over.
-// So what runs on a GPU is asked whether it is complete.
+// NCCL's wait() makes only the current stream wait, and its wait(timeout) aborts the communicator when the time is
+// over. So what runs on a GPU is asked whether it is complete.
 void Group::Parts::wait(c10d::Work& collective, bool is_on_gpu) const {
-  wait([&collective, is_on_gpu](Milliseconds most) {
+  const auto end = Clock::now() + timeout;
+  wait([&collective, is_on_gpu, end](Milliseconds most) {
+    if (is_on_gpu && Clock::now() > end) throw Error("it does not answer in time");
     if (is_on_gpu) return is_completed(collective, most);
     try {
       return collective.wait(most);
@@ -178,7 +194,8 @@ Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
   const auto& place = parts_->place;
-  if (!parts_->is_broken && parts_->nccl) parts_->nccl->shutdown();
+  if (!parts_->is_broken)
+    parts_->abort_nccl();  // its shutdown() would wait for sums that other ranks may not take part in any more
   if (!parts_->is_broken && place.rank == 0) parts_->lifeline->wait_until_alone(rank_0_leaves_last);
   // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
   if (parts_->is_broken) {
@@ -191,6 +208,7 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
   quieten_c10d();
   auto parts = std::make_unique<Parts>();
   parts->place = meeting.place;
+  parts->timeout = meeting.timeout;
   parts->store = open_store(meeting);
   try {
     if (!wait_for_all(*parts->store, meeting, is_stopping)) return nullptr;
@@ -254,6 +272,7 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
     parts_->wait(*works[i], !parcels[i].bytes.is_cpu());
     if (parcels[i].from != own) parcels[i].unpack();
     parcels[i].bytes.reset();
+    works[i].reset();
   };
   parts_->watched("broadcast", [&] {
     for (std::size_t i = 0; i < parcels.size(); ++i) {

@@ -13,9 +13,9 @@
 
 namespace ddp {
 
-// Main thread only. All ranks call the same functions in the same order. Each throws vernier::Error if a rank does not
-// answer within the timeout, or at once if its connection breaks; the text names the rank. No function may be called
-// after that.
+// One thread at a time: the main one, or autograd's while that waits. All ranks call the same functions in the same
+// order. Each throws vernier::Error if a rank does not answer within the timeout, or at once if its connection breaks;
+// the text names the rank. No function may be called after that.
 class Group {
  public:
   // Waits until all ranks are there. Throws vernier::Error::Kind::configuration if ranks disagree about their number,

@@ -24,11 +24,12 @@ std::string bus_id(int gpu) {
   return id;
 }
 
-// A rank that fails ends with an error of Vernier's. c10d's own thread would abort the process (see
-// c10d::ErrorHandlingMode): it is told to free the GPU from what waits for a lost rank, and no more.
+// A rank that fails ends with an error of Vernier's. c10d's own thread would abort the communicator, so that what waits
+// ends as if it were complete, or the process (see c10d::ErrorHandlingMode). torchrun asks for the latter.
 c10::intrusive_ptr<c10d::Backend> open(const c10::intrusive_ptr<c10d::Store>& store, int rank, int ranks,
                                        std::chrono::milliseconds timeout) {
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/0);
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::NoHandling).c_str(), /*overwrite=*/1);
+  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", /*overwrite=*/0);
   const auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, ranks,
