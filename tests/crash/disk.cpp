@@ -42,6 +42,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 bool is_below(const std::string& path) {
   const auto& folder = watched().folder;
+  if (folder.starts_with('*')) return path.ends_with(folder.substr(1));
   return !folder.empty() && path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
 }
 

@@ -2,8 +2,9 @@
 // end the process, and writes down what was done, for power_loss.h.
 //
 // Linked into a test, it is told by watch(). Preloaded into a program (LD_PRELOAD=disk_faults.so), it is told by the
-// environment: VERNIER_DISK="kill 17 /path/of/folder". Nothing is brought to the disk meanwhile (fsync returns at
-// once): that a process ends loses nothing, and what a loss of power loses power_loss.h says.
+// environment: VERNIER_DISK="kill 17 /path/of/folder", or "kill 1 */name" for files of that name. Nothing is brought to
+// the disk meanwhile (fsync returns at once): that a process ends loses nothing, and what a loss of power loses
+// power_loss.h says.
 #pragma once
 
 #include <cstdint>

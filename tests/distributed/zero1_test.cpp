@@ -145,27 +145,59 @@ TEST_CASE("zero1: each rank writes its part of a checkpoint") {
   }
 }
 
+TEST_CASE("zero1: the ranks save together, whatever decides when") {
+  const std::vector<Words> cases = {
+      {"checkpoint.every=1", "checkpoint.in_flight=skip"},
+      {"checkpoint.every=0", "checkpoint.every_minutes=0.00001"},
+      {"checkpoint.every=0", "checkpoint.at_epoch_end=true"},
+      // The best one so far cannot be saved: rank 0 alone knows that it is gone.
+      {"checkpoint.every=2", "checkpoint.keep_best=1", "run.validate_every=1", "optimizer.learning_rate=0.5",
+       "checkpoint.on_failure=continue", "checkpoint.keep_last=1", "run.steps=60"},
+  };
+  for (const auto& settings : cases) {
+    for (const std::string use : {"ddp", "zero1"}) {
+      CAPTURE(settings);
+      CAPTURE(use);
+      RunFolder place(mlp);
+      ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
+      Ranks ranks(place, 2, sets_of(with(settings, {"distributed.use=" + use, "distributed.timeout=5"})), {},
+                  {{"VERNIER_DISK", settings.size() > 2 ? "enospc 20 */model.safetensors" : "none 1 /nowhere"}});
+      ::unsetenv("LD_PRELOAD");
+      REQUIRE_MESSAGE(ranks.wait() == all_of(2, 0), ranks.errors());
+      CHECK(vernier::verify_checkpoint(place.at("out/checkpoints/latest").string()).step >= 12);
+    }
+  }
+}
+
 TEST_CASE("zero1: where a rank cannot write its part all ranks know it, and stop or go on") {
   struct Case {
     std::string on_failure;
+    int victim;
+    std::string path;  // where its disk is full, once
     int status;
     bool has_first, has_second;  // checkpoint
   };
-  for (const auto& each : {Case{"stop", 4, false, false}, Case{"continue", 0, false, true}}) {
+  for (const auto& each :
+       {Case{"stop", 1, "/state-rank-1.safetensors", 4, false, false},
+        Case{"continue", 1, "/state-rank-1.safetensors", 0, false, true},
+        Case{"stop", 0, "/checkpoints", 4, false, false}, Case{"continue", 0, "/checkpoints", 0, false, true},
+        Case{"stop", 0, "/manifest.json", 4, false, false}, Case{"continue", 0, "/manifest.json", 0, false, true}}) {
     CAPTURE(each.on_failure);
+    CAPTURE(each.path);
     RunFolder place(mlp);
-    const auto full_disk_of_rank_1 = [&](int rank) {
-      rank == 1 ? ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1) : ::unsetenv("LD_PRELOAD");
+    const auto full_disk_of_victim = [&](int rank) {
+      const bool is_full = rank == each.victim;
+      is_full ? ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1) : ::unsetenv("LD_PRELOAD");
       return Words{};
     };
-    const auto order = "enospc 1 " + place.at("out/checkpoints").string();
+    const auto order = "enospc 1 *" + each.path;
     Ranks ranks(place, 3, sets_of({"distributed.use=zero1", "checkpoint.on_failure=" + each.on_failure}),
-                full_disk_of_rank_1, {{"VERNIER_DISK", order}});
+                full_disk_of_victim, {{"VERNIER_DISK", order}});
     ::unsetenv("LD_PRELOAD");
     REQUIRE_MESSAGE(ranks.wait() == all_of(3, each.status), ranks.errors());
     for (int rank = 0; rank < (each.status == 0 ? 1 : 3); ++rank) {  // the others print errors only
       const auto text = ranks[rank].err();
-      CHECK_MESSAGE(says(text, "rank 1: "), text);
+      CHECK_MESSAGE(says(text, each.path + ": "), text);
       CHECK_MESSAGE(says(text, "No space left on device"), text);
     }
     const auto has = [&](int step) {

@@ -74,12 +74,12 @@ Saved Folder::save(const Save& what, const vernier::CheckpointProgress& progress
 std::unique_ptr<vernier::UnfinishedCheckpoint> Folder::begin(std::int64_t step) const {
   make();
   vernier::refuse_a_shared_folder(path_);  // before anything in it is touched
-  sync_what_is_beside();
   vernier::remove_unfinished_checkpoints(path_);
   return std::make_unique<vernier::UnfinishedCheckpoint>(path_of(step));
 }
 
 Saved Folder::complete(vernier::UnfinishedCheckpoint& unfinished, const Save& what) const {
+  sync_what_is_beside();
   Saved saved{path_of(what.checkpoint.manifest.step), 0, 0, {}};
   const auto manifest = unfinished.complete(what.checkpoint.manifest);
   for (const auto& [name, file] : manifest.files) saved.bytes += file.bytes;

@@ -48,7 +48,7 @@ class Folder {
   Folder(std::string path, Retention retention, Warn warn)
       : path_(std::move(path)), retention_(retention), warn_(std::move(warn)) {}
 
-  // Any thread, one at a time. Syncs the files that the run has beside its checkpoints, and writes the checkpoint. Then
+  // Any thread, one at a time. Writes the checkpoint, and syncs the files that the run has beside its checkpoints. Then
   // renames checkpoints of later steps to abandoned-…, moves the links, and removes the checkpoints that need not stay.
   Saved save(const Save& what, const vernier::CheckpointProgress& progress) const;
   // The same in parts, where other processes write files too. complete() wants the files of all in the manifest.

@@ -65,7 +65,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-constexpr std::int64_t steps_between_looks = 8;  // where ranks ask each other
+constexpr std::int64_t steps_between_looks = 4;  // where ranks ask each other
 constexpr std::chrono::milliseconds between_looks{50};
 
 class Rolling final : public vernier::Checkpoint {
@@ -92,6 +92,7 @@ class Rolling final : public vernier::Checkpoint {
   }
 
   ~Rolling() override {
+    if (shards_) warn("the checkpoint that the ranks were writing is dropped");
     if (!writing_.valid()) return;
     try {
       (void)writing_.get();
@@ -131,9 +132,9 @@ class Rolling final : public vernier::Checkpoint {
     return agreed(run, is_asked, is_asked && !skipped_);
   }
 
-  // Of several ranks, rank 0 writes and so decides. The others ask it where its clock or its disk decides.
-  bool agreed(const Run& run, bool is_asked, bool is_due) const {
-    const bool is_known = every_minutes_ == 0 && !(is_asked && skips_);
+  // Of several ranks rank 0 decides. The others ask it where its clock, its disk or its checkpoints decide.
+  bool agreed(const Run& run, bool is_asked, bool is_due) {
+    const bool is_known = !std::exchange(was_judged_, false) && every_minutes_ == 0 && !(is_asked && skips_);
     if (is_known || run.control == nullptr || run.control->ranks() == 1) return is_due;
     State decision;
     decision.put("due", std::int64_t{is_due});
@@ -159,11 +160,15 @@ class Rolling final : public vernier::Checkpoint {
     Shards shards;
     State made;
     const auto rank = run.control->rank();
-    if (rank == 0) {
-      shards.unfinished = folder_of(run.output).begin(run.step);
-      made.put("folder", shards.unfinished->folder());
+    try {
+      if (rank == 0) shards.unfinished = folder_of(run.output).begin(run.step);
+      made.put("folder", shards.unfinished ? shards.unfinished->folder() : "");
+    } catch (...) {
+      made.put("failure", vernier::caught().message);
     }
-    const auto folder = run.control->gather(made).front().text("folder");
+    const auto first = run.control->gather(made).front();
+    if (first.has("failure")) return fail(run, first.text("failure"));
+    const auto folder = first.text("folder");
     const auto copy = copy_of(shard, run);
     shards.what = std::make_shared<Save>(describe({copy.tensors}, run));
     shards_ = std::move(shards);
@@ -219,6 +224,8 @@ class Rolling final : public vernier::Checkpoint {
   struct Shards {
     std::unique_ptr<vernier::UnfinishedCheckpoint> unfinished;  // on rank 0
     std::shared_ptr<Save> what;
+    bool are_written = false;  // all of them; rank 0 completes the checkpoint
+    Saved saved;
     State result;  // of this rank: "files" or "failure"; empty while it writes
   };
 
@@ -271,7 +278,7 @@ class Rolling final : public vernier::Checkpoint {
       run.notice("checkpoint_skipped", {{"reason", reason}}, "a checkpoint is left out: " + reason);
     }
     if (shards_) {
-      if (run.step % steps_between_looks == 0) settle(run);
+      if (shards_->are_written || run.step % steps_between_looks == 0) settle(run);
     } else if (writing_.valid() && !is_writing()) {
       wait(run);
     }
@@ -297,26 +304,33 @@ class Rolling final : public vernier::Checkpoint {
     run.notice("checkpoint_failed", {{"reason", failure_}}, "a checkpoint failed: " + failure_);
   }
 
-  // All ranks together, on their main threads: the checkpoint is complete once each has written its part, and rank 0
-  // the manifest. If one cannot, all know why. Returns false if a rank is still writing.
+  // All ranks together, on their main threads: once each has written its part, rank 0 writes the manifest. If one
+  // cannot, all know why. Returns false if a rank is still writing.
   bool settle(Run& run) {
+    auto& [unfinished, what, are_written, saved, result] = *shards_;
     if (writing_.valid() && !is_writing()) {
       try {
-        shards_->result.put("files", writing_.get().files);
+        saved = writing_.get();
+        result.put("files", saved.files);
       } catch (...) {
-        shards_->result.put("failure", c10::str("rank ", run.control->rank(), ": ", vernier::caught().message));
+        result.put("failure", c10::str("rank ", run.control->rank(), ": ", vernier::caught().message));
       }
     }
-    const auto results = run.control->gather(shards_->result);
+    const auto results = run.control->gather(result);
     if (std::ranges::any_of(results, [](const State& each) { return each.tensors.empty(); })) return false;
-    const auto shards = std::exchange(shards_, std::nullopt);
-    save_ = nullptr;
-    failure_.clear();
-    for (const auto& result : results) {
-      if (result.has("failure") && failure_.empty()) failure_ = result.text("failure");
+    const auto failed = std::ranges::find_if(results, [](const State& each) { return each.has("failure"); });
+    if (failed == results.end() && !std::exchange(are_written, true)) {
+      if (unfinished) complete(run, results);
+      return false;
     }
-    if (failure_.empty() && shards->unfinished) complete(run, *shards, results);
-    if (!failure_.empty() && continues_) tell_failure(run);
+    const auto shards = std::exchange(shards_, std::nullopt);
+    failure_.clear();
+    if (failed != results.end()) {
+      failure_ = failed->text("failure");
+      if (continues_) tell_failure(run);
+    } else if (shards->unfinished) {
+      tell_saved(run, shards->saved);
+    }
     return true;
   }
 
@@ -330,16 +344,24 @@ class Rolling final : public vernier::Checkpoint {
     }
   }
 
-  void complete(Run& run, const Shards& shards, const std::vector<State>& results) {
-    try {
-      auto& files = shards.what->checkpoint.manifest.files;
+  // On rank 0, which looks at the disk in the background.
+  void complete(Run& run, const std::vector<State>& results) {
+    shards_->result = {};
+    const auto save = [results, what = shards_->what, unfinished = shards_->unfinished.get(), begin = last_,
+                       folder = folder_of(run.output)] {
+      auto& files = what->checkpoint.manifest.files;
       for (const auto& result : results) files.merge(vernier::parse_files("a rank's files", result.text("files")));
-      auto saved = folder_of(run.output).complete(*shards.unfinished, *shards.what);
-      saved.seconds = seconds_since(last_);
-      tell_saved(run, saved);
-    } catch (...) {
-      failure_ = vernier::caught().message;
-    }
+      auto saved = folder.complete(*unfinished, *what);
+      saved.seconds = seconds_since(begin);
+      return saved;
+    };
+    writing_ = std::async(async_ ? std::launch::async : std::launch::deferred, save);
+  }
+
+  void fail(Run& run, const std::string& why) {
+    failure_ = why;
+    if (continues_) return tell_failure(run);
+    stop_at_failure();
   }
 
   void drop_shards() {
@@ -385,6 +407,7 @@ class Rolling final : public vernier::Checkpoint {
 
   void judge(Run& run) {
     if (retention_.keep_best == 0) return;
+    was_judged_ = true;
     const auto value = run.metrics.value(monitor_.c_str());
     if (!value) {
       throw Error("monitor = \"" + monitor_ +
@@ -404,7 +427,7 @@ class Rolling final : public vernier::Checkpoint {
   std::string monitor_;
   bool async_ = true, skips_ = false, continues_ = false;
 
-  bool wanted_ = false, skipped_ = false;
+  bool wanted_ = false, skipped_ = false, was_judged_ = false;
   Clock::time_point last_ = Clock::now();
   rolling::Scores scores_;     // of the existing checkpoints and of later validations
   std::string failure_;        // of the last save, until it is reported

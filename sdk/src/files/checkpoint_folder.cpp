@@ -81,6 +81,12 @@ Manifest::File write_tensors(const std::string& path, const Tensors& tensors, co
   return written;
 }
 
+// Called with the bytes of each write; empty where nobody asks for the progress.
+CheckpointProgress adding_up(const CheckpointProgress& progress) {
+  if (!progress) return {};
+  return [&progress, done = std::uint64_t{0}](std::uint64_t count) mutable { progress(done += count); };
+}
+
 void write_text(const std::string& path, const std::string& text) {
   File file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
   file.write(text.data(), text.size());
@@ -263,9 +269,7 @@ Manifest UnfinishedCheckpoint::complete(Manifest about) {
 
 CheckpointFiles write_checkpoint_files(const std::string& folder, const State& model, const State& state,
                                        const CheckpointProgress& progress) {
-  std::uint64_t done = 0;
-  CheckpointProgress add;  // empty where nobody asks for the progress
-  if (progress) add = [&](std::uint64_t count) { progress(done += count); };
+  const auto add = adding_up(progress);
   CheckpointFiles files;
   files[model_name] = write_tensors(folder + "/" + model_name, model.tensors, {{"format", "pt"}}, add);
   files[state_name] = write_tensors(folder + "/" + state_name, state.tensors, {{"format", state_format}}, add);
@@ -274,11 +278,8 @@ CheckpointFiles write_checkpoint_files(const std::string& folder, const State& m
 
 CheckpointFiles write_checkpoint_shard(const std::string& folder, std::int64_t rank, const State& state,
                                        const CheckpointProgress& progress) {
-  std::uint64_t done = 0;
-  CheckpointProgress add;
-  if (progress) add = [&](std::uint64_t count) { progress(done += count); };
   const auto name = checkpoint_shard_file(rank);
-  return {{name, write_tensors(folder + "/" + name, state.tensors, {{"format", state_format}}, add)}};
+  return {{name, write_tensors(folder + "/" + name, state.tensors, {{"format", state_format}}, adding_up(progress))}};
 }
 
 Manifest write_checkpoint(const std::string& path, Manifest about, const State& model, const State& state,

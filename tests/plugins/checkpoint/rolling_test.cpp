@@ -407,10 +407,10 @@ TEST_CASE("rolling: bytes are on the disk before names") {
   }
   REQUIRE(order.size() == 11);
   CHECK(order[0].starts_with("mkdir"));
-  CHECK(order[1] == "fsync " + fixture.folder.path().filename().string());
-  CHECK(order[2].starts_with("mkdtemp .tmp-"));
-  CHECK(order[3] == "fsync model.safetensors");
-  CHECK(order[4] == "fsync state.safetensors");
+  CHECK(order[1].starts_with("mkdtemp .tmp-"));
+  CHECK(order[2] == "fsync model.safetensors");
+  CHECK(order[3] == "fsync state.safetensors");
+  CHECK(order[4] == "fsync " + fixture.folder.path().filename().string());
   CHECK(order[5] == "fsync manifest.json");
   CHECK(order[6].starts_with("fsync .tmp-"));
   CHECK(order[7] == "rename step-00000020");
