@@ -201,7 +201,6 @@ class TrainingLoop {
   std::string divergence(const Run& run);
   void save_unless_spoiled(Run& run);
   std::string configuration(Keys keys) const { return configuration_ ? configuration_(keys) : ""; }
-  static void begin_metrics(Run& run);
   void swap_what_is_asked(Run& run);
   std::string moment(const Run& run) const;
   void attributed(const Run& run, const std::function<void()>& body);

@@ -162,17 +162,9 @@ void TrainingLoop::undo_failed_step(Run& run) {
   }
 }
 
-// The order in which monitors show them is that of their first use, and not every step of a run has them.
-void TrainingLoop::begin_metrics(Run& run) {
-  run.metrics = {};
-  run.metrics.set("micro_batches", 0.0);
-  run.metrics.set("batch", 0.0);
-  run.metrics.clear();
-}
-
 void TrainingLoop::begin(Run& run) {
   is_running_ = true;
-  begin_metrics(run);
+  run.metrics = {};
   bus_.emit(Event::RunBegin, run);
   if (validation_due_) {
     saved_step_ = -1;  // what is saved there lacks the validation
@@ -489,7 +481,6 @@ void TrainingLoop::swap(Run& run, const Table& roles) {
   }
   ranks_.refuse_masters_of_others(run);
   ranks_.share_weights(run, Ranks::Weights::all);  // the precision before has rounded those of others
-  begin_metrics(run);                              // those of others may come, in another order
   snapshots_.clear();
   transaction_.rewire();
   note_listeners();

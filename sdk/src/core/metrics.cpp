@@ -1,7 +1,9 @@
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/metrics.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string_view>
 
@@ -15,12 +17,17 @@ double Metrics::Entry::value() const {
   return std::get<double>(number);
 }
 
+// Those that are set in this step come first, in the order in which that was done: it must not depend on earlier steps,
+// which a resumed run has not seen.
 Metrics::Entry& Metrics::entry(const char* name) {
   const std::string_view wanted = name;  // its length is counted once
-  for (auto& entry : entries_) {
-    if (entry.name == wanted) return entry;
-  }
-  return entries_.emplace_back(Entry{name, {}});
+  const auto is_set = [](const Entry& entry) { return entry.number.index() != 0; };
+  const auto found = std::ranges::find_if(entries_, [wanted](const Entry& entry) { return entry.name == wanted; });
+  if (found != entries_.end() && is_set(*found)) return *found;
+  const auto next = std::ranges::find_if_not(entries_, is_set);
+  if (found == entries_.end()) return *entries_.insert(next, Entry{name, {}});
+  std::rotate(next, found, found + 1);
+  return *next;
 }
 
 void Metrics::set(const char* name, double value) {

@@ -63,7 +63,7 @@ TEST_CASE("run: a notice knows its step and reads as one line") {
   CHECK(run.notices[0].sentence == "the scale changed");
 }
 
-TEST_CASE("metrics: of this step only, in order of first use") {
+TEST_CASE("metrics: of this step only, in the order of this step") {
   Metrics metrics;
   metrics.set("b", 1.0);
   metrics.set("a", torch::tensor(2.0F).requires_grad_());
@@ -73,11 +73,16 @@ TEST_CASE("metrics: of this step only, in order of first use") {
   CHECK_FALSE(metrics.value("a").has_value());
   CHECK(metrics.set_now().empty());
   metrics.set("a", 5.0);
+  metrics.set("new", 7.0);
   metrics.set("b", torch::tensor(6.0F));
+  metrics.set("a", 8.0);
   const auto now = metrics.set_now();
-  REQUIRE(now.size() == 2);
-  CHECK(now[0]->name == "b");
-  CHECK(now[0]->value() == 6.0);
+  REQUIRE(now.size() == 3);
+  CHECK(now[0]->name == "a");
+  CHECK(now[0]->value() == 8.0);
+  CHECK(now[1]->name == "new");
+  CHECK(now[2]->name == "b");
+  CHECK(now[2]->value() == 6.0);
   CHECK(metrics.value("b") == 6.0);
   CHECK_FALSE(metrics.value("c").has_value());
 }
