@@ -8,7 +8,7 @@
 #include "program.h"
 #include "small_run.h"
 #include "thrown.h"
-#include "verbs/check_plugin/laws.h"
+#include "tools/check_plugin/laws.h"
 
 namespace check_plugin_test {
 

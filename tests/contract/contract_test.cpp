@@ -15,8 +15,8 @@
 #include "long_form.h"
 #include "small_run.h"
 #include "thrown.h"
-#include "verbs/check_plugin/laws.h"
-#include "verbs/check_plugin/trial.h"
+#include "tools/check_plugin/laws.h"
+#include "tools/check_plugin/trial.h"
 
 using vernier::Host;
 using vernier::Options;
@@ -46,7 +46,9 @@ std::string comments_of_headers_in(const std::string& text) {
   std::string comments;
   const std::regex header(R"(vernier/(\w+)\.h)");
   for (std::sregex_iterator found(text.begin(), text.end(), header), end; found != end; ++found) {
-    std::ifstream in(fs::path(VERNIER_SOURCE_DIR) / "sdk/include/vernier" / (found->str(1) + ".h"));
+    const auto file = "include/vernier/" + found->str(1) + ".h";
+    const auto contract = fs::path(VERNIER_SOURCE_DIR) / "sdk/plugin" / file;
+    std::ifstream in(fs::exists(contract) ? contract : fs::path(VERNIER_SOURCE_DIR) / "sdk/toolkit" / file);
     for (std::string line; std::getline(in, line);) {
       if (const auto start = line.find_first_not_of(' ');
           start != std::string::npos && line.compare(start, 2, "//") == 0) {

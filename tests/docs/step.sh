@@ -2,7 +2,7 @@
 # step.sh ROOT: docs/architecture.md shows TrainingLoop::step as it is: in the first block of C++ below "## The step".
 set -eu
 cd "$1"
-document=docs/architecture.md source=framework/run/training_loop.cpp
+document=docs/architecture.md source=framework/runner/run/training_loop.cpp
 
 of_the_step='/^void TrainingLoop::step\(/ {shown = 1} shown {print} shown && /^}/ {exit}'
 function=$(awk "$of_the_step" "$source")

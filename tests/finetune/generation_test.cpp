@@ -10,7 +10,7 @@
 #include "oracle.h"
 #include "published_folder.h"
 #include "thrown.h"
-#include "verbs/generate/text_stream.h"
+#include "tools/generate/text_stream.h"
 
 namespace generation_test {
 

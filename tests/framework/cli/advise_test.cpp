@@ -6,8 +6,8 @@
 
 #include "run_folder.h"
 #include "thrown.h"
-#include "verbs/advise/axes.h"
-#include "verbs/advise/search.h"
+#include "tools/advise/axes.h"
+#include "tools/advise/search.h"
 
 namespace advise_test {
 

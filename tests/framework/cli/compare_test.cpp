@@ -8,8 +8,8 @@
 
 #include "run_folder.h"
 #include "thrown.h"
-#include "verbs/compare/candidates.h"
-#include "verbs/compare/statistics.h"
+#include "tools/common/candidates.h"
+#include "tools/compare/statistics.h"
 
 namespace compare_test {
 

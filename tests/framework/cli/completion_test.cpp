@@ -84,7 +84,7 @@ echo "${COMPREPLY[@]}"
 )");
   const auto output = folder.path() / "output";
   const std::string command = "bash " + script +
-                              " " VERNIER_BINARY_DIR " " VERNIER_SOURCE_DIR "/framework/shell/vernier.bash >" +
+                              " " VERNIER_BINARY_DIR " " VERNIER_SOURCE_DIR "/framework/runner/shell/vernier.bash >" +
                               output.string();
   REQUIRE(std::system(command.c_str()) == 0);
   std::stringstream text;

@@ -13,8 +13,8 @@
 
 #include "run_folder.h"
 #include "thrown.h"
-#include "verbs/launch/local_ranks.h"
-#include "verbs/launch/run_folder_watch.h"
+#include "tools/launch/local_ranks.h"
+#include "tools/launch/run_folder_watch.h"
 
 namespace launch_test {
 

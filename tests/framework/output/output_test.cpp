@@ -1,6 +1,6 @@
 #include "output/output.h"
 
-#include "output/terminal.h"
+#include "tools/common/terminal.h"
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>

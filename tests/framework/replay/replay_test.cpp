@@ -1,5 +1,5 @@
 // `vernier replay`: the bits of the step again, and beside it another precision.
-#include "replay/replay.h"
+#include "tools/replay/replay.h"
 
 #include <vernier/checkpoint_folder.h>
 #include <vernier/fused_kernels.h>

@@ -21,7 +21,7 @@ struct Line {
 
 // The lines of the comment from "// RunBegin" down to the enum.
 std::vector<Line> comment() {
-  std::ifstream header(std::string(VERNIER_SOURCE_DIR) + "/sdk/include/vernier/event.h");
+  std::ifstream header(std::string(VERNIER_SOURCE_DIR) + "/sdk/plugin/include/vernier/event.h");
   std::vector<Line> lines;
   for (std::string text; std::getline(header, text) && !text.starts_with("enum class Event");) {
     if (lines.empty() && !text.starts_with("// RunBegin")) continue;

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "audit.h"
+#include "audit/audit.h"
 #include "program.h"
 
 namespace audit_test {

@@ -1,8 +1,8 @@
 // The pages of `vernier serve` and of one of its runs, in a browser.
 #include "browser.h"
 #include "job_server.h"
-#include "output/run_files.h"
-#include "verbs/runs/browser.h"
+#include "tools/common/run_files.h"
+#include "tools/report/browser.h"
 
 namespace page_test {
 

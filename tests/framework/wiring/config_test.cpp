@@ -6,7 +6,7 @@
 #include "table_text.h"
 #include "temporary_folder.h"
 #include "thrown.h"
-#include "wiring/toml_depth.h"
+#include "tools/common/toml_depth.h"
 
 namespace config_test {
 

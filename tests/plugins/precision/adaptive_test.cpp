@@ -195,11 +195,12 @@ TEST_CASE("adaptive: a layer whose gradients overflow is promoted, held, and low
 TEST_CASE("adaptive: the option `attention` says which kernels of attention are measured") {
   const auto candidates = [](const std::string& attention) {
     const TemporaryFolder output;
-    SmallRun run(from_toml({base, "[run]\nsteps = 2\n[task]\nuse = \"gpt\"\ndata = [\"" VERNIER_SOURCE_DIR
-                                  "/sdk/include\"]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\nsample_bytes = 0\n"
-                                  "[precision]\nuse = \"adaptive\"\nattention = \"" +
-                                      attention + "\"\n"}),
-                 output.path().string());
+    SmallRun run(
+        from_toml({base, "[run]\nsteps = 2\n[task]\nuse = \"gpt\"\ndata = [\"" VERNIER_SOURCE_DIR
+                         "/sdk/toolkit/include\"]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\nsample_bytes = 0\n"
+                         "[precision]\nuse = \"adaptive\"\nattention = \"" +
+                             attention + "\"\n"}),
+        output.path().string());
     run.train();
     const auto seconds = run.wiring->precision->save().part("seconds");
     for (const auto& [work, times] : seconds.tensors) {

@@ -20,7 +20,8 @@ constexpr std::uint64_t recorded_hash = 0xba1a26d50da34c2e;
 // All of them, for a plugin holds objects of any class that is declared there.
 std::vector<std::filesystem::path> headers() {
   std::vector<std::filesystem::path> all;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(VERNIER_SOURCE_DIR "/sdk/include/vernier")) {
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(VERNIER_SOURCE_DIR "/sdk/plugin/include/vernier")) {
     if (entry.is_regular_file()) all.push_back(entry.path());
   }
   std::sort(all.begin(), all.end());

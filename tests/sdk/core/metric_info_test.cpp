@@ -37,7 +37,7 @@ TEST_CASE("metric info: docs/metrics.md has the table of the registry") {
   const auto made = text.substr(0, from) + begin + '\n' + table() + '\n' + text.substr(to);
   if (std::getenv("VERNIER_WRITE_DOCS") != nullptr) std::ofstream(page) << made;
   CHECK_MESSAGE(read_text(page) == made,
-                "docs/metrics.md and sdk/src/core/metric_info.cpp disagree: "
+                "docs/metrics.md and sdk/plugin/core/metric_info.cpp disagree: "
                 "VERNIER_WRITE_DOCS=1 test_sdk --source-file='*metric_info_test.cpp'");
 }
 

@@ -1,0 +1,106 @@
+// `vernier check`: all but the training.
+#include <iostream>
+#include <optional>
+
+#include "command.h"
+#include "dry_run.h"
+#include "find_lr.h"
+#include "output/log.h"
+#include "tools/common/text.h"
+
+namespace vernier::cli {
+
+namespace {
+
+// For a run that trains a few steps and leaves nothing.
+void keep_nothing(Table& config) {
+  config.erase(Monitor::role);
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
+// The same run without any low precision, to compare with.
+void put_in_float32(Table& config) {
+  config.insert_or_assign(Precision::role, Value{Table{{"use", {std::string("fp32"), ""}}}, ""});
+  config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
+// What a policy is compared with; nothing where that cannot be had, for it is no part of the run.
+std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));  // all of it is logged already
+  std::optional<DryRun> seen;
+  std::string trouble;
+  try {
+    const auto prepared = prepare(given, put_in_float32);
+    seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  } catch (...) {
+    trouble = caught().message;
+  }
+  set_log_level(static_cast<int>(log_level(given)));
+  if (!seen) log(Level::warning, "check", "nothing to compare with, for in float32 it fails: " + trouble);
+  return seen;
+}
+
+void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::optional<DryRun>& in_float32) {
+  std::cout << "on the first batch: loss " << print_number("%.5g", dry_run.loss);
+  std::vector<std::pair<std::string, MemoryUse>> columns;
+  if (in_float32) {
+    std::cout << ", in float32 " << print_number("%.5g", in_float32->loss);
+    columns.emplace_back("fp32", in_float32->memory);
+  }
+  columns.emplace_back(policy, dry_run.memory);
+  std::cout << '\n';
+  const bool has_state = dry_run.memory.bytes("optimizer") > 0;
+  print_text(memory_table(columns) +
+             (has_state ? "" : "  an optimizer's state may come with its first step: see monitor/ledger\n"));
+  for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
+}
+
+// What each rank keeps for itself; "" where there is one rank.
+std::string memory_of_ranks(Run& run, const MemoryUse& here) {
+  if (run.control->ranks() == 1) return "";
+  State own;
+  for (const char* part : {"masters", "optimizer"}) own.put(part, here.bytes(part));
+  own.put("peak", here.peak);
+  std::string text;
+  const auto all = run.control->gather(own);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const auto bytes = [&](const char* part) { return memory_text(all[r].integer(part)); };
+    text += c10::str("memory of rank ", r, ": masters ", bytes("masters"), ", optimizer ", bytes("optimizer"),
+                     ", peak ", bytes("peak"), '\n');
+  }
+  return text;
+}
+
+void find_learning_rate(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));  // all of it is logged already
+  const auto prepared = prepare(given, keep_nothing);
+  const auto test = test_rates(prepared->trainer, *prepared->wiring, prepared->run);
+  set_log_level(static_cast<int>(log_level(given)));
+  std::cout << plot(test);
+}
+
+}  // namespace
+
+int check(const po::variables_map& given) {
+  if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
+  auto prepared = prepare(given);
+  print_wiring(*prepared);
+  std::cout.flush();
+  const auto precision = prepared->wiring->precision->id();
+  const bool is_alone = prepared->run.control->ranks() == 1;
+  if (!is_alone && given.count("find-lr") != 0) refuse("--find-lr trains a copy of the model in one process only");
+  const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  const auto of_ranks = memory_of_ranks(prepared->run, seen.memory);
+  const auto validation_loss = prepared->trainer.rehearse(prepared->run);
+  prepared.reset();  // two models at once may be too many
+  std::optional<DryRun> in_float32;
+  if (seen.is_low && is_alone) in_float32 = dry_run_in_float32(given);  // the ranks meet once
+  print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
+  std::cout << of_ranks;
+  if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
+  if (given.count("find-lr") != 0) find_learning_rate(given);
+  std::cout << "ready: nothing was trained or written\n";
+  return 0;
+}
+
+}  // namespace vernier::cli

@@ -1,0 +1,400 @@
+#include "checkpoint_tools.h"
+
+#include <fnmatch.h>
+#include <torch/types.h>
+#include <vernier/checkpoint_folder.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+#include <vernier/options.h>
+#include <vernier/plugin.h>
+#include <vernier/safetensors.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+#include "core/printable.h"
+#include "output/log.h"
+#include "run/init_weights.h"
+#include "tools/common/text.h"
+#include "weight_files.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+namespace {
+
+constexpr const char* usage = R"(usage: vernier checkpoint TOOL …
+
+  list RUN                    the checkpoints of a run: step, size, age, whether it is whole
+  verify PATH…                reads every byte of a checkpoint, or of all checkpoints of a run
+  show PATH [PATTERN…]        tensors with dtype, shape and statistics; with patterns ('*.weight') only those that match
+  export PATH FILE            writes the model's weights to a safetensors file
+  import FILE… NEW            merges safetensors files, such as shards, into one that [run] init_from takes
+
+PATH is a checkpoint, or a run, which stands for its newest checkpoint.
+
+options
+  --dtype DTYPE               export, import: float32, bfloat16 or float16; the default keeps the dtypes
+  --weights masters|model|average
+                              export: float32 master weights if the run kept them (the default), the model's weights, or
+                              the average of callback/ema, or of callback/swa
+)";
+
+using Words = std::vector<std::string>;
+
+// Prints rows in columns. sides: 'l' or 'r' for each column. The last word of a shorter row does not widen its column.
+void print_table(const std::vector<Words>& rows, const std::string& sides) {
+  std::vector<std::size_t> widths(sides.size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (i + 1 < row.size() || row.size() == sides.size()) widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string space(widths[i] - std::min(widths[i], row[i].size()), ' ');
+      const bool is_left = sides[i] == 'l' || (i + 1 == row.size() && row.size() < sides.size());
+      line += "  " + (is_left ? row[i] + space : space + row[i]);
+    }
+    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+  }
+}
+
+std::string age_of(const fs::path& path) {
+  std::error_code none;
+  const auto written = fs::last_write_time(path, none);
+  if (none) return "?";
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(fs::file_time_type::clock::now() - written).count();
+  if (seconds < 120) return std::to_string(std::max<std::int64_t>(seconds, 0)) + " s";
+  if (seconds < 7200) return std::to_string(seconds / 60) + " min";
+  if (seconds < 172800) return std::to_string(seconds / 3600) + " h";
+  return std::to_string(seconds / 86400) + " d";
+}
+
+// The folder of a run's checkpoints. run: that folder or the run's.
+std::string checkpoints_of(const std::string& run) {
+  std::error_code none;
+  if (!fs::exists(run, none)) refuse(run + ": there is no such file or folder");
+  const auto inside = fs::path(run) / "checkpoints";
+  return fs::is_directory(inside, none) ? inside.string() : run;
+}
+
+// The checkpoint at a path, or all checkpoints of a run, the newest first.
+std::vector<std::string> all_checkpoints_at(const std::string& path) {
+  auto found = checkpoints_at(path);
+  std::error_code none;
+  if (found.empty() && !fs::exists(path, none)) refuse(path + ": there is no such file or folder");
+  if (found.empty()) refuse(path + ": is neither a checkpoint nor the folder of a run with one");
+  return found;
+}
+
+// While a run trains, it removes its older checkpoints.
+bool is_gone(const std::string& path) {
+  std::error_code none;
+  return !fs::exists(fs::symlink_status(path, none));
+}
+
+StoredCheckpoint read_newest(const std::string& path, std::string& read) {
+  read = all_checkpoints_at(path).front();
+  return read_checkpoint(read);
+}
+
+std::string size_of(const CheckpointManifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, file] : manifest.files) bytes += file.bytes;
+  return memory_text(static_cast<std::int64_t>(bytes));
+}
+
+std::size_t tensors_of(const CheckpointManifest& manifest) {
+  std::size_t count = 0;
+  for (const auto& [name, file] : manifest.files) count += file.tensors.size();
+  return count;
+}
+
+// Checks the manifest and the sizes of the files, without reading the tensors.
+CheckpointManifest glance_at(const std::string& path) {
+  auto manifest = read_manifest(path);
+  for (const auto& [name, file] : manifest.files) {
+    const auto whole = path + "/" + name;
+    std::error_code trouble;
+    const auto size = fs::file_size(whole, trouble);
+    if (trouble) throw Error(whole + ": cannot be read: " + trouble.message());
+    if (size != file.bytes) {
+      throw Error(c10::str(whole, ": has ", size, " bytes, and ", file.bytes, " in the manifest"));
+    }
+  }
+  return manifest;
+}
+
+// The names of links by the name of their target: {"step-00000800", "best, latest"}.
+std::map<std::string, std::string> links_in(const std::string& folder) {
+  std::map<std::string, std::string> links;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::error_code none;
+    if (!entry.is_symlink(none)) continue;
+    auto& names = links[fs::read_symlink(entry.path(), none).filename().string()];
+    names += (names.empty() ? "" : ", ") + entry.path().filename().string();
+  }
+  return links;
+}
+
+int list(const Words& paths) {
+  if (paths.size() != 1) refuse("name one run, as in `vernier checkpoint list runs/quickstart`");
+  const auto folder = checkpoints_of(paths[0]);
+  const auto found = checkpoints_in(folder);
+  if (found.empty()) refuse(paths[0] + ": holds no checkpoint");
+  const auto links = links_in(folder);
+  std::vector<Words> rows = {{"step", "size", "age", "", ""}};
+  Words trouble;
+  for (const auto& path : found) {
+    const auto link = links.find(fs::path(path).filename().string());
+    Words row = {std::to_string(step_of_checkpoint(path)), "", age_of(path), "whole", ""};
+    try {
+      const auto manifest = glance_at(path);
+      row[1] = size_of(manifest);
+    } catch (const Error& error) {
+      if (is_gone(path)) continue;
+      row[3] = error.kind() == Error::Kind::configuration ? "of another version" : "not whole";
+      trouble.emplace_back(error.what());
+    }
+    if (link != links.end()) row[4] = link->second;
+    rows.push_back(std::move(row));
+  }
+  std::cout << folder << '\n';
+  print_table(rows, "rrrll");
+  for (const auto& line : trouble) std::cout << line << '\n';
+  return 0;
+}
+
+int verify(const Words& paths) {
+  if (paths.empty()) refuse("name a checkpoint or a run, as in `vernier checkpoint verify runs/quickstart`");
+  int status = 0;
+  for (const auto& path : paths) {
+    for (const auto& checkpoint : all_checkpoints_at(path)) {
+      try {
+        const auto manifest = verify_checkpoint(checkpoint);
+        std::cout << checkpoint << ": whole, " << tensors_of(manifest) << " tensors, " << size_of(manifest)
+                  << std::endl;
+      } catch (const Error& error) {
+        if (checkpoint != path && is_gone(checkpoint)) {
+          std::cout << checkpoint << ": left out, for its run has removed it meanwhile" << std::endl;
+          continue;
+        }
+        write_log(static_cast<int>(Level::error), "vernier", message(error));
+        status = std::max(status, static_cast<int>(error.kind()));
+      }
+    }
+  }
+  return status;
+}
+
+struct Statistics {
+  double least = HUGE_VAL, most = -HUGE_VAL, sum = 0, squares = 0;
+  std::int64_t finite = 0, count = 0;
+};
+
+// In float64 and in chunks: a copy of a large tensor would need at least twice its memory.
+Statistics statistics_of(const torch::Tensor& tensor) {
+  constexpr std::int64_t chunk = 1 << 20;
+  Statistics all;
+  const auto real = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+  const auto flat = real.reshape({-1});
+  all.count = flat.numel();
+  for (std::int64_t first = 0; first < all.count; first += chunk) {
+    const auto values = flat.narrow(0, first, std::min(chunk, all.count - first)).to(torch::kFloat64);
+    const auto finite = values.masked_select(values.isfinite());
+    if (finite.numel() == 0) continue;
+    all.least = std::fmin(all.least, finite.min().item<double>());
+    all.most = std::fmax(all.most, finite.max().item<double>());
+    all.sum += finite.sum().item<double>();
+    all.squares += finite.square().sum().item<double>();
+    all.finite += finite.numel();
+  }
+  return all;
+}
+
+// The text of a U8 tensor in quotes, or "" if it is not plain ASCII.
+std::string text_in(const torch::Tensor& tensor) {
+  if (tensor.scalar_type() != torch::kUInt8 || tensor.dim() != 1 || tensor.numel() == 0) return "";
+  const std::string text(static_cast<const char*>(tensor.const_data_ptr()), static_cast<std::size_t>(tensor.numel()));
+  const bool is_plain = std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c < 127; });
+  return is_plain ? "\"" + (text.size() > 60 ? text.substr(0, 57) + "…" : text) + "\"" : "";
+}
+
+Words row_of(const std::string& name, const torch::Tensor& tensor, const std::string& dtype) {
+  Words row = {name, dtype, c10::str(tensor.sizes())};
+  if (const auto text = text_in(tensor); !text.empty()) {
+    row.push_back(text);
+  } else if (tensor.dim() == 0 && !tensor.is_floating_point() && !tensor.is_complex()) {
+    row.push_back(std::to_string(tensor.to(torch::kInt64).item<std::int64_t>()));
+  } else if (const auto all = statistics_of(tensor); all.count > 0) {
+    const auto number = [&](double value) { return all.finite > 0 ? print_number("%.4g", value) : "-"; };
+    const auto finite = static_cast<double>(all.finite);
+    row.insert(row.end(), {number(all.least), number(all.most), number(all.sum / finite),
+                           number(std::sqrt(all.squares / finite)), std::to_string(all.count - all.finite)});
+  }
+  return row;
+}
+
+bool matches(const std::string& name, const Words& patterns) {
+  return patterns.empty() || std::ranges::any_of(patterns, [&](const std::string& pattern) {
+           return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+         });
+}
+
+// Returns the number of tensors.
+std::size_t show_tensors(const std::string& title, const Tensors& tensors,
+                         const std::map<std::string, CheckpointManifest::Tensor>& described, const Words& patterns) {
+  std::vector<Words> rows = {{"", "dtype", "shape", "min", "max", "mean", "rms", "not finite"}};
+  std::int64_t elements = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (!matches(name, patterns)) continue;
+    const auto found = described.find(name);
+    rows.push_back(
+        row_of(name, tensor, found != described.end() ? found->second.dtype : c10::toString(tensor.scalar_type())));
+    elements += tensor.numel();
+  }
+  if (rows.size() == 1) return 0;
+  std::cout << '\n' << title << ": " << rows.size() - 1 << " tensors, " << elements << " elements\n";
+  print_table(rows, "lllrrrrr");
+  return rows.size() - 1;
+}
+
+int show(const Words& words) {
+  if (words.empty()) refuse("name a checkpoint or a run, as in `vernier checkpoint show runs/quickstart`");
+  std::string path;
+  const auto stored = read_newest(words[0], path);
+  const auto& manifest = stored.manifest;
+  std::cout << path << "\nstep " << manifest.step << " of run " << manifest.run << ", format " << manifest.version;
+  for (const auto& [name, version] : manifest.versions) std::cout << ", " << name << ' ' << version;
+  std::cout << '\n';
+  std::string plugins;
+  for (const auto& plugin : manifest.plugins) {
+    plugins += (plugins.empty() ? "" : ", ") + plugin.id + " " + plugin.version;
+  }
+  if (!plugins.empty()) std::cout << plugins << '\n';
+  std::map<std::string, CheckpointManifest::Tensor> described;
+  for (const auto& [name, file] : manifest.files) described.insert(file.tensors.begin(), file.tensors.end());
+  const Words patterns(words.begin() + 1, words.end());
+  const auto shown = show_tensors("model", stored.model.tensors, described, patterns) +
+                     show_tensors("state", stored.state.tensors, described, patterns);
+  if (shown == 0 && !patterns.empty()) refuse(path + ": no tensor has a name that matches " + patterns[0]);
+  return 0;
+}
+
+std::optional<torch::ScalarType> dtype_in(const po::variables_map& given) {
+  if (given.count("dtype") == 0) return std::nullopt;
+  const auto& name = given["dtype"].as<std::string>();
+  const std::pair<const char*, torch::ScalarType> known[] = {
+      {"float32", torch::kFloat32}, {"bfloat16", torch::kBFloat16}, {"float16", torch::kFloat16}};
+  for (const auto& [word, type] : known) {
+    if (name == word) return type;
+  }
+  refuse("--dtype is " + shortened(name) + ", and must be float32, bfloat16 or float16");
+}
+
+void refuse_what_is_there(const fs::path& path) {
+  std::error_code none;
+  if (fs::exists(fs::symlink_status(path, none))) refuse(path.string() + ": is there already; name another file");
+}
+
+// Writes the file completely or not at all.
+void write_weights(const std::string& path, const Tensors& tensors) {
+  refuse_what_is_there(path);
+  const std::string part = path + ".part";
+  try {
+    save_safetensors(part, tensors, Metadata{{"format", "pt"}});
+    fs::rename(part, path);
+  } catch (...) {
+    std::error_code none;
+    fs::remove(part, none);
+    throw;
+  }
+  std::int64_t elements = 0;
+  for (const auto& [name, tensor] : tensors) elements += tensor.numel();
+  std::cout << path << ": " << tensors.size() << " tensors, " << elements << " elements, "
+            << memory_text(static_cast<std::int64_t>(fs::file_size(path))) << '\n';
+}
+
+int export_weights(const Words& words, const po::variables_map& given) {
+  if (words.size() != 2) {
+    refuse(
+        "name a checkpoint or run and a file, as in `vernier checkpoint export runs/quickstart weights.safetensors`");
+  }
+  const auto& target = words[1];
+  if (fs::path(target).extension() != ".safetensors") refuse(target + ": its name must end in .safetensors");
+  const auto which = given.count("weights") != 0 ? given["weights"].as<std::string>() : "masters";
+  if (which != "masters" && which != "model" && which != "average") {
+    refuse("--weights is " + shortened(which) + ", and must be masters, model or average");
+  }
+  const auto dtype = dtype_in(given);
+  refuse_what_is_there(target);
+
+  std::string path;
+  const auto stored = read_newest(words[0], path);
+  auto weights = which == "masters"   ? best_weights(stored)
+                 : which == "average" ? averaged_weights(path, stored)
+                                      : stored.model.tensors;
+  if (dtype) weights = cast_weights(path, weights, *dtype);
+  write_weights(target, weights);
+  return 0;
+}
+
+int import_weights(const Words& words, const po::variables_map& given) {
+  if (words.size() < 2) {
+    refuse(
+        "name a file to read and one to write, as in `vernier checkpoint import model.safetensors "
+        "weights.safetensors`");
+  }
+  const auto dtype = dtype_in(given);
+  refuse_what_is_there(words.back());
+  Tensors tensors;
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    for (const auto& [name, tensor] : load_safetensors(words[i])) {
+      if (!tensors.emplace(name, tensor).second) {
+        refuse(words[i] + ": tensor '" + name + "': there are two of this name");
+      }
+    }
+  }
+  if (dtype) tensors = cast_weights(words[0], tensors, *dtype);
+  write_weights(words.back(), tensors);
+  return 0;
+}
+
+}  // namespace
+
+int run_checkpoint_tool(int argc, char** argv) {
+  po::options_description known;
+  known.add_options()("argument", po::value<Words>())("dtype", po::value<std::string>())(
+      "weights", po::value<std::string>())("help", "");
+  po::positional_options_description places;
+  places.add("argument", -1);
+  po::variables_map given;
+  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
+  if (given.count("help") != 0) {
+    std::cout << usage;
+    return 0;
+  }
+  auto words = given.count("argument") != 0 ? given["argument"].as<Words>() : Words{};
+  if (words.empty()) refuse("name a tool: list, verify, show, export or import; see vernier checkpoint --help");
+  const std::string tool = words.front();
+  words.erase(words.begin());
+  if (tool == "list") return list(words);
+  if (tool == "verify") return verify(words);
+  if (tool == "show") return show(words);
+  if (tool == "export") return export_weights(words, given);
+  if (tool == "import") return import_weights(words, given);
+  const auto near = nearest(tool, {"list", "verify", "show", "export", "import"});
+  refuse("checkpoint has no tool \"" + shortened(tool) + "\"" +
+         (near.empty() ? "; see vernier checkpoint --help" : "; did you mean " + near + "?"));
+}
+
+}  // namespace vernier

@@ -1,0 +1,139 @@
+#include "command.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+#include <vernier/fused_kernels.h>
+#include <vernier/hardware.h>
+
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+
+#include "low_memory.h"
+#include "output/log.h"
+#include "output/output.h"
+#include "shorthands.h"
+#include "tools/common/terminal.h"
+#include "tools/common/text.h"
+#include "wiring/plugin_folders.h"
+
+namespace vernier::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::atomic<int> first_signal = 0;
+
+constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+// The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once;
+// another is no reason to: Slurm sends SIGUSR1, and later SIGTERM.
+extern "C" void remember_signal(int signal) {
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
+  std::signal(SIGINT, SIG_DFL);
+}
+
+// Prints nothing, and logs only errors to stderr.
+void be_silent() {
+  std::cout.setstate(std::ios::failbit);
+  set_log_level(static_cast<int>(Level::error));
+}
+
+std::int64_t count_parameters(const Run& run) {
+  std::int64_t count = 0;
+  for (const auto& parameter : run.parameters) count += parameter.model.numel();
+  return count;
+}
+
+}  // namespace
+
+std::atomic<int>& stop_signal() {
+  return first_signal;
+}
+
+void listen_for_signals() {
+  for (const int signal : stopping_signals) std::signal(signal, remember_signal);
+  std::signal(SIGPIPE, SIG_IGN);  // `vernier train … | head` loses the lines, not the run
+}
+
+std::vector<std::string> strings_of(const po::variables_map& given, const char* option) {
+  return given.count(option) != 0 ? given[option].as<std::vector<std::string>>() : std::vector<std::string>{};
+}
+
+std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback) {
+  return given.count(option) != 0 ? given[option].as<std::string>() : fallback;
+}
+
+std::vector<std::string> files_of(const po::variables_map& given) {
+  const auto& verb = given["verb"].as<std::string>();
+  const bool takes_files = verb == "train" || verb == "check" || verb == "config" || verb == "profile";
+  return takes_files ? strings_of(given, "argument") : std::vector<std::string>{};
+}
+
+Host make_host(const po::variables_map& given) {
+  return Host(plugin_folders(strings_of(given, "plugin-path"), "--plugin-path ", files_of(given)));
+}
+
+bool wants_to_resume(const po::variables_map& given) {
+  return given.count("resume") != 0 || given.count("resume-newest") != 0;
+}
+
+Level log_level(const po::variables_map& given) {
+  if (given.count("quiet") != 0) return Level::warning;
+  return given.count("debug") != 0 ? Level::debug : Level::info;
+}
+
+Table merged_config(const po::variables_map& given) {
+  const auto& verb = given["verb"].as<std::string>();
+  if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier " + verb + " configs/quickstart.toml`");
+  const auto& files = given["argument"].as<std::vector<std::string>>();
+  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  const auto more = sets_of_shorthands(given, sets, merge_config(files, {}).count(Scaler::role) != 0);
+  sets.insert(sets.end(), more.begin(), more.end());
+  return load_config(files, sets);
+}
+
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&)) {
+  auto config = merged_config(given);
+  if (change != nullptr) change(config);
+  const auto host = make_host(given);
+  if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
+  const auto resumes = [&](const Wiring& wiring, const RunOptions& options, const std::string& output) {
+    if (wiring.distributed->rank() > 0) be_silent();  // rank 0 speaks for all
+    return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
+  };
+  const fs::path first = given["argument"].as<std::vector<std::string>>().front();
+  return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);
+}
+
+void print_text(const std::string& text, std::size_t indent) {
+  std::cout << wrapped(text, columns_of(STDOUT_FILENO), indent);
+}
+
+// Options that do not fit into the line of their plugin continue below the first one.
+void print_table(const Wiring& wiring) {
+  constexpr std::size_t options_begin = 29;
+  print_text(wiring.table(), options_begin);
+}
+
+void print_wiring(const Prepared& prepared) {
+  const Run& run = prepared.run;
+  print_text(c10::str("run ", run.name, ": ", run.steps, " steps on ", run.device, ", ", at::get_num_threads(),
+                      at::get_num_threads() == 1 ? " thread, " : " threads, ", count_parameters(run), " parameters",
+                      prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n"));
+  print_table(*prepared.wiring);
+  if (run.device.is_cpu()) {
+    print_text(c10::str("  kernels       matmul=", matmul_path(), " (", prepared.matmul.reason,
+                        ") fused=", fused_kernels() ? "true\n" : "false\n"));
+  }
+  const auto& precision = *prepared.wiring->precision;
+  const auto& scaler = *prepared.wiring->scaler;
+  const auto what = precision.describe();
+  print_text("[AMP] " + precision.id() + (what.empty() ? "" : ": ") + what + "\n[AMP] " +
+             (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") + "; " +
+             hardware_of(run.device.type()).can() + '\n');
+}
+
+}  // namespace vernier::cli

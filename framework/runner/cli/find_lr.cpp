@@ -1,0 +1,123 @@
+#include "find_lr.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/common/scratch_folder.h"
+#include "tools/common/text.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr int most_steps = 100;
+constexpr double lowest_rate = 1e-4, highest_rate = 1e3;  // of the optimizer's learning rate
+
+// Sets the rate of each step, after the callbacks.
+class RateSetter final : public Plugin {
+ public:
+  RateSetter() { set_id("check --find-lr"); }
+  void attach(Bus& bus) override {
+    for (const auto event : {Event::StepBegin, Event::GradientsReady}) {
+      bus.on(event, [this](Run& run) { run.learning_rate_factor = factor; });
+    }
+  }
+  double factor = lowest_rate;
+};
+
+// Means of a loss that forget, corrected for their beginning.
+class Smooth {
+ public:
+  double operator()(double loss) {
+    mean_ = kept * mean_ + (1 - kept) * loss;
+    weight_ = kept * weight_ + (1 - kept);
+    return mean_ / weight_;
+  }
+
+ private:
+  static constexpr double kept = 0.9;
+  double mean_ = 0, weight_ = 0;
+};
+
+double rate_of(const Run& run) {
+  const auto rate = run.metrics.value("learning_rate");
+  if (!rate) throw Error("the optimizer does not report the metric learning_rate, so no rate can be found for it");
+  if (*rate > 0) return *rate;
+  throw Error("the optimizer's learning rate is 0, and the test multiplies it; give any other",
+              Error::Kind::configuration);
+}
+
+}  // namespace
+
+std::optional<double> steepest(const std::vector<RateTest::Point>& points) {
+  constexpr std::size_t settling = 5;  // points whose mean is of few losses
+  const auto end =
+      static_cast<std::size_t>(std::ranges::min_element(points, {}, &RateTest::Point::loss) - points.begin());
+  std::optional<double> best;
+  double lowest_slope = 0;
+  for (std::size_t i = std::max<std::size_t>(settling, 1); i < end; ++i) {
+    const auto &before = points[i - 1], &after = points[i + 1];
+    const double slope = (after.loss - before.loss) / std::log(after.rate / before.rate);
+    if (slope >= lowest_slope) continue;
+    lowest_slope = slope;
+    best = points[i].rate;
+  }
+  return best;
+}
+
+RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
+  const ScratchFolder folder;  // for what callbacks write, such as capsules
+  run.output = folder.path();
+  RateSetter setter;
+  wiring.bus.attach(setter, false);
+  RateTest test;
+  Smooth smooth;
+  double least = HUGE_VAL;
+  for (int i = 0; i < most_steps && !test.has_diverged; ++i) {
+    setter.factor = lowest_rate * std::pow(highest_rate / lowest_rate, i / (most_steps - 1.0));
+    trainer.lone_step(run);
+    const double loss = smooth(run.loss.item<double>());
+    least = std::fmin(least, loss);
+    test.has_diverged = !std::isfinite(loss) || loss > least + 3 * std::abs(least);
+    if (std::isfinite(loss)) test.points.push_back({rate_of(run), loss});
+  }
+  test.suggestion = steepest(test.points);
+  return test;
+}
+
+std::string plot(const RateTest& test) {
+  constexpr int width = 64, height = 12;
+  if (test.points.size() < 2) return "the loss is not finite from the first step on: no learning rate can be found\n";
+  const auto [low, high] = std::ranges::minmax(test.points, {}, &RateTest::Point::loss);
+  // What diverges at the end would leave one line to all that matters.
+  const double top = std::min(high.loss, low.loss + 1.2 * std::abs(test.points.front().loss - low.loss) + 1e-12);
+  const double from = std::log(test.points.front().rate), to = std::log(test.points.back().rate);
+  std::vector<std::string> lines(height, std::string(width, ' '));
+  for (const auto& [rate, loss] : test.points) {
+    const auto column = static_cast<std::size_t>(std::lround((std::log(rate) - from) / (to - from) * (width - 1)));
+    const double share = (top - loss) / std::max(top - low.loss, 1e-300);
+    const auto row = static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * (height - 1)));
+    auto& place = lines[row][column];
+    if (place != 'O') place = test.suggestion == rate ? 'O' : '*';
+  }
+  std::string text = "loss over learning rate, each step at a higher one\n";
+  for (int row = 0; row < height; ++row) {
+    const bool has_label = row == 0 || row == height - 1;
+    std::string label = has_label ? print_number("%.4g", row == 0 ? top : low.loss) : "";
+    label.insert(0, std::max<std::size_t>(label.size(), 10) - label.size(), ' ');
+    auto line = label + " |" + lines[static_cast<std::size_t>(row)];
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  text += std::string(11, ' ') + '+' + std::string(width, '-') + '\n';
+  const auto first = print_number("%.3g", test.points.front().rate);
+  auto last = print_number("%.3g", test.points.back().rate);
+  last.insert(0, width - std::min<std::size_t>(width, first.size() + last.size()), ' ');
+  text += std::string(12, ' ') + first + last + '\n';
+  if (!test.suggestion) return text + "the loss does not fall at any of these rates\n";
+  return text + "the loss falls fastest at O: learning_rate = " + print_number("%.2g", *test.suggestion) + "\n";
+}
+
+}  // namespace vernier

@@ -1,0 +1,197 @@
+// `vernier train`.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+
+#include "command.h"
+#include "core/printable.h"
+#include "output/log.h"
+#include "output/output.h"
+#include "output/recorded_run.h"
+#include "run/crash.h"
+#include "run/training_loop.h"
+#include "shorthands.h"
+#include "tools/common/text.h"
+#include "trace/capsule.h"
+#include "wiring/plugin_folders.h"
+
+namespace vernier::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int diverged = 5, out_of_time = 124;  // exit statuses; for those of an error see Error::Kind
+
+// How this program was called, for lines to copy: the wrapper at the root of the source tree says its own name.
+std::string called_as() {
+  const char* name = std::getenv("VERNIER_CALLED_AS");
+  return name != nullptr ? name : "vernier";
+}
+
+// How a training is started again: `vernier launch` says how it was called.
+std::string trained_as() {
+  const char* launched = std::getenv("VERNIER_LAUNCHED_AS");
+  return launched != nullptr ? launched : called_as() + " train";
+}
+
+// For a POSIX shell.
+std::string quoted(const std::string& word) {
+  constexpr const char* safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(safe) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return printable(text + "'");
+}
+
+// The options of one name again, each after a space: " --plugin-path build/plugins". Without those that begin so.
+std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
+  std::string text;
+  if (given.count(option) == 0) return text;
+  for (const auto& value : given[option].as<std::vector<std::string>>()) {
+    if (without.empty() || !value.starts_with(without)) text += " --" + option + " " + quoted(value);
+  }
+  return text;
+}
+
+// Of a command that names none of this one's TOML files: the folders beside them too.
+std::string plugin_paths_again(const po::variables_map& given) {
+  auto text = said_again(given, "plugin-path");
+  for (const auto& folder : plugin_folders_beside(files_of(given))) {
+    std::error_code none;
+    if (fs::is_directory(folder, none)) text += " --plugin-path " + quoted(folder.string());
+  }
+  return text;
+}
+
+// The command again, without --resume, the shorthands that are named, and what sets a key that begins so.
+std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
+                       const std::string& without_key = "") {
+  std::string command = trained_as();
+  for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
+  command += said_again(given, "set", without_key) + said_again(given, "plugin-path");
+  for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
+  if (given.count("low-memory") != 0) command += " --low-memory";
+  return command;
+}
+
+void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
+  const Run& run = prepared.run;
+  if (!prepared.wiring->swaps.empty()) {
+    std::cout << "at its end\n";
+    print_table(*prepared.wiring);
+  }
+  const bool is_stopped = outcome.signal != 0 || outcome.is_out_of_time;
+  const char* end = is_stopped ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
+  if (outcome.is_out_of_time) std::cout << "the time of [run] time_limit is over\n";
+  if (!outcome.finished.empty()) print_text("finished early by " + outcome.finished + '\n');
+  std::cout << end << " after " << run.step << " steps, " << run.step - outcome.updates << " skipped; everything is in "
+            << printable(run.output) << '\n';
+  if (is_stopped) {
+    std::cout << "resume with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
+    return;
+  }
+  if (!outcome.diverged.empty()) return;
+  const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
+  const bool by_epochs = prepared.options.epochs > 0;
+  std::cout << "try next:\n"
+            << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")
+            << " --set precision.use=" << other << '\n'
+            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
+            << " --set run." << (by_epochs ? "epochs=" : "steps=")
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << "  other strategies   " << called_as() << " plugins\n";
+}
+
+// Not a person's Ctrl-C.
+bool is_preempted(int signal) {
+  return signal == SIGTERM || signal == SIGUSR1;
+}
+
+// Slurm starts the job again, and resume = "auto" resumes it.
+void requeue() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) return log(Level::warning, "requeue", "this is no job of Slurm: there is no SLURM_JOB_ID");
+  std::vector<std::string> words = {"scontrol", "requeue", job};
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  int status = ::posix_spawnp(&child, "scontrol", nullptr, nullptr, arguments.data(), environ);
+  if (status != 0)
+    return log(Level::warning, "requeue", std::string("scontrol cannot be run: ") + std::strerror(status));
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status == 0) return log(Level::info, "requeue", std::string("job ") + job + " is back in the queue");
+  log(Level::warning, "requeue",
+      "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
+}
+
+// What a signal asks for before there is anything to save.
+int stop_before_the_first_step(const Prepared& prepared) {
+  const int signal = stop_signal();
+  std::cout << "stopped before the first step; nothing was trained or written\n";
+  if (prepared.options.requeue && is_preempted(signal)) requeue();
+  return 128 + signal;
+}
+
+// Of a run that no error ended.
+int exit_status(const Outcome& outcome) {
+  if (outcome.signal != 0) return 128 + outcome.signal;
+  if (outcome.is_out_of_time) return out_of_time;
+  return outcome.diverged.empty() ? 0 : diverged;
+}
+
+}  // namespace
+
+int train(const po::variables_map& given) {
+  const std::string from = given.count("resume") != 0 ? given["resume"].as<std::string>() : "";
+  const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
+  if (quiet) std::cout.setstate(std::ios::failbit);  // prints nothing
+  listen_for_signals();
+  replay_command() = called_as() + " replay" + plugin_paths_again(given);
+  const auto prepared = prepare(given);
+  for (const auto* plugin : prepared->wiring->plugins()) {
+    log(Level::debug, plugin->id(), "version " + plugin->version());
+  }
+  if (stop_signal() != 0) return stop_before_the_first_step(*prepared);
+  Run& run = prepared->run;
+  run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
+  const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
+    log_to_file(path);
+    name_crashes_in(path);
+  });
+  if (has_all_it_needs(*prepared)) {
+    const auto& finished = prepared->trainer.finished();
+    std::cout << printable(run.output)
+              << (finished.empty() ? c10::str(" has all its ", run.step, " steps")
+                                   : c10::str(" was finished after ", run.step, " steps by ", printable(finished)))
+              << "; to train on, raise run.steps or run.epochs\n";
+    return 0;
+  }
+  write_config(*prepared);
+  print_wiring(*prepared);
+  if (prepared->resumes) std::cout << "resumed after step " << run.step << '\n';
+  std::cout.flush();  // before the monitors write to stderr
+  Outcome outcome;
+  const ExitRefused no_exit(
+      [&](const std::string& why) { summarize(*prepared, prepared->trainer.outcome_now(run, why)); });
+  try {
+    outcome = prepared->trainer.train(run);
+  } catch (...) {
+    summarize_failure(*prepared, prepared->trainer.outcome(), caught().kind);
+    throw;
+  }
+  summarize(*prepared, outcome);
+  warn_of_divergence(run, outcome);
+  print_end(*prepared, outcome, given);
+  if (prepared->options.requeue && (is_preempted(outcome.signal) || outcome.is_out_of_time)) requeue();
+  return exit_status(outcome);
+}
+
+}  // namespace vernier::cli

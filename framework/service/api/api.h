@@ -1,0 +1,47 @@
+// The routes of the job server.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "api/courses.h"
+#include "api/live.h"
+#include "api/workers.h"
+#include "audit/audit.h"
+#include "http/http_service.h"
+#include "queue/queue.h"
+
+namespace serve {
+
+struct ApiOf {
+  Queue& queue;
+  AuditLog& audit;
+  Workers& workers;
+  Courses& courses;
+  Live& live;
+  std::vector<std::filesystem::path> data;  // folders from which jobs may read
+};
+
+// Called on the server's thread.
+std::vector<vernier::HttpRoute> routes(const ApiOf& of);
+
+// Parts of them.
+std::vector<vernier::HttpRoute> job_routes(const ApiOf& of);
+std::vector<vernier::HttpRoute> run_routes(const ApiOf& of);    // of the run of a job
+std::vector<vernier::HttpRoute> first_routes(const ApiOf& of);  // of the first service: /train/mixed-precision
+std::vector<vernier::HttpRoute> page_routes();
+vernier::HttpRoute comparison_route(const ApiOf& of);
+
+// What they share.
+vernier::Json job_parameter();
+vernier::Json job_schema();
+Job job_of(const ApiOf& of, std::int64_t id);                       // throws HttpRefused with 404
+Job job_of(const ApiOf& of, const vernier::HttpCall& call);         // that of the path
+void refuse_others(const Job& job, const vernier::HttpCall& call);  // with 403: the job of another user
+// Writes the line before the thing is done; where that fails, throws HttpRefused with 503.
+void note(const ApiOf& of, const vernier::HttpCall& call, const char* action, const vernier::Json& details);
+// Checks the configuration and puts the job into the queue.
+Job submit(const ApiOf& of, const vernier::HttpCall& call, JobRequest request, const vernier::Json& configuration,
+           bool& is_new);
+
+}  // namespace serve

@@ -1,0 +1,256 @@
+// `vernier advise`: measures real steps of a configuration's variants on this machine, and says which one to use.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "advice.h"
+#include "short_run.h"
+#include "tools/common/run_files.h"
+#include "tools/common/scratch_folder.h"
+#include "tools/common/verb.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+using vernier::Refused;
+using Words = std::vector<std::string>;
+
+constexpr vernier::Verb verb = {"advise", R"(usage: vernier advise FILE... [OPTION]...
+
+Trains the configuration for a few steps in each precision, matrix kernel and number of micro-batches that this machine
+and these plugins have, and in the best combinations of these. Prints which one to use, with the speed, the memory and
+the loss that were measured, and writes it as an overlay.
+
+  --memory AMOUNT      the most that the process may take (of a GPU: its tensors there), as 8G or 500MB; measures also
+                       what only saves memory: recomputation, the optimizer's state, Kahan summation
+  --batch SAMPLES      task.batch_size of all candidates, and of the overlay
+  --seconds NUMBER     for the measurements together; 60, if not given
+  --loss-gap SHARE     how far a candidate's loss may be above float32's, as a share of its first loss; 0.01
+  --set KEY=VALUE      sets one value in all candidates; may be repeated
+  --plugin-path FOLDER as of vernier train
+  --output FILE        of the overlay; advice.toml, if not given; a file that is there is kept
+  --force              replaces it
+  --json               prints the advice and all that was measured as JSON
+  --quiet              prints no line for each measurement
+)"};
+
+constexpr int nothing_advised = 4;
+
+// "8G", "8GB", "7.5GiB", "500MB".
+double bytes_in(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit(end);
+  const std::pair<const char*, double> units[] = {{"M", 1e6},  {"MB", 1e6},     {"MiB", 0x1p20}, {"G", 1e9},
+                                                  {"GB", 1e9}, {"GiB", 0x1p30}, {"", 1},         {"B", 1}};
+  for (const auto& [name, factor] : units) {
+    if (unit == name && std::isfinite(number) && number * factor >= 1) return number * factor;
+  }
+  throw Refused("--memory " + text + ": write an amount, as in --memory 8G or --memory 500MB");
+}
+
+struct Wish {
+  vernier::Common common;
+  Words files, sets;                     // sets: those of --set
+  std::vector<vernier::Setting> always;  // of --batch
+  vernier::Limits limits;
+  double seconds = 60;
+  std::string output;
+  bool is_quiet = false;
+};
+
+double number_in(const po::variables_map& given, const char* option, double least, double most) {
+  const double number = given[option].as<double>();
+  if (number >= least && number <= most) return number;
+  throw Refused(std::string("--") + option + " is from " + vernier::text_of(least) + " to " + vernier::text_of(most));
+}
+
+Wish read_wish(const po::variables_map& given) {
+  Wish wish;
+  wish.files = vernier::words_of(given);
+  if (wish.files.empty()) throw Refused("name a TOML file, as in `vernier advise run.toml`; see vernier advise --help");
+  wish.sets = wish.common.sets = vernier::words_in(given, "set");
+  if (given.count("batch") != 0) {
+    const auto batch = static_cast<std::int64_t>(number_in(given, "batch", 1, 1e9));
+    wish.always.push_back({"task.batch_size", std::to_string(batch)});
+    wish.common.sets.push_back("task.batch_size=" + std::to_string(batch));
+  }
+  wish.common.plugin_paths = vernier::words_in(given, "plugin-path");
+  if (given.count("memory") != 0) wish.limits.memory = bytes_in(given["memory"].as<std::string>());
+  wish.limits.loss_gap = number_in(given, "loss-gap", 0, 1);
+  wish.seconds = number_in(given, "seconds", 1, 1e6);
+  wish.output = given["output"].as<std::string>();
+  wish.is_quiet = given.count("quiet") != 0;
+  if (given.count("force") == 0 && fs::exists(wish.output)) {
+    throw Refused(wish.output + ": is there; choose another --output, or replace it with --force");
+  }
+  return wish;
+}
+
+bool is_amd() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("AuthenticAMD") != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Measures, and keeps count of the time.
+class Adviser {
+ public:
+  Adviser(const Wish& wish, vernier::Children& children) : wish_(wish), children_(children) {}
+
+  vernier::Advice advise() {
+    vernier::Ground ground;
+    ground.written = toml::parse(merged_configuration(wish_.common, candidate({}), children_));
+    const auto written = measure_written();
+    if (children_.stopped_by() != 0) return {};
+    if (!written.measured.trouble.empty()) {
+      throw Refused("the configuration does not train as it is written: " + written.measured.trouble);
+    }
+    ground.is_on_cpu = written.device.starts_with("cpu");
+    ground.is_amd = is_amd();
+    ground.saves_memory = wish_.limits.memory > 0;
+    ground.run = declared_by("run");
+    for (const auto& [role, options] : {std::pair("task", &ground.task), std::pair("optimizer", &ground.optimizer)}) {
+      *options = declared_by(std::string(role) + "/" + ground.written[role]["use"].value_or(std::string()));
+    }
+    vernier::Advice advice;
+    advice.axes = axes_of(ground);
+    auto first = written.measured;
+    first.choice = as_written(advice.axes);
+    const auto measure = [&](vernier::Measured& measured) { measure_once_more(advice.axes, measured); };
+    const auto has_time = [&](std::size_t rounds) { return has_time_for(rounds); };
+    advice.found = search(advice.axes, std::move(first), wish_.limits, measure, has_time);
+    advice.seconds = seconds_gone();
+    advice.files = wish_.files;
+    advice.sets = wish_.sets;
+    advice.always = wish_.always;
+    advice.limits = wish_.limits;
+    advice.device = written.device;
+    advice.threads = written.threads;
+    if (const auto* measured = chosen(advice)) advice.checks = checks_of(advice.axes, measured->choice);
+    return advice;
+  }
+
+ private:
+  vernier::Candidate candidate(const std::vector<vernier::Setting>& settings) const {
+    vernier::Candidate candidate{"", wish_.files, {}};
+    for (const auto& [key, value] : settings) candidate.sets.push_back(key + "=" + value);
+    return candidate;
+  }
+
+  // The first run tells how long the others must be: the reading of the data counts into a run's time, too.
+  vernier::ShortRun measure_written() {
+    constexpr double loading = 0.3;  // seconds of LibTorch, at least; they do not count
+    constexpr std::size_t wanted_steps = 8;
+    const double share = wish_.seconds / 60;
+    const auto train = [&](int seconds) {
+      auto run = train_for(seconds, wish_.common, candidate({}), scratch_.path() + "/run", children_);
+      tell("as written", run.measured);
+      return run;
+    };
+    auto run = train(static_cast<int>(std::ceil(1 + share)));
+    const double before = std::max(0.0, run.seconds - run.steps_seconds - loading);
+    const double step = run.steps_seconds / static_cast<double>(std::max<std::int64_t>(1, run.measured.steps));
+    round_ = static_cast<int>(std::ceil(before + std::max(share, static_cast<double>(wanted_steps) * step)));
+    const bool has_few = run.measured.trouble.empty() && run.measured.losses.size() < wanted_steps;
+    if (has_few && children_.stopped_by() == 0) run = train(round_);
+    costs_ = run.seconds;
+    return run;
+  }
+
+  void measure_once_more(const std::vector<vernier::Axis>& axes, vernier::Measured& measured) {
+    const bool is_first = measured.speeds.empty();
+    const auto run = train_for(round_, wish_.common, candidate(settings_of(axes, measured.choice)),
+                               scratch_.path() + "/run", children_);
+    if (children_.stopped_by() != 0) return;
+    costs_ = std::max(costs_, std::min(run.seconds, round_ + 2.0));
+    auto now = run.measured;
+    tell(name_of(axes, measured.choice), now);
+    if (is_first) {
+      now.choice = measured.choice;
+      measured = std::move(now);
+      return;
+    }
+    if (!now.trouble.empty()) measured.trouble = now.trouble;
+    measured.speeds.insert(measured.speeds.end(), now.speeds.begin(), now.speeds.end());
+    measured.peak_memory = std::max(measured.peak_memory, now.peak_memory);
+    measured.steps += now.steps;
+    measured.overflows += now.overflows;
+    measured.skipped += now.skipped;
+  }
+
+  void tell(const std::string& name, const vernier::Measured& now) const {
+    if (wish_.is_quiet || children_.stopped_by() != 0) return;
+    std::cerr << vernier::duration_of(seconds_gone()) << "  " << name << ": ";
+    if (!now.trouble.empty()) {
+      std::cerr << now.trouble << '\n';
+    } else {
+      std::cerr << vernier::text_of(now.speed()) << " samples/s, "
+                << vernier::text_of(std::round(now.peak_memory / 1e6)) << " MB\n";
+    }
+  }
+
+  vernier::DeclaredOptions declared_by(const std::string& id) {
+    Words words = {"plugins", id};
+    for (const auto& path : wish_.common.plugin_paths) words.push_back("--plugin-path=" + path);
+    const auto ended = children_.run(words);
+    return ended.status == 0 ? vernier::declared_in(ended.out) : vernier::DeclaredOptions{};
+  }
+
+  Words checks_of(const std::vector<vernier::Axis>& axes, const vernier::Choice& choice) {
+    if (children_.stopped_by() != 0) return {};
+    const auto ended = children_.run(command_of("check", wish_.common, candidate(settings_of(axes, choice))));
+    return ended.status == 0 ? vernier::advice_lines(ended.out) : Words{"vernier check: " + reason_of(ended)};
+  }
+
+  double seconds_gone() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  bool has_time_for(std::size_t rounds) {
+    return children_.stopped_by() == 0 && seconds_gone() + costs_ * static_cast<double>(rounds) <= wish_.seconds;
+  }
+
+  const Wish& wish_;
+  vernier::Children& children_;
+  const vernier::ScratchFolder scratch_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  int round_ = 1;     // seconds of a run's training
+  double costs_ = 0;  // seconds of a run, from its start to its end
+};
+
+int advise(const po::variables_map& given) {
+  const auto wish = read_wish(given);
+  vernier::Children children(vernier::program_beside_this());
+  const auto advice = Adviser(wish, children).advise();
+  if (const int signal = children.stopped_by(); signal != 0) {
+    std::cerr << "vernier: stopped before the measurements were complete; nothing is advised\n";
+    return 128 + signal;
+  }
+  const bool as_json = given.count("json") != 0;
+  std::cout << (as_json ? json_of(advice).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"
+                        : text_of(advice))
+            << std::flush;
+  if (chosen(advice) == nullptr) return nothing_advised;
+  if (!vernier::write_whole(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
+  if (!as_json) std::cout << "\nwrote " << wish.output << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto words = [] { return po::value<Words>()->composing(); };
+  po::options_description known;
+  known.add_options()("memory", po::value<std::string>())("batch", po::value<double>())(
+      "seconds", po::value<double>()->default_value(60))("loss-gap", po::value<double>()->default_value(0.01))(
+      "set", words(), "")("plugin-path", words(), "")("output", po::value<std::string>()->default_value("advice.toml"))(
+      "force", "")("json", "")("quiet", "");
+  return vernier::call_verb(verb, argc, argv, known, advise);
+}

@@ -1,0 +1,251 @@
+// `vernier check plugin.so`: tries the laws of plugins on one library, each in a process of its own.
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vernier/error.h>
+#include <vernier/plugin.h>
+
+#include <algorithm>
+#include <boost/dll/runtime_symbol_info.hpp>
+#include <boost/program_options.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <sstream>
+
+#include "core/printable.h"
+#include "laws.h"
+#include "run/crash.h"
+#include "sanitize.h"
+#include "tools/common/scratch_folder.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+using namespace vernier;
+using Words = std::vector<std::string>;
+
+constexpr const char* usage =
+    R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--law NAME] [--sanitize]
+
+Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
+"ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
+
+  --set KEY=VALUE    an option of the plugin, as in --set max_norm=1
+  --task FILE.toml   the run to try it in, in the place of a small network; for 20 steps on the CPU
+  --law NAME         this law alone
+  --sanitize         with the address sanitizer, for a plugin that was built with -fsanitize=address
+
+exit status: 0 all laws are kept, 1 one is not, 2 wrong usage
+)";
+
+constexpr unsigned most_seconds = 600;  // for one law
+
+struct Result {
+  enum class Kind { ok, failed, skipped } kind;
+  std::string text;
+};
+
+std::string contents(std::FILE* file) {
+  std::string text;
+  std::rewind(file);
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+  return text;
+}
+
+std::string last_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) last = line;
+  }
+  return printable(last);
+}
+
+// In the child: 'o', 'f' or 's', and the text.
+void write_result(const std::function<std::string()>& body, std::FILE* to) {
+  char kind = 'o';
+  std::string text;
+  try {
+    text = body();
+  } catch (const LawSkipped& skipped) {
+    kind = 's';
+    text = skipped.what();
+  } catch (...) {
+    kind = 'f';
+    text = caught().message;
+  }
+  std::fputc(kind, to);
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+std::string how_it_ended(int status, const std::string& said) {
+  if (const auto finding = finding_in(said); !finding.empty()) return finding;
+  const auto last = last_line(said);
+  const std::string also = last.empty() ? "" : "; its last line was: " + last;
+  if (!WIFSIGNALED(status)) return c10::str("the process ended with status ", WEXITSTATUS(status), also);
+  if (WTERMSIG(status) == SIGALRM) return c10::str("it took more than ", most_seconds, " seconds");
+  return c10::str("the process crashed by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")", also);
+}
+
+// A plugin that crashes, hangs or changes its process is seen in one law only, and memory is counted from the start.
+Result run_apart(const std::function<std::string()>& body) {
+  std::FILE *result = std::tmpfile(), *said = std::tmpfile();
+  if (result == nullptr || said == nullptr) throw Error("no temporary file can be made");
+  std::cout.flush();
+  const ScratchFolder folder;  // what is left there by a child that crashes goes with it
+  const auto child = ::fork();
+  if (child < 0) throw Error("no process can be started");
+  if (child == 0) {
+    ::dup2(::fileno(said), STDOUT_FILENO);
+    ::dup2(::fileno(said), STDERR_FILENO);
+    ::setenv("TMPDIR", folder.path().c_str(), 1);
+    ::alarm(most_seconds);
+    name_crashes();
+    write_result(body, result);
+    ::_exit(0);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  const auto text = contents(result), output = contents(said);
+  std::fclose(result);
+  std::fclose(said);
+  if (status != 0 || text.empty()) return {Result::Kind::failed, how_it_ended(status, output)};
+  const auto kind = text[0] == 'o' ? Result::Kind::ok : text[0] == 's' ? Result::Kind::skipped : Result::Kind::failed;
+  return {kind, text.substr(1)};
+}
+
+// Those of the build tree or of the installation.
+Host host_of_installation() {
+  const fs::path program = boost::dll::program_location().parent_path().string();
+  return Host({program / "plugins", program.parent_path() / "lib" / "vernier" / "plugins"});
+}
+
+Table options_of(const po::variables_map& given) {
+  Table options;
+  if (given.count("set") == 0) return options;
+  for (const auto& set : given["set"].as<Words>()) {
+    const auto equals = set.find('=');
+    if (equals == 0 || equals == std::string::npos) refuse("--set " + shortened(set) + ": write --set KEY=VALUE");
+    const auto key = set.substr(0, equals);
+    options.insert_or_assign(key, parse_value(set.substr(equals + 1), "--set " + key));
+  }
+  return options;
+}
+
+Subject subject_of(const fs::path& file, const po::variables_map& given) {
+  const auto descriptor = read_descriptor(file);
+  Subject subject{host_of_installation(), descriptor.role, descriptor.name, fs::absolute(file).string(), {}, {}};
+  subject.base = given.count("task") != 0
+                     ? base_of_file(given["task"].as<std::string>(), subject.role, subject.name, subject.options)
+                     : small_base();
+  for (auto& [key, value] : options_of(given)) subject.options.insert_or_assign(key, std::move(value));
+  return subject;
+}
+
+std::vector<Law> laws_wanted(const po::variables_map& given) {
+  if (given.count("law") == 0) return laws();
+  const auto& name = given["law"].as<std::string>();
+  Words names;
+  for (const auto& law : laws()) {
+    if (law.name == name) return {law};
+    names.push_back(law.name);
+  }
+  const auto near = nearest(name, names);
+  refuse("there is no law \"" + shortened(name) + "\"" + (near.empty() ? "" : "; did you mean \"" + near + "\"?"));
+}
+
+// The command again, for one law.
+std::string again(const std::vector<std::string>& words, const Law& law) {
+  const char* called_as = std::getenv("VERNIER_CALLED_AS");
+  std::string command = (called_as != nullptr ? std::string(called_as) : "vernier") + " check";
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--law") {
+      ++i;
+    } else if (!words[i].starts_with("--law=")) {
+      command +=
+          " " + printable(words[i].find_first_of(" '\"[]{}$") == std::string::npos ? words[i] : "'" + words[i] + "'");
+    }
+  }
+  return command + " --law '" + law.name + "'";
+}
+
+// Whether the law is kept.
+bool try_law(const Law& law, const Subject& subject, const Words& words) {
+  const auto result = run_apart([&] {
+    law.check(subject);
+    return std::string();
+  });
+  std::cout << law.name << ": ";
+  if (result.kind == Result::Kind::ok) std::cout << "ok\n";
+  if (result.kind == Result::Kind::skipped) std::cout << "skipped: " << result.text << '\n';
+  if (result.kind != Result::Kind::failed) return true;
+  std::cout << "FAILED: " << printable(result.text) << "\n  again: " << again(words, law) << '\n';
+  if (*law.by_hand != '\0') std::cout << "  or by hand, with run.toml below: " << law.by_hand << '\n';
+  return false;
+}
+
+int check(const po::variables_map& given, const Words& words) {
+  const fs::path file = given["file"].as<std::string>();
+  std::optional<Subject> found;
+  try {
+    found = subject_of(file, given);
+  } catch (const Error& error) {
+    if (error.kind() == Error::Kind::configuration) throw;
+    std::cout << "loads: FAILED: " << error.what() << '\n';
+    return 1;
+  }
+  const auto& subject = *found;
+  std::cout << subject.id() << ", " << subject.use << '\n';
+  bool is_kept = true;
+  for (const auto& law : laws_wanted(given)) {
+    if (!applies(law, subject)) continue;
+    const bool is_law_kept = try_law(law, subject, words);
+    is_kept = is_kept && is_law_kept;
+    if (!is_law_kept && law.check == check_loads) break;  // nothing else can be tried
+  }
+  if (is_kept && given.count("law") == 0) {
+    std::cout << "its listeners take: " << run_apart([&] { return times_of(subject); }).text << '\n';
+  }
+  if (!is_kept) std::cout << "\n# run.toml\n" << to_toml(subject.config());
+  return is_kept ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+  po::options_description known;
+  known.add_options()("help", "")("file", po::value<std::string>())("set", po::value<Words>())(
+      "task", po::value<std::string>())("law", po::value<std::string>())("sanitize", "");
+  po::positional_options_description places;
+  places.add("file", 1);
+  po::variables_map given;
+  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
+  if (given.count("help") != 0) {
+    std::cout << usage;
+    return 0;
+  }
+  if (given.count("file") == 0) refuse("name a library, as in `vernier check build/plugins/callback/mine.so`");
+  if (given.count("sanitize") != 0) start_sanitized(given["file"].as<std::string>(), argv);
+  return check(given, {argv + 1, argv + argc});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  set_log_sink([](Level level, const std::string& who, const std::string& text) {
+    if (level >= Level::warning) std::cerr << who << ": " << text << '\n';
+  });
+  try {
+    return run(argc, argv);
+  } catch (const po::error& error) {
+    std::cerr << "vernier: " << error.what() << "; see vernier check-plugin --help\n";
+  } catch (const std::exception& error) {
+    std::cerr << "vernier: " << message(error) << '\n';
+  }
+  return 2;
+}

@@ -1,0 +1,78 @@
+// A run as the command line makes it, in the hands of a law.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "run/prepared.h"
+#include "tools/common/scratch_folder.h"
+
+namespace vernier {
+
+// What a run has come to: runs with equal ones are equal.
+struct Trained {
+  std::string digest;                          // of the weights and buffers
+  std::map<std::int64_t, std::string> losses;  // in each step, from 1 on; all nine digits of a float
+  std::int64_t updates = 0;
+  bool operator==(const Trained&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Trained& trained);
+
+// Where `other` differs first: "the loss of step 7 is 2.3 and not 2.1"; "" where nothing does.
+std::string difference(const Trained& trained, const Trained& other);
+
+// Main thread only, one at a time.
+class Trial {
+ public:
+  // Wires and prepares the run. output: its folder, which must exist. threads: of the kernels.
+  Trial(const Host& host, Table config, const std::string& output, int threads = 1);
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  // Has a function called at an event: after callbacks or, as a monitor, after all others.
+  void on(Event event, std::function<void(Run&)> listener);
+  void on_last(Event event, std::function<void(const Run&)> listener);
+  // As Ctrl-C does: the run ends after so many steps, with a checkpoint.
+  void stop_after(std::int64_t steps);
+  // Loads the newest checkpoint of the folder; false where there is none.
+  bool resume();
+  Outcome train();
+  void keep_losses();  // for trained(): call it before the run
+  Trained trained() const;
+  Plugin& plugin(const std::string& id) const;  // throws Error if the run has none of this id
+
+  Run& run() { return prepared_->run; }
+  Wiring& wiring() { return *prepared_->wiring; }
+  Prepared& prepared() { return *prepared_; }
+
+ private:
+  void attach(std::unique_ptr<Plugin> listener, bool monitor);
+  std::vector<std::unique_ptr<Plugin>> listeners_;  // outlive the bus
+  std::atomic<int> stop_ = 0;
+  std::map<std::int64_t, std::string> losses_;
+  std::unique_ptr<Prepared> prepared_;
+};
+
+Trained train(const Host& host, const Table& config, int threads = 1);
+
+// Stopped after some steps, then gone on with in plugins that are made anew. Nothing where the run cannot be resumed.
+std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads = 1);
+
+// Ended by an error at an event of a step, before its update; then gone on with in plugins that are made anew. fails:
+// whether it is thrown now.
+struct AfterFailure {
+  Trained trained;
+  bool is_resumed = false;   // else it was trained from the start again
+  bool may_be_lost = false;  // the optimizer stepped in backward, or a callback wrote weights on purpose
+  std::int64_t failed_at = 0, resumed_at = 0;  // finished steps
+};
+AfterFailure train_after_failure(const Host& host, const Table& config, Event event,
+                                 const std::function<bool(const Run&)>& fails);
+
+}  // namespace vernier

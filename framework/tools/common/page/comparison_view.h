@@ -1,0 +1,32 @@
+// The tables and sentences about a comparison, for a terminal and for HTML. Their only source is compare.json.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/common/run_files.h"
+#include "tools/common/text_table.h"
+
+namespace vernier {
+
+struct ComparisonView {
+  std::string heading;
+  TextRows speed, losses;
+  std::vector<std::pair<std::string, std::string>> verdicts, notes;  // candidate, sentence
+};
+
+// Throws Refused where the text is no compare.json.
+ComparisonView view_of(const nlohmann::ordered_json& comparison);
+
+std::string text_of(const ComparisonView& view);  // at most 100 columns
+
+bool is_comparison(const std::filesystem::path& folder);
+nlohmann::ordered_json read_comparison(const std::filesystem::path& folder);
+
+// The first run of each candidate that has one, with the candidate's name.
+std::vector<RunFiles> runs_of(const nlohmann::ordered_json& comparison, const std::filesystem::path& folder);
+
+}  // namespace vernier

@@ -1,0 +1,278 @@
+#include "report_page.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "svg_heat_map.h"
+#include "svg_plot.h"
+#include "tools/common/flat_configuration.h"
+
+namespace vernier {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* style = R"(<style>
+:root { color-scheme: light dark; --ink: #1b1f24; --faint: #667; --paper: #fff; --rule: #d8dce2 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ec; --faint: #99a; --paper: #15181c; --rule: #343a42 }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 75rem;
+  margin: 0 auto; padding: 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
+th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--rule); vertical-align: top }
+th { font-weight: 600; white-space: nowrap } td.number { font-variant-numeric: tabular-nums }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1rem }
+figure { margin: 0; break-inside: avoid } figcaption { font-weight: 600 }
+svg { width: 100%; height: auto } svg text { font-size: 11px; fill: var(--faint) } .grid { stroke: var(--rule) }
+polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round }
+rect.heat { fill: #0072b2 } rect.bad { fill: #d55e00 }
+.key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em }
+summary { cursor: pointer } code { font-size: .9em; overflow-wrap: anywhere }
+COLOURS@media print {
+  body { max-width: none; padding: 0 } details { display: none } .charts { grid-template-columns: 1fr 1fr }
+}
+</style>
+)";
+// Told apart by people who do not see red and green alike: Okabe and Ito, https://jfly.uni-koeln.de/color
+constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                   "#e69f00", "#56b4e9", "#8a6d3b", "#7f7f7f"};
+
+std::string styles() {
+  std::string text = style, rules;
+  for (std::size_t i = 0; i < std::size(colours); ++i) {
+    const auto name = ".c" + std::to_string(i);
+    const std::string colour = colours[i];
+    rules += "polyline" + name + " { stroke: " + colour + " } circle" + name + ", " + name + "n { fill: " + colour +
+             " } .key" + name + " { background: " + colour + " }\n";
+  }
+  return text.replace(text.find("COLOURS"), 7, rules);
+}
+
+std::string key_of(std::size_t run) {
+  return "<span class=\"key c" + std::to_string(run % std::size(colours)) + "\"></span>";
+}
+
+// "this_process.seconds" of a summary, as text; "" where it has none.
+std::string value_at(const Json& summary, const std::string& path) {
+  const Json* now = &summary;
+  std::istringstream parts(path);
+  for (std::string part; std::getline(parts, part, '.');) {
+    if (!now->is_object() || !now->contains(part)) return "";
+    now = &(*now)[part];
+  }
+  if (now->is_null()) return "";
+  if (now->is_number_float()) return text_of(now->get<double>());
+  return now->is_string() ? now->get<std::string>() : now->dump();
+}
+
+struct Row {
+  const char* words;
+  std::function<std::string(const RunFiles&)> value;
+};
+
+Row from_summary(const char* words, const char* path) {
+  return {words, [path](const RunFiles& run) { return value_at(run.summary, path); }};
+}
+
+const std::vector<Row>& result_rows() {
+  static const std::vector<Row> rows = {
+      {"state", [](const RunFiles& run) { return run.state; }},
+      from_summary("error", "error"),
+      {"steps", [](const RunFiles& run) { return std::to_string(run.step); }},
+      {"loss, last", [](const RunFiles& run) { return text_of(last(run.find("loss"))); }},
+      from_summary("loss, lowest", "loss.best"),
+      from_summary("validation loss, last", "validation_loss.final"),
+      from_summary("validation loss, lowest", "validation_loss.best"),
+      from_summary("updates applied", "updates_applied"),
+      from_summary("updates skipped", "updates_skipped"),
+      from_summary("steps with overflow", "amp.overflows"),
+      {"precision", [](const RunFiles& run) { return run.precision; }},
+      from_summary("seconds of steps", "this_process.seconds"),
+      from_summary("steps per second", "this_process.steps_per_second"),
+      from_summary("samples per second", "this_process.samples_per_second"),
+      from_summary("tokens per second", "this_process.tokens_per_second"),
+      from_summary("seconds of waiting for data", "this_process.times.data_wait"),
+      from_summary("seconds of forward", "this_process.times.forward"),
+      from_summary("seconds of backward", "this_process.times.backward"),
+      from_summary("seconds of updates", "this_process.times.update"),
+      from_summary("seconds of plugins' listeners", "this_process.times.plugins"),
+      from_summary("seconds of validations", "this_process.times.validation"),
+      from_summary("seconds of checkpoints", "this_process.times.checkpoint"),
+      {"peak memory",
+       [](const RunFiles& run) {
+         const auto bytes = value_at(run.summary, "this_process.peak_memory_bytes");
+         return bytes.empty() ? "" : text_of(std::stod(bytes) / 1e6) + " MB";
+       }},
+      from_summary("device", "device"),
+      from_summary("threads", "threads"),
+      from_summary("seed", "seed"),
+      from_summary("Vernier", "versions.vernier"),
+      from_summary("LibTorch", "versions.libtorch"),
+      from_summary("digest of the weights", "digest"),
+      {"folder", [](const RunFiles& run) { return run.folder.string(); }}};
+  return rows;
+}
+
+void write_head(const std::vector<RunFiles>& runs, std::ostream& out) {
+  out << "<tr><th></th>";
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    out << "<th>" << (runs.size() > 1 ? key_of(i) : "") << escaped(runs[i].name) << "</th>";
+  }
+  out << "</tr>\n";
+}
+
+void write_row(const std::string& words, const std::vector<std::string>& values, std::ostream& out) {
+  out << "<tr><th>" << escaped(words) << "</th>";
+  for (const auto& value : values) out << "<td class=number>" << escaped(value) << "</td>";
+  out << "</tr>\n";
+}
+
+void write_results(const std::vector<RunFiles>& runs, std::ostream& out) {
+  out << "<div class=wide><table>\n";
+  write_head(runs, out);
+  for (const auto& row : result_rows()) {
+    std::vector<std::string> values;
+    for (const auto& run : runs) values.push_back(row.value(run));
+    if (std::ranges::any_of(values, [](const auto& value) { return !value.empty(); }))
+      write_row(row.words, values, out);
+  }
+  out << "</table></div>\n";
+}
+
+void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
+  std::vector<std::string> names;
+  for (const auto& run : runs) {
+    for (const auto& series : run.series) {
+      const bool is_known = std::ranges::find(names, series.name) != names.end();
+      if (!is_known && !is_of_a_layer(series)) names.push_back(series.name);
+    }
+  }
+  std::ranges::stable_sort(names, {}, [](const auto& name) {
+    return name == "loss" ? 0 : name == "validation_loss" ? 1 : 2;
+  });
+  out << "<h2>Curves</h2>\n<div class=charts>\n";
+  for (const auto& name : names) {
+    std::vector<SvgCurve> curves;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const auto* series = runs[i].find(name);
+      if (series != nullptr) curves.push_back({runs[i].name, series, i, name == "loss" ? &runs[i].notices : nullptr});
+    }
+    out << "<figure><figcaption>" << escaped(name) << "</figcaption>\n" << svg_plot(curves) << "</figure>\n";
+  }
+  out << "</div>\n";
+}
+
+void write_heat_maps(const std::vector<RunFiles>& runs, std::ostream& out) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto maps = heat_maps_of(runs[i]);
+    if (maps.empty()) continue;
+    out << "<h2>Layers" << (runs.size() > 1 ? " of " + key_of(i) + escaped(runs[i].name) : "")
+        << "</h2>\n<div class=charts>\n";
+    for (const auto& map : maps) {
+      out << "<figure><figcaption>" << escaped(map.kind) << "</figcaption>\n" << svg_heat_map(map) << "</figure>\n";
+    }
+    out << "</div>\n";
+  }
+}
+
+void write_notices(const std::vector<RunFiles>& runs, std::ostream& out) {
+  constexpr std::size_t most = 200;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto& notices = runs[i].notices;
+    if (notices.empty()) continue;
+    out << "<h2>Out of the ordinary" << (runs.size() > 1 ? " in " + key_of(i) + escaped(runs[i].name) : "")
+        << "</h2>\n<p>The triangles below the loss.</p>\n<div class=wide><table>\n";
+    for (std::size_t k = 0; k < std::min(most, notices.size()); ++k) {
+      out << "<tr><td class=number>step " << notices[k].step << "</td><td>" << escaped(notices[k].name) << "</td><td>"
+          << escaped(notices[k].details) << "</td></tr>\n";
+    }
+    out << "</table></div>\n";
+    if (notices.size() > most) out << "<p>and " << notices.size() - most << " more</p>\n";
+  }
+}
+
+void write_configuration(const std::vector<RunFiles>& runs, std::ostream& out) {
+  std::vector<std::map<std::string, std::string>> all(runs.size());
+  std::set<std::string> keys;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].summary.is_object())
+      all[i] = flat_configuration(runs[i].summary.value("configuration", Json::object()));
+    for (const auto& [key, value] : all[i]) keys.insert(key);
+  }
+  if (keys.empty()) return;
+  const auto write = [&](bool only_different) {
+    out << "<div class=wide><table>\n";
+    write_head(runs, out);
+    for (const auto& key : keys) {
+      std::vector<std::string> values;
+      for (const auto& each : all) values.push_back(each.contains(key) ? each.at(key) : "");
+      const bool differs = std::ranges::any_of(values, [&](const auto& value) { return value != values[0]; });
+      if (differs || !only_different) write_row(key, values, out);
+    }
+    out << "</table></div>\n";
+  };
+  if (runs.size() > 1) {
+    out << "<h2>Differences of configuration</h2>\n";
+    write(true);
+  }
+  out << "<h2>Configuration</h2>\n<details><summary>every option, with defaults</summary>\n";
+  write(false);
+  out << "</details>\n";
+}
+
+void write_text_table(const TextRows& rows, std::ostream& out) {
+  out << "<div class=wide><table>\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    out << "<tr>";
+    for (std::size_t k = 0; k < rows[0].size(); ++k) {
+      const bool is_head = i == 0 || k == 0;
+      const auto cell = k < rows[i].size() ? escaped(rows[i][k]) : "";
+      out << (is_head ? "<th>" + cell + "</th>" : "<td class=number>" + cell + "</td>");
+    }
+    out << "</tr>\n";
+  }
+  out << "</table></div>\n";
+}
+
+void write_comparison(const Json& comparison, std::ostream& out) {
+  const auto view = view_of(comparison);
+  out << "<h2>Comparison</h2>\n<p>" << escaped(view.heading) << "</p>\n";
+  write_text_table(view.speed, out);
+  write_text_table(view.losses, out);
+  for (const auto& [head, lines] : {std::pair("Verdicts", &view.verdicts), std::pair("Notes", &view.notes)}) {
+    if (lines->empty()) continue;
+    out << "<h2>" << head << "</h2>\n<ul>\n";
+    for (const auto& [name, sentence] : *lines) out << "<li>" << escaped(name + ": " + sentence) << "</li>\n";
+    out << "</ul>\n";
+  }
+}
+
+}  // namespace
+
+std::string report_page(const std::vector<RunFiles>& runs, const std::vector<Json>& comparisons) {
+  std::string title;
+  for (const auto& run : runs) title += (title.empty() ? "" : ", ") + run.name;
+  if (runs.empty()) title = "Comparison";
+  std::ostringstream out;
+  out << "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n"
+      << "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<title>" << escaped(title)
+      << "</title>\n"
+      << styles() << "<h1>" << escaped(title) << "</h1>\n";
+  for (const auto& comparison : comparisons) write_comparison(comparison, out);
+  if (!comparisons.empty()) out << "<h2>Runs</h2>\n<p>Each candidate is shown with its first seed.</p>\n";
+  write_results(runs, out);
+  write_charts(runs, out);
+  write_heat_maps(runs, out);
+  write_notices(runs, out);
+  write_configuration(runs, out);
+  out << "</html>\n";
+  return out.str();
+}
+
+}  // namespace vernier

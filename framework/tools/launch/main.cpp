@@ -1,0 +1,278 @@
+// `vernier launch`: trains with several processes on this machine, and starts them again after a failure.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "local_ranks.h"
+#include "run_folder_watch.h"
+#include "tools/common/child.h"
+#include "tools/common/run_files.h"
+#include "tools/common/verb.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+using vernier::Refused;
+using Words = std::vector<std::string>;
+
+constexpr vernier::Verb verb = {"launch", R"(usage: vernier launch -n RANKS [OPTION]... FILE... [OPTION OF TRAIN]...
+
+Trains with several processes on this machine. Each is a rank, and is called as `vernier train FILE...` is. If the
+configuration has no [distributed] table, it gets one with use = "ddp". Rank 0 shows the run; the warnings and errors of
+the others are lines that begin with [rank 1]. If a rank fails, all ranks are ended, and the first one that failed is
+named. Ctrl-C stops all ranks after the same step, with a checkpoint; a second Ctrl-C kills them.
+
+  -n, --ranks RANKS    the number of processes, from 1 to 1024
+  --log-dir FOLDER     what a rank prints goes to the files rank-0.log, rank-1.log, ... in FOLDER
+  --restarts NUMBER    starts all ranks again after a failure, at most so often; they go on from the newest checkpoint
+  --elastic RANKS      each restart has one rank less than the last attempt, but at least so many
+
+The exit code is that of the first rank that failed, or 128 + n if signal n killed it.
+)"};
+
+constexpr int most_ranks = 1024, most_restarts = 1'000'000;
+// Exit codes after which another attempt would end alike: of the configuration, of a plugin, of a program that is not
+// there.
+constexpr int lasting_failures[] = {2, 3, 127};
+
+struct Plan {
+  int ranks = 0, restarts = 0, least_ranks = 0;
+  fs::path log_folder;
+  Words words;  // of vernier train, after the verb
+};
+
+// What the launcher has to know of the merged configuration.
+struct Configuration {
+  bool has_distributed = false, has_threads = false;
+  fs::path output;  // of a new run; its number may come after it
+};
+
+int number_in(const po::variables_map& given, const char* option, int least, int most) {
+  const int number = given[option].as<int>();
+  if (number >= least && number <= most) return number;
+  throw Refused("--" + std::string(option) + " is " + std::to_string(number) + ", and must be from " +
+                std::to_string(least) + " to " + std::to_string(most));
+}
+
+Plan read_plan(const po::variables_map& given, Words words) {
+  Plan plan;
+  plan.words = std::move(words);
+  if (given.count("ranks") == 0) throw Refused("say how many ranks, as in `vernier launch -n 2 run.toml`");
+  plan.ranks = plan.least_ranks = number_in(given, "ranks", 1, most_ranks);
+  if (plan.words.empty()) throw Refused("name a TOML file, as in `vernier launch -n 2 run.toml`");
+  if (given.count("restarts") != 0) plan.restarts = number_in(given, "restarts", 0, most_restarts);
+  if (given.count("elastic") != 0) {
+    if (plan.restarts == 0) throw Refused("--elastic is for restarts; say --restarts NUMBER too");
+    plan.least_ranks = number_in(given, "elastic", 1, plan.ranks);
+  }
+  if (given.count("log-dir") != 0) {
+    plan.log_folder = given["log-dir"].as<std::string>();
+    std::error_code trouble;
+    fs::create_directories(plan.log_folder, trouble);
+    if (trouble) throw Refused("--log-dir " + plan.log_folder.string() + " cannot be made: " + trouble.message());
+  }
+  return plan;
+}
+
+bool is_resume(const std::string& word) {
+  return word == "--resume" || word.starts_with("--resume=");
+}
+
+// `vernier config` writes the place of a value behind it: "use = "none"  # run.toml:3".
+std::string place_of(const toml::node& value, const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  for (toml::source_index i = 0; i < value.source().begin.line; ++i) std::getline(lines, line);
+  const auto comment = line.rfind("  # ");
+  return comment == std::string::npos ? "" : line.substr(comment + 4) + ": ";
+}
+
+Configuration read_configuration(const std::string& text, const Words& words) {
+  const auto table = toml::parse(text);
+  Configuration found;
+  const auto use = table["distributed"]["use"];
+  if (use.value_or(std::string()) == "none") {
+    throw Refused(place_of(*use.node(), text) + "[distributed] use is \"none\", which trains with one process; " +
+                  "say \"ddp\", or leave the table out");
+  }
+  found.has_distributed = table.contains("distributed");
+  found.has_threads = table["run"]["threads"].value_or(std::int64_t{0}) > 0;
+  const auto file = std::ranges::find_if(words, [](const auto& word) { return fs::is_regular_file(word); });
+  const auto name = table["run"]["name"].value_or(file == words.end() ? "" : fs::path(*file).stem().string());
+  auto output = table["run"]["output"].value_or(std::string("runs/{name}"));
+  if (const auto place = output.find("{name}"); place != std::string::npos) output.replace(place, 6, name);
+  while (output.size() > 1 && output.back() == '/') output.pop_back();
+  found.output = output;
+  return found;
+}
+
+// The threads of a rank: its share of the cores. 0 if the user has chosen a number.
+unsigned threads_of_a_rank(const Plan& plan, const Configuration& configuration) {
+  if (configuration.has_threads || std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const unsigned threads = std::max(1U, cores / static_cast<unsigned>(plan.ranks));
+  if (std::ranges::find(plan.words, "--quiet") == plan.words.end()) {
+    std::cerr << "vernier: " << plan.ranks << (plan.ranks == 1 ? " rank" : " ranks") << " with " << threads
+              << (threads == 1 ? " thread" : " threads") << " each, of " << cores
+              << " cores; [run] threads or OMP_NUM_THREADS sets another number\n";
+  }
+  return threads;
+}
+
+// A port of this machine that nobody uses.
+std::string free_port() {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* place = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof address;
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool is_found = socket >= 0 && ::bind(socket, place, size) == 0 && ::getsockname(socket, place, &size) == 0;
+  const int trouble = errno;
+  if (socket >= 0) ::close(socket);
+  if (!is_found) throw Refused(std::string("this machine has no free port for the ranks: ") + std::strerror(trouble));
+  return std::to_string(ntohs(address.sin_port));
+}
+
+// For the line with which the runner says how to go on.
+std::string launched_as(int ranks) {
+  const char* name = std::getenv("VERNIER_CALLED_AS");
+  return std::string(name != nullptr ? name : "vernier") + " launch -n " + std::to_string(ranks);
+}
+
+// The environment is that of torchrun (https://docs.pytorch.org/docs/2.11/elastic/run.html), where rank 0 serves the
+// store.
+std::vector<vernier::RankCommand> commands_of(const Words& words, int ranks, int attempt, unsigned threads) {
+  Words all = {vernier::program_beside_this(), "train"};
+  all.insert(all.end(), words.begin(), words.end());
+  const auto size = std::to_string(ranks), port = free_port();
+  std::vector<vernier::RankCommand> commands;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto number = std::to_string(rank);
+    Words environment = {"RANK=" + number,
+                         "LOCAL_RANK=" + number,
+                         "WORLD_SIZE=" + size,
+                         "LOCAL_WORLD_SIZE=" + size,
+                         "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + port,
+                         "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt),
+                         "VERNIER_LAUNCHED_AS=" + launched_as(ranks)};
+    if (threads > 0) environment.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
+    commands.push_back({all, environment});
+  }
+  return commands;
+}
+
+// The words of an attempt after one that trained in this folder; empty: nobody knows of a folder.
+Words words_to_go_on(const Words& words, const fs::path& folder) {
+  if (folder.empty() || !vernier::has_checkpoint(folder)) return words;
+  Words all = words;
+  std::erase_if(all, is_resume);
+  all.push_back("--resume=" + folder.string());
+  return all;
+}
+
+void report_failure(const vernier::RankEnd& end, const fs::path& log_folder) {
+  std::cerr << "vernier: " << vernier::sentence_of(end);
+  if (!log_folder.empty())
+    std::cerr << "; see " << (log_folder / ("rank-" + std::to_string(end.rank) + ".log")).string();
+  std::cerr << (end.last_lines.empty() ? "\n" : "; its last lines:\n");
+  for (const auto& line : end.last_lines) std::cerr << "  " << line << '\n';
+}
+
+bool is_restarted(const vernier::RankEnd& end, int attempt, const Plan& plan, int stopped_by) {
+  if (!vernier::is_failure(end) || stopped_by != 0 || plan.restarts == 0) return false;
+  if (!end.was_killed && std::ranges::find(lasting_failures, end.status) != std::end(lasting_failures)) {
+    std::cerr << "vernier: the ranks are not started again, since exit code " << end.status
+              << " would come again: see the table of exit codes in docs/config.md\n";
+    return false;
+  }
+  if (attempt < plan.restarts) return true;
+  std::cerr << "vernier: that was the last of " << plan.restarts + 1 << " attempts\n";
+  return false;
+}
+
+void report_restart(int attempt, const Plan& plan, int ranks, const Words& words) {
+  const bool goes_on = !words.empty() && is_resume(words.back());
+  std::cerr << "vernier: attempt " << attempt + 1 << " of " << plan.restarts + 1 << ": " << ranks
+            << (ranks == 1 ? " rank" : " ranks")
+            << (goes_on ? " with " + words.back() : " from the start, since there is no checkpoint yet") << '\n';
+}
+
+int train(const Plan& plan, Words words, const fs::path& output, unsigned threads) {
+  vernier::LocalRanks ranks(
+      std::cerr, {.log_folder = plan.log_folder, .line_begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : ""});
+  int count = plan.ranks;
+  for (int attempt = 0;; ++attempt) {
+    const vernier::RunFolderWatch watch(output);
+    const auto end = ranks.run(commands_of(words, count, attempt, threads));
+    if (!end) return 0;
+    if (vernier::is_failure(*end)) report_failure(*end, plan.log_folder);
+    if (!is_restarted(*end, attempt, plan, ranks.stopped_by())) return end->status;
+    words = words_to_go_on(words, watch.locked_by(ranks.process_of(0)));
+    count = std::max(plan.least_ranks, count - 1);
+    report_restart(attempt + 1, plan, count, words);
+  }
+}
+
+int launch(const po::variables_map& given, const Words& given_words) {
+  const auto plan = read_plan(given, given_words);
+  Words words = {"config"};
+  std::ranges::remove_copy_if(plan.words, std::back_inserter(words), is_resume);
+  vernier::Ended merged;
+  {
+    vernier::Children children(vernier::program_beside_this());
+    merged = children.run(words);
+    if (const int signal = children.stopped_by(); signal != 0) return 128 + signal;
+  }
+  if (merged.status != 0) {
+    std::cerr << merged.err;
+    return merged.status;
+  }
+  const auto configuration = read_configuration(merged.out, plan.words);
+  words = plan.words;
+  if (!configuration.has_distributed) words.insert(words.end(), {"--set", "distributed.use=ddp"});
+  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // of a torchrun above this program
+  return train(plan, words, configuration.output, threads_of_a_rank(plan, configuration));
+}
+
+// Whether a word is an option of this program, and whether its value is the next word.
+bool is_own(const std::string& word, bool& has_value_behind) {
+  const auto name = word.substr(0, word.find('='));
+  const bool is_long = name == "--ranks" || name == "--log-dir" || name == "--restarts" || name == "--elastic";
+  has_value_behind = word == "-n" || (is_long && name.size() == word.size());
+  return word == "--help" || is_long ||
+         (word.starts_with("-n") && word.find_first_not_of("0123456789-", 2) == std::string::npos);
+}
+
+}  // namespace
+
+// All other words are those of `vernier train`.
+int main(int argc, char** argv) {
+  std::vector<char*> own = {argv[0]};
+  Words others;
+  for (int i = 1; i < argc; ++i) {
+    bool has_value_behind = false;
+    if (!is_own(argv[i], has_value_behind)) {
+      others.emplace_back(argv[i]);
+      continue;
+    }
+    own.push_back(argv[i]);
+    if (has_value_behind && i + 1 < argc) own.push_back(argv[++i]);
+  }
+  po::options_description known;
+  known.add_options()("ranks,n", po::value<int>())("log-dir", po::value<std::string>())("restarts", po::value<int>())(
+      "elastic", po::value<int>());
+  return vernier::call_verb(verb, static_cast<int>(own.size()), own.data(), known,
+                            [&](const po::variables_map& given) { return launch(given, others); });
+}

@@ -1,0 +1,331 @@
+#include "replay.h"
+
+#include <ATen/record_function.h>
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <map>
+
+#include "output/log.h"
+#include "run/prepared.h"
+#include "run/snapshot.h"
+#include "tools/common/text.h"
+#include "wiring/config.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr int bits_differ = 4;
+
+// Traces the micro-batches.
+class Tracing final : public Plugin {
+ public:
+  Tracing() { set_id("replay"); }
+  void attach(Bus& bus) override {
+    bus.on(Event::BatchReady, [this](Run& run) {
+      if (!tracer) return;
+      for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {
+        tracer->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
+      }
+      tracer->begin_forward();
+    });
+  }
+  std::optional<NonFiniteTracer> tracer;
+};
+
+// What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The
+// factor is measured (docs/flight-recorder.md).
+double limit_of(double epsilon, std::size_t depth) {
+  constexpr double factor = 2;
+  return factor * epsilon * std::sqrt(static_cast<double>(depth));
+}
+
+void print_origin(const Replayed& replayed) {
+  const char* finite =
+      replayed.bits.weights.empty() ? "loss and gradients are finite" : "loss, gradients and weights are finite";
+  std::cout << (replayed.origin ? replayed.origin->text() : finite) << '\n';
+}
+
+std::string title_of(const Replayed& replayed) {
+  return replayed.precision.substr(replayed.precision.find('/') + 1);
+}
+
+void print_side_by_side(const Replayed& first, const Replayed& second) {
+  const auto rows = compare(first, second);
+  const auto a = title_of(first), b = title_of(second) + (title_of(first) == title_of(second) ? " (changed)" : "");
+  std::cout << "side by side: " << a << " loss " << first.bits.loss << ", " << b << " loss " << second.bits.loss
+            << '\n';
+  bool is_marked = false;
+  std::vector<std::vector<std::string>> lines;
+  for (const bool of_gradients : {false, true}) {
+    const char* what = of_gradients ? "gradient of" : "activation of";
+    lines.push_back({what, a + " amax", "rms", "", b + " amax", "rms", "", "distance", "limit", ""});
+    for (const auto& row : rows) {
+      if (row.is_gradient != of_gradients) continue;
+      const bool is_first = row.is_beyond() && !is_marked;
+      is_marked |= is_first;
+      auto& line = lines.emplace_back(1, row.what);
+      for (const auto& range : {row.first, row.second}) {
+        line.push_back(print_number("%.3g", range.amax));
+        line.push_back(print_number("%.3g", range.rms));
+        line.push_back(range.is_finite() ? "" : c10::str(range.infs, " inf ", range.nans, " nan"));
+      }
+      line.push_back(print_number("%.2g", row.distance));
+      line.push_back(print_number("%.2g", row.limit));
+      line.emplace_back(is_first ? "<- the first beyond reason" : row.is_beyond() ? "beyond" : "");
+    }
+  }
+  print_rows(lines);
+  if (!is_marked) std::cout << "none differs beyond what rounding explains\n";
+}
+
+// What a replay is compared with: the repeat of the step, which is the step but for a fault that was transient.
+int print_bits(const Capsule& capsule, const Replayed& replayed) {
+  const auto difference = capsule.repeated.difference(replayed.bits);
+  if (difference.empty()) {
+    std::cout << "same bits: loss " << replayed.bits.loss << " and the gradients of " << replayed.bits.gradients.size()
+              << " parameters" << (replayed.bits.weights.empty() ? "" : ", and the weights after the update,")
+              << " are those of the run"
+              << (capsule.is_transient ? "'s repeat; the step itself had others, for the fault was transient" : "")
+              << '\n';
+    return 0;
+  }
+  std::cout << "other bits: " << difference
+            << (replayed.inexact.empty()
+                    ? "; nothing that is known differs from the run: look for operations that are not "
+                      "deterministic, or at the machine"
+                    : "; for " + replayed.inexact)
+            << '\n';
+  return bits_differ;
+}
+
+// Divided by what they were scaled with, to be compared with those of a run without a scaler.
+std::vector<std::pair<std::string, torch::Tensor>> unscaled_gradients(const Run& run) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const auto& parameter : run.parameters) {
+    const auto& gradient = parameter.master.grad();
+    if (!gradient.defined()) continue;
+    auto value = gradient.detach().to(torch::kCPU, torch::kFloat32, /*non_blocking=*/false, /*copy=*/true);
+    if (run.grad_scale.defined()) value.div_(run.grad_scale.to(torch::kCPU));
+    all.emplace_back(parameter.name, std::move(value));
+  }
+  return all;
+}
+
+// Whose update it was: a precision's where the optimizer's weight is finite, and too large for the model's dtype. An
+// optimizer's own pass may be no operator that could be seen.
+void name_plugin(NonFiniteOrigin& origin, const Run& run, const Wiring& wiring) {
+  if (origin.phase != "update") return;
+  const auto found = std::ranges::find(run.parameters, origin.tensor, &Parameter::name);
+  const bool is_cast = found != run.parameters.end() && !found->best().is_same(found->model) &&
+                       found->best().isfinite().all().item<bool>();
+  const auto& id = is_cast ? wiring.precision->id() : wiring.optimizer->id();
+  origin.operation = id + (origin.operation.empty() ? "" : ": ") + origin.operation;
+}
+
+// float16 beside a run without a loss scaler gets one, as with --mixed-precision fp16.
+Table with_scaler(Table config, const std::vector<std::string>& sets, const Host& host) {
+  const auto makes = [&]<class T>(const char* role, bool (T::*asks)() const) {
+    const auto found = config.find(role);
+    if (found == config.end()) return false;
+    try {
+      const auto made = make(host, role, found->second);
+      return (dynamic_cast<const T&>(*made.plugin).*asks)();
+    } catch (...) {
+      return false;  // reported where the run is built
+    }
+  };
+  const bool is_given = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("scaler.use"); });
+  const bool lacks_one = makes(Precision::role, &Precision::needs_scaler) && !makes(Scaler::role, &Scaler::scales);
+  if (!lacks_one || is_given) return config;
+  std::cout
+      << "float16 needs a loss scaler, and the run had none: scaler/dynamic is added; --set scaler.use=NAME takes "
+         "another\n";
+  return with_sets(std::move(config), {"scaler.use=dynamic"});
+}
+
+// What is damaged is the wrong thing to name.
+Capsule capsule_at(const std::string& path) try { return read_capsule(path); } catch (...) {
+  throw Error(caught().message, Error::Kind::configuration);
+}
+
+}  // namespace
+
+void print_row(const std::vector<std::string>& row, const std::vector<std::size_t>& widths) {
+  std::string line;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const auto missing = widths[i] - std::min(widths[i], row[i].size());
+    line += row[i] + std::string(missing + (widths[i] > 0 ? 2 : 0), ' ');
+  }
+  std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+}
+
+void print_rows(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) print_row(row, widths);
+}
+
+std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {
+  std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
+  for (const auto& parameter : run.parameters) {
+    if (const auto& gradient = parameter.master.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
+  }
+  if (has_update) {
+    for (auto& weight : weights_of(run)) ends.push_back(std::move(weight));
+  }
+  return tracer.origin(ends);
+}
+
+double distance_of(const torch::Tensor& first, const torch::Tensor& second) {
+  const auto a = first.to(torch::kFloat64), b = second.to(torch::kFloat64);
+  const auto is_number = a.isfinite().logical_and(b.isfinite());
+  const auto is_same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  if (!is_number.logical_or(is_same).all().item<bool>()) return HUGE_VAL;
+  const auto error = torch::where(is_number, a - b, 0.0).norm().item<double>();
+  return error == 0 ? 0 : error / torch::where(is_number, b, 0.0).norm().item<double>();
+}
+
+std::unique_ptr<Prepared> build_again(Table config, const std::string& path, bool resumes, std::int64_t threads,
+                                      const Host& host, const std::atomic<int>& stop) try {
+  return prepare(
+      std::move(config), "replay", host, stop, [resumes](auto&&...) { return resumes; }, static_cast<int>(threads));
+} catch (...) {
+  const auto [text, kind] = caught(Error::Kind::configuration);
+  throw Error(text + " (a replay builds the run of " + path + ": its files must be where they were, seen from here)",
+              kind);
+}
+
+Table with_swaps(Table config, const State& state, const std::string& path) {
+  if (!state.has("trainer/swaps")) return config;
+  const auto saved = parse_toml(state.text("trainer/swaps"), path);
+  for (const auto& [role, table] : std::get<Table>(saved.at("tables").data)) config.insert_or_assign(role, table);
+  return config;
+}
+
+Table configuration_of(const Capsule& capsule, const std::string& path) {
+  if (!capsule.state.has("run/toml")) {
+    throw Error(path + ": has no configuration: its run was not one of `vernier train`", Error::Kind::configuration);
+  }
+  auto config = with_swaps(parse_toml(capsule.state.text("run/toml"), path), capsule.state, path);
+  config.erase(Monitor::role);
+  if (const auto run = config.find("run"); run != config.end()) {
+    std::get<Table>(run->second.data).erase("memory_limit");  // tracing a step takes more memory than the step
+  }
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), path}}}, path});
+  return config;
+}
+
+Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
+  Run& run = prepared.run;
+  Replayed replayed;
+  replayed.precision = prepared.wiring->precision->id();
+  replayed.inexact = inexact_by(capsule.state, run, prepared.wiring->plugins(), "");
+  Tracing tracing;
+  prepared.wiring->bus.attach(tracing, false);
+  prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { tracing.tracer.emplace(*run.model, keep_outputs); });
+  bool has_update = false;
+  {
+    const at::DisableRecordFunctionGuard unrecorded;
+    replayed.bits = fingerprint(run);
+    if (keep_outputs) replayed.gradients = unscaled_gradients(run);
+    has_update = !capsule.repeated.weights.empty() && std::isfinite(run.loss.item<float>()) &&
+                 run.non_finite_gradients().empty();
+  }
+  if (has_update) prepared.trainer.replay_update(run, [&] { tracing.tracer->begin_update(run.parameters); });
+  tracing.tracer->stop();
+  if (has_update) replayed.bits.weights = digests_of_weights(run);
+  replayed.outputs = tracing.tracer->outputs();
+  replayed.operations = tracing.tracer->operations();
+  replayed.epsilon = tracing.tracer->coarsest_epsilon();
+  replayed.origin = origin_of(*tracing.tracer, run, has_update);
+  if (has_update) {
+    const bool is_same = replayed.bits.weights == capsule.repeated.weights;
+    if (replayed.origin && is_same) replayed.origin = capsule.origin;  // with ranges from before the update
+    if (replayed.origin && !is_same) name_plugin(*replayed.origin, run, *prepared.wiring);
+    return replayed;
+  }
+  // What made a weight bad came before this step: the run has reported more of it than the step can show.
+  const bool shows_weights = !replayed.origin || replayed.origin->phase == "update";
+  if (shows_weights && capsule.origin && capsule.origin->phase == "update") replayed.origin = capsule.origin;
+  return replayed;
+}
+
+std::vector<Compared> compare(const Replayed& first, const Replayed& second) {
+  const double epsilon = std::max(first.epsilon, second.epsilon);
+  std::vector<Compared> rows;
+  std::map<std::pair<std::string, int>, std::vector<const LayerOutput*>> others;
+  for (const auto& output : second.outputs) others[{output.layer, output.micro_batch}].push_back(&output);
+  std::map<std::pair<std::string, int>, std::size_t> met;
+  std::map<int, std::size_t> depths;  // by micro-batch
+  for (const auto& output : first.outputs) {
+    const auto& same = others[{output.layer, output.micro_batch}];
+    const auto index = met[{output.layer, output.micro_batch}]++;
+    if (index >= same.size() || same[index]->value.sizes() != output.value.sizes()) continue;
+    Compared row;
+    row.what = output.layer + (output.micro_batch > 0 ? c10::str(" (micro-batch ", output.micro_batch + 1, ")") : "");
+    row.first = output.range;
+    row.second = same[index]->range;
+    row.distance = distance_of(output.value, same[index]->value);
+    row.limit = limit_of(epsilon, ++depths[output.micro_batch]);
+    rows.push_back(std::move(row));
+  }
+  std::size_t deepest = 0;
+  for (const auto& [micro_batch, depth] : depths) deepest = std::max(deepest, depth);
+  // Backward comes to the last layer first.
+  for (std::size_t i = first.gradients.size(); i-- > 0;) {
+    const auto& [name, gradient] = first.gradients[i];
+    const auto found = std::ranges::find(second.gradients, name, [](const auto& each) { return each.first; });
+    if (found == second.gradients.end() || found->second.sizes() != gradient.sizes()) continue;
+    Compared row;
+    row.what = name;
+    row.is_gradient = true;
+    row.first = range_of(gradient);
+    row.second = range_of(found->second);
+    row.distance = distance_of(gradient, found->second);
+    row.limit = limit_of(epsilon, 2 * deepest);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+void replay_beside(const Replayed& first, const Capsule& capsule, const Table& config, const std::string& path,
+                   const std::vector<std::string>& sets, const Host& host, const std::atomic<int>& stop) {
+  const auto other = with_scaler(with_sets(config, sets), sets, host);
+  std::cout.flush();
+  const auto prepared = build_again(other, path, true, capsule.state.integer("run/threads"), host, stop);
+  const auto second = replay(*prepared, capsule, true);
+  std::cout << title_of(second) << ", " << second.operations << " operations: ";
+  print_origin(second);
+  print_side_by_side(first, second);
+}
+
+int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                   const std::atomic<int>& stop) {
+  const auto capsule = capsule_at(path);
+  const auto config = configuration_of(capsule, path);
+  const bool has_second = !sets.empty();
+  set_log_level(static_cast<int>(Level::error));  // plugins reported the rest in the run
+  Replayed first;
+  {
+    const auto prepared = build_again(config, path, true, capsule.state.integer("run/threads"), host, stop);
+    std::cout << "step " << capsule.step << " of run " << prepared->run.name << ", kept for its "
+              << (capsule.what == "loss" ? "loss, " + capsule.seen.loss : capsule.what) << "; " << capsule.cause
+              << '\n';
+    first = replay(*prepared, capsule, has_second);
+  }
+  std::cout << title_of(first) << ", " << first.operations << " operations: ";
+  print_origin(first);
+  const int status = print_bits(capsule, first);
+  if (has_second) replay_beside(first, capsule, config, path, sets, host, stop);
+  return status;
+}
+
+}  // namespace vernier

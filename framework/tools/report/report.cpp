@@ -1,0 +1,64 @@
+// `vernier report`: one page of HTML about one or more runs, which needs no network.
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+
+#include "browser.h"
+#include "tools/common/page/report_page.h"
+#include "tools/common/verb.h"
+
+namespace {
+
+constexpr vernier::Verb verb = {"report", R"(usage: vernier report RUN... [--output FILE] [--png FILE]
+
+Writes one page of HTML about the runs, to read, to print and to send: results, curves of all metrics with what was out
+of the ordinary, differences of configuration, machine and versions. It needs no other file and no network.
+The folder of a comparison (vernier compare) gives its table too, and the curves of its candidates.
+
+  --output FILE   report.html, if not given; a file that is there is replaced
+  --png FILE      the page as a picture, drawn by Chromium or Chrome; without --output nothing but the picture
+)"};
+
+bool write(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) {
+    std::cerr << "vernier: " << path << " cannot be written: " << std::strerror(errno) << '\n';
+    return false;
+  }
+  std::cout << "wrote " << path << '\n';
+  return true;
+}
+
+int report(const boost::program_options::variables_map& given) {
+  const auto words = vernier::words_of(given);
+  if (words.empty()) throw vernier::Refused("name one run or more, as in `vernier report runs/a runs/b`");
+  std::vector<vernier::RunFiles> runs;
+  std::vector<nlohmann::ordered_json> comparisons;
+  for (const auto& word : words) {
+    if (!vernier::is_comparison(word)) {
+      runs.push_back(vernier::read_run(word));
+      continue;
+    }
+    comparisons.push_back(vernier::read_comparison(word));
+    for (auto& run : vernier::runs_of(comparisons.back(), word)) runs.push_back(std::move(run));
+  }
+  const auto page = vernier::report_page(runs, comparisons);
+  if (given.count("png") == 0 || !given["output"].defaulted()) {
+    if (!write(given["output"].as<std::string>(), page)) return 4;
+  }
+  if (given.count("png") == 0) return 0;
+  const auto path = given["png"].as<std::string>();
+  return write(path, vernier::picture_of(page, vernier::find_browser(), path)) ? 0 : 4;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace po = boost::program_options;
+  po::options_description known;
+  known.add_options()("output", po::value<std::string>()->default_value("report.html"));
+  known.add_options()("png", po::value<std::string>());
+  return vernier::call_verb(verb, argc, argv, known, report);
+}

@@ -1,0 +1,120 @@
+// `vernier runs`: a table of the runs in a folder.
+#include <algorithm>
+#include <iostream>
+
+#include "tools/common/run_files.h"
+#include "tools/common/text_table.h"
+#include "tools/common/verb.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using vernier::RunFiles;
+
+constexpr vernier::Verb verb = {"runs", R"(usage: vernier runs [FOLDER] [--json]
+
+Lists the runs in FOLDER (runs) and in the folders below it, the newest last: state, steps, losses, precision, time.
+"killed" is a run that nobody writes and nothing ended; `vernier train … --resume` goes on with it.
+
+  --json   one line of JSON for each run
+)"};
+
+// A run's folder has runs of its own only by accident, so nothing is looked for in it.
+void collect(const fs::path& folder, int depth, std::vector<RunFiles>& runs) {
+  for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+    std::error_code none;
+    if (!entry.is_directory(none) || entry.is_symlink(none)) continue;
+    if (!vernier::is_run(entry.path())) {
+      if (depth > 1) collect(entry.path(), depth - 1, runs);
+      continue;
+    }
+    try {
+      runs.push_back(vernier::read_run(entry.path()));
+    } catch (const vernier::Refused& refused) {
+      std::cerr << "vernier: " << refused.what() << '\n';
+    }
+  }
+}
+
+fs::file_time_type changed_at(const RunFiles& run) {
+  std::error_code none;
+  const auto history = fs::last_write_time(run.folder / "losses.jsonl", none);
+  if (!none) return history;
+  return fs::last_write_time(run.folder, none);
+}
+
+std::string steps_of(const RunFiles& run) {
+  return std::to_string(run.step) + (run.steps > 0 ? " of " + std::to_string(run.steps) : "");
+}
+
+// A run whose monitors kept no history still has a summary.
+std::optional<double> best(const RunFiles& run, const std::string& metric) {
+  if (const auto found = vernier::lowest(run.find(metric))) return found;
+  if (!run.summary.is_object() || !run.summary.contains(metric)) return std::nullopt;
+  const auto value = run.summary[metric].value("best", nlohmann::ordered_json());
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+std::string shortened(const std::string& text) {
+  return text.size() > 40 ? "…" + text.substr(text.size() - 39) : text;
+}
+
+void print_table(const std::vector<RunFiles>& runs, const fs::path& root) {
+  vernier::TextRows rows = {{"run", "state", "steps", "loss", "best", "validation", "precision", "time"}};
+  for (const auto& run : runs) {
+    rows.push_back({shortened(fs::relative(run.folder, root).string()), run.state, steps_of(run),
+                    vernier::text_of(vernier::last(run.find("loss"))), vernier::text_of(best(run, "loss")),
+                    vernier::text_of(best(run, "validation_loss")), run.precision, vernier::duration_of(run.seconds)});
+  }
+  std::cout << vernier::aligned(rows);
+}
+
+void print_json(const std::vector<RunFiles>& runs) {
+  const auto number = [](std::optional<double> value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  for (const auto& run : runs) {
+    std::cout << nlohmann::ordered_json{{"folder", run.folder.string()},
+                                        {"name", run.name},
+                                        {"state", run.state},
+                                        {"step", run.step},
+                                        {"steps", run.steps},
+                                        {"loss", number(vernier::last(run.find("loss")))},
+                                        {"best_loss", number(best(run, "loss"))},
+                                        {"best_validation_loss", number(best(run, "validation_loss"))},
+                                        {"precision", run.precision},
+                                        {"seconds", run.seconds}}
+                     .dump()
+              << '\n';
+  }
+}
+
+int list(const boost::program_options::variables_map& given) {
+  const auto words = vernier::words_of(given);
+  if (words.size() > 1) throw vernier::Refused("runs takes one folder, and " + words[1] + " is a second");
+  const fs::path root = words.empty() ? "runs" : words[0];
+  if (!fs::is_directory(root)) throw vernier::Refused(root.string() + ": there is no such folder; name one with runs");
+  std::vector<RunFiles> runs;
+  if (vernier::is_run(root)) {
+    runs.push_back(vernier::read_run(root));
+  } else {
+    collect(root, 3, runs);
+  }
+  std::ranges::sort(runs, [](const auto& a, const auto& b) { return changed_at(a) < changed_at(b); });
+  if (given.count("json") != 0) {
+    print_json(runs);
+  } else if (runs.empty()) {
+    std::cout << "there is no run in " << root.string() << '\n';
+  } else {
+    print_table(runs, vernier::is_run(root) ? fs::path(root).parent_path() : root);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  boost::program_options::options_description known;
+  known.add_options()("json", "");
+  return vernier::call_verb(verb, argc, argv, known, list);
+}

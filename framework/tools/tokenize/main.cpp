@@ -1,0 +1,196 @@
+// `vernier tokenize`: makes a file of tokens of texts, and trains tokenizers.
+#include <ATen/Parallel.h>
+#include <vernier/error.h>
+
+#include <boost/program_options.hpp>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+#include "data/parts.h"
+#include "text/bpe_trainer.h"
+#include "text/text_tokenizer.h"
+#include "text_reader.h"
+#include "token_file.h"
+#include "tools/common/verb.h"
+
+namespace {
+
+namespace po = boost::program_options;
+using vernier::TextPart;
+using vernier::TokenId;
+using Words = std::vector<std::string>;
+
+constexpr vernier::Verb verb = {"tokenize", R"(usage: vernier tokenize FILE… --tokenizer FOLDER --output FILE
+       vernier tokenize FILE… --train --vocabulary NUMBER --tokenizer FOLDER [--output FILE]
+
+Writes the tokens of texts to FILE: 2 bytes each, or 4 if the vocabulary has more than 65536 tokens, without a header.
+A file is one text; in a file that ends in .jsonl, each line has a text in its field "text". A token that ends a text
+is written behind each.
+
+  --tokenizer FOLDER   tokenizer.json, or vocab.json and merges.txt; --train makes the folder
+  --output FILE        the file to write, such as tokens.bin
+  --field NAME         every file is JSON Lines, and this field of a line has the text
+  --end TOKEN          the token behind each text; "none": none; else the one that the folder names
+  --special            also adds what the folder adds around a text, such as a token for its beginning
+  --plain              special tokens that are written in a text stay ordinary text
+  --invalid replace    bytes that are not UTF-8 become U+FFFD; else they are refused with file and byte
+  --threads NUMBER     threads that work (all cores)
+
+  --train              first trains byte-level BPE on the files, as GPT-2 has it
+  --vocabulary NUMBER  tokens of the trained vocabulary (8000)
+  --min-count NUMBER   a pair of tokens that occurs less often is not merged (0)
+  --special-token TEXT a special token of the trained tokenizer; may be repeated; the first ends a text (<|endoftext|>)
+)"};
+
+struct Settings {
+  Words files, special;
+  std::string tokenizer, output, end;
+  vernier::TextFormat format;
+  vernier::BpeTraining training;
+  bool adds_special = false, is_plain = false, trains = false;
+  std::size_t threads = 1;
+};
+
+Settings read_settings(const po::variables_map& given) {
+  const auto text = [&](const char* name) {
+    return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
+  };
+  Settings settings;
+  settings.files = vernier::words_of(given);
+  settings.tokenizer = text("tokenizer");
+  settings.output = text("output");
+  settings.end = text("end");
+  settings.adds_special = given.count("special") != 0;
+  settings.is_plain = given.count("plain") != 0;
+  settings.trains = given.count("train") != 0;
+  if (given.count("field") != 0) settings.format.field = text("field");
+  const auto invalid = text("invalid");
+  if (!invalid.empty() && invalid != "replace" && invalid != "refuse") {
+    vernier::refuse("--invalid is replace or refuse, not '" + invalid + "'");
+  }
+  settings.format.replaces_invalid = invalid == "replace";
+  const auto threads = given["threads"].as<std::int64_t>();
+  if (threads < 1 || threads > 1024) vernier::refuse("--threads must be 1 to 1024");
+  settings.threads = static_cast<std::size_t>(threads);
+  settings.training.vocabulary = given["vocabulary"].as<std::int64_t>();
+  settings.training.min_count = given["min-count"].as<std::int64_t>();
+  settings.training.special = {"<|endoftext|>"};
+  if (given.count("special-token") != 0) settings.training.special = given["special-token"].as<Words>();
+  if (settings.files.empty()) vernier::refuse("name the files to read; see vernier tokenize --help");
+  if (settings.tokenizer.empty()) vernier::refuse("name the tokenizer's folder with --tokenizer");
+  if (settings.output.empty() && !settings.trains) vernier::refuse("name the file to write with --output");
+  return settings;
+}
+
+// Calls work(part) for the parts of all files on several threads, and use(result) for the results in their order.
+template <class Work, class Use>
+void in_parallel(const Settings& settings, vernier::TextReader::Cut cut, const Work& work, const Use& use) {
+  vernier::TextReader reader(settings.files, settings.format, std::move(cut));
+  constexpr std::size_t parts_a_thread = 4;
+  while (true) {
+    std::vector<TextPart> parts;
+    while (parts.size() < parts_a_thread * settings.threads) {
+      auto part = reader.next();
+      if (!part) break;
+      parts.push_back(std::move(*part));
+    }
+    if (parts.empty()) return;
+    using Result = decltype(work(parts[0]));
+    std::vector<Result> results(parts.size());
+    vernier::for_each_part(parts.size(), [&](std::size_t i) { results[i] = work(parts[i]); });
+    for (auto& result : results) use(std::move(result));
+  }
+}
+
+void train(const Settings& settings) {
+  vernier::PieceCounts all;
+  in_parallel(
+      settings, vernier::last_piece_cut,
+      [&](const TextPart& part) {
+        vernier::PieceCounts counts;
+        vernier::for_each_text(part, settings.format, [&](const std::string& text) { counts.add(text); });
+        return counts;
+      },
+      [&](vernier::PieceCounts&& counts) { all.add(std::move(counts)); });
+  if (all.counts().empty()) vernier::refuse("the files have no text to train on");
+  const auto trained = vernier::train_bpe(all, settings.training);
+  vernier::save_bpe(settings.tokenizer, trained, settings.training.special);
+  std::cout << "trained " << settings.tokenizer << ": " << trained.tokens.size() << " tokens, " << trained.merges.size()
+            << " merges, of " << all.counts().size() << " different words\n";
+}
+
+std::vector<TokenId> end_of(const vernier::Tokenizer& tokenizer, const Settings& settings) {
+  if (settings.end == "none") return {};
+  const auto id = settings.end.empty() ? tokenizer.end_of_text() : tokenizer.id(settings.end);
+  if (id) return {*id};
+  vernier::refuse(settings.end.empty()
+                      ? "'" + settings.tokenizer + "' names no token that ends a text; name one with --end, or none"
+                      : "'" + settings.tokenizer + "' has no token '" + settings.end + "'");
+}
+
+struct Encoded {
+  std::vector<TokenId> ids;
+  std::int64_t texts = 0;
+  std::uint64_t bytes = 0;
+};
+
+Encoded encode(const vernier::TextTokenizer& tokenizer, const Settings& settings, const std::vector<TokenId>& end,
+               const TextPart& part) {
+  Encoded encoded;
+  auto& ids = encoded.ids;
+  const auto add = [&](const std::vector<TokenId>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
+  vernier::for_each_text(part, settings.format, [&](const std::string& text) {
+    if (part.is_first || part.first_line > 0) {
+      if (settings.adds_special) add(tokenizer.before_text());
+    }
+    tokenizer.encode_part(text, part.is_first || part.first_line > 0, settings.is_plain, ids);
+    encoded.bytes += text.size();
+    if (!part.is_last && part.first_line == 0) return;
+    if (settings.adds_special) add(tokenizer.after_text());
+    add(end);
+    ++encoded.texts;
+  });
+  return encoded;
+}
+
+void tokenize(const Settings& settings) {
+  const auto tokenizer = vernier::open_text_tokenizer(settings.tokenizer);
+  const auto end = end_of(*tokenizer, settings);
+  vernier::TokenFile file(settings.output, tokenizer->vocabulary());
+  std::int64_t texts = 0;
+  std::uint64_t bytes = 0;
+  in_parallel(
+      settings, [&](std::string_view text) { return tokenizer->last_cut(text); },
+      [&](const TextPart& part) { return encode(*tokenizer, settings, end, part); },
+      [&](const Encoded& encoded) {
+        file.write(encoded.ids);
+        texts += encoded.texts;
+        bytes += encoded.bytes;
+      });
+  if (file.count() == 0) vernier::refuse("the files have no text");
+  file.finish();
+  std::cout << "wrote " << settings.output << ": " << file.count() << " tokens, " << file.type() << ", of " << texts
+            << " texts with " << bytes << " bytes; the vocabulary has " << tokenizer->vocabulary() << "\n";
+}
+
+int run(const po::variables_map& given) {
+  const auto settings = read_settings(given);
+  at::set_num_threads(static_cast<int>(settings.threads));
+  if (settings.trains) train(settings);
+  if (!settings.output.empty()) tokenize(settings);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  po::options_description known;
+  known.add_options()("tokenizer", po::value<std::string>())("output", po::value<std::string>())(
+      "field", po::value<std::string>())("end", po::value<std::string>())("special", "")("plain", "")(
+      "invalid", po::value<std::string>())("threads", po::value<std::int64_t>()->default_value(cores))("train", "")(
+      "vocabulary", po::value<std::int64_t>()->default_value(8000))(
+      "min-count", po::value<std::int64_t>()->default_value(0))("special-token", po::value<Words>());
+  return vernier::call_verb(verb, argc, argv, known, run);
+}

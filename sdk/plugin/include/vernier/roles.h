@@ -1,0 +1,101 @@
+// The roles. One plugin fills each; the training step calls it on the main thread
+// (framework/runner/run/training_loop.cpp).
+#pragma once
+
+#include <vernier/callback.h>
+#include <vernier/distributed.h>
+#include <vernier/plugin.h>
+
+#include <optional>
+
+namespace vernier {
+
+// Model, data, loss, validation. prepare() sets run.model: on the CPU, initialised from run.seed.
+class VERNIER_API Task : public Plugin {
+ public:
+  static constexpr const char* role = "task";
+  ~Task() override;
+  virtual Batch next() = 0;                                  // the next whole batch, on the CPU
+  virtual std::int64_t batches_per_epoch() const = 0;        // calls of next() in an epoch, at least 1
+  virtual torch::Tensor loss(const Batch& micro_batch) = 0;  // 0-dim: mean over the samples, differentiable
+  // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
+  // mode. Further numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
+  virtual torch::Tensor validate(Run& run);
+};
+
+// In which dtypes forward and backward run, and in which the optimizer's weights are.
+class VERNIER_API Precision : public Plugin {
+ public:
+  static constexpr const char* role = "precision";
+  ~Precision() override;
+  virtual bool is_mixed() const;      // true: some operations run in a lower-precision dtype than float32
+  virtual bool needs_scaler() const;  // true: without a loss scaler gradients leave the range of their dtype
+  virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
+  virtual void collect(Run& run);  // after backward: gradients of `model` into those of `master`, if they differ
+  virtual void commit(Run& run);   // after the optimizer's step: `master` into `model`, if they differ
+  // Called between steps before another precision replaces this one. Writes the most exact weights into `model`, by
+  // set_data() in the task's dtypes, and makes `model` the master. Must not change this plugin: it stays in its role if
+  // its replacement is refused.
+  virtual void release(Run& run) const;
+  virtual std::string describe() const;  // after prepare, one line for people: "bfloat16 autocast, …"
+};
+
+// Keeps small gradients above the underflow of 16-bit floats.
+class VERNIER_API Scaler : public Plugin {
+ public:
+  static constexpr const char* role = "scaler";
+  ~Scaler() override;
+  virtual bool scales() const;                             // false: leaves the loss as it is
+  virtual torch::Tensor scale(const torch::Tensor& loss);  // called before backward
+  virtual void unscale(Run& run);  // divides the gradients or sets run.grad_scale; sets run.found_inf, on the device
+  virtual void update(Run& run);   // the scale of the next step
+};
+
+// What an update trains on, and in how many micro-batches. They are in order and add up to the batch. If one has a
+// `weight`, all have; those of weight 0 are left out.
+class VERNIER_API Accumulation : public Plugin {
+ public:
+  static constexpr const char* role = "accumulation";
+  ~Accumulation() override;
+  virtual std::vector<Batch> split(const Batch& batch) = 0;
+  // True: an update trains on batches_per_update() of the task's batches; the last one of an epoch on what is left.
+  virtual bool gathers() const;
+  // step: updates before it; epoch: 0 in the first; samples: in a whole batch of the task. Depends on nothing else,
+  // since the trainer asks ahead to count the updates of an epoch.
+  virtual std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples);
+  virtual bool can_shrink() const;  // true: the size of micro-batches may change at any time
+  // A micro-batch ran out of memory. True: split() returns smaller ones from now on, and the batch is computed again
+  // from run.control->want(Stage::batch). False: the run ends.
+  virtual bool shrink(Run& run);
+};
+
+// Changes the `master` tensors at its own rate times run.learning_rate_factor; nothing where run.skip_update is not 0.
+class VERNIER_API Optimizer : public Plugin {
+ public:
+  static constexpr const char* role = "optimizer";
+  ~Optimizer() override;
+  virtual void step(Run& run) = 0;
+  virtual bool divides_gradients() const;  // true: step() divides by run.grad_scale; else the trainer divides before
+  virtual bool steps_in_backward() const;  // true: uses and frees each gradient in backward, so nobody sees them
+  // True: a parameter changes by its own gradient and state alone. One without a gradient stays as it is, and step()
+  // makes no state for it. load() leaves out the state of parameters that are not `owned`. Needed to shard the state.
+  virtual bool updates_each_alone() const;
+};
+
+class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
+ public:
+  static constexpr const char* role = "checkpoint";
+  ~Checkpoint() override;
+  virtual bool due(const Run& run) = 0;  // called after each step
+  // Writes all or nothing. Keeps no reference to the tensors; a copy may be written later, if RunEnd waits and throws.
+  virtual void write(const State& snapshot, Run& run) = 0;
+  // Of several ranks, rank 0 alone calls write(), unless they share out the optimizer's state
+  // (Distributed::shards_optimizer). Then each rank calls write_shard() after the same step, with what no rank before
+  // it has: rank 0 with all but what others have alone. Together they write one checkpoint. The defaults refuse.
+  virtual bool writes_shards() const;
+  virtual void write_shard(const State& shard, Run& run);
+  // The newest snapshot in the run's folder, or the one at `from`; nothing where there is none.
+  virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
+};
+
+}  // namespace vernier
