@@ -90,7 +90,7 @@ class FitAccumulation final : public vernier::Accumulation {
       }
       return true;
     }
-    // A little too much, or for a reason that its bytes do not tell.
+    // A little too much, or for a reason that its bytes do not show.
     const auto fits = points_.empty() ? failed : fitting(run, room(run));
     const auto size = fits < failed ? fits : failed / 2;
     if (size == 0 || failed == 1) return false;
@@ -233,8 +233,8 @@ class FitAccumulation final : public vernier::Accumulation {
     return bytes;
   }
 
-  // What a micro-batch will find free that is not the first: gradients of the model stand there then, those of masters
-  // do not. A batch on the same device may be the short one of an epoch's end.
+  // The memory that a later micro-batch finds free: it has gradients of the model, but none of masters yet. On a CPU
+  // the batch may be the short one at the end of an epoch.
   std::int64_t room(vernier::Run& run) {
     auto room = vernier::free_memory(device_);
     for (const auto& parameter : run.parameters) {

@@ -1,4 +1,4 @@
-// What the accumulation plugins share. They split a batch into micro-batches of nearly equal sizes, and give each one
+// Shared by the accumulation plugins, which split a batch into micro-batches of nearly equal sizes and give each one
 // its weight.
 #pragma once
 
@@ -33,7 +33,7 @@ class Weight {
                            "what the task's loss is a mean over: a micro-batch counts for as many of them as it has") ==
             "tokens"),
         column_(options.get("weight_column", -1, "which of the batch's tensors has the tokens; -1: the last")),
-        padding_(options.get("padding", -100, "value of what is no token in it, and not counted")) {
+        padding_(options.get("padding", -100, "value of the places in it that have no token and are not counted")) {
     for (const auto* key : {"weight_column", "padding"}) {
       if (options.given(key) && !by_tokens_) options.refuse(key, "is for weight = \"tokens\"");
     }
@@ -99,7 +99,7 @@ class Gathering : public vernier::Accumulation {
     if (update % batch_ == 0) return;
     const auto below = update / batch_ * batch_;
     throw vernier::Error(
-        c10::str(key, " = ", update, " is no multiple of the task's batches of ", batch_, " samples: give ",
+        c10::str(key, " = ", update, "is not a multiple of the task's batches of ", batch_, " samples: give ",
                  below > 0 ? c10::str(below, " or ") : "", below + batch_, ", or change the task's batch_size"),
         vernier::Error::Kind::configuration);
   }

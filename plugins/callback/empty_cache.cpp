@@ -16,7 +16,7 @@
 #include <cmath>
 #include <fstream>
 
-// Of tcmalloc, where the program has it in the place of the C library's malloc.
+// tcmalloc's function; null unless the program uses tcmalloc instead of the C library's malloc.
 extern "C" __attribute__((weak)) void MallocExtension_ReleaseFreeMemory();
 
 namespace {

@@ -82,7 +82,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     });
     bus.on(Event::LossReady, [this](Run& run) {
       guard_.reset();
-      if (std::exchange(is_for_loss_, false)) tell(run, "", change_loss(run));
+      if (std::exchange(is_for_loss_, false)) notify(run, "", change_loss(run));
     });
     bus.on(Event::GradientsReady, [this](Run&) {
       remove_hooks();
@@ -127,7 +127,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     state.put("has_come", static_cast<std::int64_t>(has_come_));
     return state;
   }
-  // What is transient is not undone by going back.
+  // A transient fault does not come again after a rewind.
   void load(const vernier::State& state) override {
     const auto last = state.integer("last");
     last_ = transient_ && has_begun_ ? std::max(last_, last) : last;
@@ -154,7 +154,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
 
   bool is_of_parameter() const { return where_ == "gradient" || where_ == "weight"; }
 
-  // Of each layer its weight, or what it has first.
+  // Returns the weight of each layer, or its first parameter if it has no weight.
   std::vector<std::string> parameters_of(const Run& run) const {
     auto names = layers_.names();
     for (const auto& parameter : run.parameters) names.push_back(parameter.name);
@@ -214,13 +214,13 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     if (where_ == "activation") {
       unmet_.erase(layer);
       const auto count = change(output.variable_data(), layer);
-      if (is_first) tell(*run_, layer, count);
+      if (is_first) notify(*run_, layer, count);
     } else if (output.requires_grad()) {  // else the one that is computed again has a graph, or none is met
       output.register_hook([this, layer](const torch::Tensor& gradient) { return changed(gradient, layer); });
     }
   }
 
-  // Of the calls of a layer the one that had the fault, which a checkpoint computes again to the bit.
+  // True for the call that had the fault, when an activation checkpoint computes it again to the bit.
   bool is_repeat(const torch::Tensor& output, const std::string& layer) const {
     const auto bits = [](const torch::Tensor& tensor) { return tensor.detach().reshape({-1}).view(torch::kByte); };
     const auto& unspoilt = unspoilt_.at(layer);
@@ -238,7 +238,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     for (auto& tensor : run.micro_batch.tensors) {
       if (!tensor.is_floating_point()) continue;
       tensor = tensor.clone();  // the task's own may be the same
-      return tell(run, "", change(tensor, "input"));
+      return notify(run, "", change(tensor, "input"));
     }
   }
 
@@ -252,7 +252,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
       const auto count = change_one(parameter.model);
       const bool has_master = !parameter.best().is_same(parameter.model);
       if (has_master) change_one(parameter.best());
-      tell(run, parameter.name, count);
+      notify(run, parameter.name, count);
     }
   }
 
@@ -276,7 +276,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   torch::Tensor changed(const torch::Tensor& gradient, const std::string& name) {
     if (unmet_.erase(name) == 0) return gradient;
     auto other = gradient.detach().clone();
-    tell(*run_, name, change(other, name));
+    notify(*run_, name, change(other, name));
     return other;
   }
 
@@ -324,7 +324,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   }
 
   // Once a step, though an optimizer or a recorder may run it again.
-  void tell(Run& run, const std::string& layer, std::int64_t count) const {
+  void notify(Run& run, const std::string& layer, std::int64_t count) const {
     if (is_again_) return;
     vernier::Notice::Details details{{"what", what_}, {"where", where_}};
     if (!layer.empty()) details.emplace_back(is_of_parameter() ? "parameter" : "layer", layer);

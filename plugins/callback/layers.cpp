@@ -24,7 +24,7 @@ using vernier::Event;
 using vernier::Run;
 using vernier::Values;
 
-// Of a number of this type; 0 for what is no floating-point number.
+// Significant bits of a number of this type; 0 if the type is not floating-point.
 int significant_bits(torch::ScalarType type) {
   switch (type) {
     case torch::kFloat64:

@@ -1,4 +1,4 @@
-// What callbacks share that act on a metric of the validations.
+// Shared by callbacks that act on a metric of the validations.
 #pragma once
 
 #include <vernier/error.h>

@@ -66,7 +66,7 @@ class Swa final : public vernier::Callback {
     return weight.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   }
 
-  // With PyTorch's operation, for its bits.
+  // Uses PyTorch's operation to get its bits.
   void add(const Run& run) {
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> weights;

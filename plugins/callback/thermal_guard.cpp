@@ -98,7 +98,7 @@ class ThermalGuard final : public vernier::Callback {
     step_began_ = Clock::now();
   }
 
-  // A sensor that fails in mid-run is no reason to stop.
+  // A sensor that fails in mid-run does not stop the run.
   void look(const Run& run) {
     const auto degrees = temperature();
     const bool was_hot = is_hot_;

@@ -1,4 +1,4 @@
-// What callbacks share that validate with other weights than the trained ones.
+// Shared by callbacks that validate with other weights than the trained ones.
 #pragma once
 
 #include <vernier/error.h>

@@ -46,7 +46,7 @@ class Digest final : public vernier::Monitor {
  private:
   bool is_due(const Run& run) const { return (run.step + 1) % every_ == 0 || run.step + 1 == run.steps; }
 
-  // Of the lines that a run has written before, those after its checkpoint come again.
+  // Drops the lines after the run's checkpoint, because the resumed run writes them again.
   void open(const Run& run) {
     const auto path = std::filesystem::path(run.output) / name_;
     vernier::keep_lines(path, [&](std::string_view line, std::int64_t) {

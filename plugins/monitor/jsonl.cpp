@@ -58,7 +58,7 @@ bool is_complete(std::string_view line) {
   return step_of(line) >= 0 && line.ends_with('}');
 }
 
-// Cuts off all that a process wrote after the checkpoint from which the run resumes, and all that is no line of the
+// Cuts off all that a process wrote after the checkpoint from which the run resumes, and all lines that are not of the
 // run. A rewind leaves two lines for some steps, so only the number of lines says where to cut. lines: that number; -1:
 // unknown. Returns how many lines are left.
 std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {

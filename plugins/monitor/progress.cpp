@@ -215,19 +215,19 @@ class Progress final : public vernier::Monitor {
   ~Progress() override { screen_.end(); }
 
   void attach(vernier::Bus& bus) override {
-    const auto on = [&](Event event, void (Progress::*tell)(const Run&)) {
-      bus.on(event, [this, tell](const Run& run) {
-        if (!run.quiet) (this->*tell)(run);
+    const auto on = [&](Event event, void (Progress::*show)(const Run&)) {
+      bus.on(event, [this, show](const Run& run) {
+        if (!run.quiet) (this->*show)(run);
       });
     };
     on(Event::RunBegin, &Progress::begin);
     on(Event::StepEnd, &Progress::end_step);
-    on(Event::Validated, &Progress::tell_validation);
+    on(Event::Validated, &Progress::show_validation);
     on(Event::RunEnd, &Progress::end);
     on(Event::RunFailed, &Progress::fail);
   }
 
-  // Of the plain lines.
+  // Sets the interval of the plain lines.
   bool set_every(std::int64_t steps) override {
     every_ = steps;
     return true;
@@ -251,7 +251,7 @@ class Progress final : public vernier::Monitor {
     const std::int64_t step = run.step + 1;
     saving_ = -1;
     if (const auto share = run.metrics.value("underflow")) underflow_ = share;
-    if (!run.notices.empty()) tell_notices(run, step);
+    if (!run.notices.empty()) show_notices(run, step);
     if (validated_ || has_gone_back(step)) count_from_here(run, step);
     if (draws_bar_) {
       const auto now = Clock::now();
@@ -371,7 +371,7 @@ class Progress final : public vernier::Monitor {
     rate_.add({counted_[0] - before[0], counted_[1] - before[1], counted_[2] - before[2]}, now);
   }
 
-  void tell_validation(const Run& run) {
+  void show_validation(const Run& run) {
     validated_ = true;
     std::string text = c10::str("step ", run.step, "  validation loss ");
     text += loss_text(run.metrics.value("validation_loss").value());
@@ -395,35 +395,35 @@ class Progress final : public vernier::Monitor {
 
   // Many notices of one kind would hide all others. After the first ten of a kind there is one per second. Notices of
   // one name may be of several kinds: a rewind is not a skip.
-  void tell_notices(const Run& run, std::int64_t step) {
+  void show_notices(const Run& run, std::int64_t step) {
     for (const auto& notice : run.notices) {
       if (notice.name == "checkpoint_progress") {  // a number in the line, not a line
         saving_ = std::get<double>(notice.details.front().second);
         continue;
       }
-      auto& told = told_[notice.name + detail<std::string>(notice, "action").value_or("")];
+      auto& kind = kinds_[notice.name + detail<std::string>(notice, "action").value_or("")];
       const auto now = Clock::now();
-      if (told.count >= 10 && seconds_between(told.last, now) < 1) {
-        told.left_out += 1;
+      if (kind.count >= 10 && seconds_between(kind.last, now) < 1) {
+        kind.left_out += 1;
         continue;
       }
       auto text = c10::str("step ", detail<std::int64_t>(notice, "step").value_or(step), ": ");
       text += notice.sentence.empty() ? notice.text() : notice.sentence;
-      if (told.left_out > 0) text += c10::str("  (and ", told.left_out, " more before)");
+      if (kind.left_out > 0) text += c10::str("  (and ", kind.left_out, " more before)");
       screen_.line(text);
-      told = {told.count + 1, 0, now};
+      kind = {kind.count + 1, 0, now};
     }
   }
 
   void end(const Run& run) {
-    tell_notices(run, run.step);
+    show_notices(run, run.step);
     if (draws_bar_ && shown_ != run.step) fields_ = fields(run, run.step);
     draw_last(run);
   }
 
   // The device may have failed: it is not asked for numbers.
   void fail(const Run& run) {
-    tell_notices(run, run.step + 1);
+    show_notices(run, run.step + 1);
     if (shown_ != run.step) fields_ = {count(run, run.step)};
     draw_last(run);
   }
@@ -455,7 +455,7 @@ class Progress final : public vernier::Monitor {
   bool validated_ = false;              // since the last step
   std::optional<double> underflow_;     // the last measurement
   double saving_ = -1;                  // share of the current checkpoint that is written, or -1
-  std::map<std::string, Told> told_;
+  std::map<std::string, Told> kinds_;
 };
 
 }  // namespace

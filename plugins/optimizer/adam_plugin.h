@@ -1,4 +1,4 @@
-// What optimizer/adam and optimizer/adamw share: all but the defaults and the rule.
+// Shared by optimizer/adam and optimizer/adamw: all but the defaults and the rule.
 #pragma once
 
 #include "fused_plugin.h"

@@ -1,5 +1,5 @@
-// What all loss scalers share. They count scales and underflow into run.amp, report changes of the scale, warn where it
-// is very low or high, and end a run whose updates all overflow.
+// Shared by all loss scalers. They count scales and underflow into run.amp, report changes of the scale, warn if it is
+// very low or high, and end a run whose updates all overflow.
 #pragma once
 
 #include <vernier/sdk.h>
@@ -113,8 +113,8 @@ class ScaleWatch {
     meter.measure(run);
   }
 
-  // Whether a scaler reads its scale at this StepEnd. On a CPU that is free. On a GPU the host would wait, so it reads
-  // only where a skipped update has become known, and every hundred steps.
+  // True if a scaler should read its scale at this StepEnd. On a CPU that is free. On a GPU the host would wait, so it
+  // is read only when a skipped update has become known, and every hundred steps.
   static bool is_time(const vernier::Run& run) {
     const bool was_skipped = vernier::is_skipped(run.last_update);
     return !run.results_are_late || run.step % 100 == 0 || was_skipped;
@@ -168,12 +168,12 @@ class ScaleWatch {
     if (from > 0 && has_come_down(least_, from, to)) low.emplace_back("min_scale", least_);
     if (has_come_up(above_, from, to)) high.emplace_back("warn_above", above_);
     if (from > 0 && has_come_up(most_, from, to)) high.emplace_back("max_scale", most_);
-    const auto tell = [&](const char* name, const vernier::Notice::Details& details, const char* has_come) {
+    const auto notify = [&](const char* name, const vernier::Notice::Details& details, const char* has_come) {
       if (details.size() == 1) return;
       run.notice(name, details, c10::str("the loss scale is ", to, ": it has come ", has_come, details.back().first));
     };
-    tell("scale_low", low, "down to ");
-    tell("scale_high", high, "up to ");
+    notify("scale_low", low, "down to ");
+    notify("scale_high", high, "up to ");
   }
 
   // from = 0: the first step. bound = 0: none. Compares as float32, which the scale is: it reaches a bound only so.

@@ -103,7 +103,7 @@ class StatisticalScaler final : public vernier::Scaler {
     return state;
   }
   void load(const vernier::State& state) override {
-    // Of another scaler there is only the scale.
+    // Another scaler's state has only the scale.
     exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
     scale_ = exponent_.exp2().to(torch::kFloat);
     for (const auto& [name, value] : memory()) value->fill_(state.real(name));

@@ -165,7 +165,7 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
     read_table(parts, words, source);
   } else {
     refuse("'" + name +
-           "' is no source of data; name a file that ends in .npy, .npz:NAME, .safetensors:NAME, .csv or "
+           "' is not a source of data; name a file that ends in .npy, .npz:NAME, .safetensors:NAME, .csv or "
            ".csv:COLUMN,COLUMN");
   }
   if (source.tensor.dim() == 0) refuse("'" + name + "' has one number and no dimension of samples");

@@ -41,7 +41,7 @@ torch::Tensor labels_of(const Source& source, std::int64_t classes);
 std::int64_t classes_of(const Source& source, const torch::Tensor& labels);
 
 // Refuses a metric that does not fit what a task predicts: classes, numbers, or scores whose targets are 0 and 1 or
-// numbers. A name that is no metric's is left to metric_by_name().
+// numbers. Names of no metric are left to metric_by_name().
 enum class Predicts { classes, numbers, scores };
 void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes);
 

@@ -39,7 +39,7 @@ bool is_too_large(const Json& number) {
   return number.is_number_unsigned() && number.get<std::uint64_t>() > INT64_MAX;
 }
 
-// What is named here reaches messages, so it is plain text. The place is for messages of plugins that refuse a value.
+// Texts and keys reach messages, so they must be plain. `place` is named by plugins that refuse a value.
 vernier::Value value_of(const Json& json, const std::string& place) {
   if (json.is_boolean()) return {json.get<bool>(), place};
   if (json.is_number_integer() && !is_too_large(json)) return {json.get<std::int64_t>(), place};
@@ -56,13 +56,13 @@ vernier::Value value_of(const Json& json, const std::string& place) {
   if (!json.is_object()) refuse(place + " must not be null");
   vernier::Table table;
   for (const auto& [key, each] : json.items()) {
-    if (key.empty() || !is_all(key, 64, is_of_key)) refuse(place + " has a key that is no name of an option");
+    if (key.empty() || !is_all(key, 64, is_of_key)) refuse(place + " has a key that is not the name of an option");
     table.emplace(key, value_of(each, place + "." + key));
   }
   return {std::move(table), place};
 }
 
-// Of a plugin, and no path: a token does not load libraries.
+// A plugin is named, not a path to one: a token does not load libraries.
 bool is_name(const std::string& text) {
   return !text.empty() && text.size() < 48 &&
          std::ranges::all_of(text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });

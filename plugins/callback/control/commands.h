@@ -25,19 +25,19 @@ struct Command {
   vernier::Json body;     // as it was sent
   vernier::Table tables;  // the same, as Control::swap() takes it
 
-  // Whether it changes the course of the run, so that a resumed run and a replay repeat it.
+  // Commands that change the course of the run are repeated when it is resumed or replayed.
   bool steers() const { return name != "pause" && name != "resume" && name != "save"; }
 };
 
-// Throws HttpRefused with 422 where it is none.
+// Throws HttpRefused with 422 if the body is not a command.
 Command command_of(const vernier::Json& body);
-// What command_of() takes, as a schema of JSON, which refers to another one, "Option".
+// JSON schema of command_of()'s argument. It refers to another schema, "Option".
 vernier::Json command_schema();
 vernier::Json option_schema();
-// What find() of Board returns.
+// JSON schema of the value that Board::find() returns.
 vernier::Json answered_schema();
 
-// What became of a command.
+// The outcome of a command.
 struct Result {
   bool is_done = true;  // false: it was refused
   std::string text;     // a sentence for people

@@ -147,7 +147,7 @@ class Control final : public vernier::Callback {
     const auto file = fs::path(is_replay ? run.replayed_from : run.output) / "commands.jsonl";
     std::int64_t next_id = 1;
     recorded_ = read_journal(file, next_id);
-    // Of this moment, the first ones are in the checkpoint.
+    // The checkpoint has seen the first `steered_` commands of its own moment, and all earlier ones.
     const auto is_over = [&, of_now = std::int64_t{0}](const Recorded& each) mutable {
       return each.moment < trained_ || (each.moment == trained_ && of_now++ < steered_);
     };

@@ -17,8 +17,8 @@ struct Recorded {
   Command command;
 };
 
-// What the file has, by moment and in the order of the lines; nothing where there is no file. A last line without its
-// end is left out: its command had no effect. next_id: of the command after all of them. Throws Error for another line.
+// Returns the commands in the file, in the order of its lines, or none if there is no file. A last line without its end
+// is left out because its command had no effect. next_id: of the next command. Throws Error for any other line.
 std::vector<Recorded> read_journal(const std::filesystem::path& file, std::int64_t& next_id);
 
 // Appends lines, each of which is on the disk when a function returns. Training thread.

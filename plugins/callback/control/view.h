@@ -1,4 +1,5 @@
-// What the service shows of a run: its state, the newest numbers, their history, notices, and events for streams.
+// The view of a run that the service shows: its state, the newest numbers, their history, notices, and events for
+// streams.
 #pragma once
 
 #include <cstdint>

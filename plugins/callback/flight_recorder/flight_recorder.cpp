@@ -171,7 +171,7 @@ class FlightRecorder final : public vernier::Callback {
     is_blamed_ = false;
   }
 
-  // "loss", "gradients", "parameter", or "". A veto of others is no fault.
+  // "loss", "gradients", "parameter", or "". A veto of others is not a fault.
   std::string what_is_bad(const Run& run) const {
     if (!std::isfinite(run.loss.item<float>())) return "loss";
     if (is_update_new_) return "parameter";
@@ -208,7 +208,7 @@ class FlightRecorder final : public vernier::Callback {
     is_update_new_ = true;
   }
 
-  // Of the last update that was applied. On a GPU the host does not wait to know which that is.
+  // Keeps the learning rate of the last applied update. On a GPU it is a tensor, so that the host does not wait.
   void keep_rate(const Run& run) {
     const auto value = run.metrics.value("learning_rate");
     if (!value) return;
@@ -236,8 +236,8 @@ class FlightRecorder final : public vernier::Callback {
     }
   }
 
-  // By which plugin and from what a parameter's update was made. Where it is known whose it was (origin.step), the
-  // gradient is still there, divided by run.grad_scale or not. Where nobody looked, a callback may have written since.
+  // Adds the plugin that updated the parameter and the tensors it used. If origin.step is known, the gradient is still
+  // there, divided by run.grad_scale or not. If nobody looked, a callback may have written the weight since.
   void tell_update(const Run& run, std::size_t number, bool is_cast, NonFiniteOrigin& origin) const {
     const bool is_seen = origin.step > 0;
     if (run.step == 0 && !is_seen) return;  // it came so
@@ -453,7 +453,7 @@ class FlightRecorder final : public vernier::Callback {
     }
   }
 
-  // What a check of the parameters after the update would have reported, except the gradients.
+  // Adds to the origin all that a check of the parameters after the update would have reported, except the gradients.
   void tell_late(const Run& run, NonFiniteOrigin& origin) const {
     const auto found = std::ranges::find(run.parameters, origin.tensor, &vernier::Parameter::name);
     if (found == run.parameters.end()) return;  // one that is not trained

@@ -21,15 +21,16 @@ vernier::NonFiniteOrigin update_of(const std::string& parameter);
 
 bool is_skipped(const vernier::Run& run);  // a host sync on a GPU
 
-// What gradients are still multiplied by in memory.
+// The factor that the gradients in memory still have. 1 if they are unscaled.
 double pending_scale(const vernier::Run& run);
 
-// A sum hides neither inf nor nan; finite values may overflow in it, so where it says no a second look decides. On a
-// GPU one host sync for all.
+// A sum hides neither inf nor nan, but finite values may overflow in it. If this returns false, look at each tensor. On
+// a GPU it costs one host sync for all.
 bool have_finite_sums(const std::vector<torch::Tensor>& tensors);
 bool is_finite(const torch::Tensor& tensor);
 
-// In run.parameters; its size where all are finite. What forward reads may be another tensor than the optimizer's.
+// Returns the index of the first bad parameter, or run.parameters.size(). The forward pass may read another tensor than
+// the optimizer updates.
 std::size_t first_bad(const vernier::Run& run);
 const torch::Tensor& bad_weight(const vernier::Parameter& parameter);
 bool is_bad_cast(const vernier::Parameter& parameter);     // the optimizer's is finite, and too large for forward's
@@ -41,13 +42,13 @@ std::optional<vernier::NonFiniteOrigin> norm_that_overflows(const vernier::Run& 
 // The state of the moment: live tensors, which may change until it is written. On a GPU there may be no room.
 vernier::State copy_of_state(const vernier::Run& run);
 
-// Where it was written; "" where the run has no folder. Throws Error.
+// Writes the capsule and returns its path, or "" if the run has no folder. Throws Error.
 std::string write(const vernier::Run& run, const vernier::Capsule& capsule);
 
 // "optimizer/adamw" of the run's plugins.
 std::string plugin_of(const std::string& role, const vernier::State& snapshot);
 
-// What a plugin's state has of a parameter, by the parameter's name or its number: "exp_avg", "momentum_buffer".
+// The entries of a plugin's state that belong to a parameter, by its name or its number: "exp_avg", "momentum_buffer".
 std::vector<std::pair<std::string, torch::Tensor>> state_of(const vernier::State& plugin, const std::string& parameter,
                                                             std::size_t number);
 

@@ -53,7 +53,7 @@ class Ring {
 
   std::int64_t every_, size_;
   std::deque<vernier::StepSample> samples_;
-  torch::Tensor bytes_ = bytes_of(samples_);  // made once a sample, for the runner asks for it in every step
+  torch::Tensor bytes_ = bytes_of(samples_);  // made once a sample, because each step asks for it
   vernier::Layers layers_;
   Outputs outputs_;
   std::optional<vernier::Intercept> intercept_;

@@ -42,7 +42,7 @@ std::vector<std::string> folders_in(const std::string& folder) {
   return all;
 }
 
-// Of processors; others are of disks, batteries or wireless cards.
+// True for sensors of processors; others belong to disks, batteries or wireless cards.
 bool is_of_cpu(const std::string& sensor) {
   for (const char* name : {"x86_pkg_temp", "coretemp", "k10temp", "zenpower", "cpu"}) {
     if (sensor.find(name) != sensor.npos) return true;

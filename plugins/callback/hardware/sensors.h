@@ -1,4 +1,4 @@
-// What the machine tells of itself: load, memory, temperature and energy from Linux, and an NVIDIA GPU's from NVML.
+// Sensors of the machine: load, memory, temperature and energy from Linux, and an NVIDIA GPU's from NVML.
 //
 // Sources: proc(5); the kernel's Documentation/power/powercap/powercap.rst and admin-guide/thermal; NVML API Reference.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace vernier {
 
-// A value is missing where the machine does not tell it.
+// A value is missing if the machine does not report it.
 struct Readings {
   std::optional<double> cpu_load;         // share of all processors that were busy since the last reading
   std::optional<double> memory_resident;  // bytes of this process

@@ -11,7 +11,7 @@ class Module;
 
 namespace lora {
 
-// What an element is stored as, with a float32 scale for each block of it.
+// The stored form of an element. Each block of elements has a float32 scale.
 enum class Form {
   int8,  // a whole number from -127 to 127, which is the largest of a block
   fp8    // float8_e4m3fn; relative errors are alike for large and small elements of a block

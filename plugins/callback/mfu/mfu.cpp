@@ -84,7 +84,7 @@ class Mfu final : public vernier::Callback {
   }
 
  private:
-  // What the number of operations depends on.
+  // The number of operations depends on these alone.
   struct Shapes {
     std::vector<std::vector<std::int64_t>> of_tensors;
     std::int64_t trained = 0;  // parameters

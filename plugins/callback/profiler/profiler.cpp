@@ -89,7 +89,7 @@ class Profiler final : public vernier::Callback {
  private:
   void start(const Run& run) {
     if (torch::profiler::impl::profilerEnabled()) throw vernier::Error("another profiler of LibTorch is recording");
-    if (!run.device.is_cuda()) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);  // "no GPU" is no error here
+    if (!run.device.is_cuda()) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);  // "no GPU" is not an error here
     std::set<ActivityType> activities{ActivityType::CPU};
     if (run.device.is_cuda()) activities.insert(ActivityType::CUDA);
     const ProfilerConfig config(nvtx_ ? ProfilerState::NVTX : ProfilerState::KINETO, shapes_, memory_);

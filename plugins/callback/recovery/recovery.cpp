@@ -28,10 +28,10 @@
 //   to = {}                     for fallback: by role the table of its plugin
 //
 // Spikes follow OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h. Unlike there, a value that was too high
-// does not enter the window, and a low value is no trouble. Going back and dropping batches follows PaLM (Chowdhery et
-// al. 2022, section 5.1), falling back follows Marian's --custom-fallbacks. Place it before clip_norm, because clipping
-// spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or stop:
-// then it learns of both one step late.
+// does not enter the window, and a low value is not a trouble. Going back and dropping batches follows PaLM (Chowdhery
+// et al. 2022, section 5.1), falling back follows Marian's --custom-fallbacks. Place it before clip_norm, because
+// clipping spreads a NaN. On a GPU the host waits for the device in each step, unless non_finite and spike only skip or
+// stop: then it learns of both one step late.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -63,7 +63,7 @@ using Details = Notice::Details;
 
 enum Place { loss, norm, z_loss, z_norm };  // in a verdict
 
-// What is known of a step: float64 [4] by Place, on the device and, one step later at the latest, on the host.
+// Measurements of a step: float64 [4] by Place, on the device and, one step later at the latest, on the host.
 struct Verdict {
   torch::Tensor device = {}, host = {};
   std::int64_t step = -1, batch = -1, batches = 1;  // the first of the update, and how many it had
@@ -271,7 +271,7 @@ class Recovery final : public vernier::Callback {
     return run.grad_norm.detach().to(like.options());
   }
 
-  // Where the scaler has computed the norm, the gradients stay scaled: the optimizer divides them in its own pass.
+  // Divides the norm only, if the scaler has computed it: the gradients stay scaled until the optimizer's own pass.
   static torch::Tensor grad_norm(const Run& run) {
     if (!run.scaled_norm.defined()) return vernier::grad_norm(run.gradients());
     return run.grad_scale.defined() ? run.scaled_norm / run.grad_scale : run.scaled_norm.clone();

@@ -153,7 +153,7 @@ void refuse_of_other_kinds(const Options& options, const Kind& own) {
   }
 }
 
-// What has no default that suits any run.
+// Refuses the lack of options that have no sensible default.
 void refuse_missing(const Options& options, const Course& course) {
   const auto needs = [&](const char* kind, const char* option, bool is_missing, const char* meaning) {
     if (course.kind != kind || !is_missing) return;

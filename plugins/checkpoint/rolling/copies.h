@@ -44,7 +44,7 @@ class Copies {
 
   vernier::Tensors copies_;
   std::optional<c10::Stream> stream_;
-  // Of the last copy, until hold_update().
+  // Both belong to the last copy, until hold_update().
   std::shared_ptr<const c10::Event> arrived_;
   std::shared_future<void> copied_;
 };

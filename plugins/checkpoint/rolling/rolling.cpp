@@ -109,7 +109,7 @@ class Rolling final : public vernier::Checkpoint {
       copies_.hold_update();
       stalled_ += seconds_since(begin);
     });
-    bus.on(Event::StepEnd, [this](Run& run) { tell_progress(run); });
+    bus.on(Event::StepEnd, [this](Run& run) { report_progress(run); });
     bus.on(Event::Validated, [this](Run& run) { judge(run); });
     bus.on(Event::EpochEnd, [this](Run&) { wanted_ |= at_epoch_end_; });
     bus.on(Event::RunEnd, [this](Run& run) {
@@ -132,7 +132,7 @@ class Rolling final : public vernier::Checkpoint {
     return agreed(run, is_asked, is_asked && !skipped_);
   }
 
-  // Of several ranks rank 0 decides. The others ask it where its clock, its disk or its checkpoints decide.
+  // With several ranks, rank 0 decides. The others ask it if the decision depends on its clock, disk or checkpoints.
   bool agreed(const Run& run, bool is_asked, bool is_due) {
     const bool is_known = !std::exchange(was_judged_, false) && every_minutes_ == 0 && !(is_asked && skips_);
     if (is_known || run.control == nullptr || run.control->ranks() == 1) return is_due;
@@ -291,15 +291,15 @@ class Rolling final : public vernier::Checkpoint {
     if (!writing_.valid()) return;
     const auto save = std::exchange(save_, nullptr);
     try {
-      tell_saved(run, writing_.get());
+      report_saved(run, writing_.get());
     } catch (...) {
       failure_ = vernier::caught().message;
       if (async_ && (is_last || !continues_)) try_again(run, save);
-      if (!failure_.empty() && continues_) tell_failure(run);
+      if (!failure_.empty() && continues_) report_failure(run);
     }
   }
 
-  void tell_failure(Run& run) const {
+  void report_failure(Run& run) const {
     warn(failure_, " (the run continues without this checkpoint; the next save tries again)");
     run.notice("checkpoint_failed", {{"reason", failure_}}, "a checkpoint failed: " + failure_);
   }
@@ -327,9 +327,9 @@ class Rolling final : public vernier::Checkpoint {
     failure_.clear();
     if (failed != results.end()) {
       failure_ = failed->text("failure");
-      if (continues_) tell_failure(run);
+      if (continues_) report_failure(run);
     } else if (shards->unfinished) {
-      tell_saved(run, shards->saved);
+      report_saved(run, shards->saved);
     }
     return true;
   }
@@ -360,7 +360,7 @@ class Rolling final : public vernier::Checkpoint {
 
   void fail(Run& run, const std::string& why) {
     failure_ = why;
-    if (continues_) return tell_failure(run);
+    if (continues_) return report_failure(run);
     stop_at_failure();
   }
 
@@ -374,14 +374,14 @@ class Rolling final : public vernier::Checkpoint {
   void try_again(Run& run, const std::function<Saved()>& save) {
     const auto first = failure_;
     try {
-      tell_saved(run, save());
+      report_saved(run, save());
       warn(first, " (the second try went well)");
     } catch (...) {
       failure_ = first + "; once more: " + vernier::caught().message;
     }
   }
 
-  void tell_saved(Run& run, const Saved& saved) {
+  void report_saved(Run& run, const Saved& saved) {
     failure_.clear();
     std::erase_if(scores_, [&](const auto& score) {
       const bool is_there = std::ranges::find(saved.steps, score.first) != saved.steps.end();
@@ -399,7 +399,7 @@ class Rolling final : public vernier::Checkpoint {
     if (!failure_.empty() && !continues_) throw Error(std::exchange(failure_, ""));
   }
 
-  void tell_progress(Run& run) const {
+  void report_progress(Run& run) const {
     if (!is_writing()) return;
     const double share = total_ > 0 ? static_cast<double>(done_) / static_cast<double>(total_) : 0;
     run.notice("checkpoint_progress", {{"share", std::min(share, 1.0)}});

@@ -1,4 +1,4 @@
-// What distributed/ddp and distributed/zero1 share: ranks that sum their gradients; see ddp.cpp.
+// Shared by distributed/ddp and distributed/zero1: ranks that sum their gradients; see ddp.cpp.
 #pragma once
 
 #include <vernier/sdk.h>

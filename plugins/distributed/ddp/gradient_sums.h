@@ -51,7 +51,7 @@ class GradientSums {
   // With begin_in_backward(), by the parameter's number:
   std::vector<std::ptrdiff_t> bucket_of_;  // -1: none
   std::vector<char> came_;
-  // What the hooks call; they may outlive this object. Empty but in that pass.
+  // The function that the hooks call, because they may outlive this object. Empty except in that pass.
   std::shared_ptr<std::function<void(std::size_t number)>> arrive_;
 };
 

@@ -65,7 +65,7 @@ std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& 
   } catch (const Error&) {  // another machine
   }
   if (place.rank == 0) store.set(name, bytes_of(sums ? sums->name() : ""));
-  const auto all = tell_all(store, place, can, sums ? "yes" : "no");
+  const auto all = exchange(store, place, can, sums ? "yes" : "no");
   return std::ranges::count(all, "yes") == place.ranks ? std::move(sums) : nullptr;
 }
 
@@ -83,7 +83,7 @@ Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) 
   } catch (...) {
     own = refusal + reason();
   }
-  const auto all = tell_all(*store, place, "gpu", own);
+  const auto all = exchange(*store, place, "gpu", own);
   if (std::ranges::count(all, no_gpu) == place.ranks) return {};
   std::map<std::string, std::size_t> owner;
   for (std::size_t r = 0; r < all.size() && why.empty(); ++r) {

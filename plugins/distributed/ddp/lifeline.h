@@ -1,4 +1,4 @@
-// A connection of each rank to rank 0, over which ranks tell each other that one is lost. Gloo alone is not
+// A connection of each rank to rank 0, by which all ranks learn that one is lost. Gloo alone is not
 // enough: a rank waits until the timeout if a connection broke while Gloo was writing, or if it waits for a rank that
 // itself waits for the lost one.
 #pragma once
@@ -27,7 +27,7 @@ class Lifeline {
   // Rank 0 listens at a port that the system chooses. The others connect to `port` of rank 0's machine. Throws
   // boost::system::system_error.
   Lifeline(const vernier::LaunchPlace& place, std::int64_t port);
-  ~Lifeline();  // tells the others that this rank leaves
+  ~Lifeline();  // notifies the others that this rank leaves
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 

@@ -57,7 +57,7 @@ std::string key(const std::string& name, std::int64_t rank) {
   return name + "/" + std::to_string(rank);
 }
 
-std::vector<std::string> tell_all(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
+std::vector<std::string> exchange(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
                                   const std::string& own) {
   store.set(key(name, place.rank), bytes_of(own));
   std::vector<std::string> all;
@@ -95,7 +95,7 @@ std::string own_address_towards(const std::string& host, std::int64_t port) {
   return text;
 }
 
-// What c10d logs on stderr at each failure is in our errors, in a line. TORCH_CPP_LOG_LEVEL brings it back.
+// Silences c10d, which logs each failure on stderr: our errors say it in a line. TORCH_CPP_LOG_LEVEL brings it back.
 void quieten_c10d() {
   constexpr int fatal = 3;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {

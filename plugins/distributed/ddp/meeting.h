@@ -34,19 +34,19 @@ Store open_store(const Meeting& meeting);
 // their number or if a rank is there twice.
 bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping);
 
-// What the store keeps, and under which key for each rank.
+// The form of texts in the store, and the key of each rank.
 std::vector<std::uint8_t> bytes_of(const std::string& text);
 std::string text_of(const std::vector<std::uint8_t>& bytes);
 std::string key(const std::string& name, std::int64_t rank);
-// Of each rank, by rank, what it gives. The store waits for them until its timeout.
-std::vector<std::string> tell_all(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
+// Exchanges one text per rank and returns all of them, by rank. The store waits for them until its timeout.
+std::vector<std::string> exchange(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
                                   const std::string& own);
 
 // The name of this machine. A network namespace, as each container has, counts as a machine of its own.
 std::string machine();
 // The address of this machine in the network that leads to rank 0.
 std::string own_address_towards(const std::string& host, std::int64_t port);
-// Of the exception that is being handled: the text of LibTorch's error, without its stack and its place.
+// Returns the message of the exception that is being handled, without LibTorch's stack and place.
 std::string reason();
 void quieten_c10d();
 

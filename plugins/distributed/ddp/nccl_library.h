@@ -16,7 +16,7 @@ class Store;
 
 namespace ddp {
 
-// What the library exports, as the symbol vernier_nccl.
+// The library exports this as the symbol vernier_nccl.
 struct NcclLibrary {
   std::uint64_t abi;      // VERNIER_ABI
   std::int64_t compiled;  // the version of NCCL's headers, as 22809 for 2.28.9

@@ -67,7 +67,7 @@ void AppendFile::flush() {
   }
   done = cut_half_a_unit(done);
   waiting_.erase(0, done);
-  tell(trouble);
+  warn_of(trouble);
 }
 
 // done: bytes that were written. Returns how many of them stay, and forgets the units that are whole.
@@ -84,7 +84,7 @@ std::size_t AppendFile::cut_half_a_unit(std::size_t done) {
   return done;
 }
 
-void AppendFile::tell(int trouble) {
+void AppendFile::warn_of(int trouble) {
   if (trouble != 0 && !is_failing_) {
     warn_(path_.string() + ": cannot be written: " + reason(trouble) + "; " + units_ +
           " wait in memory until it can be, and those beyond 1 MB are lost");

@@ -25,13 +25,13 @@ class AppendFile {
   bool append(std::string_view unit);
   // Writes what waits.
   void flush();
-  // Of the units until now, how many are not in the file.
+  // The number of units until now that are not in the file.
   std::int64_t missing() const { return lost_ + static_cast<std::int64_t>(sizes_.size()); }
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::size_t cut_half_a_unit(std::size_t done);
-  void tell(int trouble);
+  void warn_of(int trouble);
 
   std::filesystem::path path_;
   std::string units_;
@@ -46,7 +46,7 @@ class AppendFile {
 
 // Cuts a file of lines off before the first line that `keep` refuses; it gets the line, without its end, and the number
 // of lines before it. A last line without its end is cut off too, and so is a line with a zero byte, which a loss of
-// power may leave. Returns how many lines are left: 0 for what is no regular file.
+// power may leave. Returns how many lines are left, 0 if the path is not a regular file.
 std::int64_t keep_lines(const std::filesystem::path& path,
                         const std::function<bool(std::string_view line, std::int64_t number)>& keep);
 

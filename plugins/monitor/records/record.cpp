@@ -29,7 +29,7 @@ const Names& names() {
   return names;
 }
 
-// What a record has beside its entries. A metric of this name gets another one.
+// Names of a record besides its entries. A metric of such a name gets another one.
 bool is_taken(const std::string& name) {
   return name == "step" || name == "time" || std::ranges::find(names(), name) != names().end();
 }

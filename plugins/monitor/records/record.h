@@ -1,4 +1,4 @@
-// What monitors with a writer thread keep of a step or a validation.
+// Records of a step or a validation, for monitors with a writer thread.
 #pragma once
 
 #include <vernier/metrics.h>
@@ -21,7 +21,7 @@ struct Histogram {
   std::vector<double> counts;  // of the intervals between min and max
 };
 
-// Of a save in the background, in every step: not worth a record.
+// True for the notice of a background save. It comes in every step and is not worth a record.
 inline bool is_progress(const Notice& notice) {
   return notice.name == "checkpoint_progress";
 }

@@ -10,7 +10,8 @@
 
 namespace vernier {
 
-// Where the records go. All functions but the constructor are called on the writer's thread, unless they say otherwise.
+// The destination of the records. All functions but the constructor are called on the writer's thread, unless they say
+// otherwise.
 class RecordSink {
  public:
   virtual ~RecordSink() = default;

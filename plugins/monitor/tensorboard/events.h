@@ -36,7 +36,7 @@ std::string framed(const std::string& data);
 
 // Events. time: seconds since 1970. Each returns the bytes to append to the file.
 std::string version_event(double time);  // first in the file
-// What was written for this step and later ones does not count: a resumed run, or a rewind.
+// Marks all events of this step and later ones as superseded, after a resume or a rewind.
 std::string restart_event(double time, std::int64_t step);
 // summary: of the values below.
 std::string summary_event(double time, std::int64_t step, const Message& summary);

@@ -211,7 +211,7 @@ class Adaptive final : public vernier::MixedPrecision {
   void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient);
   void decide(Run& run);
   std::size_t choose(const Site& site, std::int64_t step) const;
-  void tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes);
+  void report(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes);
   void write(const Run& run) const;
 
   double error_budget_, min_gain_;
@@ -340,7 +340,7 @@ void Adaptive::decide(Run& run) {
     if (candidates_for(site)[chosen] != taken(site)) changes.emplace_back(&site, chosen);
   }
   if (changes.empty()) return;
-  tell(run, changes);
+  report(run, changes);
   for (const auto& [site, chosen] : changes) {
     const auto candidate = candidates_for(*site)[chosen];
     const bool is_promoted = candidate.use == Use::fp32 && site->rule.use != Use::fp32;
@@ -352,7 +352,7 @@ void Adaptive::decide(Run& run) {
 }
 
 // One notice for all sites that change alike.
-void Adaptive::tell(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
+void Adaptive::report(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
   struct Change {
     std::string names;
     double before = 0, after = 0, error = 0;

@@ -150,7 +150,7 @@ class Images final : public vernier::SupervisedTask {
     refuse_recompute(options);
     if (is_folder() && !labels_.empty()) options.refuse("labels", "is for an IDX file, and `images` is a folder");
     if (!is_folder() && labels_.empty()) {
-      options.refuse("labels", "is needed, since '" + images_ + "' is no folder of images");
+      options.refuse("labels", "is needed, since '" + images_ + "' is not a folder of images");
     }
     if (!is_folder() && held_out_images_.empty() != held_out_labels_.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");

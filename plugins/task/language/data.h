@@ -25,7 +25,7 @@ class Data {
   bool packs() const { return texts_.packs; }
   bool reads_bytes() const { return token_type_ == "uint8"; }
   std::int64_t context() const { return context_; }
-  // Of the option, or of the model's folder; "": there is none.
+  // Returns the tokenizer folder that the option names, or the model's own, or "" if there is none.
   std::string tokenizer_folder(const std::string& model) const;
 
   struct Sets {

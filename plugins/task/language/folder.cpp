@@ -58,7 +58,7 @@ std::string without_prefix(const std::string& name, const std::string& prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
-// What old programs wrote beside the weights, and the model computes itself.
+// True for buffers that old programs wrote beside the weights; the model computes them itself.
 bool is_computed(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }

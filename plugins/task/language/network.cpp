@@ -18,7 +18,7 @@ torch::Tensor for_each_query(const torch::Tensor& x, std::int64_t heads) {
   return x.unsqueeze(2).expand({batch, key_heads, heads / key_heads, time, width}).reshape({batch, heads, time, width});
 }
 
-// Whether token i sees token past + j: bool [time, past + time].
+// Element [i, past + j] is true if token i sees token past + j: bool [time, past + time].
 torch::Tensor causal_mask(std::int64_t past, std::int64_t time, torch::Device device) {
   return at::ones({time, past + time}, torch::TensorOptions(device).dtype(torch::kBool)).tril(past);
 }

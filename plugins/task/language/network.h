@@ -1,4 +1,4 @@
-// What the tasks of language models share of their networks.
+// Shared by the tasks of language models: their networks.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -15,7 +15,7 @@ namespace language {
 // The function between the two products of an MLP.
 using Activation = torch::Tensor (*)(const torch::Tensor&);
 
-// What a network reads: the tokens of texts.
+// The input of a network: the tokens of texts.
 struct Texts {
   torch::Tensor tokens;                     // int64 [batch, time]
   torch::Tensor positions = {};             // int64 [batch, time]: the place of each in its text; undefined: the column
@@ -24,7 +24,7 @@ struct Texts {
   std::int64_t past() const { return cache == nullptr ? 0 : cache->length(); }
 };
 
-// What attention may look at.
+// The tokens that attention may look at.
 struct Sight {
   explicit Sight(const Texts& texts);
   torch::Tensor mask;      // bool [batch or 1, 1, time, past + time]; undefined: what is_causal says

@@ -62,7 +62,7 @@ void PublishedTask::read_data(const vernier::Run& run) {
     const auto nothing = torch::zeros({1, 2}, torch::kInt64);
     return set_training(vernier::tensor_dataset({nothing, nothing}));
   }
-  if (data_.are_texts()) load_whole_batches();  // only all of a batch tells how many tokens it learns
+  if (data_.are_texts()) load_whole_batches();  // only a whole batch shows how many tokens it learns
   auto sets = data_.load(vocabulary(), folder_, run.seed);
   if (!sets.summary.empty()) info(sets.summary);
   set_training(sets.training, sets.weights);

@@ -85,7 +85,7 @@ std::shared_ptr<Script> read_script(const std::string& path) {
   // The executor's own backward of aten::linear would not be seen by interceptors, and has other last bits.
   torch::jit::setGraphExecutorOptimize(false);
   std::error_code none;
-  if (!std::filesystem::is_regular_file(path, none)) refuse("'" + path + "' is no file; export a model to it first");
+  if (!std::filesystem::is_regular_file(path, none)) refuse("'" + path + "' is not a file; export a model to it first");
   std::shared_ptr<Script> model;
   try {
     model = std::make_shared<Script>(torch::jit::load(path, torch::kCPU));

@@ -167,7 +167,7 @@ class Sequence final : public vernier::SupervisedTask {
     return source;
   }
 
-  // Of sequences [samples, steps, features] to predict, or held out.
+  // Checks the shape of sequences [samples, steps, features] that are predicted or held out.
   void require_shape(const std::string& name, const torch::Tensor& x) const {
     if (x.size(1) == plan_.steps && x.size(2) == plan_.features) return;
     refuse(c10::str("'", name, "' has ", x.size(1), " steps of ", x.size(2), " features; those to train on have ",

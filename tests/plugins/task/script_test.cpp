@@ -250,7 +250,7 @@ TEST_CASE("script: refuses models, data and options that do not fit, in one line
     std::string says;
   } cases[] = {
       {{}, ""},
-      {{{"model", value("no.pt")}}, "'no.pt' is no file; export a model to it first"},
+      {{{"model", value("no.pt")}}, "'no.pt' is not a file; export a model to it first"},
       {{{"model", value(file)}}, "points.safetensors' cannot be read as TorchScript: "},
       {{{"model", value(folder / "frozen.pt")}}, "frozen.pt' has no parameters to train"},
       {{{"model", value(pair)}}, "forward() of the model returns Tuple; it must return one tensor"},

@@ -277,7 +277,7 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
           {"classification", {}, ""},
           {"classification", {{"data", value(file)}}, "' has deep,few,halves and 9 more; name one, as in"},
           {"classification", {{"data", source("nothing")}}, "has no 'nothing'; it has"},
-          {"classification", {{"data", value("x.txt")}}, "'x.txt' is no source of data"},
+          {"classification", {{"data", value("x.txt")}}, "'x.txt' is not a source of data"},
           {"classification", {{"data", value("none.npy")}}, "'none.npy' cannot be opened"},
           {"classification", {{"data", value("none.safetensors:x")}}, "none.safetensors: cannot be opened"},
           {"classification", {{"data", source("hole")}}, ":hole' has a NaN or infinite number in row 17"},
