@@ -67,7 +67,7 @@ class ServerLock {
     }
     struct stat status {};
     if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
-      throw Refused(folder.string() + ": is no folder");
+      throw Refused(folder.string() + ": is not a folder");
     if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
       throw Refused(folder.string() + ": others may write to it; call chmod 700 on a folder of your own");
     }
@@ -121,7 +121,7 @@ fs::path folder_in(const std::string& text, const char* option) {
   std::error_code trouble;
   const auto folder = fs::canonical(text, trouble);
   if (!trouble && fs::is_directory(folder, trouble)) return folder;
-  throw Refused("--" + std::string(option) + " " + text + ": is no folder");
+  throw Refused("--" + std::string(option) + " " + text + ": is not a folder");
 }
 
 serve::Work limits_in(const po::variables_map& given) {

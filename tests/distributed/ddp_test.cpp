@@ -369,7 +369,7 @@ TEST_CASE("ddp: ranks that were started wrongly end with one line") {
   SUBCASE("no number") {
     Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "many"}});
     CHECK(ranks.wait() == std::vector{2});
-    CHECK(says(ranks.errors(), "the environment has WORLD_SIZE = \"many\", which is no number"));
+    CHECK(says(ranks.errors(), "the environment has WORLD_SIZE = \"many\", which is not a number"));
   }
   SUBCASE("what cannot train on several ranks") {
     for (const char* set : {"precision.use=adaptive", "scaler.use=per_layer"}) {

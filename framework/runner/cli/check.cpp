@@ -24,7 +24,7 @@ void put_in_float32(Table& config) {
   config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
 }
 
-// What a policy is compared with; nothing where that cannot be had, for it is no part of the run.
+// The same run in float32, to compare a policy with. It is optional: nothing if it fails.
 std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
   set_log_level(static_cast<int>(Level::error));  // all of it is logged already
   std::optional<DryRun> seen;
@@ -36,7 +36,7 @@ std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
     trouble = caught().message;
   }
   set_log_level(static_cast<int>(log_level(given)));
-  if (!seen) log(Level::warning, "check", "nothing to compare with, for in float32 it fails: " + trouble);
+  if (!seen) log(Level::warning, "check", "cannot compare with float32, because the float32 run failed: " + trouble);
   return seen;
 }
 
@@ -55,7 +55,7 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
   for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
 }
 
-// What each rank keeps for itself; "" where there is one rank.
+// The memory that each rank keeps for itself; "" if there is one rank.
 std::string memory_of_ranks(Run& run, const MemoryUse& here) {
   if (run.control->ranks() == 1) return "";
   State own;

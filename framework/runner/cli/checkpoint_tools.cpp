@@ -185,7 +185,7 @@ int verify(const Words& paths) {
                   << std::endl;
       } catch (const Error& error) {
         if (checkpoint != path && is_gone(checkpoint)) {
-          std::cout << checkpoint << ": left out, for its run has removed it meanwhile" << std::endl;
+          std::cout << checkpoint << ": skipped: the running training has deleted it" << std::endl;
           continue;
         }
         write_log(static_cast<int>(Level::error), "vernier", message(error));

@@ -146,7 +146,7 @@ int replay(const po::variables_map& given) {
     if (steps.first != steps.last) refuse("name a layer for a range of steps: --watch LAYER");
     return replay_step(path, steps.first, sets, host, stop_signal());
   }
-  if (!is_one_step || given.count("step") != 0) refuse(path + ": is no run, so it has no other steps");
+  if (!is_one_step || given.count("step") != 0) refuse(path + ": is not a run, so it has no other steps");
   return replay_capsule(path, sets, host, stop_signal());
 }
 

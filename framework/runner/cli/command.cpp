@@ -28,7 +28,7 @@ std::atomic<int> first_signal = 0;
 constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 // The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once;
-// another is no reason to: Slurm sends SIGUSR1, and later SIGTERM.
+// another is not a reason to: Slurm sends SIGUSR1, and later SIGTERM.
 extern "C" void remember_signal(int signal) {
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);

@@ -1,4 +1,4 @@
-// What several verbs do with the words of a command.
+// Shared by several verbs: the words of a command.
 #pragma once
 
 #include <vernier/error.h>

@@ -68,8 +68,8 @@ std::map<std::string, WordSet> options_with_words(const Host& host, const std::s
   return options;
 }
 
-// What --set takes: "run.steps=", "optimizer.use=", "callback.clip_norm.max_norm=". key: what is typed of it, which
-// says how far to look: a role's plugins are opened once its name stands there.
+// Words that --set takes: "run.steps=", "optimizer.use=", "callback.clip_norm.max_norm=". `key` is the part that is
+// already typed. A role's plugins are opened only once its name stands there.
 WordSet keys_from(const Host& host, const std::string& key) {
   WordSet keys;
   const std::string table = key.substr(0, key.find('.'));

@@ -1,4 +1,4 @@
-// What a shell offers when Tab is pressed. The scripts in framework/runner/shell call `vernier complete WORD…`.
+// Words that a shell offers when Tab is pressed. The scripts in framework/runner/shell call `vernier complete WORD…`.
 #pragma once
 
 #include <string>

@@ -91,7 +91,7 @@ std::string plot(const RateTest& test) {
   constexpr int width = 64, height = 12;
   if (test.points.size() < 2) return "the loss is not finite from the first step on: no learning rate can be found\n";
   const auto [low, high] = std::ranges::minmax(test.points, {}, &RateTest::Point::loss);
-  // What diverges at the end would leave one line to all that matters.
+  // Without this limit, the diverging end would flatten the interesting part of the plot.
   const double top = std::min(high.loss, low.loss + 1.2 * std::abs(test.points.front().loss - low.loss) + 1e-12);
   const double from = std::log(test.points.front().rate), to = std::log(test.points.back().rate);
   std::vector<std::string> lines(height, std::string(width, ' '));

@@ -25,7 +25,7 @@ struct RateTest {
 // if the optimizer reports no learning rate, or 0.
 RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run);
 
-// Where the loss falls fastest, and where the text plot has a mark.
+// The rate at which the loss falls fastest, which the text plot marks.
 std::optional<double> steepest(const std::vector<RateTest::Point>& points);
 
 // Loss over rate, in lines of text, with the suggestion.

@@ -32,7 +32,7 @@ Table& table_of(Table& config, const char* role) {
   return *table;
 }
 
-// What the user has set that a lever would contradict; "" where there is nothing.
+// Returns the user's setting that a lever would contradict, or "" if there is none.
 std::string hindrance(const Table& config, const std::string& role) {
   const auto is = [&](const char* of, const char* key, const auto& value) {
     const auto table = config.find(of);

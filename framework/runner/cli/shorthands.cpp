@@ -15,7 +15,7 @@ namespace po = boost::program_options;
 
 namespace {
 
-// What a shorthand sets, and where not any value will do: from which word to which.
+// The key that a shorthand sets, and, unless it takes any value, its words and their values.
 struct Shorthand {
   const char *name, *key;
   std::vector<std::pair<std::string, std::string>> words;

@@ -59,7 +59,7 @@ std::string said_again(const po::variables_map& given, const std::string& option
   return text;
 }
 
-// Of a command that names none of this one's TOML files: the folders beside them too.
+// For a command that names none of this one's TOML files: the folders beside them too.
 std::string plugin_paths_again(const po::variables_map& given) {
   auto text = said_again(given, "plugin-path");
   for (const auto& folder : plugin_folders_beside(files_of(given))) {
@@ -116,7 +116,7 @@ bool is_preempted(int signal) {
 // Slurm starts the job again, and resume = "auto" resumes it.
 void requeue() {
   const char* job = std::getenv("SLURM_JOB_ID");
-  if (job == nullptr) return log(Level::warning, "requeue", "this is no job of Slurm: there is no SLURM_JOB_ID");
+  if (job == nullptr) return log(Level::warning, "requeue", "this is not a job of Slurm: there is no SLURM_JOB_ID");
   std::vector<std::string> words = {"scontrol", "requeue", job};
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
@@ -132,7 +132,7 @@ void requeue() {
       "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
 }
 
-// What a signal asks for before there is anything to save.
+// Ends a run that a signal stopped before there is anything to save.
 int stop_before_the_first_step(const Prepared& prepared) {
   const int signal = stop_signal();
   std::cout << "stopped before the first step; nothing was trained or written\n";
@@ -140,7 +140,7 @@ int stop_before_the_first_step(const Prepared& prepared) {
   return 128 + signal;
 }
 
-// Of a run that no error ended.
+// Returns the exit status of a run that did not fail.
 int exit_status(const Outcome& outcome) {
   if (outcome.signal != 0) return 128 + outcome.signal;
   if (outcome.is_out_of_time) return out_of_time;

@@ -35,7 +35,7 @@ std::string configuration_at(const fs::path& path) {
   for (const auto& candidate : {folder, folder.parent_path(), folder.parent_path().parent_path()}) {
     if (fs::exists(candidate / "config.toml", none)) return (candidate / "config.toml").string();
   }
-  refuse(path.string() + ": is no run and no checkpoint in one: there is no config.toml");
+  refuse(path.string() + ": is neither a run nor a checkpoint of one: there is no config.toml");
 }
 
 // Words, classes and the columns of a table are read from the run's data. Other data may give them other codes.
@@ -72,7 +72,7 @@ void write_whole(const std::string& path, const std::function<void(const std::st
   }
 }
 
-// Whether a path is that of a source, such as "x.csv" or "x.npz:images".
+// Returns true if the path is that of a source, such as "x.csv" or "x.npz:images".
 bool is_same_file(const std::string& source, const fs::path& path) {
   std::error_code none;
   for (auto end = source.find(':');; end = source.find(':', end + 1)) {

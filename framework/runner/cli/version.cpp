@@ -21,7 +21,7 @@ std::string compiler() {
 #endif
 }
 
-// Whether this LibTorch was compiled with CUDA; no library is opened for it.
+// Returns true if this LibTorch was compiled with CUDA; no library is opened to find out.
 bool has_cuda() {
   return boost::dll::fs::exists(boost::dll::symbol_location(at::globalContext).parent_path() / "libtorch_cuda.so");
 }

@@ -50,7 +50,7 @@ spdlog::logger& logger() {
     auto made = std::make_shared<spdlog::logger>("vernier", terminal);
     made->set_level(spdlog::level::debug);
     terminal->set_level(spdlog::level::info);
-    // A log that cannot be written (a full disk) is no reason to say more than what was to be logged.
+    // A log that cannot be written (a full disk) is not a reason to say more than what was to be logged.
     made->set_error_handler([](const std::string&) {});
     return made;
   }();

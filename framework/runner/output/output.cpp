@@ -50,7 +50,7 @@ std::string read_text(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Whether a run of this configuration was killed here before its first checkpoint.
+// Returns true if a run of this configuration was killed here before its first checkpoint.
 bool was_killed_early(const fs::path& folder, const std::string& config) {
   if (config.empty() || read_text(folder / "config.toml") != config) return false;
   std::error_code none;
@@ -84,7 +84,7 @@ void make_folder(const fs::path& path, std::error_code& trouble) {
   }
 }
 
-// Where the run is, for whoever finds it locked.
+// The process and host of the run, for the message to others who find it locked.
 std::string this_process() {
   char host[256] = "";
   if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';

@@ -22,7 +22,7 @@ std::string config_of(const Prepared& prepared) {
   return to_toml(config);
 }
 
-// Of several ranks, rank 0 opens the run's folder, and the others have one each in it.
+// With several ranks, rank 0 opens the run's folder, and each of the others opens one in it.
 OutputFolder open_folder(const Prepared& prepared, const std::string& from) {
   const auto& output = prepared.run.output;
   auto& distributed = *prepared.wiring->distributed;

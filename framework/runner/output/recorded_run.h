@@ -1,4 +1,4 @@
-// What a run leaves in its folder, and how it goes on from there: the program and vernier::Trainer do it alike.
+// The folder of a run, and how a run goes on from there, for the program and for vernier::Trainer.
 #pragma once
 
 #include <vernier/error.h>

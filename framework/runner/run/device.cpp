@@ -46,13 +46,13 @@ c10::Device open_device(const std::string& wanted) {
   const bool is_cuda = wanted == "auto" || wanted == "cuda" || wanted.starts_with("cuda:");
   if (!is_cuda)
     refuse("is \"" + shortened(wanted) +
-           "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
+           "\", which is not a device; it takes auto, cpu, cuda, or cuda:1 for the second GPU");
   c10::Device device(c10::kCUDA, 0);
   if (wanted.starts_with("cuda:")) {
     try {
       device = c10::Device(wanted);
     } catch (const std::exception&) {
-      refuse("is \"" + shortened(wanted) + "\", which is no device; the second GPU is cuda:1");
+      refuse("is \"" + shortened(wanted) + "\", which is not a device; the second GPU is cuda:1");
     }
   }
   if (!has_nvidia_driver())

@@ -33,7 +33,7 @@ class StepClock {
     if (range_ || are_listeners_named()) name(part);
     return std::exchange(part_, part);
   }
-  // The time since the last change of the part, and from now on, is no step's.
+  // The time since the last change of the part, and from now on, is not a step's.
   void stop() {
     is_running_ = false;
     range_.reset();

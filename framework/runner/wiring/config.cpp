@@ -80,7 +80,7 @@ bool is_list_of_tables(const Value& value) {
          std::ranges::all_of(*list, [](const Value& each) { return std::holds_alternative<Table>(each.data); });
 }
 
-// Whether the entry says `remove = true`. Takes a `remove = false` out of it.
+// Returns true if the entry says `remove = true`. Takes a `remove = false` out of it.
 bool is_removal(Value& entry) {
   auto& table = std::get<Table>(entry.data);
   const auto remove = table.find("remove");
@@ -309,7 +309,7 @@ Table merge_sets(Value config, const std::vector<std::string>& sets) {
   return std::get<Table>(std::move(config.data));
 }
 
-// What [run] has without being given, which references may name too.
+// Defaults of [run], which references may name too.
 Table defaults_of_run(const std::string& name) {
   const auto options = described_run(name);
   Table run;
@@ -330,7 +330,7 @@ std::string use_of(const Value& value) {
 
 Value parse_value(const std::string& text, const std::string& where) {
   const auto first = text.find_first_not_of(" \t");
-  // Only these can nest. The dots of a path are none of it.
+  // Only values that start with [ or { can nest; dots in a path do not count.
   const bool may_nest = first != std::string::npos && (text[first] == '[' || text[first] == '{');
   if ((may_nest || text.find('\n') != std::string::npos) && line_too_deep("value = " + text) > 0) refuse_depth(where);
   try {

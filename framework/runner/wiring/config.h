@@ -30,7 +30,7 @@ Table parse_toml(const std::string& text, const std::string& where);
 // Returns the value that a text is in TOML, or else the text.
 Value parse_value(const std::string& text, const std::string& where);
 
-// Returns the plugin that a table names, or "" if `value` is no such table.
+// Returns the plugin that a table names, or "" if `value` is not such a table.
 std::string use_of(const Value& value);
 
 // Returns the table as TOML that load_config() and parse_toml() can read.

@@ -60,7 +60,7 @@ bool file_offset(const Bytes& bytes, const Elf64_Ehdr& header, std::uint64_t add
   return false;
 }
 
-// Whether all that is loaded is in the file; the first touch of what is not would end the process.
+// Returns true if the file has all bytes of its loaded segments; touching a missing one would end the process.
 bool is_whole(const Bytes& bytes) {
   Elf64_Ehdr header;
   if (!bytes.read(0, header)) return false;
@@ -101,8 +101,8 @@ bool is_text(const char* begin, std::size_t room) {
   refuse_library(path.string() + ": cannot be opened: " + std::strerror(errno));
 }
 
-// Whether a group is the one that Debian makes for each user: it has his name and no other member. With it and a umask
-// of 002, what a build makes can be written to by the group, and still by nobody else.
+// Returns true if a group is the one that Debian makes for each user: it has his name and no other member. With it and
+// a umask of 002, the results of a build are writable by the group, and still by nobody else.
 bool is_own_group(gid_t id) {
   const passwd* user = ::getpwuid(::geteuid());
   if (user == nullptr || user->pw_gid != id) return false;
@@ -157,7 +157,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// Where the address sanitizer's runtime is loaded, `vernier check --sanitize`, a plugin that needs it fits too.
+// A plugin that needs the address sanitizer's runtime fits too while it is loaded (`vernier check --sanitize`).
 bool fits(const std::string& build) {
   return build == VERNIER_BUILD || (build == VERNIER_BUILD " asan" && ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr);
 }

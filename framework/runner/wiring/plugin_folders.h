@@ -1,4 +1,4 @@
-// Where plugins are searched for, by the program and by programs that use vernier::Trainer.
+// Folders in which plugins are searched for, by the program and by programs that use vernier::Trainer.
 #pragma once
 
 #include <filesystem>

@@ -23,7 +23,8 @@ void refuse_other_roles(const Table& roles) {
   }
 }
 
-// What is restored if a swap is refused. Nothing is copied: tensors are given other data, not overwritten.
+// The state before a swap, restored if the swap is refused. Nothing is copied: tensors are given other data, not
+// overwritten.
 class Before {
  public:
   Before(const Wiring& wiring, const Run& run, const BuiltModel& built) : bus_(wiring.bus), emulated_(run.emulated) {
@@ -60,7 +61,8 @@ class Before {
   std::vector<std::pair<torch::Tensor, torch::ScalarType>> masters_;
 };
 
-// What the precision before has not put back itself. The modules hold the tensors: they stay, and get other data.
+// Puts back all weights that the previous precision has not put back itself. The modules hold the tensors: they stay,
+// and get other data.
 void put_back(Run& run, const BuiltModel& built) {
   std::map<const c10::TensorImpl*, torch::Tensor> masters;
   for (auto& parameter : run.parameters) {
@@ -85,8 +87,9 @@ bool is_same_table(const Value& a, const Value& b) {
   return to_toml({{"table", a}}) == to_toml({{"table", b}});
 }
 
-// A plugin takes over what its own save() has too, by name, shape and dtype. One of the same table takes all, as where
-// a run is resumed, and so does an optimizer of the same name, for it makes its memory in its first step only.
+// A plugin takes over the entries that its own save() also has, by name, shape and dtype. A plugin from the same table
+// takes all, as on resume. So does an optimizer of the same name, because its state does not exist before its first
+// step.
 void hand_over(const State& saved, Plugin& to, bool all) {
   State state = to.save();
   bool is_any = false;

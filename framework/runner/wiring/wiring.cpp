@@ -14,7 +14,7 @@ namespace vernier {
 
 namespace {
 
-// What fills a role whose table is not given. Nothing here for task and optimizer: those are the user's choice.
+// The plugin of a role whose table is not given. None for task and optimizer: those are the user's choice.
 const std::vector<std::pair<std::string, std::string>>& roles_and_defaults() {
   static const std::vector<std::pair<std::string, std::string>> roles = {
       {Task::role, ""},      {Precision::role, "fp32"},     {Scaler::role, "none"},     {Accumulation::role, "fixed"},
@@ -30,7 +30,7 @@ void refuse_unknown_tables(const Table& config) {
     const bool is_table = std::holds_alternative<Table>(value.data);
     const auto option = is_table ? "" : common_key(key);  // `lr = 0.1` above all tables, or --set lr=0.1
     const auto near = nearest(key, known);
-    refuse(value.where + ": `" + shortened(key) + "` is no table of a run" +
+    refuse(value.where + ": `" + shortened(key) + "` is not a table of a run" +
            (!option.empty() ? "; did you mean `" + option + "`?"
             : near.empty()  ? ""
                             : "; did you mean [" + near + "]?"));
@@ -172,7 +172,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
     options.refuse("name", "must be a file name, and is \"" + shortened(name) + "\"");
   }
   if (printable(name) != name) {
-    options.refuse("name", "must be UTF-8 without control characters, for it stands in checkpoints, and is \"" +
+    options.refuse("name", "must be UTF-8 without control characters, because it stands in checkpoints, and is \"" +
                                shortened(name) + "\"; give one, or rename the file");
   }
 }

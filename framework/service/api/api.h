@@ -32,7 +32,7 @@ std::vector<vernier::HttpRoute> first_routes(const ApiOf& of);  // of the first 
 std::vector<vernier::HttpRoute> page_routes();
 vernier::HttpRoute comparison_route(const ApiOf& of);
 
-// What they share.
+// Shared by all endpoints.
 vernier::Json job_parameter();
 vernier::Json job_schema();
 Job job_of(const ApiOf& of, std::int64_t id);                       // throws HttpRefused with 404

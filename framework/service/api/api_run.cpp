@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto patience = std::chrono::seconds(25);  // a run answers a command after its step, or says so after 20 s
 
-// What the run says. A worker's thread.
+// Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const fs::path& run, const std::string& method, const std::string& target,
                      const std::string& body) {
   auto url = read_whole(run / "control.url");

@@ -18,7 +18,7 @@ constexpr std::size_t block_size = 1 << 20;
 
 using Numbers = std::vector<std::pair<std::string_view, double>>;
 
-// What monitor/jsonl writes for a number that JSON lacks; null where there is something else.
+// Returns the word that monitor/jsonl writes for a number that JSON lacks, or null if there is something else.
 const char* word_at(const char* at, const char* end) {
   if (*at != '"') return nullptr;
   for (const char* word : {"\"inf\"", "\"-inf\"", "\"nan\""}) {
@@ -27,8 +27,8 @@ const char* word_at(const char* at, const char* end) {
   return nullptr;
 }
 
-// Of a line {"step":7,"loss":0.5,"grad_norm":"inf"}, as nearly all lines are: many times faster than to parse it as
-// JSON. False for any other line.
+// Reads a line such as {"step":7,"loss":0.5,"grad_norm":"inf"}, as nearly all lines are, many times faster than a JSON
+// parser does. Returns false for any other line.
 bool read_numbers(std::string_view line, std::int64_t& step, Numbers& numbers) {
   numbers.clear();
   if (!line.starts_with("{\"step\":") || !line.ends_with('}')) return false;

@@ -19,8 +19,8 @@ namespace serve {
 // Any thread.
 class Courses {
  public:
-  // Of the run in a folder. attempt: after another one, the file is read from its begin. Null where no step has the
-  // metric.
+  // The history of the run in a folder. After another `attempt`, the file is read from its begin. Null if no step has
+  // the metric.
   vernier::Json history(const std::filesystem::path& run, std::int64_t attempt, const std::string& metric,
                         std::int64_t points);
   // The newest value of each metric.

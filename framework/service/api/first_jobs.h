@@ -10,7 +10,7 @@ namespace serve {
 
 using Json = nlohmann::ordered_json;
 
-// What a request becomes.
+// A request is turned into this.
 struct FirstJob {
   Json config;                    // of a job
   std::string texts_name, texts;  // a file that it reads; "" where the request has no texts

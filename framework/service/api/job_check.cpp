@@ -73,7 +73,7 @@ void check_use(const std::string& name, const std::string& where) {
   if (!is_name) throw NotAllowed(shown(where) + " is " + quoted(name) + ": a job names plugins, and not files");
 }
 
-// Of a monitor; without an address it does not listen.
+// Checks the address of a monitor; without one it does not listen.
 void check_listen(const std::string& address, const std::string& where) {
   if (address.empty() || vernier::is_loopback(address)) return;
   throw NotAllowed(shown(where) + " is " + quoted(address) + ": a job listens at 127.0.0.1 only");
@@ -122,7 +122,7 @@ void add(Container& into, const std::string& key, const Json& value, const std::
   insert(into, key, std::move(array));
 }
 
-// toml++ 3.3 writes keys with these characters as text that is no TOML. check_text() refuses NUL.
+// toml++ 3.3 writes keys with these characters as text that is not TOML. check_text() refuses NUL.
 void check_key(const std::string& key) {
   const bool is_plain =
       std::ranges::none_of(key, [](unsigned char c) { return (c < 32 && c != 0) || c == 127 || c == '\''; });

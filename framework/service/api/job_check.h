@@ -1,4 +1,4 @@
-// What a job may be: configurations of users, who are not trusted with all that the server's user may do.
+// The rules for jobs: configurations of users, who are not trusted with all that the server's user may do.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ struct NotAllowed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Returns the TOML of a configuration that is TOML text or a JSON object. Throws NotAllowed if it is no TOML, if it
+// Returns the TOML of a configuration that is TOML text or a JSON object. Throws NotAllowed if it is not TOML, if it
 // - includes files, or has references (${…}) to the environment or to other values
 // - names a plugin by a path
 // - listens at an address that other machines reach
@@ -25,8 +25,8 @@ struct NotAllowed : std::runtime_error {
 std::string checked_configuration(const nlohmann::ordered_json& configuration,
                                   const std::vector<std::filesystem::path>& data);
 
-// What a schema can say of these rules: of a configuration as a JSON object, of a value in it, which is
-// #/components/schemas/Value, and of a text.
+// The same rules as JSON schemas, as far as schemas can express them: of a configuration as a JSON object, of a value
+// in it, which is #/components/schemas/Value, and of a text.
 nlohmann::ordered_json configuration_schema();
 nlohmann::ordered_json value_schema(const std::vector<std::filesystem::path>& data);
 nlohmann::ordered_json text_schema(const std::vector<std::filesystem::path>& data);

@@ -1,4 +1,4 @@
-// What happens to jobs and their runs, as events for pages that are open.
+// Events of jobs and their runs, for pages that are open.
 #pragma once
 
 #include <condition_variable>

@@ -44,7 +44,7 @@ std::string trouble_with(const std::string& line, std::int64_t number, std::stri
   const auto at = line.rfind(before_hash);
   const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (at == line.npos || !json.is_object() || !json.contains("seq") || !json.contains("prev")) {
-    return "is no line of an audit log";
+    return "is not a line of an audit log";
   }
   const auto computed = sha256(line.substr(0, at));
   if (line != line.substr(0, at) + before_hash + computed + "\"}") return "was changed: its hash is another one";

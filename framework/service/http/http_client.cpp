@@ -94,7 +94,7 @@ HttpPlace place_of(const std::string& url) {
   const bool is_number =
       !place.port.empty() && place.port.size() <= 5 && place.port.find_first_not_of("0123456789") == std::string::npos;
   if (place.host.empty() || !is_number || rest.find('/') != rest.npos) {
-    throw HttpError(url + ": is no address of a server, such as http://127.0.0.1:8080");
+    throw HttpError(url + ": is not an address of a server, such as http://127.0.0.1:8080");
   }
   return place;
 }

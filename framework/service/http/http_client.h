@@ -9,7 +9,7 @@
 
 namespace vernier {
 
-// Where a server is: "http://127.0.0.1:8080", "https://machine.example:8080".
+// The address of a server: "http://127.0.0.1:8080", "https://machine.example:8080".
 struct HttpPlace {
   std::string host, port;
   bool is_encrypted = false;

@@ -45,7 +45,7 @@ std::size_t HttpRequest::count(std::string_view name) const {
 HttpResponse problem(unsigned status, const std::string& detail, HttpFields fields) {
   const nlohmann::ordered_json body = {
       {"type", "about:blank"}, {"title", title_of(status)}, {"status", status}, {"detail", detail}};
-  // What came from outside may be no UTF-8.
+  // Text from outside may be invalid UTF-8.
   return {.status = status,
           .body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n",
           .content_type = "application/problem+json",

@@ -13,7 +13,7 @@
 
 namespace vernier {
 
-// What this library throws: one line that says what is wrong, and where.
+// Thrown by this library, with one line that says what is wrong, and where.
 struct HttpError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -52,8 +52,9 @@ struct HttpResponse {
 // An answer of status 4xx or 5xx with a body as RFC 9457 has it. detail: a sentence for people.
 HttpResponse problem(unsigned status, const std::string& detail, HttpFields fields = {});
 
-// What is wrong with the header of a request that a parser has taken: its framing is not plain, so that two programs
-// could read it as different requests, or it asks for what this server does not do. Nothing if all is well.
+// Returns the answer to a bad header of a request that a parser has taken, or nothing if all is well. A header is bad
+// if its framing is not plain, so that two programs could read different requests, or if it asks for what this server
+// does not do.
 std::optional<HttpResponse> trouble_with_header(const HttpRequest& request);
 
 }  // namespace vernier

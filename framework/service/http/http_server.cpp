@@ -48,16 +48,16 @@ asio::ssl::context context_of(const HttpEncryption& files) {
   ::SSL_CTX_set_mode(handle, SSL_MODE_RELEASE_BUFFERS);
   boost::system::error_code trouble;
   context.use_certificate_chain_file(files.certificate, trouble);
-  if (trouble) throw HttpError(files.certificate + ": is no certificate that can be used: " + trouble.message());
+  if (trouble) throw HttpError(files.certificate + ": is not a certificate that can be used: " + trouble.message());
   context.use_private_key_file(files.key, asio::ssl::context::pem, trouble);
-  if (trouble) throw HttpError(files.key + ": is no key of that certificate: " + trouble.message());
+  if (trouble) throw HttpError(files.key + ": is not a key of that certificate: " + trouble.message());
   return context;
 }
 
 }  // namespace
 
 std::string trouble_with_listen(const std::string& listen) {
-  return endpoint_of(listen) ? "" : "is no address with a port, such as 127.0.0.1:9464";
+  return endpoint_of(listen) ? "" : "is not an address with a port, such as 127.0.0.1:9464";
 }
 
 bool is_loopback(const std::string& listen) {

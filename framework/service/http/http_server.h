@@ -15,10 +15,10 @@ namespace vernier {
 
 // Returns what is wrong with the text of an address and a port, "127.0.0.1:9464" or "[::1]:9464"; "" if nothing is.
 std::string trouble_with_listen(const std::string& listen);
-// Whether only this machine reaches that address: 127.x.x.x or ::1.
+// Returns true if only this machine reaches that address: 127.x.x.x or ::1.
 bool is_loopback(const std::string& listen);
 
-// What one server takes on. The header of a request may have 8 kB.
+// The limits of one server. The header of a request may have 8 kB.
 struct HttpLimits {
   std::size_t connections = 256;      // one more cuts off the oldest that sends no request
   std::size_t streams = 64;           // of the connections, those with a stream; one more is answered with 503

@@ -26,7 +26,7 @@ HttpResponse with_safe_fields(HttpResponse response) {
   return response;
 }
 
-// "%2F" and "+" of a query; what is no escape stays.
+// "%2F" and "+" of a query; what is not an escape stays.
 std::string decoded(std::string_view text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -42,7 +42,7 @@ std::string decoded(std::string_view text) {
   return result;
 }
 
-// Whether a path is that of a route, whose parts in braces take any text.
+// Returns true if the path matches the route, whose parts in braces take any text.
 bool is_path_of(std::string_view route, std::string_view path, std::map<std::string, std::string>& parameters) {
   while (!route.empty() && !path.empty()) {
     const auto of_route = route.substr(0, route.find('/', 1)), of_path = path.substr(0, path.find('/', 1));
@@ -146,7 +146,7 @@ HttpService::Match HttpService::match(const HttpRequest& request) const {
   return match;
 }
 
-// A browser sends Origin where another page asks. A name that leads to this machine is not its Host.
+// Browsers send Origin with cross-site requests. Other Host names are rejected, or DNS rebinding would work.
 std::optional<HttpResponse> HttpService::trouble_with_origin(const HttpRequest& request) const {
   const std::string host(request.field("host"));
   const auto colon = host.rfind(':');
@@ -215,7 +215,7 @@ std::optional<HttpResponse> HttpService::refuse(const HttpRequest& request) {
   return std::nullopt;
 }
 
-// Of the path, and of the query: those that the route declares, once each.
+// Returns the parameters of the path and of the query: those that the route declares, once each.
 std::map<std::string, std::string> HttpService::parameters_of(const HttpRequest& request, const Match& match) {
   auto parameters = match.parameters;
   const auto question = request.target.find('?');

@@ -45,7 +45,7 @@ inline HttpRequest header_of(const http::request<http::string_body>& message) {
 
 class Session;
 
-// What all sessions of a server share. Server's thread, but for wake_is_due.
+// Shared by all sessions of a server. Server's thread, except wake_is_due.
 struct Shared {
   HttpServer::Answer answer;
   HttpServer::Refuse refuse;
@@ -238,7 +238,7 @@ class SessionOn final : public Session {
     });
   }
 
-  // What the client still sends is dropped for a moment: closing at once could destroy the answer on its way.
+  // Drops what the client still sends for a moment, because closing at once could destroy the answer on its way.
   void linger() {
     if constexpr (is_encrypted) {
       lowest().expires_after(std::chrono::seconds(1));
@@ -266,7 +266,7 @@ class SessionOn final : public Session {
       return send(problem(431, "the header is too large"), false);
     }
     if (trouble == http::error::body_limit) return send(problem(413, "the body is too large"), false);
-    send(problem(400, "this is no request of HTTP/1.1: " + trouble.message()), false);
+    send(problem(400, "this is not a request of HTTP/1.1: " + trouble.message()), false);
   }
 
   void begin_stream(HttpResponse given) {

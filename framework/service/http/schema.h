@@ -1,4 +1,4 @@
-// What files with routes need: the names of a route's parts, and parts of the schemas by which routes describe what
+// Helpers for files with routes: the names of a route's parts, and parts of the schemas by which routes describe what
 // they take and answer. `using namespace vernier::schema;`
 #pragma once
 

@@ -101,7 +101,7 @@ void Tokens::read() {
   if (in.number < 0) fail(file_, std::string("its tokens cannot be read: ") + std::strerror(errno));
   struct stat status {};
   ::fstat(in.number, &status);
-  if (!S_ISREG(status.st_mode)) fail(file_, "is no file");
+  if (!S_ISREG(status.st_mode)) fail(file_, "is not a file");
   if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
     fail(file_, "others than its owner may use these tokens; call chmod 600 on your own file");
   }
@@ -148,7 +148,7 @@ Tokens::Digest Tokens::digest_of(std::string_view token) {
   return digest;
 }
 
-// Digests have the same length for every token, and all of them are compared, so the time tells nothing.
+// Digests have the same length for every token, and all of them are compared, so the time reveals nothing.
 Tokens::Holder Tokens::holder_of(std::string_view token) {
   read_if_changed();
   const auto digest = digest_of(token);

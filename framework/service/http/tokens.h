@@ -12,7 +12,7 @@
 
 namespace vernier {
 
-// What a request may do. Each scope includes those before it; `open` needs no token.
+// The rights of a request. Each scope includes those before it; `open` needs no token.
 enum class Scope { open, read, control, admin };
 const char* name_of(Scope scope);
 

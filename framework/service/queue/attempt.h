@@ -31,15 +31,15 @@ class Attempt {
   const std::filesystem::path& folder() const { return folder_; }
   std::int64_t number() const { return number_; }
 
-  // Of the process. Takes the lock, then makes the claim. Returns false if another one has either of them. The lock is
-  // open in children too, so that it lasts as long as the training does.
+  // Called by the process. Takes the lock, then makes the claim. Returns false if another one has either of them. The
+  // lock is open in children too, so that it lasts as long as the training does.
   bool begin() const;
   void end(const End& end) const;
 
-  // Of the server. Whether the claim is made, and by whom.
+  // Called by the server. Returns who has made the claim.
   enum class Claim { none, process, server };
   Claim claim() const;
-  // Makes the claim so that no process begins any more. False where there is one already.
+  // Makes the claim so that no process begins any more. Returns false if there is one already.
   bool claim_for_server() const;
   bool is_locked() const;  // only after the claim: a process that begins must not find the lock taken by a look at it
   std::optional<End> how_it_ended() const;

@@ -11,7 +11,7 @@
 
 namespace serve {
 
-// What the process is to do: the file N.json of an attempt.
+// The orders of the process: the file N.json of an attempt.
 struct Work {
   std::vector<std::string> words;              // the program, and its arguments
   std::string threads;                         // OMP_NUM_THREADS

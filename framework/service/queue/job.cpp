@@ -21,7 +21,7 @@ const char* name_of(State state) {
 
 State state_of(const std::string& name) {
   const auto found = std::ranges::find(names, name);
-  if (found == names.end()) throw std::invalid_argument(name + " is no state of a job");
+  if (found == names.end()) throw std::invalid_argument(name + " is not a state of a job");
   return static_cast<State>(found - names.begin());
 }
 

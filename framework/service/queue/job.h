@@ -8,7 +8,7 @@
 
 namespace serve {
 
-// What a user asks for.
+// The request of a user.
 struct JobRequest {
   std::string user, name, key;    // key: a request that comes again with the same one is the same job; "": none
   std::string config;             // TOML

@@ -54,7 +54,7 @@ class Statement {
     ::sqlite3_bind_null(statement_, ++bound_);
     return *this;
   }
-  // Whether there is a row.
+  // Returns true if there is a row.
   bool step() {
     const int result = ::sqlite3_step(statement_);
     if (result != SQLITE_ROW && result != SQLITE_DONE) fail(database_);

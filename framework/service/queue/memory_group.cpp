@@ -66,7 +66,7 @@ bool MemoryGroup::was_exceeded() const {
 std::string trouble_with_groups(const fs::path& parent) {
   struct statfs system {};
   if (::statfs(parent.c_str(), &system) != 0) return std::strerror(errno);
-  if (system.f_type != CGROUP2_SUPER_MAGIC) return "is no folder of control groups (cgroup v2)";
+  if (system.f_type != CGROUP2_SUPER_MAGIC) return "is not a folder of control groups (cgroup v2)";
   std::ifstream file(parent / "cgroup.controllers");
   std::string controllers{std::istreambuf_iterator<char>(file), {}};
   std::istringstream words(controllers);

@@ -32,7 +32,7 @@ std::string quoted(const std::string& text) {
   return result + '"';
 }
 
-// What the server says of every run, merged after the user's configuration.
+// The server's own configuration of every run, merged after the user's.
 std::string overlay_of(const Job& job, const fs::path& folder) {
   return "# Written by vernier serve.\n[run]\noutput = " + quoted((folder / "run").string()) +
          "\nresume = \"auto\"\nrequeue = false\nthreads = " + std::to_string(job.request.cores) +

@@ -34,7 +34,7 @@ struct QueueSettings {
   std::vector<std::string> sbatch;  // further words for it
 };
 
-// What a request about a job may not do now: status 404 or 409.
+// Thrown if a request about a job cannot be granted now: status 404 or 409.
 struct QueueRefused {
   unsigned status;
   std::string why;
@@ -83,11 +83,11 @@ class Queue {
   void start(Job& job);
   void write_files(const Job& job) const;
   void remove_old();
-  // Where there is Slurm: queue_slurm.cpp.
+  // With Slurm: queue_slurm.cpp.
   void look_at_slurm();
   void look_after_waiting(Job& job, bool is_there);
   void look_after_handed(Job& job, bool is_there);
-  void tell_slurm();
+  void cancel_in_slurm();
   bool hand_over(const Job& job);
   bool cancel_at_slurm(Job& job);
   void remove_files(std::int64_t id) const;

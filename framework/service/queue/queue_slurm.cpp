@@ -34,7 +34,7 @@ void Queue::look_at_slurm() {
     }
     remove_old();
   }
-  tell_slurm();
+  cancel_in_slurm();
   for (const auto& job : to_submit) {
     if (Clock::now() < submit_after_ || !hand_over(job)) return;
   }
@@ -69,23 +69,24 @@ void Queue::look_after_handed(Job& job, bool is_there) {
   }
 }
 
-// What was cancelled since the last time. A job that has ended meanwhile is no error.
-void Queue::tell_slurm() {
+// Cancels in Slurm the jobs that were cancelled here since the last time. A job that has ended meanwhile is not an
+// error.
+void Queue::cancel_in_slurm() {
   std::vector<std::string> to_remove, to_interrupt;
   {
     const Lock lock(mutex_);
     to_remove.swap(to_remove_);
     to_interrupt.swap(to_interrupt_);
   }
-  const auto tell = [&](const std::string& number, void (Slurm::*what)(const std::string&) const) {
+  const auto ask = [&](const std::string& number, void (Slurm::*what)(const std::string&) const) {
     try {
       (*slurm_.*what)(number);
     } catch (const std::exception& error) {
       std::cerr << "vernier: " << error.what() << std::endl;
     }
   };
-  for (const auto& number : to_remove) tell(number, &Slurm::remove);
-  for (const auto& number : to_interrupt) tell(number, &Slurm::interrupt);
+  for (const auto& number : to_remove) ask(number, &Slurm::remove);
+  for (const auto& number : to_interrupt) ask(number, &Slurm::interrupt);
 }
 
 // False where Slurm does not take it; the job says why, and waits.

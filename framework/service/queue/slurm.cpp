@@ -27,7 +27,7 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-// A path in which % is no sign of sbatch.
+// Escapes % in a path, which sbatch would replace.
 std::string pattern_of(const fs::path& path) {
   std::string result;
   for (const char c : path.string()) result += c == '%' ? "%%" : std::string(1, c);
@@ -88,7 +88,7 @@ std::string Slurm::submit(const Job& job, const fs::path& folder, const std::str
   auto answer = last_line(call(words));
   answer = answer.substr(0, answer.find(';'));  // the name of a cluster may follow
   if (answer.empty() || answer.find_first_not_of("0123456789") != answer.npos) {
-    throw std::runtime_error("sbatch has answered \"" + answer.substr(0, 200) + "\", which is no number of a job");
+    throw std::runtime_error("sbatch has answered \"" + answer.substr(0, 200) + "\", which is not a number of a job");
   }
   return answer;
 }

@@ -23,7 +23,7 @@ std::string written_value(const toml::table& written, const std::string& key) {
   return all;
 }
 
-// What a key means where nobody gives it.
+// Values of keys that the configuration does not give.
 const std::map<std::string, std::string>& defaults() {
   static const std::map<std::string, std::string> all = {
       {"precision.use", "\"fp32\""}, {"precision.level", "\"O1\""},     {"precision.rounding", "\"nearest\""},
@@ -101,7 +101,7 @@ Axis precision_axis(const Ground& ground) {
   return finished("precision", ground.written, std::move(options), use + (level.empty() ? "" : "-" + level));
 }
 
-// Of an option whose declaration lists its words.
+// The axis of an option whose declaration lists its words.
 Axis axis_of_words(const std::string& name, const Ground& ground, const std::string& table, const std::string& key,
                    const DeclaredOptions& declared, const std::vector<std::string>& without = {}) {
   const auto found = declared.find(key);

@@ -1,4 +1,4 @@
-// What an advice may change: a few axes, each with the options that this configuration and its plugins have.
+// The axes that an advice may change, each with the options that this configuration and its plugins have.
 #pragma once
 
 #include <toml++/toml.h>
@@ -35,7 +35,7 @@ struct Declared {
 using DeclaredOptions = std::map<std::string, Declared>;
 DeclaredOptions declared_in(const std::string& printed);
 
-// What the axes follow from.
+// The facts from which the axes follow.
 struct Ground {
   toml::table written;  // the configuration
   DeclaredOptions run, task, optimizer;

@@ -145,14 +145,14 @@ class Adviser {
     return candidate;
   }
 
-  // The first run tells how long the others must be: the reading of the data counts into a run's time, too.
+  // The first run shows how long the others must be: the reading of the data counts into a run's time, too.
   vernier::ShortRun measure_written() {
     constexpr double loading = 0.3;  // seconds of LibTorch, at least; they do not count
     constexpr std::size_t wanted_steps = 8;
     const double share = wish_.seconds / 60;
     const auto train = [&](int seconds) {
       auto run = train_for(seconds, wish_.common, candidate({}), scratch_.path() + "/run", children_);
-      tell("as written", run.measured);
+      print("as written", run.measured);
       return run;
     };
     auto run = train(static_cast<int>(std::ceil(1 + share)));
@@ -172,7 +172,7 @@ class Adviser {
     if (children_.stopped_by() != 0) return;
     costs_ = std::max(costs_, std::min(run.seconds, round_ + 2.0));
     auto now = run.measured;
-    tell(name_of(axes, measured.choice), now);
+    print(name_of(axes, measured.choice), now);
     if (is_first) {
       now.choice = measured.choice;
       measured = std::move(now);
@@ -186,7 +186,7 @@ class Adviser {
     measured.skipped += now.skipped;
   }
 
-  void tell(const std::string& name, const vernier::Measured& now) const {
+  void print(const std::string& name, const vernier::Measured& now) const {
     if (wish_.is_quiet || children_.stopped_by() != 0) return;
     std::cerr << vernier::duration_of(seconds_gone()) << "  " << name << ": ";
     if (!now.trouble.empty()) {

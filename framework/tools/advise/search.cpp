@@ -25,7 +25,7 @@ std::string in_mb(double bytes) {
   return print_number("%.0f MB", bytes / 1e6);
 }
 
-// What a combination promises by its options alone.
+// The expected speed and memory of a combination, multiplied from its options alone.
 struct Promise {
   Choice choice;
   double speed, memory;
@@ -61,7 +61,7 @@ class Searcher {
   const Measured& written() const { return found_.measured.front(); }
   const Measured& float32() const { return found_.measured[found_.float32]; }
   std::string objection(const Measured& candidate) const { return objection_to(candidate, float32(), limits_); }
-  // Whether only its memory speaks against it, which other options may lower.
+  // Returns true if only its memory speaks against it, which other options may lower.
   bool may_be_part(const Measured* option) const {
     return option != nullptr && option->speed() > 0 && objection_to(*option, float32(), {0, limits_.loss_gap}).empty();
   }
@@ -89,8 +89,8 @@ class Searcher {
     }
   }
 
-  // What the options alone promise of a combination. `floor` is the part of the memory that no option changes, such as
-  // LibTorch's libraries: each option multiplies the rest.
+  // The expected memory of a combination. `floor` is the part of the memory that no option changes, such as LibTorch's
+  // libraries: each option multiplies the rest.
   double promised_memory(const Choice& choice, double floor) const {
     const double all = written().peak_memory - floor;
     double memory = all;

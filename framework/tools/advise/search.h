@@ -32,16 +32,16 @@ struct Limits {
 // How far the candidate's loss is above float32's: the mean over the second half of the steps that both have trained,
 // on the same batches from the same weights. Nothing with fewer than 4 steps.
 std::optional<double> loss_gap(const Measured& candidate, const Measured& float32);
-// loss_gap times float32's first loss: a loss that falls to nearly 0 is no measure.
+// loss_gap times float32's first loss, because a loss that falls to nearly 0 is not a measure.
 double allowed_gap(const Limits& limits, const Measured& float32);
 
-// Why a candidate is no advice: it did not train, was emulated, needs too much memory, or its loss goes away from
+// Why a candidate is not advice: it did not train, was emulated, needs too much memory, or its loss goes away from
 // float32's. "" where it may be.
 std::string objection_to(const Measured& candidate, const Measured& float32, const Limits& limits);
 
 // Measures a candidate for one round and adds what it saw. Called again for a further round of the same.
 using Measure = std::function<void(Measured&)>;
-// Whether there is time for so many more rounds of a candidate.
+// Returns true if there is time for that many more rounds of a candidate.
 using HasTime = std::function<bool(std::size_t rounds)>;
 
 struct Found {

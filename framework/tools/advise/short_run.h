@@ -10,7 +10,7 @@
 
 namespace vernier {
 
-// What a run says of the machine and of itself, beside what a candidate is judged by.
+// Results of a short run besides those by which a candidate is judged.
 struct ShortRun {
   Measured measured;  // without a choice
   std::string device;

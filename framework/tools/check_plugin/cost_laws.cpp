@@ -1,4 +1,4 @@
-// What a plugin takes: time, memory, and waiting for the device.
+// Laws of the cost of a plugin: time, memory, and waiting for the device.
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <malloc.h>
@@ -66,7 +66,7 @@ void check_growth(const Subject& subject) {
     for (auto [end, held] : {std::pair(first, &before), std::pair(middle, &between), std::pair(last, &after)}) {
       if (run.step < end && run.step >= end - 50) held->look(plugin);
     }
-    // A thread of the plugin may have fallen behind on a busy machine: what it will still write is no growth.
+    // A thread of the plugin may have fallen behind on a busy machine: what it will still write is not growth.
     for (int tries = 0; run.step == last - 1 && grows() && tries < 100; ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       after.look(plugin);

@@ -1,4 +1,4 @@
-// What a plugin says of itself, and what it refuses, before a run.
+// Laws before a run: the description of a plugin, and the values that it refuses.
 #include <vernier/error.h>
 
 #include <regex>
@@ -22,7 +22,7 @@ bool is_of_a_list(const Options::Declared& option) {
   return option.key.find('.') != std::string::npos;
 }
 
-// What the plugin says to a table of this one key, or "" where it takes it.
+// Returns the plugin's error for a table of this one key, or "" if it takes it.
 std::string refusal(const Subject& subject, const std::string& key, Value value) {
   try {
     describe(subject, {{key, std::move(value)}});

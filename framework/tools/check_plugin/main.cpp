@@ -176,7 +176,7 @@ std::string again(const std::vector<std::string>& words, const Law& law) {
   return command + " --law '" + law.name + "'";
 }
 
-// Whether the law is kept.
+// Prints the result of a law. Returns true if the law is kept.
 bool try_law(const Law& law, const Subject& subject, const Words& words) {
   const auto result = run_apart([&] {
     law.check(subject);

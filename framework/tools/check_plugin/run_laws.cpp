@@ -1,4 +1,4 @@
-// What holds in a run with the plugin, whatever its role.
+// Laws of a run with the plugin, whatever its role.
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -72,7 +72,7 @@ void throw_at(const Subject& subject, Event event) {
   auto& bus = trial.wiring().bus;
   const auto& plugin = trial.plugin(subject.id());
   const bool listens = bus.listens(plugin, Event::RunFailed), is_second = event == Event::RunFailed;
-  bool was_there = false, was_told = false;
+  bool was_there = false, was_called = false;
   const auto boom = [&](Run& run) {
     if (event != Event::RunBegin && run.step < 2) return;
     was_there = true;
@@ -80,7 +80,7 @@ void throw_at(const Subject& subject, Event event) {
   };
   trial.on(is_second ? Event::StepEnd : event, boom);
   if (is_second) trial.on(event, boom);
-  trial.on_last(Event::RunFailed, [&](const Run&) { was_told = true; });
+  trial.on_last(Event::RunFailed, [&](const Run&) { was_called = true; });
   std::string text;
   try {
     trial.train();
@@ -92,7 +92,7 @@ void throw_at(const Subject& subject, Event event) {
   const auto when = std::string("another plugin threw at ") + name_of(event) + ", and ";
   if (text.empty()) throw Error(when + "the run went on");
   if (text.find(place) == std::string::npos) throw Error(when + "the run ended with \"" + text + "\" instead");
-  if (!was_told && !is_second) throw Error(when + "this one threw at RunFailed, which hides it from others");
+  if (!was_called && !is_second) throw Error(when + "this one threw at RunFailed, which hides it from others");
   if (listens && !bus.listens(plugin, Event::RunFailed)) throw Error(when + "this one threw at RunFailed");
 }
 
@@ -104,7 +104,7 @@ void check_bears_failures(const Subject& subject) {
 
 namespace {
 
-// What LibTorch keeps for a thread, or for the process, and a step may not change.
+// State that LibTorch keeps for a thread, or for the process, and that a step may not change.
 struct ThreadState {
   bool is_autocast, is_cuda_autocast, is_autocast_cache, has_gradients, is_inference;
   torch::ScalarType autocast_dtype, cuda_autocast_dtype, default_dtype;

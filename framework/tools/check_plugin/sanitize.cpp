@@ -16,7 +16,7 @@ namespace vernier {
 
 namespace {
 
-// What the user set stays in force: the last of two equal options counts.
+// Options of the user stay in force: the last of two equal options counts.
 void put_before(const char* variable, const std::string& options) {
   const char* own = std::getenv(variable);
   ::setenv(variable, (own != nullptr ? options + ":" + own : options).c_str(), /*overwrite=*/1);
@@ -46,7 +46,8 @@ void start_sanitized(const std::filesystem::path& file, char** argv) {
     refuse(runtime + ", which the plugin needs, cannot be loaded; install it, or add its folder to LD_LIBRARY_PATH");
   }
   ::setenv("LD_PRELOAD", (runtime + (preloaded != nullptr ? std::string(":") + preloaded : "")).c_str(), 1);
-  // What LibTorch and its libraries keep until the end is no leak of the plugin: the law of growth sees those.
+  // LibTorch and its libraries keep memory until the end, which is not a leak of the plugin: the law of growth sees
+  // those.
   put_before("ASAN_OPTIONS", "detect_leaks=0");
   put_before("UBSAN_OPTIONS", "halt_on_error=1");
   ::execv("/proc/self/exe", argv);

@@ -15,7 +15,7 @@
 
 namespace vernier {
 
-// What a run has come to: runs with equal ones are equal.
+// The result of a run: runs with equal results are equal.
 struct Trained {
   std::string digest;                          // of the weights and buffers
   std::map<std::int64_t, std::string> losses;  // in each step, from 1 on; all nine digits of a float
@@ -24,7 +24,7 @@ struct Trained {
 };
 std::ostream& operator<<(std::ostream& out, const Trained& trained);
 
-// Where `other` differs first: "the loss of step 7 is 2.3 and not 2.1"; "" where nothing does.
+// Returns the first difference of `other`: "the loss of step 7 is 2.3 and not 2.1", or "" if there is none.
 std::string difference(const Trained& trained, const Trained& other);
 
 // Main thread only, one at a time.

@@ -9,7 +9,7 @@
 
 namespace vernier {
 
-// What holds for all candidates.
+// Options for all candidates.
 struct Common {
   std::vector<std::string> sets;          // "KEY=VALUE", before those of a candidate
   std::vector<std::string> plugin_paths;  // of --plugin-path
@@ -18,7 +18,7 @@ struct Common {
 // The words of `vernier VERB` for a candidate: its files, --set and --plugin-path.
 std::vector<std::string> command_of(const char* verb, const Common& common, const Candidate& candidate);
 
-// What vernier said of its end: its last line on standard error, without the name of the program.
+// Returns the last line of vernier on standard error, without the name of the program.
 std::string reason_of(const Ended& ended);
 
 bool is_refusal(const Ended& ended);  // the configuration or a plugin was refused

@@ -97,7 +97,7 @@ std::string safe(std::string name) {
   return name.substr(0, longest);
 }
 
-void tell_apart(std::vector<Candidate>& all) {
+void distinguish(std::vector<Candidate>& all) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto wanted = safe(all[i].name);
     all[i].name = wanted;
@@ -124,7 +124,7 @@ std::vector<Candidate> candidates_of(const Wanted& wanted) {
   if (wanted.precisions) all = product(all, precisions());
   for (const auto& sweep : wanted.sweeps) all = product(all, read_sweep(sweep));
   if (all.size() > most_candidates) product(all, {Candidate{}});
-  tell_apart(all);
+  distinguish(all);
   return all;
 }
 

@@ -70,7 +70,8 @@ void read_history(RunFiles& run) {
     if (file.eof()) return;  // half of a line
     const auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) {
-      throw Refused((run.folder / history).string() + ":" + std::to_string(number) + ": this line is no JSON object");
+      throw Refused((run.folder / history).string() + ":" + std::to_string(number) +
+                    ": this line is not a JSON object");
     }
     add_line(line, run);
   }
@@ -118,7 +119,7 @@ RunFiles read_run(const fs::path& folder) {
   std::error_code none;
   if (!fs::is_directory(folder, none)) throw Refused(folder.string() + ": there is no such folder");
   if (!is_run(folder)) {
-    throw Refused(folder.string() + ": this is no folder of a run: it has neither summary.json nor " + history);
+    throw Refused(folder.string() + ": this is not a folder of a run: it has neither summary.json nor " + history);
   }
   RunFiles run;
   run.folder = folder;

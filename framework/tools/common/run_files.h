@@ -1,5 +1,4 @@
-// What the files of a run say, for programs that only look. They can be read while the run writes them, and after a
-// kill.
+// The files of a run, for programs that only look. They can be read while the run writes them, and after a kill.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What the programs of these verbs share: options, and how an error ends them.
+// Shared by the programs of these verbs: options, and how an error ends them.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -20,7 +20,7 @@ int call_verb(const Verb& verb, int argc, char** argv, boost::program_options::o
               const std::function<int(const boost::program_options::variables_map&)>& body);
 
 std::vector<std::string> words_of(const boost::program_options::variables_map& given);
-// Of an option that may be repeated; empty where it is not given.
+// Returns the values of an option that may be repeated; empty if it is not given.
 std::vector<std::string> words_in(const boost::program_options::variables_map& given, const char* option);
 
 // Writes a file through a second one beside it, so that it is whole or not there. Returns false where that fails, and

@@ -1,4 +1,4 @@
-// What the runs of a comparison have measured, and what it allows to say.
+// The measurements of the runs of a comparison, and the conclusions that they allow.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct Row {
   std::vector<Trial> trials;  // of the same seeds as those of the other rows
 };
 
-// Whether a run has ended by itself, well or not. Others are trained again.
+// Returns true if a run has ended by itself, well or not. Others are trained again.
 bool is_complete(const std::filesystem::path& run);
 
 // The run as comparison_of() has it.

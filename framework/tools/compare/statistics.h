@@ -1,4 +1,4 @@
-// What a few seeds allow to say of a difference. docs/compare.md states the rule and its sources.
+// The significance of a difference between few seeds. docs/compare.md states the rule and its sources.
 #pragma once
 
 #include <optional>

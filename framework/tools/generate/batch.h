@@ -24,7 +24,7 @@ struct Completion {
   GenerationEnd end = GenerationEnd::max_tokens;
 };
 
-// Throws Error, with file and line, for a line that is no JSON object with a text in "prompt". Empty lines are left
+// Throws Error, with file and line, for a line that is not a JSON object with a text in "prompt". Empty lines are left
 // out.
 std::vector<PromptLine> read_prompts(const std::string& path);
 

@@ -51,7 +51,7 @@ struct Plan {
   Words words;  // of vernier train, after the verb
 };
 
-// What the launcher has to know of the merged configuration.
+// The parts of the merged configuration that the launcher needs.
 struct Configuration {
   bool has_distributed = false, has_threads = false;
   fs::path output;  // of a new run; its number may come after it
@@ -246,7 +246,7 @@ int launch(const po::variables_map& given, const Words& given_words) {
   return train(plan, words, configuration.output, threads_of_a_rank(plan, configuration));
 }
 
-// Whether a word is an option of this program, and whether its value is the next word.
+// Returns true if a word is an option of this program. Sets has_value_behind if its value is the next word.
 bool is_own(const std::string& word, bool& has_value_behind) {
   const auto name = word.substr(0, word.find('='));
   const bool is_long = name == "--ranks" || name == "--log-dir" || name == "--restarts" || name == "--elastic";

@@ -24,7 +24,7 @@ class RunFolderWatch {
   Locks before_;
 };
 
-// Whether a complete checkpoint is there, from which `--resume=FOLDER` goes on.
+// Returns true if there is a complete checkpoint, from which `--resume=FOLDER` goes on.
 bool has_checkpoint(const std::filesystem::path& run);
 
 }  // namespace vernier

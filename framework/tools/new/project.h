@@ -15,8 +15,8 @@ class CannotWrite : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Where this Vernier is: the build tree or the prefix of its installation, for CMAKE_PREFIX_PATH. Throws
-// std::runtime_error where this program stands alone.
+// Returns the place of this Vernier, the build tree or the prefix of its installation, for CMAKE_PREFIX_PATH. Throws
+// std::runtime_error if this program stands alone.
 std::filesystem::path find_prefix();
 
 // Writes `folder` from the files of templates/<part>, with the words replaced in their texts and names. A file of a

@@ -130,14 +130,14 @@ std::vector<std::string> digests_between(Travel& travel, std::int64_t begin, std
   travel.start_before(begin + 1, looks);
   if (travel.prepared().run.step < begin) travel.go_to(begin);
   std::vector<std::string> digests;
-  bool is_told = false;
+  bool is_printed = false;
   for (auto step = begin + 1; step <= end; ++step) {
     const auto& view = travel.advance();
     digests.push_back(view.digest());
     const auto agrees = agreement(travel, view);
-    if (!is_told && agrees.starts_with("other bits")) {
+    if (!is_printed && agrees.starts_with("other bits")) {
       std::cout << travel.name() << ", step " << step << ": " << agrees << std::endl;
-      is_told = true;
+      is_printed = true;
     }
     const auto index = digests.size() - 1;
     if (index < expected.size() && expected[index] != digests[index]) break;
@@ -256,7 +256,7 @@ void refuse_other_kernels(const Travel& first, const Travel& second, const Bound
   }
 }
 
-int tell_equal(const Travel& first, const Travel& second, std::int64_t last) {
+int print_equal(const Travel& first, const Travel& second, std::int64_t last) {
   std::cout << "no difference in " << last << " steps: " << first.name() << " and " << second.name()
             << " have the same losses, and the same weights wherever both have a checkpoint\n";
   return 0;
@@ -269,7 +269,7 @@ int replay_against(const std::string& folder, const std::string& other, const Ho
   Travel first(folder, host, stop), second(other, host, stop);
   const auto bounds = bounds_of(first, second);
   const auto last = std::min(first.files().step, second.files().step);
-  if (!bounds.different) return tell_equal(first, second, last);
+  if (!bounds.different) return print_equal(first, second, last);
   refuse_other_kernels(first, second, bounds);
   std::cout << "the first difference in their files: " << bounds.seen
             << "; the last step that is equal in them: " << (bounds.equal > 0 ? std::to_string(bounds.equal) : "none")

@@ -38,8 +38,8 @@ class Tracing final : public Plugin {
   std::optional<NonFiniteTracer> tracer;
 };
 
-// What rounding explains `depth` operations into the pass: errors of about epsilon that add up as a random walk. The
-// factor is measured (docs/flight-recorder.md).
+// The largest difference that rounding explains `depth` operations into the pass: errors of about epsilon that add up
+// as a random walk. The factor is measured (docs/flight-recorder.md).
 double limit_of(double epsilon, std::size_t depth) {
   constexpr double factor = 2;
   return factor * epsilon * std::sqrt(static_cast<double>(depth));
@@ -84,14 +84,14 @@ void print_side_by_side(const Replayed& first, const Replayed& second) {
   if (!is_marked) std::cout << "none differs beyond what rounding explains\n";
 }
 
-// What a replay is compared with: the repeat of the step, which is the step but for a fault that was transient.
+// Compares the replay with the repeat of the step, which equals the step unless the fault was transient.
 int print_bits(const Capsule& capsule, const Replayed& replayed) {
   const auto difference = capsule.repeated.difference(replayed.bits);
   if (difference.empty()) {
     std::cout << "same bits: loss " << replayed.bits.loss << " and the gradients of " << replayed.bits.gradients.size()
               << " parameters" << (replayed.bits.weights.empty() ? "" : ", and the weights after the update,")
               << " are those of the run"
-              << (capsule.is_transient ? "'s repeat; the step itself had others, for the fault was transient" : "")
+              << (capsule.is_transient ? "'s repeat; the step itself had others, because the fault was transient" : "")
               << '\n';
     return 0;
   }
@@ -149,7 +149,7 @@ Table with_scaler(Table config, const std::vector<std::string>& sets, const Host
   return with_sets(std::move(config), {"scaler.use=dynamic"});
 }
 
-// What is damaged is the wrong thing to name.
+// A damaged capsule is a wrong argument of the user: the program ends as for a wrong configuration.
 Capsule capsule_at(const std::string& path) try { return read_capsule(path); } catch (...) {
   throw Error(caught().message, Error::Kind::configuration);
 }
@@ -252,7 +252,7 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
     if (replayed.origin && !is_same) name_plugin(*replayed.origin, run, *prepared.wiring);
     return replayed;
   }
-  // What made a weight bad came before this step: the run has reported more of it than the step can show.
+  // A weight that was bad before the step: the run has reported more about its origin than the step can show.
   const bool shows_weights = !replayed.origin || replayed.origin->phase == "update";
   if (shows_weights && capsule.origin && capsule.origin->phase == "update") replayed.origin = capsule.origin;
   return replayed;

@@ -43,7 +43,7 @@ struct Compared {
 std::vector<Compared> compare(const Replayed& first, const Replayed& second);
 
 // |first - second| / |second|, Euclidean, of what is finite in both. A nan or an inf that both have in the same place
-// is no difference; one that only one has is beyond any limit: inf.
+// is not a difference; one that only one has is beyond any limit: inf.
 double distance_of(const torch::Tensor& first, const torch::Tensor& second);
 
 // Returns the configuration of a capsule's run, without monitors and checkpoints.

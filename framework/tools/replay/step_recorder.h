@@ -1,4 +1,4 @@
-// What `vernier replay` sees of the steps of a run that it trains again.
+// Records the steps of a run that `vernier replay` trains again.
 #pragma once
 
 #include <vernier/control.h>
@@ -18,7 +18,8 @@ namespace vernier {
 struct LayerView {
   std::string layer;
   TensorRange activation;  // the results of its operations in forward; without elements if it has none
-  // Of all its parameters: gradient as the optimizer gets it, weight before the update, and what the update added.
+  // Ranges over all its parameters: the gradient as the optimizer gets it, the weight before the update, and the change
+  // by the update.
   TensorRange gradient, weight, update;
 };
 

@@ -79,7 +79,7 @@ std::optional<double> Travel::loss_of(std::int64_t step) const {
 
 void Travel::refuse_later_than(std::int64_t step) const {
   if (files_.step >= step) return;
-  refuse(c10::str(name_, ": the run has ", files_.step, " steps, and step ", step, " is none of them"));
+  refuse(c10::str(name_, ": the run has ", files_.step, " steps, so there is no step ", step));
 }
 
 std::int64_t Travel::start_before(std::int64_t step, StepRecorder::Looks looks) {

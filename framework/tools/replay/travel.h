@@ -44,8 +44,9 @@ class Travel {
   // Trains a step. Throws Error if the run ends instead, or where a signal came. Valid until the next call.
   const StepView& advance();
   const StepView& go_to(std::int64_t step);  // advances until that step is done
-  // Of a step that was looked at as Look::capsule: its gradients once more in a run of its own, before callbacks change
-  // them, with the outputs of its layers; and the configuration of that run. Ends the travel.
+  // For a step that was looked at as Look::capsule. replay_last() computes its gradients once more in a run of its own,
+  // before callbacks change them, with the outputs of its layers. configuration_of_last() returns the configuration of
+  // that run. replay_last() ends the travel.
   Replayed replay_last();
   Table configuration_of_last() const;
   Prepared& prepared() { return *prepared_; }

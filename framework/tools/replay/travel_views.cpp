@@ -66,7 +66,7 @@ void print_notices(const StepView& view) {
   for (const auto& notice : view.notices) std::cout << notice.text() << '\n';
 }
 
-// Of a model with many layers, the nearest name helps more than a list.
+// With many layers, the nearest name helps more than a list.
 void refuse_unknown_layer(const Travel& travel, const Run& run, const std::string& layer) {
   const auto names = Layers(*run.model).names();
   if (std::ranges::find(names, layer) != names.end()) return;

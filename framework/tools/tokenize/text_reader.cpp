@@ -113,7 +113,7 @@ std::optional<TextPart> TextReader::next() {
     }
     const bool is_done = is_at_end_;
     std::optional<TextPart> part;
-    // A file without text is no text; a last part without text still ends one.
+    // A file without text is not a text; a last part without text still ends one.
     if (end > 0 || (is_done && !is_first_)) part = take(end);
     if (is_done) file_.reset();
     if (part) return part;

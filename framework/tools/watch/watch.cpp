@@ -24,7 +24,7 @@ Draws the losses of a run from its files, and draws them again while it goes on.
 
   --metric NAME        draws this metric of losses.jsonl too, such as grad_norm; may be repeated
   --interval SECONDS   between two pictures (2)
-  --once               one picture; also where standard output is no terminal
+  --once               one picture; also where standard output is not a terminal
 )"};
 
 struct Screen {

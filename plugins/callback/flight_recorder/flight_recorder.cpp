@@ -390,7 +390,7 @@ class FlightRecorder final : public vernier::Callback {
   static void conclude_update(Capsule& capsule, NonFiniteOrigin origin, std::optional<NonFiniteOrigin> traced,
                               const std::set<std::string>& casts, bool is_untouched) {
     if (traced && traced->phase == "update" && !traced->operation.empty()) {
-      for (const auto& input : origin.inputs) {  // which is no tensor of the operation's
+      for (const auto& input : origin.inputs) {  // which is not a tensor of the operation's
         if (input.first == "learning_rate") traced->inputs.push_back(input);
       }
       const auto* role = casts.contains(traced->tensor) ? vernier::Precision::role : vernier::Optimizer::role;

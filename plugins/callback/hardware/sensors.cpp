@@ -146,7 +146,7 @@ std::unique_ptr<Nvml> Nvml::open(const std::string& library, int device, std::st
   find(functions->clock, "nvmlDeviceGetClockInfo");
   find(functions->utilization, "nvmlDeviceGetUtilizationRates");
   if (!has_all || functions->init() != 0) {
-    why = library + (has_all ? ": NVML does not start; is the driver loaded?" : ": is no NVML that we know");
+    why = library + (has_all ? ": NVML does not start; is the driver loaded?" : ": is not an NVML that we know");
     return nullptr;
   }
   std::unique_ptr<Nvml> nvml(new Nvml);

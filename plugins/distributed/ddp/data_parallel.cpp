@@ -91,7 +91,7 @@ void DataParallel::prepare(Run& run) {
   if (group_ == nullptr || place.rank != 0) return;
   info(place.ranks, " ranks train together");
   if (const auto& why = group_->why_without_nccl(); !why.empty()) {
-    warn("gradients travel through the memory of the processor, in the place of NCCL: ", why);
+    warn("NCCL is not available, so gradients are summed on the CPU: ", why);
   }
 }
 

@@ -24,7 +24,7 @@ std::int64_t number_of(const char* name) {
   std::int64_t number = -1;
   const auto* end = text.data() + text.size();
   if (const auto [last, status] = std::from_chars(text.data(), end, number); status != std::errc() || last != end) {
-    refuse(c10::str("the environment has ", name, " = \"", text, "\", which is no number"));
+    refuse(c10::str("the environment has ", name, " = \"", text, "\", which is not a number"));
   }
   return number;
 }

@@ -18,7 +18,7 @@ struct LaunchPlace {
 };
 
 // Reads the variables of torchrun (and `vernier launch`), Slurm, Open MPI and MPICH, in this order. Throws Error if one
-// of them is no number, or if rank and number of ranks do not fit.
+// of them is not a number, or if rank and number of ranks do not fit.
 VERNIER_API LaunchPlace place_in_environment();
 
 // The first machine of a list as Slurm writes it: "gpu003" of "gpu[003-005,9],cpu1".

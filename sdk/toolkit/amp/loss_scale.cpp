@@ -61,7 +61,7 @@ LossScaleOptions loss_scale_preset(const std::string& name) {
     options.max_scale = 16777216.0;
     return options;
   }
-  throw Error("\"" + name + "\" is no preset of a loss scale: pytorch, deepspeed, megatron or apex",
+  throw Error("\"" + name + "\" is not a preset of a loss scale: pytorch, deepspeed, megatron or apex",
               Error::Kind::configuration);
 }
 

@@ -147,7 +147,7 @@ const PrecisionRule* PrecisionRules::find(const Operation& operation) {
                             (operation.layer_index() >= 0 && matches(rules_[i].match, std::string(operation.layer())));
       if (!of_layer || (!rules_[i].op.empty() && rules_[i].op != operation.name())) continue;
       if (decision.rule < 0) decision.rule = static_cast<int>(i);
-      matched_[i] = true;  // also where an earlier one holds: it is no misspelling
+      matched_[i] = true;  // also where an earlier one holds: it is not a misspelling
     }
   }
   return decision.rule < 0 ? nullptr : &rules_[static_cast<std::size_t>(decision.rule)];

@@ -83,7 +83,7 @@ struct GeluTanh {
     const V linear_rest = fused(number<V>(-scale), x, -linear) - number<V>(scale_rest) * x;
     const V z = linear * factor;
     const V rest = fused(linear, factor, -z) + fused(linear, factor_rest, linear_rest * factor);
-    return share(x, z, where_near(z, rest, number<V>(0)));  // where squares overflow it is no number
+    return share(x, z, where_near(z, rest, number<V>(0)));  // where squares overflow it is not a number
   }
   // For results that are rounded to 16 bits.
   template <class V>

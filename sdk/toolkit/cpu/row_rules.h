@@ -51,7 +51,7 @@ void layer_norm_rows(Rows rows, const Element* x, const float* weight, const flo
     });
     const float rest = rests.whole() / static_cast<float>(columns);  // what rounding has taken off the mean
     const float variance = squares.whole() / static_cast<float>(columns) - rest * rest;
-    // A variance beyond float32's range is no number: scaled by 0 the row would hide it.
+    // A variance beyond float32's range is not a number: scaled by 0 the row would hide it.
     const float inverse = std::isfinite(variance) ? 1 / std::sqrt(variance + eps) : std::nanf("");
     const Numbers scale = filled(inverse), shift = filled(rest);
     along(columns, [&](auto column, auto which, int) VERNIER_BODY {

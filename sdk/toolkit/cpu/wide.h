@@ -64,7 +64,7 @@ VERNIER_INLINE __m512 fused(__m512 a, __m512 b, __m512 c) {
 VERNIER_INLINE __m512 only(__mmask16 which, __m512 value) {
   return _mm512_maskz_mov_ps(which, value);
 }
-// a in the other lanes, and b where one is no number.
+// a in the other lanes, and b where one is not a number.
 VERNIER_INLINE __m512 larger(__mmask16 which, __m512 a, __m512 b) {
   return _mm512_mask_max_ps(a, which, a, b);
 }

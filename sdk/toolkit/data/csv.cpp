@@ -293,7 +293,7 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
   } else if (!parse_number(text, value)) {
     refuse(line, *to.column,
            "is '" + shortened(std::string(text)) +
-               "', which is no number; correct it, list it as a missing value, or " + "make the column a category");
+               "', which is not a number; correct it, list it as a missing value, or " + "make the column a category");
   } else if (!std::isfinite(value)) {
     refuse(line, *to.column, "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number");
   } else {

@@ -239,7 +239,7 @@ MetricPtr accuracy() {
   return std::make_unique<TopK>("accuracy", 1);
 }
 MetricPtr top_k(std::int64_t k) {
-  if (k < 1) refuse(c10::str("top_", k, " is no metric: k must be at least 1"));
+  if (k < 1) refuse(c10::str("top_", k, " is not a metric: k must be at least 1"));
   return std::make_unique<TopK>(c10::str("top_", k), k);
 }
 MetricPtr f1(std::int64_t classes) {

@@ -60,7 +60,7 @@ std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
 void check_magic(const std::string& path, const std::string& bytes, std::int64_t dimensions) {
   constexpr char unsigned_byte = 0x08;
   if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0)
-    refuse_idx(path, "is no IDX file: it does not begin with two zero bytes");
+    refuse_idx(path, "is not an IDX file: it does not begin with two zero bytes");
   if (bytes[2] != unsigned_byte)
     refuse_idx(path, c10::str("holds IDX type ", int{bytes[2]}, "; wanted is 8, unsigned bytes"));
   if (bytes[3] != dimensions) refuse_idx(path, c10::str("has ", int{bytes[3]}, " dimensions; wanted are ", dimensions));

@@ -58,10 +58,10 @@ class JsonArray {
       numbers_.push_back(json.get<bool>() ? 1 : 0);
     } else if constexpr (std::is_same_v<Number, std::int64_t>) {
       const bool fits = !json.is_number_unsigned() || json.get<std::uint64_t>() <= INT64_MAX;
-      if (!json.is_number_integer() || !fits) return "is no whole number of 64 bits";
+      if (!json.is_number_integer() || !fits) return "is not a whole number of 64 bits";
       numbers_.push_back(json.get<std::int64_t>());
     } else {
-      if (!json.is_number()) return "is no number";
+      if (!json.is_number()) return "is not a number";
       numbers_.push_back(static_cast<float>(json.get<double>()));
       if (!std::isfinite(numbers_.back())) return "is too large for float32";
     }
@@ -129,7 +129,7 @@ class JsonLinesDataset final : public Dataset {
       file_->require_unchanged();
       refuse(error.what());
     }
-    refuse(where(index) + " is no JSON object, such as {\"text\": \"abc\", \"label\": 3}");
+    refuse(where(index) + " is not a JSON object, such as {\"text\": \"abc\", \"label\": 3}");
   }
   [[noreturn]] void refuse_field(std::int64_t index, const JsonField& field, const std::string& reason) const {
     refuse(where(index) + ": the field '" + shortened(field.name) + "' " + reason);
@@ -144,7 +144,7 @@ class JsonLinesDataset final : public Dataset {
     if (field.type == torch::kFloat32) return numbers_of<float>(json, field, index);
     if (field.type == torch::kInt64) return numbers_of<std::int64_t>(json, field, index);
     if (field.type == torch::kBool) return numbers_of<std::uint8_t>(json, field, index);
-    if (!json.is_string()) refuse_field(index, field, "is no text");
+    if (!json.is_string()) refuse_field(index, field, "is not a text");
     const auto& text = json.get_ref<const std::string&>();
     auto bytes = at::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
     if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());

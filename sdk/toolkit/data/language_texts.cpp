@@ -67,7 +67,7 @@ TokenizedText LanguageTexts::tokenized(std::size_t i) const {
       refuse(message(error));
     }
   }();
-  if (!parsed.value.is_object()) refuse(where + " is no JSON object, such as {\"text\": \"abc\"}");
+  if (!parsed.value.is_object()) refuse(where + " is not a JSON object, such as {\"text\": \"abc\"}");
   return of_line(parsed.value, where);
 }
 
@@ -117,11 +117,11 @@ TokenizedText LanguageTexts::of_prompt(const std::string& prompt, const std::str
 }
 
 TokenizedText LanguageTexts::of_messages(const Json& messages, const std::string& where) const {
-  if (!messages.is_array() || messages.empty()) refuse(where + ": the field 'messages' is no array of messages");
+  if (!messages.is_array() || messages.empty()) refuse(where + ": the field 'messages' is not an array of messages");
   TokenizedText chat;
   if (options_.chat == ChatStyle::llama3) add(chat, {token("<|begin_of_text|>")}, options_.learns_all);
   for (const auto& message : messages) {
-    if (!message.is_object()) refuse(where + ": a message is no JSON object with 'role' and 'content'");
+    if (!message.is_object()) refuse(where + ": a message is not a JSON object with 'role' and 'content'");
     add_message(text_of(message, "role", where), text_of(message, "content", where), chat);
   }
   return chat;

@@ -68,7 +68,7 @@ class NumpyHeaderReader {
  private:
   [[noreturn]] void refuse(const std::string& reason) const {
     file_.require_unchanged();
-    file_.refuse("is no array of NumPy: the header of " + name_ + " " + reason);
+    file_.refuse("is not an array of NumPy: the header of " + name_ + " " + reason);
   }
   void find_text() {
     constexpr std::string_view magic = "\x93NUMPY";
@@ -99,7 +99,7 @@ class NumpyHeaderReader {
   }
   std::string_view quoted() {
     const char quote = text_.starts_with('"') ? '"' : '\'';
-    if (!text_.starts_with(quote)) refuse("is no dictionary of numbers and texts");
+    if (!text_.starts_with(quote)) refuse("is not a dictionary of numbers and texts");
     const auto end = text_.find(quote, 1);
     if (end == std::string_view::npos) refuse("has a text without an end");
     const auto text = text_.substr(1, end - 1);
@@ -127,10 +127,10 @@ class NumpyHeaderReader {
     while (!accepts(')')) {
       std::int64_t size = 0;
       const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), size);
-      if (error != std::errc() || size < 0) refuse("has a shape that is no tuple of sizes");
+      if (error != std::errc() || size < 0) refuse("has a shape that is not a tuple of sizes");
       header_.shape.push_back(size);
       text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
-      if (!accepts(',') && !text_.starts_with(')')) refuse("has a shape that is no tuple of sizes");
+      if (!accepts(',') && !text_.starts_with(')')) refuse("has a shape that is not a tuple of sizes");
     }
   }
 

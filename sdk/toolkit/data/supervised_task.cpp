@@ -172,7 +172,7 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
   const auto loss = parts_->loss_of(forward(micro_batch), micro_batch);
   if (parts_->recompute != "none" && !parts_->has_recomputed) {
     throw Error(id() +
-                    ": option recompute has no effect, since the model is no torch::nn::Sequential and calls no "
+                    ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
                     "part of itself through recomputed(); leave the option out",
                 Error::Kind::configuration);
   }

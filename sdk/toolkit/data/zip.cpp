@@ -37,7 +37,7 @@ class Archive {
   void require(std::uint64_t at, std::uint64_t count) const {
     if (at > bytes_.size() || count > bytes_.size() - at) refuse("a record ends behind its end");
   }
-  [[noreturn]] void refuse(const std::string& reason) const { file_.refuse("is no whole ZIP archive: " + reason); }
+  [[noreturn]] void refuse(const std::string& reason) const { file_.refuse("is not a whole ZIP archive: " + reason); }
   std::uint64_t find_end() const;
   ZipMember member(std::uint64_t at) const;
   void read_extra(ZipMember& member, std::uint64_t at, std::uint64_t end, std::uint64_t& local) const;

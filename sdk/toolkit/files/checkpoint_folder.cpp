@@ -222,7 +222,7 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(const std::string& path) : path_(path
   parent_ = target.has_parent_path() ? target.parent_path().string() : ".";
   refuse_a_shared_folder(parent_);
   struct stat status = {};
-  if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is no checkpoint");
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is not a checkpoint");
   if (is_there(aside_)) {
     sync_folder(parent_);  // or a loss of power might take the checkpoint at `path` too
     put_back_or_remove(aside_, path);

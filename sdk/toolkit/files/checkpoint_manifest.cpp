@@ -72,7 +72,8 @@ const Json& structure(const std::string& path, const Json& object, const char* k
 std::string checksum_in(const std::string& path, const Json& object, const char* key) {
   auto digits = member<std::string>(path, object, key);
   const bool is_hexadecimal = digits.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (digits.size() != checksum_digits || !is_hexadecimal) fail(path, std::string("its '") + key + "' is no checksum");
+  if (digits.size() != checksum_digits || !is_hexadecimal)
+    fail(path, std::string("its '") + key + "' is not a checksum");
   return digits;
 }
 

@@ -277,7 +277,7 @@ std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
     return static_cast<std::int64_t>(std::min(bytes, 0x1p62));
   }
   throw Error(
-      "is \"" + shortened(text) + "\", which is no amount of memory; write \"6GB\", \"500MB\", \"80%\", or bytes",
+      "is \"" + shortened(text) + "\", which is not an amount of memory; write \"6GB\", \"500MB\", \"80%\", or bytes",
       Error::Kind::configuration);
 }
 

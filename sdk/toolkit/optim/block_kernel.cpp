@@ -141,7 +141,7 @@ VERNIER_AVX2 inline __m256i code(const DecadeLines& lines, const float* from, __
   const __m256 near = _mm256_mul_ps(magnitude, inverse);
   const __m256 quotient = _mm256_fmadd_ps(_mm256_fnmadd_ps(near, most, magnitude), inverse, near);
   const __m256i less = is_signed ? _mm256_castps_si256(_mm256_cmp_ps(number, _mm256_setzero_ps(), _CMP_LT_OQ))
-                                 : _mm256_setzero_si256();  // -0 is no negative number
+                                 : _mm256_setzero_si256();  // -0 is not a negative number
   const __m256i at = place(lines, quotient, less);
   doubt = _mm256_min_epu32(doubt, _mm256_slli_epi32(at, 16));
   const __m256i n = _mm256_srli_epi32(at, 16);

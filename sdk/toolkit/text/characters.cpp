@@ -1,5 +1,5 @@
 // BPE of characters, as SentencePiece has it (Kudo and Richardson, EMNLP 2018) and Llama 2 uses it: a space is the
-// character U+2581, and the whole text is one word. A character that is no token becomes the tokens of its bytes.
+// character U+2581, and the whole text is one word. A character that is not a token becomes the tokens of its bytes.
 //
 // To join a whole text would take time and memory. So it is cut between two characters that stand side by side in no
 // token that a merge makes: no merge ever reaches over that place, and the ids are the same.

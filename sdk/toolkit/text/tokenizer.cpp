@@ -64,7 +64,7 @@ TextTokenizer::TextTokenizer(const TokenizerFile& file)
   all_ = AddedTokens(file.added);
   for (const auto* ids : {&before_, &after_}) {
     const bool is_known = std::ranges::all_of(*ids, [&](TokenId id) { return id < vocabulary_; });
-    if (!is_known) refuse("'" + file.path + "': `post_processor` adds an id that is no token");
+    if (!is_known) refuse("'" + file.path + "': `post_processor` adds an id that is not a token");
   }
 }
 

@@ -40,7 +40,7 @@ void read_merges_txt(const std::string& path, TokenizerFile& file) {
     const auto space = words.find(' ');
     const auto where = "line " + std::to_string(line);
     if (space == std::string_view::npos || words.find(' ', space + 1) != std::string_view::npos) {
-      refuse("'" + path + "': " + where + " is no two tokens with a space between them");
+      refuse("'" + path + "': " + where + " is not two tokens with a space between them");
     }
     add_merge(file, where, words.substr(0, space), words.substr(space + 1));
   }

@@ -29,7 +29,7 @@ struct TokenizerFile {
   };
   std::vector<Pair> merges;    // by rank
   bool ignore_merges = false;  // a piece that is a token is that token
-  bool byte_fallback = false;  // a character that is no token becomes the tokens of its bytes, such as <0xE4>
+  bool byte_fallback = false;  // a character that is not a token becomes the tokens of its bytes, such as <0xE4>
   bool fuse_unknown = false;
   std::optional<TokenId> unknown;
 

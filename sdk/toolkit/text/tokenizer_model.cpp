@@ -17,7 +17,7 @@ std::string in_quotes(std::string_view token) {
 
 TokenId token_id(const JsonPart& number) {
   const auto id = number.number();
-  if (id < 0 || id >= most_tokens) number.refuse("is no id: ids are from 0 to 16777215");
+  if (id < 0 || id >= most_tokens) number.refuse("is not an id: ids are from 0 to 16777215");
   return static_cast<TokenId>(id);
 }
 
@@ -32,11 +32,11 @@ void read_merges(const JsonPart& merges, TokenizerFile& file) {
       const std::string_view text = merge.get_ref<const std::string&>();
       const auto space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        merges[i].refuse("is no two tokens with a space between them");
+        merges[i].refuse("is not two tokens with a space between them");
       }
       add_merge(file, where, text.substr(0, space), text.substr(space + 1));
     } else {
-      if (is_text || merges[i].size() != 2) merges[i].refuse("is no pair of tokens like those before it");
+      if (is_text || merges[i].size() != 2) merges[i].refuse("is not a pair of tokens like those before it");
       add_merge(file, where, merges[i][0].text(), merges[i][1].text());
     }
   }
@@ -65,7 +65,7 @@ void read_template(const JsonPart& processor, TokenizerFile& file) {
 }  // namespace
 
 void read_vocabulary(const JsonPart& vocab, TokenizerFile& file) {
-  if (!vocab.json().is_object()) vocab.refuse("is no JSON object of tokens and their ids");
+  if (!vocab.json().is_object()) vocab.refuse("is not a JSON object of tokens and their ids");
   if (vocab.json().empty()) vocab.refuse("is empty");
   std::unordered_set<TokenId> taken;
   file.vocabulary.reserve(vocab.json().size());

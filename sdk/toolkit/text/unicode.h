@@ -41,13 +41,13 @@ inline std::size_t character_before(std::string_view text, std::size_t end) {
 
 VERNIER_API void append_utf8(std::string& text, char32_t code);
 
-// The number of bytes before the first that is no UTF-8; the size of a valid text.
+// The number of bytes before the first that is not UTF-8; the size of a valid text.
 VERNIER_API std::size_t valid_utf8(std::string_view bytes);
 
 // The number of bytes at the end that begin a character and may go on with the bytes that follow: 0 to 3.
 VERNIER_API std::size_t unfinished_utf8(std::string_view bytes);
 
-// Each maximal part that is no UTF-8 as one U+FFFD, as Python's bytes.decode("utf-8", "replace") does (Unicode 16.0,
+// Each maximal part that is not UTF-8 as one U+FFFD, as Python's bytes.decode("utf-8", "replace") does (Unicode 16.0,
 // section 3.9, "U+FFFD Substitution of Maximal Subparts").
 VERNIER_API std::string with_replacements(std::string_view bytes);
 

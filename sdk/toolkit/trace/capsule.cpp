@@ -245,7 +245,7 @@ void write_capsule(const std::string& path, const Capsule& capsule, const std::s
 
 Capsule read_capsule(const std::string& path) {
   if (!is_checkpoint(path)) {
-    refuse(path + ": is no capsule: it has no manifest.json; name a folder below a run's capsules/");
+    refuse(path + ": is not a capsule: it has no manifest.json; name a folder below a run's capsules/");
   }
   auto state = join_snapshot(read_checkpoint(path));
   if (!state.has(capsule_report_key)) {

@@ -377,7 +377,7 @@ void NonFiniteTracer::begin_forward() {
   seen_->begin_micro_batch();
 }
 
-// A master weight has its parameter's name. What wrote into memory before is no part of the update: a state that was
+// A master weight has its parameter's name. What wrote into memory before is not part of the update: a state that was
 // put back did.
 void NonFiniteTracer::begin_update(const std::vector<Parameter>& parameters) {
   const std::lock_guard lock(seen_->mutex);

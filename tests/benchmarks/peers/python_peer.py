@@ -25,7 +25,7 @@ class Clock:
 
     def __init__(self):
         self.answers = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # what libraries print is not an answer
         self.steps_left, self.start, self.losses = 0, None, []
 
     def answer(self, **values):

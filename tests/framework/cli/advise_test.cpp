@@ -259,7 +259,7 @@ TEST_CASE("advise: what it names is within 5 % of the best found by trying all")
   }
 }
 
-TEST_CASE("advise: a candidate whose loss goes away from float32's is no advice, alone or with others") {
+TEST_CASE("advise: a candidate whose loss goes away from float32's is not advice, alone or with others") {
   Machine machine({3, 3});
   machine.speed = {{1, 1.5, 1.2}, {1, 1.1, 0.9}};
   machine.loss[0][1] = 1.1;
@@ -291,7 +291,7 @@ TEST_CASE("advise: the rule about losses, memory and what did not train") {
   Case cases[] = {{with({4, 3, 2, 1, 0.53, 0.53, 0.53, 0.53}), ""},
                   {with({9, 9, 9, 9, 0.5, 0.5, 0.5, 0.5}), ""},  // only the second half counts
                   {with({4, 3, 2, 1, 0.6, 0.6, 0.5, 0.5}), "its loss goes away"},
-                  {with({4, 3, 2, 1, 0.1, 0.1, 0.1, 0.1}), ""},  // lower is no harm
+                  {with({4, 3, 2, 1, 0.1, 0.1, 0.1, 0.1}), ""},  // lower does no harm
                   {with({4, 3, 2, 1, NAN, 0.5, 0.5, 0.5}), "its loss goes away"},
                   {with({4, 3, 2, 1.5}), "its loss goes away"},  // of the steps that both have
                   {with({4, 9, 9}), ""},                         // too few to say

@@ -161,7 +161,7 @@ TEST_CASE("checkpoint verify: one that its run removes meanwhile is left out, an
     std::cout.rdbuf(before);
     CHECK(status == (is_damaged ? 4 : 0));
     CHECK(out.str().starts_with(run.at(3) + ": whole, 2 tensors, 272 B\n" + run.at(2) +
-                                ": left out, for its run has removed it meanwhile\n"));
+                                ": skipped: the running training has deleted it\n"));
     CHECK(says(out.str(), run.at(1) + ": whole") == !is_damaged);
   }
 }

@@ -91,7 +91,7 @@ const std::vector<Bad> bad_configurations = {
      "[precission]\nuse = 'bf16'\n",
      {},
      2,
-     {"run.toml:14: `precission` is no table of a run; did you mean [precision]?"}},
+     {"run.toml:14: `precission` is not a table of a run; did you mean [precision]?"}},
     {"a key of another trainer",
      "",
      {set("optimizer.lr=0.1")},
@@ -101,7 +101,7 @@ const std::vector<Bad> bad_configurations = {
      "",
      {set("lr=0.1")},
      2,
-     {"--set lr: `lr` is no table of a run; did you mean `optimizer.learning_rate`?"}},
+     {"--set lr: `lr` is not a table of a run; did you mean `optimizer.learning_rate`?"}},
     {"a name of another trainer", "", {set("precision.use=16-mixed")}, 3, {"did you mean \"fp16\"?", "; searched: "}},
     {"nan for a name",
      "",
@@ -114,7 +114,7 @@ const std::vector<Bad> bad_configurations = {
      "",
      {set("run.device=\x1b[31m\xff")},
      2,
-     {"`device` is \"\\x1b[31m\\xff\", which is no device"}},
+     {"`device` is \"\\x1b[31m\\xff\", which is not a device"}},
     {"no folder of plugins", "", {"--plugin-path", "none"}, 2, {"--plugin-path none: there is no such folder"}},
     {"[callback]", "[callback]\nuse = 'clip_norm'\n", {}, 2, {"run.toml:14: ", "write [[callback]], not [callback]"}},
     {"two [scaler]", "[scaler]\nuse = 'none'\n[scaler]\nuse = 'static'\n", {}, 2, {"run.toml:16: ", "scaler"}},
@@ -149,7 +149,7 @@ const std::vector<Bad> bad_configurations = {
      "",
      {set("run.device=gpu")},
      2,
-     {"--set run.device: run: `device` is \"gpu\", which is no device; it takes auto, cpu, cuda"}},
+     {"--set run.device: run: `device` is \"gpu\", which is not a device; it takes auto, cpu, cuda"}},
     {"misspelt key of [run]", "", {set("run.step=5")}, 2, {"run: `step` is not an option here; did you mean `steps`?"}},
     {"more micro-batches than samples",
      "[accumulation]\nuse = 'fixed'\nmicro_batches = 9\n",
@@ -674,7 +674,7 @@ TEST_CASE("cli: while a run starts, a signal ends it before anything is written"
   CHECK_FALSE(fs::exists(place.at("out")));
 }
 
-TEST_CASE("cli: after a signal another SIGTERM is no reason to end at once, a SIGINT is") {
+TEST_CASE("cli: after a signal another SIGTERM is not a reason to end at once, a SIGINT is") {
   Place place;
   Program program(endless, place.folder.path());
   REQUIRE(program.wait_for(place.at("out/checkpoints/latest")));

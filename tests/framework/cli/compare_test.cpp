@@ -308,7 +308,7 @@ TEST_CASE("compare: wrong calls end in one line, and before anything is trained"
   const std::vector<Refused> refusals = {
       {{}, "name TOML files"},
       {{"nosuch.toml"}, "nosuch.toml: there is no such file"},
-      {{"folder"}, "folder: this is no folder of a run"},
+      {{"folder"}, "folder: this is not a folder of a run"},
       {{"bad"}, "compare.json is damaged"},
       {{"folder", "run.toml"}, "folder is a folder, and others are files"},
       {{"c/run/seed-1", "--seeds", "2"}, "--seeds is for TOML files"},

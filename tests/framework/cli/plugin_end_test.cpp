@@ -90,7 +90,7 @@ TEST_CASE("plugin end: a crash before the first step names the plugin, and says 
   CHECK_FALSE(std::filesystem::exists(place.at("out")));
 }
 
-TEST_CASE("plugin end: exit() in mid-run is no success") {
+TEST_CASE("plugin end: exit() in mid-run is not a success") {
   for (const std::string how : {"exit", "quick_exit"}) {
     CAPTURE(how);
     Place place;

@@ -48,7 +48,7 @@ TEST_CASE("shorthands: float16 brings a scaler where there is none") {
   CHECK(sets_of({"--mixed-precision", "fp16"}, {"scaler.use=static"}) == Words{"precision.use=fp16"});
 }
 
-TEST_CASE("shorthands: what says the same as a --set, or is no word, is refused") {
+TEST_CASE("shorthands: what says the same as a --set, or is not a word, is refused") {
   CHECK(refusal({"--batch-size", "8"}, {"task.batch_size = 4"}) ==
         configuration("--batch-size and --set task.batch_size say the same; give one of them"));
   CHECK(refusal({"--mixed-precision", "no"}, {"run.steps=3", "precision.use=bf16"}) ==

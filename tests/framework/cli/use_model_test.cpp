@@ -215,7 +215,7 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
   const Case cases[] = {
       {{"evaluate"}, "name a run or a checkpoint"},
       {{"evaluate", "none"}, "there is no such run or checkpoint"},
-      {{"evaluate", "points.csv"}, "is no run and no checkpoint"},
+      {{"evaluate", "points.csv"}, "is neither a run nor a checkpoint"},
       {{"predict", "out", "--output", "p.csv"}, "--input is missing"},
       {{"predict", "out", "--input", "new.csv", "--output", "p.txt"}, "must be .csv, .npy or .jsonl"},
       {{"predict", "out", "--input", "none.csv", "--output", "p.csv"}, "none.csv"},

@@ -269,7 +269,7 @@ TEST_CASE("replay: an update that was undone is done again, to the same bits") {
   vernier::set_log_sink(nullptr);
 }
 
-TEST_CASE("replay: what is not finite in both is no difference, what is so in one alone is beyond any limit") {
+TEST_CASE("replay: what is not finite in both is not a difference, what is so in one alone is beyond any limit") {
   vernier::Replayed first, second;
   first.epsilon = second.epsilon = 1e-3;
   const auto nan = std::nan("");
@@ -334,7 +334,7 @@ TEST_CASE("replay: other bits are told, with what is not as it was") {
   CHECK(program.out().find("processor was another and is") != std::string::npos);
 }
 
-TEST_CASE("replay: what is no capsule is refused in one line") {
+TEST_CASE("replay: what is not a capsule is refused in one line") {
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
   const auto refused = [&](const std::vector<std::string>& words, const std::string& part, int status = 2) {
@@ -345,7 +345,7 @@ TEST_CASE("replay: what is no capsule is refused in one line") {
     CHECK(std::ranges::count(text, '\n') == 1);
   };
   refused({"replay"}, "name a run or a capsule");
-  refused({"replay", "nowhere"}, "nowhere: is no capsule");
+  refused({"replay", "nowhere"}, "nowhere: is not a capsule");
   refused({"replay", folder.path() / "run" / "checkpoints" / "step-00000004"}, "is a checkpoint, not a capsule");
   refused({"replay", path, "two"}, "takes one run or capsule");
   refused({"replay", path, "--precision", "fp33"}, "fp33", /*status=*/3);

@@ -240,8 +240,8 @@ TEST_CASE("travel: what cannot be gone to is refused in one line") {
       {{"out", "--step", "1..2"}, "--watch LAYER"},
       {{"out", "--step", "1..2", "--watch", "layers.2"}, "did you mean 'layers."},
       {{"out", "--step", "1..2", "--watch", "layers.0", "--precision", "bf16"}, "say --step N alone"},
-      {{"out", "--against", "empty"}, "empty: this is no folder of a run"},
-      {{"empty", "--step", "1"}, "is no run"}};
+      {{"out", "--against", "empty"}, "empty: this is not a folder of a run"},
+      {{"empty", "--step", "1"}, "is not a run"}};
   for (const auto& [words, part] : calls) {
     CAPTURE(words);
     std::vector<std::string> all = {"replay"};

@@ -37,7 +37,7 @@ TEST_CASE("device: a name that is none is refused") {
   for (const std::string name : {"", "gpu", "cpu:x", "CUDA"}) {
     CHECK(thrown_by([&] { vernier::open_device(name); }) ==
           configuration("is \"" + name +
-                        "\", which is no device; it takes auto, cpu, cuda, or cuda:1 for the second GPU"));
+                        "\", which is not a device; it takes auto, cpu, cuda, or cuda:1 for the second GPU"));
   }
 }
 

@@ -104,7 +104,7 @@ TEST_CASE("init_weights: names that are missing or not in the model are refused,
   CHECK(fixture.model.seen.item<double>() == 0);
 }
 
-TEST_CASE("init_weights: nothing that fits, another shape, and what is no file are refused") {
+TEST_CASE("init_weights: nothing that fits, another shape, and what is not a file are refused") {
   Fixture other({{"a", torch::zeros({1})}});
   CHECK(says(other.init({}, false).text, "0 of 3 tensors of the model"));
   auto tensors = other_weights();

@@ -106,7 +106,7 @@ TEST_CASE("mistakes: a batch of any tensors with the samples first is none, and 
   CHECK(thrown_with({{}, 6, 0}) == Thrown{});
 }
 
-TEST_CASE("mistakes: a loss that is no number is refused with its shape") {
+TEST_CASE("mistakes: a loss that is not a number is refused with its shape") {
   CHECK(thrown_with_loss([](const auto& good) { return good.expand({6}); }) ==
         failed("task/toy in step 1: its loss() returned a tensor of shape [6]" + mean));
   CHECK(thrown_with_loss([](const auto& good) { return good.unsqueeze(0); }) ==

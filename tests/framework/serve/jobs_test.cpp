@@ -276,17 +276,18 @@ TEST_CASE("serve: a second server in the same folder is refused, and so are fold
   const struct {
     std::vector<std::string> words;
     std::string text;
-  } cases[] = {{{"serve", server.path().string(), "--listen", "127.0.0.1:0"}, "another server has this folder"},
-               {{"serve"}, "name one folder"},
-               {{"serve", folder / "file"}, "is no folder"},
-               {{"serve", folder / "new", "--listen", "localhost"}, "is no address with a port"},
-               {{"serve", folder / "new", "--listen", "0.0.0.0:0"}, "is reached by other machines"},
-               {{"serve", folder / "new", "--cores", "0"}, "--cores is 0, and must be from 1"},
-               {{"serve", folder / "new", "--data", data}, "is no folder"},
-               {{"serve", folder / "new", "--plugin-path", folder / "none"}, "is no folder"},
-               {{"serve", folder / "new", "--memory-groups", folder.path().string()}, "is no folder of control groups"},
-               {{"serve", folder / "new", "--sbatch=--partition=main"}, "--sbatch is for --slurm"},
-               {{"serve", "/tmp", "--listen", "127.0.0.1:0"}, "others may write to it"}};
+  } cases[] = {
+      {{"serve", server.path().string(), "--listen", "127.0.0.1:0"}, "another server has this folder"},
+      {{"serve"}, "name one folder"},
+      {{"serve", folder / "file"}, "is not a folder"},
+      {{"serve", folder / "new", "--listen", "localhost"}, "is not an address with a port"},
+      {{"serve", folder / "new", "--listen", "0.0.0.0:0"}, "is reached by other machines"},
+      {{"serve", folder / "new", "--cores", "0"}, "--cores is 0, and must be from 1"},
+      {{"serve", folder / "new", "--data", data}, "is not a folder"},
+      {{"serve", folder / "new", "--plugin-path", folder / "none"}, "is not a folder"},
+      {{"serve", folder / "new", "--memory-groups", folder.path().string()}, "is not a folder of control groups"},
+      {{"serve", folder / "new", "--sbatch=--partition=main"}, "--sbatch is for --slurm"},
+      {{"serve", "/tmp", "--listen", "127.0.0.1:0"}, "others may write to it"}};
   for (const auto& each : cases) {
     std::string command = "exec " VERNIER_BINARY_DIR "/vernier-serve";
     for (std::size_t i = 1; i < each.words.size(); ++i) command += " '" + each.words[i] + "'";

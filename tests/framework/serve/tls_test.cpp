@@ -110,13 +110,14 @@ TEST_CASE("serve: files of the encryption that are none are refused, and so is a
   const std::string cert = folder / "cert.pem", key = folder / "key.pem";
   const struct {
     std::string options, text;
-  } cases[] = {{"--tls-certificate " + cert, "go together"},
-               {"--tls-key " + key, "go together"},
-               {"--tls-certificate " + key + " --tls-key " + key, "is no certificate that can be used"},
-               {"--tls-certificate " + (folder / "none") + " --tls-key " + key, "is no certificate that can be used"},
-               {"--tls-certificate " + cert + " --tls-key " + (other / "key.pem"), "is no key of that certificate"},
-               {"--tls-certificate " + cert + " --tls-key " + (folder / "open.pem"), "everybody may read the key"},
-               {"--tls-certificate " + cert + " --tls-key " + (folder / "none"), "No such file"}};
+  } cases[] = {
+      {"--tls-certificate " + cert, "go together"},
+      {"--tls-key " + key, "go together"},
+      {"--tls-certificate " + key + " --tls-key " + key, "is not a certificate that can be used"},
+      {"--tls-certificate " + (folder / "none") + " --tls-key " + key, "is not a certificate that can be used"},
+      {"--tls-certificate " + cert + " --tls-key " + (other / "key.pem"), "is not a key of that certificate"},
+      {"--tls-certificate " + cert + " --tls-key " + (folder / "open.pem"), "everybody may read the key"},
+      {"--tls-certificate " + cert + " --tls-key " + (folder / "none"), "No such file"}};
   for (const auto& [options, text] : cases) {
     const auto out = folder / "out";
     const auto command =

@@ -159,7 +159,7 @@ TEST_CASE("jobs: what is wrong is said in one line, and the exit code tells") {
                {{"submit", "run.toml", "--set", "task.data=/etc/passwd"}, 2, "not below a data folder"},
                {{"submit", "run.toml", "--set", "run.no_such=1", "--follow"}, 1, "no_such"},
                {{"submit", "run.toml", "--set", "run.steps=5", "--follow"}, 0, "done after 5 steps"},
-               {{"list", "--server", "127.0.0.1"}, 2, "is no address of a server"},
+               {{"list", "--server", "127.0.0.1"}, 2, "is not an address of a server"},
                {{"list", "--server", "http://127.0.0.1:1"}, 2, "127.0.0.1:1: "},
                {{"list", "--token-file", "none"}, 2, "none: the token cannot be read"},
                {{"list", "--token-file", "open"}, 2, "others may read the token"}};

@@ -73,7 +73,7 @@ TEST_CASE("config: lists of plugins are matched by use, new ones are appended") 
         R"({monitor=[{use="jsonl"} {every=2 use="jsonl"}]})");
 }
 
-TEST_CASE("config: --set takes TOML, and what is no TOML as a string") {
+TEST_CASE("config: --set takes TOML, and what is not TOML as a string") {
   const std::vector<std::pair<std::string, std::string>> sets = {
       {"run.steps=100", "{run={steps=100}}"},
       {"optimizer.learning_rate=3e-4", "{optimizer={learning_rate=0.000300}}"},
@@ -124,7 +124,7 @@ TEST_CASE("config: every value knows where it was written") {
   CHECK(std::get<Table>(config.at("task").data).at("list").where == second + ":4");
 }
 
-TEST_CASE("config: what is no TOML is refused with its line") {
+TEST_CASE("config: what is not TOML is refused with its line") {
   const std::vector<std::pair<std::string, std::string>> broken = {
       {"[run]\nsteps = \n", "FILE:2: "},
       {"[run\n", "FILE:1: "},
@@ -222,7 +222,7 @@ TEST_CASE("config: --set is as deep and as long as a file may be") {
         configuration("--set a.b: has 1048580 bytes; at most 1048576 are read"));
 }
 
-TEST_CASE("config: a file that is no regular one, or longer than 1 MiB, is refused") {
+TEST_CASE("config: a file that is not a regular one, or longer than 1 MiB, is refused") {
   const TemporaryFolder folder;
   const auto pipe = folder / "pipe.toml", large = folder.write("large.toml", "");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);

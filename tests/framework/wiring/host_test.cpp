@@ -120,7 +120,7 @@ TEST_CASE("host: what goes wrong while it is made names the plugin and keeps the
   CHECK(says(undefined.text, "function_of_a_library_that_is_not_linked"));
 }
 
-TEST_CASE("host: a name that is no plugin is refused with the nearest") {
+TEST_CASE("host: a name that is not a plugin is refused with the nearest") {
   const auto unknown = refusal("throws_ta");
   CHECK(unknown.kind == 3);
   CHECK(says(unknown.text, "no callback is called \"throws_ta\"; did you mean \"throws_at\"? (there are: "));

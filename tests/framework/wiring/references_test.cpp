@@ -124,7 +124,7 @@ TEST_CASE("references: an unknown name is refused with its place and the nearest
   CHECK(refusal("", {"x.y=${run.sede}"}).text.starts_with("--set x.y: ${run.sede}: "));
 }
 
-TEST_CASE("references: what is no reference, or leads nowhere, is refused with its place") {
+TEST_CASE("references: what is not a reference, or leads nowhere, is refused with its place") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"y = '${x.y'", "the text \"${x.y\" has a ${ without its }; write $${ for the characters ${"},
       {"y = '${a:-${b}'", "the text \"${a:-${b}\" has a ${ without its }; write $${ for the characters ${"},

@@ -105,8 +105,8 @@ TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
   const std::string good = base;
   const auto after_base = [&](const char* text) { return refusal(good + text); };
   CHECK(after_base("[optimiser]\nuse = 'sgd'") ==
-        configuration("run.toml:7: `optimiser` is no table of a run; did you mean [optimizer]?"));
-  CHECK(after_base("[wandb]\nuse = 'sgd'") == configuration("run.toml:7: `wandb` is no table of a run"));
+        configuration("run.toml:7: `optimiser` is not a table of a run; did you mean [optimizer]?"));
+  CHECK(after_base("[wandb]\nuse = 'sgd'") == configuration("run.toml:7: `wandb` is not a table of a run"));
   CHECK(refusal("[optimizer]\nuse = 'sgd'") ==
         configuration(
             "the configuration has no [task]; add one with use = \"…\"; `vernier plugins` lists what there is"));

@@ -71,7 +71,7 @@ TEST_CASE("clip_norm: LibTorch's clip_grad_norm_, below, at and above the limit"
   }
 }
 
-TEST_CASE("clip_norm: what is no number spreads, as in PyTorch") {
+TEST_CASE("clip_norm: what is not a number spreads, as in PyTorch") {
   for (const double odd : {infinity, std::nan("")}) {
     const auto ours = parameters_with_gradients(1), theirs = parameters_with_gradients(1);
     for (const auto& parameters : {ours, theirs}) parameters[1].grad()[2] = odd;

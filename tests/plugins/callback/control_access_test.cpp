@@ -194,7 +194,7 @@ TEST_CASE("control: what it shows of a run") {
   CHECK(events.find("\"state\":\"ended\"") != events.npos);
 }
 
-TEST_CASE("control: what is no command is refused, and changes nothing") {
+TEST_CASE("control: what is not a command is refused, and changes nothing") {
   const Quiet quiet;
   const TemporaryFolder folder;
   Steered steered(folder);
@@ -374,8 +374,8 @@ TEST_CASE("control: tokens that others could read, and addresses that others cou
   const std::pair<const char*, const char*> addresses[] = {{"0.0.0.0:80", "is reached by other machines"},
                                                            {"192.168.0.1:80", "is reached by other machines"},
                                                            {"[::]:80", "is reached by other machines"},
-                                                           {"localhost:80", "is no address with a port"},
-                                                           {"127.0.0.1", "is no address with a port"}};
+                                                           {"localhost:80", "is not an address with a port"},
+                                                           {"127.0.0.1", "is not an address with a port"}};
   for (const auto& [listen, message] : addresses) {
     const auto thrown = thrown_by([&] {
       make_plugin<vernier::Callback>("callback/control", {{"listen", {std::string(listen), "test.toml:2"}}});

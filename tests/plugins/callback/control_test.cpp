@@ -258,8 +258,8 @@ TEST_CASE("control: a damaged record is refused, and half a line is cut off") {
   const Quiet quiet;
   const std::pair<const char*, const char*> cases[] = {
       {"nonsense\n", "commands.jsonl: line 1 is not a command of a run"},
-      {"{\"id\":1,\"command\":{\"command\":\"dance\"},\"moment\":1}\n", "line 1 is no command"},
-      {"{\"id\":1,\"state\":\"done\"}\n{\"id\":2,\"command\":{\"command\":\"stop\"}}\n", "line 2 is no command"}};
+      {"{\"id\":1,\"command\":{\"command\":\"dance\"},\"moment\":1}\n", "line 1 is not a command"},
+      {"{\"id\":1,\"state\":\"done\"}\n{\"id\":2,\"command\":{\"command\":\"stop\"}}\n", "line 2 is not a command"}};
   for (const auto& [text, message] : cases) {
     const TemporaryFolder folder;
     folder.write("commands.jsonl", text);

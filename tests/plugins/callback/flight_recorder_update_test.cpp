@@ -486,7 +486,7 @@ void check_origin(const vernier::NonFiniteOrigin& origin, const ByHand& hand, st
     CHECK_FALSE(origin.outputs.at(0).second.is_finite());
     return;
   }
-  // Vernier's own pass is no operator that could be seen. A state that was bad before is no operator's fault.
+  // Vernier's own pass is not an operator that could be seen. A state that was bad before is not an operator's fault.
   const bool has_amsgrad = fault.optimizer.find("amsgrad") != std::string::npos;
   const bool is_fused = (id == "optimizer/adamw" && !has_amsgrad) || fault.kind == "state";
   CHECK(origin.operation == id + (is_fused ? "" : has_amsgrad ? ": _fused_adamw_" : ": _fused_sgd_"));

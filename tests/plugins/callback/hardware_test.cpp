@@ -125,7 +125,7 @@ TEST_CASE("hardware: NVML is opened at run time, and its units become ours") {
   CHECK(Nvml::open("libnowhere.so", 0, why) == nullptr);
   CHECK(has(why, "libnowhere.so: cannot open shared object file"));
   CHECK(Nvml::open("libm.so.6", 0, why) == nullptr);
-  CHECK(why == "libm.so.6: is no NVML that we know");
+  CHECK(why == "libm.so.6: is not an NVML that we know");
 }
 
 TEST_CASE("hardware: CUDA's number of a GPU is translated for NVML") {

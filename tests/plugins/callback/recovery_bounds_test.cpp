@@ -73,7 +73,7 @@ Fault always(const Run&) {
 
 }  // namespace
 
-TEST_CASE("recovery: a step that was skipped is no calm one: what is allowed once is done once") {
+TEST_CASE("recovery: a step that was skipped is not a calm one: an action that is allowed once is done once") {
   for (const bool results_are_late : {false, true}) {
     Faulty run({{"non_finite", value(Texts{"skip 1000000"})},
                 {"skips", value(std::int64_t{10})},

@@ -322,7 +322,7 @@ TEST_CASE("recovery: lowered at a spike, its own update is applied at the lower 
   CHECK(equal(run.weights(), by_hand(expected)));
 }
 
-TEST_CASE("recovery: weights that are not finite are named; a skip is no help, and no checkpoint is made of them") {
+TEST_CASE("recovery: weights that are not finite are named; a skip does not help, and no checkpoint is made of them") {
   const auto spoil = [](Recovered& run, std::int64_t step) {
     run.on(Event::StepEnd, [step](Run& now) {
       if (now.batches_drawn - 1 == step) now.parameters[1].model.detach()[0][0] = not_a_number;
@@ -356,7 +356,7 @@ TEST_CASE("recovery: weights that are not finite are named; a skip is no help, a
   CHECK(equal(back.weights(), by_hand(Numbers{0, 1, 5, 6, 7, 8})));
 }
 
-TEST_CASE("recovery: another listener's veto is no scaler; gradients that are not finite are met beside it") {
+TEST_CASE("recovery: another listener's veto is not a scaler; gradients that are not finite are met beside it") {
   Recovered run({}, {});
   run.before([](Run& now) {
     now.skip_update = torch::zeros({}, torch::kFloat32);

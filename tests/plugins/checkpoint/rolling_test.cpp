@@ -336,7 +336,7 @@ TEST_CASE("rolling: another version of the format is refused, naming both, and n
   CHECK(fixture.refusal((fixture.checkpoints() / "step-00000020").string()) == message);
 }
 
-TEST_CASE("rolling: a path that is no checkpoint is refused") {
+TEST_CASE("rolling: a path that is not a checkpoint is refused") {
   Fixture fixture;
   for (const std::string& path : {fixture.folder / "none", fixture.run.output}) {
     CHECK(fixture.refusal(path).starts_with(path + ": is neither a checkpoint"));
@@ -673,7 +673,7 @@ TEST_CASE("rolling: in the background, a failure ends the run at the next step, 
       message = error.what();
     }
   }
-  CHECK(says(message, (fixture.checkpoints() / "step-00000020").string() + ": is there, and is no checkpoint"));
+  CHECK(says(message, (fixture.checkpoints() / "step-00000020").string() + ": is there, and is not a checkpoint"));
   CHECK(fixture.read() == 10);
 }
 
@@ -698,7 +698,7 @@ TEST_CASE("rolling: in the background, what failed for a moment is tried once mo
     CHECK(fixture.names() == Names{"step-00000010", "step-00000020"});
     block(fixture, "step-00000030");
     fixture.write(30);
-    const auto path = (fixture.checkpoints() / "step-00000030").string() + ": is there, and is no checkpoint";
+    const auto path = (fixture.checkpoints() / "step-00000030").string() + ": is there, and is not a checkpoint";
     CHECK(says(thrown_by([&] { fixture.tell(Event::RunEnd); }).text, path + "; once more: " + path));
     CHECK(warnings.size() == 1);
   }

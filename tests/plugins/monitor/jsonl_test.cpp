@@ -107,7 +107,7 @@ TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
         "{\"step\":2,\"loss\":0.125,\"updates\":2}\n");
 }
 
-TEST_CASE("jsonl: a metric that is no number does not detach it") {
+TEST_CASE("jsonl: a metric that is not a number does not detach it") {
   const TemporaryFolder folder;
   Fixture fixture(folder);
   CHECK_THROWS_AS(fixture.run.metrics.set("three", torch::ones({3})), vernier::Error);

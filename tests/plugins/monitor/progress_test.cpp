@@ -231,7 +231,7 @@ TEST_CASE("progress: a quiet run prints nothing") {
   }
 }
 
-TEST_CASE("progress: plain lines where stderr is no terminal") {
+TEST_CASE("progress: plain lines where stderr is not a terminal") {
   Fixture fixture(0, option("every", std::int64_t{40}));
   fixture.begin();
   fixture.steps(100);
@@ -355,7 +355,7 @@ TEST_CASE("progress: a notice is a sentence with the step that it is of, or else
                                                    "step 14: throttled celsius=95.5", ""});
 }
 
-TEST_CASE("progress: how much of a checkpoint is written stands in the bar, and is no line" * needs_terminal) {
+TEST_CASE("progress: how much of a checkpoint is written stands in the bar, and is not a line" * needs_terminal) {
   Fixture fixture(120, every_step());
   fixture.begin();
   fixture.run.notice("checkpoint_progress", {{"share", 0.42}});
@@ -461,7 +461,7 @@ TEST_CASE("progress: odd runs" * needs_terminal) {
     fixture.end();
     CHECK(fixture.screen.read().empty());
   }
-  SUBCASE("a loss that is no number") {
+  SUBCASE("a loss that is not a number") {
     Fixture fixture(80, every_step());
     fixture.begin();
     fixture.step(std::nan(""));

@@ -87,7 +87,7 @@ TEST_CASE("prometheus: other requests are refused, and bad ones do not harm the 
   CHECK(ask(port, request_of(port, "HEAD", "/metrics")).ends_with("\r\n\r\n"));
   CHECK(status_of(ask(port, "nonsense\r\n\r\n")) == 400);
   CHECK(status_of(ask(port, "GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n")) == 431);
-  const int silent = connection_to(port);  // is no hindrance to others, and none to the end of the run
+  const int silent = connection_to(port);  // is not a hindrance to others, and none to the end of the run
   REQUIRE(silent >= 0);
   CHECK(get(port, "/metrics").starts_with("HTTP/1.1 200 OK"));
   monitored.end();
@@ -145,10 +145,10 @@ TEST_CASE("prometheus: a port in use detaches it with the reason, and the run go
 TEST_CASE("prometheus: what cannot work is refused before the run") {
   const std::pair<vernier::Table, const char*> cases[] = {
       {{{"listen", toml_text("")}}, "must not be empty where `file` is empty too"},
-      {{{"listen", toml_text("9464")}}, "is no address with a port"},
-      {{{"listen", toml_text("localhost:9464")}}, "is no address with a port"},
-      {{{"listen", toml_text("127.0.0.1:99999")}}, "is no address with a port"},
-      {{{"listen", toml_text("127.0.0.1:")}}, "is no address with a port"},
+      {{{"listen", toml_text("9464")}}, "is not an address with a port"},
+      {{{"listen", toml_text("localhost:9464")}}, "is not an address with a port"},
+      {{{"listen", toml_text("127.0.0.1:99999")}}, "is not an address with a port"},
+      {{{"listen", toml_text("127.0.0.1:")}}, "is not an address with a port"},
       {{{"file", toml_text("metrics.txt")}}, "must end with .prom"},
   };
   for (const auto& [table, text] : cases) {

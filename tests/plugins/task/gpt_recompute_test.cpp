@@ -151,7 +151,7 @@ TEST_CASE("gpt: which blocks are computed again is said once, in an amount of me
                  "give one of them"));
   for (const char* wrong : {"", "MB", "-1MB", "0", "60 parsecs", "1e999GB", "nan", "%"}) {
     CAPTURE(wrong);
-    CHECK(contains(refused({{"recompute", full}, {"recompute_budget", value(wrong)}}), "is no amount of memory"));
+    CHECK(contains(refused({{"recompute", full}, {"recompute_budget", value(wrong)}}), "is not an amount of memory"));
   }
   for (const char* right : {"60MB", "1.5GiB", "50%", "123456", "2kB", "1e300GB"}) {
     CHECK(refused({{"recompute", full}, {"recompute_budget", value(right)}}).empty());

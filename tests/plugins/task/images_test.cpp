@@ -184,8 +184,8 @@ TEST_CASE("images: refuses a damaged file and names it") {
     CHECK(contains(reason, folder.path().string() + "/broken'"));
     return reason;
   };
-  CHECK(contains(refused(""), "is no IDX file"));
-  CHECK(contains(refused("<html>not here</html>"), "is no IDX file"));
+  CHECK(contains(refused(""), "is not an IDX file"));
+  CHECK(contains(refused("<html>not here</html>"), "is not an IDX file"));
   CHECK(contains(refused(idx({20, 6, 8}, pictures(20, 6, 8), 13)), "holds IDX type 13"));
   CHECK(contains(refused(idx({20}, alternating(20))), "has 1 dimensions; wanted are 3"));
   CHECK(contains(refused(images.substr(0, 11)), "ends within its header"));

@@ -87,7 +87,7 @@ TEST_CASE("metrics: of this step only, in the order of this step") {
   CHECK_FALSE(metrics.value("c").has_value());
 }
 
-TEST_CASE("metrics: what is no number is refused, and changes nothing") {
+TEST_CASE("metrics: what is not a number is refused, and changes nothing") {
   Metrics metrics;
   metrics.set("a", 1.0);
   const std::string remedy = ": a metric is one number; set a mean, or a metric for each number";

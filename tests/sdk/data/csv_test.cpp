@@ -190,7 +190,7 @@ TEST_CASE("csv: bad files are refused with line and column") {
       {"a,b\n1,2,3\n", "line 2 has 3 fields, the header has 2"},
       {"a,b\n1,2\n\n3,4\n", "line 3 is empty"},
       {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', and other lines have numbers there"},
-      {many("3,x\n"), "line 2002, column 'b' is 'x', which is no number"},
+      {many("3,x\n"), "line 2002, column 'b' is 'x', which is not a number"},
       {"a,b\n1,\n", "line 2, column 'b' has no value; remove the line, or let missing values be filled"},
       {"a,b\n1,nan\n", "line 2, column 'b' has no value"},
       {many("1,?\n"), "line 2002, column 'b' has no value"},
@@ -235,7 +235,7 @@ TEST_CASE("csv: options that the file does not fit are refused") {
       {with([](auto& o) {
          o.types = {{"b", CsvType::number}};
        }),
-       "line 2, column 'b' is 'x', which is no number"},
+       "line 2, column 'b' is 'x', which is not a number"},
       {with([](auto& o) {
          o.separator = ';';
          o.types = {{"a,b,c", CsvType::number}};

@@ -65,7 +65,7 @@ Row row_of(const LanguageData& data, std::int64_t index) {
   return row;
 }
 
-// A text of a row: its tokens, of which the first is no target, and the targets that are not learned as -1.
+// A text of a row: its tokens, of which the first is not a target, and the targets that are not learned as -1.
 struct Seen {
   Ids tokens, learned;
 };
@@ -234,10 +234,10 @@ TEST_CASE("language data: mistakes name file and line") {
   };
   const Case cases[] = {
       {"a.jsonl", "{\"text\": \"a\"}\n{", "'PATH' line 2: the line is not JSON"},
-      {"a.jsonl", "[]", "'PATH' line 1 is no JSON object"},
+      {"a.jsonl", "[]", "'PATH' line 1 is not a JSON object"},
       {"a.jsonl", "{\"body\": \"a\"}", "'PATH' line 1: the field 'text' is missing or no text"},
       {"a.jsonl", "{\"prompt\": \"a\"}", "'PATH' line 1: the field 'completion' is missing or no text"},
-      {"a.jsonl", "{\"messages\": []}", "'PATH' line 1: the field 'messages' is no array of messages"},
+      {"a.jsonl", "{\"messages\": []}", "'PATH' line 1: the field 'messages' is not an array of messages"},
       {"a.jsonl", "{\"messages\": [{\"role\": \"user\"}]}", "'PATH' line 1: the field 'content' is missing or no text"},
       {"a.txt", "abc\xFF", "'PATH': the text to encode is not UTF-8 at byte 3"},
       {"a.jsonl", "\n", "'PATH' has no text with a token to learn"},

@@ -92,7 +92,7 @@ TEST_CASE("numpy: writing to a tensor leaves the file as it is") {
   check_equal(read_npy(path), counting({3, 4}, torch::kInt64));
 }
 
-TEST_CASE("numpy: what is no array, or none that is read, is refused") {
+TEST_CASE("numpy: what is not an array, or none that is read, is refused") {
   const std::string good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n", eight(8, '\0');
   const TemporaryFolder folder;
   check_equal(read_npy(folder.write("good.npy", npy(good, eight))), torch::zeros({2}));
@@ -103,14 +103,14 @@ TEST_CASE("numpy: what is no array, or none that is read, is refused") {
   };
   const std::pair<std::string, std::string> cases[] = {
       {"", "is empty"},
-      {"PK", "is no array of NumPy: the header of the array does not begin with \\x93NUMPY"},
+      {"PK", "is not an array of NumPy: the header of the array does not begin with \\x93NUMPY"},
       {npy(good, "1234567"), "is cut short: the array of shape [2] needs 8 bytes, there are 7"},
       {npy(good, eight + "9"), "is too long: the array of shape [2] needs 8 bytes, there are 9"},
       {changed("<f4", ">f4"), "has elements of type '>f4', which is not read; convert it in NumPy: array.astype"},
       {changed("<f4", "|O"), "has elements of type '|O'"},
       {changed("'<f4'", "[('a', '<f4')]"), "has records as elements; save each field as an array"},
-      {changed("(2,)", "(-2,)"), "has a shape that is no tuple of sizes"},
-      {changed("(2,)", "(2 2)"), "has a shape that is no tuple of sizes"},
+      {changed("(2,)", "(-2,)"), "has a shape that is not a tuple of sizes"},
+      {changed("(2,)", "(2 2)"), "has a shape that is not a tuple of sizes"},
       {changed("(2,)", "(9223372036854775807, 9)"), "needs more than 2^63 bytes"},
       {changed("False", "Maybe"), "has a fortran_order that is not True or False"},
       {changed("'shape'", "'shade'"), "has the key 'shade', or has it twice"},

@@ -137,22 +137,22 @@ TEST_CASE("readers: JSON Lines by field and type") {
   CHECK(dataset->where(1) == "'" + path + "' line 2");
 }
 
-TEST_CASE("readers: a line that is no JSON or has other fields is refused with its number") {
+TEST_CASE("readers: a line that is not JSON or has other fields is refused with its number") {
   const TemporaryFolder folder;
   const std::tuple<const char*, torch::ScalarType, const char*> cases[] = {
       {"{\"a\": 1", torch::kFloat32, "line 2: the line is not JSON"},
       {"", torch::kFloat32, "line 2: the line is not JSON"},
-      {"[1]", torch::kFloat32, "line 2 is no JSON object"},
+      {"[1]", torch::kFloat32, "line 2 is not a JSON object"},
       {"{\"a\": 1, \"a\": 2}", torch::kFloat32, "line 2: the line has the key 'a' twice"},
       {"{\"b\": 1}", torch::kFloat32, "line 2: the field 'a' is missing"},
       {"{\"a\": null}", torch::kFloat32, "line 2: the field 'a' is missing"},
-      {"{\"a\": \"1\"}", torch::kFloat32, "line 2: the field 'a' is no number"},
+      {"{\"a\": \"1\"}", torch::kFloat32, "line 2: the field 'a' is not a number"},
       {"{\"a\": NaN}", torch::kFloat32, "line 2: the line is not JSON"},
       {"{\"a\": 1e39}", torch::kFloat32, "line 2: the field 'a' is too large for float32"},
-      {"{\"a\": 1.5}", torch::kInt64, "line 2: the field 'a' is no whole number of 64 bits"},
-      {"{\"a\": 9223372036854775808}", torch::kInt64, "line 2: the field 'a' is no whole number of 64 bits"},
+      {"{\"a\": 1.5}", torch::kInt64, "line 2: the field 'a' is not a whole number of 64 bits"},
+      {"{\"a\": 9223372036854775808}", torch::kInt64, "line 2: the field 'a' is not a whole number of 64 bits"},
       {"{\"a\": 1}", torch::kBool, "line 2: the field 'a' is not true or false"},
-      {"{\"a\": 1}", torch::kUInt8, "line 2: the field 'a' is no text"},
+      {"{\"a\": 1}", torch::kUInt8, "line 2: the field 'a' is not a text"},
       {"{\"a\": [[1], [2, 3]]}", torch::kFloat32, "line 2: the field 'a' has arrays of different length in it"},
       {"{\"a\": [1, [2]]}", torch::kFloat32, "line 2: the field 'a' has arrays of different length in it"},
   };

@@ -157,10 +157,10 @@ TEST_CASE("checkpoint folder: a checkpoint that stands there is replaced, anythi
     return thrown_by([&] { vernier::write_checkpoint(path, about(), some_model(), some_state()); });
   };
   const auto file = saved.folder.write("file", "precious");
-  CHECK(refusal(file) == failed(file + ": is there, and is no checkpoint"));
+  CHECK(refusal(file) == failed(file + ": is there, and is not a checkpoint"));
   CHECK(read_text(file) == "precious");
   fs::create_directory_symlink(saved.path, saved.folder / "link");
-  CHECK(refusal(saved.folder / "link") == failed(saved.folder / "link" + ": is there, and is no checkpoint"));
+  CHECK(refusal(saved.folder / "link") == failed(saved.folder / "link" + ": is there, and is not a checkpoint"));
 }
 
 TEST_CASE("checkpoint folder: a folder that is a link, or that others may write to, is refused") {

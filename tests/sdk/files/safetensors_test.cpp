@@ -323,7 +323,7 @@ TEST_CASE("a header of many tensors is read and written") {
   CHECK(read.at("layer.12345").item<int>() == 12345);
 }
 
-TEST_CASE("what is no file is refused by name") {
+TEST_CASE("what is not a file is refused by name") {
   const TemporaryFolder folder;
   CHECK(refusal(folder / "none") == (folder / "none") + ": cannot be opened: No such file or directory");
   CHECK(refusal(folder.path().string()) == folder.path().string() + ": is a directory, not a file");

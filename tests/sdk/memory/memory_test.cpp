@@ -135,7 +135,7 @@ TEST_CASE("memory: amounts are read with their units, and nothing else is") {
   CHECK(bytes_of("100 %", 1000) == 1000);
   for (const auto* text : {"", "GB", "-1GB", "0", "0%", "101%", "1 G", "1GB2", "nan", "inf", "1e999GB", "six"}) {
     CAPTURE(text);
-    CHECK_THROWS_WITH_AS(bytes_of(text, 1000), doctest::Contains("which is no amount of memory; write"),
+    CHECK_THROWS_WITH_AS(bytes_of(text, 1000), doctest::Contains("which is not an amount of memory; write"),
                          vernier::Error);
   }
 }

@@ -200,7 +200,7 @@ TEST_CASE("tokenizer: vocab.json and merges.txt alone give the same as tokenizer
   CHECK(files->end_of_text() == 0);
 }
 
-TEST_CASE("tokenizer: what is no text, and ids that are none") {
+TEST_CASE("tokenizer: what is not a text, and ids that are none") {
   const auto tokenizer = vernier::open_tokenizer(oracles + "gpt2");
   CHECK(thrown_by([&] { tokenizer->encode("abc\xFF"); }) == configuration("the text to encode is not UTF-8 at byte 3"));
   const auto ids = tokenizer->encode("中");

@@ -4,7 +4,7 @@
 //   trainer.use(std::make_unique<MyTask>());
 //   const auto outcome = trainer.train();  // or: while (trainer.train_step()) { … }
 //
-// It installs no signal handler and nothing at exit. This header is no part of the plugin ABI.
+// It installs no signal handler and nothing at exit. This header is not part of the plugin ABI.
 #pragma once
 
 #include <vernier/roles.h>
@@ -25,8 +25,8 @@ struct TrainerOptions {
   std::vector<std::string> sets = {};          // "run.steps=100" and so on, as --set takes them, merged last
   std::vector<std::string> plugin_paths = {};  // folders with <role>/<name>.so, as --plugin-path; searched first
   std::string name = {};                       // of the run if [run] has none; "": the first file's, or "run"
-  // Whether [run] output gets config.toml, log.txt, summary.json and checkpoints, as the program writes them. Without
-  // it `checkpoint` is "none", unless it is an object of yours.
+  // If true, [run] output gets config.toml, log.txt, summary.json and checkpoints, as from the program. If false,
+  // `checkpoint` is "none", unless it is an object of yours.
   bool writes_folder = true;
   bool quiet = false;  // monitors print nothing to the terminal
 };

@@ -32,7 +32,7 @@ struct Cell {
   bool has_spread = false;          // of two seeds or more
 };
 
-// Of {"median", "low", "high"}; false where there is none.
+// Reads {"median", "low", "high"}. Returns false if there is none.
 bool read(const Json& spread, bool has_spread, Cell& cell) {
   if (!spread.is_object()) return false;
   cell.median = spread.at("median");
@@ -137,7 +137,7 @@ std::string verdict_of(const Json& candidate) {
   return all;
 }
 
-// What became of runs without results, each text once; and what was emulated.
+// Adds the reasons of runs without results, each text once, and what was emulated.
 void add_notes(const Json& candidate, ComparisonView& view) {
   const std::string name = candidate.at("name");
   std::set<std::string> seen;

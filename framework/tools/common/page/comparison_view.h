@@ -18,7 +18,7 @@ struct ComparisonView {
   std::vector<std::pair<std::string, std::string>> verdicts, notes;  // candidate, sentence
 };
 
-// Throws Refused where the text is no compare.json.
+// Throws Refused if the text is not a compare.json.
 ComparisonView view_of(const nlohmann::ordered_json& comparison);
 
 std::string text_of(const ComparisonView& view);  // at most 100 columns

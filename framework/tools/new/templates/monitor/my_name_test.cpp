@@ -9,7 +9,7 @@
 
 namespace {
 
-// What the monitor prints in four steps. Options are written as the TOML has them; "test" is their place.
+// Returns the output of the monitor in four steps. Options are written as the TOML has them; "test" is their place.
 std::string printed(bool quiet) {
   vernier::Options options("monitor/my_name", {{"every", {std::int64_t{2}, "test"}}}, "test");
   MyName plugin(options);
