@@ -1,4 +1,4 @@
-// What it costs to feed a model: batches of 32 images of 224 x 224, cut at random from 512 images of 256 x 256 in one
+// The cost of feeding a model: batches of 32 images of 224 x 224, cut at random from 512 images of 256 x 256 in one
 // .npy file, mirrored, as float32, normalized. Rivals that do the same with the same file and two workers:
 // torch::data's loader, and PyTorch's DataLoader where python3 has torch 2.11 (data_rival.py). Bar: faster than both.
 // Then a small convolutional network on one thread, alone and fed by one worker: bar 0.95 of its rate where there are

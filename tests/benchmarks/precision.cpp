@@ -1,4 +1,4 @@
-// What a precision policy costs and gains on a small GPT, one thread. Bars: on a CPU with AMX bf16 takes at most 1/1.5
+// The cost and gain of a precision policy on a small GPT, one thread. Bars: on a CPU with AMX bf16 takes at most 1/1.5
 // of fp32's time where PyTorch's autocast (attention = "fused") gains nothing; a rule that matches costs at most 1 %.
 #include <ATen/Parallel.h>
 #include <torch/utils.h>

@@ -1,4 +1,4 @@
-// A rival in Python: a process that says what it can do, then does what it is told by a line and answers with a line.
+// A rival in Python: a process that says what it can do, then reads orders and answers, a line each.
 #pragma once
 
 #include <unistd.h>

@@ -114,7 +114,7 @@ TEST_CASE("check plugin: each law can be broken, and the line says how") {
   }
 }
 
-// Of the line of the law "does not grow": the kilobytes that are tensors.
+// Returns the kilobytes that are tensors in the line of the law "does not grow".
 double kilobytes_of_tensors(const std::string& how, std::string& line) {
   line = line_of("does not grow", check(fixture("callback/lawless"), {"--law", "does not grow", "--set", how}).out);
   const auto place = line.find(" bytes a step; ");

@@ -1,4 +1,4 @@
-// What every plugin keeps to, whichever there are: the suite runs over all that were built.
+// The contract of every plugin: the suite runs over all that were built.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <torch/csrc/jit/api/module.h>
@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdio>
+#include <map>
 #include <random>
 #include <regex>
 #include <set>
@@ -71,7 +72,7 @@ std::string head_of(const Host::Listed& plugin) {
   return head + comments_of_headers_in(head);
 }
 
-// What stands behind "key =" in a text: a string, a list, or all up to a space or comma.
+// Returns the value behind "key =" in a text: a string, a list, or all up to a space or comma.
 std::string default_in(const std::string& text, const std::string& key) {
   const std::regex pattern("(?:^|[\\s,])" + key + R"(\s*=\s*("[^"]*"|\[[^\]]*\]|[^\s,]+))");
   std::smatch found;
@@ -138,9 +139,9 @@ std::string write_language_model(const TemporaryFolder& folder) {
          "']\ncontext = 8\ndropout = 0.1\n";
 }
 
-// What a plugin must be given; for tasks small, so that their steps are quick.
+// The options that a plugin requires. Tasks are small, so that their steps are quick.
 std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folder) {
-  // What it measures, times, is not the same twice.
+  // Its measurements are times, which are never the same twice.
   if (id_of(plugin) == "precision/adaptive") {
     return "decided = [{step = 3, layer = 'layers.0', op = 'linear', use = 'bf16'}, {step = 9, layer = 'layers.0', op "
            "= "
@@ -262,7 +263,8 @@ void for_each_overlay(const Function& function) {
   }
 }
 
-// What an overlay leaves to the machine, and what is not the same twice: the times that precision/adaptive measures.
+// Decides the parts of an overlay that depend on the machine or differ each time, as the times of precision/adaptive
+// do.
 std::string decided_beforehand(const std::string& overlay) {
   if (overlay == "thermal_guard") return "[[callback]]\nuse = 'thermal_guard'\nsensor = '" + cool() + "'\n";
   if (overlay == "prometheus") return "[[monitor]]\nuse = 'prometheus'\nlisten = '127.0.0.1:0'\n";
@@ -408,84 +410,25 @@ use = "adamw"
 use = "jsonl"
 )";
 
-// Options with which a plugin remembers what it does not with its defaults.
-constexpr const char* remembering[] = {
-    "[accumulation]\nuse = 'fixed'\nmicro_batches = 4\n",
-    "[accumulation]\nuse = 'fixed'\nmicro_batches = 16\n[precision]\nuse = 'fp32'\n[scaler]\nuse = 'none'\n",
-    "[accumulation]\nuse = 'target'\ntarget_effective_batch_size = 32\n",
-    "[accumulation]\nuse = 'schedule'\neffective_batch_size = [16, 32]\nfrom = [0, 6]\nmicro_batch_size = 5\n",
-    "[accumulation]\nuse = 'fit'\nlargest = 6\n",
-    "[callback]\nuse = 'schedule'\nkind = 'linear'\nwarmup_steps = 6\ndecay_steps = 12\n",
-    "[callback]\nuse = 'schedule'\nkind = 'cosine'\nwarmup_steps = 4\nfinal_factor = 0.1\n",
-    "[callback]\nuse = 'schedule'\nkind = 'plateau'\npatience = 0\nthreshold = 0.3\n[task]\nvalidation = 0.2\n"
-    "[run]\nvalidate_every = 2\n",
-    "[callback]\nuse = 'schedule'\nphase = [{kind = 'linear', updates = 4, start_factor = 0.1, final_factor = 1.0}, "
-    "{kind = 'cosine_restarts', period = 3}]\n",
-    "[callback]\nuse = 'early_stopping'\npatience = 4\nmin_delta = 9.0\n[task]\nvalidation = 0.2\n"
-    "[run]\nvalidate_every = 3\n",
-    "[callback]\nuse = 'swa'\nfrom = 3\nevery = 2\n[task]\nvalidation = 0.2\n",
-    "[callback]\nuse = 'sam'\nadaptive = true\n[accumulation]\nuse = 'fixed'\nmicro_batches = 4\n",
-    "[callback]\nuse = 'gradient_noise'\neta = 1e-4\n",
-    "[callback]\nuse = 'unfreeze'\ngroup = [{match = ['layers.0.*'], from = 5}]\n",
-    "[callback]\nuse = 'clip_norm'\nmax_norm = 0.1\n",
-    "[callback]\nuse = 'ema'\ndecay = 0.9\nwarmup = true\nevery = 2\nstart = 3\nvalidate = 'both'\n",
-    "[callback]\nuse = 'empty_cache'\nevery = 2\n",
-    "[callback]\nuse = 'switch'\nmetric = 'scale'\nbelow = 4e5\n[callback.to]\nprecision = {use = 'bf16'}\n",
-    "[callback]\nuse = 'switch'\nat_step = 4\n[callback.to]\nscaler = {use = 'static', scale = 128.0}\n",
-    "[callback]\nuse = 'clip_value'\nmax_value = 0.01\n",
-    "[callback]\nuse = 'inject'\nwhat = 'underflow'\nexponent = -1\nwhere = 'weight'\nlayer = 'layers.*'\nat_step = "
-    "2\nevery = 3\n",
-    "[callback]\nuse = 'inject'\nlayer = 'layers.1'\nat_batch = 2\nevery = 5\ntransient = true\n",
-    "[callback]\nuse = 'recovery'\nspike = ['lower_learning_rate', 'skip']\nwindow = 4\nz_score = 2.0\nrate_steps = "
-    "2\n",
-    "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\nnon_finite = "
-    "['rewind']\n"
-    "rewind_back = 3\nsnapshot_every = 2\nspike = ['skip']\nwindow = 6\nz_score = 2.0\n",
-    "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_step = 6\n[[callback]]\nuse = 'recovery'\n"
-    "non_finite = ['fallback', 'skip']\nto = {precision = {use = 'bf16'}, scaler = {use = 'none'}}\n",
-    "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep_last = 1\n",
-    "[checkpoint]\nuse = 'rolling'\nevery = 0\n",
-    "[monitor]\nuse = 'jsonl'\nevery = 3\n",
-    "[monitor]\nuse = 'progress'\nevery = 3\n",
-    "[optimizer]\nuse = 'adamw'\namsgrad = true\n",
-    "[optimizer]\nuse = 'adamw'\nstate = 'bf16'\n[task]\nhidden = [192]\n",
-    "[optimizer]\nuse = 'adamw'\nin_backward = true\n[precision]\nuse = 'bf16'\n[scaler]\nuse = 'none'\n",
-    "[optimizer]\nuse = 'adamw'\nweight_decay = 0.1\n[[optimizer.group]]\nmatch = '*.bias'\nweight_decay = 0\n",
-    "[optimizer]\nuse = 'lion'\n[[optimizer.group]]\nmatch = 'layers.0.*'\nfrozen = true\n",
-    "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\ndampening = 0.3\n",
-    "[optimizer]\nuse = 'sgd'\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.1\n",
-    "[precision]\nuse = 'fp16'\nlevel = 'O0'\n",
-    "[precision]\nuse = 'fp16'\nlevel = 'O2'\n",
-    "[precision]\nuse = 'fp16'\nlevel = 'O3'\n[optimizer]\nuse = 'adamw'\neps = 1e-4\n",
-    "[precision]\nuse = 'bf16'\nlevel = 'O2'\n[[precision.rule]]\nmatch = 'layers.1'\nuse = 'fp32'\n",
-    "[precision]\nuse = 'bf16'\nlevel = 'O3'\n",
-    "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n",
-    "[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n",
-    "[precision]\nuse = 'fp8'\namax_history_len = 3\n[task]\nuse = 'mlp'\nhidden = [32, 48, 32]\n",
-    "[precision]\nuse = 'fp8'\namax_compute = 'most_recent'\nfirst_last_in_bf16 = false\n",
-    "[precision]\nuse = 'fp8'\nrecipe = 'block'\nfirst_last_in_bf16 = false\n",
-    "[precision]\nuse = 'fp16'\n[[precision.rule]]\nmatch = 'layers.0'\nuse = 'fp8'\n",
-    "[scaler]\nuse = 'dynamic'\ninit_scale = 1e6\ngrowth_factor = 3\nbackoff_factor = 0.25\ngrowth_interval = 2\n",
-    "[scaler]\nuse = 'static'\nscale = 64\n",
-    "[task]\nuse = 'mlp'\nsamples = 37\norder = 'sequential'\nbatch_size = 10\nvalidation = 0\n",
-};
-
-// "[callback]" as it is written in a file.
-std::string with_brackets(std::string text) {
-  for (const std::string role : {"[callback]", "[monitor]"}) {
-    if (text.starts_with(role)) text.replace(0, role.size(), "[" + role + "]");
+// Options with which a plugin remembers what it does not with its defaults: each file of the folder, by name.
+std::map<std::string, std::string> remembering() {
+  std::map<std::string, std::string> all;
+  for (const auto& entry : fs::directory_iterator(VERNIER_SOURCE_DIR "/tests/contract/remembering")) {
+    all.emplace(entry.path().stem().string(), read_text(entry.path()));
   }
-  return text;
+  REQUIRE(!all.empty());
+  return all;
 }
 
 }  // namespace
 
 TEST_CASE("with options that make it remember more, a stopped and resumed run is the run that was not") {
   const Quiet quiet;
-  for (const std::string options : remembering) {
-    CAPTURE(options);
+  for (const auto& each : remembering()) {
+    CAPTURE(each.first);
+    const auto& options = each.second;
     const bool is_transient = says(options, "transient");  // a fault that does not come again where a step does
-    check_going_on(from_toml({crowded, with_brackets(options)}), !is_transient);
+    check_going_on(from_toml({crowded, options}), !is_transient);
   }
 }
 
@@ -499,24 +442,25 @@ TEST_CASE("a step that fails after it has asked to go back or for other plugins 
     CAPTURE(recovery);
     const auto config = from_toml({crowded, fault + "[[callback]]\nuse = 'recovery'\n" + recovery});
     const auto whole = train(config);
-    const auto tells = [](std::set<std::string> names) {
+    const auto reports = [](std::set<std::string> names) {
       return [names](const vernier::Run& run) {
         return std::ranges::any_of(run.notices, [&](const auto& notice) { return names.count(notice.name) != 0; });
       };
     };
-    CHECK(train_after_failure(config, vernier::Event::GradientsReady, tells({"recovered"})) == whole);
+    CHECK(train_after_failure(config, vernier::Event::GradientsReady, reports({"recovered"})) == whole);
     // And in the step after it, which begins with going back, or in which the others are at work.
     if (says(recovery, "lower_learning_rate")) continue;
-    CHECK(train_after_failure(config, vernier::Event::BatchReady, tells({"rewound", "policy_changed"})) == whole);
+    CHECK(train_after_failure(config, vernier::Event::BatchReady, reports({"rewound", "policy_changed"})) == whole);
   }
 }
 
 TEST_CASE("with the same options on two threads, a stopped and resumed run is the run that was not") {
   const Quiet quiet;
-  for (const std::string options : remembering) {
-    CAPTURE(options);
+  for (const auto& each : remembering()) {
+    CAPTURE(each.first);
+    const auto& options = each.second;
     // Large enough for two threads to share a sum.
-    const auto config = from_toml({crowded, "[task]\ninputs = 64\nhidden = [192]\n", with_brackets(options)});
+    const auto config = from_toml({crowded, "[task]\ninputs = 64\nhidden = [192]\n", options});
     CHECK(train_in_two_parts(config, 5, 2) == train(config, 2));
   }
   at::set_num_threads(1);
@@ -550,7 +494,7 @@ Choices overlays_of(const std::string& role) {
   return overlays;
 }
 
-// What an overlay has for longer runs, so that it happens around the stop.
+// Makes the parts of an overlay that are for longer runs happen around the stop.
 std::string sooner(const std::string& overlay) {
   if (overlay.starts_with("dynamic") || overlay == "per_layer") {
     return "[scaler]\ngrowth_interval = 3\ninit_scale = 5e5\n";

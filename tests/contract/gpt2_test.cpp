@@ -108,7 +108,7 @@ class Begun {
     torch::Tensor logits;
     double loss;
   };
-  // Of the first batch. The logits are the output of the head.
+  // The answer to the first batch. The logits are the output of the head.
   Answer answer() {
     struct Head final : vernier::Interceptor {
       vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {

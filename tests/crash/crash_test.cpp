@@ -35,7 +35,7 @@ struct End {
   std::string text;
 };
 
-// What the body returns, from a process of its own.
+// Runs the body in a process of its own and returns its result.
 template <class Body>
 End in_child(const Body& body) {
   int ends[2];
@@ -97,8 +97,8 @@ void announce(SmallRun& small, int* announced) {
 
 constexpr const char* run_name = "runs/toy";  // below the folder that a case watches
 
-// What `vernier train` with resume = "auto" does: makes the run's folder, or goes on in it, and trains to the end.
-// Returns the step it began at.
+// Does the same as `vernier train` with resume = "auto": makes the run's folder, or goes on in it, and trains to the
+// end. Returns the step it began at.
 std::int64_t start(SmallRun& small, const fs::path& root) {
   const bool resumes = vernier::OutputFolder::is_there(root / run_name);
   const auto folder = resumes ? vernier::OutputFolder::open_existing(root / run_name, "")
@@ -111,7 +111,7 @@ std::int64_t start(SmallRun& small, const fs::path& root) {
   return began;
 }
 
-// What a run leaves: names in its folder of checkpoints, where the links lead, and what is in the newest.
+// The checkpoints that a run leaves: names in their folder, targets of the links, and the content of the newest.
 struct Left {
   std::set<std::string> names;
   std::map<std::string, std::string> newest;  // checksums
@@ -207,7 +207,7 @@ Whole whole_run(const std::string& toml, const TemporaryFolder& folder) {
   return whole;
 }
 
-// Of each kind one.
+// One whole run of each kind.
 struct Wholes {
   Wholes() : folders(saving_runs.size()) {
     for (std::size_t i = 0; i < folders.size(); ++i) runs.push_back(whole_run(saving_runs[i], folders[i]));
@@ -295,7 +295,7 @@ void strike_everywhere(const Wholes& wholes, const std::string& below, const std
   for (const Whole& whole : wholes.runs) most = std::max(most, calls(whole));
   std::size_t tried = 0;
   for (const auto& [fault, at] : strikes(faults, most, 2 * static_cast<int>(faults.size()))) {
-    // Where one fault strikes the first run, the next strikes the second.
+    // If one fault strikes the first run, the next strikes the second.
     const auto turn = static_cast<std::size_t>(at) + tried++ / static_cast<std::size_t>(most);
     const Whole& whole = wholes.runs[run_in_turn(turn)];
     if (at > calls(whole)) continue;
@@ -375,7 +375,7 @@ namespace {
 
 using Chance = UnsafeDisk::Chance;
 
-// What may be there of so many changes that were not synced.
+// Choices of which unsynced changes survive.
 std::vector<UnsafeDisk::Choice> choices(std::size_t count, std::mt19937& random) {
   std::vector<UnsafeDisk::Choice> all;
   for (const Chance each : {Chance::gone, Chance::there, Chance::zeros}) {
@@ -429,7 +429,7 @@ TEST_CASE("crash: power is lost, and with it what was not synced, in any order")
         if (has_more && (!is_long() || random() % one_in == 0)) tries(unsafe, announced, call, choice);
       }
     }
-    // The trace tells all: what it ends with is what is there.
+    // The trace shows all: what it ends with is what is there.
     CHECK(unsafe.after_power_loss([](std::size_t) { return Chance::there; }) == UnsafeDisk::everything_of(root));
   };
   do {
@@ -504,7 +504,7 @@ void write_version(const std::string& place, std::int64_t version) {
   vernier::write_checkpoint(place, {.step = version}, model, {{"version", torch::scalar_tensor(version)}});
 }
 
-// Of a program that was started anew; -1 where there is none.
+// Returns the version that a program started anew would find; -1 if there is none.
 std::int64_t version_at(const std::string& place) {
   if (!vernier::is_checkpoint(place)) return -1;
   const auto stored = vernier::read_checkpoint(place);

@@ -60,7 +60,7 @@ std::string path_of(int folder, const char* name) {
   return ::getcwd(here, sizeof here) == nullptr ? "" : std::string(here) + "/" + name;
 }
 
-// What a call may suffer.
+// The faults that a call may suffer.
 struct Traits {
   const char* name;
   bool takes_room = false, can_be_interrupted = false;

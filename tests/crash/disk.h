@@ -1,10 +1,10 @@
 // Stands between a program and the disk: counts the system calls that concern one folder, lets the k-th of them fail or
 // end the process, and writes down what was done, for power_loss.h.
 //
-// Linked into a test, it is told by watch(). Preloaded into a program (LD_PRELOAD=disk_faults.so), it is told by the
-// environment: VERNIER_DISK="kill 17 /path/of/folder", or "kill 1 */name" for files of that name. Nothing is brought to
-// the disk meanwhile (fsync returns at once): that a process ends loses nothing, and what a loss of power loses
-// power_loss.h says.
+// Linked into a test, watch() controls it. Preloaded into a program (LD_PRELOAD=disk_faults.so), it is controlled by
+// the environment: VERNIER_DISK="kill 17 /path/of/folder", or "kill 1 */name" for files of that name. Nothing is
+// brought to the disk meanwhile (fsync returns at once): that a process ends loses nothing, and what a loss of power
+// loses power_loss.h says.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class Fault {
   enospc,      // ENOSPC once
   broken,      // EIO from here on
   full,        // from here on ENOSPC for all that takes room
-  shortened,   // half of the bytes are written, which the call tells
+  shortened,   // half of the bytes are written, which the call reports
   interrupted  // EINTR once, where a call can have it
 };
 inline constexpr const char* fault_names[] = {"none",   "kill", "torn",      "eio",        "enospc",

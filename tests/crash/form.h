@@ -12,14 +12,14 @@
 
 #include "long_form.h"
 
-// A random order is another one each time, and told with what fails.
+// A random order is another one each time, and is printed with what fails.
 inline std::mt19937 random_numbers(unsigned usual) {
   const unsigned seed = is_long() ? std::random_device()() : usual;
   if (is_long()) MESSAGE("random numbers from ", seed);
   return std::mt19937(seed);
 }
 
-// What a case may still try. The short form tries all.
+// The tries that a case has left. The short form tries all.
 class Budget {
  public:
   ~Budget() { MESSAGE(tried_, " tried in ", std::round(minutes_since_begin() * 10) / 10, " minutes"); }
@@ -57,10 +57,10 @@ every = 1
          tables;
 }
 
-// What is struck is one of them after the other, so that a case takes no longer for their number.
+// Faults strike these runs in turn, so that a case takes no longer for their number.
 inline const std::vector<std::string> saving_runs = {
     saving_run("keep_last = 2\n", "", "[optimizer]\nuse = \"adamw\"\n"),
-    // By the training thread, and what stays is told by validations too.
+    // By the training thread, and validations too decide what stays.
     saving_run("async = false\nkeep_last = 1\nkeep_every = 3\nkeep_best = 1\nmonitor = \"accuracy\"\nmode = \"max\"\n",
                "validate_every = 1\n", "[optimizer]\nuse = \"adamw\"\n"),
     // As much to remember as there is: masters, their average, momentum, a scale that changes.
@@ -80,7 +80,7 @@ decay = 0.5
 )")};
 constexpr std::size_t that_goes_on = 2;  // where a save fails
 
-// Of all that are to be tried in turn.
+// The index of the next run to try.
 inline std::size_t run_in_turn(std::size_t number) {
   static std::mt19937 random(std::random_device{}());
   return (is_long() ? random() : number) % saving_runs.size();

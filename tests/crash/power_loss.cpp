@@ -86,7 +86,7 @@ void UnsafeDisk::apply(const Call& call) {
     return found != open_.end() ? found->second : find(call.name);
   };
   const auto known = [&](std::size_t node) {
-    if (node == nothing_) throw std::runtime_error("the calls that were kept do not tell of " + call.name);
+    if (node == nothing_) throw std::runtime_error("the calls that were kept do not show " + call.name);
     return node;
   };
   switch (call.kind) {

@@ -1,4 +1,4 @@
-// What a disk may hold after a loss of power, told from the calls that were made (disk.h).
+// The possible contents of a disk after a loss of power, derived from the calls that were made (disk.h).
 //
 // The rules are the weakest that file systems are known to keep (Pillai et al., "All File Systems Are Not Created
 // Equal", OSDI 2014): bytes are safe when their file was synced, names when their folder was. Of all else each change
@@ -28,7 +28,7 @@ class UnsafeDisk {
   std::size_t unsafe() const { return changes_.size(); }
   bool is_write(std::size_t change) const { return changes_[change].is_write; }
 
-  // What a boot would find: path below the root → bytes; folders end in "/", links are "-> target".
+  // Returns the files that a boot would find: path below the root → bytes; folders end in "/", links are "-> target".
   std::map<std::string, std::string> after_power_loss(const Choice& choice) const;
   static std::map<std::string, std::string> everything_of(const std::filesystem::path& folder);
   static void make(const std::map<std::string, std::string>& files, const std::filesystem::path& folder);

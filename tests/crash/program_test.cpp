@@ -37,10 +37,10 @@ struct Started {
     const int status = program.wait();
     CHECK_MESSAGE(status == 0, program.err());
   }
-  // Of the newest checkpoint.
+  // The weights of the newest checkpoint.
   std::string weights() const { return read_text(out() / "checkpoints" / "latest" / "model.safetensors"); }
   std::string losses() const { return read_text(out() / "losses.jsonl"); }
-  // Of the model, as summary.json has it; "" where there is none.
+  // The digest of the model in summary.json; "" if there is none.
   std::string digest() const {
     const auto summary = read_text(out() / "summary.json");
     const auto place = summary.find("xxh3-128:");
@@ -50,7 +50,7 @@ struct Started {
   TemporaryFolder folder;
 };
 
-// Lines that tell of an error; before it there may be warnings of what the run goes on without.
+// Lines that report an error; before it there may be warnings of what the run goes on without.
 int errors_in(const std::string& text) {
   int errors = 0;
   std::istringstream lines(text);
@@ -197,7 +197,7 @@ TEST_CASE("crash: vernier train over a disk that fails at the k-th system call")
     const Started& whole = *wholes[number];
     const Started struck(program_run(number, 3));
     const std::string fault = disk::fault_names[1 + random() % 6];
-    // Of the saves, or of all that it does to its folder: at first that is made.
+    // Counts calls of the saves, or all calls on its folder, which is made first.
     const bool is_save = i % 3 != 1;
     const auto below = is_save ? struck.out() / "checkpoints" : struck.out();
     const std::string order = fault + " " + std::to_string(1 + random() % (is_save ? 100 : 25)) + " " + below.string();

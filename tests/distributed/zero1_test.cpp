@@ -35,7 +35,7 @@ void train(const RunFolder& place, int ranks, const Words& sets) {
   REQUIRE_MESSAGE(programs.wait() == all_of(ranks, 0), programs.errors());
 }
 
-// What optimizer and precision keep, in the newest checkpoint.
+// The state of optimizer and precision in the newest checkpoint.
 vernier::Tensors state_of(const RunFolder& place, int step = 12) {
   auto tensors =
       vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string()).state.tensors;

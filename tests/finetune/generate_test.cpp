@@ -43,7 +43,7 @@ learning_rate = 2e-2
     folder.write("text.txt", text);
     REQUIRE_MESSAGE(train({"--quiet"}) == 0, err);
   }
-  // What it prints behind the prompt, without the line break.
+  // The text that it prints behind the prompt, without the line break.
   std::string generated(Words words) {
     words.insert(words.begin(), {"generate", "out"});
     REQUIRE_MESSAGE(call(words) == 0, err);

@@ -71,7 +71,7 @@ vernier::ModelAdapter& adapter_of(SmallRun& run) {
   std::abort();
 }
 
-// What PEFT would read.
+// The tensors that PEFT would read.
 Tensors written_by(SmallRun& run, const std::string& folder) {
   const auto* published = dynamic_cast<const vernier::PublishedModel*>(run.wiring->task.get());
   REQUIRE(published != nullptr);

@@ -30,7 +30,7 @@ using published_folder::variants_of;
 using published_folder::weights_of;
 using Folder = published_folder::PublishedFolder;
 
-// Of logits and gradients, by the largest of them; attention in another order moves them by 2e-6.
+// Relative to the largest logit or gradient. Attention in another order moves them by 2e-6.
 constexpr double tolerance = 1e-5;
 
 torch::Tensor logits_of(const LoadedTask& task, const vernier::Batch& batch) {

@@ -1,4 +1,4 @@
-// What the fuzzers' entry points share. LLVMFuzzerMutate is libFuzzer's, or that of mutate.cpp.
+// Shared by the fuzzers' entry points. LLVMFuzzerMutate is libFuzzer's, or that of mutate.cpp.
 #pragma once
 
 #include <cstddef>

@@ -44,7 +44,7 @@ std::vector<Bytes> seeds(int count, char** folders) {
 
 }  // namespace
 
-// What libFuzzer has under this name, in small: flips a bit, changes a digit, cuts, doubles or moves a piece.
+// A small version of libFuzzer's function: flips a bit, changes a digit, cuts, doubles or moves a piece.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most) {
   constexpr char telling[] = "0123456789-+eE.{}[]\",:\\ \0\x7f\xff";
   for (auto changes = 1 + below(4); changes > 0; --changes) {

@@ -52,7 +52,7 @@ HttpResponse taken(const Json& config) {
   return json_response({{"config", text}});
 }
 
-// What a route does with a body, without a queue and without a run.
+// A route that answers a body, without a queue and without a run.
 HttpRoute post(const char* path, HttpResponse (*answer)(const Json& body)) {
   return {.method = "POST",
           .path = path,
@@ -137,7 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     check(*refused);
     return 0;
   }
-  // Where bytes are missing, as if its Content-Length were right.
+  // If bytes are missing, the request is read as if its Content-Length were right.
   const std::string_view all(reinterpret_cast<const char*>(bytes), size);
   const auto end = all.find("\r\n\r\n");
   request.body = parser.is_done() || end == all.npos ? parser.get().body() : std::string(all.substr(end + 4));

@@ -48,10 +48,10 @@ class FakeDevice final : public c10::impl::DeviceGuardImplInterface {
   void draw_anew(unsigned seed) { random_.seed(seed); }
   int copies() const { return copies_; }  // done so far; for what it is given
   bool has_waited(std::thread::id host) const { return waited_.count(host) != 0; }
-  // Whether the owner of the memory was told that another stream reads it.
+  // True if the owner of the memory knows that another stream reads it.
   bool is_kept_for_stream(const torch::Tensor& tensor) const { return kept_.count(tensor.const_data_ptr()) != 0; }
 
-  // What LibTorch asks.
+  // Called by LibTorch.
   c10::DeviceType type() const override { return kind; }
   c10::Device exchangeDevice(c10::Device) const override { return device; }
   c10::Device getDevice() const override { return device; }

@@ -18,7 +18,7 @@ namespace flight {
 using vernier::Event;
 using vernier::Run;
 
-// What is put where, at a step counted from 1.
+// A fault, its place, and its step, counted from 1.
 struct Fault {
   std::string where;  // loss, input, activation, activation gradient, gradient, weight
   std::string layer;  // or the parameter
@@ -35,7 +35,7 @@ struct Fault {
   }
 };
 
-// Where the memory is hit, not the graph: what was saved for backward sees it, as with a fault of the machine.
+// Changes the memory, not the graph: tensors saved for backward see it, as with a fault of the machine.
 inline void spoil(const torch::Tensor& tensor, double value) {
   const torch::NoGradGuard no_grad;
   tensor.variable_data().view(-1)[tensor.numel() / 2].fill_(value);
@@ -256,7 +256,7 @@ inline vernier::Capsule capsule_of(const Flight& flight, const vernier::Notice& 
   return capsule;
 }
 
-// That an operation has the ranges that it had, its inputs being finite and its outputs not.
+// Checks the ranges of an operation: those that it had, with finite inputs and outputs that are not.
 inline void check_ranges(const vernier::NonFiniteOrigin& origin, const Met& met) {
   const auto is_finite = [](const auto& named) { return named.second.is_finite(); };
   CHECK(std::ranges::all_of(origin.inputs, is_finite));

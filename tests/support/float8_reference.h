@@ -87,7 +87,7 @@ inline double reference_scale(double amax, torch::ScalarType format, double marg
   return power_of_two ? std::exp2(std::floor(std::log2(scale))) : scale;
 }
 
-// What a matrix is after it was quantised and dequantised, each block with its scale: `given`, or of the block itself.
+// Returns a matrix after it was quantised and dequantised, each block with its scale: `given`, or of the block itself.
 inline Matrix quantized(const Matrix& matrix, torch::ScalarType format, vernier::ScaleBlock block, double margin,
                         bool power_of_two, double given = 0) {
   Matrix result = matrix;

@@ -19,7 +19,7 @@ inline torch::Tensor plain(const std::function<torch::Tensor()>& body) {
   return body();
 }
 
-// What a result of size 1 may differ by in its last place.
+// The unit of the last place of a result of size 1.
 inline double unit_of(torch::ScalarType dtype) {
   return dtype == torch::kFloat32 ? 0x1p-23 : dtype == torch::kHalf ? 0x1p-10 : 0x1p-7;
 }

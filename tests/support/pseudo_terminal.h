@@ -60,7 +60,7 @@ class Drawing {
   std::size_t column_ = 0, widest_ = 0;
 };
 
-// Whether this machine has terminals to give: a container may lack /dev/pts. Tests that need one are skipped then.
+// True if this machine has terminals: a container may lack /dev/pts. Tests that need one are skipped then.
 inline bool has_pseudo_terminals() {
   std::array<int, 2> ends = {};
   const bool has = ::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) == 0;

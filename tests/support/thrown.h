@@ -1,4 +1,4 @@
-// What a function throws, to be compared whole.
+// The exception of a function, to be compared whole.
 #pragma once
 
 #include <vernier/error.h>

@@ -1,4 +1,4 @@
-// What a run with monitor/jsonl has come to: runs with equal ones are equal.
+// The result of a run with monitor/jsonl: runs with equal results are equal.
 #pragma once
 
 #include <ostream>

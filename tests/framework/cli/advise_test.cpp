@@ -49,7 +49,7 @@ Words names_in(const Axis& axis) {
   return names;
 }
 
-// What one option of the axis changes, as lines.
+// The changes of one option of the axis, as lines.
 Words changes(const Axis& axis, const std::string& option) {
   const auto found = std::ranges::find(axis.options, option, &vernier::Option::name);
   REQUIRE(found != axis.options.end());

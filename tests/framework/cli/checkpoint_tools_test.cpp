@@ -23,7 +23,7 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-// What a tool prints, its status, and what it throws.
+// The output of a tool, its status, and its exception.
 struct Called {
   int status = -1;
   std::string out;

@@ -350,7 +350,7 @@ TEST_CASE("cli: a quiet run prints warnings and errors only, and no progress") {
 
 namespace {
 
-// What the program prints on a terminal.
+// The output of the program on a terminal.
 std::string on_terminal(int columns, const Arguments& arguments, Drawing* drawing = nullptr) {
   Place place;
   StandardError terminal(columns);
@@ -496,7 +496,7 @@ TEST_CASE("cli: a run that was killed after its last checkpoint gets its summary
   CHECK_FALSE(fs::exists(place.at("out-2")));
 }
 
-TEST_CASE("cli: a finished run is left as it is, and changes are told where a run goes on") {
+TEST_CASE("cli: a finished run is left as it is, and changes are reported where a run goes on") {
   Place place;
   REQUIRE(place.train() == 0);
   const auto summary = read_text(place.at("out/summary.json")), config = read_text(place.at("out/config.toml"));
@@ -532,7 +532,7 @@ TEST_CASE("cli: a run that diverges says so at its end, and has an exit code of 
   CHECK(skips.summary()["updates_skipped"] == 1);
 }
 
-TEST_CASE("cli: what was swapped is told at the end, in summary.json, and where the run goes on") {
+TEST_CASE("cli: what was swapped is reported at the end, in summary.json, and where the run goes on") {
   Place place(
       "[[callback]]\nuse = 'switch'\nat_step = 5\n[callback.to]\nprecision = {use = 'fp16'}\n"
       "scaler = {use = 'dynamic', init_scale = 8.0}\n");
@@ -631,7 +631,7 @@ namespace {
 
 const Arguments endless = {"train", "run.toml", "--set=run.steps=100000000"};
 
-// Whether a process has a handler for a signal.
+// True if a process has a handler for a signal.
 bool listens_for(pid_t pid, int signal) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string key, value; status >> key; std::getline(status, value)) {

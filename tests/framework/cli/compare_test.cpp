@@ -208,7 +208,7 @@ TEST_CASE("compare: of runs that are there it says what they show") {
   CHECK(says(place.out, "c/other/seed-1: not enough seeds for a verdict, which needs 3"));
 }
 
-TEST_CASE("compare: one seed that diverged is told, and the others are compared") {
+TEST_CASE("compare: one seed that diverged is reported, and the others are compared") {
   Compared place;
   for (int seed = 1; seed <= 3; ++seed) {
     place.leave("run", seed, 100, 2e8, 2.0);

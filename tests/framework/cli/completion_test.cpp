@@ -1,4 +1,4 @@
-// What bash and zsh offer for the word at the cursor.
+// Completions of bash and zsh for the word at the cursor.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

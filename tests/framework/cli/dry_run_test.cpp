@@ -96,7 +96,7 @@ TEST_CASE("dry run: the gradients of a step, and nothing that uses them") {
   CHECK(result.operations.front().weight_sizes == std::vector<std::int64_t>{4, 3});
 }
 
-TEST_CASE("dry run: what fails is told as in the first step") {
+TEST_CASE("dry run: what fails is reported as in the first step") {
   Trial wrong(
       holding("a", torch::nn::Linear(3, 2)),
       [](const vernier::Batch& micro_batch) {

@@ -60,7 +60,7 @@ bool are_gone(const TemporaryFolder& folder, const Words& names) {
   });
 }
 
-// Whether the ranks have written all of these files.
+// True once the ranks have written all of these files.
 bool are_there(const TemporaryFolder& folder, const Words& names) {
   return waits_for([&] {
     return std::ranges::all_of(names, [&](const auto& name) { return read_text(folder / name).ends_with('\n'); });

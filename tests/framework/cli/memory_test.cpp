@@ -110,7 +110,7 @@ TEST_CASE("memory limit: amounts that are none are refused, with their place") {
   }
 }
 
-TEST_CASE("low memory: each lever that the plugins have is set and told, and what the files say stays") {
+TEST_CASE("low memory: each lever that the plugins have is set and reported, and what the files say stays") {
   Place place;
   CHECK(place.train({"--low-memory"}) == 0);
   const auto told = place.out + place.err;

@@ -1,4 +1,4 @@
-// Where the program looks for plugins, in which order, and what it says of itself.
+// Folders in which the program looks for plugins, their order, and its messages about them.
 #include <doctest/doctest.h>
 #include <torch/headeronly/version.h>
 #include <vernier/abi.h>

@@ -36,7 +36,7 @@ max_norm = 0.5
 
 constexpr const char* profiler = "[[callback]]\nuse = 'profiler'\nfirst_step = 3\nsteps = 4\nrows = 100\n";
 
-// Of the operators in the trace, as another program reads it: milliseconds by name.
+// Reads the trace as another program does: milliseconds by operator.
 std::map<std::string, double> operators_in(const nlohmann::json& trace) {
   std::map<std::string, double> all;
   for (const auto& event : trace.at("traceEvents")) {

@@ -89,7 +89,7 @@ TEST_CASE("shorthands: a flag of another trainer gets a hint") {
   CHECK(says(refusal({"--mixed-precision", "fp32"}).text, "did you mean no?"));
 }
 
-TEST_CASE("shorthands: they are told again as they were given") {
+TEST_CASE("shorthands: they are repeated as they were given") {
   const auto given = parsed({"--epochs", "3", "--mixed-precision", "fp16"});
   CHECK(vernier::shorthands_given(given) == Words{"--mixed-precision", "fp16", "--epochs", "3"});
   CHECK(vernier::shorthands_given(given, {"epochs"}) == Words{"--mixed-precision", "fp16"});

@@ -53,7 +53,7 @@ std::string digest_of(Trainer& trainer) {
   return vernier::digest(trainer.model());
 }
 
-// What the program's training loop makes of it.
+// The digest that the program's training loop comes to.
 std::string digest_of_the_program(const std::vector<std::string>& texts) {
   const TemporaryFolder folder;
   SmallRun run(from_toml(texts), folder.path().string());

@@ -291,7 +291,7 @@ TEST_CASE("output: a run that was killed before its first checkpoint starts anew
   CHECK(name("a = 1\n") == "toy-2");
 }
 
-TEST_CASE("output: what cannot be written is told with the system's reason, and what was there stays") {
+TEST_CASE("output: what cannot be written is reported with the system's reason, and what was there stays") {
   const TemporaryFolder folder;
   const std::string file = folder.write("summary.json", "old");
   const auto refusal = [](const std::string& path) { return thrown_by([&] { vernier::write_file(path, "new"); }); };

@@ -1,4 +1,4 @@
-// What summary.json says of a run that failed.
+// summary.json of a run that failed.
 #include <doctest/doctest.h>
 
 #include "run_folder.h"

@@ -173,7 +173,7 @@ TEST_CASE("replay: the heads of the tables stand over their columns") {
   CHECK(rows > 20);
 }
 
-TEST_CASE("replay: an update's operation and ranges are those that the run told") {
+TEST_CASE("replay: an update's operation and ranges are those that the run reported") {
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[0].first), Event::GradientsReady, [](vernier::Run& now) {
     if (now.step == 1) now.learning_rate_factor *= 1e60;
@@ -321,7 +321,7 @@ TEST_CASE("replay: float16 beside a run without a scaler gets one, unless one is
   }
 }
 
-TEST_CASE("replay: other bits are told, with what is not as it was") {
+TEST_CASE("replay: other bits are reported, with what is not as it was") {
   const TemporaryFolder folder;
   const auto path = capsule_of(folder, gpt(folder, policies()[0].first), policies()[0].second);
   auto capsule = vernier::read_capsule(path);

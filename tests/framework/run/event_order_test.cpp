@@ -1,4 +1,4 @@
-// The comment over `enum Event` and the order in which the trainer tells the events are one.
+// The comment over `enum Event` and the order in which the trainer emits the events are one.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ class Reader {
   Names told_;
 };
 
-// What a listener to every event is told.
+// The events that reach a listener to every event.
 Names events_of(toy::Toy& toy) {
   Names told;
   for (int i = 0; i < vernier::event_count; ++i) {
@@ -110,7 +110,7 @@ TEST_CASE("event order: the comment names every event, in the order of the enum"
   CHECK(named == all);
 }
 
-TEST_CASE("event order: an update that is rolled back is done again, as skipped, and told again") {
+TEST_CASE("event order: an update that is rolled back is done again, as skipped, and emitted again") {
   toy::Toy toy;
   toy.on(Event::GradientsReady, [&toy](vernier::Run& run) {
     if (run.step == 1) run.control->want(vernier::Stage::gradients, *toy.wiring.callbacks[0]);

@@ -84,7 +84,7 @@ TEST_CASE("init_weights: a run stands for its newest checkpoint") {
   CHECK(says(init(run).first.text, run + "/checkpoints/step-00000010/model.safetensors: cannot be opened"));
 }
 
-TEST_CASE("init_weights: names that are missing or not in the model are refused, or told where that is allowed") {
+TEST_CASE("init_weights: names that are missing or not in the model are refused, or reported where that is allowed") {
   auto tensors = other_weights();
   tensors.erase("seen");
   tensors["head.weight"] = torch::zeros({1});

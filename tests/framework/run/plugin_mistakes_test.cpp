@@ -1,4 +1,4 @@
-// What a plugin may get wrong without knowing it: a run refuses or reports it, in the plugin's name.
+// Mistakes that a plugin may make without knowing it: a run refuses or reports them, in the plugin's name.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -243,7 +243,7 @@ namespace {
 
 enum class Veto { none, last };
 
-// What a run of 6 steps says of its end.
+// The divergence that a run of 6 steps reports.
 std::string divergence_with(const Loss& loss, const std::string& scaler, Veto veto = Veto::none, bool late = false) {
   Mistaken toy;
   toy.run.results_are_late = late;

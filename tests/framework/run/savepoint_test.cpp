@@ -1,5 +1,5 @@
-// What a savepoint restores: every field of a run, from each stage; and after a step that fails, all that a checkpoint
-// has.
+// A savepoint restores every field of a run, from each stage; after a step that fails, it restores all that a
+// checkpoint has.
 #include "run/savepoint.h"
 
 #include <ATen/ops/dropout.h>
@@ -355,7 +355,7 @@ TEST_CASE("savepoint: an update that is rolled back leaves every field as it was
 
 namespace {
 
-// Where a step may fail: at events and in the task, where it is called for each micro-batch in the second.
+// Places where a step may fail: at events and in the task, which is called for each micro-batch in the second.
 const Strings places = {"StepBegin", "task.next", "BatchReady", "task.loss", "LossReady", "backward", "GradientsReady"};
 
 [[noreturn]] void boom() {
@@ -432,7 +432,7 @@ struct Course : toy::Toy {
   }
 };
 
-// What a run has saved.
+// The saved results of a run.
 struct Saved {
   std::string digest;  // of the run's model in the end
   std::vector<std::int64_t> steps;

@@ -1,4 +1,4 @@
-// Where the time of a step goes: metrics of the step, and sums of the run.
+// The time of a step by part: metrics of the step, and sums of the run.
 #include <doctest/doctest.h>
 #include <unistd.h>
 

@@ -171,7 +171,7 @@ TEST_CASE("trainer: the learning rate's factor is 1 in each step and callbacks m
   CHECK(half.run.learning_rate_factor == 0.0);
 }
 
-TEST_CASE("trainer: an update that is not finite is skipped, counted and told") {
+TEST_CASE("trainer: an update that is not finite is skipped, counted and reported") {
   Toy toy;
   toy.task().overflows_in = 3;
   toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
@@ -468,7 +468,8 @@ TEST_CASE("trainer: going back drops the batches that were named, and the run is
   const std::vector<Case> cases{
       {3, 2, 1, 1, {0, 1, 2, 3, 2, 4, 5, 6}, {0, 1, 2, 4, 5, 6}},
       {3, 1, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {0, 1, 2, 4, 5, 6}},
-      {4, 2, 3, 2, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 5, 6, 7, 8}},  // from step 2 on, for there is one each 2 steps
+      {4, 2, 3, 2, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 5, 6, 7, 8}},  // from step 2 on, because there is one each 2
+                                                                      // steps
       {0, 9, 1, 1, {0, 1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}},        // to the oldest
       {5, 1, 2, 4, {0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 6, 7}},
   };
@@ -625,7 +626,7 @@ TEST_CASE("trainer: what was validated in a course that was given up is forgotte
   CHECK(*outcome.best_validation_loss <= *outcome.validation_loss);
 }
 
-TEST_CASE("trainer: a veto is told as such, an overflow with the gradients that a later listener spreads") {
+TEST_CASE("trainer: a veto is reported as such, an overflow with the gradients that a later listener spreads") {
   Toy vetoed;
   const auto& notices = notices_of(vetoed);
   vetoed.on(Event::GradientsReady, [](Run& run) {
@@ -647,7 +648,7 @@ TEST_CASE("trainer: a veto is told as such, an overflow with the gradients that 
   CHECK(overflows.run.amp.overflows() == 1);
 }
 
-TEST_CASE("trainer: a loss that a callback replaces is the one that is differentiated and told") {
+TEST_CASE("trainer: a loss that a callback replaces is the one that is differentiated and reported") {
   Toy toy;
   toy.on(Event::LossReady, [](Run& run) { run.micro_batch_loss = run.micro_batch_loss * 2; });
   std::vector<torch::Tensor> twice, once;
@@ -725,7 +726,7 @@ struct FaultyToy : Toy {
 
 }  // namespace
 
-TEST_CASE("trainer: what a role throws is named with the role and the step, and told as RunFailed") {
+TEST_CASE("trainer: what a role throws is named with the role and the step, and reported as RunFailed") {
   for (const std::string name : {"task.next", "task.loss", "precision.forward", "precision.collect", "precision.commit",
                                  "scaler.scale", "scaler.unscale", "scaler.update", "accumulation.split",
                                  "optimizer.step", "task.validate", "checkpoint.due", "checkpoint.write"}) {

@@ -1,4 +1,4 @@
-// What the host learns of an update a step late, as on a GPU, is what it learns at once on a CPU.
+// The results of an update that the host learns a step late, as on a GPU, equal those that it learns at once on a CPU.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -145,7 +145,7 @@ TEST_CASE("update_log: known late, a run that is stopped after any step and resu
     CHECK(second.updates == rest);
     const std::vector<UpdateResult> rest_results(whole.results.begin() + stop, whole.results.end());
     CHECK((second.results == rest_results));
-    // The skip of the step before the stop is told twice: at the end of the first part, and where the run goes on.
+    // The skip of the step before the stop is reported twice: at the end of the first part, and where the run goes on.
     auto told = first.skips();
     const auto again = second.skips();
     if (!told.empty() && !again.empty() && told.back() == again.front()) told.pop_back();
@@ -154,7 +154,7 @@ TEST_CASE("update_log: known late, a run that is stopped after any step and resu
   }
 }
 
-TEST_CASE("update_log: known late, recovery skips the same steps, and tells it a step later") {
+TEST_CASE("update_log: known late, recovery skips the same steps, and reports it a step later") {
   const auto with_recovery = [](Course& course) {
     vernier::Array skip = {{std::string("skip 1000"), ""}};
     course.wiring.callbacks.push_back(
@@ -171,7 +171,7 @@ TEST_CASE("update_log: known late, recovery skips the same steps, and tells it a
     return std::ranges::count_if(course.told, [](const auto& text) { return text.starts_with("recovered"); });
   };
   CHECK(recovered(at_once) > 2);
-  CHECK(recovered(late) >= recovered(at_once) - 1);  // the last step's is not told any more
+  CHECK(recovered(late) >= recovered(at_once) - 1);  // the last step's is not reported any more
   CHECK(recovered(late) <= recovered(at_once));
 }
 
@@ -203,7 +203,7 @@ TEST_CASE("update_log: without a scaler a step is one of mixed precision where i
   }
 }
 
-TEST_CASE("update_log: a loss that is not finite is told where nobody else looks") {
+TEST_CASE("update_log: a loss that is not finite is reported where nobody else looks") {
   for (const bool is_checked : {false, true}) {
     toy::Toy run;
     if (is_checked) run.wiring.scaler = make_plugin<vernier::Scaler>("scaler/static");

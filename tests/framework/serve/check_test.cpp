@@ -1,4 +1,4 @@
-// What a job's configuration may say.
+// Rules for a job's configuration.
 #include <doctest/doctest.h>
 
 #include <toml++/toml.h>
@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// What is wrong with it; "" if nothing is.
+// Returns the reason of the refusal; "" if it is not refused.
 std::string refusal_of(const Json& config, const std::vector<fs::path>& data) {
   try {
     serve::checked_configuration(config, data);

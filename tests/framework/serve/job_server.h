@@ -188,7 +188,7 @@ class JobServer {
   std::map<std::string, std::string> tokens;
 
  private:
-  // Of a process; "" where it ends meanwhile.
+  // The command line of a process; "" if it ends meanwhile.
   static std::string words_of(const fs::path& process) {
     try {
       return read_text(process / "cmdline");

@@ -48,7 +48,7 @@ TEST_CASE("serve: killed at random moments, it loses no job, and runs none twice
     for (int i = 0; i < 8 && status_of_asking(server.port, submission(server, submitted)) == 201; ++i) submitted += 1;
     killer.join();
     server.start();
-    // What was not answered may have been taken all the same: a client asks again.
+    // A request without an answer may have been taken nevertheless: a client asks again.
     const int status = status_of_asking(server.port, submission(server, submitted++));
     CHECK((status == 201 || status == 200));
   }

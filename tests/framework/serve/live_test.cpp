@@ -1,4 +1,4 @@
-// What the page of `vernier serve` gets: events of jobs and their runs, jobs side by side, and the document as a page.
+// Data for the page of `vernier serve`: events of jobs and their runs, jobs side by side, and the document as a page.
 #include <fstream>
 
 #include "http/event_ring.h"
@@ -34,7 +34,7 @@ class Stream {
   std::string seen_;
 };
 
-// What a training would have written.
+// Writes the files that a training would have written.
 void write_run(const JobServer& server, std::int64_t id, const std::string& losses, const std::string& summary = "") {
   const auto run = server.path() / "jobs" / std::to_string(id) / "run";
   fs::create_directories(run);

@@ -91,7 +91,7 @@ TEST_CASE("serve: every route refuses without a token, with a wrong or expired o
   CHECK(server.server_log().find(expired) == std::string::npos);
 }
 
-TEST_CASE("serve: an expired token is told so, and a name of a token is the user of its jobs") {
+TEST_CASE("serve: an expired token is named as such, and a name of a token is the user of its jobs") {
   JobServer server;
   const std::string expired(40, 'e'), alice(40, 'a'), bob(40, 'b');
   std::ofstream(server.path() / "tokens", std::ios::app) << "control " << expired << " eve 2020-01-01T00:00:00Z\n"

@@ -46,7 +46,7 @@ std::string digest_of(const fs::path& run) {
   return Json::parse(read_text(run / "summary.json")).at("digest").get<std::string>();
 }
 
-// Of the same run without a server.
+// The digest of the same run without a server.
 std::string plain_digest(const TemporaryFolder& folder) {
   Program program({"train", folder / "run.toml", "--quiet", "--set", "run.threads=1", "--set", "run.output=plain"},
                   folder.path());
@@ -136,7 +136,7 @@ TEST_CASE("jobs: the quickstart is a job, where the server may read its data") {
   CHECK(has(server.job(1).at("config").get<std::string>(), "use = \"gpt\""));
 }
 
-TEST_CASE("jobs: what is wrong is said in one line, and the exit code tells") {
+TEST_CASE("jobs: what is wrong is said in one line, and by the exit code") {
   const TemporaryFolder folder;
   folder.write("run.toml", config);
   folder.write("short.toml", std::string(config) + "[run.extra]\n");

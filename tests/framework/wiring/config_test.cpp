@@ -29,7 +29,7 @@ std::string merged(const std::vector<std::string>& texts, const std::vector<std:
   return show(vernier::load_config(files.paths, sets));
 }
 
-// What is refused, with "FILE" in place of the file's name.
+// Returns the refusal, with "FILE" in place of the file's name.
 Thrown refusal(const std::string& text, const std::vector<std::string>& sets = {}) {
   Files files;
   const std::string file = files.add(text);

@@ -1,4 +1,4 @@
-// What the documents show of TOML can be written so: each block is read, and its plugins are made.
+// Reads each block of TOML in the documents, and makes its plugins.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 
@@ -81,7 +81,7 @@ void check_table(const vernier::Host& host, const std::string& role, const verni
   }
 }
 
-// What a block leaves to other files.
+// The rest of a configuration, which a block leaves to other files.
 constexpr const char* base = R"([run]
 seed = 1
 [[callback]]

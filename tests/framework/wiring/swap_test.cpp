@@ -92,7 +92,7 @@ bool equal(const State& a, const State& b) {
   });
 }
 
-// What a snapshot of the run holds.
+// The content of a snapshot of the run.
 State everything(const SmallRun& run) {
   return copy_of(vernier::take_snapshot(run.run, run.wiring->plugins()));
 }
@@ -185,7 +185,7 @@ TEST_CASE("swap: a run that was stopped and resumed around one is the run that w
   }
 }
 
-TEST_CASE("swap: mixed precision goes on, off and over to another dtype, told each time") {
+TEST_CASE("swap: mixed precision goes on, off and over to another dtype, reported each time") {
   const TemporaryFolder output;
   Small run(fp32 + after(4, to_fp16) + after(9, to_fp32) + after(12, to_bf16), output.path().string());
   run.train();
@@ -303,7 +303,7 @@ TEST_CASE("swap: a plugin takes over what it knows by name, shape and dtype") {
   CHECK(run.wiring->scaler->save().real("scale") == 4);
 }
 
-TEST_CASE("swap: the listeners of the plugin before are told nothing more, those of the new one in its place") {
+TEST_CASE("swap: the listeners of the plugin before are called no more, those of the new one in its place") {
   const TemporaryFolder output;
   Small run(std::string(masters) + after(5, to_fp32) + after(9, to_masters) + after(12, to_masters),
             output.path().string());

@@ -1,4 +1,4 @@
-// What vernier config prints: TOML that reads back the same, with the place of each value.
+// The output of vernier config: TOML that reads back the same, with the place of each value.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -137,7 +137,7 @@ TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
   CHECK(says(wrong_role.text, "wrong_role.so: is a monitor"));
 }
 
-// All but RunFailed, which is told only where another has failed.
+// All but RunFailed, which comes only if another has failed.
 constexpr const char* events[] = {"RunBegin",   "StepBegin", "BatchReady", "LossReady", "GradientsReady",
                                   "UpdateDone", "StepEnd",   "Validated",  "EpochEnd",  "RunEnd"};
 

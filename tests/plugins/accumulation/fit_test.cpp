@@ -133,7 +133,7 @@ TEST_CASE("fit: within 5 % of the largest micro-batch that trains, found by tryi
 
 namespace {
 
-// Its loss hangs on random numbers and on a buffer that each micro-batch changes. It fails where it is told to: before
+// Its loss hangs on random numbers and on a buffer that each micro-batch changes. It fails where it should: before
 // or after forward, or in backward.
 class Failing final : public toy::Task {
  public:

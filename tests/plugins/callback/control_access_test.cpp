@@ -353,7 +353,7 @@ TEST_CASE("control: malformed requests end with 4xx or a closed connection, and 
     check_refused(client.port, headers);
     check_refused(client.port, bodies);
     tried = headers.size() + bodies.size();
-    // What is plain and unusual is taken.
+    // Requests that are plain and unusual are taken.
     const auto& [host, token, json_type, get, post, zeros] = parts;
     CHECK(status_of(ask(client.port, "GET /v1/run HTTP/1.0\r\n" + host + token + "\r\n")) == 200);
     CHECK(status_of(ask(client.port, get + host + "Connection: close\r\na: b\r\n c\r\n\r\n")) == 200);

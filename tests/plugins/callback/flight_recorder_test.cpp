@@ -362,7 +362,7 @@ TEST_CASE("flight_recorder: a run with a fault that is skipped is, bit for bit, 
   }
 }
 
-TEST_CASE("flight_recorder: a fault that does not come again is told as transient") {
+TEST_CASE("flight_recorder: a fault that does not come again is reported as transient") {
   for (const auto* where : {"loss", "activation"}) {
     const Fault fault{where, "layers.0", std::nan(""), 2, /*once=*/true};
     Flight flight({mlp(3), recorder}, fault);

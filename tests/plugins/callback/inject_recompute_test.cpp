@@ -13,7 +13,7 @@ using vernier::Run;
 
 namespace {
 
-// What each step left: the loss, gradients and weights by name, and what was told.
+// The results of each step: the loss, gradients and weights by name, and notices.
 struct Seen {
   std::vector<torch::Tensor> losses;
   std::vector<vernier::Tensors> gradients, weights;

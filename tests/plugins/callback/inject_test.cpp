@@ -29,7 +29,7 @@ use = "none"
 use = "inject"
 )";
 
-// What each step left: gradients by name, the loss, notices.
+// The results of each step: gradients by name, the loss, notices.
 struct Seen {
   std::vector<vernier::Tensors> gradients, weights;
   std::vector<double> losses;
@@ -251,7 +251,7 @@ TEST_CASE("inject: with micro-batches, in the first of them, also where forwards
   CHECK(std::isnan(seen.losses[1]));
 }
 
-TEST_CASE("inject: random faults are where they are told to be, and the same in each run") {
+TEST_CASE("inject: random faults are where they should be, and the same in each run") {
   std::mt19937 random(7);
   const auto one_of = [&](const auto& list) { return list[random() % list.size()]; };
   const std::vector<std::string> kinds{"inf", "nan"}, places{"gradient", "weight", "activation", "activation_gradient"};
@@ -278,7 +278,7 @@ TEST_CASE("inject: random faults are where they are told to be, and the same in 
   }
 }
 
-TEST_CASE("inject: a fault that the run ended before is told, once, and one that came is not") {
+TEST_CASE("inject: a fault that the run ended before is reported, once, and one that came is not") {
   const auto warnings = [](const std::string& options, int stop_after = 0) {
     const TemporaryFolder output;
     static std::vector<std::string> texts;

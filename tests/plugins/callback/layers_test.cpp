@@ -31,7 +31,7 @@ use = "none"
 )";
 constexpr const char* every_second = "[[callback]]\nuse = 'layers'\nevery = 2\n";
 
-// Of the layers of a run, by hand, and the metrics of each step.
+// Measures the layers of a run by hand, and keeps the metrics of each step.
 struct Observed {
   explicit Observed(const std::string& more) : small(from_toml({base, every_second, more})) {
     small.on(Event::GradientsReady, [this](Run& run) {

@@ -36,7 +36,7 @@ constexpr double weights = (16 * 32 + 16 + 8 * 16 + 8) * 4;
 
 using Bytes = std::map<std::string, double>;
 
-// Of each step.
+// The bytes of each step.
 std::vector<Bytes> measured(const std::string& more) {
   SmallRun small(from_toml({base, more}));
   std::vector<Bytes> steps;

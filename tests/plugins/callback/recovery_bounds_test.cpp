@@ -1,4 +1,4 @@
-// That every list of actions comes to its end, and which skips count.
+// Every list of actions comes to its end. Shows which skips count.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -51,7 +51,7 @@ struct Faults final : vernier::Callback {
   Numbers trained;
 };
 
-// What was done to the run in a step: its batch, its rate, or -1 where it was skipped.
+// The effect on the run in a step: its batch, its rate, or -1 if it was skipped.
 struct Update {
   std::int64_t batch;
   double rate = 1;
@@ -104,7 +104,7 @@ struct Recovered : Toy {
     thrown = thrown_by([&] { trainer->train(run); });
     return *this;
   }
-  // Adds a listener to GradientsReady that is told before recovery.
+  // Adds a listener to GradientsReady that is called before recovery.
   void before(std::function<void(Run&)> listener) {
     wiring.callbacks.insert(wiring.callbacks.begin(),
                             std::make_unique<toy::Told<vernier::Callback>>(
@@ -227,7 +227,7 @@ TEST_CASE("recovery: going back, the run is the one without the batches that did
   CHECK(run.sentences[0] == "loss is nan; the run goes back (steps: 2, batches left out: 1), time 1 of 3");
 }
 
-TEST_CASE("recovery: lists go on to the next action, and going back takes all batches of the trouble along") {
+TEST_CASE("recovery: lists go on to the next action, and a rewind drops all batches of the trouble") {
   const Table options{{"non_finite", value(Texts{"skip 2", "rewind 1"})},
                       {"rewind_back", value(std::int64_t{3})},
                       {"snapshot_every", value(std::int64_t{1})},

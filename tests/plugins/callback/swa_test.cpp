@@ -122,7 +122,7 @@ TEST_CASE("swa: stopped and resumed, bit for bit") {
   }
 }
 
-TEST_CASE("swa: needs to be told when to begin") {
+TEST_CASE("swa: needs to know when to begin") {
   CHECK(says(thrown_by([] { make_plugin<vernier::Callback>("callback/swa"); }).text, "`from` is needed"));
 }
 

@@ -71,7 +71,7 @@ TEST_CASE("switch: where a metric crosses a line, once") {
   CHECK(switched_after("metric = 'validation_loss'\nabove = 0\n") == 4);
 }
 
-TEST_CASE("switch: it needs to be told when, and to what") {
+TEST_CASE("switch: it needs to know when, and to what") {
   CHECK(says(refusal("").text, "callback/switch: `at_step` or `metric` must say when to switch"));
   CHECK(says(refusal("metric = 'loss'\n").text, "callback/switch: `metric` needs a line: add `above` or `below`"));
   CHECK(says(refusal("at_step = 3\nabove = 2\n").text, "callback/switch: `above` needs a `metric`"));

@@ -1,4 +1,4 @@
-// What a device copies for a save in the background, and when: on one that is made for tests, and on a GPU.
+// Copies of a device for a save in the background: on one that is made for tests, and on a GPU.
 #include <doctest/doctest.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/roles.h>
@@ -39,7 +39,7 @@ struct Saving {
     plugin->write(snapshot, run);
   }
   void tell(Event event) { bus.emit(event, run); }
-  // Whether a saved tensor has this value everywhere.
+  // True if a saved tensor has this value everywhere.
   bool has(std::int64_t step, const char* name, double value) {
     const auto path = std::filesystem::path(run.output) / "checkpoints" / vernier::checkpoint_name(step);
     return plugin->read(run, path.string())->tensor(name).eq(value).all().item<bool>();

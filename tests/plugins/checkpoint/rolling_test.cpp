@@ -229,7 +229,7 @@ TEST_CASE("rolling: the manifest says what it is, and only its owner reads it") 
   CHECK(mode_of(fixture.file("step-00000010")) == 0600);
 }
 
-TEST_CASE("rolling: a notice tells path, seconds and bytes") {
+TEST_CASE("rolling: a notice reports path, seconds and bytes") {
   Fixture fixture;
   fixture.write(10);
   REQUIRE(fixture.run.notices.size() == 1);

@@ -24,7 +24,7 @@ vernier::Table table(const std::string& file, std::int64_t every) {
   return {{"file", {file, "test.toml:2"}}, {"every", {every, "test.toml:3"}}};
 }
 
-// What the trainer does, with losses that are given.
+// Acts as the trainer, with given losses.
 struct Fixture {
   explicit Fixture(const TemporaryFolder& folder, vernier::Table options = {}, std::int64_t first_step = 0,
                    const vernier::State* saved = nullptr)
@@ -306,7 +306,7 @@ TEST_CASE("jsonl: lines are on the disk when a checkpoint is written, and when t
   CHECK(lines[3]["step"] == 4);
 }
 
-TEST_CASE("jsonl: a disk that stays full is told once, and at the end how many lines are missing") {
+TEST_CASE("jsonl: a disk that stays full is reported once, and at the end how many lines are missing") {
   warnings.clear();
   vernier::set_log_sink(collect_warnings);
   const TemporaryFolder folder;
@@ -378,7 +378,7 @@ TEST_CASE("jsonl: where too many lines wait the next ones are lost, counted, and
   vernier::set_log_sink(nullptr);
 }
 
-TEST_CASE("jsonl: a file that cannot be made is told with its path") {
+TEST_CASE("jsonl: a file that cannot be made is reported with its path") {
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
   const TemporaryFolder folder;
   Fixture fixture(folder, table("no/such/folder.jsonl", 1));

@@ -73,7 +73,7 @@ TEST_CASE("ledger: a policy's copies of the weights, whether it keeps them for a
     const auto bytes = measured("[precision]\nuse = \"bf16\"\nweight_casts = \"" + std::string(kept) +
                                 "\"\n[accumulation]\nuse = \"fixed\"\nmicro_batches = 2\n");
     CHECK(bytes.at("weights") == weights);
-    // Of the first layer nobody needs the weight again, for the data want no gradient; an update keeps it all the same.
+    // The first layer's weight is not needed again, because the data want no gradient; an update keeps it all the same.
     const bool all = std::string(kept) == "update";
     CHECK(bytes.at("weight copies") == (all ? weights / 2 : 8 * 16 * 2));
     CHECK(bytes.at("activations/layers.0") ==

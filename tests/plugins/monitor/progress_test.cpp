@@ -27,7 +27,7 @@ vernier::Table every_step() {
   return option("interval", 0.0);
 }
 
-// What the trainer does, around the monitor alone.
+// Acts as the trainer around the monitor alone.
 struct Fixture {
   explicit Fixture(int columns, vernier::Table options = {})
       : screen(columns), plugin(make_plugin<Monitor>("monitor/progress", std::move(options))) {
@@ -75,7 +75,7 @@ bool matches(const std::string& text, const char* pattern) {
 
 }  // namespace
 
-TEST_CASE("progress: tells how many updates were skipped, and the underflow as it was measured last") {
+TEST_CASE("progress: reports how many updates were skipped, and the underflow as it was measured last") {
   Fixture fixture(0, option("every", std::int64_t{10}));
   fixture.begin();
   fixture.steps(10);
@@ -90,7 +90,7 @@ TEST_CASE("progress: tells how many updates were skipped, and the underflow as i
   CHECK(lines[1].find("skipped 2 (10%)  underflow 1.2%") != std::string::npos);
 }
 
-TEST_CASE("progress: tells how many steps overflowed, with their share of those that were checked") {
+TEST_CASE("progress: reports how many steps overflowed, with their share of those that were checked") {
   Fixture fixture(0, option("every", std::int64_t{10}));
   fixture.begin();
   for (int i = 0; i < 30; ++i) {

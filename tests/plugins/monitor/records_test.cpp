@@ -1,4 +1,4 @@
-// What the monitors with a writer thread share: the queue, the numbers of a record, the file.
+// Parts that monitors with a writer thread share: the queue, the numbers of a record, the file.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/metric_info.h>

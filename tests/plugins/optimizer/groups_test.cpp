@@ -36,7 +36,7 @@ Run run_of_four() {
   return run;
 }
 
-// What one step of plain SGD takes off the weights, with gradients of 1: the learning rates.
+// The learning rates: the change of the weights by one step of plain SGD with gradients of 1.
 std::vector<double> rates(const std::string& groups, double factor) {
   auto run = run_of_four();
   const auto plugin = plugin_of("use = 'sgd'\nlearning_rate = 0.5\n" + groups);

@@ -1,4 +1,4 @@
-// adaptive: what it measures, decides, tells and repeats. Times are made up here, so that decisions do not depend on
+// adaptive: what it measures, decides, reports and repeats. Times are made up here, so that decisions do not depend on
 // them.
 #include <ATen/ops/linear.h>
 #include <doctest/doctest.h>
@@ -72,13 +72,13 @@ double number(const Notice& notice, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("adaptive: decides after its first steps, tells it, and its file repeats the run without measuring") {
+TEST_CASE("adaptive: decides after its first steps, reports it, and its file repeats the run without measuring") {
   const TemporaryFolder output, again;
   SmallRun run(from_toml({base, "[precision]\nuse = \"adaptive\"\n"}), output.path().string());
   make_16_bits_free(run);
   const auto changes = policy_changes(run);
   REQUIRE(changes.size() == 1);
-  CHECK(changes[0].step == 2);  // told in the third step, holds from the fourth
+  CHECK(changes[0].step == 2);  // reported in the third step, holds from the fourth
   CHECK(word(changes[0], "layers") == "layers.0, layers.1");
   CHECK(word(changes[0], "from") == "fp32");
   CHECK(word(changes[0], "to") == "bf16");
@@ -95,7 +95,7 @@ TEST_CASE("adaptive: decides after its first steps, tells it, and its file repea
   CHECK(fp32.digest() != run.digest());
 }
 
-TEST_CASE("adaptive: if its file cannot be written the run goes on, and the reason is told") {
+TEST_CASE("adaptive: if its file cannot be written the run goes on, and the reason is reported") {
   static std::vector<std::string> warnings;
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warnings.push_back(text); });
   const TemporaryFolder output;

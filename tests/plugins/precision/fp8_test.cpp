@@ -97,7 +97,7 @@ double last_loss(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-TEST_CASE("fp8: the first update is in bf16, and tells which layers are first and last; the others are in fp8") {
+TEST_CASE("fp8: the first update is in bf16, and reports which layers are first and last; the others are in fp8") {
   Policy policy("fp8", {{"recipe", value(std::string("current"))}});
   CHECK_FALSE(policy.plugin->needs_scaler());
   CHECK(policy.run.emulated == "fp8");

@@ -230,7 +230,7 @@ TEST_CASE("precision: float16 weights want an eps that does not vanish beside th
   CHECK_MESSAGE(says(refusal.text, "set eps = 1e-4"), refusal);
 }
 
-TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale and is told") {
+TEST_CASE("precision: in fp16 a skipped step changes no weight, halves the scale and is reported") {
   for (const std::string level : {"O1", "O2", "O3"}) {
     CAPTURE(level);
     const TemporaryFolder output;

@@ -253,7 +253,7 @@ TEST_CASE("per_layer: an overflow that began in a layer lowers its factor alone,
   CHECK(fixture.run.notices[0].text() == "scale_changed from=1 to=0.5");
 }
 
-TEST_CASE("per_layer: tells that the loss's scale starts low, and that it comes to its end") {
+TEST_CASE("per_layer: reports that the loss's scale starts low, and that it comes to its end") {
   torch::manual_seed(5);
   const auto net = std::make_shared<Net>();
   const auto x = torch::randn({4, 3, 6, 6}), target = torch::randint(0, 5, {4});

@@ -122,7 +122,7 @@ TEST_CASE("scaler: static scales and unscales exactly by a power of two, and nev
   }
 }
 
-TEST_CASE("scaler: dynamic's law, told step by step") {
+TEST_CASE("scaler: dynamic's law, step by step") {
   Fixture fixture("dynamic", small_law());
   const std::vector<std::pair<double, double>> gradients_and_scales = {{1, 64},         {1, 64},  {1, 64},
                                                                        {1, 256},  // three in a row
@@ -153,7 +153,7 @@ TEST_CASE("scaler: dynamic is PyTorch's GradScaler over random infinities") {
   }
 }
 
-TEST_CASE("scaler: dynamic tells each change of the scale once") {
+TEST_CASE("scaler: dynamic reports each change of the scale once") {
   Fixture fixture("dynamic", small_law());
   fixture.step(infinity);
   REQUIRE(fixture.run.notices.size() == 1);
@@ -185,7 +185,7 @@ TEST_CASE("scaler: dynamic's presets are the SDK's, and single options override 
   }
 }
 
-TEST_CASE("scaler: dynamic tells where the scale becomes low and high, once each time") {
+TEST_CASE("scaler: dynamic reports where the scale becomes low and high, once each time") {
   auto law = small_law();
   law["warn_below"] = number(16);
   law["warn_above"] = number(256);
@@ -201,7 +201,8 @@ TEST_CASE("scaler: dynamic tells where the scale becomes low and high, once each
   CHECK(fixture.run.notices[1].sentence == "the loss scale is 512: it has come up to warn_above");
 }
 
-TEST_CASE("scaler: a scale that is low or high from the start is told in the first step, and not again after a save") {
+TEST_CASE(
+    "scaler: a scale that is low or high from the start is reported in the first step, and not again after a save") {
   const std::vector<std::tuple<double, std::string>> cases = {
       {0.5, "scale_low scale=0.5 warn_below=1"},
       {1.0, "scale_low scale=1 warn_below=1"},
@@ -242,7 +243,7 @@ TEST_CASE("scaler: a scale that is low or high from the start is told in the fir
   }
 }
 
-TEST_CASE("scaler: a change before the first look at the scale is told, wherever the run was stopped between") {
+TEST_CASE("scaler: a change before the first look at the scale is reported, wherever the run was stopped between") {
   const auto told = [](bool is_saved) {
     Fixture first("dynamic", small_law()), second("dynamic", small_law());
     for (auto* each : {&first, &second}) {
@@ -292,7 +293,7 @@ TEST_CASE("scaler: overflows in a row are the run's own, and are counted on afte
   CHECK(calm.control.failure.empty());
 }
 
-TEST_CASE("scaler: static tells that a run goes on with another scale") {
+TEST_CASE("scaler: static reports that a run goes on with another scale") {
   Fixture before("static"), after("static", {{"scale", number(1)}});
   before.step(1);
   after.plugin->load(before.plugin->save());
@@ -302,7 +303,7 @@ TEST_CASE("scaler: static tells that a run goes on with another scale") {
   CHECK((after.step(1), after.run.notices.empty()));
 }
 
-TEST_CASE("scaler: each arrival at an end of the range is told, with all bounds that were reached") {
+TEST_CASE("scaler: each arrival at an end of the range is reported, with all bounds that were reached") {
   auto law = small_law();
   law["min_scale"] = law["warn_below"] = number(16);
   law["max_scale"] = number(200);

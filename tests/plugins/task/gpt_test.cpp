@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t context = 4;
 
-// A text of so many windows in which every window tells its number.
+// A text of so many windows in which every window shows its number.
 std::string numbered(std::int64_t windows) {
   std::string text;
   for (std::int64_t i = 0; i < windows; ++i) {
@@ -152,7 +152,7 @@ TEST_CASE("gpt: an epoch holds each window once, those held out never") {
       CHECK(std::abs(static_cast<double>(windows - std::ssize(seen)) - share * static_cast<double>(windows)) <= 8);
       CHECK(one_epoch(gpt).size() == seen.size());
 
-      // What validate() sees is the rest: its loss is theirs.
+      // validate() sees the rest of the windows, so its loss is theirs.
       torch::NoGradGuard no_grad;
       double sum = 0;
       for (std::int64_t i = 0; i < windows; ++i) {

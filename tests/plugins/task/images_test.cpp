@@ -33,7 +33,7 @@ std::string packed(const TemporaryFolder& folder, const std::string& name, const
   return path;
 }
 
-// Of class 0: dark on the left; of class 1: dark on the right. The first byte is the image's number.
+// Images of class 0 are dark on the left, those of class 1 on the right. The first byte is the image's number.
 std::string pictures(std::uint32_t count, std::uint32_t height, std::uint32_t width) {
   std::string bytes;
   for (std::uint32_t n = 0; n < count; ++n) {

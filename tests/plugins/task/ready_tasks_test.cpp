@@ -40,8 +40,8 @@ std::map<std::string, double> result_of(const TemporaryFolder& folder, const std
   return last;
 }
 
-// Of a forecast of six hours: its mean squared error in units of each column's deviation, where it repeats the last
-// value. Of the last tenth of the rows, as in the configuration.
+// The mean squared error of a forecast of six hours that repeats the last value, in units of each column's deviation.
+// It is over the last tenth of the rows, as in the configuration.
 double loss_of_repeating(const torch::Tensor& rows) {
   const auto held_out = rows.size(0) / 10, training = rows.size(0) - held_out;
   const auto deviation = rows.narrow(0, 0, training).std(0, /*unbiased=*/false);

@@ -1,4 +1,4 @@
-// What the tests of task/gpt begin with: its options, a text, its log.
+// Shared by the tests of task/gpt: its options, a text, its log.
 #pragma once
 
 #include <vernier/plugin.h>

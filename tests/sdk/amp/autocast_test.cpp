@@ -21,7 +21,7 @@ at::ScalarType type_of_product() {
   return at::matmul(at::ones({2, 2}), at::ones({2, 2})).scalar_type();
 }
 
-// What a guard must leave as it was.
+// State that a guard must leave as it was.
 auto autocast_state() {
   const int nesting = at::autocast::increment_nesting() - 1;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();

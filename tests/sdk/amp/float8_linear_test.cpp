@@ -302,7 +302,8 @@ struct History {
 
 TEST_CASE("float8_linear: histories and scales are those computed by hand") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  // Of x, w and g: ordinary updates, one that overflows, one with nan, one that does not use the layer, quiet ones.
+  // The magnitudes of x, w and g: ordinary updates, one that overflows, one with nan, one that does not use the layer,
+  // quiet ones.
   const std::vector<std::vector<double>> updates = {{3, 0.5, 1e-3}, {7, 0.25, 2e-3}, {inf, 0.5, inf}, {2, 0.5, nan},
                                                     {0, 0, 0},      {1, 0.5, 1e-4},  {2, 0.5, 1e-4},  {0.5, 0.5, 1e-4},
                                                     {0.5, 1, 1e-5}, {0.25, 1, 1e-5}, {0.25, 1, 1e-5}, {9, 1, 1e-5}};

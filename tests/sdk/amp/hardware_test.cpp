@@ -34,7 +34,7 @@ TEST_CASE("hardware: the CPU is what the kernel says it is") {
     if (line.starts_with("flags")) flags = line + " ";
   }
   if (flags.empty()) {
-    MESSAGE("this kernel does not tell");
+    MESSAGE("this kernel does not say");
     return;
   }
   const auto has = [&](const std::string& flag) { return flags.find(" " + flag + " ") != std::string::npos; };

@@ -66,8 +66,8 @@ LossScaleOptions options_of(const std::string& project, const Case& c) {
   return options;
 }
 
-// Where a recorded sequence ends: DeepSpeed raises an error at an overflow at its minimum, and PyTorch's scale leaves
-// float32's normal numbers. LossScale stays at either end.
+// True at the end of a recorded sequence: DeepSpeed raises an error at an overflow at its minimum, and PyTorch's scale
+// leaves float32's normal numbers. LossScale stays at either end.
 bool ends(const std::string& project, const LossScale& scale) {
   const auto& options = scale.options();
   if (scale.state_dict().integer("_hysteresis") > 1) return false;
@@ -177,7 +177,7 @@ TEST_CASE("loss_scale: presets start as their projects do") {
   CHECK_THROWS_AS(vernier::loss_scale_preset("fairseq"), vernier::Error);
 }
 
-TEST_CASE("loss_scale: the law told in other words, over 10,000 random laws and sequences") {
+TEST_CASE("loss_scale: the law in other words, over 10,000 random laws and sequences") {
   std::mt19937 random(1);
   for (int sequence = 0; sequence < 10'000; ++sequence) {
     const auto options = random_options(random);

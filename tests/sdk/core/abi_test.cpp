@@ -12,7 +12,7 @@
 
 namespace {
 
-// What the headers said when VERNIER_ABI was last raised. A plugin that was built with other headers must not be
+// The hash of the headers when VERNIER_ABI was last raised. A plugin that was built with other headers must not be
 // opened.
 constexpr int recorded_abi = 10;
 constexpr std::uint64_t recorded_hash = 0xba1a26d50da34c2e;

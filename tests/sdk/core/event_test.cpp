@@ -14,7 +14,7 @@ using vernier::Run;
 
 namespace {
 
-std::string told;  // who was told, in order
+std::string told;  // who was called, in order
 
 std::vector<std::string> warnings;
 void collect_warnings(vernier::Level level, const std::string& who, const std::string& text) {
@@ -93,7 +93,7 @@ TEST_CASE("event: every event has its name") {
   CHECK(static_cast<int>(Event::RunFailed) + 1 == vernier::event_count);
 }
 
-TEST_CASE("bus: told in the order of attaching, monitors after all others") {
+TEST_CASE("bus: listeners are called in the order of attaching, monitors after all others") {
   Callback a("a", 1), b("b", 2);
   Monitor m("m", 1), n("n", 1);
   Fixture fixture;
@@ -133,7 +133,7 @@ TEST_CASE("bus: what attach throws names the plugin") {
   CHECK(thrown_by([&] { fixture.bus.attach(broken, false); }) == refused("callback/broken failed to attach: boom"));
 }
 
-TEST_CASE("bus: a monitor that throws is detached and reported, the others are told exactly once") {
+TEST_CASE("bus: a monitor that throws is detached and reported, the others are called exactly once") {
   for (int throws_in = 1; throws_in <= 3; ++throws_in) {
     CAPTURE(throws_in);
     Callback a("a", 1);
@@ -194,7 +194,7 @@ TEST_CASE("bus: the first cause stays nested") {
   }
 }
 
-TEST_CASE_FIXTURE(Fixture, "event: what replaces a plugin is told in its place, the plugin is told nothing more") {
+TEST_CASE_FIXTURE(Fixture, "event: what replaces a plugin is called in its place, the plugin is called no more") {
   Callback a("a", 1), b("b", 0), c("c", 1), next("n", 2), stranger("s", 1);
   Monitor m("m", 1);
   for (auto* plugin : {&a, &b, &c}) bus.attach(*plugin, false);

@@ -138,7 +138,7 @@ TEST_CASE("fused kernels: any layout; gradients flow through them; other dtypes 
   }
 }
 
-// Where the kernel drew other numbers, bernoulli_ would take LibTorch's and say nothing. So here it meets their engine.
+// If the kernel drew other numbers, bernoulli_ would take LibTorch's and say nothing. So here it meets their engine.
 TEST_CASE("fused kernels: the generator of many numbers at a time is LibTorch's, wherever it begins") {
   if (__builtin_cpu_supports("avx2") == 0) return;
   at::mt19937 engine(7);

@@ -30,7 +30,7 @@ CsvTable parsed(const std::string& text, const CsvOptions& options = {}) {
   return read_csv(folder.write("a.csv", text), options);
 }
 
-// What follows the path in the message; "" if nothing is thrown.
+// The part of the message after the path; "" if nothing is thrown.
 std::string refusal(const std::string& text, const CsvOptions& options = {}) {
   const TemporaryFolder folder;
   const auto path = folder.write("a.csv", text);

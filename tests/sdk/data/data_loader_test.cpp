@@ -208,7 +208,7 @@ TEST_CASE("a batch that fails as a whole is named by its sample, or by its first
   }
 }
 
-TEST_CASE("workers prepare as many batches ahead as they are told, and no more") {
+TEST_CASE("workers prepare as many batches ahead as they should, and no more") {
   class Counting final : public vernier::Dataset {
    public:
     std::int64_t size() const override { return 100; }

@@ -173,7 +173,7 @@ TEST_CASE("language data: what is learned of prompts and chats") {
     CAPTURE(line.dump());
     CHECK(learned_of(tokenizer, line, options) == learned);
   }
-  // What a message says is never a special token: each of the two ends of messages is there once for each message.
+  // The text of a message is never a special token: each of the two ends of messages is there once for each message.
   const TemporaryFolder folder;
   const auto data = vernier::read_language_data(*tokenizer, folder.write("a.jsonl", chat.dump()), {.length = 64});
   const auto row = row_of(data, 0);

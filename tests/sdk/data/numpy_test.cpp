@@ -16,7 +16,7 @@ namespace {
 
 const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/data/";
 
-// What tests/oracles/data.py has written: 7 * (i + j + …) + 5, or whether 7 * (i + j + …) is even.
+// The numbers of tests/oracles/data.py: 7 * (i + j + …) + 5, or whether 7 * (i + j + …) is even.
 torch::Tensor counting(torch::IntArrayRef shape, torch::ScalarType type) {
   auto sum = torch::zeros(shape, torch::kFloat64);
   for (std::int64_t axis = 0; axis < sum.dim(); ++axis) {

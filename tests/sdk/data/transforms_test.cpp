@@ -102,7 +102,7 @@ TEST_CASE("transforms: random_resized_crop keeps to its shares and ratios") {
   for (int i = 0; i < 200; ++i) {
     const auto part = changed(vernier::random_resized_crop(32, 32, 0.25, 0.5, 0.5, 2), image, i);
     REQUIRE(part.sizes() == torch::IntArrayRef{2, 32, 32});
-    // The ramps tell the size of the part: 31 steps of size / 32 pixels, away from the borders.
+    // The ramps show the size of the part: 31 steps of size / 32 pixels, away from the borders.
     const auto height = (part[0][24][16] - part[0][8][16]).item<double>() * 2;
     const auto width = (part[1][16][24] - part[1][16][8]).item<double>() * 2;
     CHECK(height * width / 4096 > 0.25 - 0.03);

@@ -333,7 +333,7 @@ TEST_CASE("checkpoint: products that are kept are not computed again") {
 TEST_CASE("checkpoint: a product that is handed on and changed there is computed again") {
   torch::manual_seed(1);
   const auto weight = torch::randn({8, 8}).requires_grad_();
-  // Of two dimensions the product itself; of three a view that has a version of its own.
+  // With two dimensions, autograd keeps the product itself; with three, a view that has a version of its own.
   for (const auto& input : {torch::randn({4, 8}), torch::randn({2, 4, 8})}) {
     const auto gradient = [&](const std::optional<Keep>& keep) {
       torch::Tensor(weight).mutable_grad().reset();
@@ -440,7 +440,7 @@ TEST_CASE("checkpoint: after an exception in either call, products are computed 
   }
 }
 
-TEST_CASE("checkpoint: interceptors see the second forward too, and are told when it ends") {
+TEST_CASE("checkpoint: interceptors see the second forward too, and are called when it ends") {
   torch::manual_seed(1);
   Net net;
   vernier::Layers layers(net);
@@ -501,8 +501,8 @@ TEST_CASE("checkpoint: of all blocks only their inputs and products are kept, an
   CAPTURE(recomputed.second);
   CHECK(plain.second - recomputed.second > plain.first - recomputed.first - 2 * block);
 
-  // Of a block the input, which of the first is the batch, where the generator stood, what `in` returns, four times as
-  // wide, and what `out` does.
+  // A block keeps its input (for the first block, the batch), the state of the generator, the output of `in`, which is
+  // four times as wide, and the output of `out`.
   const auto products = activations(1, Keep::matmuls);
   const auto generator = at::detail::getDefaultCPUGenerator().get_state().numel();
   CAPTURE(products.second);

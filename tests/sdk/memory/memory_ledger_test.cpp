@@ -208,7 +208,7 @@ TEST_CASE("memory ledger: the peak is the most at one moment, and says when") {
   }
 }
 
-TEST_CASE("memory ledger: of several micro-batches the one with most activations is told") {
+TEST_CASE("memory ledger: of several micro-batches the one with most activations is reported") {
   const auto first = torch::randn({6, 4}), second = torch::randn({3, 6});
   const Weights model({{"first", first}, {"second", second}});
   MemoryLedger ledger(model);

@@ -286,7 +286,7 @@ TEST_CASE("optim states: found_inf changes nothing, grad_scale divides, groups a
   }
 }
 
-// What a GPU runs, here on the host.
+// Runs the operators of a GPU on the host.
 TEST_CASE("optim states: operators give what the host's own pass gives") {
   const Threads one(1);
   for (const auto kept_in : small_states) {
