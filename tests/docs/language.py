@@ -34,7 +34,7 @@ RULES = (
     (re.compile(r', for (?:(?:it|they|there|nobody|nothing)\b|(?:an?|the|what|in|that|each|all) (?:(?!that |which |whose )[^ .;:,]+ ){1,5}' + VERB + r'\b)'),
      'write "because" instead of ", for"'),
     (re.compile(r'(?<!there )(?<!There )\bis no (?!longer|more|less|matter)[a-z]+'), 'write "is not a" instead of "is no"'),
-    (re.compile(r'(?<![/`])\b(?:[Tt]ells?|[Tt]elling|[Tt]old)\b(?! (?:\S+ ){0,5}(?:apart|from)\b)'),
+    (re.compile(r'(?<![/`"])\b(?:[Tt]ells?|[Tt]elling|[Tt]old)\b(?! (?:\S+ ){0,5}(?:apart|from)\b)'),
      'a program logs, prints, throws, shows or returns: it does not tell'),
 )
 NAME = re.compile(r'(?:^|_)(?:tell|tells|told|telling)(?:_|$)')

@@ -94,7 +94,7 @@ for people who come from other trainers; each is exactly a --set
   --grad-scaler-backoff FACTOR         scaler.backoff_factor
   --grad-accum-steps NUMBER            accumulation.micro_batches: each batch in so many, its size stays
   --batch-size SAMPLES                 task.batch_size
-  --epochs EPOCHS                      run.epochs, in the place of run.steps
+  --epochs EPOCHS                      run.epochs, instead of run.steps
   --grad-ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
 
   --low-memory           switches on what saves memory, where the files do not say else:

@@ -50,8 +50,7 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   }
   const Descriptor found = library.descriptor();
   if (role != found.role) {
-    refuse_library(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), and stands in the place of a " +
-                   role);
+    refuse_library(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), not a " + role);
   }
   const Descriptor& plugin = library.open();
   const std::string id = role + "/" + plugin.name;

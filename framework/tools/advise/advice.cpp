@@ -54,7 +54,7 @@ TextRows rows_of_advice(const Advice& advice, const Measured& measured) {
   for (std::size_t i = 0; i < advice.axes.size(); ++i) {
     const auto& axis = advice.axes[i];
     const auto place = measured.choice[i];
-    std::string remark = place == 0 ? "as written" : "in the place of " + axis.options.front().name;
+    std::string remark = place == 0 ? "as written" : "instead of " + axis.options.front().name;
     if (axis.name == "micro-batches") remark += print_number("; %.4g samples each", measured.micro_batch);
     if (!axis.note.empty()) remark += "; " + axis.note;
     rows.push_back({axis.name, axis.options[place].name, remark});

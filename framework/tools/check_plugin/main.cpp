@@ -36,7 +36,7 @@ Tries the laws of plugins on a library: that it resumes to the last bit, leaks n
 "ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
 
   --set KEY=VALUE    an option of the plugin, as in --set max_norm=1
-  --task FILE.toml   the run to try it in, in the place of a small network; for 20 steps on the CPU
+  --task FILE.toml   the run to try it in, instead of a small network; for 20 steps on the CPU
   --law NAME         this law alone
   --sanitize         with the address sanitizer, for a plugin that was built with -fsanitize=address
 

@@ -41,7 +41,7 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --steps NUMBER       run.steps of all candidates
   --output FOLDER      runs/compare, if not given; gets compare.json, compare.csv, compare.html, and the runs
   --plugin-path FOLDER as of vernier train
-  --json               prints compare.json in the place of the table
+  --json               prints compare.json instead of the table
   --quiet              prints no line for each run
 )"};
 

@@ -98,7 +98,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
         patterns_(options.get("targets", std::vector<std::string>{},
                               "layers by name, * for any text; none: *.q_proj and *.v_proj, or *.c_attn")),
         fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
-        rslora_(options.get("rslora", false, "alpha / sqrt(rank) in the place of alpha / rank")),
+        rslora_(options.get("rslora", false, "alpha / sqrt(rank) instead of alpha / rank")),
         base_(options.choose("base", "model", {"model", "int8", "fp8"},
                              "what the chosen layers' own weights are kept as; model: as they are")),
         options_(options) {}

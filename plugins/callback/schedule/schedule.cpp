@@ -25,7 +25,7 @@
 //   cooldown = 0         validations after a reduction that do not count
 //   min_factor = 0.0     of the learning rate, below which it is not lowered
 //   phase = []           several courses in sequence: [[callback.phase]] tables, each with `updates`, and with a kind
-//                        and its options in the place of those of [[callback]]
+//                        and its options instead of those of [[callback]]
 // A phase has these; its options count from its beginning, and what is planned is its length:
 //   phase.updates = 0    applied updates of the phase; 0, only in the last: all that are left
 //   phase.kind = "cosine", phase.warmup_steps = 0, phase.decay_steps = 0, phase.final_factor = 0.0,

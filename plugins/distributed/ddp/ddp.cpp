@@ -11,7 +11,7 @@
 //   compress = "none"      bf16 | fp16: the dtype in which float32 gradients travel and are summed
 //   bucket = "8MB"         gradients that are smaller are summed together in pieces of this size
 //   overlap = false        true: gradients are summed while backward computes others; pays on a slow network
-//   shared_memory = true   ranks of one machine sum through memory that they share, in the place of Gloo
+//   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
 //
 // Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. The mean is
 // weighted here; DistributedDataParallel takes that of equal shares.

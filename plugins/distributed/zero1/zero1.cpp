@@ -10,7 +10,7 @@
 //   compress = "none"      bf16 | fp16: the dtype in which float32 gradients travel and are summed
 //   bucket = "8MB"         tensors that are smaller travel together in pieces of this size
 //   overlap = false        true: gradients are summed while backward computes others; pays on a slow network
-//   shared_memory = true   ranks of one machine sum through memory that they share, in the place of Gloo
+//   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
 //
 // Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020,
 // stage 1.

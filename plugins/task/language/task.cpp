@@ -19,8 +19,8 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
                               "what training begins with; random: drawn by [run] seed")),
       data_(options),
       samples_(options),
-      dropout_(options.get("dropout", -1.0, "in the place of all dropouts of config.json; below 0: those",
-                           between(-1, 0.99))) {}
+      dropout_(
+          options.get("dropout", -1.0, "replaces all dropouts of config.json; below 0: those", between(-1, 0.99))) {}
 
 void PublishedTask::build(vernier::Run& run) {
   const Config config(folder_);

@@ -9,7 +9,7 @@
 // validation = []       held-out files of the same kind
 // validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
 // shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
-// dropout = -1.0        in the place of all dropouts of config.json; below 0: those
+// dropout = -1.0        replaces all dropouts of config.json; below 0: those
 // sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
 // sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
 // Of files of tokens:

@@ -98,8 +98,7 @@ TEST_CASE("host: one that does not fit is refused with the remedy, and never run
   CHECK(refusal("no_symbol") ==
         refused(fixture("no_symbol") + ": not a Vernier plugin (it does not export "
                                        "`vernier_plugin`); does its source have VERNIER_PLUGIN(…)?"));
-  CHECK(refusal("wrong_role") == refused(fixture("wrong_role") + ": is a monitor (\"wrong_role\"), and stands in the "
-                                                                 "place of a callback"));
+  CHECK(refusal("wrong_role") == refused(fixture("wrong_role") + ": is a monitor (\"wrong_role\"), not a callback"));
   for (const char* name : {"wrong_abi", "wrong_torch", "no_symbol", "wrong_role"}) CHECK_FALSE(was_opened(name));
 }
 
