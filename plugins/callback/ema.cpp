@@ -54,7 +54,7 @@ class Ema final : public vernier::Callback {
   void prepare(Run& run) override {
     refuse_masters_of_other_ranks(run, id());
     run_ = &run;
-    average_.emplace(options_, run.results_are_late);
+    average_.emplace(options_);
   }
 
   vernier::State save() const override {

@@ -70,7 +70,6 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   // A step that failed after its update is not among the steps.
   summary["updates_skipped"] = std::max<std::int64_t>(0, run.step - outcome.updates);
   auto amp = OrderedJson::parse(run.amp.json());
-  amp.erase("memory_saved");  // nobody has measured the same run in float32
   amp["mean_step_seconds"] = mean(outcome.seconds);
   summary["amp"] = std::move(amp);
   summary["samples"] = run.samples;

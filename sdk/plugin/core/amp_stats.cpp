@@ -2,7 +2,6 @@
 #include <torch/types.h>
 #include <vernier/amp_stats.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
@@ -36,15 +35,6 @@ void AmpStats::add_underflow(const torch::Tensor& share) {
   ++measured_;
 }
 
-void AmpStats::set_memory(double bytes, double bytes_in_float32) {
-  bytes_ = bytes;
-  bytes_in_float32_ = bytes_in_float32;
-}
-
-double AmpStats::memory_saved() const {
-  return bytes_in_float32_ > 0 ? std::max(0.0, 1 - bytes_ / bytes_in_float32_) : 0;
-}
-
 std::optional<double> AmpStats::underflow() const {
   if (measured_ == 0) return std::nullopt;
   return underflow_sum_.item<double>() / static_cast<double>(measured_);
@@ -71,7 +61,6 @@ std::string AmpStats::json() const {
                            {"overflows", overflows_},
                            {"overflow_ratio", overflow_ratio()},
                            {"mean_step_seconds", mean_step_seconds()},
-                           {"memory_saved", memory_saved()},
                            {"underflow", {{"mean", share(underflow())}, {"last", share(last_underflow())}}},
                            {"scale_history", history}};
   return all.dump(2);
@@ -121,10 +110,8 @@ void AmpStats::load_state_dict(const State& state) {
     next.underflow_sum_ = state.tensor("underflow_sum").clone();
     next.last_underflow_ = state.tensor("last_underflow").clone();
   }
-  next.seconds_ = seconds_;  // time and memory are those of this process
+  next.seconds_ = seconds_;  // the time is that of this process
   next.timed_ = timed_;
-  next.bytes_ = bytes_;
-  next.bytes_in_float32_ = bytes_in_float32_;
   *this = std::move(next);
 }
 

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <limits>
 
+#include "loss_scale_operators.h"
+#include "optim/grad_norm_operators.h"
 #include "optim/tensor_lists.h"
 
 namespace vernier {
@@ -88,10 +90,7 @@ Contradiction contradiction(const LossScaleOptions& o) {
   return {};
 }
 
-LossScale::LossScale(torch::Device device, LossScaleOptions options) : LossScale(device, options, !device.is_cpu()) {}
-
-LossScale::LossScale(torch::Device device, LossScaleOptions options, bool by_operators)
-    : options_(options), by_operators_(by_operators) {
+LossScale::LossScale(torch::Device device, LossScaleOptions options) : options_(options) {
   if (const auto [option, reason] = contradiction(options_); !option.empty()) {
     throw Error(option + " " + reason, Error::Kind::configuration);
   }
@@ -102,16 +101,13 @@ LossScale::LossScale(torch::Device device, LossScaleOptions options, bool by_ope
 
 void LossScale::update(const torch::Tensor& found_inf, const torch::Tensor& passed_over) {
   const torch::NoGradGuard no_grad;
-  if (!by_operators_) {
-    if (!passed_over.defined() || !passed_over.item<bool>()) update_on_host(found_inf.item<double>() != 0);
-    return;
+  if (!scale_.is_cpu()) {
+    const auto& device = scale_.device();
+    update_by_operators(options_, {scale_, tracker_, left_}, moved(found_inf, device),
+                        passed_over.defined() ? moved(passed_over, device) : passed_over);
+  } else if (!passed_over.defined() || !passed_over.item<bool>()) {
+    update_on_host(found_inf.item<double>() != 0);
   }
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> kept;
-  if (passed_over.defined()) {
-    for (const auto& each : {scale_, tracker_, left_}) kept.emplace_back(each, each.clone());
-  }
-  update_by_operators(moved(found_inf, scale_.device()));
-  for (auto& [now, before] : kept) now.copy_(at::where(moved(passed_over, scale_.device()), before, now));
 }
 
 void LossScale::update_on_host(bool overflow) {
@@ -135,22 +131,29 @@ void LossScale::update_on_host(bool overflow) {
   scale = std::max(lower, static_cast<float>(floor_of(options_)));
 }
 
-// The same without a host sync: _amp_update_scale_ is PyTorch's rule, and the rest adds the other rules to it.
-void LossScale::update_by_operators(const torch::Tensor& found_inf) {
+// _amp_update_scale_ is PyTorch's rule, and the rest adds the other rules to it.
+void update_by_operators(const LossScaleOptions& options, const ScaleTensors& state, const torch::Tensor& found_inf,
+                         const torch::Tensor& passed_over) {
+  const auto& [scale, tracker, left] = state;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> kept;
+  if (passed_over.defined()) {
+    for (const auto& each : {scale, tracker, left}) kept.emplace_back(each, each.clone());
+  }
   const auto bad = found_inf.ne(0);
-  const auto absorbed = bad.logical_and(left_.gt(1));
-  const auto lowered = bad.logical_and(left_.le(1));
-  const auto grows = tracker_.add(1).ge(options_.growth_interval).logical_and(bad.logical_not());
+  const auto absorbed = bad.logical_and(left.gt(1));
+  const auto lowered = bad.logical_and(left.le(1));
+  const auto grows = tracker.add(1).ge(options.growth_interval).logical_and(bad.logical_not());
   // An absorbed overflow looks like a good step to the kernel: one before the row's start becomes that.
-  tracker_.masked_fill_(absorbed, row_start(options_) - 1);
-  auto found = lowered.to(torch::kFloat32);
-  at::_amp_update_scale_(scale_, tracker_, found, options_.growth_factor, options_.backoff_factor,
-                         options_.growth_interval);
-  scale_.clamp_(floor_of(options_), ceiling_of(options_));
-  if (!options_.counts_first) tracker_.sub_(lowered.to(torch::kInt32));
-  auto refilled = grows;
-  if (options_.refill == Refill::good_step) refilled = bad.logical_not();
-  left_.sub_(absorbed.to(torch::kInt32)).masked_fill_(refilled, options_.hysteresis);
+  tracker.masked_fill_(absorbed, row_start(options) - 1);
+  auto lowers = lowered.to(torch::kFloat32);
+  auto scale_now = scale, tracker_now = tracker;
+  at::_amp_update_scale_(scale_now, tracker_now, lowers, options.growth_factor, options.backoff_factor,
+                         options.growth_interval);
+  scale.clamp_(floor_of(options), ceiling_of(options));
+  if (!options.counts_first) tracker.sub_(lowered.to(torch::kInt32));
+  const auto refilled = options.refill == Refill::good_step ? bad.logical_not() : grows;
+  left.sub_(absorbed.to(torch::kInt32)).masked_fill_(refilled, options.hysteresis);
+  for (auto& [now, before] : kept) now.copy_(at::where(passed_over, before, now));
 }
 
 double LossScale::value() const {
@@ -183,7 +186,7 @@ void unscale(Run& run, const torch::Tensor& scale) {
     run.found_inf = unscale_gradients_(gradients, scale);
     return;
   }
-  auto inspected = inspect_gradients(gradients, run.results_are_late);
+  auto inspected = run.results_are_late ? inspect_by_operators(gradients) : inspect_gradients(gradients);
   run.found_inf = std::move(inspected.found_inf);
   run.scaled_norm = std::move(inspected.norm);
   run.scaled_norms = std::move(inspected.norms);

@@ -114,10 +114,6 @@ void SupervisedTask::add_metric(MetricPtr metric) {
   parts_->metrics.push_back(std::move(metric));
 }
 
-void SupervisedTask::set_collate(Collate collate) {
-  parts_->options.collate = std::move(collate);
-}
-
 void SupervisedTask::prepare(Run& run) {
   build(run);
   const auto require = [this](bool is_there, const char* function) {
@@ -280,7 +276,7 @@ Batch SupervisedTask::example(std::int64_t samples) const {
     Random random(parts_->options.seed, 0, index);
     some.push_back(parts_->training->get(index, random));
   }
-  auto batch = parts_->options.collate ? parts_->options.collate(some) : stack(some);
+  auto batch = stack(some);
   const auto place = static_cast<std::ptrdiff_t>(parts_->target);
   if (place < std::ssize(batch.tensors)) batch.tensors.erase(batch.tensors.begin() + place);
   return batch;

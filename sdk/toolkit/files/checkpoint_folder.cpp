@@ -139,25 +139,8 @@ class CheckedFile {
   }
   Tensors read() const { return file_.read_all(check()); }
   void verify() const { file_.verify_all(check()); }
-  void read_into(const Tensors& live) const {
-    require_shapes(live);
-    const torch::NoGradGuard no_grad;
-    file_.read_into(live, check());
-  }
 
  private:
-  void require_shapes(const Tensors& live) const {
-    const auto& path = file_.path();
-    for (const auto& [name, tensor] : live) {
-      const auto found = said_.tensors.find(name);
-      if (found == said_.tensors.end()) fail(path, name, "it is not in the file");
-      const at::IntArrayRef saved = found->second.shape;
-      if (tensor.defined() && tensor.sizes() == saved) continue;
-      fail(path, name,
-           c10::str("it is ", saved, ", and the live one ", tensor.defined() ? c10::str(tensor.sizes()) : "undefined"));
-    }
-  }
-
   SafetensorsFile::Check check() const {
     return [this](const std::string& name, const Checksum& checksum) {
       const std::string is = checksum.digits(), saved = said_.tensors.at(name).checksum;
@@ -197,13 +180,6 @@ StoredCheckpoint read_checkpoint_model(const std::string& place) {
   StoredCheckpoint stored{read_manifest(path), {}, {}};
   stored.model = CheckedFile(path, stored.manifest, model_name).read();
   return stored;
-}
-
-Manifest read_checkpoint_into(const std::string& place, const Tensors& live) {
-  const auto path = standing(place);
-  auto manifest = read_manifest(path);
-  CheckedFile(path, manifest, model_name).read_into(live);
-  return manifest;
 }
 
 Manifest verify_checkpoint(const std::string& place) {

@@ -39,10 +39,6 @@ class SafetensorsFile {
   Tensors read_all(const Check& check = {}) const;
   void verify_all(const Check& check) const;  // with a small buffer for each thread
 
-  // Reads the tensors with names of `live` into these, whose shapes must fit. Checks every byte of the file first, then
-  // reads it again.
-  void read_into(const Tensors& live, const Check& check) const;
-
  private:
   void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const;
   void for_each_entry(const std::function<void(const Entry&, Checksum&)>& body) const;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ema_operators.h"
+
 namespace vernier {
 
 namespace {
@@ -28,7 +30,7 @@ void require_same_shapes(const std::vector<torch::Tensor>& averages, const std::
 
 }  // namespace
 
-Ema::Ema(EmaOptions options, bool by_operators) : options_(options), by_operators_(by_operators) {
+Ema::Ema(EmaOptions options) : options_(options) {
   if (options.decay >= 0 && options.decay < 1) return;
   refuse(c10::str("the decay of an average is ", options.decay, ": it must be at least 0 and below 1"));
 }
@@ -43,8 +45,8 @@ void Ema::lay_out(const std::vector<torch::Tensor>& like) {
     if (!tensors_.empty()) laid_out.back().copy_(tensors_[i]);
   }
   tensors_ = std::move(laid_out);
-  by_operators_ = by_operators_ || !like.front().is_cpu();
-  if (by_operators_) on_device_ = torch::full({}, updates_, torch::dtype(torch::kInt64).device(like.front().device()));
+  const auto device = like.front().device();
+  if (!device.is_cpu()) on_device_ = torch::full({}, updates_, torch::dtype(torch::kInt64).device(device));
   is_laid_out_ = true;
 }
 
@@ -53,7 +55,7 @@ void Ema::update(const std::vector<torch::Tensor>& weights, const torch::Tensor&
   if (!tensors_.empty()) require_same_shapes(tensors_, weights);
   if (weights.empty()) return;
   if (!is_laid_out_) lay_out(weights);
-  if (by_operators_) return update_by_operators(weights, skip_update);
+  if (on_device_.defined()) return average_by_operators(options_, tensors_, on_device_, weights, skip_update);
   update_on_host(weights, skip_update);
 }
 
@@ -75,16 +77,18 @@ void Ema::update_on_host(const std::vector<torch::Tensor>& weights, const torch:
 
 // A factor on the device: 1 for the first update, 0 for one that is skipped. A few kernels for all tensors together,
 // which take the memory of one more average while they run.
-void Ema::update_by_operators(const std::vector<torch::Tensor>& weights, const torch::Tensor& skip_update) {
-  const auto n = on_device_.to(torch::kFloat64);
-  auto decay = torch::full_like(n, options_.decay);
-  if (options_.warmup) decay = torch::minimum(decay, (n + 1) / (n + 10));
+void average_by_operators(const EmaOptions& options, const std::vector<torch::Tensor>& averages,
+                          const torch::Tensor& updates, const std::vector<torch::Tensor>& weights,
+                          const torch::Tensor& skip_update) {
+  const auto n = updates.to(torch::kFloat64);
+  auto decay = torch::full_like(n, options.decay);
+  if (options.warmup) decay = torch::minimum(decay, (n + 1) / (n + 10));
   const auto is_applied = skip_update.defined() ? skip_update.eq(0) : torch::ones_like(n, torch::kBool);
   const auto factor = torch::where(n.eq(0), torch::ones_like(n), 1 - decay).mul_(is_applied);
-  const auto way = at::_foreach_sub(weights, tensors_);
-  at::_foreach_mul_(way, factor.to(tensors_.front().scalar_type()));
-  at::_foreach_add_(tensors_, way);
-  on_device_.add_(is_applied);
+  const auto way = at::_foreach_sub(weights, averages);
+  at::_foreach_mul_(way, factor.to(averages.front().scalar_type()));
+  at::_foreach_add_(averages, way);
+  updates.add_(is_applied);
 }
 
 void Ema::copy_to(const std::vector<torch::Tensor>& weights) const {

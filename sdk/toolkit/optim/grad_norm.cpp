@@ -10,6 +10,7 @@
 #include <immintrin.h>
 #endif
 
+#include "grad_norm_operators.h"
 #include "parallel.h"
 #include "tensor_lists.h"
 
@@ -190,13 +191,16 @@ bool can_inspect(const TensorVector& gradients) {
   });
 }
 
-Inspected inspect_gradients(const TensorVector& gradients, bool by_operators) {
+Inspected inspect_gradients(const TensorVector& gradients) {
   const torch::NoGradGuard no_grad;
   if (!can_inspect(gradients)) throw Error("the gradients are not all dense, float32 and on one device");
-  if (gradients.empty() || (gradients.front().is_cpu() && !by_operators)) {
-    const double sum = sum_on_host(gradients);
-    return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64), {}};
-  }
+  if (!gradients.empty() && !gradients.front().is_cpu()) return inspect_by_operators(gradients);
+  const double sum = sum_on_host(gradients);
+  return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64), {}};
+}
+
+Inspected inspect_by_operators(const TensorVector& gradients) {
+  const torch::NoGradGuard no_grad;
   const auto kinds = sort(gradients);
   if (kinds.empty()) {
     const auto zero = torch::zeros({}, gradients.front().options());

@@ -1,4 +1,4 @@
-// Counts what mixed precision does in a training loop: steps, overflows, scales, time, memory. In a loop of your own:
+// Counts what mixed precision does in a training loop: steps, overflows, scales, time. In a loop of your own:
 //
 //   vernier::AmpStats stats;
 //   stats.add({.seconds = seconds, .overflowed = found_inf.item<float>() != 0, .scale = scaler.get_scale()});
@@ -36,7 +36,6 @@ class VERNIER_API AmpStats {
   void add_overflow() { ++overflows_; }             // of an earlier step, where it becomes known late
   void set_scale(std::int64_t step, double scale);  // from this step on; the same scale again changes nothing
   void add_underflow(const torch::Tensor& share);   // share of gradients that underflow, 0-dim; stays on its device
-  void set_memory(double bytes, double bytes_in_float32);  // peak of a step, and what it would be in float32
 
   std::int64_t total_steps() const { return total_; }
   std::int64_t amp_steps() const { return amp_; }
@@ -44,7 +43,6 @@ class VERNIER_API AmpStats {
   std::int64_t overflows() const { return overflows_; }
   double overflow_ratio() const { return amp_ > 0 ? static_cast<double>(overflows_) / static_cast<double>(amp_) : 0; }
   double mean_step_seconds() const { return timed_ > 0 ? seconds_ / static_cast<double>(timed_) : 0; }
-  double memory_saved() const;              // share of the bytes in float32, 0 to 1; 0 where not measured
   std::optional<double> underflow() const;  // mean over all measurements; host sync
   std::optional<double> last_underflow() const;
   const std::deque<Scale>& history() const { return history_; }  // the first scale and each change, or the newest ones
@@ -53,13 +51,13 @@ class VERNIER_API AmpStats {
   std::string json() const;                  // one object with the names above
   void save(const std::string& path) const;  // throws Error where it cannot be written
 
-  // Counts, scales and underflow. Time and memory belong to a process and are not part of it.
+  // Counts, scales and underflow. The time belongs to a process and is not part of it.
   State state_dict() const;
   void load_state_dict(const State& state);
 
  private:
   std::int64_t total_ = 0, amp_ = 0, updates_ = 0, overflows_ = 0, timed_ = 0, measured_ = 0;
-  double seconds_ = 0, bytes_ = 0, bytes_in_float32_ = 0;
+  double seconds_ = 0;
   torch::Tensor underflow_sum_, last_underflow_;
   std::deque<Scale> history_;
 };

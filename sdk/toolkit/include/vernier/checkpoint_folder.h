@@ -69,11 +69,6 @@ VERNIER_API StoredCheckpoint read_checkpoint(const std::string& path);
 // The same without state.safetensors, which is not opened.
 VERNIER_API StoredCheckpoint read_checkpoint_model(const std::string& path);
 
-// Copies the model's tensors into the live tensors of the same names. Each live tensor must be in the checkpoint with
-// its shape; its dtype, stride and device may differ. Makes the checks of read_checkpoint first, so an Error leaves the
-// live tensors unchanged. Then reads the file again, straight into them where dtype and layout are the same.
-VERNIER_API CheckpointManifest read_checkpoint_into(const std::string& path, const Tensors& live);
-
 // Makes the checks of read_checkpoint without memory for the tensors.
 VERNIER_API CheckpointManifest verify_checkpoint(const std::string& path);
 

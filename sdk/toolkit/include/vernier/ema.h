@@ -24,13 +24,11 @@ struct VERNIER_API EmaOptions {
 // For the weights of one model, on one thread. The average is float32, or float64 for float64 weights, on their device.
 class VERNIER_API Ema {
  public:
-  // Throws Error if the decay is out of range. by_operators: computes with tensor operators as on a GPU, where the host
-  // does not wait for skip_update. A last bit may differ.
-  explicit Ema(EmaOptions options = {}, bool by_operators = false);
+  explicit Ema(EmaOptions options = {});  // throws Error if the decay is out of range
 
   // Call it after each update, always with the same weights in the same order. The first average is a copy of them.
   // skip_update: float32 0-dim on their device; if it is not 0, nothing changes. Throws Error if the number of weights
-  // or a shape has changed.
+  // or a shape has changed. No host sync on a GPU.
   void update(const std::vector<torch::Tensor>& weights, const torch::Tensor& skip_update = {});
 
   // Copies the average into tensors of any dtypes and devices. Throws Error if there is none yet, or as update() does.
@@ -48,10 +46,8 @@ class VERNIER_API Ema {
  private:
   void lay_out(const std::vector<torch::Tensor>& like);
   void update_on_host(const std::vector<torch::Tensor>& weights, const torch::Tensor& skip_update);
-  void update_by_operators(const std::vector<torch::Tensor>& weights, const torch::Tensor& skip_update);
 
   EmaOptions options_;
-  bool by_operators_;
   bool is_laid_out_ = false;  // the tensors have the device and the strides of the weights
   std::vector<torch::Tensor> tensors_;
   std::int64_t updates_ = 0;  // if the host counts them

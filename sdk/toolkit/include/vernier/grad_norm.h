@@ -26,8 +26,8 @@ struct VERNIER_API Inspected {
 };
 // Reads the gradients once and changes nothing. No host sync on a GPU. Throws Error unless all gradients are dense
 // float32 on one device; can_inspect() returns whether they are. On the CPU, the order of the sum does not depend on
-// the number of threads. by_operators: computes on the CPU as on a GPU, `norms` included.
-VERNIER_API Inspected inspect_gradients(const std::vector<torch::Tensor>& gradients, bool by_operators = false);
+// the number of threads.
+VERNIER_API Inspected inspect_gradients(const std::vector<torch::Tensor>& gradients);
 VERNIER_API bool can_inspect(const std::vector<torch::Tensor>& gradients);
 
 // Clipping within the optimizer's step. Returns the number by which the step must divide the gradients, so that their

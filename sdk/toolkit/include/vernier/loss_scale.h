@@ -49,10 +49,8 @@ VERNIER_API Contradiction contradiction(const LossScaleOptions& options);
 // For one thread. The scale is never 0, inf or nan: however many steps overflow, it stays within its range.
 class VERNIER_API LossScale {
  public:
-  // Throws Error where options contradict each other. by_operators: computes with tensor operators as on a GPU, without
-  // a host sync; on the CPU plain arithmetic gives the same bits in less time.
+  // Throws Error where options contradict each other.
   LossScale(torch::Device device, LossScaleOptions options = {});
-  LossScale(torch::Device device, LossScaleOptions options, bool by_operators);
 
   const torch::Tensor& tensor() const { return scale_; }  // float32 0-dim on the device; update() changes it in place
   // Called after each step. found_inf: 0-dim on the device, not 0 for an overflow. passed_over: bool 0-dim, true for a
@@ -69,10 +67,8 @@ class VERNIER_API LossScale {
 
  private:
   void update_on_host(bool overflow);
-  void update_by_operators(const torch::Tensor& found_inf);
 
   LossScaleOptions options_;
-  bool by_operators_;
   torch::Tensor scale_, tracker_, left_;  // float32, int32, int32
 };
 

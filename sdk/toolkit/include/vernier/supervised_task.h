@@ -90,7 +90,6 @@ class VERNIER_API SupervisedTask : public Task {
   void add_validation(DatasetPtr dataset, const std::string& name = "");
   void set_loss(Loss loss, std::size_t target = 1);  // mean over the samples; target: its place in Batch::tensors
   void add_metric(MetricPtr metric);                 // of each validation set
-  void set_collate(Collate collate);
 
  private:
   struct Parts;
