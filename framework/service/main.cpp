@@ -17,7 +17,6 @@
 #include "http/http_server.h"
 #include "queue/attempt.h"
 #include "queue/attempt_process.h"
-#include "queue/memory_group.h"
 #include "tools/common/child.h"
 #include "tools/common/run_files.h"
 #include "tools/common/verb.h"
@@ -44,12 +43,10 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --plugin-path FOLDER    a folder of plugins, as for vernier train; may be repeated
   --keep-days DAYS        a job is removed so long after its end; 30; 0: never
   --time-limit SECONDS    most that an attempt of a job may take; 0: no limit, as below
-  --memory-limit BYTES    most memory that a job may have
+  --memory-limit BYTES    most memory that a job may have; the server looks ten times a second
   --file-size BYTES       largest file that a job may write
   --open-files NUMBER     files that a job may have open; 4096
   --processes NUMBER      processes and threads of the server's user; for a user that has no others
-  --memory-groups FOLDER  a control group (cgroup v2) that this user may write to: the kernel limits the memory of each
-                          job there; without it, the server looks at that memory ten times a second
   --slurm                 Slurm starts the jobs, by sbatch; --cores and --gpus are then the most that a job may ask for
   --sbatch OPTION         a further option for sbatch, as --sbatch=--partition=main; may be repeated
   --grace SECONDS         time that a cancelled job has for its checkpoint before it is killed; 30
@@ -133,13 +130,6 @@ serve::Work limits_in(const po::variables_map& given) {
   limits.open_files = number_in(given, "open-files", 0, most);
   limits.processes = number_in(given, "processes", 0, most);
   limits.grace = number_in(given, "grace", 0, 24 * 3600);
-  if (given.count("memory-groups") != 0) {
-    limits.group = folder_in(given["memory-groups"].as<std::string>(), "memory-groups");
-    if (const auto trouble = serve::trouble_with_groups(limits.group); !trouble.empty()) {
-      throw Refused("--memory-groups " + limits.group + ": " + trouble);
-    }
-    serve::remove_empty_groups(limits.group);
-  }
   return limits;
 }
 
@@ -163,9 +153,6 @@ Settings settings_in(const po::variables_map& given) {
   settings.queue.uses_slurm = given.count("slurm") != 0;
   settings.queue.sbatch = vernier::words_in(given, "sbatch");
   if (!settings.queue.sbatch.empty() && !settings.queue.uses_slurm) throw Refused("--sbatch is for --slurm");
-  if (settings.queue.uses_slurm && !settings.queue.limits.group.empty()) {
-    throw Refused("--memory-groups is not for --slurm, which limits the memory of its jobs itself");
-  }
   for (const auto& folder : vernier::words_in(given, "plugin-path")) {
     settings.queue.more.insert(settings.queue.more.end(), {"--plugin-path", folder_in(folder, "plugin-path").string()});
   }
@@ -269,8 +256,7 @@ int main(int argc, char** argv) {
       "cores", number(std::max(1U, std::thread::hardware_concurrency())))("gpus", number(gpus_of_machine()))(
       "data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))(
       "memory-limit", number(0))("file-size", number(0))("open-files", number(4096))("processes", number(0))(
-      "grace", number(30))("memory-groups", po::value<std::string>())("slurm", "")("sbatch", po::value<Words>())(
-      "requests-per-second", number(100));
+      "grace", number(30))("slurm", "")("sbatch", po::value<Words>())("requests-per-second", number(100));
   return vernier::call_verb(verb, argc, argv, known,
                             [](const po::variables_map& given) { return serve_jobs(settings_in(given)); });
 }

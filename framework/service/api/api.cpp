@@ -231,11 +231,6 @@ HttpRoute log_route(const ApiOf& of) {
           }};
 }
 
-const char* memory_limits_by(const QueueSettings& settings) {
-  if (settings.uses_slurm) return "slurm";
-  return settings.limits.group.empty() ? "server" : "kernel";
-}
-
 HttpRoute server_route(const ApiOf& of) {
   return {.method = "GET",
           .path = "/v1/server",
@@ -248,7 +243,7 @@ HttpRoute server_route(const ApiOf& of) {
                                {"gpus_in_use", integer},
                                {"queued", integer},
                                {"running", integer},
-                               {"memory_limits_by", {{"enum", {"server", "kernel", "slurm"}}}},
+                               {"memory_limits_by", {{"enum", {"server", "slurm"}}}},
                                {"data", {{"type", "array"}, {"items", text}}}}),
           .answer = [of](const HttpCall&) {
             const auto counts = of.queue.counts();
@@ -261,7 +256,7 @@ HttpRoute server_route(const ApiOf& of) {
                                   {"gpus_in_use", counts.gpus_in_use},
                                   {"queued", counts.queued},
                                   {"running", counts.running},
-                                  {"memory_limits_by", memory_limits_by(of.queue.settings())},
+                                  {"memory_limits_by", of.queue.settings().uses_slurm ? "slurm" : "server"},
                                   {"data", data}});
           }};
 }

@@ -18,7 +18,6 @@
 #include <memory>
 
 #include "queue/attempt.h"
-#include "queue/memory_group.h"
 
 namespace serve {
 
@@ -36,7 +35,6 @@ Work work_of(const Json& text) {
   work.words = text.at("words").get<std::vector<std::string>>();
   work.threads = text.at("threads").get<std::string>();
   if (!text.at("gpus").is_null()) work.gpus = text.at("gpus").get<std::string>();
-  work.group = text.at("group").get<std::string>();
   work.time_limit = text.at("time_limit").get<std::int64_t>();
   work.memory_limit = text.at("memory_limit").get<std::int64_t>();
   work.open_files = text.at("open_files").get<std::int64_t>();
@@ -55,12 +53,8 @@ void limit(__rlimit_resource resource, std::int64_t most) {
   ::setrlimit(resource, &now);
 }
 
-[[noreturn]] void become(const Work& work, const fs::path& folder, const sigset_t& mask, const MemoryGroup* group) {
+[[noreturn]] void become(const Work& work, const fs::path& folder, const sigset_t& mask) {
   ::setpgid(0, 0);
-  if (group != nullptr && !group->join()) {
-    std::cerr << "vernier: the control group for the memory cannot be joined: " << std::strerror(errno) << std::endl;
-    ::_exit(126);
-  }
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // this process has one thread, so it means the process
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);  // a shell may ignore some
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -130,8 +124,7 @@ class Watch {
     if (fs::exists(attempt_.file("cancel"), none)) return end("cancelled", SIGINT);
     if (work_.time_limit > 0 && now - begun_ > std::chrono::seconds(work_.time_limit)) end("time_limit", SIGINT);
     // There is no time to save: it may take all of the memory meanwhile.
-    if (work_.group.empty() && work_.memory_limit > 0 && memory_of(child_) > work_.memory_limit)
-      end("memory_limit", SIGKILL);
+    if (work_.memory_limit > 0 && memory_of(child_) > work_.memory_limit) end("memory_limit", SIGKILL);
   }
   void end(const char* reason, int signal) {
     if (ending_since_) return;
@@ -155,7 +148,6 @@ Json json_of(const Work& work) {
   return {{"words", work.words},
           {"threads", work.threads},
           {"gpus", work.gpus ? Json(*work.gpus) : Json(nullptr)},
-          {"group", work.group},
           {"time_limit", work.time_limit},
           {"memory_limit", work.memory_limit},
           {"open_files", work.open_files},
@@ -173,26 +165,15 @@ int run_attempt(const fs::path& folder, std::int64_t number) {
   ::sigprocmask(SIG_BLOCK, &signals, &mask);
   if (!attempt.begin()) return not_ours;
   if (number > 1) std::cout << "vernier: attempt " << number << std::endl;
-  std::unique_ptr<MemoryGroup> group;
-  try {
-    const auto name = "vernier-" + std::to_string(::getpid());
-    if (!work.group.empty() && work.memory_limit > 0) {
-      group = std::make_unique<MemoryGroup>(work.group, name, work.memory_limit);
-    }
-  } catch (const std::runtime_error& error) {
-    attempt.end({1, "", error.what()});
-    return 1;
-  }
   const pid_t child = ::fork();
   if (child < 0) {
     attempt.end({1, "", std::string("no process can be started: ") + std::strerror(errno)});
     return 1;
   }
-  if (child == 0) become(work, folder, mask, group.get());
+  if (child == 0) become(work, folder, mask);
   ::setpgid(child, child);
   auto end = Watch(work, attempt, child, signals).wait();
   if (end.status != 0) end.text = last_line(folder / "log");
-  if (end.status != 0 && end.reason.empty() && group && group->was_exceeded()) end.reason = "memory_limit";
   attempt.end(end);
   return 0;
 }

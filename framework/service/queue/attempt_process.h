@@ -16,7 +16,6 @@ struct Work {
   std::vector<std::string> words;              // the program, and its arguments
   std::string threads;                         // OMP_NUM_THREADS
   std::optional<std::string> gpus;             // CUDA_VISIBLE_DEVICES; nothing: it stays, as Slurm has set it
-  std::string group;                           // a folder of control groups that limit memory; "": it is looked at
   std::int64_t time_limit = 0;                 // seconds; 0 for no limit, as all below
   std::int64_t memory_limit = 0;               // bytes in memory
   std::int64_t open_files = 0, file_size = 0;  // RLIMIT_NOFILE, RLIMIT_FSIZE

@@ -3,7 +3,6 @@
 #include <functional>
 
 #include "job_server.h"
-#include "queue/memory_group.h"
 
 namespace jobs_test {
 
@@ -137,22 +136,6 @@ TEST_CASE("serve: limits of time, memory, and the size of files end a job, and s
   CHECK(server.job(writes).at("error").get<std::string>().starts_with("it ended with exit code 9"));
 }
 
-TEST_CASE("serve: the kernel ends a job that has more memory than its limit, where control groups can be made") {
-  std::string own = read_text("/proc/self/cgroup"), trouble;
-  own = own.substr(std::min(own.find("0::") + 3, own.size()));
-  const auto groups = "/sys/fs/cgroup" + own.substr(0, own.find('\n'));
-  if (trouble = serve::trouble_with_groups(groups); !trouble.empty()) {
-    MESSAGE("skipped: ", groups, " ", trouble);
-    return;
-  }
-  JobServer server({"--memory-groups", groups});
-  const auto fits = server.submit(takes("0", "memory = 1000000\n"), {{"memory_limit", 64 << 20}});
-  const auto large = server.submit(takes("0", "memory = 100000000\n"), {{"memory_limit", 64 << 20}});
-  CHECK(server.waits_for(fits, "done"));
-  REQUIRE(server.waits_for(large, "failed"));
-  CHECK(server.job(large).at("error") == "it took more memory than its limit of 67108864 bytes");
-}
-
 TEST_CASE("serve: a server that is killed finds its jobs again, and starts none twice") {
   JobServer server({"--cores", "1"});
   const auto running = server.submit(takes("0", "until = \"go\"\n")), waiting = server.submit(takes("0"));
@@ -276,18 +259,16 @@ TEST_CASE("serve: a second server in the same folder is refused, and so are fold
   const struct {
     std::vector<std::string> words;
     std::string text;
-  } cases[] = {
-      {{"serve", server.path().string(), "--listen", "127.0.0.1:0"}, "another server has this folder"},
-      {{"serve"}, "name one folder"},
-      {{"serve", folder / "file"}, "is not a folder"},
-      {{"serve", folder / "new", "--listen", "localhost"}, "is not an address with a port"},
-      {{"serve", folder / "new", "--listen", "0.0.0.0:0"}, "is reached by other machines"},
-      {{"serve", folder / "new", "--cores", "0"}, "--cores is 0, and must be from 1"},
-      {{"serve", folder / "new", "--data", data}, "is not a folder"},
-      {{"serve", folder / "new", "--plugin-path", folder / "none"}, "is not a folder"},
-      {{"serve", folder / "new", "--memory-groups", folder.path().string()}, "is not a folder of control groups"},
-      {{"serve", folder / "new", "--sbatch=--partition=main"}, "--sbatch is for --slurm"},
-      {{"serve", "/tmp", "--listen", "127.0.0.1:0"}, "others may write to it"}};
+  } cases[] = {{{"serve", server.path().string(), "--listen", "127.0.0.1:0"}, "another server has this folder"},
+               {{"serve"}, "name one folder"},
+               {{"serve", folder / "file"}, "is not a folder"},
+               {{"serve", folder / "new", "--listen", "localhost"}, "is not an address with a port"},
+               {{"serve", folder / "new", "--listen", "0.0.0.0:0"}, "is reached by other machines"},
+               {{"serve", folder / "new", "--cores", "0"}, "--cores is 0, and must be from 1"},
+               {{"serve", folder / "new", "--data", data}, "is not a folder"},
+               {{"serve", folder / "new", "--plugin-path", folder / "none"}, "is not a folder"},
+               {{"serve", folder / "new", "--sbatch=--partition=main"}, "--sbatch is for --slurm"},
+               {{"serve", "/tmp", "--listen", "127.0.0.1:0"}, "others may write to it"}};
   for (const auto& each : cases) {
     std::string command = "exec " VERNIER_BINARY_DIR "/vernier-serve";
     for (std::size_t i = 1; i < each.words.size(); ++i) command += " '" + each.words[i] + "'";
