@@ -99,7 +99,7 @@ class DynamicScaler final : public vernier::Scaler {
   }
   void load(const vernier::State& state) override {
     scale_->load_state_dict(state);
-    watch_.load(state, scale_->value());
+    watch_.load(state);
   }
 
  private:

@@ -221,7 +221,7 @@ class PerLayerScaler final : public vernier::Scaler {
   }
   void load(const vernier::State& state) override {
     scale_->load_state_dict(state);
-    watch_.load(state, scale_->value());
+    watch_.load(state);
     const auto factors = state.tensor("factors"), good = state.tensor("good");
     if (factors.numel() != count_ || good.numel() != count_) {
       throw vernier::Error(

@@ -41,7 +41,6 @@ class OverflowBound {
   // Called at each StepEnd. Where results are late, the overflow is that of the step before.
   void count(vernier::Run& run, const vernier::Plugin& scaler) {
     const auto before = std::exchange(seen_, run.amp.overflows());
-    if (before == unknown) return;
     in_a_row_ = seen_ > before ? in_a_row_ + 1 : 0;
     if (most_ == 0 || in_a_row_ < most_) return;
     run.control->fail(scaler, c10::str("the gradients of ", in_a_row_,
@@ -54,16 +53,15 @@ class OverflowBound {
   }
   // A row that has ended a run starts again from 0, since the user may have removed its cause.
   void load(const vernier::State& state) {
-    in_a_row_ = state.has("overflows_in_a_row") ? state.integer("overflows_in_a_row") : 0;
+    in_a_row_ = state.integer("overflows_in_a_row");
     if (in_a_row_ >= most_) in_a_row_ = 0;
-    seen_ = state.has("overflows_seen") ? state.integer("overflows_seen") : unknown;
+    seen_ = state.integer("overflows_seen");
   }
 
  private:
   static constexpr const char* remedy =
       "the loss diverged, or a layer computes what is not finite: lower the learning rate, compute that layer in fp32 "
       "by a [[precision.rule]], or go back to an earlier checkpoint";
-  static constexpr std::int64_t unknown = -1;  // in older checkpoints: the first step after the resume is not counted
 
   std::int64_t most_, in_a_row_ = 0;
   std::int64_t seen_ = 0;  // the run's overflows at the last StepEnd; a rewind puts both back
@@ -138,9 +136,9 @@ class ScaleWatch {
     state.put("start", start_);
     bound.save(state);
   }
-  void load(const vernier::State& state, double now) {
-    start_ = state.has("start") ? state.real("start") : now;
-    reported_ = state.has("reported") ? state.real("reported") : now;
+  void load(const vernier::State& state) {
+    start_ = state.real("start");
+    reported_ = state.real("reported");
     bound.load(state);
   }
 

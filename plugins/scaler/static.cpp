@@ -31,7 +31,7 @@ class StaticScaler final : public vernier::Scaler {
     watch_.save(state);
     return state;
   }
-  void load(const vernier::State& state) override { watch_.load(state, value_); }
+  void load(const vernier::State& state) override { watch_.load(state); }
 
  private:
   double value_;

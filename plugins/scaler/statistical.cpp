@@ -107,7 +107,7 @@ class StatisticalScaler final : public vernier::Scaler {
     exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
     scale_ = exponent_.exp2().to(torch::kFloat);
     for (const auto& [name, value] : memory()) value->fill_(state.real(name));
-    watch_.load(state, scale_.item<double>());
+    watch_.load(state);
   }
 
  private:

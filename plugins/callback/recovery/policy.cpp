@@ -108,7 +108,7 @@ void Policy::load(const vernier::State& state) {
   turn_ = state.integer("turn");
   number_ = state.integer("number");
   last_step_ = state.integer("last_step");
-  calm_ = state.has("calm") ? state.integer("calm") : 0;  // older checkpoints count steps alone
+  calm_ = state.integer("calm");
   in_a_row_ = state.integer("in_a_row");
   last_batch_ = state.integer("last_batch");
 }
