@@ -212,7 +212,7 @@ def train_curves(cells, begin, step, is_float32, settings):
     """Starts the other peers, and lets each train the steps that are compared. step: seconds of an eager one."""
     affordable = max(5, int(settings.curve_seconds / step))
     for peer, cell in cells.items():
-        # What is promised, that Vernier and eager train the same in float32, is never cut short.
+        # The check that Vernier and eager train the same in float32 is never cut short.
         is_whole = is_float32 and peer in ("vernier", "eager")
         steps = settings.curve if is_whole else min(settings.curve, affordable)
 

@@ -21,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE = "configs/quickstart.toml"
 
-# What the overlays leave out: label, overlay, options.
+# Cases that the overlays leave out: label, overlay, options.
 VARIANTS = [
     ("bf16, LibTorch's attention kernel", "bf16", {"attention": "fused"}),
     ("bf16, weight casts kept over an update", "bf16", {"weight_casts": "update"}),

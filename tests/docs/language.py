@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""language.py ROOT [--list | --shrink]: comments, messages, names and documents keep to the language of docs/CONTRIBUTING.md.
+"""language.py ROOT [--list | --shrink]: comments, messages, names and documents keep the language of docs/CONTRIBUTING.md.
 
 A comment opens with what the thing is or when it is called, so it does not open with What, Of, Whether, That or Where.
 Comments, texts and documents write "because" instead of ", for", "is not a" instead of "is no", and programs log,
@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = 'framework sdk plugins examples tests'.split()
+FOLDERS = 'configs framework sdk plugins examples tests'.split()
 SKIPPED = re.compile(r'/(oracles|CMakeFiles|build)/|tests/docs/language')
 
 # The order matters: a quote inside a comment is not a text, and // inside a text is not a comment.
@@ -101,6 +101,21 @@ def source(file):
     end_of(file.prose, text)
 
 
+def script(file):
+    """Blocks of lines that begin with #: CMake, shell, Python, TOML."""
+    block = None
+    for match in re.finditer(r'^([ \t]*)#(?!!) ?(.*)$', file.text, re.M):
+        if block and match.start() == block[1] + 1:
+            block[1] = match.end()
+            block[2].append(match[2])
+        else:
+            if block:
+                file.comment(block[0], ' '.join(' '.join(block[2]).split()))
+            block = [match.start(), match.end(), [match[2]]]
+    if block:
+        file.comment(block[0], ' '.join(' '.join(block[2]).split()))
+
+
 def document(file):
     is_code, start, paragraph, at = False, 0, [], 0
     for line in file.text.splitlines(keepends=True) + ['\n']:
@@ -124,6 +139,11 @@ def findings(root):
                 file = File(str(path.relative_to(root)), path.read_text(errors='replace'))
                 source(file)
                 yield from file.found
+            elif path.suffix in ('.cmake', '.sh', '.py', '.toml') or path.name == 'CMakeLists.txt':
+                if not SKIPPED.search(str(path)):
+                    file = File(str(path.relative_to(root)), path.read_text())
+                    script(file)
+                    yield from file.found
     for path in [root / 'README.md', *sorted(root.glob('docs/**/*.md')), *sorted(root.glob('examples/**/*.md'))]:
         file = File(str(path.relative_to(root)), path.read_text())
         document(file)

@@ -86,7 +86,7 @@ def record():
         "mlp": mlp,
         "gpt": gpt(),
     }
-    # What oneDNN and the fused attention compute is not counted, or counted with what is computed again.
+    # The work of oneDNN and of the fused attention is not counted, or counted with what is computed again.
     with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
         return {name: counted(function) for name, function in cases.items()}
 

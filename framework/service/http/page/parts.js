@@ -1,5 +1,5 @@
 'use strict';
-// What the pages of callback/control and vernier serve share. A token is needed for all data. It is kept for this tab
+// Shared by the pages of callback/control and vernier serve. A token is needed for all data. It is kept for this tab
 // alone.
 let token = '', isConnected = false, isFollowing = false;
 
