@@ -73,3 +73,7 @@ VERNIER_FOR(c10::BFloat16)
 VERNIER_FOR(c10::Half)
 
 }  // namespace vernier
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

@@ -280,3 +280,7 @@ VERNIER_FOR_ELEMENT(c10::Half)
 template void take_rows(const c10::BFloat16*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, c10::BFloat16*);
 
 }  // namespace vernier
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

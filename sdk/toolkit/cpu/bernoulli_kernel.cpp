@@ -3,7 +3,11 @@
 
 #include <algorithm>
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
 #pragma GCC target("avx2")
+#endif
 
 namespace vernier {
 
@@ -76,3 +80,7 @@ template void draw_bernoulli(Twister&, std::int64_t, std::uint16_t, std::uint16_
 template void draw_bernoulli(Twister&, std::int64_t, std::uint32_t, std::uint32_t*, std::int64_t);
 
 }  // namespace vernier
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

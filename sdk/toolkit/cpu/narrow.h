@@ -12,7 +12,11 @@
 
 #include "core/intrinsics.h"
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
 #pragma GCC target("avx2,fma,f16c")
+#endif
 
 #define VERNIER_INLINE inline __attribute__((always_inline))
 

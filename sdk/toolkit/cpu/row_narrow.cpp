@@ -26,3 +26,7 @@ const RowKernels<c10::Half>& narrow_row_kernels() {
 }
 
 }  // namespace vernier
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

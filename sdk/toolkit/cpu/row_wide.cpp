@@ -26,3 +26,7 @@ const RowKernels<c10::Half>& wide_row_kernels() {
 }
 
 }  // namespace vernier
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

@@ -1,5 +1,6 @@
 // Sixteen floats at a time. What follows this header in a file is compiled for AVX-512, so include it last, and call
-// nothing of it on other processors. AVX512-BF16 is used by its own instructions only.
+// nothing of it on other processors. For clang, the file ends with `#pragma clang attribute pop`. AVX512-BF16 is used
+// by its own instructions only.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -11,7 +12,12 @@
 
 #include "core/intrinsics.h"
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), \
+                             apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+#endif
 
 #define VERNIER_INLINE inline __attribute__((always_inline))
 

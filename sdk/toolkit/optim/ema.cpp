@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/ema.h>
 #include <vernier/error.h>
 

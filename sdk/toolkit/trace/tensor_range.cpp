@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/tensor_range.h>
 
 #include <algorithm>
