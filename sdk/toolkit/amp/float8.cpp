@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/float8.h>
 

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/float8_linear.h>
 #include <vernier/hardware.h>
