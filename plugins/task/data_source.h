@@ -55,8 +55,7 @@ std::string fingerprint_of(const std::vector<torch::Tensor>& tensors);
 vernier::DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint);
 
 // Images without classes: one file, or the PNG and JPEG files of a folder by name, without those whose names begin with
-// a dot. Sample: {uint8 [channels, height,
-// width], int64 number of the file in `names`}.
+// a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}.
 struct ImageFiles {
   vernier::DatasetPtr dataset;
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// What plugins have done between two steps, for Control::between_steps.
+// Actions of plugins between two steps, for Control::between_steps.
 #include <c10/util/ScopeExit.h>
 
 #include <vernier/error.h>

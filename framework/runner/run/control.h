@@ -1,4 +1,4 @@
-// What plugins ask of the trainer: carried out at once, or kept in its requests until the step is over.
+// Requests of plugins to the trainer: carried out at once, or kept until the step is over.
 #pragma once
 
 #include <vernier/control.h>

@@ -92,7 +92,7 @@ void add_caller(Line& line) {
 }
 
 // Async-signal-safe. The memory that it reads may be damaged: then the same signal comes again, and ends the process.
-extern "C" void tell_of_crash(int signal, siginfo_t* info, void*) {
+extern "C" void report_crash(int signal, siginfo_t* info, void*) {
   const auto* found = fatal.data();
   while (found->signal != signal) ++found;
   ::sigaction(signal, &found->before, nullptr);
@@ -120,7 +120,7 @@ void name_crashes() {
   is_terminal = ::isatty(STDERR_FILENO) != 0;
   for (auto& each : fatal) {
     struct sigaction action = {};
-    action.sa_sigaction = tell_of_crash;
+    action.sa_sigaction = report_crash;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     ::sigemptyset(&action.sa_mask);
     (void)::sigaction(each.signal, &action, &each.before);

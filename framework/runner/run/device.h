@@ -19,7 +19,7 @@ c10::Device open_device(const std::string& wanted);
 // The most bytes that this process has held: of its memory on a CPU, of LibTorch's allocator on a GPU.
 std::int64_t peak_memory(c10::Device device);
 
-// Whether a flag (float32 0-dim) on the CPU is not 0.
+// True if a flag (float32 0-dim) on the CPU is not 0.
 bool is_set(const at::Tensor& flag);
 
 // Waits until the device has done what it was given; nothing on a CPU.

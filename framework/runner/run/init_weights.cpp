@@ -40,7 +40,7 @@ std::pair<std::string, std::string> parts_of(const std::string& rule) {
   return {left, right};
 }
 
-// What the * of a pattern stands for in a name; nothing where the name does not fit.
+// Returns the text for which the * of a pattern stands in a name; nothing if the name does not fit.
 std::optional<std::string> star_of(const std::string& pattern, const std::string& name) {
   const auto star = pattern.find('*');
   if (star == std::string::npos) return name == pattern ? std::optional<std::string>("") : std::nullopt;

@@ -24,8 +24,8 @@ struct Prepared {
   TrainingLoop trainer;
 };
 
-// Whether the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not read.
-// Called once, when the plugins are made and nothing is prepared.
+// Returns true if the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not
+// read. Called once, when the plugins are made and nothing is prepared.
 using Resumes = std::function<bool(const Wiring& wiring, const RunOptions& options, const std::string& output)>;
 
 // default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the

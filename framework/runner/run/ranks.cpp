@@ -44,7 +44,7 @@ std::vector<torch::Tensor> tensors_of(const torch::nn::Module& model) {
   return tensors;
 }
 
-// What may be another's on each rank, such as the history of an activation's range. Large tensors (weights, the
+// State that may differ between ranks, such as the history of an activation's range. Large tensors (weights, the
 // optimizer's averages) follow from the summed gradients, and are the same.
 State small_state_of(const State& snapshot) {
   State small;
@@ -55,7 +55,7 @@ State small_state_of(const State& snapshot) {
   return small;
 }
 
-// What is kept for single parameters, also in the snapshots that a rewind keeps.
+// True for entries that are kept for single parameters, also in the snapshots that a rewind keeps.
 bool is_sharded_entry(const std::string& name) {
   return name.find("plugin/optimizer/") != std::string::npos || name.find("plugin/precision/") != std::string::npos;
 }

@@ -12,7 +12,7 @@
 
 namespace vernier {
 
-// What a savepoint copies beside StepState, Counters and the random generators.
+// The parts that a savepoint copies besides StepState, Counters and the random generators.
 struct Scope {
   enum class Gradients { ignored, kept, copied };  // kept: the tensors stand still, and are put back by reference
 

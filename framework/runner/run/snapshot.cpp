@@ -99,13 +99,13 @@ void compare_plugins(const std::vector<std::string>& before, const std::vector<s
   std::vector<std::string> saved, live;
   std::ranges::copy_if(before, std::back_inserter(saved), is_part_of_the_numbers);
   std::ranges::copy_if(now, std::back_inserter(live), is_part_of_the_numbers);
-  const auto tell_missing = [&](const auto& from, const auto& in, const char* what) {
+  const auto add_missing = [&](const auto& from, const auto& in, const char* what) {
     for (const auto& id : from) {
       if (std::ranges::find(in, id) == in.end()) differences.add(id + what);
     }
   };
-  tell_missing(saved, live, " is not in this run");
-  tell_missing(live, saved, " is new in this run");
+  add_missing(saved, live, " is not in this run");
+  add_missing(live, saved, " is new in this run");
   const bool has_same = std::ranges::is_permutation(saved, live);
   if (has_same && saved != live) differences.add("the callbacks are in another order");
 }
@@ -146,7 +146,7 @@ std::string device_of(const Run& run) {
   return c10::DeviceTypeName(run.device.type(), true);
 }
 
-// What [run] says about LibTorch's kernels, as it was carried out.
+// The options of [run] about LibTorch's kernels, as they were carried out.
 std::string kernels() {
   const auto precision = at::globalContext().float32MatmulPrecision();
   const char* name = precision == at::Float32MatmulPrecision::HIGHEST ? "highest"

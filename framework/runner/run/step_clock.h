@@ -1,4 +1,4 @@
-// Where the time of the steps goes.
+// Measures the time of the steps by part.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -33,7 +33,7 @@ class StepClock {
     if (range_ || are_listeners_named()) name(part);
     return std::exchange(part_, part);
   }
-  // The time since the last change of the part, and from now on, is not a step's.
+  // Stops the clock: no step is charged for the time since the last to().
   void stop() {
     is_running_ = false;
     range_.reset();

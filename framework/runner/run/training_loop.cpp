@@ -58,7 +58,7 @@ torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
   return now < before || std::isnan(before) ? loss : best;
 }
 
-// What one of several passes found counts for all of them.
+// The finding of one of several passes counts for all of them.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
   if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
 }
@@ -156,7 +156,7 @@ void TrainingLoop::all_reduce(Run& run) {
   clock_.to(part);
 }
 
-// What fails here is a rank that is lost, and no fault of the plugin that was called last.
+// A failure here means that a rank is lost, and is not the fault of the plugin that was called last.
 const WholeBatch& TrainingLoop::whole_batch() {
   const auto* caller = std::exchange(called_, wiring_.distributed.get());
   const auto& whole = ranks_.whole();
@@ -247,7 +247,7 @@ void TrainingLoop::refuse_other_samples(const Batch& batch) {
   }
 }
 
-// What a task computes from samples is one number.
+// Refuses a loss that is not one number.
 torch::Tensor TrainingLoop::mean_of(torch::Tensor loss, const char* function) {
   if (loss.defined() && loss.dim() == 0) return loss;
   throw Error(c10::str("its ", function, "() returned ",
@@ -264,7 +264,7 @@ void TrainingLoop::refuse_too_much_memory(const Run& run) {
                    memory_text(peak), ", and the limit is ", memory_text(limit));
 }
 
-// What fails after the task has answered is the precision policy's.
+// A failure after the task has answered is attributed to the precision.
 torch::Tensor TrainingLoop::forward(const std::function<torch::Tensor()>& body) {
   return precision_->forward([&] {
     auto loss = body();
@@ -297,7 +297,7 @@ void TrainingLoop::step_optimizer(Run& run) {
   optimizer_->step(run);
 }
 
-// What each rank has updated, to the others.
+// Sends the weights that each rank updated to the other ranks.
 void TrainingLoop::share_weights(Run& run) {
   if (!ranks_.are_sharded()) return;
   const auto part = clock_.to(Part::communication);
@@ -359,7 +359,7 @@ Batch TrainingLoop::draw_batch(Run& run) {
   return Batch::concatenated(batches);
 }
 
-// Of a whole batch, which the first one is: drawn, and put back.
+// The number of samples of a whole batch. The first batch is one: it is drawn, and put back.
 std::int64_t TrainingLoop::samples_of_batch(Run& run) {
   if (samples_of_batch_ > 0) return samples_of_batch_;
   Scope scope;
@@ -404,8 +404,8 @@ void TrainingLoop::dry_run(Run& run) {
   in_step_ = false;
 }
 
-// What plugins know of a step without saving it they learn at StepBegin; what they change there is the snapshot's. The
-// task's own memory is its place in the data, which may be gone: the batch is there.
+// Plugins set their per-step members at StepBegin. Loading the snapshot afterwards restores what they save. The task's
+// own memory is its place in the data, which may be gone: the batch is there.
 void TrainingLoop::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
   auto plugins = wiring_.plugins();
   try {
@@ -428,7 +428,7 @@ void TrainingLoop::replay(Run& run, const State& snapshot, const Batch& batch, c
   replayed_ = nullptr;
 }
 
-// What the first step of an optimizer allocates it allocates in a skipped one too.
+// An optimizer allocates its state in its first step, even if that update is skipped.
 void TrainingLoop::skipped_update(Run& run) {
   in_step_ = true;
   attributed(run, [&] {
@@ -457,7 +457,7 @@ std::string TrainingLoop::moment(const Run& run) const {
                         : "";
 }
 
-// What is thrown, and what LibTorch warns of, gets plugin and step.
+// Adds plugin and step to exceptions, and to LibTorch's warnings.
 void TrainingLoop::attributed(const Run& run, const std::function<void()>& body) {
   const CallsWatched watched(called_, run, in_step_);
   Warnings warnings(warnings_, [&] {
@@ -469,7 +469,7 @@ void TrainingLoop::attributed(const Run& run, const std::function<void()>& body)
     body();
   } catch (...) {
     const std::string who = called_ != nullptr ? called_->id() : "trainer";
-    // What a person wrote is to be changed: say where.
+    // The user has to change the configuration, so name the place.
     const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
     rethrow_naming(who, moment(run), Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
   }

@@ -38,7 +38,7 @@ class Role {
   const Plugin*& called_;
 };
 
-// What `stop` has where no signal ends the run, but the program that the trainer is part of.
+// The value of `stop` if the program that the trainer is part of ends the run, not a signal.
 constexpr int stopped_by_program = -1;
 
 // How a run went, for summary.json.
@@ -65,7 +65,7 @@ class TrainingLoop {
   // validate_every: 0 validates after the last step only. stop: a signal's number ends the run after the current step.
   TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
-  // Whether a step that fails before its update is undone, and the run saved; true unless it is called.
+  // If true, a step that fails before its update is undone, and the run saved. The default.
   void undo_failed_steps(bool undo) { transaction_.undo_failed_steps(undo); }
 
   // Ends the run at the end of the first step after this time, with a checkpoint, as a signal does. 0: no limit. The
@@ -82,7 +82,7 @@ class TrainingLoop {
   // Continues where a snapshot was taken; after prepare and describe. What is refused: restore_snapshot().
   void resume(Run& run, State snapshot, bool allow_inexact = false);
 
-  // Whether nothing is left to do.
+  // True if nothing is left to do.
   bool is_finished(const Run& run) const { return (run.step >= run.steps || !finished_.empty()) && !validation_due_; }
   // The plugin that ended the run before its last planned step, and why; "" where none did.
   const std::string& finished() const { return finished_; }
@@ -94,7 +94,7 @@ class TrainingLoop {
   // The same, a step a call, for a caller with a loop of its own. The first call begins the run. The call that trains
   // the last step also ends the run. Returns whether it trained a step: false where none followed, and the run ends.
   bool train_step(Run& run);
-  // Whether the run has begun, by train_step(), and has not ended.
+  // True if the run has begun, by train_step(), and has not ended.
   bool is_running() const { return is_running_; }
 
   // The task's validation loss now, between two steps, if it has one; its other numbers are in run.metrics. No event is
@@ -104,12 +104,12 @@ class TrainingLoop {
   // finite.
   void save_now(Run& run);
 
-  // What train() returned, or where it threw what is known then.
+  // The result of train(), or as much of it as is known if it threw.
   const Outcome& outcome() const { return outcome_; }
-  // What is known in mid-run, where a plugin ends the process; error: why.
+  // The result as it is known in mid-run, for a plugin that ends the process; error: why.
   Outcome outcome_now(const Run& run, const std::string& error);
 
-  // Where a step ends. gradients: when they are computed, for dry_run and replay; nothing uses them then.
+  // The end of a step. gradients: when they are computed, for dry_run and replay; nothing uses them then.
   enum class Until { end, gradients };
   void step(Run& run, Until until = Until::end);
 
@@ -227,7 +227,7 @@ class TrainingLoop {
   std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
   std::unique_ptr<Control> control_;
 
-  // What plugins asked for through Control, until it is done.
+  // Requests of plugins through Control, until they are carried out.
   struct Requests {
     Table swap;
     Plugin* rewinder = nullptr;

@@ -1,4 +1,4 @@
-// What happens once, before the first step: plugins are prepared, the model is moved and named.
+// Called once, before the first step: plugins are prepared, the model is moved and named.
 #include <ATen/Version.h>
 #include <torch/nn/module.h>
 #include <torch/version.h>
@@ -58,7 +58,8 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const std::function<vo
   });
 }
 
-// What all ranks must have alike is compared in two steps: programs before the data are read, which takes long.
+// Facts that all ranks must share are compared in two steps: programs first, before the data are read, which takes
+// long.
 void TrainingLoop::refuse_other_programs(const Run& run) const {
   if (!ranks_.are_several()) return;
   Facts facts = {{"the number of ranks", std::to_string(wiring_.distributed->ranks())},
@@ -107,7 +108,7 @@ void TrainingLoop::prepare_task(Run& run, const std::function<void(torch::nn::Mo
   if (batches < 1) {
     throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
   }
-  if (accumulation_->gathers()) samples_of_batch(run);  // now, for the first batch is a whole one
+  if (accumulation_->gathers()) samples_of_batch(run);  // now, because the first batch is a whole one
 }
 
 // A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.

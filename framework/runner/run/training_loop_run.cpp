@@ -34,7 +34,7 @@ void TrainingLoop::resume(Run& run, State snapshot, bool allow_inexact) {
   saved_step_ = run.step;
 }
 
-// What a snapshot has of the trainer itself.
+// Loads the trainer's own part of a snapshot.
 void TrainingLoop::load(Run& run, const State& own) {
   validation_due_ = own.has("validation_due");
   const bool is_longer = own.has("finished") && run.steps > own.integer("finished_of");
@@ -139,7 +139,7 @@ void TrainingLoop::complete_outcome(const Run& run) {
   outcome_.times = clock_.totals(run.device.is_cpu());
 }
 
-// Of a run that no error ended. A loss whose update was skipped has changed nothing.
+// Returns the divergence of a run that no error ended, or "". A loss whose update was skipped has changed nothing.
 std::string TrainingLoop::divergence(const Run& run) {
   if (const auto weight = not_finite(run); !weight.empty()) return "the weight " + weight + " is not finite";
   const auto last = update_log_.last();
@@ -209,7 +209,7 @@ void TrainingLoop::end(Run& run) {
   is_running_ = false;
 }
 
-// Whether the run ends here, for another reason than the time.
+// True if the run ends here, for another reason than the time.
 bool TrainingLoop::is_over(const Run& run) const {
   return run.step >= run.steps || !finished_.empty() || stop_signal() != 0;
 }
@@ -218,7 +218,7 @@ bool TrainingLoop::is_out_of_time() const {
   return time_limit_.count() > 0 && std::chrono::steady_clock::now() - made_at_ >= time_limit_;
 }
 
-// Whether another step follows. There is always one, for a job that is queued again must get on.
+// True if another step follows. There is always one, because a job that is queued again must get on.
 bool TrainingLoop::goes_on(const Run& run) const {
   if (is_over(run)) return false;
   if (outcome_.steps == 0) return true;
@@ -233,7 +233,7 @@ void TrainingLoop::count_outcome(const Run& run) {
   outcome_.micro_batches += run.micro_batches;
 }
 
-// What comes after a step: a validation, the end of an epoch, a checkpoint.
+// Called after a step: a validation, the end of an epoch, a checkpoint.
 void TrainingLoop::conclude(Run& run) {
   is_whole_ = true;
   if (requests_.rewinder != nullptr) return rewind(run);
@@ -425,7 +425,7 @@ void TrainingLoop::save(Run& run) {
   clock_.add_checkpoint(seconds_since(begin));
 }
 
-// The name of a weight that is not; "" where there is none.
+// Returns the first weight that is not finite, or "".
 std::string TrainingLoop::not_finite(const Run& run) {
   const torch::NoGradGuard no_grad;
   for (const auto& parameter : run.parameters) {
@@ -434,7 +434,7 @@ std::string TrainingLoop::not_finite(const Run& run) {
   return "";
 }
 
-// The same on all ranks: the one that owns a weight sees the float32 master, others what is rounded from it.
+// Like not_finite(), agreed between ranks, because only the owner of a weight has its float32 master.
 std::string TrainingLoop::bad_weight(const Run& run) {
   const auto weight = not_finite(run);
   if (!ranks_.are_sharded() || !ranks_.any(!weight.empty())) return weight;

@@ -158,7 +158,7 @@ torch::Tensor Transaction::put_back_after(const Run& run, const std::function<to
   return body();
 }
 
-// What cannot be restored ends the run, whatever the asker makes of it.
+// A state that cannot be restored ends the run, whatever the asker makes of it.
 void Transaction::restore_for_good(Run& run) try {
   point(Stage::gradients).restore(run);
   if (were_untouched_) versions_ = versions_of_gradients(run);

@@ -11,7 +11,7 @@ namespace vernier {
 void UpdateLog::look(const Run& run) {
   not_finite_.clear();
   is_loss_bad_ = false;
-  if (run.results_are_late) return;  // the scaler's norms tell
+  if (run.results_are_late) return;  // the scaler's norms show it
   is_loss_bad_ = !std::isfinite(run.loss.item<double>());
   if (is_loss_bad_ || (run.found_inf.defined() && is_set(run.found_inf))) not_finite_ = run.non_finite_gradients();
 }

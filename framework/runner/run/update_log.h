@@ -1,4 +1,4 @@
-// What became of each update, and when the host knows it: at once, or one step late (Run::results_are_late). The rule
+// The outcome of each update, and when the host knows it: at once, or one step late (Run::results_are_late). The rule
 // is fixed, so runs stay reproducible.
 #pragma once
 
@@ -17,7 +17,7 @@ struct KnownUpdate {
   std::string gradients;  // names of some that were not finite
 };
 
-// Of all steps in turn. Main thread only.
+// The log of all steps in turn. Main thread only.
 class UpdateLog {
  public:
   // When the gradients are computed, before a listener clips them, which spreads a NaN.

@@ -1,4 +1,4 @@
-// What LibTorch warns of, in the run's log.
+// Puts LibTorch's warnings into the run's log.
 #pragma once
 
 #include <c10/util/Exception.h>

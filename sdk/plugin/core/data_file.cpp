@@ -13,7 +13,7 @@ namespace vernier {
 
 namespace {
 
-// What the path leads to, where that is not read; "" for a regular file.
+// The kind of thing that a path leads to; "" for a regular file, which alone is read.
 std::string other_kind(mode_t mode) {
   if (S_ISREG(mode)) return "";
   if (S_ISDIR(mode)) return "a folder";

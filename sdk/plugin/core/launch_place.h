@@ -1,4 +1,4 @@
-// Where a process stands among those that train together, as its launcher says in the environment.
+// The place of a process among those that train together, as its launcher says in the environment.
 #pragma once
 
 #include <vernier/abi.h>

@@ -1,4 +1,4 @@
-// What differs between the versions of LibTorch that Vernier builds with.
+// Differences between the versions of LibTorch that Vernier builds with.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

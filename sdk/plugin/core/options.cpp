@@ -155,7 +155,7 @@ bool all_within(const std::vector<T>& values, const Range& range) {
   return std::all_of(values.begin(), values.end(), [&](const T& value) { return all_within(value, range); });
 }
 
-// What to write for a text that TOML takes for a number; "" for any other value.
+// Returns the spelling of a text that TOML takes for a number; "" for any other value.
 std::string quotes_for(const Value& value) {
   const auto* number = std::get_if<double>(&value.data);
   if (number == nullptr || std::isfinite(*number)) return "";

@@ -1,4 +1,4 @@
-// What the host watches while it calls a plugin. Main thread only.
+// The plugin that the host calls, as it is watched. Main thread only.
 #pragma once
 
 #include <vernier/event.h>

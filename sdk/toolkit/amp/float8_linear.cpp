@@ -66,7 +66,7 @@ Float8Recipe named(const std::string& name) {
               Error::Kind::configuration);
 }
 
-// Whether one factor for each row of the left operand is all of its scales; they can then be applied to the product.
+// True if one factor for each row of the left operand is all of its scales; they can then be applied to the product.
 bool scales_rows(const Float8Tensor& left) {
   return left.block.columns == 0;
 }
@@ -261,7 +261,7 @@ struct Float8Function final : torch::autograd::Function<Float8Function> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                         const std::optional<Tensor>& bias, const std::shared_ptr<Float8Linear::Layer>& layer,
                         bool recorded) {
-    // What is computed in is this layer's business, not that of an autocast around it.
+    // This layer chooses the dtype that it computes in, not an autocast around it.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto& recipe = layer->recipe;
     layer->move_to(x.device());

@@ -15,7 +15,7 @@ namespace vernier {
 
 namespace {
 
-// What the modules hold: a tensor that is registered twice (a tied weight) is one.
+// The tensors that the modules hold: one that is registered twice (a tied weight) is one.
 using Identities = std::set<const c10::TensorImpl*>;
 
 template <class... Modules>
@@ -143,7 +143,7 @@ void HalfWeights::commit(const Run& run) {
   for (auto& weight : weights_) free_memory(weight.master);
 }
 
-// Where nothing was updated, `master` may lie half way between two weights, and rounding could take the other one.
+// If nothing was updated, `master` may lie half way between two weights, and rounding could take the other one.
 void HalfWeights::commit_kahan(const torch::Tensor& skip_update) {
   for (auto& weight : weights_) {
     if (!weight.is_owned) continue;
@@ -158,8 +158,8 @@ void HalfWeights::commit_kahan(const torch::Tensor& skip_update) {
   }
 }
 
-// Where nothing was updated, `master` is a bfloat16 and stays what it is. A draw is used up all the same: on a GPU the
-// host does not know.
+// If nothing was updated, `master` is a bfloat16 and stays as it is. A draw is used up nevertheless, because on a GPU
+// the host does not know.
 void HalfWeights::commit_stochastic() {
   const auto draw = static_cast<std::uint64_t>(draws_++);
   std::uint64_t chunks = 0;

@@ -28,7 +28,7 @@ std::int32_t& number_in(const torch::Tensor& tensor) {
   return *tensor.data_ptr<std::int32_t>();
 }
 
-// What the tracker is after an overflow: the good steps of the row so far.
+// The tracker's value after an overflow: the good steps of the row so far.
 std::int32_t row_start(const LossScaleOptions& options) {
   return options.counts_first ? 0 : -1;
 }

@@ -28,7 +28,7 @@ std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::D
   return dtype == torch::kFloat16 && device == torch::kCPU ? "often no speed: few CPU kernels are fast in it" : "speed";
 }
 
-// Whether the CPU has tile instructions for 16-bit products.
+// True if the CPU has tile instructions for 16-bit products.
 bool has_matrix_unit(torch::DeviceType device) {
   return device == torch::kCPU && cpu_has("amx_bf16");
 }
@@ -216,11 +216,11 @@ torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body
     has_run_ = true;
     rules_.refuse_unmatched();
   }
-  if (in_float8 && !std::exchange(is_told_, true)) tell_float8();
+  if (in_float8 && !std::exchange(are_layers_logged_, true)) log_float8();
   return result;
 }
 
-void MixedPrecision::tell_float8() const {
+void MixedPrecision::log_float8() const {
   const auto layers = float8_->summary(name_of(dtype_));
   if (float8_->empty()) return warn(layers);
   info(layers, device_ == torch::kCPU ? "; emulated on this CPU: the same numbers, but slower than bf16" : "");

@@ -15,7 +15,7 @@ bool matches(const std::string& pattern, const std::string& layer) {
   return fnmatch(pattern.c_str(), layer.c_str(), 0) == 0;
 }
 
-// What has no layer (a softmax) is matched too.
+// Operations without a layer, such as a softmax, are matched too.
 bool matches_all(const PrecisionRule& rule) {
   return rule.match == "*";
 }

@@ -10,7 +10,7 @@ namespace vernier {
 
 enum class Activation { gelu_tanh, silu };
 
-// Whether the functions below may be called on this processor; c10::Half needs AVX-512.
+// True if the functions below may be called on this processor; c10::Half needs AVX-512.
 bool has_activation_kernels(bool in_half);
 
 // y = f(x), element by element. Element: float, c10::BFloat16 or c10::Half. y may be x.

@@ -88,7 +88,7 @@ VERNIER_INLINE void store_right(__m512 upper, __m512 lower, c10::BFloat16* to, s
   _mm512_storeu_si512(to + row * width + 2 * column, in_turn(rounded(upper), rounded(lower)));
 }
 
-// Of the keys those that any of 16 queries sees.
+// The number of keys that any of 16 queries sees.
 VERNIER_INLINE std::int64_t seen(const ScoreRule& rule, std::int64_t query) {
   return std::clamp<std::int64_t>(query + lanes + rule.diagonal, 0, rule.keys);
 }

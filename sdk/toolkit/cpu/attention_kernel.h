@@ -1,7 +1,7 @@
-// What attention computes between its products of matrices, on blocks of 64 keys by 64 queries, for processors with
-// AVX-512 (has_avx512() in processor.h). A block of scores is transposed: it has a row for each key and a column for
-// each query. So sums and largest scores of a query are those of a column, and the weights are in place for the next
-// product.
+// The computations of attention between its products of matrices, on blocks of 64 keys by 64 queries, for processors
+// with AVX-512 (has_avx512() in processor.h). A block of scores is transposed: it has a row for each key and a column
+// for each query. So sums and largest scores of a query are those of a column, and the weights are in place for the
+// next product.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ void transpose_right(const Product* from, std::int64_t width, Product* to);
 template <class Product>
 const Product* right(const Product* from, std::int64_t width, Product* to);
 
-// What is the same for all scores of a block.
+// Shared by all scores of a block.
 struct ScoreRule {
   float scale;
   std::int64_t keys;      // rows that exist

@@ -38,7 +38,7 @@ void fill(const at::Tensor& tensor, double p, at::CPUGeneratorImpl& generator) {
   generator.set_engine(engine);
 }
 
-// Whether LibTorch draws as is assumed here. A build of it may use MKL's generator.
+// True if LibTorch draws as is assumed here. A build of it may use MKL's generator.
 bool draws_alike() {
   static const bool does = [] {
     constexpr double p = 0.3;

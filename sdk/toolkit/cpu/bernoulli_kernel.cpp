@@ -22,7 +22,7 @@ inline Word twisted(Word upper, Word lower) {
 
 void renew(Word* state) {
   for (std::int64_t i = 0; i < words - ahead; ++i) state[i] = state[i + ahead] ^ twisted(state[i], state[i + 1]);
-    // What is read here was written 227 words before, so 8 at a time are independent.
+    // The words read here were written 227 words before, so 8 at a time are independent.
 #pragma GCC ivdep
   for (std::int64_t i = words - ahead; i < words - 1; ++i) {
     state[i] = state[i + ahead - words] ^ twisted(state[i], state[i + 1]);

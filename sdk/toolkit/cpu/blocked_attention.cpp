@@ -46,7 +46,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Product* a, 
   blas::brgemm(m, n, k, k, n, n, adds, a, b, c, in_turn);
 }
 
-// Whether oneDNN multiplies bfloat16 as is needed here; settings of its own may forbid the instructions.
+// True if oneDNN multiplies bfloat16 as is needed here; settings of its own may forbid the instructions.
 bool can_multiply_bfloat16() {
   static const bool can = [] {
     if (!multiplies_bfloat16()) return false;
@@ -100,7 +100,7 @@ struct Sizes {
   ScoreRule rule(std::int64_t i, std::int64_t j, const float* mask) const {
     return {scale, keys_of(j), is_causal ? (i - j) * block : block, mask};
   }
-  // Of the blocks of keys those that a block of queries sees.
+  // The number of blocks of keys that a block of queries sees.
   std::int64_t seen(std::int64_t i) const { return is_causal ? std::min(i + 1, key_blocks()) : key_blocks(); }
 };
 
@@ -264,7 +264,7 @@ class Backward {
  private:
   using Part = BackwardPart<Product>;
 
-  // What each block of keys needs of a block of queries.
+  // Prepares the parts of a block of queries that each block of keys needs.
   void take_queries(std::int64_t b, std::int64_t h, std::int64_t i, const Part& my) const {
     const auto row = i * block, count = s_.queries_of(i);
     take_rows(q_.at(b, h, row), q_.row, count, s_.columns, s_.width, my.rows);

@@ -13,7 +13,7 @@ namespace vernier {
 // 512 queries of one, so the bits do not depend on the number of threads.
 void register_blocked_attention(torch::Library& library, const std::atomic<bool>& in_use);
 
-// Whether they are in use, so that scaled_dot_product_attention is fast in any dtype.
+// True if they are in use, so that scaled_dot_product_attention is fast in any dtype.
 bool has_blocked_attention();
 
 }  // namespace vernier

@@ -20,7 +20,7 @@ bool is_given(const Parameter& parameter) {
   return parameter && parameter->defined();
 }
 
-// Whether x ends in `shape`, and the parameters have it, in one dtype: that of x or float32.
+// True if x ends in `shape`, and the parameters have it, in one dtype: that of x or float32.
 bool takes(const at::Tensor& x, at::IntArrayRef shape, const Parameter& weight, const Parameter& bias) {
   const auto dims = static_cast<std::int64_t>(shape.size());
   if (!may_compute_rows() || !is_plain(x) || dims == 0 || x.dim() < dims) return false;

@@ -1,5 +1,5 @@
-// What this processor has. LibTorch's variable ATEN_CPU_CAPABILITY holds here too: with "avx2" or "default" a processor
-// counts as one without the newer instructions.
+// Instructions of this processor. LibTorch's variable ATEN_CPU_CAPABILITY holds here too: with "avx2" or "default" a
+// processor counts as one without the newer instructions.
 #pragma once
 
 namespace vernier {

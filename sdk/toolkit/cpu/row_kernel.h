@@ -21,7 +21,7 @@ struct RowKernels {
                      float* means, float* inverses);
   // y = x / root of (mean of squares + eps), times weight.
   void (*rms_norm)(Rows, const Element* x, const float* weight, float eps, Element* y, float* inverses);
-  // Of LayerNorm, or without means of RMSNorm. Adds to the gradients of weight and bias.
+  // Backward of LayerNorm or, without means, of RMSNorm. Adds to the gradients of weight and bias.
   void (*norm_backward)(Rows, const Element* dy, const Element* x, const float* weight, const float* means,
                         const float* inverses, Element* dx, float* weight_gradient, float* bias_gradient);
   void (*sum_of_rows)(Rows, const float* x, float* y);

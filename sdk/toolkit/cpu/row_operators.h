@@ -11,9 +11,9 @@
 
 namespace vernier {
 
-// Where `in_use` is false, those below call LibTorch's.
+// If `in_use` is false, those below call LibTorch's.
 void use_row_operators(const std::atomic<bool>& in_use);
-// Whether it is true, and this processor has what the kernels need.
+// True if `in_use` is true, and this processor has the instructions that the kernels need.
 bool may_compute_rows();
 
 using Parameter = std::optional<at::Tensor>;

@@ -1,4 +1,4 @@
-// What row_kernel.h declares, on as many floats at a time as wide.h or narrow.h have. Include before it <cmath>,
+// Definitions of row_kernel.h, on as many floats at a time as wide.h or narrow.h have. Include before it <cmath>,
 // <type_traits> and row_kernel.h, then one of the two: this file is compiled for one kind of processor. Compiled with
 // vectorisation, and without the compiler's own choice of fused multiplications (CMakeLists.txt).
 #pragma once

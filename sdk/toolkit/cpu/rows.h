@@ -1,4 +1,4 @@
-// What the operators over rows share: which tensors they take, with which kernels, and in which chunks.
+// Shared by the operators over rows: which tensors they take, with which kernels, and in which chunks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

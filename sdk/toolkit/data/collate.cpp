@@ -71,7 +71,7 @@ Batch padded(const std::vector<Sample>& samples, double value) {
   return batch;
 }
 
-// Where a sequence is put.
+// The place where a sequence is put.
 struct Place {
   std::int64_t row, first, number;
 };

@@ -48,7 +48,7 @@ class Vocabulary {
   std::vector<const std::string*> words_;  // of codes_, whose nodes stay where they are
 };
 
-// What becomes of a column of the file: column `to` of a matrix whose rows are `stride` apart.
+// The destination of a column of the file: column `to` of a matrix whose rows are `stride` apart.
 struct Destination {
   CsvColumn* column = nullptr;  // nullptr: the column is not read
   bool is_target = false;
@@ -57,7 +57,7 @@ struct Destination {
   std::int64_t stride = 1;
 };
 
-// What a part of the file adds up to, by column of the file.
+// Sums over a part of the file, by column of the file.
 struct PartResult {
   std::vector<double> sums;
   std::vector<std::int64_t> counts, missing;
@@ -437,7 +437,7 @@ class CsvDataset final : public Dataset {
     return batch;
   }
   std::string where(std::int64_t index) const override { return table_.where(index); }
-  // Of what was read: another choice of columns is another dataset.
+  // The fingerprint of what was read: another choice of columns is another dataset.
   std::string fingerprint() const override {
     Checksum sum;
     for (const auto& tensor : tensors_) sum.add(tensor.const_data_ptr(), tensor.nbytes());

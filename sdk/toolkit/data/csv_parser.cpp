@@ -12,7 +12,7 @@ namespace vernier {
 
 namespace {
 
-// What a block of the file has, if it begins outside quotes [0] and if it begins within [1]. A doubled quote ends and
+// Counts of a block of the file, if it begins outside quotes [0] and if it begins within [1]. A doubled quote ends and
 // begins the quotes, so counting is enough.
 struct BlockCount {
   std::int64_t quotes = 0, lines = 0;

@@ -133,7 +133,7 @@ struct DataLoader::Workers {
     return std::move(work->batch);
   }
 
-  // Of a batch's samples, those that this rank loads.
+  // The samples of a batch that this rank loads.
   torch::Tensor share_of(const torch::Tensor& indices) const {
     if (options_.ranks == 1) return indices;
     const auto samples = indices.numel();

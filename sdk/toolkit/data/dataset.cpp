@@ -24,7 +24,7 @@ std::uint64_t mixed(std::uint64_t z) {
   return z ^ z >> 31;
 }
 
-// Of tensors on any device, with their shapes and types.
+// The checksum of tensors on any device, with their shapes and types.
 std::string checksum_of_all(const std::vector<torch::Tensor>& tensors) {
   Checksum sum;
   for (const auto& tensor : tensors) {

@@ -162,7 +162,7 @@ class Auc final : public Metric {
   std::vector<torch::Tensor> scores_, targets_;
 };
 
-// Of numbers: from sums of the errors and of the targets.
+// A metric of numbers, from sums of the errors and of the targets.
 class OfErrors final : public Metric {
  public:
   enum class Kind { mae, rmse, r2 };

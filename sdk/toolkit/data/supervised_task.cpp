@@ -217,7 +217,7 @@ torch::Tensor SupervisedTask::Parts::validate_on(SupervisedTask& task, Run& run,
   return sum / samples;
 }
 
-// What all ranks have seen, in their order.
+// Gathers the results of all ranks, in their order.
 void SupervisedTask::Parts::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples) {
   State own;
   own.put("sum", sum);

@@ -3,6 +3,7 @@
 #include <ATen/ops/flip.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/transforms.h>
 

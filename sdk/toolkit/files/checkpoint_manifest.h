@@ -18,7 +18,7 @@ std::string checkpoint_shard_file(std::int64_t rank);  // "state-rank-1.safetens
 // configuration is not JSON.
 std::string manifest_text(const std::string& path, const CheckpointManifest& manifest);
 
-// Files of a manifest as text, as one rank tells them another. `path` is for messages.
+// Files of a manifest as text, as one rank sends them to another. `path` is for messages.
 VERNIER_API std::string files_text(const std::string& path,
                                    const std::map<std::string, CheckpointManifest::File>& files);
 VERNIER_API std::map<std::string, CheckpointManifest::File> parse_files(const std::string& path,

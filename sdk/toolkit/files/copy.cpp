@@ -28,7 +28,7 @@ bool is_dense(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == torch::kStrided && !tensor.is_meta();
 }
 
-// Whether the tensor's bytes are its values in order.
+// True if the tensor's bytes are its values in order.
 bool is_plain(const torch::Tensor& tensor) {
   return tensor.is_cpu() && is_dense(tensor) && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }

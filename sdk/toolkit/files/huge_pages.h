@@ -15,7 +15,7 @@ class HugePages {
   explicit HugePages(const std::vector<std::uint64_t>& sizes);
   // A contiguous tensor in the i-th part. The block is freed with the last of its tensors. Any thread.
   torch::Tensor tensor(std::size_t i, at::IntArrayRef shape, torch::ScalarType type) const;
-  // Whether the memory of a tensor is part of such a block.
+  // True if the memory of a tensor is part of such a block.
   static bool holds(const at::DataPtr& data);
 
  private:

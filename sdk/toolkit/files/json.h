@@ -10,7 +10,8 @@ namespace vernier {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps the order in which keys were added
 
-// What was parsed. The destructor of Json allocates memory, and ends the process if there is none; this one does not.
+// A parsed JSON text. The destructor of Json allocates memory, and ends the process if there is none; this one does
+// not.
 struct ParsedJson {
   ParsedJson() = default;
   ParsedJson(ParsedJson&&) = default;

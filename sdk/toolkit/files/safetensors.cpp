@@ -281,7 +281,7 @@ void write_tensor(File& file, const torch::Tensor& tensor, Checksum* checksum, c
   }
 }
 
-// Whether the bytes of the file are those of the tensor's memory.
+// True if the bytes of the file are those of the tensor's memory.
 bool lies_as_written(const torch::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }

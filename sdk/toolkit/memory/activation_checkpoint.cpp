@@ -63,7 +63,7 @@ class RandomAgain {
   std::vector<std::pair<at::Generator, torch::Tensor>> before_;
 };
 
-// What holds on this thread, but for the random numbers.
+// The state of this thread, except the random numbers.
 struct Surroundings {
   struct Cast {
     torch::DeviceType device;

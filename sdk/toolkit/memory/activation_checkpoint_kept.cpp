@@ -19,7 +19,7 @@ namespace {
 constexpr auto key = c10::DispatchKey::Fake;
 constexpr auto below_key = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
 
-// What takes long, as it is called there: `linear` and `matmul` have become products of matrices.
+// Operators that take long, by the names that are called: `linear` and `matmul` have become products of matrices.
 constexpr std::array<std::string_view, 13> kept_operators = {"mm",
                                                              "addmm",
                                                              "bmm",
@@ -44,7 +44,7 @@ c10::IValue* argument(const c10::OperatorHandle& op, torch::jit::Stack& stack, c
   return &stack[stack.size() - schema.arguments().size() + static_cast<std::size_t>(*index)];
 }
 
-// Numbers that are not drawn the second time would be drawn by who comes next.
+// If recomputation skipped these draws, the next operation would get their random numbers.
 bool is_random(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const auto* dropout = argument(op, stack, "dropout_p");
   return dropout != nullptr && dropout->toDouble() > 0;
@@ -69,7 +69,7 @@ std::vector<std::uint32_t> versions_of(const Values& values) {
   return versions;
 }
 
-// Of the operators above.
+// Called instead of the operators above.
 class Product final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -78,8 +78,9 @@ class Product final : public c10::OperatorKernel {
   }
 };
 
-// Of operators that change an argument. A view that LibTorch calls unsafe, as matmul returns it, has a version of its
-// own, and kernels change their results without counting: so it is looked at here, and not left to versions.
+// Called instead of operators that change an argument. A view that LibTorch calls unsafe, as matmul returns it, has a
+// version of its own, and kernels change their results without counting. So it is looked at here, and not left to
+// versions.
 class InPlace final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -48,7 +48,7 @@ std::int64_t sum_of(const std::vector<MemoryUse::Part>& parts) {
 
 }  // namespace
 
-// What the allocators and operators tell. Backward runs on other threads where there is a GPU.
+// Called by the allocators and operators. Backward runs on other threads if there is a GPU.
 class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
  public:
   Followed(Layers& layers, c10::Device device) : layers_(layers), device_(device) {}
@@ -71,7 +71,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
     }
   }
 
-  // Before an operator runs. True where it sees nothing but weights and what was made of them, numbers aside.
+  // Called before an operator. Returns true if all its tensor arguments are weights or made from weights.
   bool enter(c10::ArrayRef<const c10::IValue> inputs) {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::forward) return false;
@@ -123,7 +123,8 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
     }
   }
 
-  // What was alive when forward ended: all that is made of weights, and the rest of this forward that is gone now.
+  // Returns the blocks that were alive when forward ended: copies made of weights, and by layer the others that are
+  // freed by now.
   void saved(std::int64_t& copies, std::vector<std::int64_t>& by_layer) {
     const std::lock_guard lock(mutex_);
     copies = 0;
@@ -137,7 +138,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
     alive_after_forward_.clear();
   }
 
-  // What is alive and was made since the ledger began, but for gradients and copies.
+  // Bytes that are alive and were made since the ledger began, except gradients and copies.
   struct Left {
     std::int64_t masters = 0, update = 0, others = 0;
   };
@@ -173,7 +174,7 @@ struct OfWeights final : at::ObserverContext {};
 
 }  // namespace
 
-// What is in place from follow() to stop().
+// In place from follow() to stop().
 struct MemoryLedger::Guards {
   explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(followed) {
     observed = followed.get();
@@ -229,7 +230,7 @@ void MemoryLedger::hold(const std::string& part, std::int64_t bytes) {
 }
 
 bool MemoryLedger::can_follow() {
-  return AllocationReports::told() == nullptr;
+  return AllocationReports::receiver() == nullptr;
 }
 
 void MemoryLedger::follow() {

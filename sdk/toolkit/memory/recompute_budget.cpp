@@ -22,7 +22,7 @@ std::optional<std::int64_t> blocks_to_recompute(const ForwardBytes& bytes, std::
   return count < bytes.blocks ? std::optional(count) : std::nullopt;
 }
 
-// What was allocated on a device since it was made, and not freed.
+// Counts the bytes allocated on a device since its construction and not freed.
 class BudgetedBlocks::Meter final : public c10::MemoryReportingInfoBase {
  public:
   explicit Meter(torch::Device device) : device_(device) {}
@@ -45,7 +45,7 @@ class BudgetedBlocks::Meter final : public c10::MemoryReportingInfoBase {
   }
 
  private:
-  c10::MemoryReportingInfoBase* outer_ = AllocationReports::told();
+  c10::MemoryReportingInfoBase* outer_ = AllocationReports::receiver();
   torch::Device device_;
   std::int64_t bytes_ = 0;
   std::unordered_map<const void*, std::int64_t> alive_;

@@ -15,7 +15,7 @@ namespace {
 constexpr int line = 16;              // elements of a cache line
 constexpr std::int64_t ahead = 1024;  // that are fetched early: a processor's own prefetching stops at each 4 KB page
 
-// What both share.
+// Shared by both.
 template <class Options>
 AdamNumbers numbers_of(const Options& options, double lr, double step, float grad_scale) {
   AdamNumbers numbers;
@@ -30,7 +30,7 @@ AdamNumbers numbers_of(const Options& options, double lr, double step, float gra
   return numbers;
 }
 
-// Where the averages are. keep() writes them.
+// The memory of the averages. keep() writes them.
 struct InFloat32 {
   float *exp_avg, *exp_avg_sq;
   float mean(std::int64_t i) const { return exp_avg[i]; }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::array<double, 7> tops = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};  // of the decades
 
-// In each decade, from 1e-7 on, the middles of equal parts of it. As bitsandbytes and torchao have them up to float32's
-// last place, in which theirs depend on the processor.
+// Divides each decade from 1e-7 on into equal intervals and takes their midpoints. Equal to bitsandbytes and torchao,
+// except for the last bit, which is processor-dependent there.
 std::array<float, 256> dynamic_numbers(bool is_signed) {
   std::vector<float> numbers{0.0F, 1.0F};
   int parts = is_signed ? 1 : 2;

@@ -49,7 +49,7 @@ class BlockKernel {
   static void wide_unpack(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest,
                           std::int64_t count, float* to);
 
-  // Of one block.
+  // Packs and unpacks one block.
   template <bool is_signed>
   static void widest_pack(const BlockKernel& kernel, const float* from, std::int64_t size, float most,
                           std::uint8_t* codes);

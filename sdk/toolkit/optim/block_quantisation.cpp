@@ -8,14 +8,14 @@ namespace vernier {
 
 namespace {
 
-// What is stored must not depend on where it was: blocks of a tensor that is not a multiple of them end in zeros.
+// The stored values must not depend on their place: blocks of a tensor that is not a multiple of them end in zeros.
 at::Tensor in_blocks(const at::Tensor& flat) {
   constexpr auto block = BlockQuantisation::block;
   const auto missing = BlockQuantisation::blocks(flat.numel()) * block - flat.numel();
   return (missing == 0 ? flat : at::constant_pad_nd(flat, {0, missing})).view({-1, block});
 }
 
-// Of a table that stays: the host waits for no GPU.
+// Returns a copy of a table that stays in memory, so the host does not wait for a GPU.
 at::Tensor on_device(const float* table, std::int64_t size, const at::Device& device) {
   return moved(at::from_blob(const_cast<float*>(table), {size}, at::kFloat), device);
 }

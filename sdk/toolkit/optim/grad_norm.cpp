@@ -46,7 +46,7 @@ torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
   return at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
 }
 
-// What the operators of the other branch below compute, on the host, in the dtype of the norm; nan stays nan.
+// Computes on the host what the operators of the other branch below compute, in the dtype of the norm; nan stays nan.
 template <class Real>
 double clip_factor(Real norm, double max_norm) {
   return std::min(Real(1) / (norm + Real(1e-6)) * static_cast<Real>(max_norm), Real(1));

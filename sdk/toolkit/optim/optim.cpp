@@ -74,7 +74,7 @@ FusedOptimizer::FusedOptimizer(const std::vector<FusedGroup>& groups) {
   for (auto& bucket : buckets_) bucket.close();
 }
 
-// What the hooks of an optimizer share.
+// Shared by the hooks of an optimizer.
 struct BackwardPass {
   bool is_on = false;
   std::vector<char> done;  // by the parameter's number; bytes, for a hook runs on its device's thread

@@ -51,8 +51,8 @@ std::string FusedBucket::entry(std::size_t member, std::string_view name) const 
   return c10::str(numbers[member], "/", name);
 }
 
-// The gradient in its parameter's memory layout. The bucket is compared with, not the parameter: that one may have been
-// moved or cast since.
+// Returns the gradient in its parameter's memory layout. It is compared with the bucket, not with the parameter, which
+// may have been moved or cast since.
 torch::Tensor FusedBucket::fit(const torch::Tensor& gradient, std::size_t member) const {
   const auto& parameter = parameters[member];
   if (gradient.layout() != torch::kStrided || gradient.scalar_type() != dtype || gradient.device() != device ||

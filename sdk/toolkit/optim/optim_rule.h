@@ -21,8 +21,8 @@ struct UpdateLists {
   std::vector<std::size_t> numbers;  // indices of the parameters in the whole optimizer
 };
 
-// Of what a state tensor has a number: each element of the parameter, each block of BlockQuantisation, each row or each
-// column of the last two dimensions.
+// A state tensor has a number for each of these: elements of the parameter, blocks of BlockQuantisation, rows or
+// columns of the last two dimensions.
 enum class NumberFor { element, block, row, column };
 
 // One kind of state tensor, which each parameter has.

@@ -32,7 +32,7 @@ class AddedTokens {
   // but stay ordinary text.
   std::vector<Part> cut(std::string_view text, bool skip_special) const;
 
-  // Whether a cut of the text at this byte would change a token of it, one that may go on behind its end, or the text
+  // True if a cut of the text at this byte would change a token of it, one that may go on behind its end, or the text
   // that begins behind one.
   bool reaches_over(std::string_view text, std::size_t at) const;
 

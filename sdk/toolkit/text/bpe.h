@@ -76,7 +76,7 @@ class PieceCache {
  public:
   struct Entry;
   PieceCache();
-  // Where the piece belongs; nothing for one that is too long.
+  // The entry of the piece; null if it is too long.
   Entry* entry(std::string_view piece);
 
   struct alignas(64) Entry {  // a line of the processor's cache

@@ -173,7 +173,7 @@ class CharacterSegments final : public Segments {
     return of_token_[static_cast<std::size_t>(id)].is_byte || file.unknown == id;
   }
 
-  // Whether no merge reaches over the place between two characters, nor are unknown ones made one.
+  // True if no merge reaches over the place between two characters, nor are unknown ones made one.
   bool is_apart(char32_t before, char32_t behind) const {
     if (splits_ && behind == space_code) return true;
     if (joins_all_ || side_by_side_.find(before, behind) != nullptr) return false;

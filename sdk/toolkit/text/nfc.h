@@ -10,11 +10,11 @@ namespace vernier {
 // The text in form C. `text` is valid UTF-8.
 std::string nfc(std::string_view text);
 
-// Whether each character of the text is in form C whatever is beside it, so that nfc() would not change it. It may say
-// no of a text that nfc() does not change.
+// True if each character of the text is in form C whatever is beside it, so that nfc() would not change it. It may be
+// false for a text that nfc() does not change.
 bool is_surely_nfc(std::string_view text);
 
-// Whether nothing before this character can change it or what follows it.
+// True if nothing before this character can change it or what follows it.
 bool begins_anew(char32_t code);
 
 }  // namespace vernier

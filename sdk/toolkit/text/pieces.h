@@ -20,7 +20,7 @@ std::optional<PieceRule> rule_of_regex(std::string_view regex);
 // The end of the piece that begins at a byte of valid UTF-8.
 std::size_t piece_end(PieceRule rule, std::string_view text, std::size_t at);
 
-// Whether a piece ends between two characters, whatever the rule and what stands beside them: behind a letter or a
+// True if a piece ends between two characters, whatever the rule and what stands beside them: behind a letter or a
 // number, before a character that is neither.
 bool always_ends_piece(char32_t before, char32_t behind);
 

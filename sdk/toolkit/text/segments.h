@@ -8,7 +8,7 @@
 
 namespace vernier {
 
-// Where a segment begins.
+// The beginning of a segment.
 enum class Place : std::uint8_t {
   beginning,    // of the whole text
   after_token,  // or behind one
@@ -31,7 +31,7 @@ class Segments {
   virtual std::string normalized(std::string_view segment, Place place) const = 0;
   // Adds the ids of a normalized segment, which is not empty.
   virtual void encode(std::string_view segment, Place place, Scratch& scratch, std::vector<TokenId>& ids) const = 0;
-  // Whether a text may be cut between two characters: the ids of both parts are those of the whole, if the second is
+  // True if a text may be cut between two characters: the ids of both parts are those of the whole, if the second is
   // encoded with Place::continued.
   virtual bool can_cut(char32_t before, char32_t behind) const = 0;
   virtual std::string decode(std::span<const TokenId> ids) const = 0;

@@ -1,5 +1,5 @@
-// What the files of a tokenizer's folder say, checked. All errors are of Error::Kind::configuration and begin with the
-// path of the file.
+// The checked content of a tokenizer's folder. All errors are of Error::Kind::configuration and begin with the path of
+// the file.
 #pragma once
 
 #include <vernier/tokenizer.h>

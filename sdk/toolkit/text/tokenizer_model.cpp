@@ -42,7 +42,7 @@ void read_merges(const JsonPart& merges, TokenizerFile& file) {
   }
 }
 
-// What stands around a text. The ids of its tokens are in `special_tokens`.
+// Reads the template around a text. The ids of its tokens are in `special_tokens`.
 void read_template(const JsonPart& processor, TokenizerFile& file) {
   const auto single = processor.member("single");
   const auto special = processor.member("special_tokens");

@@ -33,7 +33,8 @@ struct VERNIER_API Fingerprint {
   // The differences in words: "the loss", "the gradients of h.0.ln_1.weight and 3 more". "" if there are none.
   std::string difference(const Fingerprint& other) const;
 };
-// Of run.loss and the gradients that the optimizer uses. Valid from GradientsReady on. Waits for the device.
+// The fingerprint of run.loss and the gradients that the optimizer uses. Valid from GradientsReady on. Waits for the
+// device.
 VERNIER_API Fingerprint fingerprint(const Run& run);
 // The optimizer's weights, and the model's where they are other tensors.
 VERNIER_API std::vector<std::pair<std::string, torch::Tensor>> weights_of(const Run& run);
@@ -53,7 +54,7 @@ struct VERNIER_API Capsule {
   std::string report() const;  // JSON
 };
 
-// What a person types before the path of a capsule to replay it: "vernier replay". `vernier train` sets it, with the
+// The command before the path of a capsule that replays it: "vernier replay". `vernier train` sets it, with the
 // --plugin-path that it was given.
 VERNIER_API std::string& replay_command();
 

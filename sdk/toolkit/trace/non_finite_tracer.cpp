@@ -27,7 +27,7 @@ struct Context final : at::ObserverContext {
 
 const c10::StorageImpl* storage_of(const torch::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  if (tensor.is_sparse()) {  // without an operator, for it would be recorded
+  if (tensor.is_sparse()) {  // without an operator, because it would be recorded
     return storage_of(static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())->values());
   }
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
@@ -59,7 +59,7 @@ std::string short_name(std::string_view name) {
   return std::string(colons == std::string_view::npos ? name : name.substr(colons + 2));
 }
 
-// What stands in the memory before does not matter to these.
+// Operators to which the memory's content before does not matter.
 bool overwrites(const std::string& name) {
   static const std::vector<std::string> all = {"copy_",   "fill_", "zero_",      "normal_", "uniform_",
                                                "random_", "set_",  "bernoulli_", "resize_", "exponential_"};
@@ -271,7 +271,7 @@ bool NonFiniteTracer::Seen::is_in_node(int operation) const {
   return false;
 }
 
-// What ran since the last node of the micro-batch before was for this one.
+// Operations since the last node of the previous micro-batch belong to this one.
 void NonFiniteTracer::Seen::begin_micro_batch() {
   micro_batch += 1;
   for (int i = static_cast<int>(operations.size()) - 1; is_backward && i >= 0 && !is_in_node(i); --i) {

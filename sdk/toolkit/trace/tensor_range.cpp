@@ -15,7 +15,7 @@ namespace vernier {
 
 namespace {
 
-// What is done within changes nothing of the pass that is looked at, and nobody sees it.
+// Operations within this scope change nothing of the pass that is looked at, and are not recorded.
 struct Apart {
   at::DisableRecordFunctionGuard unrecorded;
   at::NoGradGuard no_grad;

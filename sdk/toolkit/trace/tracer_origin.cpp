@@ -17,7 +17,7 @@ enum class Blame {
   mask,      // one that was filled in, or was there before: to blame where nothing else is
 };
 
-// Where a bad value came from: an operation, or a buffer that was bad before any wrote it.
+// The origin of a bad value: an operation, or a buffer that was bad before any wrote it.
 struct Fault {
   int operation = -1;
   int buffer = -1;  // of a leaf; or that was changed by no operation, after the last that wrote it
@@ -52,7 +52,7 @@ class Search {
     }
   }
 
-  // Of what is read from a buffer when so many operations had written it.
+  // The fault of a value that is read from a buffer after that many operations had written it.
   Fault fault_of_read(int buffer, int writers, const TensorRange& range) const {
     Fault fault;
     if (buffer < 0) return fault;
@@ -119,7 +119,7 @@ class Search {
     return fault;
   }
 
-  // Whether a weight had a part in what it read; those before it are known.
+  // True if a weight had a part in what it read; those before it are known.
   bool is_of_weights(const SeenOperation& operation) const {
     if (operation.is_update) return true;  // no infinity is meant there
     return std::ranges::any_of(operation.inputs, [this](const SeenTensor& input) {
@@ -163,8 +163,8 @@ std::string place_of_bad(const SeenOperation& operation, const Search& search) {
   return bad == operation.outputs.end() ? "" : place_in_list(bad->name);
 }
 
-void tell_operation(const NonFiniteTracer::Seen& seen, const Search& search, int index, const std::string& end,
-                    NonFiniteOrigin& origin) {
+void describe_operation(const NonFiniteTracer::Seen& seen, const Search& search, int index, const std::string& end,
+                        NonFiniteOrigin& origin) {
   const auto& operation = seen.operations[static_cast<std::size_t>(index)];
   const int part = search.part_of(index);
   origin.operation = operation.name;
@@ -186,14 +186,14 @@ void tell_operation(const NonFiniteTracer::Seen& seen, const Search& search, int
     origin.is_after = false;
   }
   const auto place = place_of_bad(operation, search);
-  const auto is_told = [&place](const SeenTensor& tensor) {
+  const auto is_shown = [&place](const SeenTensor& tensor) {
     return place.empty() || place_in_list(tensor.name).empty() || place_in_list(tensor.name) == place;
   };
   for (const auto& input : operation.inputs) {
-    if (input.is_read && is_told(input)) origin.inputs.emplace_back(input.name, search.range(input));
+    if (input.is_read && is_shown(input)) origin.inputs.emplace_back(input.name, search.range(input));
   }
   for (const auto& output : operation.outputs) {
-    if (!is_told(output)) continue;
+    if (!is_shown(output)) continue;
     origin.outputs.emplace_back(output.name, search.range(output));
     if (search.range(output).is_finite() || output.buffer < 0) continue;
     const auto& buffer = seen.buffers[static_cast<std::size_t>(output.buffer)];
@@ -205,8 +205,8 @@ void tell_operation(const NonFiniteTracer::Seen& seen, const Search& search, int
   }
 }
 
-void tell_leaf(const NonFiniteTracer::Seen& seen, const Fault& fault, const TensorRange& range,
-               NonFiniteOrigin& origin) {
+void describe_leaf(const NonFiniteTracer::Seen& seen, const Fault& fault, const TensorRange& range,
+                   NonFiniteOrigin& origin) {
   const auto& buffer = seen.buffers[static_cast<std::size_t>(fault.buffer)];
   origin.tensor = buffer.name.empty() ? "a tensor from before the step" : buffer.name;
   const auto kind = buffer.kind;
@@ -248,14 +248,14 @@ std::optional<NonFiniteOrigin> NonFiniteTracer::origin(
   if (!earliest.is_there) return std::nullopt;
   NonFiniteOrigin origin;
   if (earliest.is_outside) {
-    tell_operation(*seen_, search, earliest.operation, end, origin);
+    describe_operation(*seen_, search, earliest.operation, end, origin);
     origin.operation = "written by no operation, after " + origin.operation;
     origin.inputs = std::move(origin.outputs);
     origin.outputs = {{"then", range_when_read(*seen_, search, earliest.buffer)}};
   } else if (earliest.operation < 0) {
-    tell_leaf(*seen_, earliest, range_when_read(*seen_, search, earliest.buffer), origin);
+    describe_leaf(*seen_, earliest, range_when_read(*seen_, search, earliest.buffer), origin);
   } else {
-    tell_operation(*seen_, search, earliest.operation, end, origin);
+    describe_operation(*seen_, search, earliest.operation, end, origin);
   }
   return origin;
 }

@@ -42,7 +42,7 @@ namespace vernier {
 class Plugin;
 class Options;
 
-// What a plugin library exports. The texts end in 0.
+// The descriptor, which a plugin library exports. The texts end in 0.
 struct Descriptor {
   std::uint32_t abi = VERNIER_ABI;
   char build[60] = VERNIER_BUILD;  // LibTorch's version, C++ ABI, debug containers and sanitizers

@@ -1,4 +1,4 @@
-// What a plugin may have done between two steps, when the run is whole: for people who steer a run.
+// Actions that a plugin may request between two steps, when the run is whole: for people who steer a run.
 #pragma once
 
 #include <vernier/value.h>

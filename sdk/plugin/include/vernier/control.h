@@ -1,4 +1,4 @@
-// What a plugin may ask of the trainer: swap, rewind, rerun, roll back, fail, finish. Main thread only.
+// Requests of a plugin to the trainer: swap, rewind, rerun, roll back, fail, finish. Main thread only.
 #pragma once
 
 #include <vernier/options.h>
@@ -15,8 +15,8 @@ namespace vernier {
 class BetweenSteps;
 class Plugin;
 
-// Where within a step a copy of the run can be taken: before StepBegin; when the batch is there; after GradientsReady,
-// before the optimizer's step.
+// Stages of a step at which a copy of the run can be taken: before StepBegin; when the batch is there; after
+// GradientsReady, before the optimizer's step.
 enum class Stage { begin, batch, gradients };
 
 // run.control, valid from Plugin::prepare on. swap(), rewind() and fail() are carried out after the step. A rewind

@@ -1,4 +1,4 @@
-// What plugins report: metrics of a step, and notices of unusual events.
+// Reports of plugins: metrics of a step, and notices of unusual events.
 #pragma once
 
 #include <vernier/abi.h>

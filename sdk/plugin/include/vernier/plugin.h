@@ -30,7 +30,7 @@ class VERNIER_API Plugin {
   // Called once, before prepare. Registers listeners: bus.on(Event::StepEnd, [this](Run& run) { … }).
   virtual void attach(Bus& bus);
   // Called after attach for each other plugin, and again after a swap. Names an option of this plugin with which the
-  // two cannot train together, and why; the runner refuses it. `bus` tells what the other listens to.
+  // two cannot train together, and why; the runner refuses it. `bus` knows what the other listens to.
   virtual Contradiction contradicts(const Plugin& other, const Bus& bus) const;
   // Called once, in the order distributed, task, precision, scaler, accumulation, optimizer, checkpoint, callbacks,
   // monitors. Throw Error here if the plugin does not support this machine or model.

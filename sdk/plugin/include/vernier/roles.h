@@ -51,8 +51,8 @@ class VERNIER_API Scaler : public Plugin {
   virtual void update(Run& run);   // the scale of the next step
 };
 
-// What an update trains on, and in how many micro-batches. They are in order and add up to the batch. If one has a
-// `weight`, all have; those of weight 0 are left out.
+// Splits the samples of an update into micro-batches, in order. They add up to the batch. If one has a `weight`, all
+// have; those of weight 0 are left out.
 class VERNIER_API Accumulation : public Plugin {
  public:
   static constexpr const char* role = "accumulation";
@@ -89,9 +89,9 @@ class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
   virtual bool due(const Run& run) = 0;  // called after each step
   // Writes all or nothing. Keeps no reference to the tensors; a copy may be written later, if RunEnd waits and throws.
   virtual void write(const State& snapshot, Run& run) = 0;
-  // Of several ranks, rank 0 alone calls write(), unless they share out the optimizer's state
-  // (Distributed::shards_optimizer). Then each rank calls write_shard() after the same step, with what no rank before
-  // it has: rank 0 with all but what others have alone. Together they write one checkpoint. The defaults refuse.
+  // With several ranks, rank 0 alone calls write(). If they share out the optimizer's state
+  // (Distributed::shards_optimizer), each rank calls write_shard() after the same step, with the entries that no lower
+  // rank has. Together they write one checkpoint. The defaults refuse.
   virtual bool writes_shards() const;
   virtual void write_shard(const State& shard, Run& run);
   // The newest snapshot in the run's folder, or the one at `from`; nothing where there is none.

@@ -1,4 +1,4 @@
-// What every plugin can see of a training run. The runner owns it; it changes on the main thread only.
+// The state of a training run that every plugin can see. The runner owns it; it changes on the main thread only.
 #pragma once
 
 #include <vernier/amp_stats.h>
@@ -13,14 +13,14 @@
 
 namespace vernier {
 
-// What became of an update. found_inf: skipped, the loss scaler found a gradient that is inf or NaN. vetoed: skipped, a
+// The outcome of an update. found_inf: skipped, the loss scaler found a gradient that is inf or NaN. vetoed: skipped, a
 // listener set skip_update. none: the host knows of no update yet.
 enum class UpdateResult { none, applied, found_inf, vetoed };
 inline bool is_skipped(UpdateResult result) {
   return result == UpdateResult::found_inf || result == UpdateResult::vetoed;
 }
 
-// What one step writes. The trainer copies it as a whole where a step may be rolled back or rerun.
+// Written by one step. The trainer copies it as a whole if a step may be rolled back or rerun.
 struct VERNIER_API StepState {
   Batch batch;                        // from BatchReady: all that the update trains on, on the host
   std::int64_t batches = 1;           // from BatchReady: how many of the task's batches are in `batch`
@@ -41,7 +41,7 @@ struct VERNIER_API StepState {
   bool non_finite_reported = false;   // from GradientsReady: a callback has written the notice `non_finite`
 };
 
-// What a run counts. Restored on resume. Within a step, `step` is the number of updates before it: 0 in the first.
+// Counts of a run. Restored on resume. Within a step, `step` is the number of updates before it: 0 in the first.
 struct VERNIER_API Counters {
   std::int64_t step = 0;
   std::int64_t updates = 0;                         // updates that were applied; one step late where results_are_late

@@ -1,5 +1,5 @@
-// What a plugin includes: the roles, the run and its control, and the toolkit. It needs LibTorch and the standard
-// library only. The page for plugin authors is docs/write-a-plugin.md.
+// The header that a plugin includes: the roles, the run and its control, and the toolkit. It needs LibTorch and the
+// standard library only. The page for plugin authors is docs/write-a-plugin.md.
 #pragma once
 
 // The role that the plugin fills, the run that it sees, and its events.
@@ -9,7 +9,7 @@
 #include <vernier/roles.h>
 #include <vernier/run.h>
 
-// What a plugin may ask of the trainer.
+// Requests to the trainer.
 #include <vernier/between_steps.h>
 #include <vernier/control.h>
 

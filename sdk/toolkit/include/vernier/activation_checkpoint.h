@@ -18,7 +18,7 @@ namespace vernier {
 
 using TensorFunction = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 
-// What is kept from a function's first call.
+// Selects what is kept from a function's first call.
 //   inputs   Only its inputs.
 //   matmuls  Its inputs and the results of its matrix products, convolutions and attention. The second call computes
 //            only the cheap operations: norms, activation functions, dropout, sums, casts. PyTorch calls this selective

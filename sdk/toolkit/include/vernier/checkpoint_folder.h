@@ -82,8 +82,8 @@ VERNIER_API bool is_checkpoint(const std::string& path);  // whether it is a fol
 VERNIER_API std::string checkpoint_name(std::int64_t step);
 VERNIER_API std::int64_t step_of_checkpoint(const std::string& path);
 
-// What has such a name in a folder, complete or not, the highest step first. Empty if there is no folder. Where a
-// killed writer left only ".old-step-00000100", that is the checkpoint of step 100, and all readers accept both paths.
+// Returns the folders of such names, complete or not, the highest step first. Empty if there is no folder. If a killed
+// writer left only ".old-step-00000100", that is the checkpoint of step 100, and all readers accept both paths.
 VERNIER_API std::vector<std::string> checkpoints_in(const std::string& folder);
 
 // The writer calls this before it writes. Removes what killed writers left, and puts back what they had put aside.

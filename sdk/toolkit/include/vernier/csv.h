@@ -50,7 +50,7 @@ struct CsvColumn {
   std::optional<float> fill;            // of a number: the value of a missing one; nullopt: it is refused
 };
 
-// What has to be the same for training, validation and prediction. Save it with the model.
+// The parts that must be the same for training, validation and prediction. Save it with the model.
 struct CsvSchema {
   std::vector<CsvColumn> columns;   // the inputs
   std::optional<CsvColumn> target;  // reset it to read a file without a target

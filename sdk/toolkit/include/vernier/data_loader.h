@@ -44,7 +44,7 @@ struct VERNIER_API DataLoaderOptions {
   std::int64_t prefetch = 2;  // batches that each worker prepares ahead
   bool pin_memory = false;    // page-locked memory, from which copies to a GPU are asynchronous
   Collate collate = {};       // by default stack()
-  // Of several processes that train one model, each loads its share of each batch alone: Batch::share(rank, ranks). A
+  // With several processes that train one model, each loads its share of each batch alone: Batch::share(rank, ranks). A
   // share without samples has no tensors.
   std::int64_t rank = 0, ranks = 1;
 };

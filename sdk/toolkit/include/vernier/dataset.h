@@ -51,7 +51,7 @@ class VERNIER_API Dataset {
   // one by one and uses no random numbers; else nothing, as by default. Data in memory do.
   virtual std::optional<Sample> get_batch(const torch::Tensor& indices) const;
 
-  // Where a sample is from, for errors: "'train.csv' line 17". By default "sample 17".
+  // Returns the origin of a sample, for errors: "'train.csv' line 17". By default "sample 17".
   virtual std::string where(std::int64_t index) const;
   // Identifies the data, so that a run is not resumed with others. By default the size; files add a checksum.
   virtual std::string fingerprint() const;

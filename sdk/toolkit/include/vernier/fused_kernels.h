@@ -28,7 +28,7 @@ namespace vernier {
 // tensor. Products of matrices are LibTorch's, and promise neither.
 VERNIER_API void use_fused_kernels(bool on = true);
 
-// Whether the kernels of this library are in use.
+// Returns true if the kernels of this library are in use.
 VERNIER_API bool fused_kernels();
 
 }  // namespace vernier

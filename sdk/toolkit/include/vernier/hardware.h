@@ -1,4 +1,4 @@
-// What a device computes in 16-bit and 8-bit floats, for policies that depend on it.
+// Abilities of a device in 16-bit and 8-bit floats, for policies that depend on it.
 #pragma once
 
 #include <c10/core/DeviceType.h>

@@ -44,7 +44,7 @@ struct ImageFolder {
 // The images root/class/name.png, .jpg and .jpeg (also in capitals), by class and then by name, in the order of bytes.
 // Names that begin with a dot and other files are left out. Decoded images may differ in size: a transform must make
 // them equal before they can be batched. Throws Error if there is no class, a class has no folder or no image, the root
-// has a folder that is no class, or a class has a folder in it.
+// has a folder that is not a class, or a class has a folder in it.
 //
 // An image whose size or time of change differs from when the folder was listed is refused by get(). The fingerprint
 // has the names and sizes of all files, but not their bytes, since reading them would take as long as an epoch.

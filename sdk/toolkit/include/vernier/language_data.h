@@ -32,9 +32,9 @@ struct LanguageDataOptions {
 
 // Sample: {inputs, targets, positions, segments}, each int64 [length].
 //   inputs     tokens; 0 where the row is filled up
-//   targets    the token after each input in its text; -100, which cross_entropy_loss() ignores, where nothing is
-//   learned positions  the place of each input in its text, from 0 segments   the number of the text in its row, from
-//   1; 0 where the row is filled up. Attention must stay in a segment.
+//   targets    the token after each input in its text; -100, which cross_entropy_loss() ignores, if there is none
+//   positions  the place of each input in its text, from 0
+//   segments   the number of the text in its row, from 1; 0 where the row is filled up. Attention stays in a segment.
 struct LanguageData {
   DatasetPtr dataset;
   std::int64_t texts = 0;     // in the rows

@@ -8,15 +8,15 @@
 
 namespace vernier {
 
-// What a metric means. Monitors show unit and meaning beside its values.
+// The meaning of a metric. Monitors show unit and meaning beside its values.
 struct MetricInfo {
   const char* name;     // as in Metrics::set(), in jsonl's lines and in csv's header: "data_wait"
   const char* unit;     // "s", "bytes", "1/s", "ratio" (0 to 1), "degrees Celsius", "W", "J", "Hz"; "": a plain number
   const char* meaning;  // a phrase for people, without a full stop
   const char* source;   // who measures it: "trainer", or plugins as "callback/clip_norm"
-  // Whether it counts since the start of the run: it falls only after a rewind.
+  // True if it counts since the start of the run: it falls only after a rewind.
   bool is_count = false;
-  // Whether two equal runs may have other values. Files that are equal for equal runs, such as jsonl's, leave it out.
+  // True if two equal runs may have different values. Files that are the same for equal runs, as jsonl's, leave it out.
   bool varies = false;
 };
 

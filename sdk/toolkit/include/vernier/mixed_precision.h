@@ -31,7 +31,7 @@ class Float8Layers;
 //   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h
 class VERNIER_API MixedPrecision : public Precision, public Interceptor {
  public:
-  // What the option `level` takes. float32: O0 and O1, which are the same then; none: there is no such option. Without
+  // Values of the option `level`. float32: O0 and O1, which are the same then; none: there is no such option. Without
   // O3 there is no option `rounding`.
   enum class Levels { all, float32, none };
   // dtype: Half, BFloat16, or Float for no autocast; then only the rules lower anything.
@@ -75,7 +75,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void fall_back();
   bool is_off_here() const;
   bool uses_float8() const;
-  void tell_float8() const;
+  void log_float8() const;
   Values run(const PrecisionRule& rule, const Operation& operation, Values arguments);
   std::optional<Values> run_in_float8(const PrecisionRule& rule, const Operation& operation, const Values& arguments);
   bool attends_by_matmul(const torch::Tensor& query, const torch::Tensor& key) const;
@@ -93,7 +93,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   std::unique_ptr<CastCache> casts_;
   Float8Recipe recipe_ = float8_recipe("delayed");
   std::unique_ptr<Float8Layers> float8_;
-  bool is_float8_ = false, is_told_ = false;  // the policy itself is fp8; the log has named the layers
+  bool is_float8_ = false, are_layers_logged_ = false;  // the policy itself is fp8; the log has named the layers
   bool has_matrix_unit_ = false, has_run_ = false, attends_ = false;  // attends_: the model calls attention
 };
 

@@ -23,7 +23,7 @@ namespace vernier {
 
 // The operation that made the first inf or NaN from finite inputs.
 struct VERNIER_API NonFiniteOrigin {
-  // Where the value was made:
+  // The place where the value was made:
   //   input     in a tensor of the batch, or before the first layer
   //   forward, backward
   //   update    in a parameter that was not finite before the pass or was written in it, so by the step before; after

@@ -28,7 +28,7 @@ struct VERNIER_API AdafactorOptions {
   double weight_decay = 0.0;        // decoupled
 };
 
-// What Muon multiplies the learning rate of a rows x columns matrix by.
+// Muon's factor of the learning rate, for a rows x columns matrix.
 enum class MuonRate {
   original,         // sqrt(max(1, rows / columns)), Jordan et al.
   match_rms_adamw,  // 0.2 sqrt(max(rows, columns)): a learning rate and weight decay of AdamW fit (arXiv:2502.16982)

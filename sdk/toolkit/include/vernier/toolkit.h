@@ -1,5 +1,5 @@
-// What a training loop of your own includes: mixed precision, optimizers, memory, diagnosis and files. It needs
-// LibTorch and the standard library only, and neither TOML, plugins nor the runner. examples/own_loop shows it.
+// The header that a training loop of your own includes: mixed precision, optimizers, memory, diagnosis and files. It
+// needs LibTorch and the standard library only, and neither TOML, plugins nor the runner. examples/own_loop shows it.
 #pragma once
 
 // Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.
