@@ -1,6 +1,7 @@
 #include "predictions.h"
 
 #include <ATen/ops/cat.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <charconv>
