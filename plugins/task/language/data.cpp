@@ -1,6 +1,7 @@
 #include "data.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/readers.h>
 #include <vernier/tokenizer.h>

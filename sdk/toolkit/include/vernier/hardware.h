@@ -4,6 +4,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <vernier/abi.h>
+#include <vernier/tensor.h>
 
 #include <string>
 
