@@ -13,10 +13,10 @@
 #include <iostream>
 #include <thread>
 
-#include "api/api.h"
-#include "http/http_server.h"
-#include "queue/attempt.h"
-#include "queue/attempt_process.h"
+#include "service/api/api.h"
+#include "service/http/http_server.h"
+#include "service/queue/attempt.h"
+#include "service/queue/attempt_process.h"
 #include "tools/common/child.h"
 #include "tools/common/run_files.h"
 #include "tools/common/verb.h"
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using vernier::Refused;
 
-constexpr vernier::Verb verb = {"serve", R"(usage: vernier serve FOLDER [OPTION]...
+constexpr const char* usage = R"(usage: vernier serve FOLDER [OPTION]...
 
 Takes training jobs over HTTP, and trains them one after another or side by side, as cores and GPUs are free. FOLDER
 keeps the journal of jobs, their files, the tokens (FOLDER/tokens) and the audit log. Jobs outlive the server: it finds
@@ -53,7 +53,7 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --requests-per-second N of all clients; 100; more are answered with 429
 
 Ctrl-C ends the server, and not its jobs.
-)"};
+)";
 
 // The journal is of one server.
 class ServerLock {
@@ -257,6 +257,6 @@ int main(int argc, char** argv) {
       "data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))(
       "memory-limit", number(0))("file-size", number(0))("open-files", number(4096))("processes", number(0))(
       "grace", number(30))("slurm", "")("sbatch", po::value<Words>())("requests-per-second", number(100));
-  return vernier::call_verb(verb, argc, argv, known,
-                            [](const po::variables_map& given) { return serve_jobs(settings_in(given)); });
+  const auto run = [](const po::variables_map& given) { return serve_jobs(settings_in(given)); };
+  return vernier::call_verb({"serve", usage, known, run}, argc, argv);
 }

@@ -24,8 +24,8 @@
 #include <mutex>
 #include <set>
 
-#include "http/http_server.h"
 #include "records/record_monitor.h"
+#include "service/http/http_server.h"
 
 namespace {
 

@@ -14,20 +14,20 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       # In each line, a room may include those before it.
       sdk = "core files text optim cpu trace amp memory data"
       runner = "wiring run output cli"
-      service = "http queue audit api jobs serve"
+      service = "service/http service/queue service/audit service/api service/jobs service"
       count = split(sdk, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
       allowed["tools/common"] = " "
       before = sdk " tools/common"
       count = split(runner, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
-      allowed["cli"] = allowed["cli"] " tools/replay"
       allowed["embed"] = sdk " tools/common wiring run output"
-      tools = sdk " tools/common " runner  # each tool
+      allowed["trained_run"] = sdk " tools/common " runner
+      tools = sdk " tools/common trained_run " runner  # each tool
       before = "tools/common"
       count = split(service, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
-      allowed["plugins"] = sdk " http records hardware monitor"
+      allowed["plugins"] = sdk " service/http records hardware monitor"
       count = split(sources, paths)
       for (i = 1; i <= count; ++i) {
         last = split(paths[i], part, "/")
@@ -45,9 +45,10 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       n = split(path, part, "/")
       if (path ~ /\/include\//) return room_of_header(path)
       if (part[1] == "plugins") return "plugins"
+      if (path ~ /^framework\/tools\/common\/model\//) return "trained_run"
       if (part[2] == "tools") return "tools/" part[3]
       if (part[2] == "embed") return "embed"
-      if (part[2] == "service" && n == 3) return "serve"
+      if (part[2] == "service") return n == 3 ? "service" : "service/" part[3]
       return part[3]
     }
     {
@@ -67,6 +68,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
         room = included
         sub(/\/[^\/]*$/, "", room)
         sub(/^tools\/common\/page$/, "tools/common", room)
+        sub(/^tools\/common\/model$/, "trained_run", room)
         if (room ~ /^\.\./) room = "plugins"
       } else {
         next

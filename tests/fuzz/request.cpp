@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "api/first_jobs.h"
-#include "api/job_check.h"
 #include "commands.h"
 #include "fuzzer.h"
-#include "http/http_session.h"
-#include "http/schema.h"
+#include "service/api/first_jobs.h"
+#include "service/api/job_check.h"
+#include "service/http/http_session.h"
+#include "service/http/schema.h"
 
 namespace {
 

@@ -58,22 +58,8 @@ void listen_for_signals() {
   std::signal(SIGPIPE, SIG_IGN);  // `vernier train … | head` loses the lines, not the run
 }
 
-std::vector<std::string> strings_of(const po::variables_map& given, const char* option) {
-  return given.count(option) != 0 ? given[option].as<std::vector<std::string>>() : std::vector<std::string>{};
-}
-
-std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback) {
-  return given.count(option) != 0 ? given[option].as<std::string>() : fallback;
-}
-
-std::vector<std::string> files_of(const po::variables_map& given) {
-  const auto& verb = given["verb"].as<std::string>();
-  const bool takes_files = verb == "train" || verb == "check" || verb == "config" || verb == "profile";
-  return takes_files ? strings_of(given, "argument") : std::vector<std::string>{};
-}
-
-Host make_host(const po::variables_map& given) {
-  return Host(plugin_folders(strings_of(given, "plugin-path"), "--plugin-path ", files_of(given)));
+Host make_host(const po::variables_map& given, const std::vector<std::string>& files) {
+  return Host(plugin_folders(words_in(given, "plugin-path"), "--plugin-path ", files));
 }
 
 bool wants_to_resume(const po::variables_map& given) {
@@ -86,10 +72,11 @@ Level log_level(const po::variables_map& given) {
 }
 
 Table merged_config(const po::variables_map& given) {
-  const auto& verb = given["verb"].as<std::string>();
-  if (given.count("argument") == 0) refuse("name a TOML file, as in `vernier " + verb + " configs/quickstart.toml`");
-  const auto& files = given["argument"].as<std::vector<std::string>>();
-  auto sets = given.count("set") != 0 ? given["set"].as<std::vector<std::string>>() : std::vector<std::string>{};
+  const auto files = words_of(given);
+  if (files.empty()) {
+    refuse("name a TOML file, as in `vernier " + given["verb"].as<std::string>() + " configs/quickstart.toml`");
+  }
+  auto sets = words_in(given, "set");
   const auto more = sets_of_shorthands(given, sets, merge_config(files, {}).count(Scaler::role) != 0);
   sets.insert(sets.end(), more.begin(), more.end());
   return load_config(files, sets);
@@ -98,13 +85,13 @@ Table merged_config(const po::variables_map& given) {
 std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&)) {
   auto config = merged_config(given);
   if (change != nullptr) change(config);
-  const auto host = make_host(given);
+  const auto host = make_host(given, words_of(given));
   if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
   const auto resumes = [&](const Wiring& wiring, const RunOptions& options, const std::string& output) {
     if (wiring.distributed->rank() > 0) be_silent();  // rank 0 speaks for all
     return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
   };
-  const fs::path first = given["argument"].as<std::vector<std::string>>().front();
+  const fs::path first = words_of(given).front();
   return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);
 }
 

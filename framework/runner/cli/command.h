@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "run/prepared.h"
+#include "tools/common/verb.h"
 #include "wiring/config.h"
 
 namespace vernier::cli {
@@ -20,13 +21,11 @@ namespace po = boost::program_options;
 std::atomic<int>& stop_signal();
 void listen_for_signals();
 
-std::vector<std::string> strings_of(const po::variables_map& given, const char* option);
-std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback);
-std::vector<std::string> files_of(const po::variables_map& given);  // the TOML files of the command
 bool wants_to_resume(const po::variables_map& given);
 Level log_level(const po::variables_map& given);
 
-Host make_host(const po::variables_map& given);
+// The plugins of --plugin-path and of the folders beside these TOML files.
+Host make_host(const po::variables_map& given, const std::vector<std::string>& files = {});
 Table merged_config(const po::variables_map& given);  // what the files, --set and the shorthands say together
 // The run of the command, ready to train. change: made to its configuration first.
 std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&) = nullptr);
@@ -35,7 +34,8 @@ void print_text(const std::string& text, std::size_t indent = 2);  // breaks lin
 void print_table(const Wiring& wiring);
 void print_wiring(const Prepared& prepared);
 
-int train(const po::variables_map& given);  // train.cpp
-int check(const po::variables_map& given);  // check.cpp
+// Runs `vernier train` and `vernier check`; each returns the exit status.
+int train(const po::variables_map& given);
+int check(const po::variables_map& given);
 
 }  // namespace vernier::cli

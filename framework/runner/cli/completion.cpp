@@ -16,32 +16,6 @@ namespace {
 
 using WordSet = std::set<std::string>;
 
-// A key of --set or a flag, with the words that its value may be.
-const std::map<std::string, WordSet> values_of_flags = {
-    {"--mixed-precision", {"no", "fp16", "bf16", "fp8"}},
-    {"--amp-opt-level", {"O0", "O1", "O2", "O3"}},
-    {"--format", {"torchscript", "safetensors", "python", "huggingface", "peft"}}};
-const std::map<std::string, WordSet> tools_of_verbs = {{"checkpoint", {"list", "verify", "show", "export", "import"}},
-                                                       {"new", {"plugin", "task", "app"}}};
-
-// "a = b" of bash's line is one word again. cut: where the part that bash is to be given begins.
-std::vector<std::string> joined(const std::vector<std::string>& pieces, std::size_t& cut) {
-  std::vector<std::string> words;
-  bool goes_on = false;
-  for (const auto& piece : pieces) {
-    const bool is_sign = piece == "=";
-    if (!words.empty() && (is_sign || goes_on)) {
-      words.back() += piece;
-      if (is_sign) cut = words.back().size();
-    } else {
-      words.push_back(piece);
-      cut = 0;
-    }
-    goes_on = is_sign;
-  }
-  return words;
-}
-
 WordSet roles_and_run(const Host& host) {
   WordSet tables = {"run"};
   for (const auto& plugin : host.list()) tables.insert(plugin.role);
@@ -120,49 +94,37 @@ WordSet ids_of(const Host& host) {
   return ids;
 }
 
-WordSet candidates(const std::vector<std::string>& words, const WordSet& verbs, const WordSet& flags,
-                   const Host& host) {
-  const std::string& now = words.back();
-  if (words.size() == 1) return now.starts_with("-") ? flags : verbs;
-  const std::string& before = words[words.size() - 2];
-  const std::string set = "--set=";
+// Returns the keys and values that --set and --sweep take; nothing if the last word is not theirs.
+WordSet settings(const std::vector<std::string>& words, const Host& host) {
+  const std::string &now = words.back(), set = "--set=";
+  const std::string before = words.size() > 1 ? words[words.size() - 2] : "";
   const bool is_value = before == "--set" || before == "--sweep";
-  if (is_value || now.starts_with(set)) {
-    const std::string begin = is_value ? "" : set, key = now.substr(begin.size());
-    const auto sign = key.find('=');
-    WordSet found;
-    for (const auto& each :
-         sign == std::string::npos ? keys_from(host, key) : settings_from(host, key.substr(0, sign))) {
-      found.insert(begin + each);
-    }
-    return found;
+  if (!is_value && !now.starts_with(set)) return {};
+  const std::string begin = is_value ? "" : set, key = now.substr(begin.size());
+  const auto sign = key.find('=');
+  WordSet found;
+  for (const auto& each : sign == std::string::npos ? keys_from(host, key) : settings_from(host, key.substr(0, sign))) {
+    found.insert(begin + each);
   }
-  if (const auto found = values_of_flags.find(before); found != values_of_flags.end()) return found->second;
-  if (now.starts_with("-")) return flags;
-  if (words.size() == 2 && words[0] == "plugins") return ids_of(host);
-  if (const auto found = tools_of_verbs.find(words[0]); words.size() == 2 && found != tools_of_verbs.end()) {
-    return found->second;
-  }
-  if (words.size() == 3 && words[0] == "new" && words[1] == "plugin") {
-    WordSet roles = roles_and_run(host);
-    roles.erase("run");
-    return roles;
-  }
-  return {};
+  return found;
 }
 
 }  // namespace
 
-std::vector<std::string> completions(std::vector<std::string> words, const std::vector<std::string>& verbs,
-                                     const std::vector<std::string>& flags, const Host& host) {
-  std::size_t cut = 0;
-  words = joined(words, cut);
-  if (words.empty()) words.emplace_back();
-  std::vector<std::string> found;
-  for (const auto& each : candidates(words, {verbs.begin(), verbs.end()}, {flags.begin(), flags.end()}, host)) {
-    if (each.starts_with(words.back())) found.push_back(each.substr(cut));
+std::vector<std::string> completions(const std::vector<std::string>& words, const std::vector<std::string>& verbs,
+                                     const Verb* own, const Host& host) {
+  WordSet offered = settings(words, host);
+  if (!offered.empty()) {
+    // as they are
+  } else if (words.size() == 1) {
+    offered = words[0].starts_with("-") ? WordSet{"--help", "--version"} : WordSet{verbs.begin(), verbs.end()};
+  } else if (own != nullptr && own->name == "plugins" && !words.back().starts_with("-")) {
+    offered = ids_of(host);
+  } else if (own != nullptr) {
+    return completions_of(*own, words);
   }
-  return found;
+  std::erase_if(offered, [&](const auto& word) { return !word.starts_with(words.back()); });
+  return {offered.begin(), offered.end()};
 }
 
 }  // namespace vernier

@@ -4,14 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "tools/common/verb.h"
 #include "wiring/host.h"
 
 namespace vernier {
 
-// The words that may stand at the cursor, sorted. One that ends in "=" or "." is to be typed on. Empty where a file is
-// meant. words: the command line behind "vernier", up to the cursor; the last may be begun, or empty. bash cuts words
-// at each "=", and gets back what belongs behind the last one. verbs and flags ("--set"): all that there are.
-std::vector<std::string> completions(std::vector<std::string> words, const std::vector<std::string>& verbs,
-                                     const std::vector<std::string>& flags, const Host& host);
+// Returns the words that may stand at the cursor, sorted; empty where a file is meant. One that ends in "=" or "." is
+// continued. words: the command line behind "vernier", up to the cursor; the last may be incomplete, or empty. verbs:
+// all names. own: the verb of the first word, if this program runs it.
+std::vector<std::string> completions(const std::vector<std::string>& words, const std::vector<std::string>& verbs,
+                                     const Verb* own, const Host& host);
 
 }  // namespace vernier

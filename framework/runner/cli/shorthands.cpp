@@ -99,13 +99,19 @@ std::vector<std::string> shorthands_given(const po::variables_map& given, const 
   return words;
 }
 
+std::map<std::string, std::vector<std::string>> words_of_shorthands() {
+  std::map<std::string, std::vector<std::string>> all;
+  for (const auto& shorthand : shorthands()) {
+    for (const auto& [word, value] : shorthand.words) all["--" + std::string(shorthand.name)].push_back(word);
+  }
+  return all;
+}
+
 std::string hint_for_flag(const std::string& flag, const po::options_description& known) {
   const auto word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
   std::vector<std::string> names;
   for (const auto& option : known.options()) names.push_back(option->long_name());
-  // The last two are those of replay and config.
-  const std::vector<std::string> hidden = {"verb", "argument", "resume-newest", "precision", "schema"};
-  std::erase_if(names, [&](const auto& name) { return std::ranges::find(hidden, name) != hidden.end(); });
+  std::erase_if(names, [](const auto& name) { return name == "resume-newest" || name == "schema"; });
   if (const auto same = synonym(word, names); !same.empty()) return "; did you mean --" + same + "?";
   if (const auto value = synonym(word, {"fp16", "bf16", "fp8"}); !value.empty()) {
     return "; did you mean --mixed-precision " + value + "?";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ std::vector<std::string> sets_of_shorthands(const boost::program_options::variab
 // Returns the given flags as written, "--batch-size 32", except those in `without`.
 std::vector<std::string> shorthands_given(const boost::program_options::variables_map& given,
                                           const std::vector<std::string>& without = {});
+
+// Returns the words of each shorthand that takes certain words only: {"--mixed-precision", {"no", "fp16", …}}.
+std::map<std::string, std::vector<std::string>> words_of_shorthands();
 
 // Returns what to write in place of an unknown flag, "; did you mean --batch-size?", or "". flag: as written, "--bs".
 std::string hint_for_flag(const std::string& flag, const boost::program_options::options_description& known);

@@ -62,7 +62,7 @@ std::string said_again(const po::variables_map& given, const std::string& option
 // For a command that names none of this one's TOML files: the folders beside them too.
 std::string plugin_paths_again(const po::variables_map& given) {
   auto text = said_again(given, "plugin-path");
-  for (const auto& folder : plugin_folders_beside(files_of(given))) {
+  for (const auto& folder : plugin_folders_beside(words_of(given))) {
     std::error_code none;
     if (fs::is_directory(folder, none)) text += " --plugin-path " + quoted(folder.string());
   }
@@ -73,7 +73,7 @@ std::string plugin_paths_again(const po::variables_map& given) {
 std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
                        const std::string& without_key = "") {
   std::string command = trained_as();
-  for (const auto& file : given["argument"].as<std::vector<std::string>>()) command += " " + quoted(file);
+  for (const auto& file : words_of(given)) command += " " + quoted(file);
   command += said_again(given, "set", without_key) + said_again(given, "plugin-path");
   for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
   if (given.count("low-memory") != 0) command += " --low-memory";

@@ -1,10 +1,10 @@
-#include "api/api.h"
+#include "service/api/api.h"
 
 #include <algorithm>
 #include <fstream>
 
-#include "api/job_check.h"
-#include "http/schema.h"
+#include "service/api/job_check.h"
+#include "service/http/schema.h"
 
 namespace serve {
 

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <vector>
 
-#include "api/courses.h"
-#include "api/live.h"
-#include "api/workers.h"
-#include "audit/audit.h"
-#include "http/http_service.h"
-#include "queue/queue.h"
+#include "service/api/courses.h"
+#include "service/api/live.h"
+#include "service/api/workers.h"
+#include "service/audit/audit.h"
+#include "service/http/http_service.h"
+#include "service/queue/queue.h"
 
 namespace serve {
 

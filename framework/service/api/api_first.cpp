@@ -1,11 +1,11 @@
 // The endpoints of the first service: each becomes a job, or says what became of one.
 #include <algorithm>
 
-#include "api/api.h"
-#include "api/first_jobs.h"
-#include "api/job_check.h"
-#include "http/schema.h"
-#include "queue/attempt.h"
+#include "service/api/api.h"
+#include "service/api/first_jobs.h"
+#include "service/api/job_check.h"
+#include "service/http/schema.h"
+#include "service/queue/attempt.h"
 
 namespace serve {
 

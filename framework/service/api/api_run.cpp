@@ -1,11 +1,11 @@
 // Routes about the run of a job: its numbers, and commands, which go to its callback/control.
 #include <sstream>
 
-#include "api/api.h"
-#include "api/job_check.h"
-#include "http/http_client.h"
-#include "http/schema.h"
-#include "queue/attempt.h"
+#include "service/api/api.h"
+#include "service/api/job_check.h"
+#include "service/http/http_client.h"
+#include "service/http/schema.h"
+#include "service/queue/attempt.h"
 
 namespace serve {
 

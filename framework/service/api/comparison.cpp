@@ -5,9 +5,9 @@
 #include <set>
 #include <sstream>
 
-#include "api/api.h"
-#include "http/schema.h"
-#include "queue/attempt.h"
+#include "service/api/api.h"
+#include "service/http/schema.h"
+#include "service/queue/attempt.h"
 #include "tools/common/flat_configuration.h"
 
 namespace serve {

@@ -1,4 +1,4 @@
-#include "api/courses.h"
+#include "service/api/courses.h"
 
 #include <algorithm>
 #include <charconv>

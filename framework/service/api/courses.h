@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "http/history.h"
-#include "http/http_service.h"
+#include "service/http/history.h"
+#include "service/http/http_service.h"
 
 namespace serve {
 

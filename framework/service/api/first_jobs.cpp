@@ -1,4 +1,4 @@
-#include "api/first_jobs.h"
+#include "service/api/first_jobs.h"
 
 #include <toml++/toml.h>
 
@@ -9,8 +9,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "api/job_check.h"
-#include "http/schema.h"
+#include "service/api/job_check.h"
+#include "service/http/schema.h"
 
 namespace serve {
 

@@ -1,11 +1,11 @@
-#include "api/job_check.h"
+#include "service/api/job_check.h"
 
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "http/http_server.h"
+#include "service/http/http_server.h"
 #include "tools/common/toml_depth.h"
 #include "tools/common/toml_text.h"
 

@@ -1,4 +1,4 @@
-#include "api/live.h"
+#include "service/api/live.h"
 
 #include <iostream>
 

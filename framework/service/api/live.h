@@ -7,9 +7,9 @@
 #include <mutex>
 #include <thread>
 
-#include "api/courses.h"
-#include "http/event_ring.h"
-#include "queue/queue.h"
+#include "service/api/courses.h"
+#include "service/http/event_ring.h"
+#include "service/queue/queue.h"
 
 namespace serve {
 

@@ -1,4 +1,4 @@
-#include "api/workers.h"
+#include "service/api/workers.h"
 
 #include <memory>
 #include <optional>

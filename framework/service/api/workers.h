@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "http/http_service.h"
+#include "service/http/http_service.h"
 
 namespace serve {
 

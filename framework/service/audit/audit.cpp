@@ -10,7 +10,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "queue/job.h"
+#include "service/queue/job.h"
 
 namespace serve {
 

@@ -9,12 +9,12 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr vernier::Verb verb = {"audit", R"(usage: vernier audit verify FILE
+constexpr const char* usage = R"(usage: vernier audit verify FILE
 
 Checks the audit log of `vernier serve`: each line has the hash of the line before it. Prints how many lines are good,
 and the hash of the last one. A log that was cut at its end is good in itself; so compare that hash, or the number, with
 one that you wrote down elsewhere. The exit code is 1 where a line was changed, removed or added.
-)"};
+)";
 
 int verify(const po::variables_map& given) {
   const auto words = vernier::words_of(given);
@@ -34,5 +34,5 @@ int verify(const po::variables_map& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return vernier::call_verb(verb, argc, argv, {}, verify);
+  return vernier::call_verb({"audit", usage, {}, verify}, argc, argv);
 }

@@ -20,7 +20,7 @@ using jobs::Server;
 using vernier::Refused;
 using Words = std::vector<std::string>;
 
-constexpr vernier::Verb verb = {"jobs", R"(usage: vernier jobs COMMAND [OPTION]...
+constexpr const char* usage = R"(usage: vernier jobs COMMAND [OPTION]...
 
 Gives jobs to a `vernier serve`, and says what becomes of them. See docs/service.md.
 
@@ -54,7 +54,7 @@ the server
   --server URL           http://127.0.0.1:8080, or $VERNIER_SERVER
   --token-file FILE      ~/.config/vernier/token, or $VERNIER_TOKEN_FILE; a file that only you may read
   --certificate FILE     whom to trust as the server's signer, or $VERNIER_CERTIFICATE; those of the system
-)"};
+)";
 
 struct Call {
   const po::variables_map& given;
@@ -287,5 +287,5 @@ int main(int argc, char** argv) {
       "priority", number())("time-limit", number())("memory-limit", number())("retries", number())("follow", "")(
       "state", text())("user", text())("limit", number())("json", "");
   Server::add_options(known);
-  return vernier::call_verb(verb, argc, argv, known, run_command);
+  return vernier::call_verb({"jobs", usage, known, run_command}, argc, argv);
 }

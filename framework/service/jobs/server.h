@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "http/http_client.h"
+#include "service/http/http_client.h"
 
 namespace jobs {
 

@@ -1,4 +1,4 @@
-#include "queue/attempt.h"
+#include "service/queue/attempt.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

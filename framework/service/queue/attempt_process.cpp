@@ -1,4 +1,4 @@
-#include "queue/attempt_process.h"
+#include "service/queue/attempt_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include <iostream>
 #include <memory>
 
-#include "queue/attempt.h"
+#include "service/queue/attempt.h"
 
 namespace serve {
 

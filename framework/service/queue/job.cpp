@@ -1,4 +1,4 @@
-#include "queue/job.h"
+#include "service/queue/job.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "queue/journal.h"
+#include "service/queue/journal.h"
 
 #include <sqlite3.h>
 #include <sys/stat.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "queue/job.h"
+#include "service/queue/job.h"
 
 struct sqlite3;
 

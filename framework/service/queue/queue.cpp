@@ -1,4 +1,4 @@
-#include "queue/queue.h"
+#include "service/queue/queue.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,8 +10,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "queue/attempt.h"
-#include "queue/start_process.h"
+#include "service/queue/attempt.h"
+#include "service/queue/start_process.h"
 
 namespace serve {
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "queue/attempt.h"
-#include "queue/attempt_process.h"
-#include "queue/journal.h"
-#include "queue/slurm.h"
+#include "service/queue/attempt.h"
+#include "service/queue/attempt_process.h"
+#include "service/queue/journal.h"
+#include "service/queue/slurm.h"
 
 namespace serve {
 

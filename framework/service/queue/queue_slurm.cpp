@@ -3,7 +3,7 @@
 // be held on another machine.
 #include <iostream>
 
-#include "queue/queue.h"
+#include "service/queue/queue.h"
 
 namespace serve {
 

@@ -1,4 +1,4 @@
-#include "queue/slurm.h"
+#include "service/queue/slurm.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "queue/attempt.h"
-#include "queue/start_process.h"
+#include "service/queue/attempt.h"
+#include "service/queue/start_process.h"
 
 namespace serve {
 

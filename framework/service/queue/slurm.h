@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "queue/job.h"
+#include "service/queue/job.h"
 
 namespace serve {
 

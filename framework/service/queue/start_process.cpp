@@ -1,4 +1,4 @@
-#include "queue/start_process.h"
+#include "service/queue/start_process.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -12,6 +12,7 @@
 #include "tools/common/run_files.h"
 #include "tools/common/scratch_folder.h"
 #include "tools/common/verb.h"
+#include "tools/common/whole_file.h"
 
 namespace {
 
@@ -20,7 +21,7 @@ namespace po = boost::program_options;
 using vernier::Refused;
 using Words = std::vector<std::string>;
 
-constexpr vernier::Verb verb = {"advise", R"(usage: vernier advise FILE... [OPTION]...
+constexpr const char* usage = R"(usage: vernier advise FILE... [OPTION]...
 
 Trains the configuration for a few steps in each precision, matrix kernel and number of micro-batches that this machine
 and these plugins have, and in the best combinations of these. Prints which one to use, with the speed, the memory and
@@ -37,7 +38,7 @@ the loss that were measured, and writes it as an overlay.
   --force              replaces it
   --json               prints the advice and all that was measured as JSON
   --quiet              prints no line for each measurement
-)"};
+)";
 
 constexpr int nothing_advised = 4;
 
@@ -238,7 +239,7 @@ int advise(const po::variables_map& given) {
                         : text_of(advice))
             << std::flush;
   if (chosen(advice) == nullptr) return nothing_advised;
-  if (!vernier::write_whole(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
+  if (!vernier::write_whole_text(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
   if (!as_json) std::cout << "\nwrote " << wish.output << std::endl;
   return 0;
 }
@@ -252,5 +253,5 @@ int main(int argc, char** argv) {
       "seconds", po::value<double>()->default_value(60))("loss-gap", po::value<double>()->default_value(0.01))(
       "set", words(), "")("plugin-path", words(), "")("output", po::value<std::string>()->default_value("advice.toml"))(
       "force", "")("json", "")("quiet", "");
-  return vernier::call_verb(verb, argc, argv, known, advise);
+  return vernier::call_verb({"advise", usage, known, advise}, argc, argv);
 }

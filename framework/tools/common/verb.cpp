@@ -1,38 +1,111 @@
 #include "verb.h"
 
-#include <cerrno>
+#include <algorithm>
 #include <csignal>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 
 namespace vernier {
 
 namespace po = boost::program_options;
 
-int call_verb(const Verb& verb, int argc, char** argv, po::options_description known,
-              const std::function<int(const po::variables_map&)>& body) {
-  std::signal(SIGPIPE, SIG_DFL);  // `vernier runs | head` ends here
-  std::signal(SIGXFSZ, SIG_IGN);
+namespace {
+
+std::string with_hyphens(std::string word) {
+  const auto end = std::find(word.begin(), word.end(), '=');
+  if (word.starts_with("--")) std::replace(word.begin(), end, '_', '-');
+  return word;
+}
+
+po::variables_map parse(const Verb& verb, int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::ranges::transform(words, words.begin(), with_hyphens);
+  // Program_options would take the word behind a bare --resume, a TOML file, for its path.
+  if (verb.options.find_nothrow("resume-newest", false) != nullptr) {
+    std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
+  }
+  po::options_description known = verb.options;
+  known.add_options()("help", "")("word", po::value<std::vector<std::string>>());
+  po::positional_options_description places;
+  places.add("word", -1);
+  po::variables_map given;
   try {
-    known.add_options()("help", "")("word", po::value<std::vector<std::string>>());
-    po::positional_options_description places;
-    places.add("word", -1);
-    po::variables_map given;
-    po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
-    po::notify(given);
-    if (given.count("help") != 0) {
-      std::cout << verb.usage;
-      return 0;
-    }
-    return body(given);
+    po::store(po::command_line_parser(words).options(known).positional(places).run(), given);
+  } catch (const po::unknown_option& unknown) {
+    throw po::error(unknown.what() + (verb.hint ? verb.hint(unknown.get_option_name()) : ""));
+  }
+  po::notify(given);
+  given.insert({"verb", po::variable_value(verb.name, false)});  // errors quote a command
+  return given;
+}
+
+}  // namespace
+
+int run_verb(const Verb& verb, int argc, char** argv) {
+  po::variables_map given;
+  try {
+    given = parse(verb, argc, argv);
   } catch (const po::error& error) {
-    std::cerr << "vernier: " << error.what() << "; see vernier " << verb.name << " --help\n";
+    throw po::error(std::string(error.what()) + "; see vernier " + verb.name + " --help");
+  }
+  if (given.count("help") != 0) {
+    std::cout << verb.usage;
+    return 0;
+  }
+  return verb.run(given);
+}
+
+int call_verb(const Verb& verb, int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_DFL);  // `vernier runs | head` ends here
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write fails, as on a full disk
+  try {
+    if (argc > 1 && argv[1] == std::string("complete")) return print_completions(verb, argc - 1, argv + 1);
+    return run_verb(verb, argc, argv);
   } catch (const std::exception& error) {
     std::cerr << "vernier: " << error.what() << '\n';
   }
   return 2;
+}
+
+std::vector<std::string> joined_pieces(const std::vector<std::string>& pieces, std::size_t& cut) {
+  std::vector<std::string> words;
+  bool goes_on = false;
+  for (const auto& piece : pieces) {
+    const bool is_sign = piece == "=";
+    if (!words.empty() && (is_sign || goes_on)) {
+      words.back() += piece;
+      if (is_sign) cut = words.back().size();
+    } else {
+      words.push_back(piece);
+      cut = 0;
+    }
+    goes_on = is_sign;
+  }
+  if (words.empty()) words.emplace_back();
+  return words;
+}
+
+std::vector<std::string> completions_of(const Verb& verb, const std::vector<std::string>& words) {
+  const auto& now = words.back();
+  const auto& before = words.size() > 1 ? words[words.size() - 2] : verb.name;
+  std::vector<std::string> offered;
+  if (const auto found = verb.choices.find(before); found != verb.choices.end()) {
+    offered = found->second;
+  } else if (now.starts_with("-")) {
+    for (const auto& option : verb.options.options()) {
+      if (option->long_name() != "resume-newest") offered.push_back("--" + option->long_name());
+    }
+  }
+  std::erase_if(offered, [&](const auto& word) { return !word.starts_with(now); });
+  std::ranges::sort(offered);
+  return offered;
+}
+
+int print_completions(const Verb& verb, int argc, char** argv) {
+  std::size_t cut = 0;
+  for (const auto& word : completions_of(verb, joined_pieces({argv + 1, argv + argc}, cut))) {
+    std::cout << word.substr(cut) << '\n';
+  }
+  return 0;
 }
 
 std::vector<std::string> words_of(const po::variables_map& given) {
@@ -43,13 +116,8 @@ std::vector<std::string> words_in(const po::variables_map& given, const char* op
   return given.count(option) != 0 ? given[option].as<std::vector<std::string>>() : std::vector<std::string>{};
 }
 
-bool write_whole(const std::filesystem::path& path, const std::string& text) {
-  const auto temporary = std::filesystem::path(path.string() + ".tmp");
-  std::ofstream file(temporary, std::ios::binary);
-  file << text << std::flush;
-  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return true;
-  std::cerr << "vernier: " << path.string() << " cannot be written: " << std::strerror(errno) << '\n';
-  return false;
+std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback) {
+  return given.count(option) != 0 ? given[option].as<std::string>() : fallback;
 }
 
 }  // namespace vernier

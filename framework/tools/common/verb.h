@@ -1,30 +1,46 @@
-// Shared by the programs of these verbs: options, and how an error ends them.
+// A verb of the command line, `vernier report`: its options, its help, and how an error ends it.
 #pragma once
 
 #include <boost/program_options.hpp>
-#include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace vernier {
 
 struct Verb {
-  const char* name;   // "watch"
-  const char* usage;  // of --help
+  std::string name;   // "report"
+  std::string usage;  // printed by --help
+  boost::program_options::options_description options;
+  std::function<int(const boost::program_options::variables_map&)> run;  // returns the exit status
+  // The words that a shell offers behind a word or an option: {"new", {"plugin", "task", "app"}}.
+  std::map<std::string, std::vector<std::string>> choices = {};
+  // Returns what to add to the error about an unknown option, "; did you mean --steps?"; may be empty.
+  std::function<std::string(const std::string& option)> hint = {};
 };
 
-// Reads the options and the words that are none ("word", a vector of strings), then calls the body. Returns the exit
-// status: that of the body; 2 with one line on standard error where the command or a file is wrong; 0 after --help.
-int call_verb(const Verb& verb, int argc, char** argv, boost::program_options::options_description known,
-              const std::function<int(const boost::program_options::variables_map&)>& body);
+// Parses the command line behind the verb and runs the verb; --help prints its usage and returns 0. Options are written
+// with hyphens, and underscores mean the same. Throws boost::program_options::error for a wrong command line.
+int run_verb(const Verb& verb, int argc, char** argv);
 
+// Runs a verb as the main of a program without LibTorch. Returns its exit status; 2 with one line on standard error if
+// the command or a file is wrong. `vernier-report complete WORD…` prints what a shell offers.
+int call_verb(const Verb& verb, int argc, char** argv);
+
+// Returns what a shell offers for the last of the words behind the verb: options, or the verb's choices.
+std::vector<std::string> completions_of(const Verb& verb, const std::vector<std::string>& words);
+// Prints them, one a line.
+int print_completions(const Verb& verb, int argc, char** argv);
+
+// Joins the pieces into which bash cuts words at each "=". cut: where the part begins that bash expects back.
+std::vector<std::string> joined_pieces(const std::vector<std::string>& pieces, std::size_t& cut);
+
+// The words that are not options.
 std::vector<std::string> words_of(const boost::program_options::variables_map& given);
-// Returns the values of an option that may be repeated; empty if it is not given.
+// The values of an option that may be repeated; empty if it is not given.
 std::vector<std::string> words_in(const boost::program_options::variables_map& given, const char* option);
-
-// Writes a file through a second one beside it, so that it is whole or not there. Returns false where that fails, and
-// says why on standard error.
-bool write_whole(const std::filesystem::path& path, const std::string& text);
+std::string word_or(const boost::program_options::variables_map& given, const char* option,
+                    const std::string& fallback);
 
 }  // namespace vernier

@@ -15,6 +15,7 @@
 #include "tools/common/page/comparison_view.h"
 #include "tools/common/page/report_page.h"
 #include "tools/common/verb.h"
+#include "tools/common/whole_file.h"
 
 namespace {
 
@@ -24,8 +25,7 @@ using Json = nlohmann::ordered_json;
 using vernier::Refused;
 using Words = std::vector<std::string>;
 
-constexpr vernier::Verb verb = {"compare",
-                                R"(usage: vernier compare FILE... [--sweep KEY=VALUES]... [--precision] [OPTION]...
+constexpr const char* usage = R"(usage: vernier compare FILE... [--sweep KEY=VALUES]... [--precision] [OPTION]...
        vernier compare RUN... [--json]
 
 Trains each TOML file with the same seeds, one run at a time and in turn, and prints speed, memory and losses with their
@@ -43,7 +43,7 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --plugin-path FOLDER as of vernier train
   --json               prints compare.json instead of the table
   --quiet              prints no line for each run
-)"};
+)";
 
 constexpr int nothing_trained = 4;
 
@@ -104,11 +104,11 @@ void refuse_folder_of_another(const vernier::Plan& plan) {
 }
 
 bool write_files(const Json& comparison, const fs::path& folder) {
-  return vernier::write_whole(folder / "compare.json",
-                              comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
-         vernier::write_whole(folder / "compare.csv", vernier::csv_of(comparison)) &&
-         vernier::write_whole(folder / "compare.html",
-                              vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
+  return vernier::write_whole_text(folder / "compare.json",
+                                   comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
+         vernier::write_whole_text(folder / "compare.csv", vernier::csv_of(comparison)) &&
+         vernier::write_whole_text(folder / "compare.html",
+                                   vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
 }
 
 void print(const Json& comparison, bool as_json) {
@@ -182,5 +182,5 @@ int main(int argc, char** argv) {
       "seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
       "output", po::value<std::string>()->default_value("runs/compare"))("plugin-path", words(), "")("json", "")(
       "quiet", "");
-  return vernier::call_verb(verb, argc, argv, known, compare);
+  return vernier::call_verb({"compare", usage, known, compare}, argc, argv);
 }

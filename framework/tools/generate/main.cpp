@@ -12,11 +12,11 @@
 #include <iterator>
 
 #include "batch.h"
-#include "cli/use_model.h"
 #include "codec.h"
 #include "core/printable.h"
 #include "output/log.h"
 #include "text_stream.h"
+#include "tools/common/model/trained_run.h"
 #include "tools/common/verb.h"
 #include "wiring/config.h"
 #include "wiring/plugin_folders.h"
@@ -29,7 +29,7 @@ using vernier::GenerationEnd;
 using vernier::TokenId;
 using Words = std::vector<std::string>;
 
-constexpr vernier::Verb verb = {"generate", R"(usage: vernier generate RUN --prompt TEXT
+constexpr const char* usage = R"(usage: vernier generate RUN --prompt TEXT
        vernier generate RUN --input FILE.jsonl --output FILE.jsonl
 
 Continues texts with the language model of a run, of one of its checkpoints, or of a published folder with config.json.
@@ -56,7 +56,7 @@ how the next token is drawn, in this order
                        the text ends there
   --set KEY=VALUE      changes the run's configuration, as in --set precision.use=bf16
   --plugin-path FOLDER looks for plugins there first
-)"};
+)";
 
 std::atomic<int> stop_signal = 0;
 
@@ -236,5 +236,5 @@ int main(int argc, char** argv) {
       "stop", po::value<Words>())("seed", whole(1))("repetition-penalty", number(1))("temperature", number(1))(
       "top-k", whole(0))("top-p", number(1))("min-p", number(0))("no-cache", "")("slide", "")(
       "set", po::value<Words>())("plugin-path", po::value<Words>());
-  return vernier::call_verb(verb, argc, argv, known, run);
+  return vernier::call_verb({"generate", usage, known, run}, argc, argv);
 }

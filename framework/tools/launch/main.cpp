@@ -25,7 +25,7 @@ namespace po = boost::program_options;
 using vernier::Refused;
 using Words = std::vector<std::string>;
 
-constexpr vernier::Verb verb = {"launch", R"(usage: vernier launch -n RANKS [OPTION]... FILE... [OPTION OF TRAIN]...
+constexpr const char* usage = R"(usage: vernier launch -n RANKS [OPTION]... FILE... [OPTION OF TRAIN]...
 
 Trains with several processes on this machine. Each is a rank, and is called as `vernier train FILE...` is. If the
 configuration has no [distributed] table, it gets one with use = "ddp". Rank 0 shows the run; the warnings and errors of
@@ -38,7 +38,7 @@ named. Ctrl-C stops all ranks after the same step, with a checkpoint; a second C
   --elastic RANKS      each restart has one rank less than the last attempt, but at least so many
 
 The exit code is that of the first rank that failed, or 128 + n if signal n killed it.
-)"};
+)";
 
 constexpr int most_ranks = 1024, most_restarts = 1'000'000;
 // Exit codes after which another attempt would end alike: of the configuration, of a plugin, of a program that is not
@@ -273,6 +273,9 @@ int main(int argc, char** argv) {
   po::options_description known;
   known.add_options()("ranks,n", po::value<int>())("log-dir", po::value<std::string>())("restarts", po::value<int>())(
       "elastic", po::value<int>());
-  return vernier::call_verb(verb, static_cast<int>(own.size()), own.data(), known,
-                            [&](const po::variables_map& given) { return launch(given, others); });
+  const vernier::Verb verb = {"launch", usage, known,
+                              [&](const po::variables_map& given) { return launch(given, others); }};
+  const bool completes = argc > 1 && argv[1] == std::string("complete");
+  if (completes) return vernier::print_completions(verb, argc - 1, argv + 1);
+  return vernier::call_verb(verb, static_cast<int>(own.size()), own.data());
 }

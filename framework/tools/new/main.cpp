@@ -1,11 +1,11 @@
 // `vernier new`: writes a folder to start from, of a plugin, a task or a program of one's own. Without LibTorch.
 #include <algorithm>
 #include <boost/program_options.hpp>
-#include <csignal>
 #include <iostream>
 
 #include "names.h"
 #include "project.h"
+#include "tools/common/verb.h"
 
 namespace {
 
@@ -99,19 +99,14 @@ void make(const Wanted& wanted, const fs::path& folder) {
             << (is_app ? "./build/" + wanted.name : program + " train run.toml --plugin-path build/plugins") << '\n';
 }
 
-int run(int argc, char** argv) {
-  po::options_description known;
-  known.add_options()("help", "")("output", po::value<std::string>())("word", po::value<Words>());
-  po::positional_options_description places;
-  places.add("word", -1);
-  po::variables_map given;
-  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
-  if (given.count("help") != 0) {
-    std::cout << usage;
-    return 0;
+int run(const po::variables_map& given) {
+  const auto wanted = read(vernier::words_of(given));
+  try {
+    make(wanted, folder_of(given, wanted.name));
+  } catch (const vernier::CannotWrite& error) {
+    std::cerr << "vernier: " << error.what() << '\n';
+    return 4;
   }
-  const auto wanted = read(given.count("word") != 0 ? given["word"].as<Words>() : Words{});
-  make(wanted, folder_of(given, wanted.name));
   return 0;
 }
 
@@ -119,17 +114,8 @@ int run(int argc, char** argv) {
 
 // Exit status: 0 done, 2 wrong usage, 4 the folder cannot be written, as that of `vernier`.
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write fails, as on a full disk
-  try {
-    return run(argc, argv);
-  } catch (const po::error& error) {
-    std::cerr << "vernier: " << error.what() << "; see vernier new --help\n";
-    return 2;
-  } catch (const vernier::CannotWrite& error) {
-    std::cerr << "vernier: " << error.what() << '\n';
-    return 4;
-  } catch (const std::exception& error) {
-    std::cerr << "vernier: " << error.what() << '\n';
-    return 2;
-  }
+  po::options_description options;
+  options.add_options()("output", po::value<std::string>());
+  return vernier::call_verb(
+      {"new", usage, options, run, {{"new", {"plugin", "task", "app"}}, {"plugin", vernier::roles()}}}, argc, argv);
 }

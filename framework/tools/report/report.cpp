@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr vernier::Verb verb = {"report", R"(usage: vernier report RUN... [--output FILE] [--png FILE]
+constexpr const char* usage = R"(usage: vernier report RUN... [--output FILE] [--png FILE]
 
 Writes one page of HTML about the runs, to read, to print and to send: results, curves of all metrics with what was out
 of the ordinary, differences of configuration, machine and versions. It needs no other file and no network.
@@ -18,7 +18,7 @@ The folder of a comparison (vernier compare) gives its table too, and the curves
 
   --output FILE   report.html, if not given; a file that is there is replaced
   --png FILE      the page as a picture, drawn by Chromium or Chrome; without --output nothing but the picture
-)"};
+)";
 
 bool write(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
@@ -60,5 +60,5 @@ int main(int argc, char** argv) {
   po::options_description known;
   known.add_options()("output", po::value<std::string>()->default_value("report.html"));
   known.add_options()("png", po::value<std::string>());
-  return vernier::call_verb(verb, argc, argv, known, report);
+  return vernier::call_verb({"report", usage, known, report}, argc, argv);
 }

@@ -11,13 +11,13 @@ namespace {
 namespace fs = std::filesystem;
 using vernier::RunFiles;
 
-constexpr vernier::Verb verb = {"runs", R"(usage: vernier runs [FOLDER] [--json]
+constexpr const char* usage = R"(usage: vernier runs [FOLDER] [--json]
 
 Lists the runs in FOLDER (runs) and in the folders below it, the newest last: state, steps, losses, precision, time.
 "killed" is a run that nobody writes and nothing ended; `vernier train … --resume` goes on with it.
 
   --json   one line of JSON for each run
-)"};
+)";
 
 // A run's folder has runs of its own only by accident, so nothing is looked for in it.
 void collect(const fs::path& folder, int depth, std::vector<RunFiles>& runs) {
@@ -116,5 +116,5 @@ int list(const boost::program_options::variables_map& given) {
 int main(int argc, char** argv) {
   boost::program_options::options_description known;
   known.add_options()("json", "");
-  return vernier::call_verb(verb, argc, argv, known, list);
+  return vernier::call_verb({"runs", usage, known, list}, argc, argv);
 }

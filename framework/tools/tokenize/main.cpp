@@ -21,7 +21,7 @@ using vernier::TextPart;
 using vernier::TokenId;
 using Words = std::vector<std::string>;
 
-constexpr vernier::Verb verb = {"tokenize", R"(usage: vernier tokenize FILE… --tokenizer FOLDER --output FILE
+constexpr const char* usage = R"(usage: vernier tokenize FILE… --tokenizer FOLDER --output FILE
        vernier tokenize FILE… --train --vocabulary NUMBER --tokenizer FOLDER [--output FILE]
 
 Writes the tokens of texts to FILE: 2 bytes each, or 4 if the vocabulary has more than 65536 tokens, without a header.
@@ -41,7 +41,7 @@ is written behind each.
   --vocabulary NUMBER  tokens of the trained vocabulary (8000)
   --min-count NUMBER   a pair of tokens that occurs less often is not merged (0)
   --special-token TEXT a special token of the trained tokenizer; may be repeated; the first ends a text (<|endoftext|>)
-)"};
+)";
 
 struct Settings {
   Words files, special;
@@ -192,5 +192,5 @@ int main(int argc, char** argv) {
       "invalid", po::value<std::string>())("threads", po::value<std::int64_t>()->default_value(cores))("train", "")(
       "vocabulary", po::value<std::int64_t>()->default_value(8000))(
       "min-count", po::value<std::int64_t>()->default_value(0))("special-token", po::value<Words>());
-  return vernier::call_verb(verb, argc, argv, known, run);
+  return vernier::call_verb({"tokenize", usage, known, run}, argc, argv);
 }

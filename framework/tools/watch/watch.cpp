@@ -18,14 +18,14 @@ namespace {
 using vernier::RunFiles;
 using Clock = std::chrono::steady_clock;
 
-constexpr vernier::Verb verb = {"watch", R"(usage: vernier watch RUN [--metric NAME]... [--interval SECONDS] [--once]
+constexpr const char* usage = R"(usage: vernier watch RUN [--metric NAME]... [--interval SECONDS] [--once]
 
 Draws the losses of a run from its files, and draws them again while it goes on. It ends with the run.
 
   --metric NAME        draws this metric of losses.jsonl too, such as grad_norm; may be repeated
   --interval SECONDS   between two pictures (2)
   --once               one picture; also where standard output is not a terminal
-)"};
+)";
 
 struct Screen {
   std::size_t columns = 80, rows = 24;
@@ -142,5 +142,5 @@ int main(int argc, char** argv) {
   po::options_description known;
   known.add_options()("metric", po::value<std::vector<std::string>>())("once", "")(
       "interval", po::value<double>()->default_value(2));
-  return vernier::call_verb(verb, argc, argv, known, watch);
+  return vernier::call_verb({"watch", usage, known, watch}, argc, argv);
 }

@@ -1,7 +1,7 @@
 #include "api.h"
 
-#include "http/schema.h"
 #include "page.h"
+#include "service/http/schema.h"
 
 namespace control {
 

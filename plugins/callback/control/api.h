@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "http/http_service.h"
+#include "service/http/http_service.h"
 #include "view.h"
 
 namespace control {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "http/schema.h"
+#include "service/http/schema.h"
 
 namespace control {
 

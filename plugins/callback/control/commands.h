@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "http/http_service.h"
+#include "service/http/http_service.h"
 
 namespace control {
 

@@ -18,10 +18,10 @@
 
 #include "api.h"
 #include "commands.h"
-#include "http/http_server.h"
 #include "journal.h"
 #include "records/hyper_parameters.h"
 #include "records/record_queue.h"
+#include "service/http/http_server.h"
 #include "view.h"
 
 namespace control {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "http/page.h"
+#include "service/http/page.h"
 
 namespace control {
 

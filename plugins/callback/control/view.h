@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "http/event_ring.h"
-#include "http/history.h"
 #include "records/record.h"
+#include "service/http/event_ring.h"
+#include "service/http/history.h"
 
 namespace control {
 

@@ -1,4 +1,4 @@
-#include "cli/checkpoint_tools.h"
+#include "tools/checkpoint/checkpoint_tools.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -37,8 +37,9 @@ Called call(Words words) {
   std::ostringstream out;
   auto* const before = std::cout.rdbuf(out.rdbuf());
   Called called;
-  called.thrown =
-      thrown_by([&] { called.status = vernier::run_checkpoint_tool(static_cast<int>(argv.size()), argv.data()); });
+  called.thrown = thrown_by([&] {
+    called.status = vernier::run_verb(vernier::checkpoint_verb(), static_cast<int>(argv.size()), argv.data());
+  });
   std::cout.rdbuf(before);
   called.out = out.str();
   return called;
@@ -157,7 +158,7 @@ TEST_CASE("checkpoint verify: one that its run removes meanwhile is left out, an
     auto* const before = std::cout.rdbuf(&out);
     std::string words[] = {"checkpoint", "verify", run.path()};
     char* argv[] = {words[0].data(), words[1].data(), words[2].data()};
-    const int status = vernier::run_checkpoint_tool(3, argv);
+    const int status = vernier::run_verb(vernier::checkpoint_verb(), 3, argv);
     std::cout.rdbuf(before);
     CHECK(status == (is_damaged ? 4 : 0));
     CHECK(out.str().starts_with(run.at(3) + ": whole, 2 tensors, 272 B\n" + run.at(2) +

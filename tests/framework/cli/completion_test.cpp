@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "cli/completion.h"
+#include "cli/program.h"
+#include "cli/shorthands.h"
 #include "small_run.h"
 
 namespace completion_test {
@@ -23,7 +25,7 @@ struct Case {
 const std::vector<Case> cases = {
     {{""}, {"train", "check"}, {"--set", "run."}},
     {{"tr"}, {"train"}, {"check"}},
-    {{"--"}, {"--set", "--resume"}, {"train"}},
+    {{"--"}, {"--help", "--version"}, {"train"}},
     {{"train", "--re"}, {"--resume"}, {"--set"}},
     {{"train", "runs/"}, {}, {"train", "--set"}},
     {{"train", "--set", ""}, {"run.", "callback.", "optimizer."}, {"run.steps="}},
@@ -42,9 +44,6 @@ const std::vector<Case> cases = {
     {{"train", "--set", "=", "run.ste"}, {"run.steps="}, {"--set=run.steps="}},
     {{"train", "--mixed-precision", ""}, {"bf16", "fp8"}, {"--set"}},
     {{"plugins", "scaler/"}, {"scaler/dynamic", "scaler/none"}, {"optimizer/sgd"}},
-    {{"checkpoint", "v"}, {"verify"}, {"list"}},
-    {{"new", ""}, {"plugin", "task", "app"}, {"train"}},
-    {{"new", "plugin", "o"}, {"optimizer"}, {"scaler", "run"}},
     {{"evaluate", ""}, {}, {"train"}},
     {{"train", "--set", "no.such.key="}, {}, {"true"}},
 };
@@ -57,11 +56,17 @@ bool has(const Words& words, const std::string& word) {
 
 TEST_CASE("completion: verbs, flags, plugins, keys and their words are offered where they belong") {
   const auto host = built_plugins();
+  auto verb = vernier::Verb{"train", "", vernier::configuration_options(), {}, vernier::words_of_shorthands()};
   for (const auto& each : cases) {
     std::ostringstream typed;
     for (const auto& word : each.typed) typed << word << ' ';
     CAPTURE(typed.str());
-    const auto found = vernier::completions(each.typed, {"train", "check"}, {"--set", "--resume"}, host);
+    std::size_t cut = 0;
+    const auto words = vernier::joined_pieces(each.typed, cut);
+    verb.name = words[0];
+    const bool is_own = words[0] == "train" || words[0] == "plugins";
+    auto found = vernier::completions(words, {"train", "check"}, is_own ? &verb : nullptr, host);
+    for (auto& word : found) word = word.substr(cut);
     if (each.offered.empty()) CHECK(found.empty());
     for (const auto& word : each.offered) CHECK_MESSAGE(has(found, word), word);
     for (const auto& word : each.not_offered) CHECK_MESSAGE(!has(found, word), word);
@@ -81,6 +86,18 @@ COMP_WORDS=(vernier ev)
 COMP_CWORD=1
 _vernier
 echo "${COMPREPLY[@]}"
+COMP_WORDS=(vernier checkpoint v)
+COMP_CWORD=2
+_vernier
+echo "${COMPREPLY[@]}"
+COMP_WORDS=(vernier new plugin o)
+COMP_CWORD=3
+_vernier
+echo "${COMPREPLY[@]}"
+COMP_WORDS=(vernier export runs/x --format sa)
+COMP_CWORD=4
+_vernier
+echo "${COMPREPLY[@]}"
 )");
   const auto output = folder.path() / "output";
   const std::string command = "bash " + script +
@@ -89,7 +106,7 @@ echo "${COMPREPLY[@]}"
   REQUIRE(std::system(command.c_str()) == 0);
   std::stringstream text;
   text << std::ifstream(output).rdbuf();
-  CHECK(text.str() == "compopt -o nospace\nrun.steps=\nevaluate\n");
+  CHECK(text.str() == "compopt -o nospace\nrun.steps=\nevaluate\nverify\noptimizer\nsafetensors\n");
 }
 
 }  // namespace completion_test

@@ -6,10 +6,10 @@
 
 #include <sstream>
 
-#include "cli/predictions.h"
 #include "limited_files.h"
 #include "run_folder.h"
 #include "thrown.h"
+#include "tools/predict/predictions.h"
 
 // evaluate, predict and export, called as a person would.
 namespace use_model_test {

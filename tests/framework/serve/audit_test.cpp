@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "audit/audit.h"
 #include "program.h"
+#include "service/audit/audit.h"
 
 namespace audit_test {
 

@@ -5,7 +5,7 @@
 
 #include <regex>
 
-#include "api/job_check.h"
+#include "service/api/job_check.h"
 #include "temporary_folder.h"
 
 namespace check_test {

@@ -1,8 +1,8 @@
 // Data for the page of `vernier serve`: events of jobs and their runs, jobs side by side, and the document as a page.
 #include <fstream>
 
-#include "http/event_ring.h"
 #include "job_server.h"
+#include "service/http/event_ring.h"
 
 namespace live_test {
 

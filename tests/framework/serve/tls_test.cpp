@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "http/http_client.h"
 #include "job_server.h"
 #include "program.h"
+#include "service/http/http_client.h"
 
 namespace tls_test {
 

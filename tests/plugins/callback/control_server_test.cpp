@@ -5,8 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "http/http_server.h"
 #include "raw_http.h"
+#include "service/http/http_server.h"
 
 namespace control_server_test {
 

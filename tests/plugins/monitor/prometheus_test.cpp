@@ -7,9 +7,9 @@
 #include <regex>
 #include <thread>
 
-#include "http/http_server.h"
 #include "monitored.h"
 #include "raw_http.h"
+#include "service/http/http_server.h"
 #include "thrown.h"
 
 namespace prometheus_test {

@@ -46,6 +46,8 @@ options
                               the average of callback/ema, or of callback/swa
 )";
 
+const std::vector<std::string> all_tools = {"list", "verify", "show", "export", "import"};
+
 using Words = std::vector<std::string>;
 
 // Prints rows in columns. sides: 'l' or 'r' for each column. The last word of a shorter row does not widen its column.
@@ -369,21 +371,9 @@ int import_weights(const Words& words, const po::variables_map& given) {
   return 0;
 }
 
-}  // namespace
-
-int run_checkpoint_tool(int argc, char** argv) {
-  po::options_description known;
-  known.add_options()("argument", po::value<Words>())("dtype", po::value<std::string>())(
-      "weights", po::value<std::string>())("help", "");
-  po::positional_options_description places;
-  places.add("argument", -1);
-  po::variables_map given;
-  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
-  if (given.count("help") != 0) {
-    std::cout << usage;
-    return 0;
-  }
-  auto words = given.count("argument") != 0 ? given["argument"].as<Words>() : Words{};
+// Runs the tool that the first word names.
+int run_tool(const po::variables_map& given) {
+  auto words = words_of(given);
   if (words.empty()) refuse("name a tool: list, verify, show, export or import; see vernier checkpoint --help");
   const std::string tool = words.front();
   words.erase(words.begin());
@@ -392,9 +382,23 @@ int run_checkpoint_tool(int argc, char** argv) {
   if (tool == "show") return show(words);
   if (tool == "export") return export_weights(words, given);
   if (tool == "import") return import_weights(words, given);
-  const auto near = nearest(tool, {"list", "verify", "show", "export", "import"});
+  const auto near = nearest(tool, all_tools);
   refuse("checkpoint has no tool \"" + shortened(tool) + "\"" +
          (near.empty() ? "; see vernier checkpoint --help" : "; did you mean " + near + "?"));
+}
+
+}  // namespace
+
+Verb checkpoint_verb() {
+  po::options_description options;
+  options.add_options()("dtype", po::value<std::string>())("weights", po::value<std::string>());
+  return {"checkpoint",
+          usage,
+          options,
+          run_tool,
+          {{"checkpoint", all_tools},
+           {"--dtype", {"float32", "bfloat16", "float16"}},
+           {"--weights", {"masters", "model", "average"}}}};
 }
 
 }  // namespace vernier

@@ -1,0 +1,84 @@
+#include "program.h"
+
+#include <fcntl.h>
+#include <vernier/error.h>
+
+#include <csignal>
+#include <iostream>
+
+#include "command.h"
+#include "core/printable.h"
+#include "output/log.h"
+#include "run/crash.h"
+#include "run/device.h"
+#include "shorthands.h"
+
+namespace vernier {
+
+namespace po = boost::program_options;
+
+namespace {
+
+// Opens standard input, output and error if they are closed: a file of the run would get the descriptor, and log lines.
+void open_standard_files() {
+  for (int file = 0; file <= 2; ++file) {
+    // Gives the lowest free descriptor, which is this one.
+    if (::fcntl(file, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
+  }
+}
+
+}  // namespace
+
+int run_program(const std::function<int()>& body) {
+  open_standard_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write fails, as on a full disk
+  set_log_sink([](Level level, const std::string& who, const std::string& text) {
+    write_log(static_cast<int>(level), who, printable(text, "\n\t"));
+  });
+  name_crashes();
+  const ExitRefused no_exit;
+  try {
+    refuse_another_libtorch();
+    return body();
+  } catch (const po::error& error) {
+    std::cerr << "vernier: " << message(error) << '\n';
+    return 2;
+  } catch (...) {
+    const auto [text, kind] = caught();
+    write_log(static_cast<int>(Level::error), "vernier", text);  // into the run's log too, if there is one
+    return static_cast<int>(kind);
+  }
+}
+
+int run_verb_with_hints(Verb verb, int argc, char** argv) {
+  verb.hint = [&](const std::string& flag) { return hint_for_flag(flag, verb.options); };
+  verb.run = [run = verb.run](const po::variables_map& given) {
+    set_log_level(static_cast<int>(cli::log_level(given)));
+    return run(given);
+  };
+  return run_verb(verb, argc, argv);
+}
+
+int call_run_verb(const Verb& verb, int argc, char** argv) {
+  return run_program([&] {
+    if (argc > 1 && argv[1] == std::string("complete")) return print_completions(verb, argc - 1, argv + 1);
+    return run_verb_with_hints(verb, argc, argv);
+  });
+}
+
+po::options_description configuration_options() {
+  auto options = run_options();
+  auto add = options.add_options();
+  add("resume", po::value<std::string>());
+  for (const char* name : {"resume-newest", "allow-inexact", "low-memory", "quiet", "debug"}) add(name, "");
+  return options;
+}
+
+po::options_description run_options() {
+  po::options_description options;
+  for (const char* name : {"set", "plugin-path"}) options.add_options()(name, po::value<std::vector<std::string>>());
+  add_shorthands(options);
+  return options;
+}
+
+}  // namespace vernier

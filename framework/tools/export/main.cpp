@@ -1,0 +1,127 @@
+// `vernier export`: writes a trained run's model for other programs.
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/model_adapter.h>
+#include <vernier/options.h>
+#include <vernier/published_model.h>
+#include <vernier/safetensors.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "cli/command.h"
+#include "cli/program.h"
+#include "core/printable.h"
+#include "run/snapshot.h"
+#include "tools/common/model/trained_run.h"
+#include "tools/common/whole_file.h"
+#include "torchscript.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --output FILE [--set KEY=VALUE]…
+
+Writes the model of a run's newest checkpoint, with the average of callback/ema or callback/swa if the run has one.
+
+  --format FORMAT        torchscript, safetensors, python, huggingface for a published language model, or peft for what
+                         an adapter such as callback/lora added; the other formats have the adapter merged
+  --output FILE          the file, or the folder of python, huggingface and peft; it must not exist
+  --set KEY=VALUE        changes the run's configuration
+  --plugin-path FOLDER   looks for plugins there first
+)";
+
+const std::vector<std::string> formats = {"torchscript", "safetensors", "python", "huggingface", "peft"};
+
+const PublishedModel& published(const Prepared& prepared) {
+  const auto* model = dynamic_cast<const PublishedModel*>(prepared.wiring->task.get());
+  if (model != nullptr) return *model;
+  refuse(prepared.wiring->task->id() + " has no published form; it is for task/llama, and task/gpt with a `folder`");
+}
+
+std::vector<ModelAdapter*> adapters_of(const Prepared& prepared) {
+  std::vector<ModelAdapter*> adapters;
+  for (auto* plugin : prepared.wiring->plugins()) {
+    if (auto* adapter = dynamic_cast<ModelAdapter*>(plugin)) adapters.push_back(adapter);
+  }
+  return adapters;
+}
+
+// Writes what each adapter of the run added; there is one, since a second one would be another model's.
+void write_adapter(const Prepared& prepared, const std::string& folder) {
+  const auto adapters = adapters_of(prepared);
+  if (adapters.size() != 1) refuse("--format peft is for a run with callback/lora, and this run has none");
+  adapters.front()->write_adapter(folder, dynamic_cast<const PublishedModel*>(prepared.wiring->task.get()));
+}
+
+[[noreturn]] void refuse_format(const std::string& format) {
+  const auto near = nearest(format, formats);
+  refuse("--format is " + shortened(format) + ", and must be torchscript, safetensors, python, huggingface or peft" +
+         (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+int export_run(const boost::program_options::variables_map& given) {
+  const std::string example = "vernier export runs/NAME --format torchscript --output model.pt";
+  const auto call = run_of(given, example);
+  const auto output = needed(given, "output", example), format = needed(given, "format", example);
+  const auto prepared = load_run(call, given);
+  Run& run = prepared->run;
+  const auto weights = [&](const std::string& file) {
+    save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});
+  };
+  // Within an evaluation: a callback that has averages puts them into the model there.
+  const auto in_evaluation = [&](const std::function<void()>& body) {
+    prepared->trainer.evaluate(run, [&] {
+      if (format != "peft") {
+        for (auto* adapter : adapters_of(*prepared)) adapter->merge();
+      }
+      body();
+      return torch::Tensor();
+    });
+  };
+  std::error_code none;
+  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
+  if (format == "safetensors") {
+    write_whole(output, [&](const std::string& part) { in_evaluation([&] { weights(part); }); });
+  } else if (format == "torchscript") {
+    auto& task = supervised(*prepared, "export to TorchScript");
+    write_whole(output, [&](const std::string& part) {
+      in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
+    });
+  } else if (format == "python") {
+    auto& task = supervised(*prepared, "export to Python");
+    const auto source = task.python_model();
+    if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
+    write_whole(output, [&](const std::string& part) {
+      fs::create_directories(part);
+      std::ofstream file(part + "/model.py");
+      if (!(file << source).flush()) throw Error(output + ": model.py cannot be written");
+      in_evaluation([&] { weights(part + "/model.safetensors"); });
+    });
+  } else if (format == "huggingface") {
+    const auto& model = published(*prepared);
+    write_whole(output, [&](const std::string& part) { in_evaluation([&] { model.write_published(part); }); });
+  } else if (format == "peft") {
+    write_whole(output, [&](const std::string& part) { in_evaluation([&] { write_adapter(*prepared, part); }); });
+  } else {
+    refuse_format(format);
+  }
+  std::cout << printable(output) << ": the model after step " << run.step << '\n';
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace vernier
+
+int main(int argc, char** argv) {
+  namespace po = boost::program_options;
+  auto options = vernier::run_options();
+  options.add_options()("format", po::value<std::string>())("output", po::value<std::string>());
+  return vernier::call_run_verb(
+      {"export", vernier::usage, options, vernier::export_run, {{"--format", vernier::formats}}}, argc, argv);
+}

@@ -1,0 +1,97 @@
+// `vernier predict`: writes what a trained run's model predicts for each sample of a file.
+#include <vernier/error.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "cli/command.h"
+#include "cli/program.h"
+#include "core/printable.h"
+#include "predictions.h"
+#include "tools/common/model/trained_run.h"
+#include "tools/common/whole_file.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* usage = R"(usage: vernier predict RUN --input FILE --output FILE [--set KEY=VALUE]…
+
+Reads samples from the input, and writes what the model of a run's newest checkpoint predicts for each.
+
+  --input FILE           the samples, in a format that the run's task reads
+  --output FILE          .csv, .npy or .jsonl
+  --set KEY=VALUE        changes the run's configuration
+  --plugin-path FOLDER   looks for plugins there first
+)";
+
+// Returns true if a source such as "x.csv" or "x.npz:images" names the file at a path.
+bool is_same_file(const std::string& source, const fs::path& path) {
+  std::error_code none;
+  for (auto end = source.find(':');; end = source.find(':', end + 1)) {
+    if (fs::equivalent(source.substr(0, end), path, none)) return true;
+    if (end == std::string::npos) return false;
+  }
+}
+
+// The first text in the values of a table that names the file at a path; "": there is none.
+std::string source_at(const Value& value, const fs::path& path) {
+  if (const auto* text = std::get_if<std::string>(&value.data)) return is_same_file(*text, path) ? *text : "";
+  std::string found;
+  if (const auto* list = std::get_if<Array>(&value.data)) {
+    for (const auto& each : *list) found = found.empty() ? source_at(each, path) : found;
+  } else if (const auto* table = std::get_if<Table>(&value.data)) {
+    for (const auto& [key, each] : *table) found = found.empty() ? source_at(each, path) : found;
+  }
+  return found;
+}
+
+// Refuses an output that would replace data.
+void refuse_data_as_output(const std::string& output, const std::string& input, const Table& config) {
+  std::error_code none;
+  if (!fs::exists(output, none)) return;
+  if (is_same_file(input, output)) refuse(output + ": is the input, which it would replace; name another file");
+  const auto task = config.find(Task::role);
+  if (task != config.end() && !source_at(task->second, output).empty()) {
+    refuse(output + ": is a file that [task] of the run names, and would be replaced; name another one");
+  }
+}
+
+int predict(const boost::program_options::variables_map& given) {
+  const std::string example = "vernier predict runs/NAME --input new.csv --output predictions.csv";
+  const auto call = run_of(given, example);
+  const auto output = needed(given, "output", example), input = needed(given, "input", example);
+  refuse_unknown_format(output);
+  const auto prepared = load_run(call, given);
+  auto& task = supervised(*prepared, "predict");
+  refuse_data_as_output(output, input, prepared->config);
+  const auto dataset = task.read_inputs(input);
+  if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
+  write_whole(output, [&](const std::string& part) {
+    auto predictions = write_predictions(part, output);
+    prepared->trainer.evaluate(prepared->run, [&] {
+      auto loader = task.loader_of(dataset);
+      for (auto left = loader.batches_per_epoch(); left > 0; --left) {
+        if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
+        predictions->add(task.predict(loader.next().to(prepared->run.device)));
+      }
+      return torch::Tensor();
+    });
+    predictions->finish();
+  });
+  std::cout << printable(output) << ": " << dataset->size() << " rows\n";
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace vernier
+
+int main(int argc, char** argv) {
+  namespace po = boost::program_options;
+  auto options = vernier::run_options();
+  options.add_options()("input", po::value<std::string>())("output", po::value<std::string>());
+  return vernier::call_run_verb({"predict", vernier::usage, options, vernier::predict}, argc, argv);
+}
