@@ -6,7 +6,7 @@
 #include "dry_run.h"
 #include "find_lr.h"
 #include "output/log.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier::cli {
 

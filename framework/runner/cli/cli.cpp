@@ -64,8 +64,8 @@ constexpr const char* check_usage = R"(usage: vernier check FILE… [--set KEY=V
 All of a run but the training: plugins, data, model, device, one batch without an update, its memory, advice. With a
 library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so --help.
 
-  --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss, and
-                         suggests a rate
+  --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
+                         and suggests a rate
   The options of `vernier train`; see vernier train --help.
 )";
 

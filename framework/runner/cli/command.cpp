@@ -13,8 +13,8 @@
 #include "output/log.h"
 #include "output/output.h"
 #include "shorthands.h"
-#include "tools/common/terminal.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/terminal.h"
 #include "wiring/plugin_folders.h"
 
 namespace vernier::cli {
@@ -96,7 +96,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)
 }
 
 void print_text(const std::string& text, std::size_t indent) {
-  std::cout << wrapped(text, columns_of(STDOUT_FILENO), indent);
+  std::cout << wrapped(text, screen_of(STDOUT_FILENO).columns, indent);
 }
 
 // Options that do not fit into the line of their plugin continue below the first one.

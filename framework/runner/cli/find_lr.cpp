@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tools/common/scratch_folder.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 

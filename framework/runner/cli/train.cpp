@@ -16,7 +16,8 @@
 #include "run/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/quoting.h"
 #include "trace/capsule.h"
 #include "wiring/plugin_folders.h"
 
@@ -40,21 +41,12 @@ std::string trained_as() {
   return launched != nullptr ? launched : called_as() + " train";
 }
 
-// For a POSIX shell.
-std::string quoted(const std::string& word) {
-  constexpr const char* safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-  if (!word.empty() && word.find_first_not_of(safe) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return printable(text + "'");
-}
-
 // The options of one name again, each after a space: " --plugin-path build/plugins". Without those that begin so.
 std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
   std::string text;
   if (given.count(option) == 0) return text;
   for (const auto& value : given[option].as<std::vector<std::string>>()) {
-    if (without.empty() || !value.starts_with(without)) text += " --" + option + " " + quoted(value);
+    if (without.empty() || !value.starts_with(without)) text += " --" + option + " " + shell_quoted(value);
   }
   return text;
 }
@@ -64,7 +56,7 @@ std::string plugin_paths_again(const po::variables_map& given) {
   auto text = said_again(given, "plugin-path");
   for (const auto& folder : plugin_folders_beside(words_of(given))) {
     std::error_code none;
-    if (fs::is_directory(folder, none)) text += " --plugin-path " + quoted(folder.string());
+    if (fs::is_directory(folder, none)) text += " --plugin-path " + shell_quoted(folder.string());
   }
   return text;
 }
@@ -73,9 +65,9 @@ std::string plugin_paths_again(const po::variables_map& given) {
 std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
                        const std::string& without_key = "") {
   std::string command = trained_as();
-  for (const auto& file : words_of(given)) command += " " + quoted(file);
+  for (const auto& file : words_of(given)) command += " " + shell_quoted(file);
   command += said_again(given, "set", without_key) + said_again(given, "plugin-path");
-  for (const auto& word : shorthands_given(given, without)) command += " " + quoted(word);
+  for (const auto& word : shorthands_given(given, without)) command += " " + shell_quoted(word);
   if (given.count("low-memory") != 0) command += " --low-memory";
   return command;
 }
@@ -93,7 +85,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   std::cout << end << " after " << run.step << " steps, " << run.step - outcome.updates << " skipped; everything is in "
             << printable(run.output) << '\n';
   if (is_stopped) {
-    std::cout << "resume with:  " << command_of(given) << " --resume=" << quoted(run.output) << '\n';
+    std::cout << "resume with:  " << command_of(given) << " --resume=" << shell_quoted(run.output) << '\n';
     return;
   }
   if (!outcome.diverged.empty()) return;
@@ -102,7 +94,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   std::cout << "try next:\n"
             << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")
             << " --set precision.use=" << other << '\n'
-            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << quoted(run.output)
+            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << shell_quoted(run.output)
             << " --set run." << (by_epochs ? "epochs=" : "steps=")
             << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";

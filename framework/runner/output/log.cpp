@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "tools/common/terminal.h"
+#include "tools/common/text/terminal.h"
 
 namespace vernier {
 
@@ -24,7 +24,7 @@ constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::le
 class WrappedText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    const auto text = wrapped({message.payload.data(), message.payload.size()}, columns_of(STDERR_FILENO), 2);
+    const auto text = wrapped({message.payload.data(), message.payload.size()}, screen_of(STDERR_FILENO).columns, 2);
     out.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<WrappedText>(); }

@@ -7,6 +7,7 @@
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/plugin.h>
+#include <vernier/whole_file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -204,18 +205,11 @@ OutputFolder OutputFolder::open_part(const fs::path& run, std::int64_t rank) {
 }
 
 void write_file(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".tmp";
-  errno = 0;
-  std::ofstream out(temporary);
-  out << text;
-  const bool is_written = static_cast<bool>(out.flush());
-  std::error_code trouble(errno, std::generic_category());  // of the call that failed
-  out.close();
-  if (is_written) fs::rename(temporary, path, trouble);
-  if (is_written && !trouble) return;
-  std::error_code none;
-  fs::remove(temporary, none);
-  throw Error(path.string() + ": cannot be written: " + trouble.message());
+  try {
+    write_whole(path, text);
+  } catch (const std::system_error& error) {
+    throw Error(path.string() + ": cannot be written: " + error.code().message());
+  }
 }
 
 OutputFolder::~OutputFolder() {

@@ -5,27 +5,18 @@
 
 #include "config.h"
 #include "core/printable.h"
-#include "files/json.h"
 #include "references.h"
+#include "tools/common/text/quoting.h"
 
 namespace vernier {
 
 namespace {
 
-// toml++ 3.3 cannot write every text so that it reads back: not a tab in a key, nor a line break in a literal string.
-// TOML's quotes are those of JSON, but for the character DEL.
-std::string toml_string(const std::string& text) {
-  const auto json = Json(text).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-  std::string written;
-  for (const char c : json) written += c == '\x7F' ? "\\u007F" : std::string(1, c);
-  return written;
-}
-
 std::string toml_key(const std::string& key) {
   const bool is_bare = !key.empty() && std::ranges::all_of(key, [](unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
-  return is_bare ? key : toml_string(key);
+  return is_bare ? key : toml_quoted(key);
 }
 
 // The shortest that reads back the same: 0.1, not 0.10000000000000001.
@@ -52,7 +43,7 @@ std::string toml_text(const Value& value) {
   if (const auto* flag = std::get_if<bool>(&value.data)) return *flag ? "true" : "false";
   if (const auto* integer = std::get_if<std::int64_t>(&value.data)) return std::to_string(*integer);
   if (const auto* real = std::get_if<double>(&value.data)) return toml_number(*real);
-  return toml_string(std::get<std::string>(value.data));
+  return toml_quoted(std::get<std::string>(value.data));
 }
 
 // Lists of tables have headers of their own.

@@ -8,7 +8,7 @@
 #include "server.h"
 #include "tools/common/child.h"
 #include "tools/common/run_files.h"
-#include "tools/common/text_table.h"
+#include "tools/common/text/text_table.h"
 #include "tools/common/toml_text.h"
 #include "tools/common/verb.h"
 

@@ -26,7 +26,7 @@ void sync_folder(const fs::path& folder) {
 }  // namespace
 
 void write_durably(const fs::path& file, const std::string& text) {
-  const fs::path temporary = file.string() + ".tmp";
+  const fs::path temporary = file.string() + ".partial";
   const int out = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
   const bool is_written =
       out >= 0 && ::write(out, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(out) == 0;

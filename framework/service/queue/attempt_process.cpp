@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include <memory>
 
 #include "service/queue/attempt.h"
+#include "tools/common/child_process.h"
 
 namespace serve {
 
@@ -53,24 +53,17 @@ void limit(__rlimit_resource resource, std::int64_t most) {
   ::setrlimit(resource, &now);
 }
 
-[[noreturn]] void become(const Work& work, const fs::path& folder, const sigset_t& mask) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // this process has one thread, so it means the process
+// Runs in the child, before its program begins.
+bool limit_child(const Work& work, const fs::path& folder) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);  // a shell may ignore some
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   rlimit no_core{};
   ::setrlimit(RLIMIT_CORE, &no_core);
   limit(RLIMIT_NOFILE, work.open_files);
   limit(RLIMIT_FSIZE, work.file_size);
   limit(RLIMIT_NPROC, work.processes);
-  ::setenv("OMP_NUM_THREADS", work.threads.c_str(), 1);
-  if (work.gpus) ::setenv("CUDA_VISIBLE_DEVICES", work.gpus->c_str(), 1);
-  std::vector<char*> words;
-  for (const auto& word : work.words) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  if (::chdir(folder.c_str()) == 0) ::execv(words[0], words.data());
-  std::cerr << "vernier: " << words[0] << " cannot be started: " << std::strerror(errno) << std::endl;
-  ::_exit(127);
+  if (::chdir(folder.c_str()) == 0) return true;
+  std::cerr << "vernier: " << folder.string() << " cannot be entered: " << std::strerror(errno) << std::endl;
+  return false;
 }
 
 // Bytes in memory of a process.
@@ -106,7 +99,7 @@ class Watch {
       int status = 0;
       if (::waitpid(child_, &status, WNOHANG) == child_) {
         ::kill(-child_, SIGKILL);  // what it may have started
-        return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), reason_, ""};
+        return {vernier::status_of(status), reason_, ""};
       }
       look();
       const timespec time{0, std::chrono::nanoseconds(look_every).count()};
@@ -165,13 +158,16 @@ int run_attempt(const fs::path& folder, std::int64_t number) {
   ::sigprocmask(SIG_BLOCK, &signals, &mask);
   if (!attempt.begin()) return not_ours;
   if (number > 1) std::cout << "vernier: attempt " << number << std::endl;
-  const pid_t child = ::fork();
+  std::vector<std::string> environment = {"OMP_NUM_THREADS=" + work.threads};
+  if (work.gpus) environment.push_back("CUDA_VISIBLE_DEVICES=" + *work.gpus);
+  const pid_t child =
+      vernier::start_child({.words = work.words, .environment = environment, .mask = &mask, .before_program = [&] {
+                              return limit_child(work, folder);
+                            }});
   if (child < 0) {
     attempt.end({1, "", std::string("no process can be started: ") + std::strerror(errno)});
     return 1;
   }
-  if (child == 0) become(work, folder, mask);
-  ::setpgid(child, child);
   auto end = Watch(work, attempt, child, signals).wait();
   if (end.status != 0) end.text = last_line(folder / "log");
   attempt.end(end);

@@ -12,6 +12,7 @@
 
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
+#include "tools/common/text/quoting.h"
 
 namespace serve {
 
@@ -22,19 +23,9 @@ namespace {
 
 constexpr std::int64_t most_losses = 3;  // and the job's retries: after so many it is the job that ends its process
 
-// TOML's basic string.
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + '"';
-}
-
 // The server's own configuration of every run, merged after the user's.
 std::string overlay_of(const Job& job, const fs::path& folder) {
-  return "# Written by vernier serve.\n[run]\noutput = " + quoted((folder / "run").string()) +
+  return "# Written by vernier serve.\n[run]\noutput = " + vernier::toml_quoted((folder / "run").string()) +
          "\nresume = \"auto\"\nrequeue = false\nthreads = " + std::to_string(job.request.cores) +
          "\n\n[[callback]]\nuse = \"control\"\nlisten = \"127.0.0.1:0\"\nhosts = []\ntokens = \"control.tokens\"\n"
          "\n[[monitor]]\nuse = \"jsonl\"\nfile = \"losses.jsonl\"\n";

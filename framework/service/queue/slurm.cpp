@@ -10,6 +10,7 @@
 
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
+#include "tools/common/text/quoting.h"
 
 namespace serve {
 
@@ -19,13 +20,6 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto patience = std::chrono::seconds(30);
-
-// A word of a shell.
-std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
-  return result + "'";
-}
 
 // Escapes % in a path, which sbatch would replace.
 std::string pattern_of(const fs::path& path) {
@@ -67,7 +61,8 @@ std::string Slurm::submit(const Job& job, const fs::path& folder, const std::str
                           std::int64_t grace) const {
   const auto number = std::to_string(job.attempt);
   const auto script = folder / (number + ".sbatch");
-  write_durably(script, "#!/bin/sh\nexec " + quoted(program) + " --attempt " + number + " " + quoted(folder) + "\n");
+  write_durably(script, "#!/bin/sh\nexec " + vernier::shell_quoted(program) + " --attempt " + number + " " +
+                            vernier::shell_quoted(folder) + "\n");
   const auto& request = job.request;
   std::vector<std::string> words = {"sbatch",
                                     "--parsable",

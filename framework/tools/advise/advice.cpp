@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "tools/common/run_files.h"
-#include "tools/common/text.h"
-#include "tools/common/text_table.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/text_table.h"
 
 namespace vernier {
 

@@ -1,5 +1,7 @@
 #include "axes.h"
 
+#include "tools/common/text/quoting.h"
+
 #include <algorithm>
 #include <regex>
 #include <sstream>
@@ -8,10 +10,6 @@ namespace vernier {
 
 namespace {
 
-std::string quoted(const std::string& word) {
-  return '"' + word + '"';
-}
-
 // The value as TOML; "" where the configuration has none.
 std::string written_value(const toml::table& written, const std::string& key) {
   const auto node = written.at_path(key);
@@ -19,7 +17,7 @@ std::string written_value(const toml::table& written, const std::string& key) {
   std::ostringstream text;
   node.visit([&](const auto& value) { text << value; });
   auto all = text.str();
-  if (all.size() > 1 && all.front() == '\'') all = quoted(all.substr(1, all.size() - 2));
+  if (all.size() > 1 && all.front() == '\'') all = toml_quoted(all.substr(1, all.size() - 2));
   return all;
 }
 
@@ -78,10 +76,10 @@ Axis finished(std::string name, const toml::table& written, std::vector<Option> 
 Option low_precision(const std::string& name, const char* plugin, const char* level, const char* rounding,
                      const char* scaler) {
   return {name,
-          {{"precision.use", quoted(plugin)},
-           {"precision.level", quoted(level)},
-           {"precision.rounding", quoted(rounding)},
-           {"scaler.use", quoted(scaler)}}};
+          {{"precision.use", toml_quoted(plugin)},
+           {"precision.level", toml_quoted(level)},
+           {"precision.rounding", toml_quoted(rounding)},
+           {"scaler.use", toml_quoted(scaler)}}};
 }
 
 Axis precision_axis(const Ground& ground) {
@@ -114,8 +112,8 @@ Axis axis_of_words(const std::string& name, const Ground& ground, const std::str
   const auto now = before.empty() ? found->second.fallback : before;
   std::vector<Option> options = {{key + "=" + now.substr(1, now.size() - 2), {}}};
   for (const auto& word : found->second.words) {
-    if (quoted(word) == now || std::ranges::find(without, word) != without.end()) continue;
-    options.push_back({key + "=" + word, {{path, quoted(word)}}});
+    if (toml_quoted(word) == now || std::ranges::find(without, word) != without.end()) continue;
+    options.push_back({key + "=" + word, {{path, toml_quoted(word)}}});
   }
   return {name, std::move(options), ""};
 }

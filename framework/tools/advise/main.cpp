@@ -12,7 +12,6 @@
 #include "tools/common/run_files.h"
 #include "tools/common/scratch_folder.h"
 #include "tools/common/verb.h"
-#include "tools/common/whole_file.h"
 
 namespace {
 
@@ -239,7 +238,7 @@ int advise(const po::variables_map& given) {
                         : text_of(advice))
             << std::flush;
   if (chosen(advice) == nullptr) return nothing_advised;
-  if (!vernier::write_whole_text(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
+  if (!vernier::write_or_complain(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
   if (!as_json) std::cout << "\nwrote " << wish.output << std::endl;
   return 0;
 }

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "tools/common/run_files.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 

@@ -8,6 +8,7 @@
 #include <vernier/options.h>
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
+#include <vernier/whole_file.h>
 
 #include <algorithm>
 #include <boost/program_options.hpp>
@@ -15,11 +16,13 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 
 #include "core/printable.h"
 #include "output/log.h"
 #include "run/init_weights.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/text_table.h"
 #include "weight_files.h"
 
 namespace vernier {
@@ -50,23 +53,9 @@ const std::vector<std::string> all_tools = {"list", "verify", "show", "export", 
 
 using Words = std::vector<std::string>;
 
-// Prints rows in columns. sides: 'l' or 'r' for each column. The last word of a shorter row does not widen its column.
-void print_table(const std::vector<Words>& rows, const std::string& sides) {
-  std::vector<std::size_t> widths(sides.size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (i + 1 < row.size() || row.size() == sides.size()) widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string space(widths[i] - std::min(widths[i], row[i].size()), ' ');
-      const bool is_left = sides[i] == 'l' || (i + 1 == row.size() && row.size() < sides.size());
-      line += "  " + (is_left ? row[i] + space : space + row[i]);
-    }
-    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
-  }
+void print_table(const TextRows& rows, const std::string& sides) {
+  std::istringstream lines(aligned(rows, sides));
+  for (std::string line; std::getline(lines, line);) std::cout << "  " << line << '\n';
 }
 
 std::string age_of(const fs::path& path) {
@@ -308,18 +297,11 @@ void refuse_what_is_there(const fs::path& path) {
   if (fs::exists(fs::symlink_status(path, none))) refuse(path.string() + ": is there already; name another file");
 }
 
-// Writes the file completely or not at all.
 void write_weights(const std::string& path, const Tensors& tensors) {
   refuse_what_is_there(path);
-  const std::string part = path + ".part";
-  try {
-    save_safetensors(part, tensors, Metadata{{"format", "pt"}});
-    fs::rename(part, path);
-  } catch (...) {
-    std::error_code none;
-    fs::remove(part, none);
-    throw;
-  }
+  WholeFile file(path);
+  save_safetensors(file.part(), tensors, Metadata{{"format", "pt"}});
+  file.finish();
   std::int64_t elements = 0;
   for (const auto& [name, tensor] : tensors) elements += tensor.numel();
   std::cout << path << ": " << tensors.size() << " tensors, " << elements << " elements, "

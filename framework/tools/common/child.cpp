@@ -1,7 +1,6 @@
 #include "child.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,44 +35,14 @@ std::string text_in(std::FILE* file) {
   return text;
 }
 
-// The child: in a process group of its own, so that a Ctrl-C reaches it once, by its parent. It ends with its parent.
-[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments, std::FILE* out,
-                         std::FILE* err, const sigset_t& mask) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
-  const int none = ::open("/dev/null", O_RDONLY);
-  ::dup2(none, STDIN_FILENO);
-  ::dup2(::fileno(out), STDOUT_FILENO);
-  ::dup2(::fileno(err), STDERR_FILENO);
-  std::vector<char*> words = {const_cast<char*>(program.c_str())};
-  for (const auto& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
-  words.push_back(nullptr);
-  ::execv(program.c_str(), words.data());
-  ::_exit(127);
-}
-
 }  // namespace
 
-Children::Children(std::string program) : program_(std::move(program)) {
-  std::signal(SIGCHLD, SIG_DFL);
-  ::sigemptyset(&signals_);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-    struct sigaction now {};
-    ::sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) ::sigaddset(&signals_, signal);  // nohup ignores SIGHUP
-  }
-  ::sigprocmask(SIG_BLOCK, &signals_, &mask_before_);
-}
-
-Children::~Children() {
-  ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
-}
+Children::Children(std::string program) : program_(std::move(program)), signals_({SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {}
 
 int Children::stopped_by() {
   const timespec at_once{};
   int signal = 0;
-  while ((signal = ::sigtimedwait(&signals_, nullptr, &at_once)) > 0) {
+  while ((signal = ::sigtimedwait(&signals_.set(), nullptr, &at_once)) > 0) {
     if (signal != SIGCHLD && stopped_by_ == 0) stopped_by_ = signal;
   }
   return stopped_by_;
@@ -83,9 +52,9 @@ int Children::wait_for(pid_t child) {
   for (;;) {
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) {
-      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return status_of(status);
     }
-    const int signal = ::sigwaitinfo(&signals_, nullptr);
+    const int signal = ::sigwaitinfo(&signals_.set(), nullptr);
     if (signal <= 0 || signal == SIGCHLD) continue;
     ::kill(child, stopped_by_ == 0 ? signal : SIGKILL);
     if (stopped_by_ == 0) stopped_by_ = signal;
@@ -94,9 +63,13 @@ int Children::wait_for(pid_t child) {
 
 Ended Children::run(const std::vector<std::string>& arguments) {
   const auto out = temporary_file(), err = temporary_file();
-  const pid_t child = ::fork();
+  std::vector<std::string> words = {program_};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const pid_t child = start_child({.words = std::move(words),
+                                   .out = ::fileno(out.get()),
+                                   .err = ::fileno(err.get()),
+                                   .mask = &signals_.mask_before()});
   if (child < 0) throw Refused(std::string("no process can be started: ") + std::strerror(errno));
-  if (child == 0) become(program_, arguments, out.get(), err.get(), mask_before_);
   Ended ended;
   ended.status = wait_for(child);
   if (ended.status == 127) throw Refused(program_ + " cannot be started; install it again");

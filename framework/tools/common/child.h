@@ -1,10 +1,10 @@
 // Runs a program as a child, one at a time, and ends it by a signal that this process gets.
 #pragma once
 
-#include <signal.h>
-
 #include <string>
 #include <vector>
+
+#include "child_process.h"
 
 namespace vernier {
 
@@ -20,7 +20,6 @@ class Children {
   explicit Children(std::string program);
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
-  ~Children();
 
   Ended run(const std::vector<std::string>& arguments);  // throws Refused where it cannot be started
   int stopped_by();                                      // the signal that came; 0: none
@@ -28,7 +27,7 @@ class Children {
  private:
   int wait_for(pid_t child);
   std::string program_;
-  sigset_t signals_, mask_before_;
+  BlockedSignals signals_;
   int stopped_by_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "verb.h"
 
+#include <vernier/whole_file.h>
+
 #include <algorithm>
 #include <csignal>
 #include <iostream>
@@ -118,6 +120,16 @@ std::vector<std::string> words_in(const po::variables_map& given, const char* op
 
 std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback) {
   return given.count(option) != 0 ? given[option].as<std::string>() : fallback;
+}
+
+bool write_or_complain(const std::filesystem::path& path, const std::string& text) {
+  try {
+    write_whole(path, text);
+    return true;
+  } catch (const std::system_error& error) {
+    std::cerr << "vernier: " << path.string() << " cannot be written: " << error.code().message() << '\n';
+    return false;
+  }
 }
 
 }  // namespace vernier

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -42,5 +43,8 @@ std::vector<std::string> words_of(const boost::program_options::variables_map& g
 std::vector<std::string> words_in(const boost::program_options::variables_map& given, const char* option);
 std::string word_or(const boost::program_options::variables_map& given, const char* option,
                     const std::string& fallback);
+
+// Writes a text whole. Returns false if that fails, and prints the reason to standard error.
+bool write_or_complain(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace vernier

@@ -9,6 +9,7 @@
 
 #include "statistics.h"
 #include "tools/common/run_files.h"
+#include "tools/common/text/quoting.h"
 
 namespace vernier {
 
@@ -119,12 +120,6 @@ std::string state_of(const Json& runs) {
   return std::to_string(with_results) + " of " + std::to_string(runs.size()) + " done";
 }
 
-std::string quoted(const std::string& text) {  // RFC 4180
-  std::string result = "\"";
-  for (const char c : text) result += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return result + '"';
-}
-
 // Losses of different tasks have nothing in common.
 void refuse_different_tasks(const std::vector<Row>& rows) {
   std::string first, first_name;
@@ -213,7 +208,7 @@ std::string csv_of(const Json& comparison) {
   out << '\n';
   for (const auto& candidate : comparison["candidates"]) {
     const auto& runs = candidate["runs"];
-    out << quoted(candidate["name"]) << ',' << quoted(candidate["state"]) << ','
+    out << csv_quoted(candidate["name"]) << ',' << csv_quoted(candidate["state"]) << ','
         << std::ranges::count_if(runs, [](const Json& run) { return has_results(run["state"]); });
     const auto differences = candidate.value("against_baseline", Json::object());
     for (const auto& measure : measures) {

@@ -10,12 +10,11 @@
 
 #include "comparison.h"
 #include "rounds.h"
-#include "tools/common/candidates.h"
 #include "tools/common/child.h"
 #include "tools/common/page/comparison_view.h"
 #include "tools/common/page/report_page.h"
+#include "tools/common/trials/candidates.h"
 #include "tools/common/verb.h"
-#include "tools/common/whole_file.h"
 
 namespace {
 
@@ -104,11 +103,11 @@ void refuse_folder_of_another(const vernier::Plan& plan) {
 }
 
 bool write_files(const Json& comparison, const fs::path& folder) {
-  return vernier::write_whole_text(folder / "compare.json",
-                                   comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
-         vernier::write_whole_text(folder / "compare.csv", vernier::csv_of(comparison)) &&
-         vernier::write_whole_text(folder / "compare.html",
-                                   vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
+  return vernier::write_or_complain(folder / "compare.json",
+                                    comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
+         vernier::write_or_complain(folder / "compare.csv", vernier::csv_of(comparison)) &&
+         vernier::write_or_complain(folder / "compare.html",
+                                    vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
 }
 
 void print(const Json& comparison, bool as_json) {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "comparison.h"
-#include "tools/common/call.h"
-#include "tools/common/candidates.h"
 #include "tools/common/child.h"
+#include "tools/common/trials/call.h"
+#include "tools/common/trials/candidates.h"
 
 namespace vernier {
 

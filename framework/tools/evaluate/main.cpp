@@ -6,7 +6,7 @@
 #include "cli/program.h"
 #include "core/printable.h"
 #include "tools/common/model/trained_run.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 

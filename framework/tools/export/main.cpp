@@ -5,6 +5,7 @@
 #include <vernier/options.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
+#include <vernier/whole_file.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,7 +16,6 @@
 #include "core/printable.h"
 #include "run/snapshot.h"
 #include "tools/common/model/trained_run.h"
-#include "tools/common/whole_file.h"
 #include "torchscript.h"
 
 namespace vernier {
@@ -85,31 +85,30 @@ int export_run(const boost::program_options::variables_map& given) {
   };
   std::error_code none;
   if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
+  WholeFile file(output);
+  const auto& part = file.part();
   if (format == "safetensors") {
-    write_whole(output, [&](const std::string& part) { in_evaluation([&] { weights(part); }); });
+    in_evaluation([&] { weights(part); });
   } else if (format == "torchscript") {
     auto& task = supervised(*prepared, "export to TorchScript");
-    write_whole(output, [&](const std::string& part) {
-      in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
-    });
+    in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
   } else if (format == "python") {
     auto& task = supervised(*prepared, "export to Python");
     const auto source = task.python_model();
     if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
-    write_whole(output, [&](const std::string& part) {
-      fs::create_directories(part);
-      std::ofstream file(part + "/model.py");
-      if (!(file << source).flush()) throw Error(output + ": model.py cannot be written");
-      in_evaluation([&] { weights(part + "/model.safetensors"); });
-    });
+    fs::create_directories(part);
+    std::ofstream model(part + "/model.py");
+    if (!(model << source).flush()) throw Error(output + ": model.py cannot be written");
+    in_evaluation([&] { weights(part + "/model.safetensors"); });
   } else if (format == "huggingface") {
     const auto& model = published(*prepared);
-    write_whole(output, [&](const std::string& part) { in_evaluation([&] { model.write_published(part); }); });
+    in_evaluation([&] { model.write_published(part); });
   } else if (format == "peft") {
-    write_whole(output, [&](const std::string& part) { in_evaluation([&] { write_adapter(*prepared, part); }); });
+    in_evaluation([&] { write_adapter(*prepared, part); });
   } else {
     refuse_format(format);
   }
+  file.finish();
   std::cout << printable(output) << ": the model after step " << run.step << '\n';
   return 0;
 }

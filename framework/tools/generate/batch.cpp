@@ -1,11 +1,13 @@
 #include "batch.h"
 
 #include <vernier/error.h>
+#include <vernier/whole_file.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 namespace vernier {
 
@@ -60,35 +62,31 @@ void write_completions(const std::vector<PromptLine>& lines, const std::string& 
   if (!output.empty() && fs::equivalent(input, output, none)) {
     refuse(output + ": is the input, which it would replace; name another file");
   }
-  const auto part = output + ".part";
+  std::optional<WholeFile> whole;
   std::ofstream file;
   if (!output.empty()) {
-    file.open(part, std::ios::binary);
+    whole.emplace(output);
+    file.open(whole->part(), std::ios::binary);
     if (!file) refuse(output + ": cannot be written");
   }
   auto& out = output.empty() ? std::cout : static_cast<std::ostream&>(file);
-  try {
-    for (const auto& line : lines) {
-      Completion completion;
-      try {
-        completion = complete(line);
-      } catch (const Error& error) {
-        throw Error(input + ":" + std::to_string(line.number) + ": " + error.what(), error.kind());
-      }
-      auto object = line.object;
-      object["completion"] = completion.text;
-      object["tokens"] = completion.tokens;
-      object["end"] = name_of(completion.end);
-      out << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << std::endl;
-      if (!out) throw Error((output.empty() ? "standard output" : output) + ": cannot be written");
+  for (const auto& line : lines) {
+    Completion completion;
+    try {
+      completion = complete(line);
+    } catch (const Error& error) {
+      throw Error(input + ":" + std::to_string(line.number) + ": " + error.what(), error.kind());
     }
-    if (output.empty()) return;
-    file.close();
-    fs::rename(part, output);
-  } catch (...) {
-    if (!output.empty()) fs::remove(part, none);
-    throw;
+    auto object = line.object;
+    object["completion"] = completion.text;
+    object["tokens"] = completion.tokens;
+    object["end"] = name_of(completion.end);
+    out << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << std::endl;
+    if (!out) throw Error((output.empty() ? "standard output" : output) + ": cannot be written");
   }
+  if (!whole) return;
+  file.close();
+  whole->finish();
   std::cout << output << ": " << lines.size() << " completions\n";
 }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,40 +26,6 @@ constexpr int ends_of_a_run[] = {0, 5, 124};                        // done, div
 constexpr int stop_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};  // those after which `vernier train` saves and ends
 constexpr std::size_t kept_lines = 5, longest_line = 65536;
 constexpr int look_every = 50;  // milliseconds
-
-// The environment of this process, with these in it.
-std::vector<std::string> environment_with(const std::vector<std::string>& more) {
-  std::vector<std::string> all = more;
-  for (char** each = environ; *each != nullptr; ++each) {
-    const std::string word = *each, name = word.substr(0, word.find('=') + 1);
-    const bool is_replaced = std::ranges::any_of(more, [&](const auto& other) { return other.starts_with(name); });
-    if (!is_replaced) all.push_back(word);
-  }
-  return all;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (auto& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// The child, in a process group of its own: a Ctrl-C reaches it once, from its parent. It ends with its parent.
-[[noreturn]] void become_rank(char** words, char** environment, int output, const sigset_t& mask, pid_t parent) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(128 + SIGTERM);  // the parent died before the call above
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
-  const int none = ::open("/dev/null", O_RDONLY);
-  ::dup2(none, STDIN_FILENO);
-  if (output >= 0) {
-    ::dup2(output, STDOUT_FILENO);
-    ::dup2(output, STDERR_FILENO);
-  }
-  ::execve(words[0], words, environment);
-  ::_exit(127);
-}
 
 [[noreturn]] void refuse_start(const std::string& what, const std::string& remedy) {
   throw Refused(what + " (" + std::strerror(errno) + "); " + remedy);
@@ -98,20 +63,9 @@ std::string sentence_of(const RankEnd& end) {
   return rank + " was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
 }
 
-LocalRanks::LocalRanks(std::ostream& out, RankSettings settings) : out_(out), settings_(std::move(settings)) {
-  std::signal(SIGCHLD, SIG_DFL);
+LocalRanks::LocalRanks(std::ostream& out, RankSettings settings)
+    : out_(out), settings_(std::move(settings)), signals_({std::begin(stop_signals), std::end(stop_signals)}) {
   std::signal(SIGPIPE, SIG_IGN);  // `vernier launch … | head` loses lines, not the run
-  ::sigemptyset(&signals_);
-  for (const int signal : stop_signals) {
-    struct sigaction now {};
-    ::sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) ::sigaddset(&signals_, signal);  // nohup ignores SIGHUP
-  }
-  ::sigprocmask(SIG_BLOCK, &signals_, &mask_before_);
-}
-
-LocalRanks::~LocalRanks() {
-  ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
 std::optional<RankEnd> LocalRanks::run(const std::vector<RankCommand>& commands) {
@@ -162,15 +116,15 @@ void LocalRanks::start(const RankCommand& command, std::size_t rank) {
     output = ends[1];
     ::fcntl(process.output, F_SETFL, O_NONBLOCK);
   }
-  auto words = command.words, environment = environment_with(command.environment);
-  auto argv = pointers_to(words), envp = pointers_to(environment);
-  const pid_t parent = ::getpid(), child = ::fork();
-  if (child == 0) become_rank(argv.data(), envp.data(), output, mask_before_, parent);
+  const pid_t child = start_child({.words = command.words,
+                                   .environment = command.environment,
+                                   .out = output,
+                                   .err = output,
+                                   .mask = &signals_.mask_before()});
   const int trouble = errno;
   if (output >= 0) ::close(output);
   errno = trouble;
   if (child < 0) refuse_start("rank " + std::to_string(rank) + " cannot be started", "start fewer, or raise ulimit -u");
-  ::setpgid(child, child);  // the child does it too; whichever comes first
   process.id = child;
 }
 
@@ -221,7 +175,7 @@ void LocalRanks::show_line(std::size_t rank, std::string line) {
 void LocalRanks::pass_signals_on() {
   const timespec at_once{};
   int signal = 0;
-  while ((signal = ::sigtimedwait(&signals_, nullptr, &at_once)) > 0) {
+  while ((signal = ::sigtimedwait(&signals_.set(), nullptr, &at_once)) > 0) {
     if (stopped_by_ == 0) {
       stopped_by_ = signal;
       send(signal);
@@ -239,7 +193,7 @@ void LocalRanks::collect_ends() {
     if (process.has_ended || ::waitpid(process.id, &status, WNOHANG) != process.id) continue;
     process.has_ended = true;
     RankEnd end{.rank = static_cast<int>(rank)};
-    end.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    end.status = status_of(status);
     // A signal that came before the program listened for signals stops it, too.
     end.was_killed = WIFSIGNALED(status) && WTERMSIG(status) != stopped_by_;
     if (is_killed_by_user_) end = {.rank = end.rank, .status = 128 + SIGINT};

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/common/child_process.h"
+
 namespace vernier {
 
 struct RankCommand {
@@ -49,7 +51,6 @@ class LocalRanks {
   LocalRanks(std::ostream& out, RankSettings settings);
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;
-  ~LocalRanks();
 
   // Starts the commands and returns when all have ended. Returns the rank that failed first; if none failed, the first
   // rank whose status is not 0; else nothing. After a failure the other ranks have time to end by themselves, since
@@ -85,7 +86,7 @@ class LocalRanks {
 
   std::ostream& out_;
   RankSettings settings_;
-  sigset_t signals_, mask_before_;
+  BlockedSignals signals_;
   int stopped_by_ = 0;
   bool is_killed_by_user_ = false;
   std::vector<Process> processes_;

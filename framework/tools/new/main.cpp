@@ -5,6 +5,7 @@
 
 #include "names.h"
 #include "project.h"
+#include "tools/common/text/quoting.h"
 #include "tools/common/verb.h"
 
 namespace {
@@ -83,8 +84,8 @@ void make(const Wanted& wanted, const fs::path& folder) {
   const bool is_app = wanted.role.empty();
   const auto prefix = vernier::find_prefix();
   const auto here = prefix / "vernier";  // in the build tree
-  const auto program = vernier::quoted((fs::exists(here) ? here : prefix / "bin" / "vernier").string());
-  const auto place = vernier::quoted(prefix.string());
+  const auto program = vernier::shell_quoted((fs::exists(here) ? here : prefix / "bin" / "vernier").string());
+  const auto place = vernier::shell_quoted(prefix.string());
   const auto files = vernier::write_project(prefix / "share" / "vernier" / "templates",
                                             is_app ? Words{"common", "app"} : Words{"common", "plugin", wanted.role},
                                             {{"my_name", wanted.name},
@@ -94,7 +95,7 @@ void make(const Wanted& wanted, const fs::path& folder) {
                                              {"VERNIER_PROGRAM", program}},
                                             folder);
   std::cout << "wrote " << folder.string() << ": " << joined(files) << "\n\nnext\n  cd "
-            << vernier::quoted(folder.string()) << "\n  cmake -B build -DCMAKE_PREFIX_PATH=" << place
+            << vernier::shell_quoted(folder.string()) << "\n  cmake -B build -DCMAKE_PREFIX_PATH=" << place
             << "\n  cmake --build build\n  ctest --test-dir build\n  "
             << (is_app ? "./build/" + wanted.name : program + " train run.toml --plugin-path build/plugins") << '\n';
 }

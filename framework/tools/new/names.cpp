@@ -82,12 +82,4 @@ std::string nearest(const std::string& word, const std::vector<std::string>& wor
   return best;
 }
 
-std::string quoted(const std::string& word) {
-  constexpr const char* safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-  if (!word.empty() && word.find_first_not_of(safe) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 }  // namespace vernier

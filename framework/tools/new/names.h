@@ -18,7 +18,4 @@ std::string camel_case(const std::string& name);
 // The nearest word, or "" if more than a third of the letters would have to change.
 std::string nearest(const std::string& word, const std::vector<std::string>& words);
 
-// The word for a POSIX shell.
-std::string quoted(const std::string& word);
-
 }  // namespace vernier

@@ -1,6 +1,6 @@
 #include "project.h"
 
-#include <unistd.h>
+#include <vernier/whole_file.h>
 
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <cerrno>
@@ -86,18 +86,16 @@ std::vector<std::string> write_project(const fs::path& templates, const std::vec
   const auto parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
   if (!fs::is_directory(parent)) throw std::runtime_error("there is no folder " + parent.string() + "; make it first");
   const auto texts = texts_of(templates, parts, words);
-  const auto unfinished = parent / ("." + folder.filename().string() + "." + std::to_string(::getpid()));
   std::vector<std::string> names;
   try {
-    fs::create_directory(unfinished);
+    WholeFile whole(folder);
+    fs::create_directory(whole.part());
     for (const auto& [name, text] : texts) {
-      write_file(unfinished / name, text);
+      write_file(fs::path(whole.part()) / name, text);
       names.push_back(name);
     }
-    fs::rename(unfinished, folder);
+    whole.finish();
   } catch (const std::system_error& error) {
-    std::error_code ignored;
-    fs::remove_all(unfinished, ignored);
     throw CannotWrite(folder.string() + " cannot be written: " + error.code().message());
   }
   return names;

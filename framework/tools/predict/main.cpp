@@ -1,5 +1,6 @@
 // `vernier predict`: writes what a trained run's model predicts for each sample of a file.
 #include <vernier/error.h>
+#include <vernier/whole_file.h>
 
 #include <filesystem>
 #include <iostream>
@@ -9,7 +10,6 @@
 #include "core/printable.h"
 #include "predictions.h"
 #include "tools/common/model/trained_run.h"
-#include "tools/common/whole_file.h"
 
 namespace vernier {
 
@@ -69,18 +69,18 @@ int predict(const boost::program_options::variables_map& given) {
   refuse_data_as_output(output, input, prepared->config);
   const auto dataset = task.read_inputs(input);
   if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
-  write_whole(output, [&](const std::string& part) {
-    auto predictions = write_predictions(part, output);
-    prepared->trainer.evaluate(prepared->run, [&] {
-      auto loader = task.loader_of(dataset);
-      for (auto left = loader.batches_per_epoch(); left > 0; --left) {
-        if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
-        predictions->add(task.predict(loader.next().to(prepared->run.device)));
-      }
-      return torch::Tensor();
-    });
-    predictions->finish();
+  WholeFile file(output);
+  auto predictions = write_predictions(file.part(), output);
+  prepared->trainer.evaluate(prepared->run, [&] {
+    auto loader = task.loader_of(dataset);
+    for (auto left = loader.batches_per_epoch(); left > 0; --left) {
+      if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
+      predictions->add(task.predict(loader.next().to(prepared->run.device)));
+    }
+    return torch::Tensor();
   });
+  predictions->finish();
+  file.finish();
   std::cout << printable(output) << ": " << dataset->size() << " rows\n";
   return 0;
 }

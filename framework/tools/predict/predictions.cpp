@@ -12,6 +12,7 @@
 #include <set>
 
 #include "files/json.h"
+#include "tools/common/text/quoting.h"
 
 namespace vernier {
 
@@ -121,12 +122,9 @@ class Csv final : public File {
     for (const auto& name : names) text += (text.empty() ? "" : ",") + quoted(name);
     return text + '\n';
   }
-  // RFC 4180.
   static std::string quoted(const std::string& word) {
     if (word.find_first_of(",\"\r\n") == std::string::npos) return word;
-    std::string text = "\"";
-    for (const char c : word) text += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return text + '"';
+    return csv_quoted(word);
   }
 
   bool has_header_ = false;

@@ -15,7 +15,7 @@
 #include <map>
 
 #include "files/json.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
 #include "travel.h"
 #include "wiring/config.h"
 

@@ -13,7 +13,8 @@
 #include "output/log.h"
 #include "run/prepared.h"
 #include "run/snapshot.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/text_table.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -80,7 +81,7 @@ void print_side_by_side(const Replayed& first, const Replayed& second) {
       line.emplace_back(is_first ? "<- the first beyond reason" : row.is_beyond() ? "beyond" : "");
     }
   }
-  print_rows(lines);
+  std::cout << aligned(lines);
   if (!is_marked) std::cout << "none differs beyond what rounding explains\n";
 }
 
@@ -155,23 +156,6 @@ Capsule capsule_at(const std::string& path) try { return read_capsule(path); } c
 }
 
 }  // namespace
-
-void print_row(const std::vector<std::string>& row, const std::vector<std::size_t>& widths) {
-  std::string line;
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const auto missing = widths[i] - std::min(widths[i], row[i].size());
-    line += row[i] + std::string(missing + (widths[i] > 0 ? 2 : 0), ' ');
-  }
-  std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
-}
-
-void print_rows(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const auto& row : rows) print_row(row, widths);
-}
 
 std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {
   std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};

@@ -60,11 +60,6 @@ std::unique_ptr<Prepared> build_again(Table config, const std::string& path, boo
 // finite.
 std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update);
 
-// Prints a table. Each column is as wide as its widest cell; an empty one is left out.
-void print_rows(const std::vector<std::vector<std::string>>& rows);
-// Prints a row of a table whose other rows are not known yet. A cell that is wider than its column moves the next ones.
-void print_row(const std::vector<std::string>& row, const std::vector<std::size_t>& widths);
-
 // Replays the step in a run of the configuration with `sets`, and prints it beside the first replay, layer by layer.
 void replay_beside(const Replayed& first, const Capsule& capsule, const Table& config, const std::string& path,
                    const std::vector<std::string>& sets, const Host& host, const std::atomic<int>& stop);

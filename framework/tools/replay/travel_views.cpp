@@ -7,7 +7,8 @@
 #include <iostream>
 
 #include "core/printable.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/text_table.h"
 #include "travel.h"
 
 namespace vernier {
@@ -97,7 +98,7 @@ int replay_step(const std::string& folder, std::int64_t step, const std::vector<
   if (view.origin) std::cout << view.origin->text() << '\n';
   std::vector<std::vector<std::string>> rows{row({"layer"}, columns())};
   for (const auto& layer : view.layers) rows.push_back(row({layer.layer}, cells(layer)));
-  print_rows(rows);
+  std::cout << aligned(rows);
   return 0;
 }
 
@@ -115,14 +116,14 @@ int watch_layer(const std::string& folder, Steps steps, const std::string& layer
   for (const auto& name : head) widths.push_back(name.empty() ? 0 : std::max(widest_number, name.size()));
   widths[0] = std::max(head[0].size(), std::to_string(steps.last).size());
   widths[1] = widest_loss;
-  print_row(head, widths);
+  std::cout << aligned_row(head, widths) << '\n';
   std::string differs;
   for (auto step = steps.first; step <= steps.last; ++step) {
     const auto& view = travel.go_to(step);
     const auto found = std::ranges::find(view.layers, layer, &LayerView::layer);
     auto line = row({std::to_string(step), print_number("%.6g", view.loss)}, cells(*found));
     if (view.is_skipped) line.back() += line.back().empty() ? "skipped" : ", skipped";
-    print_row(line, widths);
+    std::cout << aligned_row(line, widths) << '\n';
     std::cout.flush();  // the next step may take minutes
     const auto agrees = agreement(travel, view);
     if (differs.empty() && agrees.starts_with("other bits")) differs = c10::str("step ", step, ": ", agrees);

@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "tools/common/run_files.h"
-#include "tools/common/text_table.h"
+#include "tools/common/text/text_table.h"
 #include "tools/common/verb.h"
 
 namespace {

@@ -4,6 +4,8 @@
 
 #include <vernier/tokenizer.h>
 
+#include <vernier/whole_file.h>
+
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -13,11 +15,8 @@ namespace vernier {
 
 class TokenFile {
  public:
-  // Writes to a file beside it until finish().
+  // Writes to a file beside it until finish(); removes it otherwise.
   TokenFile(const std::string& path, std::int64_t vocabulary);
-  TokenFile(const TokenFile&) = delete;
-  TokenFile& operator=(const TokenFile&) = delete;
-  ~TokenFile();  // removes what was not finished
 
   void write(const std::vector<TokenId>& ids);
   void finish();
@@ -25,7 +24,7 @@ class TokenFile {
   const char* type() const { return is_short_ ? "uint16" : "uint32"; }
 
  private:
-  std::string path_, partial_;
+  WholeFile whole_;
   bool is_short_;
   std::ofstream file_;
   std::vector<char> bytes_;

@@ -1,5 +1,4 @@
 // `vernier watch`: follows a run from its files, in another terminal.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <langinfo.h>
@@ -11,11 +10,13 @@
 
 #include "text_plot.h"
 #include "tools/common/run_files.h"
+#include "tools/common/text/terminal.h"
 #include "tools/common/verb.h"
 
 namespace {
 
 using vernier::RunFiles;
+using vernier::Screen;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* usage = R"(usage: vernier watch RUN [--metric NAME]... [--interval SECONDS] [--once]
@@ -27,14 +28,9 @@ Draws the losses of a run from its files, and draws them again while it goes on.
   --once               one picture; also where standard output is not a terminal
 )";
 
-struct Screen {
-  std::size_t columns = 80, rows = 24;
-};
-
 Screen screen() {
-  winsize size = {};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
-  return {size.ws_col, size.ws_row};
+  const auto size = vernier::screen_of(STDOUT_FILENO);
+  return size.columns > 0 && size.rows > 0 ? size : Screen{80, 24};
 }
 
 // How many steps a second came between two looks.

@@ -1,6 +1,6 @@
 #include "output/output.h"
 
-#include "tools/common/terminal.h"
+#include "tools/common/text/terminal.h"
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -10,10 +10,12 @@
 #include <vernier/plugin.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <fstream>
 #include <set>
 
+#include "limited_files.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 
@@ -80,7 +82,7 @@ TEST_CASE("output: lines are broken at spaces where the terminal ends, and conti
   CHECK(wrapped("    indented-word", 8, 2) == "    indented-word");
   CHECK(wrapped("é…ü é…ü", 7, 2) == "é…ü é…ü");  // seven characters of more bytes
   CHECK(wrapped("", 7, 2).empty());
-  CHECK(vernier::columns_of(::open("/dev/null", O_RDONLY | O_CLOEXEC)) == 0);
+  CHECK(vernier::screen_of(::open("/dev/null", O_RDONLY | O_CLOEXEC)).columns == 0);
 }
 
 TEST_CASE("output: a run is never written over") {
@@ -296,10 +298,20 @@ TEST_CASE("output: what cannot be written is reported with the system's reason, 
   const std::string file = folder.write("summary.json", "old");
   const auto refusal = [](const std::string& path) { return thrown_by([&] { vernier::write_file(path, "new"); }); };
   CHECK(refusal(folder / "none/x") == failed(folder / "none/x" + ": cannot be written: No such file or directory"));
-  fs::create_symlink("/dev/full", file + ".tmp");
-  CHECK(refusal(file) == failed(file + ": cannot be written: No space left on device"));
-  CHECK(read_text(file) == "old");
-  CHECK(refusal(file) == Thrown{});  // the link is gone
+  if (can_limit_files) {
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit two_bytes{2, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &two_bytes);
+    const auto trouble = refusal(file);
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    CHECK(trouble == failed(file + ": cannot be written: File too large"));
+    CHECK(read_text(file) == "old");
+  }
+  fs::create_symlink("/dev/full", file + ".partial");
+  CHECK(refusal(file) == Thrown{});  // the link is not followed
   CHECK(read_text(file) == "new");
   fs::create_directories(folder.path() / "folder" / "full");
   CHECK(refusal(folder / "folder") == failed(folder / "folder" + ": cannot be written: Is a directory"));

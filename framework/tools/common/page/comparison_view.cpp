@@ -5,8 +5,8 @@
 #include <fstream>
 #include <set>
 
-#include "tools/common/terminal.h"
-#include "tools/common/text.h"
+#include "tools/common/text/numbers.h"
+#include "tools/common/text/terminal.h"
 
 namespace vernier {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tools/common/run_files.h"
-#include "tools/common/text_table.h"
+#include "tools/common/text/text_table.h"
 
 namespace vernier {
 

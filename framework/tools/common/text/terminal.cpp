@@ -6,9 +6,10 @@
 
 namespace vernier {
 
-std::size_t columns_of(int file) {
+Screen screen_of(int file) {
   winsize size = {};
-  return ::ioctl(file, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  if (::ioctl(file, TIOCGWINSZ, &size) != 0) return {};
+  return {size.ws_col, size.ws_row};
 }
 
 std::string wrapped(std::string text, std::size_t columns, std::size_t indent) {

@@ -6,7 +6,11 @@
 
 namespace vernier {
 
-std::size_t columns_of(int file);  // 0 if the open file is not a terminal
+// The size of a terminal in characters; zeros if the open file is not one.
+struct Screen {
+  std::size_t columns = 0, rows = 0;
+};
+Screen screen_of(int file);
 
 // Breaks lines at spaces, so that each fits into so many columns; 0: any number. A line that continues another begins
 // with `indent` spaces. A word that is longer than a line stays whole. The text is UTF-8, one column a character.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "run_files.h"
+#include "tools/common/run_files.h"
 
 namespace vernier {
 

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <filesystem>
 
-#include "run_files.h"
+#include "tools/common/run_files.h"
 
 namespace vernier {
 

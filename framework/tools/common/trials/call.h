@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "candidates.h"
-#include "child.h"
+#include "tools/common/child.h"
 
 namespace vernier {
 

@@ -1,0 +1,19 @@
+// Tables of plain text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+using TextRows = std::vector<std::vector<std::string>>;  // of UTF-8; the first row is the head
+
+// Returns one line for each row, with the cells of a column below each other. sides: 'l' or 'r' for each column; a
+// column without one is on the left. The last cell of a row that is shorter than the head does not widen its column.
+std::string aligned(const TextRows& rows, const std::string& sides = "");
+
+// Returns a row of a table whose other rows are not known yet. A cell that is wider than its column moves the next
+// ones.
+std::string aligned_row(const std::vector<std::string>& row, const std::vector<std::size_t>& widths);
+
+}  // namespace vernier

@@ -1,0 +1,56 @@
+// A file or folder that is written beside its place and then put there whole, so that a failure or a kill never leaves
+// half of it. Needs the standard library only.
+#pragma once
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace vernier {
+
+//   WholeFile file("weights.safetensors");
+//   save_safetensors(file.part(), tensors);
+//   file.finish();
+class WholeFile {
+ public:
+  // Removes what a killed process left at part().
+  explicit WholeFile(std::filesystem::path path) : path_(std::move(path)), part_(path_.string() + ".partial") {
+    std::error_code none;
+    std::filesystem::remove_all(part_, none);
+  }
+  WholeFile(const WholeFile&) = delete;
+  WholeFile& operator=(const WholeFile&) = delete;
+  // Removes what was written, unless finish() has put it in its place.
+  ~WholeFile() {
+    std::error_code none;
+    if (!is_finished_) std::filesystem::remove_all(part_, none);
+  }
+
+  const std::string& part() const { return part_; }  // where to write
+
+  // Puts the closed file in its place. Throws std::system_error.
+  void finish() {
+    std::filesystem::rename(part_, path_);
+    is_finished_ = true;
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::string part_;
+  bool is_finished_ = false;
+};
+
+// Writes a text whole. Throws std::system_error with the reason of the call that failed.
+inline void write_whole(const std::filesystem::path& path, const std::string& text) {
+  WholeFile file(path);
+  std::ofstream out(file.part(), std::ios::binary);
+  errno = 0;
+  if (!(out << text).flush()) throw std::system_error(errno, std::generic_category(), path.string());
+  out.close();
+  file.finish();
+}
+
+}  // namespace vernier
