@@ -198,7 +198,7 @@ TEST_CASE("a verb that is nowhere is refused with the nearest") {
   };
   const std::vector<Case> cases = {{{"nwe"}, "there is no verb \"nwe\"; did you mean new?"},
                                    {{"../vernier-new"}, "there is no verb \"../vernier-new\""},
-                                   {{"--quiet", "new", "app", "mine"}, "say `vernier new` first"}};
+                                   {{"--quiet", "new", "app", "mine"}, "say a verb first, and its options after it"}};
   for (const auto& [arguments, reason] : cases) {
     Place place;
     CHECK(place.call(arguments) == 2);
