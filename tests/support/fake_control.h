@@ -39,7 +39,6 @@ class FakeControl : public vernier::Control {
   torch::Tensor recompute_at(const std::function<void()>&) override { return {}; }
   void want(vernier::Stage stage, const vernier::Plugin&) override { wanted.push_back(stage); }
   bool rerun(vernier::Stage, const std::function<void()>&, const std::function<void()>&) override { return true; }
-  bool roll_back(vernier::Stage) override { return false; }
 
   std::string failure;                // the text of the last fail(); empty: none
   std::string finished;               // the same of finish()

@@ -77,17 +77,12 @@ bool TrainerControl::rerun(Stage from, const std::function<void()>& begin, const
     {
       trainer_.bus_.mute_monitors(true);
       const auto unmute = c10::make_scope_exit([this] { trainer_.bus_.mute_monitors(false); });
-      from == Stage::batch ? trainer_.compute_gradients(run_, TrainingLoop::Tries::once) : trainer_.update(run_);
+      trainer_.compute_gradients(run_, TrainingLoop::Tries::once);
     }
     end();
   });
   trainer_.called_ = caller;
   return is_untouched;
-}
-
-bool TrainerControl::roll_back(Stage stage) {
-  if (stage != Stage::gradients) throw Error("a plugin rolls back to Stage::gradients only, in UpdateDone");
-  return trainer_.transaction_.roll_back(stage, run_);
 }
 
 }  // namespace vernier

@@ -26,7 +26,6 @@ class TrainerControl final : public Control {
   torch::Tensor recompute_at(const std::function<void()>& move) override;
   void want(Stage stage, const Plugin& asker) override;
   bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) override;
-  bool roll_back(Stage stage) override;
 
  private:
   TrainingLoop& trainer_;

@@ -79,7 +79,7 @@ TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const st
       stop_(stop),
       transaction_(wiring) {}
 
-// One update: roles are called, listeners observe (see the comment over Event). Control says what the stages are for.
+// One update: roles are called, listeners observe (see the comment over Event).
 void TrainingLoop::step(Run& run, Until until) {
   begin_step(run);
   transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
@@ -93,14 +93,11 @@ void TrainingLoop::step(Run& run, Until until) {
   update_log_.look(run);
   emit(Event::GradientsReady, run, Part::update);  // listeners clip, measure, veto
   divide_gradients(run);
-  transaction_.mark(Stage::gradients, run);
-  do {
-    step_optimizer(run);      // changes nothing where run.skip_update is set
-    precision_->commit(run);  // master weights into the model's
-    share_weights(run);       // where other ranks update them
-    emit(Event::UpdateDone, run, Part::update);
-  } while (transaction_.rolled_back());  // once more, skipped
-  transaction_.commit();
+  transaction_.commit();    // weights change from here on
+  step_optimizer(run);      // changes nothing where run.skip_update is set
+  precision_->commit(run);  // master weights into the model's
+  share_weights(run);       // where other ranks update them
+  emit(Event::UpdateDone, run, Part::update);
   scaler_->update(run);
   finish_step(run);
   emit(Event::StepEnd, run, Part::trainer);
@@ -284,14 +281,6 @@ void TrainingLoop::divide_gradients(Run& run) {
   if (!optimizer_->divides_gradients()) run.gradients();
 }
 
-// The same as in step(), for a rerun or a replay of the update.
-void TrainingLoop::update(Run& run) {
-  const NotOfListener asked;
-  step_optimizer(run);
-  precision_->commit(run);
-  share_weights(run);
-}
-
 void TrainingLoop::step_optimizer(Run& run) {
   const OwnGradients own(run);
   optimizer_->step(run);
@@ -435,18 +424,6 @@ void TrainingLoop::skipped_update(Run& run) {
     const auto skip = std::exchange(run.skip_update, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device)));
     step_optimizer(run);
     run.skip_update = skip;
-  });
-  in_step_ = false;
-}
-
-void TrainingLoop::replay_update(Run& run, const std::function<void()>& begin) {
-  in_step_ = true;
-  attributed(run, [&] {
-    transaction_.gradients_computed(run);
-    bus_.emit(Event::GradientsReady, run);
-    divide_gradients(run);
-    begin();
-    update(run);
   });
   in_step_ = false;
 }

@@ -131,8 +131,6 @@ class TrainingLoop {
   // The same in a prepared run for `vernier replay`: of this batch, from a snapshot that was taken when it had come.
   // begin: called when the run is as it was then.
   void replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin);
-  // After that: its update. begin: called before the optimizer's step.
-  void replay_update(Run& run, const std::function<void()>& begin);
 
   // Other plugins for some roles, between two steps; see swap.h.
   void swap(Run& run, const Table& roles);
@@ -158,7 +156,6 @@ class TrainingLoop {
   void divide_gradients(Run& run);
   void step_optimizer(Run& run);
   void share_weights(Run& run);
-  void update(Run& run);
   void finish_step(Run& run);
   torch::Tensor recompute(Run& run);
   static void refuse_other_samples(const Batch& batch);

@@ -5,7 +5,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 namespace vernier {
 
@@ -14,35 +14,29 @@ namespace vernier {
 std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
   std::vector<Event> events = {Event::BatchReady, Event::LossReady, Event::GradientsReady};
   if (stage == Stage::begin) events.insert(events.end(), {Event::EpochEnd, Event::StepBegin});
-  if (stage == Stage::gradients) events.push_back(Event::UpdateDone);
   std::vector<Plugin*> all = {wiring_.task.get(), wiring_.precision.get(), wiring_.scaler.get(),
                               wiring_.accumulation.get(), wiring_.distributed.get()};
-  const auto add_if = [&](Plugin* plugin, bool always) {
+  const auto add_listener = [&](Plugin* plugin) {
     const auto listens = [&](Event event) { return wiring_.bus.listens(*plugin, event); };
-    if (always || std::ranges::any_of(events, listens)) all.push_back(plugin);
+    if (std::ranges::any_of(events, listens)) all.push_back(plugin);
   };
-  if (stage != Stage::batch) add_if(wiring_.optimizer.get(), stage == Stage::gradients);
-  for (const auto& callback : wiring_.callbacks) add_if(callback.get(), false);
+  if (stage == Stage::begin) add_listener(wiring_.optimizer.get());
+  for (const auto& callback : wiring_.callbacks) add_listener(callback.get());
   std::erase_if(all, [&](auto* plugin) { return askers_[index(stage)].contains(plugin); });
   return all;
 }
 
 void Transaction::wire(const Run& run) {
-  for (const auto stage : {Stage::begin, Stage::batch, Stage::gradients}) {
+  for (const auto stage : {Stage::begin, Stage::batch}) {
     auto& scope = scopes_[index(stage)] = {};
     scope.plugins = plugins_at(stage);
     scope.buffers = run.model->buffers();
   }
-  auto &begin = scopes_[index(Stage::begin)], &gradients = scopes_[index(Stage::gradients)];
+  auto& begin = scopes_[index(Stage::begin)];
   begin.copy_up_to = 1 << 20;               // larger tensors do not change before the update
   begin.weights = run.model->parameters();  // frozen ones too
-  gradients.copies_weights = true;
-  gradients.gradients = Scope::Gradients::copied;
   for (const auto& [name, model, master, frozen, owned] : run.parameters) {
-    gradients.weights.push_back(model);
-    if (master.is_same(model) || !owned) continue;
-    begin.weights.push_back(master);
-    gradients.weights.push_back(master);
+    if (!master.is_same(model) && owned) begin.weights.push_back(master);
   }
   parameters_ = run.parameters;
   is_wired_ = true;
@@ -55,36 +49,26 @@ void Transaction::take_no_copies() {
 
 void Transaction::take(Stage stage, const Run& run) {
   if (!is_wired_) wire(run);
-  if (stage == Stage::gradients) scopes_[index(stage)].plugins = plugins_at(stage);  // askers are of this step
   point(stage).take(run, scopes_[index(stage)]);
 }
 
-void Transaction::take_if_it_fits(Stage stage, const Run& run, const char* or_else) {
+void Transaction::mark(Stage stage, Run& run) {
+  if (stage == Stage::batch) {
+    if (is_wanted(stage)) take(stage, run);
+    return;
+  }
+  phase_ = Phase::begun;
+  point(stage).clear();
+  if (!undoes_failed_steps_ || wiring_.optimizer->steps_in_backward()) return;
   try {
     take(stage, run);
   } catch (...) {
     point(stage) = {};  // its memory too
-    auto& has_warned = has_warned_[index(stage)];
-    if (!has_warned) log(Level::warning, "trainer", c10::str("step ", run.step + 1, ": ", caught().message, or_else));
-    has_warned = true;
-  }
-}
-
-void Transaction::mark(Stage stage, Run& run) {
-  if (stage == Stage::begin) {
-    phase_ = Phase::begun;
-    broken_ = nullptr;
-    point(stage).clear();
-    if (!undoes_failed_steps_ || wiring_.optimizer->steps_in_backward()) return;
-    take_if_it_fits(stage, run, " (a step that fails cannot be undone, and is not saved)");
-  } else if (stage == Stage::batch) {
-    if (is_wanted(stage)) take(stage, run);
-  } else {
-    phase_ = Phase::updating;
-    point(Stage::begin).clear();  // weights change from here on
-    if (!is_wanted(stage)) return;
-    were_untouched_ = versions_of_gradients(run) == versions_;
-    take_if_it_fits(stage, run, " (its update cannot be rolled back)");
+    if (!std::exchange(has_warned_, true)) {
+      log(Level::warning, "trainer",
+          c10::str("step ", run.step + 1, ": ", caught().message,
+                   " (a step that fails cannot be undone, and is not saved)"));
+    }
   }
 }
 
@@ -93,19 +77,9 @@ void Transaction::gradients_computed(const Run& run) {
   if (is_wanted(Stage::batch)) versions_ = versions_of_gradients(run);
 }
 
-bool Transaction::rolled_back() {
-  if (broken_) std::rethrow_exception(broken_);
-  if (phase_ != Phase::rolled_back) return false;
-  phase_ = Phase::between;  // once a step
-  return true;
-}
-
 void Transaction::commit() {
   phase_ = Phase::between;
-  point(Stage::batch).clear();
-  point(Stage::gradients).clear();
-  askers_[index(Stage::gradients)].clear();
-  skip_before_.reset();
+  for (auto& point : points_) point.clear();
 }
 
 void Transaction::want(Stage stage, const Plugin& asker) {
@@ -115,66 +89,42 @@ void Transaction::want(Stage stage, const Plugin& asker) {
                 Error::Kind::configuration);
   }
   if (stage == Stage::begin) throw Error(asker.id() + " wants Stage::begin, which is the trainer's own");
-  if (stage == Stage::batch && phase_ != Phase::between) throw Error(asker.id() + " wants Stage::batch within a step");
-  if (stage == Stage::gradients && phase_ != Phase::computed) {
-    throw Error(asker.id() + " wants Stage::gradients outside of GradientsReady");
-  }
+  if (phase_ != Phase::between) throw Error(asker.id() + " wants Stage::batch within a step");
   askers_[index(stage)].insert(&asker);
-  if (stage == Stage::batch) rewire();
+  rewire();
 }
 
-bool Transaction::roll_back(Stage stage, Run& run) {
-  if (stage != Stage::gradients) {
-    point(stage).restore(run);
-    run.parameters = parameters_;
-    if (stage == Stage::batch) take(stage, run);  // for the next time
-    return true;
-  }
-  if (phase_ != Phase::updating) throw Error("an update is rolled back in UpdateDone, and once a step");
-  if (!is_wanted(stage)) throw Error("no plugin wanted Stage::gradients in this step's GradientsReady");
-  if (!point(stage).is_taken()) return false;
-  phase_ = Phase::rolled_back;
-  restore_for_good(run);
-  skip_before_ = run.skip_update;
-  run.skip_update = torch::ones({}, torch::dtype(torch::kFloat32).device(run.device));
-  return true;
+void Transaction::roll_back(Stage stage, Run& run) {
+  point(stage).restore(run);
+  run.parameters = parameters_;
+  if (stage == Stage::batch) take(stage, run);  // for the next time
 }
 
 torch::Tensor Transaction::put_back_after(const Run& run, const std::function<torch::Tensor()>& body) {
-  std::vector<torch::Tensor> tensors = run.model->buffers(), copies;
+  Scope scope;
+  scope.buffers = run.model->buffers();
   for (const auto& [name, model, master, frozen, owned] : run.parameters) {
-    tensors.push_back(model);
-    if (!master.is_same(model) && owned) tensors.push_back(master);
+    scope.buffers.push_back(model);
+    if (!master.is_same(model) && owned) scope.buffers.push_back(master);
   }
-  std::ranges::transform(tensors, std::back_inserter(copies),
-                         [](const torch::Tensor& tensor) { return tensor.detach().clone(); });
+  Savepoint now;
+  now.take(run, scope);
   auto& begin = point(Stage::begin);
   const bool was_unwritten = begin.is_unwritten();
   const auto put_back = c10::make_scope_exit([&] {
-    const torch::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(copies[i]);
-    if (was_unwritten) begin.accept(tensors);
+    now.restore_copies();
+    if (was_unwritten) begin.accept(scope.buffers);
   });
   return body();
 }
 
-// A state that cannot be restored ends the run, whatever the asker makes of it.
-void Transaction::restore_for_good(Run& run) try {
-  point(Stage::gradients).restore(run);
-  if (were_untouched_) versions_ = versions_of_gradients(run);
-} catch (...) {
-  broken_ = std::current_exception();
-  throw;
-}
-
 bool Transaction::rerun(Stage from, Run& run, const std::function<void()>& body) {
-  if (from == Stage::gradients) return rerun_update(run, body);
-  if (from == Stage::begin || !point(from).is_taken() || (phase_ != Phase::computed && phase_ != Phase::rolled_back)) {
+  if (from == Stage::begin || !point(from).is_taken() || phase_ != Phase::computed) {
     throw Error("gradients are computed again in GradientsReady, by a plugin that wanted Stage::batch in prepare");
   }
   const bool is_untouched = versions_of_gradients(run) == versions_;
   Scope scope = scopes_[index(from)];
-  scope.gradients = Scope::Gradients::kept;
+  scope.keeps_gradients = true;
   Savepoint now;
   now.take(run, scope);
   try {
@@ -188,26 +138,11 @@ bool Transaction::rerun(Stage from, Run& run, const std::function<void()>& body)
   return is_untouched;
 }
 
-bool Transaction::rerun_update(Run& run, const std::function<void()>& body) {
-  if (phase_ != Phase::rolled_back) throw Error("an update is run again after roll_back(Stage::gradients)");
-  take(Stage::gradients, run);  // plugins may have kept the copies
-  run.skip_update = skip_before_;
-  std::exception_ptr trouble;
-  try {
-    body();
-  } catch (...) {
-    trouble = std::current_exception();
-  }
-  restore_for_good(run);
-  if (trouble) std::rethrow_exception(trouble);
-  return were_untouched_;
-}
-
 std::vector<std::int64_t> Transaction::versions_of_gradients(const Run& run) {
-  std::vector<std::int64_t> all(run.parameters.size());
-  std::ranges::transform(run.parameters, all.begin(), [](const Parameter& parameter) {
-    return parameter.master.grad().defined() ? parameter.master.grad()._version() : -1;
-  });
+  std::vector<std::int64_t> all;
+  for (const auto& parameter : run.parameters) {
+    all.push_back(parameter.master.grad().defined() ? parameter.master.grad()._version() : -1);
+  }
   return all;
 }
 

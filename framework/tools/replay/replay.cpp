@@ -47,9 +47,7 @@ double limit_of(double epsilon, std::size_t depth) {
 }
 
 void print_origin(const Replayed& replayed) {
-  const char* finite =
-      replayed.bits.weights.empty() ? "loss and gradients are finite" : "loss, gradients and weights are finite";
-  std::cout << (replayed.origin ? replayed.origin->text() : finite) << '\n';
+  std::cout << (replayed.origin ? replayed.origin->text() : "loss and gradients are finite") << '\n';
 }
 
 std::string title_of(const Replayed& replayed) {
@@ -90,8 +88,7 @@ int print_bits(const Capsule& capsule, const Replayed& replayed) {
   const auto difference = capsule.repeated.difference(replayed.bits);
   if (difference.empty()) {
     std::cout << "same bits: loss " << replayed.bits.loss << " and the gradients of " << replayed.bits.gradients.size()
-              << " parameters" << (replayed.bits.weights.empty() ? "" : ", and the weights after the update,")
-              << " are those of the run"
+              << " parameters are those of the run"
               << (capsule.is_transient ? "'s repeat; the step itself had others, because the fault was transient" : "")
               << '\n';
     return 0;
@@ -116,17 +113,6 @@ std::vector<std::pair<std::string, torch::Tensor>> unscaled_gradients(const Run&
     all.emplace_back(parameter.name, std::move(value));
   }
   return all;
-}
-
-// Whose update it was: a precision's where the optimizer's weight is finite, and too large for the model's dtype. An
-// optimizer's own pass may be no operator that could be seen.
-void name_plugin(NonFiniteOrigin& origin, const Run& run, const Wiring& wiring) {
-  if (origin.phase != "update") return;
-  const auto found = std::ranges::find(run.parameters, origin.tensor, &Parameter::name);
-  const bool is_cast = found != run.parameters.end() && !found->best().is_same(found->model) &&
-                       found->best().isfinite().all().item<bool>();
-  const auto& id = is_cast ? wiring.precision->id() : wiring.optimizer->id();
-  origin.operation = id + (origin.operation.empty() ? "" : ": ") + origin.operation;
 }
 
 // float16 beside a run without a loss scaler gets one, as with --mixed-precision fp16.
@@ -157,13 +143,10 @@ Capsule capsule_at(const std::string& path) try { return read_capsule(path); } c
 
 }  // namespace
 
-std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update) {
+std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run) {
   std::vector<std::pair<std::string, torch::Tensor>> ends{{"loss", run.loss}};
   for (const auto& parameter : run.parameters) {
     if (const auto& gradient = parameter.master.grad(); gradient.defined()) ends.emplace_back(parameter.name, gradient);
-  }
-  if (has_update) {
-    for (auto& weight : weights_of(run)) ends.push_back(std::move(weight));
   }
   return tracer.origin(ends);
 }
@@ -215,27 +198,16 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   Tracing tracing;
   prepared.wiring->bus.attach(tracing, false);
   prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { tracing.tracer.emplace(*run.model, keep_outputs); });
-  bool has_update = false;
   {
     const at::DisableRecordFunctionGuard unrecorded;
     replayed.bits = fingerprint(run);
     if (keep_outputs) replayed.gradients = unscaled_gradients(run);
-    has_update = !capsule.repeated.weights.empty() && std::isfinite(run.loss.item<float>()) &&
-                 run.non_finite_gradients().empty();
   }
-  if (has_update) prepared.trainer.replay_update(run, [&] { tracing.tracer->begin_update(run.parameters); });
   tracing.tracer->stop();
-  if (has_update) replayed.bits.weights = digests_of_weights(run);
   replayed.outputs = tracing.tracer->outputs();
   replayed.operations = tracing.tracer->operations();
   replayed.epsilon = tracing.tracer->coarsest_epsilon();
-  replayed.origin = origin_of(*tracing.tracer, run, has_update);
-  if (has_update) {
-    const bool is_same = replayed.bits.weights == capsule.repeated.weights;
-    if (replayed.origin && is_same) replayed.origin = capsule.origin;  // with ranges from before the update
-    if (replayed.origin && !is_same) name_plugin(*replayed.origin, run, *prepared.wiring);
-    return replayed;
-  }
+  replayed.origin = origin_of(*tracing.tracer, run);
   // A weight that was bad before the step: the run has reported more about its origin than the step can show.
   const bool shows_weights = !replayed.origin || replayed.origin->phase == "update";
   if (shows_weights && capsule.origin && capsule.origin->phase == "update") replayed.origin = capsule.origin;

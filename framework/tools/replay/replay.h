@@ -56,9 +56,8 @@ Table with_swaps(Table config, const State& state, const std::string& path);
 std::unique_ptr<Prepared> build_again(Table config, const std::string& path, bool resumes, std::int64_t threads,
                                       const Host& host, const std::atomic<int>& stop);
 
-// Returns where the first bad value of the step came from; nothing if loss, gradients and, with has_update, weights are
-// finite.
-std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run, bool has_update);
+// Returns where the first bad value of the step came from; nothing if loss and gradients are finite.
+std::optional<NonFiniteOrigin> origin_of(const NonFiniteTracer& tracer, const Run& run);
 
 // Replays the step in a run of the configuration with `sets`, and prints it beside the first replay, layer by layer.
 void replay_beside(const Replayed& first, const Capsule& capsule, const Table& config, const std::string& path,

@@ -104,7 +104,7 @@ void StepRecorder::look_at_gradients(Run& run) {
   view_.loss = run.loss.item<double>();
   view_.bits = fingerprint(run);
   if (look_ != Look::layers) return;
-  view_.origin = origin_of(*tracer_, run, /*has_update=*/false);
+  view_.origin = origin_of(*tracer_, run);
   gradients_.clear();
   const auto has_gradient = [](const Parameter& each) { return each.master.grad().defined(); };
   if (std::ranges::any_of(run.parameters, has_gradient)) run.gradients();  // divides them, with the optimizer's bits

@@ -7,8 +7,6 @@
 //                                0: never; each is a host sync on a GPU
 //   every = 100                  steps between samples of each layer's ranges; 0: none
 //   ring = 8                     samples that are kept, and put into the capsule
-//   undo_update = false          before an update whose parameters are checked, copy what it changes: an update that
-//                                makes a weight bad is undone, and run again with every operation traced
 //   capsules = 3                 faults of a run that are traced and kept; later ones are only skipped and reported
 //   overflows = 1                the same for overflows that a loss scaler finds in gradients of a finite loss; the
 //                                tenth in a row is a fault like any other
@@ -51,17 +49,11 @@ class FlightRecorder final : public vernier::Callback {
       : check_every_(options.get("check_every", 1, "steps between looks at loss and gradients", vernier::at_least(1))),
         check_parameters_every_(options.get("check_parameters_every", 1,
                                             "steps between looks at the parameters; 0: never", vernier::at_least(0))),
-        undo_update_(options.get("undo_update", false,
-                                 "copy the state before an update that is checked, and undo a bad update")),
         ring_{options.get("every", 100, "steps between samples of the layers' ranges; 0: none", vernier::at_least(0)),
               options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))},
         most_capsules_(options.get("capsules", 3, "faults that are traced and kept", vernier::at_least(0))),
         most_overflows_(options.get("overflows", 1, "overflows of a scaled loss that are traced and kept as well",
-                                    vernier::at_least(0))) {
-    if (undo_update_ && check_parameters_every_ == 0) {
-      options.refuse("undo_update", "is for looks at the parameters, and check_parameters_every is 0");
-    }
-  }
+                                    vernier::at_least(0))) {}
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) {
@@ -71,7 +63,6 @@ class FlightRecorder final : public vernier::Callback {
     bus.on(Event::BatchReady, [this](Run& run) { begin_micro_batch(run); });
     bus.on(Event::LossReady, [this](Run&) { ring_.end_forward(); });
     bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
-    bus.on(Event::UpdateDone, [this](Run& run) { look_at_update(run); });
     bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
   }
   void prepare(Run& run) override {
@@ -120,13 +111,12 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   void look(Run& run) {
-    looks_at_ = -1;
     ring_.end_forward();
     ring_.sample(run);
-    const bool is_due = run.step % check_every_ == 0 || is_update_new_ || (undo_update_ && looks_after(run));
+    const bool is_due = run.step % check_every_ == 0 || is_update_new_;
     const auto what = is_due ? what_is_bad(run) : "";
     in_a_row_ = what == "gradients" ? in_a_row_ + 1 : 0;
-    if (what.empty()) return ask_for_look(run);
+    if (what.empty()) return;
     const bool is_overflow = what == "gradients" && run.found_inf.defined();
     const bool is_mended = is_overflow && in_a_row_ != storm;  // by a lower scale, as far as one knows
     auto& count = is_mended ? overflows_ : capsules_;
@@ -198,8 +188,7 @@ class FlightRecorder final : public vernier::Callback {
     const bool was_sound = sound_at_ == run.step;
     if (was_sound && !is_skipped) origin.step = run.step + 1;
     tell_bad_weight(run, number, was_sound && is_skipped, origin);
-    warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(), "; the next step is looked into",
-         undo_update_ ? "" : "; undo_update = true undoes such an update");
+    warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(), "; the next step is looked into");
     Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
     add(origin, details);
     report(run, std::move(details), name + " is not finite; " + origin.place());
@@ -310,118 +299,6 @@ class FlightRecorder final : public vernier::Callback {
     tell(run, capsule);
   }
 
-  // An update is not to blame for a weight that was bad before.
-  void ask_for_look(Run& run) {
-    if (!undo_update_ || !looks_after(run)) return;
-    if (sound_at_ != run.step && first_bad(run) != run.parameters.size()) return;
-    run.control->want(vernier::Stage::gradients, *this);
-    looks_at_ = run.step;
-  }
-
-  // Before the step is counted and anybody else has used the weights.
-  void look_at_update(Run& run) {
-    if (looks_at_ != run.step || recorder::is_skipped(run)) return;
-    const auto number = first_bad(run);
-    if (number == run.parameters.size()) return;
-    auto capsule = capsule_of(run, "parameter");
-    capsule.seen.weights = vernier::digests_of_weights(run);
-    const auto casts = recorder::bad_casts(run);
-    const auto& parameter = run.parameters[number];
-    auto origin = recorder::update_of(parameter.name);
-    origin.step = run.step + 1;
-    origin.outputs = {{origin.tensor, vernier::range_of(recorder::bad_weight(parameter))}};
-    const auto rate = rate_;  // of the last update that stays
-    keep_rate(run);
-    if (!run.control->roll_back(vernier::Stage::gradients)) return;  // reported after the step
-    run_again(run, std::move(capsule), std::move(origin), casts, parameter);
-    rate_ = rate;
-  }
-
-  // Runs the update that was rolled back again, on the side and traced, and reports what it finds. A weight that was
-  // bad before is reported after the step.
-  void run_again(Run& run, Capsule capsule, NonFiniteOrigin origin, const std::set<std::string>& casts,
-                 const vernier::Parameter& parameter) {
-    const bool is_looked_into = capsules_ < most_capsules_;
-    bool was_sound = false, is_untouched = false;
-    std::optional<NonFiniteOrigin> traced;
-    const auto begin = [&] {
-      was_sound = first_bad(run) == run.parameters.size();
-      if (!was_sound) return;
-      origin.inputs.emplace_back("weight", vernier::range_of(parameter.best()));
-      tell_update(run, static_cast<std::size_t>(&parameter - run.parameters.data()), casts.contains(origin.tensor),
-                  origin);
-      if (!is_looked_into) return;
-      const auto seen = vernier::fingerprint(run);
-      capsule.seen.loss = seen.loss;
-      capsule.seen.gradients = seen.gradients;
-      const auto start = [&] {
-        capsule.state = recorder::copy_of_state(run);
-        tracer_.emplace(*run.model);
-      };
-      is_untouched =
-          run.control->rerun(vernier::Stage::batch, start, [&] { capsule.repeated = vernier::fingerprint(run); });
-      tracer_->begin_update(run.parameters);
-    };
-    const auto end = [&] {
-      if (!tracer_) return;
-      tracer_->stop();
-      capsule.repeated.weights = vernier::digests_of_weights(run);
-      capsule.is_transient = first_bad(run) == run.parameters.size();
-      traced = tracer_->origin(vernier::weights_of(run));
-    };
-    std::string trouble;
-    try {
-      run.control->rerun(vernier::Stage::gradients, begin, end);
-    } catch (...) {
-      trouble = vernier::caught().message;
-    }
-    tracer_.reset();
-    if (!trouble.empty()) {
-      warn("step ", run.step + 1, ": ", parameter.name, " is not finite; ", origin.text(),
-           "; the update is undone; it could not be run again: ", trouble);
-    }
-    if (!was_sound && trouble.empty()) return;
-    if (!trouble.empty() || !is_looked_into) return tell_in_short(run, "parameter", origin.place());
-    capsules_ += 1;
-    conclude_update(capsule, std::move(origin), std::move(traced), casts, is_untouched);
-    tell(run, capsule);
-  }
-
-  static void conclude_update(Capsule& capsule, NonFiniteOrigin origin, std::optional<NonFiniteOrigin> traced,
-                              const std::set<std::string>& casts, bool is_untouched) {
-    if (traced && traced->phase == "update" && !traced->operation.empty()) {
-      for (const auto& input : origin.inputs) {  // which is not a tensor of the operation's
-        if (input.first == "learning_rate") traced->inputs.push_back(input);
-      }
-      const auto* role = casts.contains(traced->tensor) ? vernier::Precision::role : vernier::Optimizer::role;
-      traced->operation = plugin_of(role, capsule.state) + ": " + traced->operation;
-      traced->step = origin.step;
-      origin = std::move(*traced);
-    }
-    capsule.origin = std::move(origin);
-    auto seen = capsule.seen, repeated = capsule.repeated;
-    seen.weights.clear();
-    repeated.weights.clear();
-    if (!is_untouched) seen.gradients = repeated.gradients;  // callbacks have changed them since
-    const auto difference = seen.difference(repeated);
-    if (!difference.empty()) {
-      // The second update was made of the first one's gradients: a replay has others.
-      capsule.is_transient = true;
-      capsule.repeated.weights.clear();
-      capsule.cause =
-          "the same step again differs in " + difference +
-          ": a transient fault, of memory or processor, or an operation that does not give the same result twice";
-    } else if (capsule.is_transient) {
-      capsule.cause =
-          "the same update again is finite: a transient fault, of memory or processor, or an operation that does "
-          "not give the same result twice";
-    } else {
-      capsule.cause = capsule.seen.weights == capsule.repeated.weights
-                          ? "the repeat has the same bits"
-                          : "the repeat of the update differs: it is not the same fault twice";
-    }
-  }
-
   void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
     const bool is_blamed = capsule.origin && capsule.origin->phase == "update";
     const bool is_of_weights = is_blamed && capsule.origin->operation.empty();
@@ -480,7 +357,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
                       : capsule.what == "gradients" ? std::string("gradients are not finite")
                                                     : capsule.origin->tensor + " is not finite";
-    const auto* done = capsule.seen.weights.empty() ? "; the update is skipped" : "; the update is undone";
+    const auto* done = "; the update is skipped";
     const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
     warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, done,
          path.empty() ? "" : "; " + vernier::replay_command() + " " + path);
@@ -500,11 +377,9 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   std::int64_t check_every_, check_parameters_every_;
-  bool undo_update_;
   recorder::Ring ring_;
   std::int64_t most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
-  std::int64_t looks_at_ = -1;  // the step whose update is looked at: a copy of what it changes was asked for
   std::int64_t in_a_row_ = 0;   // looks at gradients that were not finite
   std::int64_t sound_at_ = -1;  // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<NonFiniteOrigin> bad_update_;  // of the first parameter that is not, until all are

@@ -72,14 +72,6 @@ bool is_bad_cast(const vernier::Parameter& parameter) {
   return !parameter.best().is_same(parameter.model) && is_finite(parameter.best()) && !is_finite(parameter.model);
 }
 
-std::set<std::string> bad_casts(const Run& run) {
-  std::set<std::string> names;
-  for (const auto& parameter : run.parameters) {
-    if (is_bad_cast(parameter)) names.insert(parameter.name);
-  }
-  return names;
-}
-
 std::optional<vernier::NonFiniteOrigin> norm_that_overflows(const Run& run) {
   vernier::NonFiniteOrigin origin;
   const double scale = pending_scale(run);

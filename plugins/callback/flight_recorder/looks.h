@@ -6,7 +6,6 @@
 #include "trace/capsule.h"
 
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,8 +32,7 @@ bool is_finite(const torch::Tensor& tensor);
 // the optimizer updates.
 std::size_t first_bad(const vernier::Run& run);
 const torch::Tensor& bad_weight(const vernier::Parameter& parameter);
-bool is_bad_cast(const vernier::Parameter& parameter);     // the optimizer's is finite, and too large for forward's
-std::set<std::string> bad_casts(const vernier::Run& run);  // the names of such
+bool is_bad_cast(const vernier::Parameter& parameter);  // the optimizer's is finite, and too large for forward's
 
 // Finite gradients whose squares are not.
 std::optional<vernier::NonFiniteOrigin> norm_that_overflows(const vernier::Run& run);

@@ -7,7 +7,7 @@ void Run::notice(const char* name, Notice::Details details, std::string sentence
   notices.push_back({name, step, std::move(details), std::move(sentence)});
 }
 
-std::vector<torch::Tensor> Run::gradients() const {
+std::vector<torch::Tensor> Run::gradients() {
   std::vector<torch::Tensor> gradients;
   gradients.reserve(parameters.size());
   for (const auto& parameter : parameters) {

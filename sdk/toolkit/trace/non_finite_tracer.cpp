@@ -170,7 +170,6 @@ int NonFiniteTracer::Seen::begin(const at::RecordFunction& function) {
                       std::string_view(function.name()).starts_with("autograd::engine::evaluate_function");
   is_backward |= operation.is_node;
   operation.is_backward = is_backward;
-  operation.is_update = is_update;
   operation.micro_batch = std::max(micro_batch, 0);
   const int index = static_cast<int>(operations.size());
   const auto schema = operation.is_node ? std::nullopt : function.operator_schema();
@@ -251,7 +250,7 @@ void NonFiniteTracer::Seen::end(const at::RecordFunction& function, int index) {
     }
     operation.outputs.push_back(look(name, tensor, !is_raw));
     const auto dtype = tensor.scalar_type();
-    if (c10::isFloatingType(dtype) && !is_raw && !is_update) {
+    if (c10::isFloatingType(dtype) && !is_raw) {
       const double step = dtype == torch::kFloat8_e4m3fn ? 0x1p-3
                           : dtype == torch::kFloat8_e5m2 ? 0x1p-2
                           : dtype == torch::kBFloat16    ? 0x1p-7
@@ -375,20 +374,6 @@ void NonFiniteTracer::hold(const std::string& name, const torch::Tensor& tensor)
 void NonFiniteTracer::begin_forward() {
   const std::lock_guard lock(seen_->mutex);
   seen_->begin_micro_batch();
-}
-
-// A master weight has its parameter's name. What wrote into memory before is not part of the update: a state that was
-// put back did.
-void NonFiniteTracer::begin_update(const std::vector<Parameter>& parameters) {
-  const std::lock_guard lock(seen_->mutex);
-  seen_->is_update = true;
-  seen_->buffer_of.clear();
-  for (const auto& parameter : parameters) {
-    for (const auto& tensor : {parameter.model, parameter.master}) {
-      const auto* storage = storage_of(tensor);
-      if (storage != nullptr) seen_->names[storage] = {parameter.name, SeenBuffer::Kind::parameter};
-    }
-  }
 }
 
 void NonFiniteTracer::stop() {

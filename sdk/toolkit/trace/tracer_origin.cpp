@@ -121,7 +121,6 @@ class Search {
 
   // True if a weight had a part in what it read; those before it are known.
   bool is_of_weights(const SeenOperation& operation) const {
-    if (operation.is_update) return true;  // no infinity is meant there
     return std::ranges::any_of(operation.inputs, [this](const SeenTensor& input) {
       if (!input.is_read || input.buffer < 0) return false;
       const auto& of = seen_.buffers[static_cast<std::size_t>(input.buffer)];
@@ -173,18 +172,11 @@ void describe_operation(const NonFiniteTracer::Seen& seen, const Search& search,
   } else if (const auto& inner = seen.operations[static_cast<std::size_t>(part)].name; inner != operation.name) {
     origin.operation += " (" + inner + ")";
   }
-  origin.phase = operation.is_update     ? "update"
-                 : operation.is_backward ? "backward"
-                 : operation.layer < 0   ? "input"
-                                         : "forward";
+  origin.phase = operation.is_backward ? "backward" : operation.layer < 0 ? "input" : "forward";
   origin.is_after = operation.is_after;
   origin.micro_batch = operation.micro_batch;
   if (operation.layer >= 0) origin.layer = seen.layers.names()[static_cast<std::size_t>(operation.layer)];
-  if (operation.layer == -2 || operation.is_update) origin.layer = layer_of_parameter(end);
-  if (operation.is_update) {
-    origin.tensor = end;
-    origin.is_after = false;
-  }
+  if (operation.layer == -2) origin.layer = layer_of_parameter(end);
   const auto place = place_of_bad(operation, search);
   const auto is_shown = [&place](const SeenTensor& tensor) {
     return place.empty() || place_in_list(tensor.name).empty() || place_in_list(tensor.name) == place;

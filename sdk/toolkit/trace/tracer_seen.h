@@ -27,7 +27,6 @@ struct SeenOperation {
   bool is_node = false;  // a node of autograd's graph, which has no inputs and outputs of its own
   bool fills_minus_inf = false;
   bool is_backward = false;
-  bool is_update = false;
   int layer = -1;  // index of the layer; -1: none so far; -2: that of the gradient that it ends in
   bool is_after = false;
   int micro_batch = 0;
@@ -69,7 +68,6 @@ class NonFiniteTracer::Seen {
   std::vector<std::size_t> ranges_of_outputs;
   int micro_batch = -1;
   bool is_backward = false;  // from the first node of this micro-batch on
-  bool is_update = false;    // from begin_update() on
   int layer = -1;            // the last one that was used
   double epsilon = 0;
 

@@ -110,23 +110,6 @@ TEST_CASE("event order: the comment names every event, in the order of the enum"
   CHECK(named == all);
 }
 
-TEST_CASE("event order: an update that is rolled back is done again, as skipped, and emitted again") {
-  toy::Toy toy;
-  toy.on(Event::GradientsReady, [&toy](vernier::Run& run) {
-    if (run.step == 1) run.control->want(vernier::Stage::gradients, *toy.wiring.callbacks[0]);
-  });
-  toy.on(Event::UpdateDone, [](vernier::Run& run) {
-    const bool is_skipped = run.skip_update.defined();
-    if (run.step == 1 && !is_skipped) CHECK(run.control->roll_back(vernier::Stage::gradients));
-  });
-  const Names told = events_of(toy);
-  Names expected = Reader().run();
-  const auto first = std::find(expected.begin(), expected.end(), "UpdateDone");
-  const auto second = std::find(std::next(first), expected.end(), "UpdateDone");
-  expected.insert(second, "UpdateDone");
-  CHECK(told == expected);
-}
-
 TEST_CASE("event order: an error ends in RunFailed instead of RunEnd") {
   toy::Toy toy;
   toy.on(Event::GradientsReady, [](vernier::Run& run) {

@@ -284,78 +284,7 @@ TEST_CASE("savepoint: a rerun begins with every field as it was with the batch, 
 
 namespace {
 
-// Spoils every field after the update of a step, rolls the update back, and has it done again on the side.
-class RollsBack final : public vernier::Callback {
- public:
-  explicit RollsBack(std::string throws_in) : throws_in_(std::move(throws_in)) { set_id("callback/rolls_back"); }
-  void attach(vernier::Bus& bus) override {
-    bus.on(Event::GradientsReady, [this](Run& run) {
-      if (run.step != at_step) return;
-      ready_ = fields_of(run);
-      run.control->want(Stage::gradients, *this);
-    });
-    bus.on(Event::UpdateDone, [this](Run& run) {
-      if (run.step != at_step) return;
-      if (++times > 1) return check_same(fields_of(run), skipped());
-      roll_back(run);
-    });
-  }
-  int times = 0;
-
- private:
-  Fields skipped() const {
-    auto fields = ready_;
-    fields["skip_update"] = text_of(torch::ones({}));
-    return fields;
-  }
-  void throw_if(const std::string& here) const {
-    if (throws_in_ == here) throw vernier::Error("no");
-  }
-  void roll_back(Run& run) {
-    spoil_all(run, 1);
-    CHECK(run.control->roll_back(Stage::gradients));
-    check_same(fields_of(run), skipped());
-    const auto begin = [&] {
-      check_same(fields_of(run), ready_);
-      throw_if("begin");
-    };
-    const auto end = [&] {
-      spoil_all(run, 2);
-      throw_if("end");
-    };
-    const auto thrown = thrown_by([&] { run.control->rerun(Stage::gradients, begin, end); });
-    CHECK((thrown == Thrown{}) == throws_in_.empty());
-    check_same(fields_of(run), skipped());
-  }
-
-  std::string throws_in_;
-  Fields ready_;
-};
-
-}  // namespace
-
-TEST_CASE("savepoint: an update that is rolled back leaves every field as it was before it") {
-  TwoParts plain;
-  plain.on(Event::GradientsReady, [](Run& run) {
-    if (run.step == at_step) run.skip_update = torch::ones({});
-  });
-  plain.prepare().train(plain.run);
-  for (const std::string throws_in : {"", "begin", "end"}) {
-    CAPTURE(throws_in);
-    TwoParts toy;
-    auto made = std::make_unique<RollsBack>(throws_in);
-    const auto& rolls_back = *made;
-    toy.wiring.callbacks.push_back(std::move(made));
-    toy.prepare().train(toy.run);
-    CHECK(rolls_back.times == 2);
-    CHECK(toy.run.updates == 5);
-    CHECK(equal(toy.weights(), plain.weights()));
-  }
-}
-
-namespace {
-
-// Places where a step may fail: at events and in the task, which is called for each micro-batch in the second.
+// Where a step may fail: at events and in the task, where it is called for each micro-batch in the second.
 const Strings places = {"StepBegin", "task.next", "BatchReady", "task.loss", "LossReady", "backward", "GradientsReady"};
 
 [[noreturn]] void boom() {

@@ -1,8 +1,7 @@
-// Control::want, roll_back and rerun: a run of which an update was rolled back is the run that skips it.
+// Control::want and rerun: a run of which a step's gradients were computed again is the run without that.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 
-#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -21,55 +20,39 @@ using vernier::Stage;
 
 namespace {
 
-// Rolls back the updates of some steps, counted from 0. Each is run again on the side, or fails there.
-class Undoer final : public vernier::Callback {
+// Computes the gradients of some steps again, counted from 0. Every second time fails.
+class Rerunner final : public vernier::Callback {
  public:
-  explicit Undoer(std::set<std::int64_t> steps) : steps_(std::move(steps)) { set_id("callback/undoer"); }
+  explicit Rerunner(std::set<std::int64_t> steps) : steps_(std::move(steps)) { set_id("callback/rerunner"); }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::GradientsReady, [this](Run& run) {
-      if (!steps_.contains(run.step)) return;
-      before_ = vernier::digests_of_weights(run);
-      run.control->want(Stage::gradients, *this);
-    });
-    bus.on(Event::UpdateDone, [this](Run& run) {
-      if (!steps_.contains(run.step)) return;
-      is_skipped(run) ? void(++skipped) : undo(run);
+      if (steps_.contains(run.step)) rerun(run);
     });
   }
   void prepare(Run& run) override { run.control->want(Stage::batch, *this); }
-  int times = 0, skipped = 0;
+  int times = 0;
 
  private:
-  static bool is_skipped(const Run& run) { return run.skip_update.defined() && run.skip_update.item<float>() != 0; }
-
-  void undo(Run& run) {
-    const auto after = vernier::digests_of_weights(run);
-    CHECK(before_ != after);
-    CHECK(run.control->roll_back(Stage::gradients));
-    CHECK(vernier::digests_of_weights(run) == before_);
-    CHECK(is_skipped(run));
-    const auto begin = [&] {
-      ++times;
-      CHECK(vernier::digests_of_weights(run) == before_);
-      CHECK_FALSE(is_skipped(run));
-      const auto gradients = vernier::fingerprint(run);
-      const auto compare = [&] { CHECK(gradients.difference(vernier::fingerprint(run)) == ""); };
-      run.control->rerun(
-          Stage::batch, [] {}, compare);
+  void rerun(Run& run) {
+    ++times;
+    const auto weights = vernier::digests_of_weights(run);
+    const auto gradients = vernier::fingerprint(run);
+    const auto compare = [&] {
+      CHECK(gradients.difference(vernier::fingerprint(run)) == "");
       if (times % 2 == 0) throw vernier::Error("no");
     };
     try {
-      run.control->rerun(Stage::gradients, begin, [&] { CHECK(vernier::digests_of_weights(run) == after); });
+      run.control->rerun(
+          Stage::batch, [] {}, compare);
       CHECK(times % 2 == 1);
     } catch (const vernier::Error&) {
       CHECK(times % 2 == 0);
     }
-    CHECK(vernier::digests_of_weights(run) == before_);
-    CHECK(is_skipped(run));
+    CHECK(vernier::digests_of_weights(run) == weights);
+    CHECK(gradients.difference(vernier::fingerprint(run)) == "");
   }
 
   std::set<std::int64_t> steps_;
-  std::map<std::string, std::string> before_;
 };
 
 std::string gpt(const TemporaryFolder& folder) {
@@ -112,29 +95,24 @@ void check_same_states(const SmallRun& first, const SmallRun& second) {
   }
 }
 
-// A run that skips the updates of some steps is the one that rolls them back. Returns how many these are.
-int check_rolled_back(const vernier::Table& config, const std::set<std::int64_t>& steps) {
-  SmallRun skips(config);
-  skips.on(Event::GradientsReady, [&](Run& run) {
-    if (steps.contains(run.step)) run.skip_update = torch::ones({});
-  });
-  skips.train();
-  SmallRun undoes(config);
-  Undoer undoer(steps);
-  undoer.prepare(undoes.run);
-  undoes.wiring->bus.attach(undoer, false);
-  undoes.train();
-  CHECK(undoer.times == static_cast<int>(steps.size()));
-  CHECK(undoer.skipped == undoer.times);
-  CHECK(undoes.run.updates == skips.run.updates);
-  CHECK(undoes.digest() == skips.digest());
-  check_same_states(skips, undoes);
-  return undoer.times;
+// Returns how many steps were run again.
+int check_rerun(const vernier::Table& config, const std::set<std::int64_t>& steps) {
+  SmallRun plain(config);
+  plain.train();
+  SmallRun reruns(config);
+  Rerunner rerunner(steps);
+  rerunner.prepare(reruns.run);
+  reruns.wiring->bus.attach(rerunner, false);
+  reruns.train();
+  CHECK(rerunner.times == static_cast<int>(steps.size()));
+  CHECK(reruns.digest() == plain.digest());
+  check_same_states(plain, reruns);
+  return rerunner.times;
 }
 
 }  // namespace
 
-TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on as if the update had been skipped") {
+TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on as if nothing had been run again") {
   const TemporaryFolder folder;
   const auto task = gpt(folder);
   std::mt19937 random(5);
@@ -149,7 +127,7 @@ TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on
       for (std::int64_t step = 0; step < 6; ++step) {
         if (random() % 2 == 0) steps.insert(step);  // the first too, before the optimizer has a state
       }
-      times += check_rolled_back(from_toml({task, "[optimizer]\n" + optimizer + "\n", policy}), steps);
+      times += check_rerun(from_toml({task, "[optimizer]\n" + optimizer + "\n", policy}), steps);
     }
   }
   CHECK(times > 100);
@@ -157,164 +135,45 @@ TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on
 
 namespace {
 
-// Descends, and fails where a test wants it.
-class Frail final : public vernier::Optimizer {
- public:
-  Frail() { set_id("optimizer/frail"); }
-  void step(Run& run) override {
-    const torch::NoGradGuard no_grad;
-    if (run.skip_update.defined() && run.skip_update.item<float>() != 0) return;
-    for (auto& parameter : run.parameters) {
-      if (parameter.master.grad().defined()) parameter.master.sub_(parameter.master.grad() * 0.01);
-    }
-  }
-  vernier::State save() const override {
-    if (fails_to_save) throw vernier::Error("no memory to save");
-    return {};
-  }
-  void load(const vernier::State&) override {
-    if (fails_to_load) throw vernier::Error("no memory to load");
-  }
-  bool fails_to_save = false, fails_to_load = false;
-};
-
 std::string mlp() {
   return "[run]\nsteps = 5\n[task]\nuse = 'mlp'\nsamples = 64\nbatch_size = 6\n[optimizer]\nuse = 'sgd'\n"
          "[checkpoint]\nuse = 'none'\n";
 }
-
-// A run of it with that optimizer.
-struct FrailRun : SmallRun {
-  FrailRun() : SmallRun(from_toml({mlp()})) {
-    auto made = std::make_unique<Frail>();
-    optimizer = made.get();
-    wiring->optimizer = std::move(made);
-  }
-  Frail* optimizer = nullptr;
-};
 
 class Listener final : public vernier::Callback {
  public:
   Listener() { set_id("callback/listener"); }
 };
 
-std::string warned;
-
-struct Warnings {
-  Warnings() {
-    warned.clear();
-    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warned += text + '\n'; });
-  }
-  ~Warnings() { vernier::set_log_sink(nullptr); }
-};
-
 constexpr auto nothing = [] {};
 
 }  // namespace
 
-TEST_CASE("transaction: an update that cannot be restored ends the run, though the asker goes on") {
-  const Warnings warnings;
-  FrailRun run;
-  Listener asker;
-  int times = 0;
-  run.on(Event::GradientsReady, [&](Run& now) {
-    if (now.step == 2) now.control->want(Stage::gradients, asker);
-  });
-  run.on(Event::UpdateDone, [&](Run& now) {
-    if (now.step != 2) return;
-    ++times;
-    run.optimizer->fails_to_load = true;
-    CHECK_THROWS_WITH(now.control->roll_back(Stage::gradients), "no memory to load");
-  });
-  const auto thrown = thrown_by([&] { run.train(); });
-  CHECK(times == 1);
-  CHECK(run.run.step == 2);
-  CHECK(says(thrown.text, "no memory to load"));
-}
-
-TEST_CASE("transaction: an update of which there is no copy stays, and the run goes on") {
-  const Warnings warnings;
-  FrailRun run;
-  Listener asker;
-  int times = 0;
-  run.on(Event::GradientsReady, [&](Run& now) {
-    if (now.step != 2) return;
-    run.optimizer->fails_to_save = true;
-    now.control->want(Stage::gradients, asker);
-  });
-  run.on(Event::UpdateDone, [&](Run& now) {
-    if (now.step != 2) return;
-    ++times;
-    CHECK_FALSE(now.control->roll_back(Stage::gradients));
-    run.optimizer->fails_to_save = false;
-  });
-  CHECK(thrown_by([&] { run.train(); }) == Thrown{});
-  CHECK(times == 1);
-  CHECK(run.run.step == 5);
-  CHECK(says(warned, "step 3: no memory to save (its update cannot be rolled back)"));
-  CHECK(run.run.updates == 5);
-  FrailRun plain;
-  plain.train();
-  CHECK(run.digest() == plain.digest());
-}
-
-TEST_CASE("transaction: an update is rolled back in UpdateDone, and once; nothing of a step is held beyond it") {
+TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients are computed again in GradientsReady") {
   SmallRun run(from_toml({mlp()}));
   Listener asker;
+  run.run.control->want(Stage::batch, asker);
+  const auto rerun = [](Run& now) { now.control->rerun(Stage::batch, nothing, nothing); };
+  const auto refused = [&](Run& now) { CHECK_THROWS_WITH(rerun(now), doctest::Contains("again in GradientsReady")); };
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> gradients;
-  int rolled_back = 0, skipped = 0;
   run.on(Event::LossReady, [&](Run&) {
     for (const auto& gradient : gradients) CHECK(gradient.expired());
     gradients.clear();
   });
   run.on(Event::GradientsReady, [&](Run& now) {
-    CHECK_THROWS_WITH(now.control->roll_back(Stage::gradients), doctest::Contains("rolled back in UpdateDone"));
-    CHECK_THROWS_WITH(now.control->rerun(Stage::gradients, nothing, nothing), doctest::Contains("after roll_back"));
-    for (int i = 0; i < 2; ++i) now.control->want(Stage::gradients, asker);
+    for (int i = 0; i < 2; ++i) rerun(now);
+    CHECK_THROWS_WITH(now.control->want(Stage::batch, asker), doctest::Contains("within a step"));
   });
-  run.on(Event::UpdateDone, [&](Run& now) {
-    if (now.skip_update.defined()) {
-      ++skipped;
-    } else {
-      CHECK_THROWS_WITH(now.control->rerun(Stage::gradients, nothing, nothing), doctest::Contains("after roll_back"));
-      CHECK(now.control->roll_back(Stage::gradients));
-      for (int i = 0; i < 2; ++i) now.control->rerun(Stage::gradients, nothing, nothing);
-      ++rolled_back;
-    }
-    CHECK_THROWS_WITH(now.control->roll_back(Stage::gradients), doctest::Contains("once a step"));
-  });
+  run.on(Event::UpdateDone, refused);
   run.on(Event::StepEnd, [&](Run& now) {
-    CHECK_THROWS_WITH(now.control->roll_back(Stage::gradients), doctest::Contains("rolled back in UpdateDone"));
-    CHECK_THROWS_WITH(now.control->want(Stage::gradients, asker), doctest::Contains("outside of GradientsReady"));
+    refused(now);
     for (const auto& parameter : now.parameters) {
       auto* const gradient = parameter.master.grad().unsafeGetTensorImpl();
       gradients.emplace_back(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(gradient));
     }
   });
-  const auto before = run.digest();
   run.train();
-  CHECK(rolled_back == 5);
-  CHECK(skipped == 5);
-  CHECK(run.run.updates == 0);
-  CHECK(run.digest() == before);
-}
-
-TEST_CASE("transaction: what nobody wanted is not rolled back") {
-  SmallRun run(from_toml({mlp()}));
-  Listener asker;
-  std::vector<std::string> refusals;
-  run.on(Event::GradientsReady, [&](Run& now) {
-    if (now.step == 0) now.control->want(Stage::gradients, asker);
-  });
-  run.on(Event::UpdateDone,
-         [&](Run& now) { refusals.push_back(thrown_by([&] { now.control->roll_back(Stage::gradients); }).text); });
-  run.train();
-  // The first step's update was rolled back, and could not be a second time; later steps did not want it.
-  REQUIRE(refusals.size() == 6);
-  CHECK(refusals[0] == "");
-  CHECK(says(refusals[1], "once a step"));
-  for (std::size_t i = 2; i < 6; ++i) CHECK(says(refusals[i], "no plugin wanted Stage::gradients"));
-  CHECK(run.run.updates == 4);
+  CHECK(run.run.updates == 5);
 }
 
 TEST_CASE("transaction: a stage that plugins cannot have is refused, and so is an optimizer that steps in backward") {

@@ -651,7 +651,7 @@ TEST_CASE("scaler: whether somebody looks at gradients, and whether the optimize
       if (how == "before") toy.on(Event::GradientsReady, [](vernier::Run& run) { run.gradients(); });
       toy.wiring.callbacks.push_back(
           make_plugin<vernier::Callback>("callback/clip_norm", {{"max_norm", number(0.05)}}));
-      if (how == "after") toy.look(Event::GradientsReady, [](const vernier::Run& run) { run.gradients(); });
+      if (how == "after") toy.on(Event::GradientsReady, [](vernier::Run& run) { run.gradients(); });
       toy.run.steps = 30;
       toy.prepare().train(toy.run);
       if (how == "nobody") first = toy.weights();

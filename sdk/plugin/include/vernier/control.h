@@ -1,4 +1,4 @@
-// Requests of a plugin to the trainer: swap, rewind, rerun, roll back, fail, finish. Main thread only.
+// Requests that a plugin may make of the trainer: swap, rewind, rerun, fail, finish. Main thread only.
 #pragma once
 
 #include <vernier/options.h>
@@ -15,9 +15,8 @@ namespace vernier {
 class BetweenSteps;
 class Plugin;
 
-// Stages of a step at which a copy of the run can be taken: before StepBegin; when the batch is there; after
-// GradientsReady, before the optimizer's step.
-enum class Stage { begin, batch, gradients };
+// Moments of a step at which the run can be copied: before StepBegin; when the batch is there.
+enum class Stage { begin, batch };
 
 // run.control, valid from Plugin::prepare on. swap(), rewind() and fail() are carried out after the step. A rewind
 // cancels the swap and the failure that the same step asked for. A swap cancels the failure. A rewind that is asked for
@@ -76,21 +75,13 @@ class VERNIER_API Control {
   // memory once more. Not for masters that have no memory between steps.
   virtual torch::Tensor recompute_at(const std::function<void()>& move) = 0;
 
-  // Has the trainer take a copy at this stage: at Stage::batch in every step, asked for in Plugin::prepare; at
-  // Stage::gradients in this step, asked for in GradientsReady. The asker's own memory is not part of it. A copy at
-  // Stage::gradients takes as much memory again as weights, gradients and the memory of optimizer and precision.
+  // For Plugin::prepare: has the trainer take a copy at Stage::batch in every step, without the asker's own memory.
   virtual void want(Stage stage, const Plugin& asker) = 0;
-  // Runs this part of the step again on the side. begin is called when the run is as it was at the stage, end when the
-  // part is done. Monitors are not called. On return the run is unchanged, including loss and gradients, whatever
-  // was thrown.
-  //   Stage::batch      in GradientsReady, or in the `begin` of a rerun: computes the gradients. Returns false where a
-  //                     listener has changed the gradients since they were computed.
-  //   Stage::gradients  after roll_back(): the update.
+  // Computes the gradients again on the side, from Stage::batch. Valid in GradientsReady, for plugins that wanted the
+  // stage. begin is called when the run is as it was then, end when the gradients are there. Monitors are not called.
+  // On return the run is unchanged, including loss and gradients, whatever was thrown. Returns false if a listener has
+  // changed the gradients since they were computed.
   virtual bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) = 0;
-  // In UpdateDone, with Stage::gradients: undoes the update, once a step. When the event ends the update runs once
-  // more, as skipped, and UpdateDone is emitted again. Returns false, and does nothing, where the copy did not fit
-  // into memory. Where the copy cannot be restored the run ends, even if the caller catches the error.
-  virtual bool roll_back(Stage stage) = 0;
 };
 
 }  // namespace vernier

@@ -17,7 +17,7 @@ namespace vernier {
 //     BatchReady                      for each micro-batch: it is on the device
 //     LossReady                       for each micro-batch: forward is done, backward is not
 //   GradientsReady                    unscaled, of the whole batch: clip, measure, veto
-//   UpdateDone                        the weights have changed, or the update was skipped; again after a roll-back
+//   UpdateDone                        the weights have changed, or the update was skipped
 //   StepEnd                           the step is counted
 //   Validated                         after a validation: its metrics are there; not where nothing is held out
 //   EpochEnd                          after the last batch of the task's data

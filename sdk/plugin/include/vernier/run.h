@@ -20,7 +20,7 @@ inline bool is_skipped(UpdateResult result) {
   return result == UpdateResult::found_inf || result == UpdateResult::vetoed;
 }
 
-// Written by one step. The trainer copies it as a whole if a step may be rolled back or rerun.
+// The fields that one step writes. The trainer copies them as a whole, so that a step can be undone or rerun.
 struct VERNIER_API StepState {
   Batch batch;                        // from BatchReady: all that the update trains on, on the host
   std::int64_t batches = 1;           // from BatchReady: how many of the task's batches are in `batch`
@@ -30,8 +30,8 @@ struct VERNIER_API StepState {
   torch::Tensor loss;                 // from GradientsReady: mean over the batch, on the device, float32 0-dim
   torch::Tensor found_inf;            // from GradientsReady: by the scaler, float32 0-dim; undefined: no scaler
   torch::Tensor skip_update;          // from GradientsReady: not 0 skips the update, float32 0-dim; or undefined
-  mutable torch::Tensor grad_scale;   // from GradientsReady to the optimizer's step: see gradients(); float32 0-dim
-  mutable torch::Tensor scaled_norm;  // 2-norm of the gradients before that division, float64 0-dim; may be undefined
+  torch::Tensor grad_scale;           // from GradientsReady to the optimizer's step: see gradients(); float32 0-dim
+  torch::Tensor scaled_norm;          // 2-norm of the gradients before that division, float64 0-dim; may be undefined
   torch::Tensor scaled_norms;         // the same of each gradient that is not empty, 1-D; may be undefined
   torch::Tensor grad_norm;            // from GradientsReady: norm before clipping, if a callback has computed it
   double learning_rate_factor = 1.0;  // from StepBegin: callbacks multiply theirs in until GradientsReady
@@ -73,7 +73,7 @@ struct VERNIER_API Run : StepState, Counters {  // the rest is valid from Plugin
 
   // Until the optimizer's step: the gradients in the order of `parameters`, those without one left out. Divides them by
   // grad_scale first where that is defined, so get them here alone.
-  std::vector<torch::Tensor> gradients() const;
+  std::vector<torch::Tensor> gradients();
   std::vector<std::string> non_finite_gradients() const;  // names of the parameters; a host sync
 };
 

@@ -26,15 +26,14 @@ struct VERNIER_API NonFiniteOrigin {
   // The place where the value was made:
   //   input     in a tensor of the batch, or before the first layer
   //   forward, backward
-  //   update    in a parameter that was not finite before the pass or was written in it, so by the step before; after
-  //             begin_update(), by that update
+  //   update    in a parameter that was not finite before the pass or was written in it, so by the step before
   //   buffer    in a buffer that was not finite before the pass
   //   norm      nowhere: every gradient is finite, but their norm is not
   std::string phase;
   std::string layer;      // "h.0.mlp.c_fc"; "" before the first layer
   bool is_after = false;  // true: the operation uses no weight, and `layer` is the last one before it
   // "linear", or with the inner operation: "cross_entropy_loss (log_softmax)". For an update, callback/flight_recorder
-  // sets the plugin, "optimizer/adamw", with the operation if it was traced: "optimizer/mine: addcdiv_".
+  // sets the plugin: "optimizer/adamw".
   std::string operation;
   std::string tensor;     // the tensor's name in the phases input, update, buffer and norm; else ""
   int micro_batch = 0;    // index in the batch
@@ -67,7 +66,6 @@ class VERNIER_API NonFiniteTracer {
 
   void hold(const std::string& name, const torch::Tensor& tensor);  // names a tensor of the batch, for messages
   void begin_forward();                                             // call it before each micro-batch
-  void begin_update(const std::vector<Parameter>& parameters);      // call it before an optimizer's step
   void stop();                                                      // ends tracing; waits for the device
 
   // Call it after stop(). Walks back from those of the named tensors that are not finite to the operation where that
