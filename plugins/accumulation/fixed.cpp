@@ -33,6 +33,7 @@ class FixedAccumulation final : public vernier::Accumulation {
     return state;
   }
   void load(const vernier::State& state) override { largest_ = state.integer("largest_batch"); }
+  std::string memory_remedy() const override { return fit_finds_the_size; }
 
  private:
   void refuse_more_than_a_batch(const char* key, std::int64_t value) const {

@@ -23,6 +23,9 @@ inline std::vector<vernier::Batch> at_most(const vernier::Batch& batch, std::int
   return evenly(batch, (batch.samples + size - 1) / size);
 }
 
+// Plugin::memory_remedy() of an accumulation whose micro-batches have a fixed size.
+constexpr const char* fit_finds_the_size = "[accumulation] use = \"fit\" finds their size";
+
 // The options weight, weight_column and padding. A task's loss is the mean over a micro-batch's samples, or over its
 // tokens: the mean over the batch is exact only where each micro-batch counts for as many of them as it has.
 class Weight {
@@ -80,6 +83,7 @@ class Gathering : public vernier::Accumulation {
     return state;
   }
   void load(const vernier::State& state) override { batch_ = state.integer("batch"); }
+  std::string memory_remedy() const override { return fit_finds_the_size; }
 
  protected:
   explicit Gathering(vernier::Options& options)

@@ -58,6 +58,18 @@ torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
   return now < before || std::isnan(before) ? loss : best;
 }
 
+// Advice for a micro-batch of several samples, or of one, that does not fit into memory.
+std::string smaller_by(const Accumulation& accumulation) {
+  const auto remedy = accumulation.memory_remedy();
+  return "; train in smaller micro-batches" + (remedy.empty() ? "" : ": " + remedy);
+}
+
+std::string less_by(const Task& task) {
+  const auto remedy = task.memory_remedy();
+  return "; a single sample is too much: " + (remedy.empty() ? "" : remedy + ", or ") +
+         "raise [run] memory_limit where there is one";
+}
+
 // The finding of one of several passes counts for all of them.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
   if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
@@ -219,11 +231,9 @@ void TrainingLoop::compute_micro_batches_that_fit(Run& run) {
     if (can_retry) transaction_.roll_back(Stage::batch, run);
     run.micro_batch = failed;
     if (!can_retry || !accumulation_->shrink(run)) {
+      const auto remedy = failed.samples > 1 ? smaller_by(*wiring_.accumulation) : less_by(*wiring_.task);
       called_ = culprit;
-      throw Error(trouble + (failed.samples > 1
-                                 ? "; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"
-                                 : "; a single sample is too much: compute activations again ([task] recompute), or "
-                                   "raise [run] memory_limit where there is one"));
+      throw Error(trouble + remedy);
     }
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
   }

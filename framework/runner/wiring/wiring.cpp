@@ -16,9 +16,13 @@ namespace {
 
 // The plugin of a role whose table is not given. None for task and optimizer: those are the user's choice.
 const std::vector<std::pair<std::string, std::string>>& roles_and_defaults() {
-  static const std::vector<std::pair<std::string, std::string>> roles = {
-      {Task::role, ""},      {Precision::role, "fp32"},     {Scaler::role, "none"},     {Accumulation::role, "fixed"},
-      {Optimizer::role, ""}, {Checkpoint::role, "rolling"}, {Distributed::role, "none"}};
+  static const std::vector<std::pair<std::string, std::string>> roles = {{Task::role, ""},
+                                                                         {Precision::role, Precision::standard},
+                                                                         {Scaler::role, Scaler::standard},
+                                                                         {Accumulation::role, Accumulation::standard},
+                                                                         {Optimizer::role, ""},
+                                                                         {Checkpoint::role, Checkpoint::standard},
+                                                                         {Distributed::role, Distributed::standard}};
   return roles;
 }
 
@@ -63,9 +67,9 @@ Array tables_of(const Table& config, const std::string& role) {
 
 template <class Role>
 std::unique_ptr<Role> put_into(Wiring& wiring, Made made) {
-  wiring.options.push_back(std::move(made.options));
-  wiring.tables.push_back(std::move(made.table));
-  return std::unique_ptr<Role>(static_cast<Role*>(made.plugin.release()));
+  std::unique_ptr<Role> plugin(static_cast<Role*>(made.plugin.release()));
+  wiring.origins.insert_or_assign(plugin.get(), Origin{std::move(made.options), std::move(made.table)});
+  return plugin;
 }
 
 template <class Role>
@@ -270,37 +274,26 @@ const std::vector<std::string>& swappable_roles() {
 void Wiring::swap_in(const std::string& role, Made& made) {
   const auto swap = [&]<class Role>(std::unique_ptr<Role>& place) {
     if (role != Role::role) return;
-    std::unique_ptr<Role> before(static_cast<Role*>(made.plugin.release()));  // of that role, by name
-    place.swap(before);
-    made.plugin = std::move(before);
+    auto next = put_into<Role>(*this, std::move(made));  // of that role, by name
+    place.swap(next);
+    Origin before = origin_of(*next);
+    origins.erase(next.get());
+    made = {std::move(next), std::move(before.options), std::move(before.table)};
   };
   swap(precision);
   swap(scaler);
   swap(accumulation);
   swap(optimizer);
   swap(checkpoint);
-  const auto& all = roles_and_defaults();  // in the order of plugins()
-  const auto is_role = [&](const auto& known) { return known.first == role; };
-  const auto index = static_cast<std::size_t>(std::ranges::find_if(all, is_role) - all.begin());
-  std::swap(options.at(index), made.options);
-  std::swap(tables.at(index), made.table);
 }
 
 void Wiring::refuse_contradictions() const {
   const auto all = plugins();
-  const auto options_of = [&](const Plugin* plugin) -> const Options& {
-    return options[static_cast<std::size_t>(std::ranges::find(all, plugin) - all.begin())];
-  };
-  if (precision->needs_scaler() && !scaler->scales()) {
-    options_of(precision.get())
-        .refuse("use", "needs a loss scaler, or small gradients vanish, and the scaler is " + scaler->id() +
-                           "; add [scaler] use = \"dynamic\"");
-  }
   for (const auto* plugin : all) {
     for (const auto* other : all) {
       if (other == plugin) continue;
       const auto [option, reason] = plugin->contradicts(*other, bus);
-      if (!option.empty()) options_of(plugin).refuse(option.c_str(), reason);
+      if (!option.empty()) origin_of(*plugin).options.refuse(option.c_str(), reason);
     }
   }
 }
@@ -313,25 +306,23 @@ std::vector<Plugin*> Wiring::plugins() const {
   return all;
 }
 
-const Value& Wiring::table_of(const Plugin& plugin) const {
-  static const Value none{Table{}, ""};
-  const auto all = plugins();
-  const auto index = static_cast<std::size_t>(std::find(all.begin(), all.end(), &plugin) - all.begin());
-  return index < tables.size() ? tables[index] : none;
+const Origin& Wiring::origin_of(const Plugin& plugin) const {
+  static const Origin none{{"", {}, ""}, {Table{}, ""}};
+  const auto found = origins.find(&plugin);
+  return found != origins.end() ? found->second : none;
 }
 
 std::string Wiring::table() const {
   constexpr std::size_t most = 400;  // bytes of an option
   std::ostringstream text;
-  const auto all = plugins();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto slash = all[i]->id().find('/');
-    std::string role = all[i]->id().substr(0, slash);
-    std::string name = all[i]->id().substr(slash + 1);
+  for (const auto* plugin : plugins()) {
+    const auto slash = plugin->id().find('/');
+    std::string role = plugin->id().substr(0, slash);
+    std::string name = plugin->id().substr(slash + 1);
     role.resize(std::max<std::size_t>(role.size(), 14), ' ');
     name.resize(std::max<std::size_t>(name.size(), 12), ' ');
     text << "  " << role << name;
-    for (const auto& option : options[i].declared()) {
+    for (const auto& option : origin_of(*plugin).options.declared()) {
       if (option.value != option.fallback) text << ' ' << option.key << '=' << shortened(option.value, most);
     }
     text << '\n';
@@ -344,13 +335,13 @@ std::string Wiring::table() const {
 
 std::string resolved_configuration(const Options& run_table, const Wiring& wiring, Keys keys) {
   OrderedJson all = {{"run", options_read(run_table, keys)}};
-  const auto plugins = wiring.plugins();
-  for (std::size_t i = 0; i < plugins.size(); ++i) {
-    const auto& id = plugins[i]->id();
+  for (const auto* plugin : wiring.plugins()) {
+    const auto& id = plugin->id();
     const auto role = id.substr(0, id.find('/'));
-    const auto& owner = wiring.options[i].owner();  // as the TOML names it, a path too
+    const auto& options = wiring.origin_of(*plugin).options;
+    const auto& owner = options.owner();  // as the TOML names it, a path too
     OrderedJson table = {{"use", owner.substr(owner.find('/') + 1)}};
-    table.update(options_read(wiring.options[i], keys));
+    table.update(options_read(options, keys));
     if (role == Callback::role || role == Monitor::role) {
       all[role].push_back(std::move(table));
     } else {

@@ -4,6 +4,7 @@
 #include <vernier/roles.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,11 +28,17 @@ struct RunOptions {
 // Returns the options that [run] declares, with their defaults. default_name: the run's name if it is not given.
 Options described_run(const std::string& default_name);
 
+// The origin of a plugin: what it was made from.
+struct Origin {
+  Options options;
+  Value table;  // as in the TOML, with `use`; its place is "run.toml:12", or "" if there is none
+};
+
 // A plugin with the options and the table that it was made from.
 struct Made {
   std::unique_ptr<Plugin> plugin;
   Options options;
-  Value table;  // as in the TOML, with `use`; its place is "run.toml:12", or "" if there is none
+  Value table;
 };
 
 // Makes the plugin that a role's table names.
@@ -65,14 +72,14 @@ struct Wiring {
   std::unique_ptr<Distributed> distributed;
   std::vector<std::unique_ptr<Callback>> callbacks;
   std::vector<std::unique_ptr<Monitor>> monitors;
-  std::vector<Options> options;  // one for each plugin, in the order of plugins()
-  std::vector<Value> tables;     // the tables that they were made from, in the same order
+  std::map<const Plugin*, Origin> origins;  // of the plugins that wire() and swap_in() put here
   std::vector<Swap> swaps;
   Host host{{}};  // makes the plugins
   Bus bus;
 
-  std::vector<Plugin*> plugins() const;               // in the order of attach() and prepare()
-  const Value& table_of(const Plugin& plugin) const;  // the table that it was made from, or an empty one
+  std::vector<Plugin*> plugins() const;                 // in the order of attach() and prepare()
+  const Origin& origin_of(const Plugin& plugin) const;  // of an object of a test, an empty one
+  const Value& table_of(const Plugin& plugin) const { return origin_of(plugin).table; }
   std::string table() const;  // for people: roles, plugins, options that are not defaults, swaps
 
   // Puts the plugin in `made` into its role, and leaves the old one in `made`. For swappable_roles().

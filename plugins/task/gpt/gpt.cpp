@@ -162,6 +162,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     return budgeted_ ? budgeted_->forward(micro_batch.samples, micro_batch.tensors[0].device(), forward) : forward();
   }
 
+  std::string memory_remedy() const override { return "compute activations again ([task] recompute)"; }
   torch::Tensor validate(Run& run) override {
     if (sample_.bytes > 0) log_sample(run);
     if (looked_at_.numel() == 0) return {};

@@ -41,5 +41,8 @@ State Plugin::save() const {
   return {};
 }
 void Plugin::load(const State&) {}
+std::string Plugin::memory_remedy() const {
+  return "";
+}
 
 }  // namespace vernier

@@ -25,6 +25,12 @@ torch::Tensor Task::validate(Run&) {
 bool Precision::is_mixed() const {
   return false;
 }
+Contradiction Precision::contradicts(const Plugin& other, const Bus&) const {
+  const auto* scaler = dynamic_cast<const Scaler*>(&other);
+  if (scaler == nullptr || !needs_scaler() || scaler->scales()) return {};
+  return {"use", "needs a loss scaler, or small gradients vanish, and the scaler is " + scaler->id() +
+                     "; add [scaler] use = \"dynamic\""};
+}
 bool Precision::needs_scaler() const {
   return false;
 }

@@ -63,6 +63,10 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : part
 
 SupervisedTask::~SupervisedTask() = default;
 
+std::string SupervisedTask::memory_remedy() const {
+  return parts_->recompute == "none" ? "compute activations again ([task] recompute)" : "";
+}
+
 void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward) {
   parts_->forward = std::move(forward);
   if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model);

@@ -15,7 +15,7 @@ namespace vernier {
 // and names it: the run ends then. The defaults are those of one rank.
 class VERNIER_API Distributed : public Plugin {
  public:
-  static constexpr const char* role = "distributed";
+  static constexpr const char *role = "distributed", *standard = "none";
   ~Distributed() override;
   virtual std::int64_t rank() const;   // 0 to ranks() - 1; known from the constructor on
   virtual std::int64_t ranks() const;  // at least 1

@@ -41,6 +41,9 @@ class VERNIER_API Plugin {
   // return within microseconds. Return large tensors without copying; the caller copies.
   virtual State save() const;
   virtual void load(const State& state);
+  // Called when a micro-batch does not fit into memory: of the accumulation if it has several samples, of the task if
+  // it has one. Returns what the user can change, as the end of a sentence; "" if nothing.
+  virtual std::string memory_remedy() const;
 
   const std::string& id() const { return id_; }  // "scaler/dynamic"; set by the host after construction
   void set_id(std::string id) { id_ = std::move(id); }

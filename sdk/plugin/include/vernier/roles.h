@@ -1,5 +1,4 @@
-// The roles. One plugin fills each; the training step calls it on the main thread
-// (framework/runner/run/training_loop.cpp).
+// The roles. One plugin fills each, `standard` if the TOML names none. Step::step calls it on the main thread.
 #pragma once
 
 #include <vernier/callback.h>
@@ -26,10 +25,11 @@ class VERNIER_API Task : public Plugin {
 // In which dtypes forward and backward run, and in which the optimizer's weights are.
 class VERNIER_API Precision : public Plugin {
  public:
-  static constexpr const char* role = "precision";
+  static constexpr const char *role = "precision", *standard = "fp32";
   ~Precision() override;
   virtual bool is_mixed() const;      // true: some operations run in a lower-precision dtype than float32
   virtual bool needs_scaler() const;  // true: without a loss scaler gradients leave the range of their dtype
+  Contradiction contradicts(const Plugin& other, const Bus& bus) const override;
   virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
   virtual void collect(Run& run);  // after backward: gradients of `model` into those of `master`, if they differ
   virtual void commit(Run& run);   // after the optimizer's step: `master` into `model`, if they differ
@@ -43,7 +43,7 @@ class VERNIER_API Precision : public Plugin {
 // Keeps small gradients above the underflow of 16-bit floats.
 class VERNIER_API Scaler : public Plugin {
  public:
-  static constexpr const char* role = "scaler";
+  static constexpr const char *role = "scaler", *standard = "none";
   ~Scaler() override;
   virtual bool scales() const;                             // false: leaves the loss as it is
   virtual torch::Tensor scale(const torch::Tensor& loss);  // called before backward
@@ -55,13 +55,12 @@ class VERNIER_API Scaler : public Plugin {
 // have; those of weight 0 are left out.
 class VERNIER_API Accumulation : public Plugin {
  public:
-  static constexpr const char* role = "accumulation";
+  static constexpr const char *role = "accumulation", *standard = "fixed";
   ~Accumulation() override;
   virtual std::vector<Batch> split(const Batch& batch) = 0;
   // True: an update trains on batches_per_update() of the task's batches; the last one of an epoch on what is left.
   virtual bool gathers() const;
-  // step: updates before it; epoch: 0 in the first; samples: in a whole batch of the task. Depends on nothing else,
-  // since the trainer asks ahead to count the updates of an epoch.
+  // step: updates before it; epoch: 0 in the first; samples: in a whole batch. The trainer may ask ahead of the step.
   virtual std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples);
   virtual bool can_shrink() const;  // true: the size of micro-batches may change at any time
   // A micro-batch ran out of memory. True: split() returns smaller ones from now on, and the batch is computed again
@@ -84,7 +83,7 @@ class VERNIER_API Optimizer : public Plugin {
 
 class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
  public:
-  static constexpr const char* role = "checkpoint";
+  static constexpr const char *role = "checkpoint", *standard = "rolling";
   ~Checkpoint() override;
   virtual bool due(const Run& run) = 0;  // called after each step
   // Writes all or nothing. Keeps no reference to the tensors; a copy may be written later, if RunEnd waits and throws.

@@ -66,6 +66,7 @@ class VERNIER_API SupervisedTask : public Task {
   torch::Tensor validate(Run& run) override;
   State save() const override;
   void load(const State& state) override;
+  std::string memory_remedy() const override;
 
  protected:
   // Any module whose forward() takes the batch's first tensor, also a torch::nn::Sequential. With another forward(),
