@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "../../plugins/distributed/ddp/nccl_library.h"
-#include "run/device.h"
+#include "run/process/device.h"
 #include "several_ranks.h"
 
 namespace gpu_test {

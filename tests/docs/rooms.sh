@@ -13,7 +13,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
     BEGIN {
       # In each line, a room may include those before it.
       sdk = "core files text optim cpu trace amp memory data"
-      runner = "wiring run output cli"
+      runner = "wiring process state run output cli"
       service = "service/http service/queue service/audit service/api service/jobs service"
       count = split(sdk, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
@@ -21,7 +21,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       before = sdk " tools/common"
       count = split(runner, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
-      allowed["embed"] = sdk " tools/common wiring run output"
+      allowed["embed"] = sdk " tools/common wiring process state run output"
       allowed["trained_run"] = sdk " tools/common " runner
       tools = sdk " tools/common trained_run " runner  # each tool
       before = "tools/common"
@@ -49,6 +49,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       if (part[2] == "tools") return "tools/" part[3]
       if (part[2] == "embed") return "embed"
       if (part[2] == "service") return n == 3 ? "service" : "service/" part[3]
+      if (part[3] == "run" && n == 5) return part[4]  # run/process and run/state are rooms of their own
       return part[3]
     }
     {
@@ -70,6 +71,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
         if (own == "tools/common" && (room == "text" || room == "page")) next
         sub(/^tools\/common\/(page|text|trials)$/, "tools/common", room)
         sub(/^tools\/common\/model$/, "trained_run", room)
+        sub(/^run\//, "", room)
         if (room ~ /^\.\./) room = "plugins"
       } else {
         next

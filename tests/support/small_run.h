@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "run/training_loop.h"
 #include "temporary_folder.h"
 #include "wiring/config.h"

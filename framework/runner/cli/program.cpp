@@ -9,8 +9,8 @@
 #include "command.h"
 #include "core/printable.h"
 #include "output/log.h"
-#include "run/crash.h"
-#include "run/device.h"
+#include "run/process/crash.h"
+#include "run/process/device.h"
 #include "shorthands.h"
 
 namespace vernier {

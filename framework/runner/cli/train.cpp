@@ -13,7 +13,7 @@
 #include "output/log.h"
 #include "output/output.h"
 #include "output/recorded_run.h"
-#include "run/crash.h"
+#include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
 #include "tools/common/text/numbers.h"

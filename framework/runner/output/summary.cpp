@@ -9,8 +9,8 @@
 
 #include "files/json.h"
 #include "output.h"
-#include "run/device.h"
-#include "run/snapshot.h"
+#include "run/process/device.h"
+#include "run/state/snapshot.h"
 
 namespace vernier {
 

@@ -12,7 +12,7 @@
 
 #include <cstdlib>
 
-#include "init_weights.h"
+#include "run/state/init_weights.h"
 
 namespace vernier {
 

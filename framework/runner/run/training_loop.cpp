@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/plugin_calls.h"
-#include "crash.h"
-#include "snapshot.h"
-#include "warnings.h"
+#include "run/process/crash.h"
+#include "run/state/snapshot.h"
+#include "run/process/warnings.h"
 
 namespace vernier {
 

@@ -12,12 +12,12 @@
 #include <set>
 #include <string>
 
-#include "plugin_times.h"
-#include "ranks.h"
-#include "snapshot_ring.h"
-#include "step_clock.h"
-#include "transaction.h"
-#include "update_log.h"
+#include "run/process/plugin_times.h"
+#include "run/process/ranks.h"
+#include "run/state/snapshot_ring.h"
+#include "run/process/step_clock.h"
+#include "run/state/transaction.h"
+#include "run/process/update_log.h"
 #include "wiring/swap.h"
 #include "wiring/wiring.h"
 

@@ -12,7 +12,7 @@
 #include "control.h"
 #include "core/plugin_calls.h"
 #include "files/json.h"
-#include "snapshot.h"
+#include "run/state/snapshot.h"
 #include "training_loop.h"
 
 namespace vernier {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "snapshot.h"
+#include "run/state/snapshot.h"
 #include "training_loop.h"
 
 namespace vernier {

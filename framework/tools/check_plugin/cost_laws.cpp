@@ -14,7 +14,7 @@
 
 #include "core/plugin_calls.h"
 #include "laws.h"
-#include "run/device.h"
+#include "run/process/device.h"
 #include "trial.h"
 
 namespace vernier {

@@ -18,7 +18,7 @@
 
 #include "core/printable.h"
 #include "laws.h"
-#include "run/crash.h"
+#include "run/process/crash.h"
 #include "sanitize.h"
 #include "tools/common/scratch_folder.h"
 

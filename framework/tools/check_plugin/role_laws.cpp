@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "laws.h"
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "trial.h"
 
 namespace vernier {

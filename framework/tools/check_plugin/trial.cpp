@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdio>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 
 namespace vernier {
 

@@ -20,7 +20,7 @@
 
 #include "core/printable.h"
 #include "output/log.h"
-#include "run/init_weights.h"
+#include "run/state/init_weights.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/text_table.h"
 #include "weight_files.h"

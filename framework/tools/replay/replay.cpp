@@ -12,7 +12,7 @@
 
 #include "output/log.h"
 #include "run/prepared.h"
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/text_table.h"
 #include "wiring/config.h"

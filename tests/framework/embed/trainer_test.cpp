@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"

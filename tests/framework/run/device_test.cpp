@@ -1,4 +1,4 @@
-#include "run/device.h"
+#include "run/process/device.h"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "run/init_weights.h"
+#include "run/state/init_weights.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 #include "toy_run.h"

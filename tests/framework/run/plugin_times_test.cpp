@@ -1,5 +1,5 @@
 // Which plugins are said to make the steps slow.
-#include "run/plugin_times.h"
+#include "run/process/plugin_times.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // A savepoint restores every field of a run, from each stage; after a step that fails, it restores all that a
 // checkpoint has.
-#include "run/savepoint.h"
+#include "run/state/savepoint.h"
 
 #include <ATen/ops/dropout.h>
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>

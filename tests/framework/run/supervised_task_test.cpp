@@ -3,7 +3,7 @@
 #include <vernier/error.h>
 #include <vernier/supervised_task.h>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "small_run.h"
 #include "toy_run.h"
 

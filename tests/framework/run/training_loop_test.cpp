@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "thrown.h"
 #include "toy_run.h"
 

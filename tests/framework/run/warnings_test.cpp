@@ -1,4 +1,4 @@
-#include "run/warnings.h"
+#include "run/process/warnings.h"
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "run/training_loop.h"
 #include "temporary_folder.h"
 #include "thrown.h"

@@ -9,7 +9,7 @@
 
 #include "fake_device.h"
 #include "plugin_library.h"
-#include "run/device.h"
+#include "run/process/device.h"
 #include "temporary_folder.h"
 
 namespace copies_test {

@@ -6,7 +6,7 @@
 #include "loaded_task.h"
 #include "picture_folder.h"
 #include "python.h"
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 
 namespace image_networks_test {
 

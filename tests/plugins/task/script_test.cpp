@@ -9,7 +9,7 @@
 #include "cli/torchscript.h"
 #include "loaded_task.h"
 #include "picture_folder.h"
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 
 namespace script_test {
 

@@ -7,7 +7,7 @@
 
 #include "loaded_task.h"
 #include "python.h"
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "small_run.h"
 #include "thrown.h"
 

@@ -8,7 +8,7 @@
 
 #include "float8_reference.h"
 #include "oracle.h"
-#include "run/device.h"
+#include "run/process/device.h"
 
 namespace float8_linear_test {
 

@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "cli/shorthands.h"
 #include "output/log.h"
-#include "run/snapshot.h"
+#include "run/state/snapshot.h"
 #include "wiring/config.h"
 
 namespace vernier {
