@@ -283,7 +283,7 @@ std::optional<double> Trainer::validate() {
     if (parts_->is_over) parts_->stop = 0;  // there is nothing left to stop
     const Metrics of_step = run.metrics;
     const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
-    const auto loss = parts_->loop().validation_loss(run);
+    const auto loss = parts_->loop().validation().loss(run);
     if (!loss) return std::nullopt;
     run.metrics.set("validation_loss", *loss);
     parts_->shown = run.metrics;
@@ -303,7 +303,7 @@ std::map<std::string, double> Trainer::metrics() const {
 void Trainer::save() {
   as_errors([&] {
     parts_->enter();
-    if (!parts_->is_over) parts_->loop().save_now(parts_->prepared->run);
+    if (!parts_->is_over) parts_->loop().saving().save_now(parts_->prepared->run);
   });
 }
 
@@ -311,7 +311,7 @@ void Trainer::swap(const std::string& toml) {
   as_errors([&] {
     parts_->enter();
     if (parts_->is_over) refuse("the run has ended: nothing is swapped");
-    parts_->loop().swap(parts_->prepared->run, load_config({}, {}, toml));
+    parts_->loop().requests().swap(parts_->prepared->run, load_config({}, {}, toml));
   });
 }
 
@@ -335,7 +335,7 @@ void Trainer::use_mixed_precision(bool on) {
     };
     choose(Precision::role, *parts.wiring().precision, parts.precision, "fp32");
     choose(Scaler::role, *parts.wiring().scaler, parts.scaler, "none");
-    if (!roles.empty()) parts.loop().swap(parts.prepared->run, roles);
+    if (!roles.empty()) parts.loop().requests().swap(parts.prepared->run, roles);
   });
 }
 

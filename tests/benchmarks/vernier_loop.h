@@ -32,12 +32,12 @@ class VernierLoop {
       : wiring_(vernier::wire(vernier::load_config({}, sets), vernier::Host({VERNIER_BINARY_DIR "/plugins"}))),
         trainer_(*wiring_, /*validate_every=*/0, stop_) {
     run_.steps = 1'000'000'000;
-    trainer_.undo_failed_steps(undo_failed_steps);
+    trainer_.parts().transaction.undo_failed_steps(undo_failed_steps);
     trainer_.prepare(run_, /*epochs=*/0);
   }
 
   void step() {
-    trainer_.step(run_);
+    trainer_.step().step(run_);
     run_.notices.clear();
     run_.step += 1;
   }

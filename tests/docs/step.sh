@@ -1,12 +1,12 @@
 #!/bin/sh
-# step.sh ROOT: docs/architecture.md shows TrainingLoop::step as it is: in the first block of C++ below "## The step".
+# step.sh ROOT: docs/architecture.md shows Step::step as it is: in the first block of C++ below "## The step".
 set -eu
 cd "$1"
-document=docs/architecture.md source=framework/runner/run/training_loop.cpp
+document=docs/architecture.md source=framework/runner/run/step.cpp
 
-of_the_step='/^void TrainingLoop::step\(/ {shown = 1} shown {print} shown && /^}/ {exit}'
+of_the_step='/^void Step::step\(/ {shown = 1} shown {print} shown && /^}/ {exit}'
 function=$(awk "$of_the_step" "$source")
-[ -n "$function" ] || { echo "$source has no function TrainingLoop::step"; exit 1; }
+[ -n "$function" ] || { echo "$source has no function Step::step"; exit 1; }
 block=$(awk '
   /^## / {below = /^## The step$/; next}
   below && /^```cpp$/ {inside = 1; next}
@@ -24,5 +24,5 @@ trap 'rm -rf "$told"' EXIT
 printf '%s\n' "$block" | awk "$of_the_step" >"$told/shown"
 printf '%s\n' "$function" >"$told/source"
 diff -u "$told/shown" "$told/source" || true
-echo "$document shows another TrainingLoop::step than $source"
+echo "$document shows another Step::step than $source"
 exit 1

@@ -53,7 +53,7 @@ class SmallRun {
     run.output = output;
     run.seed = options.seed;
     run.steps = options.steps;
-    trainer->undo_failed_steps(options.undo_failed_steps);
+    trainer->parts().transaction.undo_failed_steps(options.undo_failed_steps);
     trainer->prepare(run, options.epochs);
   }
 

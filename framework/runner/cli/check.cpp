@@ -91,7 +91,7 @@ int check(const po::variables_map& given) {
   if (!is_alone && given.count("find-lr") != 0) refuse("--find-lr trains a copy of the model in one process only");
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
   const auto of_ranks = memory_of_ranks(prepared->run, seen.memory);
-  const auto validation_loss = prepared->trainer.rehearse(prepared->run);
+  const auto validation_loss = rehearse(prepared->trainer, prepared->run);
   prepared.reset();  // two models at once may be too many
   std::optional<DryRun> in_float32;
   if (seen.is_low && is_alone) in_float32 = dry_run_in_float32(given);  // the ranks meet once

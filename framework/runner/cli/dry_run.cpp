@@ -2,10 +2,15 @@
 
 #include <ATen/ops/aminmax.h>
 #include <torch/nn/module.h>
-#include "trace/linear_call.h"
+#include <vernier/error.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "run/state/savepoint.h"
+#include "run/state/snapshot.h"
+#include "trace/linear_call.h"
 
 namespace vernier {
 
@@ -132,6 +137,19 @@ class DryRunListener final : public Plugin {
   std::optional<MemoryLedger> ledger_;
   std::optional<Intercept> observing_;
 };
+
+// An optimizer allocates its state in its first step, even if that update is skipped. No weight changes.
+void skipped_update(Step& step, Run& run) {
+  const auto skip = std::exchange(run.skip_update, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device)));
+  step.step_optimizer(run);
+  run.skip_update = skip;
+}
+
+std::string digest_of(const Batch& batch) {
+  Tensors tensors;
+  for (const auto& tensor : batch.tensors) tensors[std::to_string(tensors.size())] = tensor;
+  return digest(tensors);
+}
 
 // Layers that are listed in one line: each once, folded.
 class Names {
@@ -306,13 +324,49 @@ DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   DryRun seen;
   DryRunListener listener(run, seen);
   wiring.bus.attach(listener, false);
-  trainer.dry_run(run);
+  auto& calls = trainer.parts().calls;
+  calls.attributed_in_step(run, [&] {
+    trainer.step().step(run, Step::Until::gradients);
+    run.gradients();
+  });
   if (!wiring.optimizer->steps_in_backward()) {
     listener.begin_update();
-    trainer.skipped_update(run);
+    calls.attributed_in_step(run, [&] { skipped_update(trainer.step(), run); });
   }
   listener.end(run);
   return seen;
+}
+
+std::optional<double> rehearse(TrainingLoop& trainer, Run& run) {
+  auto& parts = trainer.parts();
+  auto* task = parts.wiring.task.get();
+  std::optional<double> validation_loss;
+  const char* function = "validate()";
+  parts.calls.attributed(run, [&] {
+    try {
+      if (const auto loss = trainer.validation().evaluate(run); loss.defined()) validation_loss = loss.item<double>();
+      Scope scope;
+      scope.plugins = {task};
+      Savepoint before;
+      function = "save()";
+      before.take(run, scope);
+      function = "next()";
+      const auto batch = parts.task->next();
+      refuse_other_samples(batch);
+      function = "load()";
+      before.restore(run);
+      function = "next() after load()";
+      const auto again = parts.task->next();
+      refuse_other_samples(again);
+      if (digest_of(batch) == digest_of(again)) return;
+    } catch (...) {
+      rethrow_naming(parts.calls.called()->id(), std::string(" in ") + function, Error::Kind::training);
+    }
+    log(Level::warning, task->id(),
+        "next() returns another batch after save() and load(), so a resumed run will differ from one that was never "
+        "stopped; save() must return all that next() depends on, and load() restore it");
+  });
+  return validation_loss;
 }
 
 std::vector<std::string> advise(const DryRun& dry_run, const std::optional<DryRun>& in_float32) {

@@ -42,6 +42,11 @@ struct DryRun {
 // Errors name plugin and step, as in a step.
 DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run);
 
+// After that: what a run does for the first time after hours. Validates; has the task save and load its state, and
+// draws a batch. Warns if the task would have drawn another one without that. Errors name plugin and function. Returns
+// the validation's loss, if there is one.
+std::optional<double> rehearse(TrainingLoop& trainer, Run& run);
+
 // Returns advice on layers that suffer from low precision, one line for each problem and remedy. in_float32: the dry
 // run of the same configuration in float32, if that is another one.
 std::vector<std::string> advise(const DryRun& dry_run, const std::optional<DryRun>& in_float32);

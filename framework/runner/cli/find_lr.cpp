@@ -67,6 +67,17 @@ std::optional<double> steepest(const std::vector<RateTest::Point>& points) {
   return best;
 }
 
+namespace {
+
+// A whole step, counted, without anything between steps.
+void lone_step(TrainingLoop& trainer, Run& run) {
+  trainer.parts().calls.attributed_in_step(run, [&] { trainer.step().step(run); });
+  run.notices.clear();
+  run.step += 1;
+}
+
+}  // namespace
+
 RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   const ScratchFolder folder;  // for what callbacks write, such as capsules
   run.output = folder.path();
@@ -77,7 +88,7 @@ RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   double least = HUGE_VAL;
   for (int i = 0; i < most_steps && !test.has_diverged; ++i) {
     setter.factor = lowest_rate * std::pow(highest_rate / lowest_rate, i / (most_steps - 1.0));
-    trainer.lone_step(run);
+    lone_step(trainer, run);
     const double loss = smooth(run.loss.item<double>());
     least = std::fmin(least, loss);
     test.has_diverged = !std::isfinite(loss) || loss > least + 3 * std::abs(least);

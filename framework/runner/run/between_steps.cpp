@@ -1,44 +1,48 @@
-// Actions of plugins between two steps, for Control::between_steps.
-#include <c10/util/ScopeExit.h>
+#include "between_steps.h"
 
+#include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 
-#include "training_loop.h"
+#include <optional>
+#include <utility>
 
 namespace vernier {
+
+namespace {
 
 // Acts at once for a plugin that looks between two steps.
 class TrainerBetweenSteps final : public BetweenSteps {
  public:
-  TrainerBetweenSteps(TrainingLoop& trainer, Run& run, const Plugin* asker)
-      : trainer_(trainer), run_(run), asker_(asker) {}
+  TrainerBetweenSteps(Parts& parts, RequestHandler& handler, Validation& validation, Saving& saving, Run& run,
+                      const Plugin* asker)
+      : parts_(parts), handler_(handler), validation_(validation), saving_(saving), run_(run), asker_(asker) {}
 
   void swap(const Table& roles) override {
-    called([&] { trainer_.swap(run_, roles); });
+    called([&] { handler_.swap(run_, roles); });
   }
   std::optional<double> validate() override {
-    auto& known = trainer_.outcome_.validation_loss;
+    auto& known = parts_.outcome.validation_loss;
     const auto before = std::exchange(known, std::nullopt);
     called([&] {
-      trainer_.validation_due_ = true;  // stays so where a signal cuts it short: it is repeated on resume
-      if (trainer_.validate(run_)) trainer_.validation_due_ = false;
-      trainer_.saved_step_ = -1;  // what is saved there lacks the validation
+      parts_.progress.validation_due = true;  // stays so if a signal cuts it short: it is repeated on resume
+      if (validation_.validate(run_)) parts_.progress.validation_due = false;
+      saving_.outdate();
     });
     const auto loss = known;
     if (!loss) known = before;
     return loss;
   }
   std::string save() override {
-    called([&] { trainer_.save_finite(run_); });
-    return trainer_.wiring_.checkpoint->id();
+    called([&] { saving_.save_finite(run_); });
+    return parts_.wiring.checkpoint->id();
   }
   void set_every(const std::string& monitor, std::int64_t steps) override {
     bool is_there = false, is_set = false;
     called([&] {
-      for (const auto& each : trainer_.wiring_.monitors) {
+      for (const auto& each : parts_.wiring.monitors) {
         if (each->id() != "monitor/" + monitor) continue;
         is_there = true;
-        trainer_.called_ = each.get();
+        parts_.calls.note(each.get());
         is_set = each->set_every(steps) || is_set;
       }
     });
@@ -47,29 +51,69 @@ class TrainerBetweenSteps final : public BetweenSteps {
   }
 
  private:
+  // The asker may catch what body throws, and is called on.
   void called(const std::function<void()>& body) const {
-    const auto back = c10::make_scope_exit([this] { trainer_.called_ = asker_; });
+    const auto back = c10::make_scope_exit([this] { parts_.calls.note(asker_); });
     body();
   }
 
-  TrainingLoop& trainer_;
+  Parts& parts_;
+  RequestHandler& handler_;
+  Validation& validation_;
+  Saving& saving_;
   Run& run_;
   const Plugin* asker_;
 };
 
-// Each asker in turn, until none of them asks to be called again.
-void TrainingLoop::let_look(Run& run) {
-  for (bool is_waiting = !between_steps_.empty(); is_waiting && !is_over(run) && !is_out_of_time();) {
+}  // namespace
+
+void RequestHandler::swap(Run& run, const Table& roles) {
+  parts_.calls.note(nullptr);  // the plugin that was called last may be gone afterwards
+  try {
+    vernier::swap(parts_.wiring, run, parts_.built, roles);
+  } catch (...) {
+    const auto [text, kind] = caught();
+    std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step), kind));
+  }
+  parts_.ranks.refuse_masters_of_others(run);
+  parts_.ranks.share_weights(run, Ranks::Weights::all);  // the precision before has rounded those of others
+  parts_.snapshots.clear();
+  parts_.transaction.rewire();
+  step_.note_listeners();
+  saving_.outdate();
+}
+
+void RequestHandler::swap_if_asked(Run& run) {
+  auto& asked = parts_.requests.pending.swap;
+  if (!asked.empty()) swap(run, std::exchange(asked, {}));
+}
+
+void RequestHandler::cancel_failure_if_swapped() {
+  auto& pending = parts_.requests.pending;
+  if (!pending.swap.empty()) pending.failing = nullptr;
+}
+
+void RequestHandler::fail_if_asked() {
+  auto& pending = parts_.requests.pending;
+  if (pending.failing == nullptr) return;
+  parts_.calls.note(std::exchange(pending.failing, nullptr));
+  parts_.requests.finished.clear();
+  throw Error(pending.why);
+}
+
+void RequestHandler::let_look(Run& run) {
+  const auto& looks = parts_.requests.looks;
+  for (bool is_waiting = !looks.empty(); is_waiting && !parts_.is_over(run) && !parts_.is_out_of_time();) {
     is_waiting = false;
-    for (const auto& [asker, look] : between_steps_) {
-      called_ = asker;
-      TrainerBetweenSteps between(*this, run, asker);
+    for (const auto& [asker, look] : looks) {
+      parts_.calls.note(asker);
+      TrainerBetweenSteps between(parts_, *this, validation_, saving_, run, asker);
       is_waiting = look(between) || is_waiting;
-      if (!finished_.empty()) saved_step_ = -1;                  // what is saved there goes on
-      if (!requests_.swap.empty()) requests_.failing = nullptr;  // both from a validation
+      if (!parts_.requests.finished.empty()) saving_.outdate();
+      cancel_failure_if_swapped();
       fail_if_asked();
-      swap_what_is_asked(run);
-      if (is_over(run)) return;
+      swap_if_asked(run);
+      if (parts_.is_over(run)) return;
     }
   }
 }

@@ -1,88 +1,86 @@
 #include "control.h"
 
 #include <c10/util/ScopeExit.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 
 namespace vernier {
 
 void TrainerControl::swap(const Table& roles) {
-  for (const auto& [role, table] : roles) trainer_.requests_.swap.insert_or_assign(role, table);
+  for (const auto& [role, table] : roles) parts_.requests.pending.swap.insert_or_assign(role, table);
 }
 
 void TrainerControl::try_swap(const Table& roles) {
-  vernier::try_swap(trainer_.wiring_, roles);
+  vernier::try_swap(parts_.wiring, roles);
 }
 
 void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
-  trainer_.snapshots_.keep(every, keep);
+  parts_.snapshots.keep(every, keep);
 }
 
 void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
-  if (trainer_.snapshots_.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
-  auto& requests = trainer_.requests_;
-  requests.rewinder = &asker;
-  requests.back = back;
-  requests.drop = drop;
-  requests.also = also;
+  if (parts_.snapshots.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
+  auto& pending = parts_.requests.pending;
+  pending.rewinder = &asker;
+  pending.back = back;
+  pending.drop = drop;
+  pending.also = also;
 }
 
 void TrainerControl::fail(const Plugin& asker, const std::string& why) {
-  trainer_.requests_.failing = &asker;
-  trainer_.requests_.why = why;
+  parts_.requests.pending.failing = &asker;
+  parts_.requests.pending.why = why;
 }
 
 void TrainerControl::finish(const Plugin& asker, const std::string& why) {
-  trainer_.finished_ = asker.id() + ": " + why;
-  if (trainer_.in_step_) run_.validates = true;
+  parts_.requests.finished = asker.id() + ": " + why;
+  if (parts_.calls.is_in_step()) run_.validates = true;
 }
 
 std::vector<State> TrainerControl::gather(const State& of_this_rank) {
   if (ranks() == 1) return {of_this_rank};
   std::vector<State> all;
-  for (const auto& bytes : trainer_.wiring_.distributed->gather(to_bytes(of_this_rank)))
-    all.push_back(from_bytes(bytes));
+  for (const auto& bytes : parts_.wiring.distributed->gather(to_bytes(of_this_rank))) all.push_back(from_bytes(bytes));
   return all;
 }
 
 void TrainerControl::between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) {
-  trainer_.between_steps_.emplace_back(&asker, std::move(look));
+  parts_.requests.looks.emplace_back(&asker, std::move(look));
 }
 
 State TrainerControl::snapshot() {
-  return trainer_.snapshot(run_);
+  return saving_.snapshot(run_);
 }
 
 torch::Tensor TrainerControl::recompute() {
-  return trainer_.recompute(run_);
+  return step_.recompute(run_);
 }
 
 torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
-  return trainer_.transaction_.put_back_after(run_, [&] {
+  return parts_.transaction.put_back_after(run_, [&] {
     {
       const torch::NoGradGuard no_grad;
       move();
     }
-    return trainer_.recompute(run_);
+    return step_.recompute(run_);
   });
 }
 
 void TrainerControl::want(Stage stage, const Plugin& asker) {
-  trainer_.transaction_.want(stage, asker);
+  parts_.transaction.want(stage, asker);
 }
 
 bool TrainerControl::rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) {
-  const auto* caller = trainer_.called_;
-  const bool is_untouched = trainer_.transaction_.rerun(from, run_, [&] {
+  const Calls::As as(parts_.calls, parts_.calls.called());
+  return parts_.transaction.rerun(from, run_, [&] {
     begin();
     {
-      trainer_.bus_.mute_monitors(true);
-      const auto unmute = c10::make_scope_exit([this] { trainer_.bus_.mute_monitors(false); });
-      trainer_.compute_gradients(run_, TrainingLoop::Tries::once);
+      parts_.wiring.bus.mute_monitors(true);
+      const auto unmute = c10::make_scope_exit([this] { parts_.wiring.bus.mute_monitors(false); });
+      step_.compute_gradients(run_, Step::Tries::once);
     }
     end();
   });
-  trainer_.called_ = caller;
-  return is_untouched;
 }
 
 }  // namespace vernier

@@ -1,24 +1,26 @@
-// Requests of plugins to the trainer: carried out at once, or kept until the step is over.
+// Requests of plugins to the trainer: carried out at once, or kept in Requests until the step is over.
 #pragma once
 
 #include <vernier/control.h>
 
-#include "training_loop.h"
+#include "saving.h"
+#include "step.h"
 
 namespace vernier {
 
 class TrainerControl final : public Control {
  public:
-  TrainerControl(TrainingLoop& trainer, Run& run) : trainer_(trainer), run_(run) {}
+  TrainerControl(Parts& parts, Step& step, Saving& saving, Run& run)
+      : parts_(parts), step_(step), saving_(saving), run_(run) {}
   void swap(const Table& roles) override;
   void try_swap(const Table& roles) override;
   void keep_savepoints(std::int64_t every, std::int64_t keep) override;
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
   void finish(const Plugin& asker, const std::string& why) override;
-  bool finishes() const override { return !trainer_.finished_.empty(); }
-  std::int64_t rank() const override { return trainer_.wiring_.distributed->rank(); }
-  std::int64_t ranks() const override { return trainer_.wiring_.distributed->ranks(); }
+  bool finishes() const override { return !parts_.requests.finished.empty(); }
+  std::int64_t rank() const override { return parts_.wiring.distributed->rank(); }
+  std::int64_t ranks() const override { return parts_.wiring.distributed->ranks(); }
   std::vector<State> gather(const State& of_this_rank) override;
   void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) override;
   State snapshot() override;
@@ -28,7 +30,9 @@ class TrainerControl final : public Control {
   bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:
-  TrainingLoop& trainer_;
+  Parts& parts_;
+  Step& step_;
+  Saving& saving_;
   Run& run_;
 };
 

@@ -90,10 +90,12 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
     const auto& from = prepared->options;
     if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
   };
-  prepared->trainer.undo_failed_steps(prepared->options.undo_failed_steps);
-  prepared->trainer.limit_time(prepared->options.time_limit);
-  prepared->trainer.describe(
-      [&wired, &table = prepared->run_table](Keys keys) { return resolved_configuration(table, wired, keys); });
+  auto& parts = prepared->trainer.parts();
+  parts.transaction.undo_failed_steps(prepared->options.undo_failed_steps);
+  parts.time_limit = prepared->options.time_limit;
+  parts.configuration = [&wired, &table = prepared->run_table](Keys keys) {
+    return resolved_configuration(table, wired, keys);
+  };
   prepared->trainer.prepare(run, prepared->options.epochs, init);
   return prepared;
 }

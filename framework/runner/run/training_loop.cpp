@@ -1,465 +1,215 @@
 #include "training_loop.h"
 
-#include <ATen/DeviceAccelerator.h>
-#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
-#include "core/plugin_calls.h"
-#include "run/process/crash.h"
-#include "run/state/snapshot.h"
-#include "run/process/warnings.h"
+#include "control.h"
+#include "run/process/device.h"
 
 namespace vernier {
 
 namespace {
 
-// A strategy that loses samples would train on something else than the user's batch, in silence.
-void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& batch) {
-  std::int64_t samples = 0;
-  for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
-  if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
-  throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+void complete_outcome(Parts& parts, const Run& run) {
+  auto& outcome = parts.outcome;
+  const auto last = parts.update_log.last();  // on a GPU it is known only now
+  outcome.updates = run.updates + (last && !is_skipped(last->result) ? 1 : 0);
+  if (run.loss.defined()) outcome.loss = run.loss.item<double>();
+  if (parts.progress.best_loss.defined()) outcome.best_loss = parts.progress.best_loss.item<double>();
+  outcome.slow_plugins = parts.plugin_times.slow();
+  outcome.times = parts.clock.totals(run.device.is_cpu());
 }
 
-std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
-  if (micro_batches.empty()) return std::nullopt;  // of a rank without samples
-  double all = 0;
-  for (const auto& micro_batch : micro_batches) {
-    if (!micro_batch.weight) return std::nullopt;
-    all += *micro_batch.weight;
+void count_step(Parts& parts, const Run& run) {
+  const auto& whole = parts.ranks.whole();
+  parts.outcome.steps += 1;
+  parts.outcome.samples += std::llround(whole.samples);
+  parts.outcome.tokens += whole.tokens;
+  parts.outcome.micro_batches += run.micro_batches;
+}
+
+// Returns what is not finite at the end of a run that no error ended. A loss whose update was skipped has changed
+// nothing.
+std::string divergence(Parts& parts, const Run& run) {
+  if (const auto weight = not_finite(run); !weight.empty()) return "the weight " + weight + " is not finite";
+  const auto& loss = parts.outcome.loss;
+  const auto last = parts.update_log.last();
+  if (!loss || std::isfinite(*loss) || is_skipped(last ? last->result : run.last_update)) return "";
+  return "the last loss is not finite";
+}
+
+// The run ends, and saving it must not fail for the same reason. What the step reported stays.
+void undo_failed_step(Parts& parts, Saving& saving, Run& run) {
+  const auto notices = run.notices;
+  try {
+    limit_memory(run.device, 0);
+    parts.transaction.roll_back(Stage::begin, run);
+    run.notices = notices;
+    parts.requests.pending = {};
+    parts.requests.finished.clear();
+    saving.whole_again();
+  } catch (...) {
+    log(Level::warning, "trainer", "the step cannot be undone, and is not saved: " + caught().message);
   }
-  return all;
 }
 
-// A mean over the micro-batch, times its share of the batch: by weight, else by samples. Differentiable.
-torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::Tensor& mean) {
-  const auto samples = static_cast<double>(part.samples);
-  if (samples == whole.samples) return mean;
-  if (!part.weight || !whole.weight) return mean * (samples / whole.samples);
-  return mean * (*part.weight / *whole.weight);
-}
-
-void add_loss(Run& run, const WholeBatch& whole) {
-  const auto part = weighted(run.micro_batch, whole, run.micro_batch_loss.detach().to(torch::kFloat32));
-  run.loss = run.loss.defined() ? run.loss + part : part;
-}
-
-// As torch::fmin, but on a CPU without LibTorch's dispatcher: the lesser number, or the one that is a number.
-torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
-  if (!best.defined()) return loss;
-  const auto is_on_host = [](const torch::Tensor& x) { return x.is_cpu() && x.scalar_type() == torch::kFloat32; };
-  if (!is_on_host(best) || !is_on_host(loss)) return torch::fmin(best, loss);
-  const float before = *best.const_data_ptr<float>(), now = *loss.const_data_ptr<float>();
-  return now < before || std::isnan(before) ? loss : best;
-}
-
-// Advice for a micro-batch of several samples, or of one, that does not fit into memory.
-std::string smaller_by(const Accumulation& accumulation) {
-  const auto remedy = accumulation.memory_remedy();
-  return "; train in smaller micro-batches" + (remedy.empty() ? "" : ": " + remedy);
-}
-
-std::string less_by(const Task& task) {
-  const auto remedy = task.memory_remedy();
-  return "; a single sample is too much: " + (remedy.empty() ? "" : remedy + ", or ") +
-         "raise [run] memory_limit where there is one";
-}
-
-// The finding of one of several passes counts for all of them.
-void join(torch::Tensor& flag, const torch::Tensor& before) {
-  if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
+// Returns whether another step follows. There is always one, because a job that is queued again must get on.
+bool goes_on(const Parts& parts, const Run& run) {
+  if (parts.is_over(run)) return false;
+  if (parts.outcome.steps == 0) return true;
+  return parts.ranks.are_several() ? !parts.ranks.is_out_of_time() : !parts.is_out_of_time();
 }
 
 }  // namespace
 
 TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
-    : wiring_(wiring),
-      bus_(wiring.bus),
-      task_(wiring.task, called_),
-      precision_(wiring.precision, called_),
-      scaler_(wiring.scaler, called_),
-      accumulation_(wiring.accumulation, called_),
-      optimizer_(wiring.optimizer, called_),
-      checkpoint_(wiring.checkpoint, called_),
-      ranks_(wiring.distributed),
-      validate_every_(validate_every),
-      stop_(stop),
-      transaction_(wiring) {}
+    : parts_(wiring, stop),
+      step_(parts_),
+      validation_(parts_, validate_every),
+      saving_(parts_),
+      requests_(parts_, step_, validation_, saving_) {}
 
-// One update: roles are called, listeners observe (see the comment over Event).
-void TrainingLoop::step(Run& run, Until until) {
-  begin_step(run);
-  transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
-  skip_dropped_batches(run);
-  emit(Event::StepBegin, run, Part::data_wait);  // and says what the time is spent on next
-  run.batch = next_batch(run);
-  transaction_.mark(Stage::batch, run);
-  compute_gradients(run);  // out of memory: back to Stage::batch, in smaller micro-batches
-  if (until == Until::gradients) return;
-  transaction_.gradients_computed(run);
-  update_log_.look(run);
-  emit(Event::GradientsReady, run, Part::update);  // listeners clip, measure, veto
-  divide_gradients(run);
-  transaction_.commit();    // weights change from here on
-  step_optimizer(run);      // changes nothing where run.skip_update is set
-  precision_->commit(run);  // master weights into the model's
-  share_weights(run);       // where other ranks update them
-  emit(Event::UpdateDone, run, Part::update);
-  scaler_->update(run);
-  finish_step(run);
-  emit(Event::StepEnd, run, Part::trainer);
+void TrainingLoop::prepare(Run& run, std::int64_t epochs, const InitModel& init) {
+  run.stop = &parts_.stop;
+  run.results_are_late = run.results_are_late || !run.device.is_cpu();
+  control_ = std::make_unique<TrainerControl>(parts_, step_, saving_, run);
+  run.control = control_.get();
+  parts_.calls.attributed(run, [&] { prepare_plugins(parts_, step_, run, epochs, init); });
 }
 
-void TrainingLoop::emit(Event event, Run& run, Part next) {
-  const bool is_heard = has_listeners_[static_cast<std::size_t>(event)];
-  if (is_heard && clock_.part() != Part::plugins) clock_.to(Part::plugins);
-  bus_.emit(event, run);
-  if (is_heard || clock_.part() != next) clock_.to(next);
+void TrainingLoop::resume(Run& run, State snapshot, bool allow_inexact) {
+  saving_.resume(run, std::move(snapshot), allow_inexact);
 }
 
-void TrainingLoop::note_listeners() {
-  for (std::size_t i = 0; i < has_listeners_.size(); ++i) {
-    has_listeners_[i] = std::ranges::any_of(
-        wiring_.plugins(), [&](const Plugin* plugin) { return bus_.listens(*plugin, static_cast<Event>(i)); });
-  }
+bool TrainingLoop::is_finished(const Run& run) const {
+  return (run.step >= run.steps || !finished().empty()) && !parts_.progress.validation_due;
 }
 
-void TrainingLoop::begin_step(Run& run) {
-  clock_.to(Part::trainer);
-  called_ = nullptr;
-  run.batch = run.micro_batch = {};  // their memory is free for the next ones
-  run.metrics.clear();
-  run.learning_rate_factor = 1.0;
-  run.non_finite_reported = false;
-  run.grad_norm.reset();
-  run.swapped = report_swaps(wiring_, run);
-  if (rewound_from_ >= 0) {
-    run.notice("rewound", {{"from", rewound_from_}, {"to", run.step}},
-               c10::str("the run went back from step ", rewound_from_, " to step ", run.step));
-  }
+Outcome TrainingLoop::train(Run& run) {
+  saved_on_failure(run, [&] {
+    if (!is_running_) begin(run);
+    while (goes_on(parts_, run)) advance(run);
+    end(run);
+  });
+  return parts_.outcome;
 }
 
-void TrainingLoop::compute_gradients(Run& run, Tries tries) {
-  const NotOfListener asked;  // where a listener asks for it
-  const auto part = clock_.part();
-  ranks_.begin_gradients();
-  tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
-  all_reduce(run);
-  precision_->collect(run);
-  scaler_->unscale(run);
-  run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
-  if (part != Part::trainer) clock_.to(part);  // in a step, GradientsReady ends the time of backward
+bool TrainingLoop::train_step(Run& run) {
+  bool is_trained = false;
+  saved_on_failure(run, [&] {
+    if (!is_running_) begin(run);
+    is_trained = goes_on(parts_, run);
+    if (is_trained) advance(run);
+    if (!is_trained || parts_.is_over(run)) end(run);
+  });
+  return is_trained;
 }
 
-// The gradients and the loss of the whole batch, where this rank has computed those of its share.
-void TrainingLoop::all_reduce(Run& run) {
-  if (!ranks_.are_several()) return;
-  const auto part = clock_.to(Part::communication);
-  called_ = wiring_.distributed.get();
-  ranks_.all_reduce(run, {stop_, is_out_of_time(), clock_.seconds(Part::forward) + clock_.seconds(Part::backward)});
-  clock_.to(part);
-}
-
-// A failure here means that a rank is lost, and is not the fault of the plugin that was called last.
-const WholeBatch& TrainingLoop::whole_batch() {
-  const auto* caller = std::exchange(called_, wiring_.distributed.get());
-  const auto& whole = ranks_.whole();
-  called_ = caller;
-  return whole;
-}
-
-// However many micro-batches there are, their gradients add up to those of the whole batch's mean.
-void TrainingLoop::compute_micro_batches(Run& run) {
-  const RandomOfRank random(run, *wiring_.distributed);
-  for (auto& parameter : run.parameters) {
-    parameter.model.mutable_grad().reset();
-    parameter.master.mutable_grad().reset();
-  }
-  for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale, &run.scaled_norm}) result->reset();
-  const auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
-  refuse_half_a_batch(micro_batches, run.batch);
-  run.batch.weight = weight_of(micro_batches);
-  ranks_.weigh(run.batch);
-  run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
-  for (const Batch& micro_batch : micro_batches) {
-    if (micro_batch.weight == 0) continue;
-    if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
-    run.micro_batch = micro_batch.to(run.device);
-    emit(Event::BatchReady, run, Part::forward);
-    run.micro_batch_loss = forward([&] { return mean_of(task_->loss(run.micro_batch), "loss"); });
-    if (!run.micro_batch_loss.requires_grad()) {
-      called_ = wiring_.task.get();
-      throw Error("its loss has no gradient: it does not depend on run.model's parameters");
-    }
-    emit(Event::LossReady, run, Part::backward);
-    const auto& whole = whole_batch();
-    add_loss(run, whole);
-    backward(scaler_->scale(weighted(run.micro_batch, whole, run.micro_batch_loss)));
-    run.micro_batch_loss.reset();
-    refuse_too_much_memory(run);
-  }
-  if (const auto weight = whole_batch().weight; weight && !(*weight > 0)) {
-    called_ = wiring_.accumulation.get();
-    throw Error("nothing in the batch has a weight: its samples are all padding");
-  }
-  if (run.micro_batches == 1 && gathered_ == 1) return;
-  run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
-  run.metrics.set("batch", ranks_.whole().samples);
-}
-
-// A batch that runs out of memory is tried again in smaller micro-batches, from the same state. The other ranks wait.
-void TrainingLoop::compute_micro_batches_that_fit(Run& run) {
-  for (;;) {
-    std::string trouble;  // of this rank
-    const Plugin* culprit = nullptr;
+// Runs a part of a run. If it throws, the run is saved if it is whole, and is over.
+void TrainingLoop::saved_on_failure(Run& run, const std::function<void()>& part) {
+  try {
+    parts_.calls.attributed(run, part);
+  } catch (...) {
+    const auto failure = std::current_exception();
+    is_running_ = false;
+    if (parts_.transaction.can_undo()) undo_failed_step(parts_, saving_, run);
+    saving_.save_what_is_whole(run);
     try {
-      compute_micro_batches(run);
+      parts_.wiring.bus.emit(Event::RunFailed, run);
     } catch (...) {
-      if (!is_out_of_memory(std::current_exception())) throw;
-      trouble = caught().message;
-      culprit = called_;
+      log(Level::error, "RunFailed", caught().message);
     }
-    const bool fits = trouble.empty(), can_retry = transaction_.is_wanted(Stage::batch);
-    if (fits) return;
-    run.micro_batch_loss.reset();
-    const auto failed = run.micro_batch;
-    if (can_retry) transaction_.roll_back(Stage::batch, run);
-    run.micro_batch = failed;
-    if (!can_retry || !accumulation_->shrink(run)) {
-      const auto remedy = failed.samples > 1 ? smaller_by(*wiring_.accumulation) : less_by(*wiring_.task);
-      called_ = culprit;
-      throw Error(trouble + remedy);
+    try {
+      parts_.outcome.error = caught().message;
+      complete_outcome(parts_, run);
+    } catch (...) {
+      log(Level::error, "trainer", "what became of the run is not known in full: " + caught().message);
     }
-    if (!run.device.is_cpu()) at::accelerator::emptyCache();
+    std::rethrow_exception(failure);
+  }
+  if (is_running_) return;
+  complete_outcome(parts_, run);
+  parts_.outcome.diverged = divergence(parts_, run);
+  for (const auto& [plugin, share] : parts_.outcome.slow_plugins) {
+    log(Level::warning, plugin, c10::str("took ", std::lround(100 * share), " % of the steps' time"));
   }
 }
 
-// Another count would weigh the samples wrongly, or leave some out, in silence.
-void TrainingLoop::refuse_other_samples(const Batch& batch) {
-  if (batch.samples < 1 && !batch.is_share) {
-    throw Error(c10::str("its next() returned a batch of ", batch.samples,
-                         " samples; set Batch::samples to the number of its samples, at least 1"));
+Outcome TrainingLoop::outcome_now(const Run& run, const std::string& error) {
+  complete_outcome(parts_, run);
+  auto outcome = parts_.outcome;
+  outcome.error = error;
+  return outcome;
+}
+
+void TrainingLoop::begin(Run& run) {
+  is_running_ = true;
+  run.metrics = {};
+  parts_.wiring.bus.emit(Event::RunBegin, run);
+  if (parts_.progress.validation_due) {
+    saving_.outdate();
+    conclude(run);
+  } else {
+    requests_.swap_if_asked(run);
   }
-  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
-    const auto& tensor = batch.tensors[i];
-    if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == batch.samples) continue;
-    throw Error(c10::str("its next() returned a batch of ", batch.samples, " samples with tensors[", i, "] ",
-                         tensor.defined() ? c10::str("of shape ", tensor.sizes()) : "undefined",
-                         "; set Batch::samples to the size of dimension 0, which is the sample in each tensor"));
+  saving_.save_in_memory_if_due(run);
+  requests_.let_look(run);
+}
+
+// One step, and what comes after it.
+void TrainingLoop::advance(Run& run) {
+  {
+    const Saving::Changing changing(saving_);
+    const auto start = std::chrono::steady_clock::now();
+    run.validates = validation_.is_due_after_step(run);
+    {
+      const Calls::InStep in_step(parts_.calls);
+      parts_.plugin_times.begin_step(parts_.outcome.steps);
+      step_.step(run);
+      parts_.clock.stop();
+      parts_.plugin_times.end_step();
+    }
+    parts_.progress.validation_due = run.validates;
+    if (run.validates) synchronize(run.device);  // or the time that the device still takes would belong to nobody
+    parts_.outcome.seconds += seconds_since(start);
+    count_step(parts_, run);
+    run.notices.clear();  // every listener has seen them
+    run.step += 1;
   }
+  conclude(run);
+  requests_.let_look(run);
 }
 
-// Refuses a loss that is not one number.
-torch::Tensor TrainingLoop::mean_of(torch::Tensor loss, const char* function) {
-  if (loss.defined() && loss.dim() == 0) return loss;
-  throw Error(c10::str("its ", function, "() returned ",
-                       loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "an undefined tensor",
-                       "; return the mean over the samples, a 0-dim tensor, as loss.mean() gives it"));
-}
-
-// LibTorch stops at a limit on a CPU alone.
-void TrainingLoop::refuse_too_much_memory(const Run& run) {
-  const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
-  if (limit == 0) return;
-  const auto peak = allocated_memory(run.device).peak;
-  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a micro-batch of ", run.micro_batch.samples, " samples took ",
-                   memory_text(peak), ", and the limit is ", memory_text(limit));
-}
-
-// A failure after the task has answered is attributed to the precision.
-torch::Tensor TrainingLoop::forward(const std::function<torch::Tensor()>& body) {
-  return precision_->forward([&] {
-    auto loss = body();
-    called_ = wiring_.precision.get();
-    return loss;
-  });
-}
-
-// The graph is the task's: what fails in its backward pass is attributed to the task.
-void TrainingLoop::backward(const torch::Tensor& loss) {
-  called_ = wiring_.task.get();
-  loss.backward();
-}
-
-// For an optimizer that does not divide by run.grad_scale in its own pass.
-void TrainingLoop::divide_gradients(Run& run) {
-  if (!optimizer_->divides_gradients()) run.gradients();
-}
-
-void TrainingLoop::step_optimizer(Run& run) {
-  const OwnGradients own(run);
-  optimizer_->step(run);
-}
-
-// Sends the weights that each rank updated to the other ranks.
-void TrainingLoop::share_weights(Run& run) {
-  if (!ranks_.are_sharded()) return;
-  const auto part = clock_.to(Part::communication);
-  called_ = wiring_.distributed.get();
-  ranks_.share_weights(run, Ranks::Weights::trained);
-  clock_.to(part);
-}
-
-void TrainingLoop::finish_step(Run& run) {
-  rewound_from_ = -1;
-  run.grad_scale.reset();  // the optimizer has divided, in memory or not
-  run.batches_drawn += gathered_;
-  const auto& whole = ranks_.whole();
-  run.samples += std::llround(whole.samples);
-  run.tokens += whole.tokens;
-  ranks_.name_slow_ranks(run);
-  best_loss_ = lesser_of(best_loss_, run.loss);
-  update_log_.count(run, precision_->is_mixed());
-  clock_.show(run.metrics, run.device.is_cpu());
-}
-
-void TrainingLoop::skip_dropped_batches(Run& run) {
-  while (snapshots_.is_dropped(run.batches_drawn)) {
-    task_->next();
-    run.batches_drawn += 1;
-    end_epoch(run);
+// After a step: a validation, the end of an epoch, a checkpoint.
+void TrainingLoop::conclude(Run& run) {
+  if (parts_.requests.pending.rewinder != nullptr) return saving_.rewind(run);
+  requests_.cancel_failure_if_swapped();
+  const bool is_validated = !parts_.progress.validation_due || validation_.validate(run);
+  if (is_validated) {
+    parts_.progress.validation_due = false;
+    const Saving::Changing changing(saving_);
+    step_.end_epoch(run);
   }
+  requests_.fail_if_asked();
+  if (!is_validated) return;
+  requests_.swap_if_asked(run);  // before a checkpoint, so that it contains the swap
+  saving_.save_in_memory_if_due(run);
+  if (parts_.checkpoint->due(run)) saving_.save_unless_spoiled(run);
 }
 
-// An update does not go over the end of an epoch.
-Batch TrainingLoop::next_batch(Run& run) {
-  auto batch = draw_batch(run);
-  clock_.to(Part::trainer);
-  run.metrics.set_time("data_wait", clock_.seconds(Part::data_wait));
-  return batch;
-}
-
-Batch TrainingLoop::draw_batch(Run& run) {
-  run.batches = gathered_ = 1;
-  if (replayed_) return replayed_();
-  if (!accumulation_->gathers()) {
-    auto batch = task_->next();
-    refuse_other_samples(batch);
-    if (!batch.is_share) samples_of_batch_ = std::max(samples_of_batch_, batch.samples);
-    return ranks_.share_of(std::move(batch));
-  }
-  const auto samples = samples_of_batch(run);
-  const auto wanted = accumulation_->batches_per_update(run.step, run.epoch, samples);
-  std::vector<Batch> batches;
-  auto next = run.batches_drawn;
-  do {
-    auto batch = task_->next();
-    refuse_other_samples(batch);
-    if (!snapshots_.is_dropped(next)) batches.push_back(ranks_.share_of(std::move(batch)));
-    next += 1;
-  } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
-  gathered_ = next - run.batches_drawn;
-  run.batches = static_cast<std::int64_t>(batches.size());
-  return Batch::concatenated(batches);
-}
-
-// The number of samples of a whole batch. The first batch is one: it is drawn, and put back.
-std::int64_t TrainingLoop::samples_of_batch(Run& run) {
-  if (samples_of_batch_ > 0) return samples_of_batch_;
-  Scope scope;
-  scope.plugins = {wiring_.task.get()};
-  Savepoint before;
-  before.take(run, scope);
-  const auto batch = task_->next();
-  refuse_other_samples(batch);
-  before.restore(run);
-  ranks_.begin_gradients();
-  ranks_.weigh(batch);
-  samples_of_batch_ = batch.is_share ? std::llround(ranks_.whole().samples) : batch.samples;
-  return samples_of_batch_;
-}
-
-torch::Tensor TrainingLoop::recompute(Run& run) {
-  const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
-  const auto* caller = called_;
-  precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
-  compute_gradients(run, Tries::once);
-  run.gradients();
-  called_ = caller;
-  join(run.found_inf, found_inf);
-  join(run.skip_update, skip_update);
-  return std::exchange(run.loss, loss);
-}
-
-void TrainingLoop::lone_step(Run& run) {
-  in_step_ = true;
-  attributed(run, [&] { step(run); });
-  in_step_ = false;
-  run.notices.clear();
-  run.step += 1;
-}
-
-void TrainingLoop::dry_run(Run& run) {
-  in_step_ = true;
-  attributed(run, [&] {
-    step(run, Until::gradients);
-    run.gradients();
-  });
-  in_step_ = false;
-}
-
-// Plugins set their per-step members at StepBegin. Loading the snapshot afterwards restores what they save. The task's
-// own memory is its place in the data, which may be gone: the batch is there.
-void TrainingLoop::replay(Run& run, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
-  auto plugins = wiring_.plugins();
-  try {
-    wiring_.task->load(snapshot.part("plugin/" + wiring_.task->id()));
-  } catch (...) {
-    log(Level::error, wiring_.task->id(),
-        caught().message + " (the batch is the capsule's: it is replayed all the same)");
-    std::erase(plugins, wiring_.task.get());
-  }
-  restore_snapshot_quietly(snapshot, run, plugins);
-  transaction_.take_no_copies();
-  replayed_ = [&] {
-    restore_snapshot_quietly(snapshot, run, plugins);
-    begin();
-    return batch;
-  };
-  in_step_ = true;
-  attributed(run, [&] { step(run, Until::gradients); });
-  in_step_ = false;
-  replayed_ = nullptr;
-}
-
-// An optimizer allocates its state in its first step, even if that update is skipped.
-void TrainingLoop::skipped_update(Run& run) {
-  in_step_ = true;
-  attributed(run, [&] {
-    const auto skip = std::exchange(run.skip_update, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device)));
-    step_optimizer(run);
-    run.skip_update = skip;
-  });
-  in_step_ = false;
-}
-
-std::string TrainingLoop::moment(const Run& run) const {
-  return in_step_       ? " in step " + std::to_string(run.step + 1)
-         : run.step > 0 ? " after step " + std::to_string(run.step)
-                        : "";
-}
-
-// Adds plugin and step to exceptions, and to LibTorch's warnings.
-void TrainingLoop::attributed(const Run& run, const std::function<void()>& body) {
-  const CallsWatched watched(called_, run, in_step_);
-  Warnings warnings(warnings_, [&] {
-    const auto* plugin = listening_now() != nullptr ? listening_now() : called_;
-    return (plugin != nullptr ? plugin->id() : "trainer") + moment(run);
-  });
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-  try {
-    body();
-  } catch (...) {
-    const std::string who = called_ != nullptr ? called_->id() : "trainer";
-    // The user has to change the configuration, so name the place.
-    const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
-    rethrow_naming(who, moment(run), Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
-  }
+void TrainingLoop::end(Run& run) {
+  auto& outcome = parts_.outcome;
+  outcome.signal = is_finished(run) ? 0 : parts_.stop_signal();
+  outcome.is_out_of_time = !is_finished(run) && outcome.signal == 0;
+  outcome.finished = run.step < run.steps ? finished() : "";
+  if (!saving_.is_saved(run)) saving_.save_unless_spoiled(run);
+  parts_.update_log.conclude(run);
+  parts_.wiring.bus.emit(Event::RunEnd, run);
+  is_running_ = false;
 }
 
 }  // namespace vernier

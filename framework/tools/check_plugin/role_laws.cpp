@@ -59,7 +59,7 @@ void check_task_loader(const Subject& subject) {
   auto& task = *trial.wiring().task;
   if (task.batches_per_epoch() < 1) throw Error(c10::str("batches_per_epoch() is ", task.batches_per_epoch()));
   const auto before = seeds_of_thread();
-  trial.prepared().trainer.evaluate(trial.run(), [&] { return task.validate(trial.run()); });
+  trial.prepared().trainer.validation().evaluate(trial.run(), [&] { return task.validate(trial.run()); });
   if (!torch::equal(before, seeds_of_thread())) {
     throw Error("validate() draws from LibTorch's random generator, so training depends on how often it is called");
   }

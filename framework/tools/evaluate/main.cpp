@@ -29,7 +29,7 @@ int evaluate(const boost::program_options::variables_map& given) {
   const auto prepared = load_run(call, given, sets_task(call.sets));
   Run& run = prepared->run;
   run.metrics.clear();
-  const auto loss = prepared->trainer.evaluate(run, [&] { return prepared->wiring->task->validate(run); });
+  const auto loss = prepared->trainer.validation().evaluate(run, [&] { return prepared->wiring->task->validate(run); });
   if (const int signal = cli::stop_signal(); signal != 0) {
     std::cout << "stopped; nothing was written\n";
     return 128 + signal;

@@ -75,7 +75,7 @@ int export_run(const boost::program_options::variables_map& given) {
   };
   // Within an evaluation: a callback that has averages puts them into the model there.
   const auto in_evaluation = [&](const std::function<void()>& body) {
-    prepared->trainer.evaluate(run, [&] {
+    prepared->trainer.validation().evaluate(run, [&] {
       if (format != "peft") {
         for (auto* adapter : adapters_of(*prepared)) adapter->merge();
       }

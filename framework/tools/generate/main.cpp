@@ -208,7 +208,7 @@ int run(const po::variables_map& given) {
   const auto prepared = load(given);
   const Generator generator(*prepared, std::move(settings), text("tokenizer"));
   // Within an evaluation, so that precision and averages are those of a validation.
-  prepared->trainer.evaluate(prepared->run, [&] {
+  prepared->trainer.validation().evaluate(prepared->run, [&] {
     if (is_batch) {
       vernier::write_completions(lines, text("input"), text("output"), [&](const vernier::PromptLine& line) {
         return generator.complete(line.prompt, line.number, [](const auto&) {});

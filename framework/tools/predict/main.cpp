@@ -71,7 +71,7 @@ int predict(const boost::program_options::variables_map& given) {
   if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
   WholeFile file(output);
   auto predictions = write_predictions(file.part(), output);
-  prepared->trainer.evaluate(prepared->run, [&] {
+  prepared->trainer.validation().evaluate(prepared->run, [&] {
     auto loader = task.loader_of(dataset);
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);

@@ -1,6 +1,7 @@
 #include "replay.h"
 
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 
@@ -190,6 +191,36 @@ Table configuration_of(const Capsule& capsule, const std::string& path) {
   return config;
 }
 
+namespace {
+
+// Runs a step up to its gradients in a prepared run: of this batch, from a snapshot that was taken when it had come.
+// begin: called when the run is as it was then. The snapshot is loaded twice, because plugins set at StepBegin what
+// they do not save. The task's own memory is its place in the data, which may be gone: the batch is there.
+void run_again(Prepared& prepared, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
+  Run& run = prepared.run;
+  TrainingLoop& trainer = prepared.trainer;
+  auto& wiring = *prepared.wiring;
+  auto plugins = wiring.plugins();
+  try {
+    wiring.task->load(snapshot.part("plugin/" + wiring.task->id()));
+  } catch (...) {
+    log(Level::error, wiring.task->id(),
+        caught().message + " (the batch is the capsule's: it is replayed all the same)");
+    std::erase(plugins, wiring.task.get());
+  }
+  restore_snapshot_quietly(snapshot, run, plugins);
+  trainer.parts().transaction.take_no_copies();
+  trainer.step().replay([&] {
+    restore_snapshot_quietly(snapshot, run, plugins);
+    begin();
+    return batch;
+  });
+  const auto from_the_task = c10::make_scope_exit([&] { trainer.step().replay({}); });
+  trainer.parts().calls.attributed_in_step(run, [&] { trainer.step().step(run, Step::Until::gradients); });
+}
+
+}  // namespace
+
 Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   Run& run = prepared.run;
   Replayed replayed;
@@ -197,7 +228,7 @@ Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
   replayed.inexact = inexact_by(capsule.state, run, prepared.wiring->plugins(), "");
   Tracing tracing;
   prepared.wiring->bus.attach(tracing, false);
-  prepared.trainer.replay(run, capsule.state, capsule.batch, [&] { tracing.tracer.emplace(*run.model, keep_outputs); });
+  run_again(prepared, capsule.state, capsule.batch, [&] { tracing.tracer.emplace(*run.model, keep_outputs); });
   {
     const at::DisableRecordFunctionGuard unrecorded;
     replayed.bits = fingerprint(run);

@@ -162,7 +162,7 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   // "loss", "gradients", "parameter", or "". A veto of others is not a fault.
-  std::string what_is_bad(const Run& run) const {
+  std::string what_is_bad(Run& run) const {
     if (!std::isfinite(run.loss.item<float>())) return "loss";
     if (is_update_new_) return "parameter";
     if (run.found_inf.defined()) return run.found_inf.item<float>() != 0 ? "gradients" : "";

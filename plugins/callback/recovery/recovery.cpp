@@ -272,7 +272,7 @@ class Recovery final : public vernier::Callback {
   }
 
   // Divides the norm only, if the scaler has computed it: the gradients stay scaled until the optimizer's own pass.
-  static torch::Tensor grad_norm(const Run& run) {
+  static torch::Tensor grad_norm(Run& run) {
     if (!run.scaled_norm.defined()) return vernier::grad_norm(run.gradients());
     return run.grad_scale.defined() ? run.scaled_norm / run.grad_scale : run.scaled_norm.clone();
   }

@@ -86,7 +86,7 @@ TEST_CASE("dry run: the gradients of a step, and nothing that uses them") {
     loss = run.loss.item<double>();
   });
   auto& other = trained.prepare();
-  other.step(trained.run);
+  other.step().step(trained.run);
   CHECK(result.loss == loss);
   CHECK(result.gradients.size() == expected.size());
   for (const auto& [name, gradient] : expected) CHECK(torch::equal(result.gradients.at(name), gradient));

@@ -195,7 +195,7 @@ TEST_CASE("replay: an update's operation and ranges are those that the run repor
   CHECK(text.find("learning_rate amax") != std::string::npos);
 }
 
-TEST_CASE("replay: what is not finite in both is no difference, what is so in one alone is beyond any limit") {
+TEST_CASE("replay: what is not finite in both is not a difference, what is so in one alone is beyond any limit") {
   vernier::Replayed first, second;
   first.epsilon = second.epsilon = 1e-3;
   const auto nan = std::nan("");

@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "cli/dry_run.h"
 #include "log_lines.h"
 #include "run/training_loop.h"
 #include "thrown.h"
@@ -50,8 +51,8 @@ struct Mistaken : Toy {
   }
   Thrown rehearse() {
     return thrown_by([&] {
-      prepare().dry_run(run);
-      validation_loss = trainer->rehearse(run);
+      vernier::dry_run(prepare(), wiring, run);
+      validation_loss = vernier::rehearse(*trainer, run);
     });
   }
   Made* task;

@@ -284,7 +284,7 @@ TEST_CASE("savepoint: a rerun begins with every field as it was with the batch, 
 
 namespace {
 
-// Where a step may fail: at events and in the task, where it is called for each micro-batch in the second.
+// Places at which a step may fail: at events and in the task, where it is called for each micro-batch in the second.
 const Strings places = {"StepBegin", "task.next", "BatchReady", "task.loss", "LossReady", "backward", "GradientsReady"};
 
 [[noreturn]] void boom() {
@@ -374,7 +374,7 @@ Saved saved_by(const Run& run, const toy::Memory& memory) {
 
 Saved saved_by(const Policy& policy, std::int64_t steps, const std::string& place, bool undoes = true) {
   Course course(policy, steps, place);
-  course.trainer->undo_failed_steps(undoes);
+  course.trainer->parts().transaction.undo_failed_steps(undoes);
   const auto thrown = thrown_by([&] { course.trainer->train(course.run); });
   CHECK(says(thrown.text, "boom") == !place.empty());
   return saved_by(course.run, course.memory());

@@ -131,7 +131,7 @@ struct OneStep : Toy {
     looks = scaler.get();
     wiring.scaler = std::move(scaler);
     on(Event::LossReady, [this](Run& now) { last_loss = now.micro_batch_loss; });
-    prepare().step(run);
+    prepare().step().step(run);
   }
   Looks* looks = nullptr;
   torch::Tensor last_loss;

@@ -264,7 +264,7 @@ TEST_CASE("update_log: where results are late, a step reads no number of it, wit
     auto& trainer = run.prepare();
     for (int step = 0; step < 6; ++step) {
       CAPTURE(step);
-      const int reads = host_syncs_of([&] { trainer.step(run.run); });
+      const int reads = host_syncs_of([&] { trainer.step().step(run.run); });
       // Scale and, a step late, weights are looked at once in a hundred steps.
       if (run.run.step % 100 > 1) CHECK(reads == of_loss_scale);
       run.run.notices.clear();

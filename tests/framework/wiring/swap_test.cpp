@@ -221,7 +221,7 @@ struct Stopped : TemporaryFolder, Small {
     train();
     go_on();
   }
-  void swap(const std::string& to) { trainer->swap(run, from_toml({to})); }
+  void swap(const std::string& to) { trainer->requests().swap(run, from_toml({to})); }
   std::vector<torch::Tensor> weights() const {
     std::vector<torch::Tensor> all;
     for (const auto& parameter : run.parameters) all.push_back(parameter.master.detach().clone());

@@ -90,7 +90,7 @@ std::vector<torch::Tensor> gradients(std::unique_ptr<vernier::Task> task, std::u
   Toy toy;
   toy.wiring.task = std::move(task);
   toy.wiring.accumulation = std::move(accumulation);
-  toy.prepare().dry_run(toy.run);
+  toy.prepare().step().step(toy.run, vernier::Step::Until::gradients);
   return toy.run.gradients();
 }
 

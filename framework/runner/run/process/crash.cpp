@@ -140,7 +140,7 @@ CallsWatched::~CallsWatched() {
 }
 
 // At exit, before the objects go that were there when the last ExitRefused was made.
-void refuse_exit() {
+void ExitRefused::refuse() {
   const auto* refused = std::exchange(exit_refused, nullptr);
   if (refused == nullptr) return;
   Line line, error;
@@ -160,8 +160,8 @@ void refuse_exit() {
 
 ExitRefused::ExitRefused(std::function<void(const std::string&)> at_exit)
     : at_exit_(std::move(at_exit)), before_(std::exchange(exit_refused, this)) {
-  (void)std::atexit(refuse_exit);
-  (void)std::at_quick_exit(refuse_exit);
+  (void)std::atexit(refuse);
+  (void)std::at_quick_exit(refuse);
 }
 
 ExitRefused::~ExitRefused() {

@@ -48,9 +48,10 @@ class ExitRefused {
   ~ExitRefused();
 
  private:
+  static void refuse();
+
   std::function<void(const std::string&)> at_exit_;
   const ExitRefused* before_;
-  friend void refuse_exit();
 };
 
 }  // namespace vernier

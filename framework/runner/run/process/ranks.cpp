@@ -9,17 +9,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
-#include <set>
 
 namespace vernier {
 
 namespace {
 
 constexpr std::int64_t steps_until_named = 100;
-constexpr double slower = 1.1;                     // than the median, and worth a notice
-constexpr std::uint64_t most_bytes = 1024 * 1024;  // of a tensor that may differ between ranks
+constexpr double slower = 1.1;  // than the median, and worth a notice
 
 // The numbers of one rank in all_reduce().
 enum Slot { stop_slot, time_slot, step_slot, updates_slot, seconds_slot, slots };
@@ -42,30 +39,6 @@ std::vector<torch::Tensor> tensors_of(const torch::nn::Module& model) {
   auto tensors = model.parameters();
   for (auto& buffer : model.buffers()) tensors.push_back(buffer);
   return tensors;
-}
-
-// State that may differ between ranks, such as the history of an activation's range. Large tensors (weights, the
-// optimizer's averages) follow from the summed gradients, and are the same.
-State small_state_of(const State& snapshot) {
-  State small;
-  for (const auto& [name, tensor] : snapshot.tensors) {
-    const bool is_state = name.starts_with("plugin/") || name.starts_with("model/");
-    if (is_state && tensor.defined() && tensor.nbytes() <= most_bytes) small.put(name, tensor);
-  }
-  return small;
-}
-
-// True for entries that are kept for single parameters, also in the snapshots that a rewind keeps.
-bool is_sharded_entry(const std::string& name) {
-  return name.find("plugin/optimizer/") != std::string::npos || name.find("plugin/precision/") != std::string::npos;
-}
-
-bool has_same(const State& state, const std::string& name, const torch::Tensor& tensor) {
-  if (!state.has(name)) return false;
-  const auto other = state.tensor(name), here = tensor.to(torch::kCPU);
-  if (other.scalar_type() != here.scalar_type() || other.sizes() != here.sizes()) return false;
-  const auto a = other.contiguous(), b = here.contiguous();
-  return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;  // NaN equals NaN
 }
 
 }  // namespace
@@ -257,50 +230,6 @@ void Ranks::name_slow_ranks(Run& run) {
   }
   slowest_ = is_slow ? who : -1;
   std::ranges::fill(seconds_, 0);
-}
-
-// Entries of a parameter that another rank owns are nowhere in a rank's snapshot.
-State Ranks::shard_of(const State& snapshot) const {
-  State names;
-  for (const auto& [name, tensor] : snapshot.tensors) {
-    if (is_sharded_entry(name) && tensor.defined()) names.put(name, std::int64_t{0});
-  }
-  const auto all = distributed_->gather(to_bytes(names));
-  if (rank() == 0) return snapshot;
-  std::set<std::string> known;
-  for (std::int64_t r = 0; r < rank(); ++r) {
-    for (const auto& [name, ignored] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) known.insert(name);
-  }
-  State shard;
-  for (const auto& [name, ignored] : names.tensors) {
-    if (!known.contains(name)) shard.put(name, snapshot.tensor(name));
-  }
-  return shard;
-}
-
-void Ranks::add_state_of_others(State& snapshot) const {
-  if (!are_several()) return;
-  snapshot.put("run/ranks", ranks());
-  const auto own = small_state_of(snapshot);
-  const auto first = from_bytes(distributed_->gather(rank() == 0 ? to_bytes(own) : "")[0]);
-  State different;
-  for (const auto& [name, tensor] : own.tensors) {
-    const bool is_in_shard = are_sharded() && is_sharded_entry(name) && !first.has(name);
-    if (rank() != 0 && !is_in_shard && !has_same(first, name, tensor)) different.put(name, tensor);
-  }
-  const auto all = distributed_->gather(to_bytes(different));
-  for (std::size_t r = 1; r < all.size() && rank() == 0; ++r) {
-    for (const auto& [name, tensor] : from_bytes(all[r]).tensors) snapshot.put(c10::str("rank/", r, "/", name), tensor);
-  }
-}
-
-void Ranks::take_own_state(State& snapshot) const {
-  const auto prefix = c10::str("rank/", rank(), "/");
-  State own;
-  if (snapshot.has("run/ranks") && snapshot.integer("run/ranks") == ranks())
-    own = snapshot.part(c10::str("rank/", rank()));
-  std::erase_if(snapshot.tensors, [](const auto& entry) { return entry.first.starts_with("rank/"); });
-  for (const auto& [name, tensor] : own.tensors) snapshot.put(name, tensor);
 }
 
 OwnGradients::OwnGradients(Run& run) {

@@ -1,4 +1,4 @@
-// Common work of the ranks of a run in its steps. With one rank there is nothing to do.
+// The common work of the ranks of a run in its steps. With one rank there is nothing to do.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,7 +19,7 @@ namespace vernier {
 
 using Facts = std::map<std::string, std::string>;
 
-// The sum of all ranks' shares of a batch.
+// All ranks' shares of a batch together.
 struct WholeBatch {
   double samples = 0;
   std::optional<double> weight;  // where micro-batches have one
@@ -37,7 +37,7 @@ class Ranks {
   // Rank 0's parameters and buffers, into those of the others.
   void share_model(Run& run);
 
-  // True if each parameter has a rank that owns it: Parameter::owned. Chosen once, before the precision is prepared.
+  // True: each parameter has a rank that owns it, see Parameter::owned. Chosen once, before the precision is prepared.
   bool are_sharded() const { return !owners_.empty(); }
   void choose_owners(Run& run);
   // Throws Error if a precision keeps masters of parameters that other ranks own.
@@ -45,10 +45,7 @@ class Ranks {
   // The owners' values of `model`, into those of the other ranks. trained: those that are not frozen.
   enum class Weights { trained, all };
   void share_weights(Run& run, Weights which);
-  // Returns this rank's part of a sharded checkpoint: rank 0 everything it has, others the entries that no lower rank
-  // has.
-  State shard_of(const State& snapshot) const;
-  bool any(bool here);  // whether it is so on any rank
+  bool any(bool here);  // returns whether it is so on any rank
 
   // The rank's share of a batch, unless the task has loaded only that.
   Batch share_of(Batch batch) const;
@@ -66,16 +63,11 @@ class Ranks {
     double seconds;       // that it has computed in this step
   };
   void all_reduce(Run& run, const Own& own);
-  // The signal that any rank had got in the last all_reduce().
+  // Those of any rank in the last all_reduce().
   const std::atomic<int>& stop() const { return stop_; }
   bool is_out_of_time() const { return is_out_of_time_; }
   // Adds a notice where a rank has computed longer than the others for the last hundred steps.
   void name_slow_ranks(Run& run);
-
-  // A snapshot has rank 0's state. Adds to it, on rank 0, what differs on the other ranks, below "rank/<r>/".
-  void add_state_of_others(State& snapshot) const;
-  // Gives this rank its own state back from such a snapshot. `snapshot` is of as many ranks, or rank 0's is taken.
-  void take_own_state(State& snapshot) const;
 
  private:
   void find_changed_buffers();

@@ -21,6 +21,10 @@ class Metrics;
 // listeners of the bus.
 enum class Part { trainer, data_wait, forward, backward, communication, update, plugins };
 
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // Main thread only. A change of the part costs one reading of the clock.
 class StepClock {
  public:

@@ -1,6 +1,5 @@
 #include "savepoint.h"
 
-#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>

@@ -28,32 +28,30 @@ class Savepoint {
   // Makes the run what it was. Throws Error, and changes nothing, where a tensor that was not copied has been written
   // since. Plugins may keep the tensors that they load: take() again before a second restore().
   void restore(Run& run);
-  void restore_copies();      // of buffers alone
-  bool is_unwritten() const;  // whether nothing that was not copied has been written since
+  void restore_copies();                                    // of buffers alone
+  bool is_unwritten() const;                                // true: nothing that was not copied has been written since
   void accept(const std::vector<torch::Tensor>& put_back);  // these were written, and are what they were
   void clear();                                             // all but the memory
   bool is_taken() const { return scope_ != nullptr; }
 
  private:
-  using Pair = std::pair<torch::Tensor, torch::Tensor>;
   struct Unwritten {
     torch::Tensor tensor;
     std::int64_t version;
-    c10::Storage memory;  // which set_data() replaces, and the version stays; null where the tensor had none
+    c10::Storage memory;  // set_data() replaces it, and the version stays; null if the tensor had none
   };
   static Unwritten now(const torch::Tensor& tensor);
   static bool was_written(const Unwritten& each);
   torch::Tensor copy(const torch::Tensor& live);
   bool leave(const torch::Tensor& live, bool is_copied);
   void take_plugins(const Run& run);
-
   const Scope* scope_ = nullptr;
   StepState step_;
   Counters counters_;
   RandomState random_;
-  std::vector<Pair> copies_;           // live buffers, and their copies
-  std::vector<Parameter> parameters_;  // with their gradients:
-  std::vector<Pair> gradients_;        // of `model`, of `master`
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies_;     // live buffers, and their copies
+  std::vector<Parameter> parameters_;                               // with their gradients:
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients_;  // of `model`, of `master`
   std::vector<std::pair<Plugin*, State>> plugins_;
   std::vector<Unwritten> unwritten_;   // what is not copied
   std::vector<torch::Tensor> memory_;  // of the copies, in their order

@@ -40,6 +40,12 @@ std::string ids_of(const std::vector<Plugin*>& plugins) {
   return ids;
 }
 
+// The counters of a run and their entries. `last_update` and `amp` are written apart.
+constexpr std::pair<const char*, std::int64_t Counters::*> counters[] = {
+    {"run/step", &Counters::step},     {"run/updates", &Counters::updates},
+    {"run/epoch", &Counters::epoch},   {"run/samples", &Counters::samples},
+    {"run/tokens", &Counters::tokens}, {"run/batches_drawn", &Counters::batches_drawn}};
+
 at::Generator generator(c10::Device device) {
   return at::globalContext().defaultGenerator(device);
 }
@@ -225,12 +231,7 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
   state.put("run/libtorch", std::string(TORCH_VERSION));
   state.put("run/processor", at::get_cpu_capability());
   state.put("run/kernels", kernels());
-  state.put("run/step", run.step);
-  state.put("run/updates", run.updates);
-  state.put("run/epoch", run.epoch);
-  state.put("run/samples", run.samples);
-  state.put("run/tokens", run.tokens);
-  state.put("run/batches_drawn", run.batches_drawn);
+  for (const auto& [name, counter] : counters) state.put(name, run.*counter);
   state.put("run/last_update", static_cast<std::int64_t>(run.last_update));
   state.put("run/device", device_of(run));
   state.put("run/threads", static_cast<std::int64_t>(at::get_num_threads()));
@@ -264,10 +265,9 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
   auto saved = take_out(snapshot, "model/");
   const auto live = model_tensors(*run.model);
   refuse_another_model(saved, live);
-  const auto step = snapshot.integer("run/step"), updates = snapshot.integer("run/updates"),
-             epoch = snapshot.integer("run/epoch"), samples = snapshot.integer("run/samples"),
-             tokens = snapshot.integer("run/tokens"), batches_drawn = snapshot.integer("run/batches_drawn"),
-             last_update = snapshot.integer("run/last_update");
+  Counters counted;
+  for (const auto& [name, counter] : counters) counted.*counter = snapshot.integer(name);
+  counted.last_update = static_cast<UpdateResult>(snapshot.integer("run/last_update"));
   const auto random = snapshot.tensor("random/cpu");
   const auto ids = words_of(snapshot.text("run/plugins"));
 
@@ -280,13 +280,8 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
       named(*plugin, " while it was resumed", [&] { plugin->load(saved_by_it); });
     }
   }
-  run.step = step;
-  run.updates = updates;
-  run.epoch = epoch;
-  run.samples = samples;
-  run.tokens = tokens;
-  run.batches_drawn = batches_drawn;
-  run.last_update = static_cast<UpdateResult>(last_update);
+  counted.amp = run.amp;  // which has entries of its own
+  static_cast<Counters&>(run) = counted;
   generator(torch::kCPU).set_state(random);
   if (!run.device.is_cpu() && snapshot.has("random/device")) {
     generator(run.device).set_state(snapshot.tensor("random/device"));

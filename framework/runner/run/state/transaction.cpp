@@ -9,6 +9,18 @@
 
 namespace vernier {
 
+namespace {
+
+std::vector<std::int64_t> versions_of_gradients(const Run& run) {
+  std::vector<std::int64_t> all;
+  for (const auto& parameter : run.parameters) {
+    all.push_back(parameter.master.grad().defined() ? parameter.master.grad()._version() : -1);
+  }
+  return all;
+}
+
+}  // namespace
+
 // Roles that are called before the update, and whoever listens before it. Monitors and checkpoints only look. The
 // optimizer's memory changes before the update only if it listens.
 std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
@@ -53,10 +65,7 @@ void Transaction::take(Stage stage, const Run& run) {
 }
 
 void Transaction::mark(Stage stage, Run& run) {
-  if (stage == Stage::batch) {
-    if (is_wanted(stage)) take(stage, run);
-    return;
-  }
+  if (stage == Stage::batch) return is_wanted(stage) ? take(stage, run) : void();
   phase_ = Phase::begun;
   point(stage).clear();
   if (!undoes_failed_steps_ || wiring_.optimizer->steps_in_backward()) return;
@@ -136,14 +145,6 @@ bool Transaction::rerun(Stage from, Run& run, const std::function<void()>& body)
   }
   now.restore(run);
   return is_untouched;
-}
-
-std::vector<std::int64_t> Transaction::versions_of_gradients(const Run& run) {
-  std::vector<std::int64_t> all;
-  for (const auto& parameter : run.parameters) {
-    all.push_back(parameter.master.grad().defined() ? parameter.master.grad()._version() : -1);
-  }
-  return all;
 }
 
 }  // namespace vernier

@@ -38,7 +38,6 @@ class Transaction {
   void wire(const Run& run);
   void take(Stage stage, const Run& run);
   std::vector<Plugin*> plugins_at(Stage stage) const;
-  static std::vector<std::int64_t> versions_of_gradients(const Run& run);
 
   Wiring& wiring_;
   bool undoes_failed_steps_ = true, is_wired_ = false, has_warned_ = false;

@@ -13,7 +13,7 @@
 #define VERNIER_API __attribute__((visibility("default")))
 
 // The version of the SDK's headers. tests/sdk/core/abi_test.cpp fails if their code changes and this number does not.
-#define VERNIER_ABI 11
+#define VERNIER_ABI 12
 
 #ifdef __has_feature  // clang
 #define VERNIER_HAS_FEATURE(x) __has_feature(x)

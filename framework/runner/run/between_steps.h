@@ -1,0 +1,29 @@
+// Carries out between two steps what plugins asked for: swaps, failures, looks.
+#pragma once
+
+#include "saving.h"
+#include "step.h"
+#include "validation.h"
+
+namespace vernier {
+
+// Main thread only.
+class RequestHandler {
+ public:
+  RequestHandler(Parts& parts, Step& step, Validation& validation, Saving& saving)
+      : parts_(parts), step_(step), validation_(validation), saving_(saving) {}
+
+  void swap(Run& run, const Table& roles);  // see wiring/swap.h
+  void swap_if_asked(Run& run);
+  void cancel_failure_if_swapped();
+  void fail_if_asked();     // throws in the asker's name
+  void let_look(Run& run);  // Control::between_steps: each asker in turn, until none asks to be called again
+
+ private:
+  Parts& parts_;
+  Step& step_;
+  Validation& validation_;
+  Saving& saving_;
+};
+
+}  // namespace vernier

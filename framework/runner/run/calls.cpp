@@ -1,0 +1,42 @@
+#include "calls.h"
+
+#include <vernier/error.h>
+
+#include "core/plugin_calls.h"
+#include "run/process/crash.h"
+#include "run/process/warnings.h"
+
+namespace vernier {
+
+std::string Calls::moment(const Run& run) const {
+  return in_step_       ? " in step " + std::to_string(run.step + 1)
+         : run.step > 0 ? " after step " + std::to_string(run.step)
+                        : "";
+}
+
+void Calls::attributed(const Run& run, const std::function<void()>& body) {
+  const CallsWatched watched(called_, run, in_step_);
+  Warnings warnings(warnings_, [&] {
+    const auto* plugin = listening_now() != nullptr ? listening_now() : called_;
+    return (plugin != nullptr ? plugin->id() : "trainer") + moment(run);
+  });
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  try {
+    body();
+  } catch (...) {
+    const auto when = moment(run);
+    in_step_ = false;
+    const std::string who = called_ != nullptr ? called_->id() : "trainer";
+    const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
+    rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
+  }
+}
+
+void Calls::attributed_in_step(const Run& run, const std::function<void()>& body) {
+  attributed(run, [&] {
+    const InStep in_step(*this);
+    body();
+  });
+}
+
+}  // namespace vernier

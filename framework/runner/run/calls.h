@@ -1,0 +1,88 @@
+// Which plugin is called, and in which step: for the text of errors, warnings and crashes.
+#pragma once
+
+#include <vernier/plugin.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "wiring/wiring.h"
+
+namespace vernier {
+
+// Main thread only.
+class Calls {
+ public:
+  explicit Calls(const Wiring& wiring) : wiring_(wiring) {}
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+
+  const Plugin* called() const { return called_; }  // null: the trainer itself
+  bool is_in_step() const { return in_step_; }
+  void note(const Plugin* plugin) { called_ = plugin; }  // it is called from now on
+
+  // Runs body. Errors, LibTorch's warnings and crashes get the plugin that was called last, and the step. An error of
+  // the configuration also gets the place of the plugin's table.
+  void attributed(const Run& run, const std::function<void()>& body);
+  // The same for a step, or for a part of one.
+  void attributed_in_step(const Run& run, const std::function<void()>& body);
+
+  // While it lives, a plugin is called. Then its caller is called again; but an error that leaves the scope keeps the
+  // plugin's name.
+  class As {
+   public:
+    As(Calls& calls, const Plugin* plugin) : calls_(calls), caller_(std::exchange(calls.called_, plugin)) {}
+    As(const As&) = delete;
+    As& operator=(const As&) = delete;
+    ~As() {
+      if (std::uncaught_exceptions() == errors_) calls_.note(caller_);
+    }
+
+   private:
+    Calls& calls_;
+    const Plugin* caller_;
+    int errors_ = std::uncaught_exceptions();
+  };
+
+  // While it lives, a step is under way. An error that leaves the scope is one in the step.
+  class InStep {
+   public:
+    explicit InStep(Calls& calls) : calls_(calls) { calls_.in_step_ = true; }
+    InStep(const InStep&) = delete;
+    InStep& operator=(const InStep&) = delete;
+    ~InStep() { calls_.in_step_ = std::uncaught_exceptions() > errors_; }
+
+   private:
+    Calls& calls_;
+    int errors_ = std::uncaught_exceptions();
+  };
+
+ private:
+  std::string moment(const Run& run) const;  // " in step 3", " after step 2" or ""
+
+  const Wiring& wiring_;
+  const Plugin* called_ = nullptr;
+  bool in_step_ = false;
+  std::set<std::string> warnings_;  // of LibTorch, so far
+};
+
+// A plugin of a role. Whoever calls it notes that: if something throws, it was the plugin that was called last.
+template <class T>
+class Role {
+ public:
+  Role(const std::unique_ptr<T>& plugin, Calls& calls) : plugin_(plugin), calls_(calls) {}
+  T* operator->() const {
+    calls_.note(plugin_.get());
+    return plugin_.get();
+  }
+
+ private:
+  const std::unique_ptr<T>& plugin_;  // that the wiring has now: it may be swapped
+  Calls& calls_;
+};
+
+}  // namespace vernier

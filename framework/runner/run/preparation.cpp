@@ -1,0 +1,137 @@
+#include "preparation.h"
+
+#include <ATen/Version.h>
+#include <torch/nn/module.h>
+#include <torch/version.h>
+#include <vernier/error.h>
+#include <vernier/model_adapter.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "core/plugin_calls.h"
+#include "files/json.h"
+#include "run/state/snapshot.h"
+
+namespace vernier {
+
+namespace {
+
+// "/0/use" of the table "callback" is "callback.0.use".
+std::string place_of(std::string table, const std::string& place) {
+  std::ranges::transform(place, std::back_inserter(table), [](char c) { return c == '/' ? '.' : c; });
+  return table;
+}
+
+// A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.
+void name_parameters(Run& run) {
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& entry : run.model->named_parameters()) {
+    const auto& tensor = entry.value();
+    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    run.parameters.push_back({entry.key(), tensor, tensor});
+  }
+}
+
+// Facts that all ranks must share are compared in two steps: programs before the data are read, which takes long.
+void refuse_other_programs(const Parts& parts, const Run& run) {
+  if (!parts.ranks.are_several()) return;
+  Facts facts = {{"the number of ranks", std::to_string(parts.wiring.distributed->ranks())},
+                 {"the version of LibTorch", TORCH_VERSION},
+                 {"the kind of processor", at::get_cpu_capability()},
+                 {"the kind of device", c10::DeviceTypeName(run.device.type(), /*lower_case=*/true)}};
+  for (const auto* plugin : parts.wiring.plugins()) {
+    if (!plugin->id().starts_with(std::string(Monitor::role) + "/"))
+      facts["the version of " + plugin->id()] = plugin->version();
+  }
+  const auto configuration = Json::parse(parts.configured(Keys::compared), nullptr, /*allow_exceptions=*/false);
+  if (configuration.is_object()) {
+    for (const auto& [table, options] : configuration.items()) {
+      if (table == Monitor::role) continue;
+      const auto flat = options.flatten();
+      for (const auto& [place, value] : flat.items()) facts[place_of(table, place)] = value.dump();
+    }
+  }
+  parts.ranks.refuse_differences(facts);
+}
+
+void refuse_other_data(const Parts& parts, const Run& run) {
+  if (!parts.ranks.are_several()) return;
+  std::int64_t elements = 0;
+  for (const auto& parameter : run.model->parameters()) elements += parameter.numel();
+  parts.ranks.refuse_differences({{"the batches of an epoch", std::to_string(parts.wiring.task->batches_per_epoch())},
+                                  {"the data", digest(parts.wiring.task->save().tensors)},
+                                  {"the elements of the model", std::to_string(elements)},
+                                  {"the steps of the run", std::to_string(run.steps)}});
+}
+
+void prepare_task(Parts& parts, Step& step, Run& run, const InitModel& init) {
+  if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
+  parts.calls.note(nullptr);
+  if (init) init(*run.model);
+  for (auto* plugin : parts.wiring.plugins()) {
+    parts.calls.note(plugin);
+    if (auto* adapter = dynamic_cast<ModelAdapter*>(plugin)) adapter->adapt(run);
+  }
+  parts.calls.note(parts.wiring.task.get());
+  run.model->to(run.device);
+  run.model->train();
+  parts.built = built_model(*run.model);
+  name_parameters(run);
+  const auto batches = parts.task->batches_per_epoch();
+  if (batches < 1) {
+    throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
+  }
+  if (parts.accumulation->gathers()) step.samples_of_batch(run);  // now, because the first batch is a whole one
+}
+
+std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, Run& run) {
+  const auto batches = parts.task->batches_per_epoch();
+  std::int64_t steps = 0;
+  constexpr std::int64_t most = 1'000'000'000;  // that are counted one by one in a few seconds
+  const bool is_too_many = __builtin_mul_overflow(epochs, batches, &steps);
+  if (is_too_many || (parts.accumulation->gathers() && steps > most)) {
+    throw Error(c10::str(epochs, " epochs of ", batches, " steps are more than can be counted; lower [run] epochs"),
+                Error::Kind::configuration);
+  }
+  if (!parts.accumulation->gathers()) return steps;
+  steps = 0;
+  const auto samples = step.samples_of_batch(run);
+  for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (auto left = batches; left > 0; ++steps) {
+      left -= std::max<std::int64_t>(1, parts.accumulation->batches_per_update(steps, epoch, samples));
+    }
+  }
+  return steps;
+}
+
+}  // namespace
+
+void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, const InitModel& init) {
+  auto& wiring = parts.wiring;
+  parts.calls.note(wiring.distributed.get());
+  wiring.distributed->prepare(run);
+  if (run.is_stopping()) return;
+  if (parts.ranks.are_several()) run.stop = &parts.ranks.stop();
+  refuse_other_programs(parts, run);
+  for (auto* plugin : wiring.plugins()) {
+    if (run.is_stopping()) return;
+    if (plugin == wiring.distributed.get()) continue;
+    parts.calls.note(plugin);
+    const auto parameters = run.parameters.size();
+    plugin->prepare(run);
+    refuse_other_parameters(run, parameters);
+    if (plugin == wiring.precision.get()) parts.ranks.refuse_masters_of_others(run);
+    if (plugin != wiring.task.get()) continue;
+    prepare_task(parts, step, run, init);
+    if (epochs > 0) run.steps = steps_of(epochs, parts, step, run);
+    refuse_other_data(parts, run);
+    parts.calls.note(wiring.distributed.get());
+    parts.ranks.share_model(run);
+    parts.ranks.choose_owners(run);
+  }
+  step.note_listeners();
+}
+
+}  // namespace vernier

@@ -1,0 +1,61 @@
+// Snapshots of a run and its checkpoints: when they are taken, written and loaded.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "parts.h"
+
+namespace vernier {
+
+// Main thread only.
+class Saving {
+ public:
+  explicit Saving(Parts& parts) : parts_(parts) {}
+
+  State snapshot(Run& run);  // all that the run depends on; shares the live tensors
+  // Continues from a snapshot, in a prepared run. Refuses what restore_snapshot() refuses.
+  void resume(Run& run, State snapshot, bool allow_inexact);
+  // Goes back to a snapshot in memory, as a plugin has asked (Control::rewind), between two steps.
+  void rewind(Run& run);
+
+  // Has the checkpoint plugin write the run as it is, between two steps; not twice. Throws Error if a weight is not
+  // finite.
+  void save_now(Run& run);
+  void save_finite(Run& run);            // the same, also twice
+  void save_unless_spoiled(Run& run);    // on a CPU, not if loss and weights are not finite
+  void save_what_is_whole(Run& run);     // after a failure
+  void save_in_memory_if_due(Run& run);  // Control::keep_savepoints
+  // Called when something comes after this step's checkpoint that the checkpoint lacks.
+  void outdate() { saved_step_ = -1; }
+  bool is_saved(const Run& run) const { return saved_step_ == run.step; }
+  void whole_again() { is_whole_ = true; }  // after a failed step was undone
+
+  // While it lives, the run's state is not that of finished steps, and is not saved if something fails. If an error
+  // leaves the scope, that stays so.
+  class Changing {
+   public:
+    explicit Changing(Saving& saving) : saving_(saving) { saving_.is_whole_ = false; }
+    Changing(const Changing&) = delete;
+    Changing& operator=(const Changing&) = delete;
+    ~Changing() { saving_.is_whole_ = std::uncaught_exceptions() == errors_; }
+
+   private:
+    Saving& saving_;
+    int errors_ = std::uncaught_exceptions();
+  };
+
+ private:
+  void load(Run& run, const State& own);
+  void save(Run& run);
+  std::string bad_weight(const Run& run);
+  bool is_spoiled(const Run& run);
+
+  Parts& parts_;
+  std::int64_t saved_step_ = -1;
+  bool is_whole_ = true;
+};
+
+std::string not_finite(const Run& run);  // the first weight that is not finite, or ""
+
+}  // namespace vernier

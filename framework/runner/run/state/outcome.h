@@ -1,0 +1,31 @@
+// How a run went, for summary.json.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace vernier {
+
+// The value of Outcome::signal if no signal ended the run, but the program that the trainer is part of.
+constexpr int stopped_by_program = -1;
+
+struct Outcome {
+  double seconds = 0;      // of the steps, without validation and checkpoints
+  std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
+  std::int64_t samples = 0, tokens = 0;
+  std::map<std::string, double> times;  // seconds of this process: StepClock::totals()
+  std::int64_t micro_batches = 0;
+  std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
+  std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
+  std::optional<double> validation_loss, best_validation_loss;  // last and lowest
+  int signal = 0;                                               // that ended the run early, or stopped_by_program, or 0
+  bool is_out_of_time = false;                                  // the time limit ended the run early
+  std::string finished;                        // who ended the run before its last planned step, and why; "": nobody
+  std::optional<std::string> error;            // that ended it
+  std::string diverged;                        // without an error: what is not finite at the end; "" if nothing is
+  std::map<std::string, double> slow_plugins;  // the share of the steps' time that their listeners took
+};
+
+}  // namespace vernier

@@ -1,0 +1,89 @@
+#include "shards.h"
+
+#include <torch/types.h>
+#include <vernier/roles.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "run/process/ranks.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::uint64_t most_bytes = 1024 * 1024;  // of a tensor that may differ between ranks
+
+// Returns what may differ between ranks, such as the history of an activation's range. Large tensors (weights, the
+// optimizer's averages) follow from the summed gradients, and are the same.
+State small_state_of(const State& snapshot) {
+  State small;
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    const bool is_state = name.starts_with("plugin/") || name.starts_with("model/");
+    if (is_state && tensor.defined() && tensor.nbytes() <= most_bytes) small.put(name, tensor);
+  }
+  return small;
+}
+
+// True for what optimizer and precision keep of single parameters, also in the snapshots that a rewind keeps.
+bool is_sharded_entry(const std::string& name) {
+  const auto is_of = [&](const std::string& role) { return name.find("plugin/" + role + "/") != std::string::npos; };
+  return is_of(Optimizer::role) || is_of(Precision::role);
+}
+
+bool has_same(const State& state, const std::string& name, const torch::Tensor& tensor) {
+  if (!state.has(name)) return false;
+  const auto other = state.tensor(name), here = tensor.to(torch::kCPU);
+  if (other.scalar_type() != here.scalar_type() || other.sizes() != here.sizes()) return false;
+  const auto a = other.contiguous(), b = here.contiguous();
+  return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;  // NaN equals NaN
+}
+
+}  // namespace
+
+// Entries of a parameter that another rank owns are nowhere in a rank's snapshot.
+State shard_of(const State& snapshot, Distributed& distributed) {
+  State names;
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    if (is_sharded_entry(name) && tensor.defined()) names.put(name, std::int64_t{0});
+  }
+  const auto all = distributed.gather(to_bytes(names));
+  if (distributed.rank() == 0) return snapshot;
+  std::set<std::string> known;
+  for (std::int64_t r = 0; r < distributed.rank(); ++r) {
+    for (const auto& [name, ignored] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) known.insert(name);
+  }
+  State shard;
+  for (const auto& [name, ignored] : names.tensors) {
+    if (!known.contains(name)) shard.put(name, snapshot.tensor(name));
+  }
+  return shard;
+}
+
+void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded) {
+  if (distributed.ranks() == 1) return;
+  snapshot.put("run/ranks", distributed.ranks());
+  const auto own = small_state_of(snapshot);
+  const auto first = from_bytes(distributed.gather(distributed.rank() == 0 ? to_bytes(own) : "")[0]);
+  State different;
+  for (const auto& [name, tensor] : own.tensors) {
+    const bool is_in_shard = is_sharded && is_sharded_entry(name) && !first.has(name);
+    if (distributed.rank() != 0 && !is_in_shard && !has_same(first, name, tensor)) different.put(name, tensor);
+  }
+  const auto all = distributed.gather(to_bytes(different));
+  for (std::size_t r = 1; r < all.size() && distributed.rank() == 0; ++r) {
+    for (const auto& [name, tensor] : from_bytes(all[r]).tensors) snapshot.put(c10::str("rank/", r, "/", name), tensor);
+  }
+}
+
+void take_own_state(State& snapshot, const Distributed& distributed) {
+  const auto prefix = c10::str("rank/", distributed.rank(), "/");
+  State own;
+  if (snapshot.has("run/ranks") && snapshot.integer("run/ranks") == distributed.ranks())
+    own = snapshot.part(c10::str("rank/", distributed.rank()));
+  std::erase_if(snapshot.tensors, [](const auto& entry) { return entry.first.starts_with("rank/"); });
+  for (const auto& [name, tensor] : own.tensors) snapshot.put(name, tensor);
+}
+
+}  // namespace vernier

@@ -1,0 +1,18 @@
+// The parts of a snapshot that each of several ranks has.
+#pragma once
+
+#include <vernier/distributed.h>
+#include <vernier/state.h>
+
+namespace vernier {
+
+// A snapshot has rank 0's state. Adds to it, on rank 0, what differs on the other ranks, below "rank/<r>/". is_sharded:
+// each parameter has a rank that owns it. All ranks must call it at the same moment.
+void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded);
+// Gives this rank its own state back from such a snapshot, if that is of as many ranks; else rank 0's.
+void take_own_state(State& snapshot, const Distributed& distributed);
+// Returns this rank's part of a sharded checkpoint: rank 0 everything it has, others the entries that no lower rank
+// has.
+State shard_of(const State& snapshot, Distributed& distributed);
+
+}  // namespace vernier

@@ -1,0 +1,372 @@
+#include "step.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/plugin_calls.h"
+
+namespace vernier {
+
+namespace {
+
+// Throws Error if a strategy loses samples: it would train on something else than the user's batch, without a word.
+void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& batch) {
+  std::int64_t samples = 0;
+  for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
+  if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
+  throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+}
+
+std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
+  if (micro_batches.empty()) return std::nullopt;  // of a rank without samples
+  double all = 0;
+  for (const auto& micro_batch : micro_batches) {
+    if (!micro_batch.weight) return std::nullopt;
+    all += *micro_batch.weight;
+  }
+  return all;
+}
+
+// A mean over the micro-batch, times its share of the batch: by weight, else by samples. Differentiable.
+torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::Tensor& mean) {
+  const auto samples = static_cast<double>(part.samples);
+  if (samples == whole.samples) return mean;
+  if (!part.weight || !whole.weight) return mean * (samples / whole.samples);
+  return mean * (*part.weight / *whole.weight);
+}
+
+void add_loss(Run& run, const WholeBatch& whole) {
+  const auto part = weighted(run.micro_batch, whole, run.micro_batch_loss.detach().to(torch::kFloat32));
+  run.loss = run.loss.defined() ? run.loss + part : part;
+}
+
+// As torch::fmin, but on a CPU without LibTorch's dispatcher: the lesser number, or the one that is a number.
+torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
+  if (!best.defined()) return loss;
+  const auto is_on_host = [](const torch::Tensor& x) { return x.is_cpu() && x.scalar_type() == torch::kFloat32; };
+  if (!is_on_host(best) || !is_on_host(loss)) return torch::fmin(best, loss);
+  const float before = *best.const_data_ptr<float>(), now = *loss.const_data_ptr<float>();
+  return now < before || std::isnan(before) ? loss : best;
+}
+
+// Advice for a micro-batch of several samples, or of one, that does not fit into memory.
+std::string smaller_by(const Accumulation& accumulation) {
+  const auto remedy = accumulation.memory_remedy();
+  return "; train in smaller micro-batches" + (remedy.empty() ? "" : ": " + remedy);
+}
+
+std::string less_by(const Task& task) {
+  const auto remedy = task.memory_remedy();
+  return "; a single sample is too much: " + (remedy.empty() ? "" : remedy + ", or ") +
+         "raise [run] memory_limit where there is one";
+}
+
+// Joins the flags of several passes: one that any of them found counts.
+void join(torch::Tensor& flag, const torch::Tensor& before) {
+  if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
+}
+
+// The task made the graph: an error in its backward pass is the task's.
+void backward(Calls& calls, const Plugin* task, const torch::Tensor& loss) {
+  calls.note(task);
+  loss.backward();
+}
+
+// LibTorch stops at a limit on a CPU alone.
+void refuse_too_much_memory(const Run& run) {
+  const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
+  if (limit == 0) return;
+  const auto peak = allocated_memory(run.device).peak;
+  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a micro-batch of ", run.micro_batch.samples, " samples took ",
+                   memory_text(peak), ", and the limit is ", memory_text(limit));
+}
+
+}  // namespace
+
+// One update: roles are called, listeners observe (see the comment over Event).
+void Step::step(Run& run, Until until) {
+  begin_step(run);
+  transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
+  skip_dropped_batches(run);
+  emit(Event::StepBegin, run, Part::data_wait);  // and says what the time is spent on next
+  run.batch = next_batch(run);
+  transaction_.mark(Stage::batch, run);
+  compute_gradients(run, Tries::smaller);  // out of memory: back to Stage::batch, in smaller micro-batches
+  if (until == Until::gradients) return;
+  transaction_.gradients_computed(run);
+  update_log_.look(run);
+  emit(Event::GradientsReady, run, Part::update);  // listeners clip, measure, veto
+  if (!optimizer_->divides_gradients()) run.gradients();
+  transaction_.commit();    // no way back: weights change from here on
+  step_optimizer(run);      // changes nothing if run.skip_update is set
+  precision_->commit(run);  // master weights into the model's
+  share_weights(run);       // with the ranks that do not update them
+  emit(Event::UpdateDone, run, Part::update);
+  scaler_->update(run);
+  finish_step(run);
+  emit(Event::StepEnd, run, Part::trainer);
+}
+
+void Step::emit(Event event, Run& run, Part next) {
+  const bool is_heard = has_listeners_[static_cast<std::size_t>(event)];
+  if (is_heard && clock_.part() != Part::plugins) clock_.to(Part::plugins);
+  wiring_.bus.emit(event, run);
+  if (is_heard || clock_.part() != next) clock_.to(next);
+}
+
+void Step::note_listeners() {
+  for (std::size_t i = 0; i < has_listeners_.size(); ++i) {
+    has_listeners_[i] = std::ranges::any_of(
+        wiring_.plugins(), [&](const Plugin* plugin) { return wiring_.bus.listens(*plugin, static_cast<Event>(i)); });
+  }
+}
+
+void Step::begin_step(Run& run) {
+  clock_.to(Part::trainer);
+  calls_.note(nullptr);
+  run.batch = run.micro_batch = {};  // their memory is free for the next ones
+  run.metrics.clear();
+  run.learning_rate_factor = 1.0;
+  run.non_finite_reported = false;
+  run.grad_norm.reset();
+  run.swapped = report_swaps(wiring_, run);
+  if (const auto from = parts_.progress.rewound_from) {
+    run.notice("rewound", {{"from", *from}, {"to", run.step}},
+               c10::str("the run went back from step ", *from, " to step ", run.step));
+  }
+}
+
+void Step::compute_gradients(Run& run, Tries tries) {
+  const NotOfListener asked;  // where a listener asks for it
+  const auto part = clock_.part();
+  ranks_.begin_gradients();
+  tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
+  all_reduce(run);
+  precision_->collect(run);
+  scaler_->unscale(run);
+  run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
+  if (part != Part::trainer) clock_.to(part);  // in a step, GradientsReady ends the time of backward
+}
+
+// Makes gradients and loss those of the whole batch, if this rank has computed those of its share.
+void Step::all_reduce(Run& run) {
+  if (!ranks_.are_several()) return;
+  const auto part = clock_.to(Part::communication);
+  const Calls::As as(calls_, wiring_.distributed.get());
+  ranks_.all_reduce(
+      run, {parts_.stop, parts_.is_out_of_time(), clock_.seconds(Part::forward) + clock_.seconds(Part::backward)});
+  clock_.to(part);
+}
+
+// Waits for other ranks. An error here is a rank that is lost, so it is the role distributed's.
+const WholeBatch& Step::whole_batch() {
+  const Calls::As as(calls_, wiring_.distributed.get());
+  return ranks_.whole();
+}
+
+// However many micro-batches there are, their gradients add up to those of the whole batch's mean.
+void Step::compute_micro_batches(Run& run) {
+  const RandomOfRank random(run, *wiring_.distributed);
+  for (auto& parameter : run.parameters) {
+    parameter.model.mutable_grad().reset();
+    parameter.master.mutable_grad().reset();
+  }
+  for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale, &run.scaled_norm}) result->reset();
+  const auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
+  refuse_half_a_batch(micro_batches, run.batch);
+  run.batch.weight = weight_of(micro_batches);
+  ranks_.weigh(run.batch);
+  run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
+  for (const Batch& micro_batch : micro_batches) {
+    if (micro_batch.weight == 0) continue;
+    if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
+    run.micro_batch = micro_batch.to(run.device);
+    emit(Event::BatchReady, run, Part::forward);
+    run.micro_batch_loss = forward(calls_, precision_, [&] { return mean_of(task_->loss(run.micro_batch), "loss"); });
+    if (!run.micro_batch_loss.requires_grad()) {
+      calls_.note(wiring_.task.get());
+      throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+    }
+    emit(Event::LossReady, run, Part::backward);
+    const auto& whole = whole_batch();
+    add_loss(run, whole);
+    backward(calls_, wiring_.task.get(), scaler_->scale(weighted(run.micro_batch, whole, run.micro_batch_loss)));
+    run.micro_batch_loss.reset();
+    refuse_too_much_memory(run);
+  }
+  if (const auto weight = whole_batch().weight; weight && !(*weight > 0)) {
+    calls_.note(wiring_.accumulation.get());
+    throw Error("nothing in the batch has a weight: its samples are all padding");
+  }
+  if (run.micro_batches == 1 && gathered_ == 1) return;
+  run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
+  run.metrics.set("batch", ranks_.whole().samples);
+}
+
+// A batch that runs out of memory is tried again in smaller micro-batches, from the same state. The other ranks wait.
+void Step::compute_micro_batches_that_fit(Run& run) {
+  for (;;) {
+    std::string trouble;  // of this rank
+    const Plugin* culprit = nullptr;
+    try {
+      compute_micro_batches(run);
+    } catch (...) {
+      if (!is_out_of_memory(std::current_exception())) throw;
+      trouble = caught().message;
+      culprit = calls_.called();
+    }
+    const bool fits = trouble.empty(), can_retry = transaction_.is_wanted(Stage::batch);
+    if (fits) return;
+    run.micro_batch_loss.reset();
+    const auto failed = run.micro_batch;
+    if (can_retry) transaction_.roll_back(Stage::batch, run);
+    run.micro_batch = failed;
+    if (!can_retry || !accumulation_->shrink(run)) {
+      const auto remedy = failed.samples > 1 ? smaller_by(*wiring_.accumulation) : less_by(*wiring_.task);
+      calls_.note(culprit);
+      throw Error(trouble + remedy);
+    }
+    if (!run.device.is_cpu()) at::accelerator::emptyCache();
+  }
+}
+
+void Step::step_optimizer(Run& run) {
+  const OwnGradients own(run);
+  optimizer_->step(run);
+}
+
+// Sends the weights that each rank has updated to the other ranks.
+void Step::share_weights(Run& run) {
+  if (!ranks_.are_sharded()) return;
+  const auto part = clock_.to(Part::communication);
+  const Calls::As as(calls_, wiring_.distributed.get());
+  ranks_.share_weights(run, Ranks::Weights::trained);
+  clock_.to(part);
+}
+
+void Step::finish_step(Run& run) {
+  parts_.progress.rewound_from.reset();
+  run.grad_scale.reset();  // the optimizer has divided, in memory or not
+  run.batches_drawn += gathered_;
+  const auto& whole = ranks_.whole();
+  run.samples += std::llround(whole.samples);
+  run.tokens += whole.tokens;
+  ranks_.name_slow_ranks(run);
+  auto& best = parts_.progress.best_loss;
+  best = lesser_of(best, run.loss);
+  update_log_.count(run, precision_->is_mixed());
+  clock_.show(run.metrics, run.device.is_cpu());
+}
+
+void Step::skip_dropped_batches(Run& run) {
+  while (parts_.snapshots.is_dropped(run.batches_drawn)) {
+    task_->next();
+    run.batches_drawn += 1;
+    end_epoch(run);
+  }
+}
+
+void Step::end_epoch(Run& run) {
+  if (run.batches_drawn / task_->batches_per_epoch() == run.epoch) return;
+  wiring_.bus.emit(Event::EpochEnd, run);
+  run.epoch += 1;
+}
+
+// An update does not go over the end of an epoch.
+Batch Step::next_batch(Run& run) {
+  auto batch = draw_batch(run);
+  clock_.to(Part::trainer);
+  run.metrics.set_time("data_wait", clock_.seconds(Part::data_wait));
+  return batch;
+}
+
+Batch Step::draw_batch(Run& run) {
+  run.batches = gathered_ = 1;
+  if (replayed_) return replayed_();
+  if (!accumulation_->gathers()) {
+    auto batch = task_->next();
+    refuse_other_samples(batch);
+    auto& most = parts_.progress.samples_of_batch;
+    if (!batch.is_share) most = std::max(most.value_or(0), batch.samples);
+    return ranks_.share_of(std::move(batch));
+  }
+  const auto samples = samples_of_batch(run);
+  const auto wanted = accumulation_->batches_per_update(run.step, run.epoch, samples);
+  std::vector<Batch> batches;
+  auto next = run.batches_drawn;
+  do {
+    auto batch = task_->next();
+    refuse_other_samples(batch);
+    if (!parts_.snapshots.is_dropped(next)) batches.push_back(ranks_.share_of(std::move(batch)));
+    next += 1;
+  } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
+  gathered_ = next - run.batches_drawn;
+  run.batches = static_cast<std::int64_t>(batches.size());
+  return Batch::concatenated(batches);
+}
+
+// The first batch is a whole one.
+std::int64_t Step::samples_of_batch(Run& run) {
+  auto& known = parts_.progress.samples_of_batch;
+  if (known) return *known;
+  Scope scope;
+  scope.plugins = {wiring_.task.get()};
+  Savepoint before;
+  before.take(run, scope);
+  const auto batch = task_->next();
+  refuse_other_samples(batch);
+  before.restore(run);
+  ranks_.begin_gradients();
+  ranks_.weigh(batch);
+  known = batch.is_share ? std::llround(ranks_.whole().samples) : batch.samples;
+  return *known;
+}
+
+torch::Tensor Step::recompute(Run& run) {
+  const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
+  const Calls::As as(calls_, calls_.called());
+  precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
+  compute_gradients(run, Tries::once);
+  run.gradients();
+  join(run.found_inf, found_inf);
+  join(run.skip_update, skip_update);
+  return std::exchange(run.loss, loss);
+}
+
+torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std::function<torch::Tensor()>& body) {
+  auto* plugin = precision.operator->();
+  return plugin->forward([&] {
+    auto loss = body();
+    calls.note(plugin);
+    return loss;
+  });
+}
+
+torch::Tensor mean_of(torch::Tensor loss, const char* function) {
+  if (loss.defined() && loss.dim() == 0) return loss;
+  throw Error(c10::str("its ", function, "() returned ",
+                       loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "an undefined tensor",
+                       "; return the mean over the samples, a 0-dim tensor, as loss.mean() gives it"));
+}
+
+void refuse_other_samples(const Batch& batch) {
+  if (batch.samples < 1 && !batch.is_share) {
+    throw Error(c10::str("its next() returned a batch of ", batch.samples,
+                         " samples; set Batch::samples to the number of its samples, at least 1"));
+  }
+  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
+    const auto& tensor = batch.tensors[i];
+    if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == batch.samples) continue;
+    throw Error(c10::str("its next() returned a batch of ", batch.samples, " samples with tensors[", i, "] ",
+                         tensor.defined() ? c10::str("of shape ", tensor.sizes()) : "undefined",
+                         "; set Batch::samples to the size of dimension 0, which is the sample in each tensor"));
+  }
+}
+
+}  // namespace vernier

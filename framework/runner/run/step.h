@@ -1,0 +1,71 @@
+// The training step. Step::step is the function to read first.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "parts.h"
+
+namespace vernier {
+
+// Main thread only.
+class Step {
+ public:
+  explicit Step(Parts& parts) : parts_(parts) {}
+  void note_listeners();  // after prepare, and after a swap
+
+  enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them
+  void step(Run& run, Until until = Until::end);
+
+  // Computes the gradients of run.batch. smaller: micro-batches that run out of memory are split again.
+  enum class Tries { once, smaller };
+  void compute_gradients(Run& run, Tries tries);
+  torch::Tensor recompute(Run& run);  // see Control::recompute
+  void step_optimizer(Run& run);
+  void end_epoch(Run& run);                 // if the task's data have been drawn once more
+  std::int64_t samples_of_batch(Run& run);  // of a whole batch of the task; draws one, and puts it back
+  // The next batches come from this function; null: from the task again.
+  void replay(std::function<Batch()> replayed) { replayed_ = std::move(replayed); }
+
+ private:
+  void begin_step(Run& run);
+  void emit(Event event, Run& run, Part next);  // next: what the time after the event is spent on
+  void skip_dropped_batches(Run& run);
+  Batch next_batch(Run& run);
+  Batch draw_batch(Run& run);
+  void compute_micro_batches(Run& run);
+  void compute_micro_batches_that_fit(Run& run);
+  const WholeBatch& whole_batch();
+  void all_reduce(Run& run);
+  void share_weights(Run& run);
+  void finish_step(Run& run);
+
+  Parts& parts_;
+  Wiring& wiring_ = parts_.wiring;
+  Calls& calls_ = parts_.calls;
+  Role<Task> task_ = parts_.task;
+  Role<Precision> precision_ = parts_.precision;
+  Role<Scaler> scaler_ = parts_.scaler;
+  Role<Accumulation> accumulation_ = parts_.accumulation;
+  Role<Optimizer> optimizer_ = parts_.optimizer;
+  Ranks& ranks_ = parts_.ranks;
+  Transaction& transaction_ = parts_.transaction;
+  UpdateLog& update_log_ = parts_.update_log;
+  StepClock& clock_ = parts_.clock;
+  std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
+  std::function<Batch()> replayed_;                // instead of the task's next batch
+  std::int64_t gathered_ = 1;                      // batches of the task in the last step's
+};
+
+// Runs body in the run's precision. Errors after body are the precision's.
+torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std::function<torch::Tensor()>& body);
+
+// Returns the loss. Throws Error if it is not one number. function: of the task, "loss".
+torch::Tensor mean_of(torch::Tensor loss, const char* function);
+
+// Throws Error if a batch of the task has another number of samples than it says: another count would weigh the samples
+// wrongly, or leave some out, without a word.
+void refuse_other_samples(const Batch& batch);
+
+}  // namespace vernier

@@ -1,0 +1,37 @@
+// Validations: those of the run, and those that somebody asks for.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "parts.h"
+
+namespace vernier {
+
+// Main thread only.
+class Validation {
+ public:
+  // every: steps between validations; 0: after the last step only.
+  Validation(Parts& parts, std::int64_t every) : parts_(parts), every_(every) {}
+
+  bool is_due_after_step(const Run& run) const;  // the step that begins
+  // Validates, and emits Validated. Returns false if a signal cut it short: it is repeated on resume, so that a resumed
+  // run is the run that was not stopped.
+  bool validate(Run& run);
+  // Returns the task's validation loss now, between two steps, if it has one. Its other numbers are in run.metrics. No
+  // event is emitted, so the run's numbers do not depend on it.
+  std::optional<double> loss(Run& run);
+
+  // Runs `body` as a validation: the model in evaluation mode, without gradients, in the run's precision, within the
+  // callbacks' validate(). body returns a loss, or an undefined tensor.
+  torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body);
+  torch::Tensor evaluate(Run& run);  // the same of the task's validate()
+
+ private:
+  torch::Tensor in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost);
+
+  Parts& parts_;
+  std::int64_t every_;
+};
+
+}  // namespace vernier
