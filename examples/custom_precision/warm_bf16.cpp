@@ -1,5 +1,6 @@
 // warm_bf16: float32 for the first steps, bfloat16 after.
 //   warmup_steps = 100
+#include <vernier/autocast.h>
 #include <vernier/sdk.h>
 
 class WarmBf16 final : public vernier::Precision {

@@ -2,6 +2,7 @@
 // switched off and on while it trains, and a second trainer that resumes the run.
 #include <torch/torch.h>
 #include <vernier/sdk.h>
+#include <vernier/supervised_task.h>
 #include <vernier/trainer.h>
 
 #include <filesystem>

@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "core/log_copy.h"
-#include "core/printable.h"
 #include "output/log.h"
 #include "output/recorded_run.h"
 #include "output/summary.h"

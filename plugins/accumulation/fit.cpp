@@ -16,6 +16,8 @@
 //   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
 //   weight = "samples"       or "tokens"
 //   weight_column = -1, padding = -100
+#include <vernier/memory.h>
+
 #include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cmath>

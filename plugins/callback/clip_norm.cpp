@@ -4,6 +4,7 @@
 //   max_norm = 1.0
 //   norm_type = 2.0   the order p of the norm; inf for the largest element
 // Sources: Pascanu et al., ICML 2013; torch.nn.utils.clip_grad_norm_.
+#include <vernier/grad_norm.h>
 #include <vernier/sdk.h>
 
 class ClipNorm final : public vernier::Callback {

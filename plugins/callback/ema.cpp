@@ -14,6 +14,7 @@
 // Each update of the average costs a pass over the weights. The average takes four bytes a weight. A validation takes
 // the memory of the weights once more.
 // Sources: Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
+#include <vernier/ema.h>
 #include <vernier/sdk.h>
 
 #include "with_weights.h"

@@ -6,7 +6,7 @@
 // are slower. With an optimizer that steps in backward it is refused. A step that a profiler follows is left out.
 #include <algorithm>
 
-#include "../monitor/step_ledger.h"
+#include "shared/step_ledger.h"
 
 namespace {
 

@@ -20,8 +20,8 @@
 #include <map>
 #include <string_view>
 
-#include "records/append_file.h"
-#include "records/record_monitor.h"
+#include "shared/records/append_file.h"
+#include "shared/records/record_monitor.h"
 
 namespace {
 

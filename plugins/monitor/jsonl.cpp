@@ -21,7 +21,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "records/append_file.h"
+#include "shared/records/append_file.h"
 
 namespace {
 

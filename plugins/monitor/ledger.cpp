@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "step_ledger.h"
+#include "shared/step_ledger.h"
 
 namespace {
 

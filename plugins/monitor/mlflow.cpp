@@ -19,9 +19,9 @@
 #include <map>
 #include <random>
 
-#include "records/append_file.h"
-#include "records/hyper_parameters.h"
-#include "records/record_monitor.h"
+#include "shared/records/append_file.h"
+#include "shared/records/hyper_parameters.h"
+#include "shared/records/record_monitor.h"
 
 namespace {
 

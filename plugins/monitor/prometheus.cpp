@@ -24,8 +24,8 @@
 #include <mutex>
 #include <set>
 
-#include "records/record_monitor.h"
 #include "service/http/http_server.h"
+#include "shared/records/record_monitor.h"
 
 namespace {
 

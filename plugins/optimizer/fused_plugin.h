@@ -4,6 +4,7 @@
 // says what that costs.
 #pragma once
 
+#include <vernier/optim.h>
 #include <vernier/sdk.h>
 
 #include <memory>

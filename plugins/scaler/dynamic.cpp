@@ -20,6 +20,8 @@
 // minimum of preset none, 2^-14, is float16's smallest normal number: at a smaller scale the gradient of the loss
 // itself loses digits. At a scale of 2^40 even the largest gradient that does not overflow would be 0 in float16
 // without it.
+#include <vernier/unscale.h>
+
 #include "scale_watch.h"
 
 namespace {

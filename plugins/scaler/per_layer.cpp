@@ -21,12 +21,14 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/nn/module.h>
+#include <vernier/autograd_node.h>
 #include <vernier/layers.h>
+#include <vernier/loss_scale.h>
+#include <vernier/unscale.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "core/libtorch_versions.h"
 #include "scale_watch.h"
 
 namespace {

@@ -2,6 +2,7 @@
 // very low or high, and end a run whose updates all overflow.
 #pragma once
 
+#include <vernier/loss_scale.h>
 #include <vernier/sdk.h>
 
 #include <optional>

@@ -3,6 +3,8 @@
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+#include <vernier/unscale.h>
+
 #include <ATen/ops/full.h>
 
 #include "scale_watch.h"

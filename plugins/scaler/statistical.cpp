@@ -14,6 +14,9 @@
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // It reads the gradients once more in each step, for the largest one. The host does not wait for the device.
+#include <vernier/grad_norm.h>
+#include <vernier/unscale.h>
+
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/where.h>

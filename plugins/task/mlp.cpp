@@ -12,6 +12,7 @@
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <vernier/sdk.h>
+#include <vernier/task_options.h>
 
 #include <cmath>
 #include <optional>

@@ -3,7 +3,7 @@
 # Builds plugins/<role>/<name>.so, which a TOML file names as  [role] use = "name",  and installs it where the program
 # that is installed with the same prefix finds it. The library exports one symbol, the descriptor that VERNIER_PLUGIN()
 # defines, and stays mapped once it is loaded (objects that it made may outlive any attempt to unload it). The target is
-# called <role>_<name>.
+# called <role>_<name>. The library needs those of the SDK's libraries that its code uses, and no others.
 function(vernier_add_plugin role name)
   set(target ${role}_${name})
   set(folder ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
@@ -11,12 +11,12 @@ function(vernier_add_plugin role name)
     set(folder ${PROJECT_BINARY_DIR})
   endif()
   add_library(${target} MODULE ${ARGN})
-  target_link_libraries(${target} PRIVATE vernier::sdk)
+  target_link_libraries(${target} PRIVATE vernier::readers vernier::toolkit vernier::sdk)
   set_target_properties(${target} PROPERTIES
     PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder}/plugins/${role}
     INSTALL_RPATH "$ORIGIN/../../..;${LIBTORCH_ROOT}/lib"
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON DEFINE_SYMBOL "")
-  target_link_options(${target} PRIVATE -Wl,-z,nodelete
+  target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,-z,nodelete
     -Wl,--version-script=${CMAKE_CURRENT_FUNCTION_LIST_DIR}/plugin.map)
   install(TARGETS ${target} LIBRARY DESTINATION lib/vernier/plugins/${role})
   set_property(GLOBAL APPEND PROPERTY VERNIER_PLUGIN_TARGETS ${target})
@@ -39,6 +39,6 @@ function(vernier_test_plugin role name)
     return()
   endif()
   add_executable(${name}_test ${name}_test.cpp)
-  target_link_libraries(${name}_test PRIVATE vernier::sdk doctest::doctest)
+  target_link_libraries(${name}_test PRIVATE vernier::readers vernier::toolkit vernier::sdk doctest::doctest)
   add_test(NAME rule COMMAND ${name}_test)
 endfunction()

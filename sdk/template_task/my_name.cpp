@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 #include <vernier/csv.h>
 #include <vernier/sdk.h>
+#include <vernier/supervised_task.h>
 
 class MyName final : public vernier::SupervisedTask {
  public:

@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/copy.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 #include <xxhash.h>
@@ -25,7 +26,6 @@
 #include <thread>
 
 #include "compare.h"
-#include "files/copy.h"
 #include "plugin_library.h"
 #include "python_rival.h"
 

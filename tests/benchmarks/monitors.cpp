@@ -1,7 +1,7 @@
 // The time that monitors add to a step where only overhead counts: a 32-32-10 network, batches of 8, float32, one
 // thread. Bars: all monitors at every step within 30 microseconds; a record within 1 microsecond of the training
 // thread.
-#include "monitor/records/record_queue.h"
+#include "shared/records/record_queue.h"
 
 #include <ATen/Parallel.h>
 #include <torch/utils.h>

@@ -13,8 +13,8 @@
 
 #include "compare.h"
 #include "python_rival.h"
-#include "text/bpe_trainer.h"
-#include "text/unicode.h"
+#include "text/bpe/bpe_trainer.h"
+#include "text/unicode/unicode.h"
 
 namespace {
 

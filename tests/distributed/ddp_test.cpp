@@ -1,12 +1,12 @@
 // Several processes that train one model, as a launcher starts them.
 #include <doctest/doctest.h>
+#include <vernier/launch_place.h>
 #include <vernier/tokenizer.h>
 
 #include <cmath>
 #include <regex>
 #include <sstream>
 
-#include "core/launch_place.h"
 #include "several_ranks.h"
 
 namespace ddp_test {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# lists.sh VERNIER ROOT: lists in the documents are those of the tree and of the program: rooms, verbs, the order of
-# `prepare`, and the plugin ABI.
+# lists.sh VERNIER ROOT: lists in the documents are those of the tree and of the program: rooms, verbs, and the
+# order of `prepare`.
 # shellcheck disable=SC2016  # backquotes are Markdown's
 set -eu
 vernier=$1
@@ -45,8 +45,4 @@ for page in docs/architecture.md docs/write-a-plugin.md sdk/plugin/include/verni
     { echo "$page does not say the order of prepare: $order"; failed=1; }
 done
 
-# The ABI: no document names another number as that of this Vernier.
-abi=$(sed -n 's/^#define VERNIER_ABI //p' sdk/plugin/include/vernier/abi.h)
-grep -nE 'this Vernier has [0-9]+|ABI is [0-9]+' docs/*.md README.md | grep -vE "(this Vernier has|ABI is) $abi([^0-9]|\$)" &&
-  { echo "the plugin ABI is $abi (sdk/plugin/include/vernier/abi.h)"; failed=1; }
 exit $failed

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <vernier/capsule.h>
 #include <vernier/layers.h>
 #include <vernier/sdk.h>
 
@@ -11,7 +12,6 @@
 #include <sstream>
 
 #include "small_run.h"
-#include "trace/capsule.h"
 
 namespace flight {
 

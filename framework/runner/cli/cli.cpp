@@ -9,7 +9,6 @@
 
 #include "command.h"
 #include "completion.h"
-#include "core/printable.h"
 #include "low_memory.h"
 #include "other_verbs.h"
 #include "output/log.h"

@@ -3,6 +3,7 @@
 #include <ATen/ops/aminmax.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/linear_call.h>
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,6 @@
 
 #include <iostream>
 
-#include "core/printable.h"
 #include "wiring/wiring.h"
 
 namespace vernier {

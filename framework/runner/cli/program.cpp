@@ -7,7 +7,6 @@
 #include <iostream>
 
 #include "command.h"
-#include "core/printable.h"
 #include "output/log.h"
 #include "run/process/crash.h"
 #include "run/process/device.h"

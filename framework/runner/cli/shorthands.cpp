@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "core/printable.h"
 #include "core/synonyms.h"
 #include "wiring/common_keys.h"
 

@@ -2,6 +2,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vernier/error.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -9,7 +10,6 @@
 #include <iostream>
 
 #include "command.h"
-#include "core/printable.h"
 #include "output/log.h"
 #include "output/output.h"
 #include "output/recorded_run.h"
@@ -18,7 +18,6 @@
 #include "shorthands.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/quoting.h"
-#include "trace/capsule.h"
 #include "wiring/plugin_folders.h"
 
 namespace vernier::cli {
@@ -146,13 +145,13 @@ int train(const po::variables_map& given) {
   const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
   if (quiet) std::cout.setstate(std::ios::failbit);  // prints nothing
   listen_for_signals();
-  replay_command() = called_as() + " replay" + plugin_paths_again(given);
   const auto prepared = prepare(given);
   for (const auto* plugin : prepared->wiring->plugins()) {
     log(Level::debug, plugin->id(), "version " + plugin->version());
   }
   if (stop_signal() != 0) return stop_before_the_first_step(*prepared);
   Run& run = prepared->run;
+  run.replay_command = called_as() + " replay" + plugin_paths_again(given);
   run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
     log_to_file(path);

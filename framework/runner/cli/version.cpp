@@ -29,8 +29,7 @@ bool has_cuda() {
 }  // namespace
 
 std::string version_line() {
-  return std::string("vernier ") + VERNIER_VERSION + ", plugin ABI " + std::to_string(VERNIER_ABI) + ", " +
-         VERNIER_BUILD;
+  return std::string("vernier ") + VERNIER_VERSION + ", plugin ABI " + abi_text(VERNIER_ABI) + ", " + VERNIER_BUILD;
 }
 
 int print_version(bool as_json) {

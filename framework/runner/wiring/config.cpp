@@ -1,6 +1,7 @@
 #include "config.h"
 
 #include <toml++/toml.h>
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 #include <set>
 #include <sstream>
 
-#include "core/data_file.h"
-#include "core/printable.h"
 #include "references.h"
 #include "tools/common/toml_depth.h"
 #include "wiring.h"

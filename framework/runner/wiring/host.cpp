@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/printable.h"
-
 namespace vernier {
 
 namespace fs = std::filesystem;

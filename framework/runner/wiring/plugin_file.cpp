@@ -16,7 +16,9 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <iomanip>
 #include <map>
+#include <sstream>
 #include <utility>
 
 namespace vernier {
@@ -41,6 +43,13 @@ class Bytes {
   bool says(std::uint64_t offset, const char* text) const {
     const std::size_t length = std::strlen(text) + 1;
     return has(offset, length) && std::memcmp(bytes_.data() + offset, text, length) == 0;
+  }
+  // The text that begins here and ends in 0; "" if it does not end.
+  std::string text(std::uint64_t offset) const {
+    if (!has(offset, 1)) return "";
+    const auto begin = bytes_.begin() + static_cast<std::ptrdiff_t>(offset);
+    const auto end = std::find(begin, bytes_.end(), '\0');
+    return end == bytes_.end() ? "" : std::string(begin, end);
   }
 
  private:
@@ -91,6 +100,24 @@ bool find_descriptor(const Bytes& bytes, std::uint64_t& offset) {
     }
   }
   return false;
+}
+
+// The names of the libraries that the loader opens with this one.
+std::vector<std::string> needed_libraries(const Bytes& bytes) {
+  std::vector<std::string> all;
+  Elf64_Ehdr header;
+  if (!bytes.read(0, header)) return all;
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr entries, names;
+    if (!bytes.read(header.e_shoff + i * sizeof entries, entries) || entries.sh_type != SHT_DYNAMIC) continue;
+    if (!bytes.read(header.e_shoff + entries.sh_link * sizeof names, names)) continue;
+    for (std::uint64_t at = 0; at + sizeof(Elf64_Dyn) <= entries.sh_size; at += sizeof(Elf64_Dyn)) {
+      Elf64_Dyn entry;
+      if (!bytes.read(entries.sh_offset + at, entry)) break;
+      if (entry.d_tag == DT_NEEDED) all.push_back(bytes.text(names.sh_offset + entry.d_un.d_val));
+    }
+  }
+  return all;
 }
 
 bool is_text(const char* begin, std::size_t room) {
@@ -168,6 +195,12 @@ void refuse_library(const std::string& text) {
   throw Error(text, Error::Kind::plugin);
 }
 
+std::string abi_text(std::uint32_t abi) {
+  std::ostringstream text;
+  text << "0x" << std::hex << std::setw(8) << std::setfill('0') << abi;
+  return text.str();
+}
+
 PluginFile::PluginFile(fs::path file, const fs::path& folder) : file_(std::move(file)) {
   std::error_code trouble;
   real_ = fs::canonical(file_, trouble);
@@ -231,8 +264,8 @@ Descriptor PluginFile::descriptor() const {
   // A descriptor of another ABI may be shorter than ours, but its first two fields stand where ours do.
   if (!bytes.read(offset, plugin.abi)) refuse_library(name + ": the file is cut short; build or copy it again");
   if (plugin.abi != VERNIER_ABI) {
-    refuse_library(name + ": built for plugin ABI " + std::to_string(plugin.abi) + ", this Vernier has " +
-                   std::to_string(VERNIER_ABI) + "; rebuild the plugin");
+    refuse_library(name + ": built for plugin ABI " + abi_text(plugin.abi) + ", this Vernier has " +
+                   abi_text(VERNIER_ABI) + "; rebuild the plugin");
   }
   if (!bytes.read(offset, plugin) || !is_whole(bytes))
     refuse_library(name + ": the file is cut short; build or copy it again");
@@ -244,7 +277,19 @@ Descriptor PluginFile::descriptor() const {
     refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD +
                    "; rebuild the plugin");
   }
+  refuse_other_toolkit();
   return plugin;
+}
+
+void PluginFile::refuse_other_toolkit() const {
+  for (const auto& library : needed_libraries(Bytes(bytes_))) {
+    for (const std::string ours : {VERNIER_TOOLKIT_FILE, VERNIER_READERS_FILE}) {
+      const auto stem = ours.substr(0, ours.rfind('.') + 1);  // "libvernier_toolkit.so."
+      if (!library.starts_with(stem) || library == ours) continue;
+      refuse_library(file_.string() + ": built with " + library + ", this Vernier has " + ours +
+                     "; rebuild the plugin");
+    }
+  }
 }
 
 std::string PluginFile::sha256() const {

@@ -4,6 +4,7 @@
 
 #include <vernier/abi.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@ namespace vernier {
 
 // Throws Error::Kind::plugin.
 [[noreturn]] void refuse_library(const std::string& text);
+
+// A plugin ABI as messages show it: "0x3d46a352".
+std::string abi_text(std::uint32_t abi);
 
 class PluginFile {
  public:
@@ -23,7 +27,8 @@ class PluginFile {
   PluginFile& operator=(const PluginFile&) = delete;
   ~PluginFile();
 
-  // Throws Error::Kind::plugin, naming the file, if it has none, or if it was built for another Vernier or LibTorch.
+  // Throws Error::Kind::plugin, naming the file, if it has none, or if it was built for another Vernier, toolkit or
+  // LibTorch.
   Descriptor descriptor() const;
   // As `sha256sum` prints it: 64 hexadecimal digits.
   std::string sha256() const;
@@ -33,6 +38,7 @@ class PluginFile {
 
  private:
   void read();
+  void refuse_other_toolkit() const;
   std::filesystem::path file_, real_;  // as it was named, and without links
   int folder_ = -1;                    // the descriptor of the folder that has it
   std::vector<char> bytes_;

@@ -11,7 +11,6 @@
 #include <sstream>
 
 #include "config.h"
-#include "core/printable.h"
 
 namespace vernier {
 

@@ -1,10 +1,11 @@
+#include <vernier/error.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
 
 #include "config.h"
-#include "core/printable.h"
 #include "references.h"
 #include "tools/common/text/quoting.h"
 

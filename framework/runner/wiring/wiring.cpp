@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "common_keys.h"
-#include "core/printable.h"
 #include "duration.h"
 #include "files/json.h"
 

@@ -16,7 +16,6 @@
 #include <iostream>
 #include <sstream>
 
-#include "core/printable.h"
 #include "laws.h"
 #include "run/process/crash.h"
 #include "sanitize.h"

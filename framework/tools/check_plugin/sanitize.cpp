@@ -10,8 +10,6 @@
 #include <regex>
 #include <sstream>
 
-#include "core/printable.h"
-
 namespace vernier {
 
 namespace {

@@ -18,7 +18,6 @@
 #include <iostream>
 #include <sstream>
 
-#include "core/printable.h"
 #include "output/log.h"
 #include "run/state/init_weights.h"
 #include "tools/common/text/numbers.h"

@@ -1,10 +1,11 @@
 // `vernier evaluate`: prints the metrics of a trained run's model on its validation data.
+#include <vernier/error.h>
+
 #include <algorithm>
 #include <iostream>
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "core/printable.h"
 #include "tools/common/model/trained_run.h"
 #include "tools/common/text/numbers.h"
 

@@ -13,7 +13,6 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "core/printable.h"
 #include "run/state/snapshot.h"
 #include "tools/common/model/trained_run.h"
 #include "torchscript.h"

@@ -13,7 +13,6 @@
 
 #include "batch.h"
 #include "codec.h"
-#include "core/printable.h"
 #include "output/log.h"
 #include "text_stream.h"
 #include "tools/common/model/trained_run.h"

@@ -7,7 +7,6 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "core/printable.h"
 #include "predictions.h"
 #include "tools/common/model/trained_run.h"
 

@@ -1,7 +1,7 @@
 // `vernier replay`: runs the step of a capsule again, and traces every operation.
 #pragma once
 
-#include "trace/capsule.h"
+#include <vernier/capsule.h>
 
 #include <atomic>
 #include <memory>

@@ -1,13 +1,13 @@
 #include "travel.h"
 
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checkpoint_split.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
 #include <algorithm>
 #include <charconv>
 
-#include "files/checkpoint_split.h"
 #include "output/log.h"
 #include "wiring/config.h"
 

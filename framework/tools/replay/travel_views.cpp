@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <iostream>
 
-#include "core/printable.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/text_table.h"
 #include "travel.h"

@@ -7,8 +7,8 @@
 #include <iostream>
 #include <thread>
 
-#include "data/parts.h"
-#include "text/bpe_trainer.h"
+#include "readers/parts.h"
+#include "text/bpe/bpe_trainer.h"
 #include "text/text_tokenizer.h"
 #include "text_reader.h"
 #include "token_file.h"

@@ -1,13 +1,12 @@
 #include "text_reader.h"
 
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/data_file.h"
-#include "core/printable.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace vernier {
 

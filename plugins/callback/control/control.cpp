@@ -19,9 +19,9 @@
 #include "api.h"
 #include "commands.h"
 #include "journal.h"
-#include "records/hyper_parameters.h"
-#include "records/record_queue.h"
 #include "service/http/http_server.h"
+#include "shared/records/hyper_parameters.h"
+#include "shared/records/record_queue.h"
 #include "view.h"
 
 namespace control {

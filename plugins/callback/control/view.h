@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "records/record.h"
 #include "service/http/event_ring.h"
 #include "service/http/history.h"
+#include "shared/records/record.h"
 
 namespace control {
 

@@ -360,7 +360,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto* done = "; the update is skipped";
     const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
     warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, done,
-         path.empty() ? "" : "; " + vernier::replay_command() + " " + path);
+         path.empty() ? "" : "; " + run.replay_command + " " + path);
     Details details{{"step", capsule.step}, {"what", capsule.what}};
     if (capsule.origin) add(*capsule.origin, details);
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 #include <torch/types.h>
+#include <vernier/checkpoint_folder.h>
 
 #include <algorithm>
 #include <cerrno>

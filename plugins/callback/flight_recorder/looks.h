@@ -1,9 +1,8 @@
 // flight_recorder: what it looks at in a run, and what it keeps of it; see flight_recorder.cpp.
 #pragma once
 
+#include <vernier/capsule.h>
 #include <vernier/sdk.h>
-
-#include "trace/capsule.h"
 
 #include <optional>
 #include <string>

@@ -1,9 +1,8 @@
 // flight_recorder: samples of the layers' ranges; see flight_recorder.cpp.
 #pragma once
 
+#include <vernier/capsule.h>
 #include <vernier/sdk.h>
-
-#include "trace/capsule.h"
 
 #include <cstdint>
 #include <deque>

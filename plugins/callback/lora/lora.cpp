@@ -25,6 +25,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <torch/nn/module.h>
+#include <vernier/linear_call.h>
 #include <vernier/model_adapter.h>
 #include <vernier/precision_rules.h>
 #include <vernier/published_model.h>
@@ -39,7 +40,6 @@
 #include <optional>
 
 #include "compact_weight.h"
-#include "trace/linear_call.h"
 
 namespace {
 

@@ -22,7 +22,6 @@
 #include <fstream>
 #include <optional>
 
-#include "core/plugin_calls.h"
 #include "tables.h"
 
 namespace {

@@ -40,6 +40,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <vernier/grad_norm.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <c10/core/Event.h>
+#include <vernier/copy.h>
 
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "files/copy.h"
 
 namespace rolling {
 

@@ -14,7 +14,7 @@
 #include <set>
 #include <system_error>
 
-#include "core/file.h"
+#include <vernier/folders.h>
 
 namespace rolling {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/checkpoint_folder.h>
+#include <vernier/unfinished_checkpoint.h>
 
 #include <cstdint>
 #include <functional>
@@ -10,8 +11,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "files/unfinished_checkpoint.h"
 
 namespace rolling {
 

@@ -22,6 +22,7 @@
 // abandoned-step-00000200. Ranks that share out the optimizer's state (distributed/zero1) each write their part; if one
 // cannot, the save is not repeated.
 #include <ATen/ops/tensor.h>
+#include <vernier/checkpoint_split.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
@@ -37,10 +38,7 @@
 #include <utility>
 
 #include "copies.h"
-#include "files/checkpoint_manifest.h"
-#include "files/checkpoint_split.h"
 #include "folder.h"
-#include "trace/capsule.h"
 
 namespace {
 
@@ -56,9 +54,9 @@ using Clock = std::chrono::steady_clock;
 
 // A capsule has the format of a checkpoint, but it is of the middle of a step. A run resumed from it would lack the
 // batch of that step.
-[[noreturn]] void refuse_capsule(const std::string& path) {
+[[noreturn]] void refuse_capsule(const Run& run, const std::string& path) {
   vernier::refuse(path + ": is a capsule of callback/flight_recorder, kept in the middle of a step; look at it with " +
-                  vernier::replay_command() + " " + path + ", and resume from a checkpoint of the run");
+                  run.replay_command + " " + path + ", and resume from a checkpoint of the run");
 }
 
 double seconds_since(Clock::time_point begin) {
@@ -188,7 +186,7 @@ class Rolling final : public vernier::Checkpoint {
     if (from.empty()) return state_of(folder_of(run.output).read_newest());
     if (vernier::is_checkpoint(from)) {
       auto state = state_of(vernier::read_checkpoint(from));
-      if (state->has(vernier::capsule_report_key)) refuse_capsule(from);
+      if (state->has(vernier::capsule_report_key)) refuse_capsule(run, from);
       return state;
     }
     if (auto state = state_of(folder_of(from).read_newest())) return state;

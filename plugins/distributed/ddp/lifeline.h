@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/launch_place.h"
+#include <vernier/launch_place.h>
 
 namespace ddp {
 

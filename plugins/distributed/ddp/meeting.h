@@ -3,14 +3,13 @@
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
+#include <vernier/launch_place.h>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "core/launch_place.h"
 
 namespace c10d {
 class Store;

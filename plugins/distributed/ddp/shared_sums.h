@@ -1,6 +1,7 @@
 // Sums over ranks of one machine, through memory that they share: faster than any connection between them.
 #pragma once
 
+#include <vernier/launch_place.h>
 #include <vernier/tensor.h>
 
 #include <atomic>
@@ -14,8 +15,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-
-#include "core/launch_place.h"
 
 namespace ddp {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "../records/hyper_parameters.h"
-#include "../records/record.h"
+#include "shared/records/hyper_parameters.h"
+#include "shared/records/record.h"
 
 namespace vernier::tensorboard {
 

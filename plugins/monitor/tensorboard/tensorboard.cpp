@@ -18,8 +18,8 @@
 #include <filesystem>
 #include <map>
 
-#include "../records/append_file.h"
-#include "../records/record_monitor.h"
+#include "shared/records/append_file.h"
+#include "shared/records/record_monitor.h"
 #include "events.h"
 
 namespace {

@@ -27,9 +27,11 @@
 // tokenizer.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/error.h>
 #include <vernier/generation.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/sdk.h>
+#include <vernier/task_options.h>
 
 #include <algorithm>
 #include <charconv>
@@ -37,7 +39,6 @@
 #include <numbers>
 #include <optional>
 
-#include "core/printable.h"
 #include "model.h"
 #include "published.h"
 #include "text.h"

@@ -2,6 +2,7 @@
 #include "text.h"
 
 #include <vernier/checksum.h>
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -9,8 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-
-#include "core/data_file.h"
 
 namespace gpt {
 

@@ -27,16 +27,18 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/softmax.h>
 #include <torch/types.h>
+#include <vernier/data_source.h>
 #include <vernier/images.h>
 #include <vernier/readers.h>
 #include <vernier/sdk.h>
+#include <vernier/supervised_task.h>
+#include <vernier/task_options.h>
 #include <vernier/transforms.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
-#include "../data_source.h"
 #include "networks.h"
 
 namespace {
@@ -120,14 +122,14 @@ class Images final : public vernier::SupervisedTask {
   // An image, a folder of images, or an IDX file.
   DatasetPtr read_inputs(const std::string& path) override {
     if (labels_.empty()) {
-      auto files = image_files(path, grey_ ? 1 : 3);
+      auto files = vernier::image_files(path, grey_ ? 1 : 3);
       files_ = files.names;
       const auto images = fitted(files.dataset);
       require_shape(path, *images);
       return images;
     }
     const auto pixels = vernier::read_idx(path, 3, max_bytes_);
-    const auto images = fitted(dataset_of({pixels}, path, fingerprint_of({pixels})));
+    const auto images = fitted(vernier::dataset_of({pixels}, path, vernier::fingerprint_of({pixels})));
     if (images->size() > 0) require_shape(path, *images);
     return images;
   }
@@ -147,7 +149,7 @@ class Images final : public vernier::SupervisedTask {
   void check(const Options& options) const {
     if (mean_.size() != std_.size()) options.refuse("mean", "and `std` have a number for each channel, or none");
     if (images_.empty()) return;  // the options are only described
-    refuse_recompute(options);
+    vernier::refuse_recompute(options);
     if (is_folder() && !labels_.empty()) options.refuse("labels", "is for an IDX file, and `images` is a folder");
     if (!is_folder() && labels_.empty()) {
       options.refuse("labels", "is needed, since '" + images_ + "' is not a folder of images");
@@ -175,22 +177,22 @@ class Images final : public vernier::SupervisedTask {
       }
     } else {
       const auto pixels = vernier::read_idx(images, 3, max_bytes_);
-      const Source source{labels, vernier::read_idx(labels, 1, max_bytes_), {}, {}};
+      const vernier::Source source{labels, vernier::read_idx(labels, 1, max_bytes_), {}, {}};
       if (pixels.size(0) != source.tensor.size(0)) {
         refuse(c10::str("'", images, "' has ", pixels.size(0), " images, '", labels, "' ", source.tensor.size(0),
                         " labels"));
       }
       if (pixels.size(0) == 0) refuse("'" + labels + "' has no labels");
-      const auto numbers = labels_of(source, classes);
-      all.dataset = dataset_of({pixels, numbers}, images, fingerprint_of({pixels, numbers}));
-      all.classes = classes > 0 ? classes : classes_of(source, numbers);
+      const auto numbers = vernier::labels_of(source, classes);
+      all.dataset = vernier::dataset_of({pixels, numbers}, images, vernier::fingerprint_of({pixels, numbers}));
+      all.classes = classes > 0 ? classes : vernier::classes_of(source, numbers);
     }
     if (all.classes < 2) refuse("'" + images + "' has a single class; there is nothing to tell apart");
     return all;
   }
 
   DatasetPtr fitted(const DatasetPtr& images) const {
-    return !labels_.empty() && size_ == 0 ? images : of_one_size(images, size_);
+    return !labels_.empty() && size_ == 0 ? images : vernier::of_one_size(images, size_);
   }
 
   DatasetPtr augmented(const DatasetPtr& images) const {

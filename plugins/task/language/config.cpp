@@ -1,12 +1,10 @@
 #include "config.h"
 
 #include <c10/util/StringUtil.h>
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <cmath>
-
-#include "core/data_file.h"
-#include "core/printable.h"
 
 namespace language {
 

@@ -1,5 +1,6 @@
 #include "folder.h"
 
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/safetensors.h>
 
@@ -10,8 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
-
-#include "core/data_file.h"
 
 namespace language {
 

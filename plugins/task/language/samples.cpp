@@ -3,8 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <vernier/error.h>
 
-#include "core/printable.h"
-
 namespace language {
 
 using vernier::between;

@@ -2,7 +2,7 @@
 // export.py shows the export.
 //
 // model                 required: a file of torch.jit.script(module).save(path), or of torch.jit.trace
-// inputs                required: a source (plugins/task/data_source.h) for each argument of forward(), such as
+// inputs                required: a source (vernier/data_source.h) for each argument of forward(), such as
 //                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; or one folder that has a folder of images
 //                       for each class: float32 [3, height, width] from 0 to 1
 // target = ""           a source; a folder of images has its own
@@ -31,16 +31,17 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/module.h>
+#include <vernier/data_source.h>
 #include <vernier/images.h>
 #include <vernier/sdk.h>
+#include <vernier/supervised_task.h>
+#include <vernier/task_options.h>
 #include <vernier/transforms.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <tuple>
-
-#include "../data_source.h"
 
 namespace {
 
@@ -154,7 +155,8 @@ class ScriptTask final : public vernier::SupervisedTask {
     set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
              has_target() ? inputs_.size() : 0);
     for (const auto& name : metrics_) {
-      require_fitting_metric(name, has_labels() ? Predicts::classes : Predicts::scores, classes_);
+      vernier::require_fitting_metric(name, has_labels() ? vernier::Predicts::classes : vernier::Predicts::scores,
+                                      classes_);
       add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_, 2)));
     }
   }
@@ -167,9 +169,9 @@ class ScriptTask final : public vernier::SupervisedTask {
     if (inputs_.size() > 1) {
       refuse("the model takes " + std::to_string(inputs_.size()) + " inputs, and '" + path + "' names one");
     }
-    if (is_folder(inputs_[0])) return pixels(image_files(path, 3).dataset);
-    const auto source = read_finite(same_part(inputs_[0], path));
-    return dataset_of({source.tensor}, source.name, fingerprint_of({source.tensor}));
+    if (is_folder(inputs_[0])) return pixels(vernier::image_files(path, 3).dataset);
+    const auto source = read_finite(vernier::same_part(inputs_[0], path));
+    return vernier::dataset_of({source.tensor}, source.name, vernier::fingerprint_of({source.tensor}));
   }
 
   std::vector<Column> predict(const Batch& batch) override {
@@ -202,7 +204,7 @@ class ScriptTask final : public vernier::SupervisedTask {
 
   void check(const Options& options) const {
     if (inputs_.empty()) return;  // the options are only described
-    refuse_recompute(options);
+    vernier::refuse_recompute(options);
     if (is_folder(inputs_[0]) && inputs_.size() > 1) options.refuse("inputs", "has a folder of images and others");
     if (is_folder(inputs_[0]) && !target_.empty()) options.refuse("target", "is for files; a folder has its classes");
     if (!has_target() && loss_ != "output") options.refuse("target", "is needed for loss = \"" + loss_ + "\"");
@@ -217,15 +219,15 @@ class ScriptTask final : public vernier::SupervisedTask {
       options.refuse("metrics", "need outputs, and the model returns its loss");
   }
 
-  static Source read_finite(const std::string& name) {
-    auto source = read_source(name);
+  static vernier::Source read_finite(const std::string& name) {
+    auto source = vernier::read_source(name);
     if (!source.words.empty()) refuse("'" + name + "' has words; inputs are numbers");
-    require_finite(source);
+    vernier::require_finite(source);
     return source;
   }
 
   DatasetPtr pixels(const DatasetPtr& images) const {
-    return vernier::transform(of_one_size(images, size_), {vernier::to_float()});
+    return vernier::transform(vernier::of_one_size(images, size_), {vernier::to_float()});
   }
 
   DatasetPtr read(const std::vector<std::string>& inputs, const std::string& target) {
@@ -243,18 +245,18 @@ class ScriptTask final : public vernier::SupervisedTask {
       refuse(c10::str("'", inputs[0], "' has ", tensors[0].size(0), " samples, and '",
                       i < inputs.size() ? inputs[i] : target, "' ", tensors[i].size(0)));
     }
-    return dataset_of(tensors, inputs[0], fingerprint_of(tensors));
+    return vernier::dataset_of(tensors, inputs[0], vernier::fingerprint_of(tensors));
   }
 
   torch::Tensor read_target(const std::string& name) {
-    const auto source = read_source(name, words_);
+    const auto source = vernier::read_source(name, words_);
     if (has_labels()) {
-      const auto labels = labels_of(source, classes_);
-      if (classes_ == 0) classes_ = classes_of(source, labels), words_ = source.words;
+      const auto labels = vernier::labels_of(source, classes_);
+      if (classes_ == 0) classes_ = vernier::classes_of(source, labels), words_ = source.words;
       return labels;
     }
     if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
-    require_finite(source);
+    vernier::require_finite(source);
     if (loss_ == "output") return source.tensor;
     const auto numbers = source.tensor.to(torch::kFloat32);
     if (loss_ == "bce" && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {

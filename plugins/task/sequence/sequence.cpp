@@ -1,7 +1,7 @@
 // sequence: trains an LSTM, a GRU or a small transformer on sequences of numbers: it classifies them, predicts numbers
 // of them, or forecasts the next values of a series.
 //
-// data                  required: a source (plugins/task/data_source.h), such as "x.npy", "x.npz:x", "x.csv:a,b"
+// data                  required: a source (vernier/data_source.h), such as "x.npy", "x.npz:x", "x.csv:a,b"
 // kind = "classification"  data: [samples, steps] or [samples, steps, features]; `targets`: labels [samples]
 //                       "regression": the same; `targets`: numbers [samples] or [samples, numbers]
 //                       "forecast": data: one series, [steps] or [steps, features], oldest first; no `targets`
@@ -23,14 +23,15 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
+#include <vernier/data_source.h>
 #include <vernier/sdk.h>
+#include <vernier/supervised_task.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <tuple>
 
-#include "../data_source.h"
 #include "networks.h"
 
 namespace {
@@ -100,14 +101,14 @@ class Sequence final : public vernier::SupervisedTask {
   // A source of the same form as `data`, or a file with the same part in it. A series gives all windows, also the last
   // one, which nothing follows.
   DatasetPtr read_inputs(const std::string& path) override {
-    const auto source = read_inputs_of(same_part(data_, path));
+    const auto source = read_inputs_of(vernier::same_part(data_, path));
     auto x = source.tensor;
     if (kind_ == "forecast") {
       require_steps(source, context_);
       x = x.unfold(0, context_, stride_).transpose(1, 2);
     }
     require_shape(source.name, x);
-    return dataset_of({x}, source.name, fingerprint_of({source.tensor}));
+    return vernier::dataset_of({x}, source.name, vernier::fingerprint_of({source.tensor}));
   }
 
   std::vector<Column> predict(const Batch& batch) override {
@@ -152,8 +153,8 @@ class Sequence final : public vernier::SupervisedTask {
   }
 
   // [samples, steps, features], or of a series [steps, features].
-  Source read_inputs_of(const std::string& name) const {
-    auto source = read_source(name);
+  vernier::Source read_inputs_of(const std::string& name) const {
+    auto source = vernier::read_source(name);
     const auto dimensions = kind_ == "forecast" ? 2 : 3;
     if (!source.words.empty()) refuse("'" + name + "' has words; sequences are numbers");
     if (source.tensor.dim() == dimensions - 1) source.tensor = source.tensor.unsqueeze(-1);
@@ -163,7 +164,7 @@ class Sequence final : public vernier::SupervisedTask {
                                           : "sequences have [samples, steps] or [samples, steps, features]"));
     }
     source.tensor = source.tensor.to(torch::kFloat32);
-    require_finite(source);
+    vernier::require_finite(source);
     return source;
   }
 
@@ -174,7 +175,7 @@ class Sequence final : public vernier::SupervisedTask {
                     plan_.steps, " of ", plan_.features));
   }
 
-  static void require_steps(const Source& series, std::int64_t steps) {
+  static void require_steps(const vernier::Source& series, std::int64_t steps) {
     if (series.tensor.size(0) >= steps) return;
     refuse(c10::str("'", series.name, "' has ", series.tensor.size(0), " steps, and a window has ", steps));
   }
@@ -182,14 +183,14 @@ class Sequence final : public vernier::SupervisedTask {
   // Whole sequences and their targets.
   DatasetPtr read_whole(const std::string& data, const std::string& targets) {
     const auto inputs = read_inputs_of(data);
-    auto target = read_source(targets, words_);
+    auto target = vernier::read_source(targets, words_);
     if (target.tensor.size(0) != inputs.tensor.size(0)) {
       refuse(c10::str("'", data, "' has ", inputs.tensor.size(0), " sequences, and '", targets, "' ",
                       target.tensor.size(0), " targets"));
     }
     if (plan_.has_classes) {
-      target.tensor = labels_of(target, classes_);
-      if (classes_ == 0) classes_ = classes_of(target, target.tensor), words_ = target.words;
+      target.tensor = vernier::labels_of(target, classes_);
+      if (classes_ == 0) classes_ = vernier::classes_of(target, target.tensor), words_ = target.words;
       if (classes_ < 2) refuse("'" + targets + "' has a single class; there is nothing to tell apart");
     } else {
       if (!target.words.empty()) refuse("'" + targets + "' has words; set kind = \"classification\"");
@@ -200,9 +201,10 @@ class Sequence final : public vernier::SupervisedTask {
                         "[samples, numbers]"));
       }
       target.tensor = target.tensor.to(torch::kFloat32);
-      require_finite(target);
+      vernier::require_finite(target);
     }
-    return dataset_of({inputs.tensor, target.tensor}, data, fingerprint_of({inputs.tensor, target.tensor}));
+    return vernier::dataset_of({inputs.tensor, target.tensor}, data,
+                               vernier::fingerprint_of({inputs.tensor, target.tensor}));
   }
 
   void build_whole(std::uint64_t seed) {
@@ -236,13 +238,13 @@ class Sequence final : public vernier::SupervisedTask {
   }
 
   // The windows of a series that has the context before its first step to predict.
-  DatasetPtr windows_of(const Source& source, const torch::Tensor& series) const {
+  DatasetPtr windows_of(const vernier::Source& source, const torch::Tensor& series) const {
     const auto steps = series.size(0);
     const auto outputs = series.index_select(1, torch::tensor(outputs_, torch::kInt64));
     const auto seen = series.narrow(0, 0, steps - horizon_).unfold(0, context_, stride_);  // views, as next
     const auto next = outputs.narrow(0, context_, steps - context_).unfold(0, horizon_, stride_);
-    return dataset_of({seen.transpose(1, 2), next.transpose(1, 2)}, source.name,
-                      c10::str(context_, " and ", horizon_, " steps, ", fingerprint_of({series})));
+    return vernier::dataset_of({seen.transpose(1, 2), next.transpose(1, 2)}, source.name,
+                               c10::str(context_, " and ", horizon_, " steps, ", vernier::fingerprint_of({series})));
   }
 
   void build_forecast() {
@@ -274,7 +276,7 @@ class Sequence final : public vernier::SupervisedTask {
     }
   }
 
-  void name_outputs(const Source& source) {
+  void name_outputs(const vernier::Source& source) {
     if (outputs_.empty()) {
       outputs_.resize(static_cast<std::size_t>(plan_.features));
       std::iota(outputs_.begin(), outputs_.end(), 0);

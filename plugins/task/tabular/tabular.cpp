@@ -28,13 +28,14 @@
 #include <ATen/ops/mse_loss.h>
 #include <torch/types.h>
 #include <vernier/csv.h>
+#include <vernier/data_source.h>
 #include <vernier/numpy.h>
 #include <vernier/sdk.h>
+#include <vernier/supervised_task.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "../data_source.h"
 #include "network.h"
 
 namespace {
@@ -205,7 +206,7 @@ class Tabular final : public vernier::SupervisedTask {
     const bool is_first = shape_.numbers == 0;
     const auto numbers = numbers_of(data);
     shape_.numbers = numbers.size(1);
-    const auto source = read_source(targets);
+    const auto source = vernier::read_source(targets);
     if (source.tensor.dim() != 1 || source.tensor.size(0) != numbers.size(0)) {
       vernier::refuse(c10::str("'", targets, "' has the shape ", source.tensor.sizes(), "; wanted is [",
                                numbers.size(0), "], a target for each row of '", data, "'"));
@@ -213,13 +214,13 @@ class Tabular final : public vernier::SupervisedTask {
     const bool has_whole_numbers = !source.tensor.is_floating_point();
     if (is_first) is_classification_ = kind_ == "classification" || (kind_ == "auto" && has_whole_numbers);
     if (!is_classification_) {
-      require_finite(source);
+      vernier::require_finite(source);
       const auto target = source.tensor.to(torch::kFloat32);
-      return {dataset_of({numbers, target}, data, fingerprint_of({numbers, target})), {}, target};
+      return {vernier::dataset_of({numbers, target}, data, vernier::fingerprint_of({numbers, target})), {}, target};
     }
-    const auto target = labels_of(source, classes_);
-    if (classes_ == 0) classes_ = classes_of(source, target);
-    return {dataset_of({numbers, target}, data, fingerprint_of({numbers, target})), {}, target};
+    const auto target = vernier::labels_of(source, classes_);
+    if (classes_ == 0) classes_ = vernier::classes_of(source, target);
+    return {vernier::dataset_of({numbers, target}, data, vernier::fingerprint_of({numbers, target})), {}, target};
   }
 
   void require_classes(const Part& whole, const Part& held_out) const {
@@ -280,7 +281,8 @@ class Tabular final : public vernier::SupervisedTask {
       if (is_classification_ && classes_ == 2) metrics_.emplace_back("auc");
     }
     for (const auto& name : metrics_) {
-      require_fitting_metric(name, is_classification_ ? Predicts::classes : Predicts::numbers, classes_);
+      vernier::require_fitting_metric(
+          name, is_classification_ ? vernier::Predicts::classes : vernier::Predicts::numbers, classes_);
       add_metric(vernier::metric_by_name(name, classes_));
     }
   }

@@ -1,10 +1,11 @@
-#include <fcntl.h>
 #include <torch/types.h>
 #include <vernier/amp_stats.h>
+#include <vernier/error.h>
 
+#include <cerrno>
+#include <fstream>
 #include <nlohmann/json.hpp>
-
-#include "core/file.h"
+#include <system_error>
 
 namespace vernier {
 
@@ -67,10 +68,9 @@ std::string AmpStats::json() const {
 }
 
 void AmpStats::save(const std::string& path) const {
-  const auto text = json() + "\n";
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  file.write(text.data(), text.size());
-  file.finish();
+  std::ofstream file(path);
+  file << json() << std::endl;
+  if (!file) throw Error(path + ": cannot be written: " + std::generic_category().message(errno));
 }
 
 State AmpStats::state_dict() const {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "printable.h"
-
 namespace vernier {
 
 Error::Error(const std::string& what, Kind kind) : std::runtime_error(what), kind_(kind) {}

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "printable.h"
 #include "synonyms.h"
 
 namespace vernier {

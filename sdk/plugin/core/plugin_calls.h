@@ -26,8 +26,7 @@ struct ListenerTimes {
 // From now on the bus adds to these; null: it reads no clock.
 VERNIER_API void time_listeners(ListenerTimes* times);
 
-// While named, each call of a listener is a range for LibTorch's profiler: "callback/clip_norm at GradientsReady".
-VERNIER_API void name_listeners(bool named);
+// Returns what name_listeners() of event.h was last given.
 VERNIER_API bool are_listeners_named();
 
 // While it lives, the time is not that of the listener which is called now: the trainer computes for it.

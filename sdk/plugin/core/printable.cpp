@@ -1,4 +1,4 @@
-#include "printable.h"
+#include <vernier/error.h>
 
 #include <cstdint>
 #include <cstdio>

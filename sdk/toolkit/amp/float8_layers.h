@@ -3,7 +3,7 @@
 
 #include <c10/util/StringUtil.h>
 #include <vernier/float8_linear.h>
-#include "trace/linear_call.h"
+#include <vernier/linear_call.h>
 
 #include <map>
 #include <optional>

@@ -76,18 +76,19 @@ HalfWeights::HalfWeights(c10::ScalarType dtype, Update update) : dtype_(dtype), 
   }
 }
 
-void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)>& keeps) {
+void HalfWeights::prepare(const torch::nn::Module& model, std::vector<Parameter>& parameters, std::uint64_t seed,
+                          const std::function<bool(const std::string&)>& keeps) {
   if (!casts_.empty()) throw Error("HalfWeights::prepare: it holds a model already, release that one first");
   const torch::NoGradGuard no_grad;
-  seed_ = run.seed;
-  auto done = tensors_of_norms(*run.model);
+  seed_ = seed;
+  auto done = tensors_of_norms(model);
   const auto wants = [&](const std::string& name, const torch::Tensor& tensor) {
     const auto dtype = tensor.scalar_type();
     const bool fits = dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16;
     return fits && !(keeps && keeps(name)) && done.insert(tensor.unsafeGetTensorImpl()).second;
   };
   if (update_ != Update::nearest) {
-    for (auto& parameter : run.parameters) {
+    for (auto& parameter : parameters) {
       if (!wants(parameter.name, parameter.model)) continue;
       weights_.push_back({parameter.name,
                           parameter.model,
@@ -99,7 +100,7 @@ void HalfWeights::prepare(Run& run, const std::function<bool(const std::string&)
       cast(parameter.model);
     }
   }
-  for (const auto& entry : run.model->named_parameters()) {
+  for (const auto& entry : model.named_parameters()) {
     if (wants(entry.key(), entry.value())) cast(entry.value());
   }
   if (!has_copies()) return;
@@ -128,14 +129,14 @@ void HalfWeights::collect() {
   }
 }
 
-void HalfWeights::commit(const Run& run) {
+void HalfWeights::commit(const torch::Tensor& skip_update) {
   const torch::NoGradGuard no_grad;
   if (update_ == Update::masters) {
     for (auto& weight : weights_) {
       if (weight.is_owned) weight.model.copy_(weight.master);
     }
   } else if (update_ == Update::kahan) {
-    commit_kahan(run.skip_update);
+    commit_kahan(skip_update);
   } else if (update_ == Update::stochastic) {
     commit_stochastic();
   }
@@ -185,14 +186,14 @@ torch::Tensor HalfWeights::best(const Weight& weight) const {
   return weight.compensation.defined() ? value.add_(weight.compensation) : value;
 }
 
-void HalfWeights::release(Run& run) {
+void HalfWeights::release(std::vector<Parameter>& parameters) {
   const torch::NoGradGuard no_grad;
   for (auto& weight : weights_) weight.model.set_data(best(weight));
   for (auto& [tensor, before] : casts_) {
     if (tensor.scalar_type() != before) tensor.set_data(tensor.to(before));
     tensor.mutable_grad().reset();
   }
-  for (auto& parameter : run.parameters) parameter.master = parameter.model;
+  for (auto& parameter : parameters) parameter.master = parameter.model;
   weights_.clear();
   casts_.clear();
 }

@@ -1,12 +1,11 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/cpu/Utils.h>
 #include <c10/util/StringUtil.h>
 #include <dlfcn.h>
 #include <torch/types.h>
 #include <vernier/hardware.h>
 
-#include "cpu.h"
+#include "cpu/processor.h"
 
 namespace vernier {
 
@@ -31,12 +30,6 @@ int cuda_attribute(int attribute) {
 }
 
 }  // namespace
-
-bool cpu_has(const char* capability) {
-  const auto capabilities = at::cpu::get_cpu_capabilities();
-  const auto found = capabilities.find(capability);
-  return found != capabilities.end() && found->second.isBool() && found->second.toBool();
-}
 
 torch::ScalarType Hardware::fastest() const {
   return bf16 ? torch::kBFloat16 : fp16 ? torch::kFloat16 : torch::kFloat32;

@@ -1,16 +1,12 @@
 #include <ATen/ATen.h>
 #include <vernier/error.h>
-#include <vernier/grad_norm.h>
-#include <vernier/grad_scaler.h>
 #include <vernier/loss_scale.h>
-#include <vernier/run.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "loss_scale_operators.h"
-#include "optim/grad_norm_operators.h"
 #include "optim/tensor_lists.h"
 
 namespace vernier {
@@ -178,19 +174,6 @@ void LossScale::load_state_dict(const State& state) {
   tracker_.fill_(std::clamp<std::int64_t>(tracker, row_start(options_), options_.growth_interval - 1));
   left_.fill_(state.has("_hysteresis") ? std::min(state.integer("_hysteresis"), options_.hysteresis)
                                        : options_.hysteresis);
-}
-
-void unscale(Run& run, const torch::Tensor& scale) {
-  const auto gradients = run.gradients();
-  if (gradients.empty() || !can_inspect(gradients)) {
-    run.found_inf = unscale_gradients_(gradients, scale);
-    return;
-  }
-  auto inspected = run.results_are_late ? inspect_by_operators(gradients) : inspect_gradients(gradients);
-  run.found_inf = std::move(inspected.found_inf);
-  run.scaled_norm = std::move(inspected.norm);
-  run.scaled_norms = std::move(inspected.norms);
-  run.grad_scale = moved(scale, gradients.front().device()).clone();
 }
 
 torch::Tensor underflow_share(const TensorVector& scaled_gradients) {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "cast_cache.h"
-#include "cpu.h"
 #include "cpu/blocked_attention.h"
+#include "cpu/processor.h"
 #include "float8_layers.h"
 #include "trace/interception.h"
 
@@ -179,7 +179,10 @@ void MixedPrecision::prepare(Run& run) {
   has_matrix_unit_ = has_matrix_unit(device_);
   layers_ = Layers(*run.model);
   rules_.prepare(layers_);
-  if (weights_) weights_->prepare(run, [this](const std::string& name) { return rules_.keep_float32(name); });
+  if (weights_) {
+    weights_->prepare(*run.model, run.parameters, run.seed,
+                      [this](const std::string& name) { return rules_.keep_float32(name); });
+  }
   run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";
   if (!uses_float8()) return;
   const auto reason = float8_refusal(recipe_, run.device);
@@ -237,13 +240,13 @@ void MixedPrecision::collect(Run&) {
 void MixedPrecision::commit(Run& run) {
   casts_->clear();  // copies of weights that have changed
   float8_->end_update();
-  if (weights_) weights_->commit(run);
+  if (weights_) weights_->commit(run.skip_update);
 }
 
 // Releases a copy of the weights, since this policy stays in its role if its replacement is refused.
 void MixedPrecision::release(Run& run) const {
   casts_->clear();
-  if (auto weights = weights_) weights->release(run);
+  if (auto weights = weights_) weights->release(run.parameters);
 }
 
 State MixedPrecision::save() const {

@@ -11,7 +11,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "optim/parallel.h"
+#include "base/parallel.h"
 
 namespace vernier {
 

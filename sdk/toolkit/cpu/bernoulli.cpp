@@ -9,7 +9,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "bernoulli_kernel.h"
+#include "cpu/kernels/bernoulli_kernel.h"
 #include "processor.h"
 
 namespace vernier {

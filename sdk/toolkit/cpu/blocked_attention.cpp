@@ -15,8 +15,8 @@
 #include <tuple>
 #include <vector>
 
-#include "attention_kernel.h"
-#include "optim/parallel.h"
+#include "base/parallel.h"
+#include "cpu/kernels/attention_kernel.h"
 #include "processor.h"
 
 namespace vernier {

@@ -10,10 +10,10 @@
 
 #include <atomic>
 
-#include "activation_kernel.h"
+#include "base/parallel.h"
 #include "bernoulli.h"
 #include "blocked_attention.h"
-#include "optim/parallel.h"
+#include "cpu/kernels/activation_kernel.h"
 #include "small_operators.h"
 
 namespace vernier {

@@ -1,6 +1,8 @@
 #include "processor.h"
 
 #include <ATen/Version.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/cpu/Utils.h>
 
 namespace vernier {
 
@@ -31,6 +33,12 @@ bool has_avx2() {
   static const bool has = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c() &&
                           at::get_cpu_capability() != "DEFAULT";
   return has;
+}
+
+bool cpu_has(const char* capability) {
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto found = capabilities.find(capability);
+  return found != capabilities.end() && found->second.isBool() && found->second.toBool();
 }
 
 }  // namespace vernier

@@ -8,4 +8,7 @@ bool has_avx512();
 bool multiplies_bfloat16();  // AVX512-BF16; LibTorch decides by itself between it and AMX
 bool has_avx2();             // with FMA and F16C
 
+// A capability as LibTorch reports it, whatever ATEN_CPU_CAPABILITY says: "amx_bf16".
+bool cpu_has(const char* capability);
+
 }  // namespace vernier

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "optim/parallel.h"
+#include "base/parallel.h"
+#include "cpu/kernels/row_kernel.h"
 #include "processor.h"
-#include "row_kernel.h"
 #include "row_operators.h"
 
 namespace vernier {

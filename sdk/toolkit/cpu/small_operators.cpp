@@ -11,7 +11,7 @@
 
 #include <optional>
 
-#include "optim/parallel.h"
+#include "base/parallel.h"
 #include "row_operators.h"
 
 // MKL's own setting of this thread; returns the one before. Weak: LibTorch may have been built without MKL.

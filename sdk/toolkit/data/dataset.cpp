@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/draw_below.h"
+#include "draw_below.h"
 
 namespace vernier {
 

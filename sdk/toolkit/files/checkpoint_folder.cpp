@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/plugin.h>
+#include <vernier/unfinished_checkpoint.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,9 +17,8 @@
 #include <system_error>
 
 #include "checkpoint_manifest.h"
-#include "core/file.h"
+#include "file.h"
 #include "safetensors_file.h"
-#include "unfinished_checkpoint.h"
 
 namespace vernier {
 

@@ -2,7 +2,7 @@
 
 #include <vernier/checksum.h>
 
-#include "core/file.h"
+#include "file.h"
 #include "json.h"
 
 namespace vernier {

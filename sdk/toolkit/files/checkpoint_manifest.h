@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/checkpoint_folder.h>
+#include <vernier/unfinished_checkpoint.h>
 
 #include <cstdint>
 #include <map>
@@ -17,11 +18,5 @@ std::string checkpoint_shard_file(std::int64_t rank);  // "state-rank-1.safetens
 // The text ends with its own checksum. Throws Error, naming `path`, if a text of the manifest is not UTF-8 or its
 // configuration is not JSON.
 std::string manifest_text(const std::string& path, const CheckpointManifest& manifest);
-
-// Files of a manifest as text, as one rank sends them to another. `path` is for messages.
-VERNIER_API std::string files_text(const std::string& path,
-                                   const std::map<std::string, CheckpointManifest::File>& files);
-VERNIER_API std::map<std::string, CheckpointManifest::File> parse_files(const std::string& path,
-                                                                        const std::string& text);
 
 }  // namespace vernier

@@ -1,4 +1,4 @@
-#include "checkpoint_split.h"
+#include <vernier/checkpoint_split.h>
 
 #include <sstream>
 #include <string>

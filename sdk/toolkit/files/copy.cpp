@@ -1,4 +1,4 @@
-#include "copy.h"
+#include <vernier/copy.h>
 
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>

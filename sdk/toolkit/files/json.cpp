@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/file.h"
+#include "file.h"
 
 namespace vernier {
 

@@ -1,6 +1,8 @@
 // JSON from files of any source, and of numbers that JSON does not have.
 #pragma once
 
+#include <vernier/abi.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,7 +14,7 @@ using OrderedJson = nlohmann::ordered_json;  // keeps the order in which keys we
 
 // A parsed JSON text. The destructor of Json allocates memory, and ends the process if there is none; this one does
 // not.
-struct ParsedJson {
+struct VERNIER_API ParsedJson {
   ParsedJson() = default;
   ParsedJson(ParsedJson&&) = default;
   ParsedJson& operator=(ParsedJson&&) = delete;
@@ -22,10 +24,11 @@ struct ParsedJson {
 
 // Parses a text of `path`. Throws Error for a key that an object has twice and for more than `deepest` levels. `what`
 // names the text in the message: "header".
-ParsedJson parse_json(const std::string& path, const std::string& what, const std::string& text, std::size_t deepest);
+VERNIER_API ParsedJson parse_json(const std::string& path, const std::string& what, const std::string& text,
+                                  std::size_t deepest);
 
 // A text in JSON's quotes. Throws Error, naming `path`, if it is not UTF-8.
-std::string quoted(const std::string& path, const std::string& text);
+VERNIER_API std::string quoted(const std::string& path, const std::string& text);
 
 // JSON has no number for NaN and the infinities, so they become "nan", "inf" and "-inf".
 inline Json json_number(double value) {

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "core/file.h"
+#include "file.h"
 
 namespace vernier {
 
 // An open file with a valid header. Any thread may call its functions.
-class SafetensorsFile {
+class VERNIER_API SafetensorsFile {
  public:
   struct Entry {
     std::string name;

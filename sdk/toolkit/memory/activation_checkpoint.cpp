@@ -9,13 +9,13 @@
 #include <torch/types.h>
 #include <vernier/activation_checkpoint.h>
 #include <vernier/autocast.h>
+#include <vernier/autograd_node.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "activation_checkpoint_kept.h"
-#include "core/libtorch_versions.h"
 #include "trace/interception.h"
 
 namespace vernier {

@@ -22,7 +22,6 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "core/printable.h"
 #include "files/memory_of_others.h"
 
 namespace vernier {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "adam_codes.h"
+#include "base/parallel.h"
 #include "block_quantisation.h"
-#include "parallel.h"
+#include "optim/kernels/adam_codes.h"
 
 namespace vernier {
 

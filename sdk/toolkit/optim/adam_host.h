@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "adam_kernel.h"
+#include "optim/kernels/adam_kernel.h"
 
 namespace vernier {
 

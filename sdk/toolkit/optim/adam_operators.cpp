@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "block_quantisation.h"
-#include "counter_rng.h"
+#include "optim/kernels/counter_rng.h"
 
 namespace vernier {
 

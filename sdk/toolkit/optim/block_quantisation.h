@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "block_kernel.h"
+#include "optim/kernels/block_kernel.h"
 
 namespace vernier {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "element_kernel.h"
+#include "base/parallel.h"
 #include "formula.h"
+#include "optim/kernels/element_kernel.h"
 #include "optim_rule.h"
-#include "parallel.h"
 
 namespace vernier {
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <mutex>
 
-#include "parallel.h"
+#include "base/parallel.h"
 
 namespace vernier {
 

@@ -10,8 +10,8 @@
 #include <immintrin.h>
 #endif
 
+#include "base/parallel.h"
 #include "grad_norm_operators.h"
-#include "parallel.h"
 #include "tensor_lists.h"
 
 namespace vernier {

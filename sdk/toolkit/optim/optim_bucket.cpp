@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "base/parallel.h"
 #include "block_quantisation.h"
-#include "parallel.h"
 
 namespace vernier {
 

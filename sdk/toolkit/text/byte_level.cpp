@@ -1,8 +1,8 @@
 // Byte-level BPE, as GPT-2 has it (Radford et al., 2019): a text is cut into words by a regular expression, and the
 // bytes of each are joined.
-#include "nfc.h"
 #include "segments.h"
-#include "unicode.h"
+#include "text/unicode/nfc.h"
+#include "text/unicode/unicode.h"
 
 namespace vernier {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "segments.h"
-#include "unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace vernier {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "text/unicode/unicode.h"
 #include "text_tokenizer.h"
-#include "unicode.h"
 
 namespace vernier {
 

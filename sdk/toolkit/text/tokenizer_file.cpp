@@ -1,12 +1,12 @@
 #include "tokenizer_file.h"
 
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 
-#include "core/data_file.h"
+#include "text/unicode/unicode.h"
 #include "tokenizer_model.h"
-#include "unicode.h"
 
 namespace vernier {
 

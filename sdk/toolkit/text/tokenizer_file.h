@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "added_tokens.h"
-#include "bpe.h"
-#include "pieces.h"
+#include "text/bpe/bpe.h"
+#include "text/bpe/pieces.h"
 
 namespace vernier {
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "core/printable.h"
-
 namespace vernier {
 
 namespace {

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/printable.h"
-
 namespace vernier {
 
 namespace {

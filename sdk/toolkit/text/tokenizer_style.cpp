@@ -1,6 +1,7 @@
 // How the folder cuts a text: which of the known styles normalizer, pre_tokenizer and decoder are together.
-#include "core/printable.h"
 #include "tokenizer_model.h"
+
+#include <vernier/error.h>
 
 namespace vernier {
 

@@ -1,4 +1,5 @@
-#include "capsule.h"
+#include <vernier/capsule.h>
+#include <vernier/checkpoint_split.h>
 
 #include <ATen/ATen.h>
 #include <fcntl.h>
@@ -13,8 +14,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "core/file.h"
-#include "files/checkpoint_split.h"
+#include "files/file.h"
 #include "files/json.h"
 
 namespace vernier {
@@ -207,11 +207,6 @@ std::string Capsule::report() const {
   }
   if (state.has("run/threads")) json["machine"]["threads"] = state.integer("run/threads");
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string& replay_command() {
-  static std::string command = "vernier replay";
-  return command;
 }
 
 void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run) {

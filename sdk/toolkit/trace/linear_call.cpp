@@ -1,4 +1,4 @@
-#include "linear_call.h"
+#include <vernier/linear_call.h>
 
 namespace vernier {
 

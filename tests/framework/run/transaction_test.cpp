@@ -1,5 +1,6 @@
 // Control::want and rerun: a run of which a step's gradients were computed again is the run without that.
 #include <doctest/doctest.h>
+#include <vernier/capsule.h>
 #include <vernier/error.h>
 
 #include <random>
@@ -10,7 +11,6 @@
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
-#include "trace/capsule.h"
 
 namespace transaction_test {
 

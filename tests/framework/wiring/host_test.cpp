@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <set>
 
@@ -89,8 +90,8 @@ TEST_CASE("host: a plugin that fits is opened, made and named") {
 
 TEST_CASE("host: one that does not fit is refused with the remedy, and never runs") {
   CHECK(refusal("wrong_abi") ==
-        refused(fixture("wrong_abi") + ": built for plugin ABI " + std::to_string(VERNIER_ABI + 1) +
-                ", this Vernier has " + std::to_string(VERNIER_ABI) + "; rebuild the plugin"));
+        refused(fixture("wrong_abi") + ": built for plugin ABI " + vernier::abi_text(VERNIER_ABI + 1) +
+                ", this Vernier has " + vernier::abi_text(VERNIER_ABI) + "; rebuild the plugin"));
   std::string other = VERNIER_BUILD;
   other[6] = '9';
   CHECK(refusal("wrong_torch") == refused(fixture("wrong_torch") + ": built with " + other + ", this Vernier with " +
@@ -100,6 +101,36 @@ TEST_CASE("host: one that does not fit is refused with the remedy, and never run
                                        "`vernier_plugin`); does its source have VERNIER_PLUGIN(…)?"));
   CHECK(refusal("wrong_role") == refused(fixture("wrong_role") + ": is a monitor (\"wrong_role\"), not a callback"));
   for (const char* name : {"wrong_abi", "wrong_torch", "no_symbol", "wrong_role"}) CHECK_FALSE(was_opened(name));
+}
+
+TEST_CASE("host: one that was built with another toolkit is refused, and never runs") {
+  TemporaryFolder folder;
+  auto bytes = read_text(product / "scaler/dynamic.so");
+  const std::string stem = "libvernier_toolkit.so.";
+  const auto at = bytes.find(stem);
+  REQUIRE(at != std::string::npos);
+  const auto ours = bytes.substr(at, stem.size() + 8), other = stem + "00000000";
+  bytes.replace(at, other.size(), other);
+  const auto path = folder.path() / "dynamic.so";
+  std::ofstream(path) << bytes;
+  const auto refused_one = thrown_by([&] {
+    Options options("scaler/dynamic", {}, "run.toml:3");
+    Host({fixtures, product}).make<vernier::Scaler>(path.string(), options);
+  });
+  CHECK(refused_one ==
+        refused(path.string() + ": built with " + other + ", this Vernier has " + ours + "; rebuild the plugin"));
+}
+
+// A plugin that reads no data loads no library for images, and the program loads none either.
+TEST_CASE("host: a library is needed only by what uses it") {
+  const auto needs = [](const fs::path& file, const char* library) {
+    return read_text(file).find(std::string(library) + ".so") != std::string::npos;
+  };
+  CHECK(needs(product / "scaler/dynamic.so", "libvernier_toolkit"));
+  CHECK_FALSE(needs(product / "scaler/dynamic.so", "libvernier_readers"));
+  CHECK_FALSE(needs(product / "scaler/none.so", "libvernier_toolkit"));
+  CHECK(needs(product / "task/images.so", "libvernier_readers"));
+  CHECK_FALSE(needs(fs::path(VERNIER_BINARY_DIR) / "vernier", "libvernier_readers"));
 }
 
 TEST_CASE("host: what goes wrong while it is made names the plugin and keeps the kind") {

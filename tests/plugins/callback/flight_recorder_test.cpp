@@ -1,6 +1,7 @@
 // flight_recorder: faults of every kind, named right; bits as without it.
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
+#include <vernier/capsule.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -13,7 +14,6 @@
 #include "flight.h"
 #include "long_form.h"
 #include "thrown.h"
-#include "trace/capsule.h"
 
 namespace flight_recorder_test {
 

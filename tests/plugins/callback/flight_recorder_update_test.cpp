@@ -1,5 +1,6 @@
 // flight_recorder: updates that make bad values of finite gradients.
 #include <doctest/doctest.h>
+#include <vernier/capsule.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 
 #include "flight.h"
 #include "long_form.h"
-#include "trace/capsule.h"
 
 namespace flight_recorder_update_test {
 

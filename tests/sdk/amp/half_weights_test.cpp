@@ -8,6 +8,7 @@
 #include <vernier/error.h>
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
+#include <vernier/run.h>
 
 #include <cmath>
 #include <limits>
@@ -51,7 +52,7 @@ struct One {
     weight = bag->add("weight", start);
     run.model = bag;
     name_parameters(run);
-    weights.prepare(run);
+    weights.prepare(*run.model, run.parameters, run.seed);
   }
   torch::Tensor master() const { return run.parameters[0].master; }
   void step(const torch::Tensor& change, const torch::Tensor& found_inf = {}) {
@@ -60,7 +61,7 @@ struct One {
     weight.mutable_grad() = torch::zeros_like(weight);
     weights.collect();
     if (!found_inf.defined() || found_inf.item<float>() == 0) master() += change.to(master().scalar_type());
-    weights.commit(run);
+    weights.commit(run.skip_update);
   }
   Run run;
   torch::Tensor weight;
@@ -78,7 +79,7 @@ struct Net {
     (p["bn_b"] = norm->bias).copy_(oracle["bn_b"]);
     run.model = bag;
     name_parameters(run);
-    weights.prepare(run);
+    weights.prepare(*run.model, run.parameters, run.seed);
   }
   torch::Tensor loss(const torch::Tensor& input, const torch::Tensor& target) {
     const vernier::Autocast autocast(torch::kCPU, p["w1"].scalar_type());
@@ -139,7 +140,7 @@ TEST_CASE("half_weights: O2 and O3 are the loops that one writes by hand in Pyth
       net.weights.collect();
       net.run.skip_update = scaler.unscale_(net.run.gradients());
       optimizer.step(net.run.skip_update);
-      net.weights.commit(net.run);
+      net.weights.commit(net.run.skip_update);
       scaler.update();
       CHECK(distance(loss.detach(), recorded("loss")[step]) <= 1e-3);
       if (same_processor) CHECK(same_bits(loss.detach(), recorded("loss")[step]));
@@ -191,7 +192,7 @@ TEST_CASE("half_weights: what is cast and what stays, with the tensors that modu
     const auto before = linear->weight.detach().clone();
     const auto* identity = linear->weight.unsafeGetTensorImpl();
     HalfWeights weights(torch::kBFloat16, update);
-    weights.prepare(run, [](const std::string& name) { return name == "kept"; });
+    weights.prepare(*run.model, run.parameters, run.seed, [](const std::string& name) { return name == "kept"; });
     for (const auto& tensor : {linear->weight, linear->bias, layer_norm->weight, frozen, gaps}) {
       CHECK((tensor.scalar_type() == torch::kBFloat16));
     }
@@ -210,9 +211,9 @@ TEST_CASE("half_weights: what is cast and what stays, with the tensors that modu
       CHECK(parameter.master.sizes() == parameter.model.sizes());
       CHECK(parameter.master.is_non_overlapping_and_dense());
     }
-    CHECK_THROWS_AS(weights.prepare(run), Error);
+    CHECK_THROWS_AS(weights.prepare(*run.model, run.parameters, run.seed), Error);
 
-    weights.release(run);
+    weights.release(run.parameters);
     for (const auto& tensor : {linear->weight, linear->bias, layer_norm->weight, frozen, table}) {
       CHECK((tensor.scalar_type() == torch::kFloat32));
     }
@@ -221,7 +222,7 @@ TEST_CASE("half_weights: what is cast and what stays, with the tensors that modu
     const bool exact = update == Update::masters;
     CHECK(torch::equal(linear->weight, exact ? before : before.to(torch::kBFloat16).to(torch::kFloat32)));
     for (const auto& parameter : run.parameters) CHECK(parameter.master.is_same(parameter.model));
-    weights.prepare(run);  // again
+    weights.prepare(*run.model, run.parameters, run.seed);  // again
     CHECK((linear->weight.scalar_type() == torch::kBFloat16));
   }
 }
@@ -239,7 +240,7 @@ TEST_CASE("half_weights: normalisations take 16-bit input with the weights that 
     run.model = bag;
     name_parameters(run);
     HalfWeights weights(dtype, Update::masters);
-    weights.prepare(run);
+    weights.prepare(*run.model, run.parameters, run.seed);
     torch::manual_seed(1);
     const auto x = torch::randn({4, 3, 5}).to(dtype);
     const vernier::Autocast autocast(torch::kCPU, dtype);
@@ -288,7 +289,7 @@ TEST_CASE("half_weights: Kahan holds twice the bits of the weight") {
   const auto value = torch::randn({1000});
   one.step(value);
   CHECK(torch::equal(one.weight, value.to(torch::kBFloat16)));
-  one.weights.release(one.run);
+  one.weights.release(one.run.parameters);
   CHECK((one.weight.scalar_type() == torch::kFloat32));
   CHECK(((one.weight - value) / value).abs().max().item<double>() <= std::ldexp(1, -17));
 }
@@ -379,13 +380,13 @@ TEST_CASE(
   run.model = bag;
   name_parameters(run);
   HalfWeights weights(torch::kBFloat16, Update::stochastic);
-  weights.prepare(run);
+  weights.prepare(*run.model, run.parameters, run.seed);
   weights.collect();
   {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : run.parameters) parameter.master += 0.004F;
   }
-  weights.commit(run);
+  weights.commit(run.skip_update);
   CHECK_FALSE(torch::equal(a, b));
 }
 
@@ -399,7 +400,7 @@ TEST_CASE("half_weights: a run that was saved goes on bit for bit") {
         net.loss(oracle["input"][step], oracle["target"][step]).backward();
         net.weights.collect();
         optimizer.step();
-        net.weights.commit(net.run);
+        net.weights.commit(net.run.skip_update);
       }
     };
     Net whole(oracle, torch::kBFloat16, update), first(oracle, torch::kBFloat16, update);
@@ -449,7 +450,7 @@ TEST_CASE("half_weights: beside 2 bytes a weight, between updates, there are 4 o
       one.weights.collect();
       CHECK(beside() == (update == Update::nearest ? 0 : update == Update::kahan ? 6 : 4) * count);
       one.weights.collect();  // for an optimizer that asks again
-      one.weights.commit(one.run);
+      one.weights.commit(one.run.skip_update);
       CHECK(bytes(one.weight) == 2 * count);
       CHECK(beside() == expected * count);
       CHECK(one.master().is_same(identity));

@@ -2,6 +2,7 @@
 #include <vernier/grad_norm.h>
 #include <vernier/loss_scale.h>
 #include <vernier/run.h>
+#include <vernier/unscale.h>
 
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "core/printable.h"
+#include <vernier/error.h>
 
 #include <doctest/doctest.h>
 

@@ -16,7 +16,7 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/bernoulli_kernel.h"
+#include "cpu/kernels/bernoulli_kernel.h"
 #include "fused_choice.h"
 
 namespace fused_kernels_test {

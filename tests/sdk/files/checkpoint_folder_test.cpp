@@ -5,6 +5,7 @@
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/safetensors.h>
+#include <vernier/unfinished_checkpoint.h>
 
 #include <algorithm>
 #include <fstream>
@@ -14,7 +15,6 @@
 
 #include "file_mode.h"
 #include "files/checkpoint_manifest.h"
-#include "files/unfinished_checkpoint.h"
 #include "same_tensors.h"
 #include "temporary_folder.h"
 #include "thrown.h"

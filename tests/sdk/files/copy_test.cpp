@@ -1,4 +1,4 @@
-#include "files/copy.h"
+#include <vernier/copy.h>
 
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>

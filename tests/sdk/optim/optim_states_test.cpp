@@ -12,7 +12,7 @@
 
 #include "optim/adam_operators.h"
 #include "optim/block_quantisation.h"
-#include "optim/counter_rng.h"
+#include "optim/kernels/counter_rng.h"
 #include "oracle.h"
 
 namespace optim_states_test {

@@ -1,5 +1,5 @@
 // The trainer against `BpeTrainer` of the package tokenizers: tests/oracles/bpe.py.
-#include "text/bpe_trainer.h"
+#include "text/bpe/bpe_trainer.h"
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,7 @@
 #include "long_form.h"
 #include "python.h"
 #include "text/text_tokenizer.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 #include "thrown.h"
 
 namespace tokenizer_test {

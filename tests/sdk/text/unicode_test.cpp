@@ -1,4 +1,4 @@
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <doctest/doctest.h>
 
@@ -84,8 +84,8 @@ TEST_CASE("unicode: the tables are those that the package gives") {
   }
   const TemporaryFolder folder;
   std::string written;
-  REQUIRE(python(VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode_tables.py", folder.path(), written) == 0);
-  CHECK(written == read_text(VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode_tables.h"));
+  REQUIRE(python(VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode/unicode_tables.py", folder.path(), written) == 0);
+  CHECK(written == read_text(VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode/unicode_tables.h"));
 }
 
 }  // namespace unicode_test

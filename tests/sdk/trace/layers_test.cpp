@@ -5,13 +5,12 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/nn/modules.h>
 #include <vernier/autocast.h>
+#include <vernier/linear_call.h>
 
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <thread>
-
-#include "trace/linear_call.h"
 
 namespace layers_test {
 

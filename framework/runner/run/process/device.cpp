@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <torch/types.h>
 #include <vernier/error.h>
+#include <vernier/launch_place.h>
 #include <vernier/memory.h>
 #include <vernier/plugin.h>
 
@@ -14,9 +15,6 @@
 #include <boost/dll/shared_library.hpp>
 #include <cstdlib>
 #include <filesystem>
-
-#include "core/launch_place.h"
-#include "core/printable.h"
 
 namespace vernier {
 

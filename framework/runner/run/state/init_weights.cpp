@@ -12,7 +12,6 @@
 #include <set>
 #include <utility>
 
-#include "core/printable.h"
 #include "snapshot.h"
 
 namespace vernier {

@@ -5,6 +5,7 @@
 #include <ATen/Version.h>
 #include <torch/nn/module.h>
 #include <vernier/checksum.h>
+#include <vernier/copy.h>
 #include <vernier/error.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/matmul.h>
@@ -14,7 +15,6 @@
 #include <sstream>
 #include <utility>
 
-#include "files/copy.h"
 #include "files/json.h"
 
 namespace vernier {

@@ -23,10 +23,11 @@ class VERNIER_API Distributed : public Plugin {
   // ranks. An undefined gradient counts as zeros, and becomes defined. `numbers` become their sums too: float64, 1-D,
   // on the CPU.
   virtual void all_reduce(Run& run, torch::Tensor numbers);
-  // Begins to replace `numbers`, on the CPU or the run's device, by their sums, while the caller goes on. The function
-  // that it returns waits for them.
+  // Begins to replace `numbers`, float32 or float64 on the CPU or the run's device, by their sums, while the caller
+  // goes on. The function that it returns waits for them.
   virtual std::function<void()> sum(torch::Tensor numbers);
-  // of_ranks[r]: values of rank r, which replace those of the other ranks.
+  // of_ranks[r]: values of rank r, which replace those of the other ranks. Dense tensors of any dtype, on
+  // the CPU or the run's device. Shapes and dtypes are the same on all ranks.
   virtual void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks);
   virtual std::vector<std::string> gather(const std::string& bytes);  // those of each rank, by rank
   // True: each parameter has a rank that owns it. That rank alone updates it, and keeps its state and its master.

@@ -1,8 +1,9 @@
-// The exception type that Vernier throws, and the texts of exceptions.
+// The exception type that Vernier throws, the texts of exceptions, and texts that are safe to print.
 #pragma once
 
 #include <vernier/abi.h>
 
+#include <cstddef>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -45,6 +46,13 @@ VERNIER_API Caught caught(Error::Kind otherwise = Error::Kind::training);
 struct Contradiction {
   std::string option, reason;
 };
+
+// For texts that come from users or files: returns the text with control characters and bytes that are not UTF-8 as
+// \x1b. The characters in `kept` stay.
+VERNIER_API std::string printable(const std::string& text, const std::string& kept = "");
+
+// The same of a text that has at most `most` bytes. A longer one loses its middle: "abc… (1048576 bytes) …xyz".
+VERNIER_API std::string shortened(const std::string& text, std::size_t most = 120);
 
 // Returns the first three names and the number of the others, for a message: "a,b,c and 4 more".
 VERNIER_API std::string some_of(const std::vector<std::string>& names);

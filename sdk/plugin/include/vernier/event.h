@@ -83,4 +83,8 @@ class VERNIER_API Bus {
   std::vector<Notice> detached_;  // emitted with the next event
 };
 
+// While named, each call of a listener is a range for LibTorch's profiler: "callback/clip_norm at GradientsReady". For
+// a plugin that runs the profiler. Main thread only.
+VERNIER_API void name_listeners(bool named);
+
 }  // namespace vernier

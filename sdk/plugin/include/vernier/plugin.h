@@ -40,6 +40,9 @@ class VERNIER_API Plugin {
   // to roles except optimizer and checkpoint, and to callbacks that listen to an event before the update. So it must
   // return within microseconds. Return large tensors without copying; the caller copies.
   virtual State save() const;
+  // Restores what save() returned. Called after prepare() if the run is resumed, and when a step is undone or rerun.
+  // Tensors may be on the CPU, whatever device save() had them on. Copy them, because the caller may go on using them.
+  // Throw Error if an entry is missing or does not fit. The default ignores the entries.
   virtual void load(const State& state);
   // Called when a micro-batch does not fit into memory: of the accumulation if it has several samples, of the task if
   // it has one. Returns what the user can change, as the end of a sentence; "" if nothing.

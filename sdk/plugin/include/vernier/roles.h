@@ -48,7 +48,7 @@ class VERNIER_API Scaler : public Plugin {
   virtual bool scales() const;                             // false: leaves the loss as it is
   virtual torch::Tensor scale(const torch::Tensor& loss);  // called before backward
   virtual void unscale(Run& run);  // divides the gradients or sets run.grad_scale; sets run.found_inf, on the device
-  virtual void update(Run& run);   // the scale of the next step
+  virtual void update(Run& run);   // after the update, even a skipped one: chooses the scale of the next step
 };
 
 // Splits the samples of an update into micro-batches, in order. They add up to the batch. If one has a `weight`, all

@@ -54,8 +54,9 @@ struct VERNIER_API Counters {
 struct VERNIER_API Run : StepState, Counters {  // the rest is valid from Plugin::prepare on
   std::string name, output, replayed_from;      // folders, final from RunBegin: of its files; of a run that is replayed
   torch::Device device{torch::kCPU};
-  bool quiet = false;             // monitors print nothing to the terminal
-  bool validates = false;         // at StepEnd: a validation comes after this step
+  std::string replay_command = "vernier replay";  // from RunBegin: for messages, before the path of a capsule
+  bool quiet = false;                             // monitors print nothing to the terminal
+  bool validates = false;                         // at StepEnd: a validation comes after this step
   bool results_are_late = false;  // the result of an update reaches the host one step late: on a GPU; tests may set it
   std::uint64_t seed = 1;
   std::int64_t steps = 0;                    // updates planned

@@ -1,10 +1,13 @@
-// The header that a plugin includes: the roles, the run and its control, and the toolkit. It needs LibTorch and the
-// standard library only. The page for plugin authors is docs/write-a-plugin.md.
+// The plugin contract: what every plugin includes. It needs LibTorch and the standard library only. The tools for
+// tasks, policies and loops are headers of the toolkit, included one by one. docs/write-a-plugin.md is the page for
+// authors.
 #pragma once
 
 // The role that the plugin fills, the run that it sees, and its events.
 #include <vernier/callback.h>
+#include <vernier/distributed.h>
 #include <vernier/event.h>
+#include <vernier/model_adapter.h>
 #include <vernier/plugin.h>
 #include <vernier/roles.h>
 #include <vernier/run.h>
@@ -14,6 +17,7 @@
 #include <vernier/control.h>
 
 // Options from the TOML, errors, saved state, metrics and notices.
+#include <vernier/amp_stats.h>
 #include <vernier/error.h>
 #include <vernier/metrics.h>
 #include <vernier/options.h>
@@ -22,13 +26,3 @@
 // The data of an update, and the parameters that it changes.
 #include <vernier/batch.h>
 #include <vernier/parameter.h>
-
-// Base class of tasks that have a model, data and a loss.
-#include <vernier/supervised_task.h>
-
-// Base class and [[precision.rule]] tables for precision policies.
-#include <vernier/mixed_precision.h>
-#include <vernier/precision_rules.h>
-
-// The toolkit, which training loops of your own use as well.
-#include <vernier/toolkit.h>

@@ -66,8 +66,8 @@ struct VERNIER_API CsvTable {
 
   std::string path;
   std::int64_t first_line = 1;  // of row 0
-  std::vector<std::pair<std::int64_t, std::int64_t>>
-      long_rows;  // rows of several lines, and the lines added up to each
+  // Rows of several lines, and the lines added up to each.
+  std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;
 };
 
 // Any thread may call the functions. read_csv() uses LibTorch's number of threads and the memory of the result; the

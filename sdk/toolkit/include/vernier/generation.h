@@ -27,7 +27,8 @@ namespace vernier {
 class VERNIER_API KeyValueCache {
  public:
   std::int64_t length() const { return length_; }  // tokens before this forward pass
-  // Called once by each layer in a forward pass, with keys and values [batch, heads, time, width] of the new tokens.
+  // Called once by each layer in a forward pass, with keys and values [batch, heads, time, width] of the new tokens, in
+  // any one floating-point dtype.
   // Returns those of the whole text, as views of the cache.
   std::pair<torch::Tensor, torch::Tensor> add(std::int64_t layer, const torch::Tensor& keys,
                                               const torch::Tensor& values);

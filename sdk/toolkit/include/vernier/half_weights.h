@@ -2,13 +2,13 @@
 // Mixed Precision Training, ICLR 2018. For precision plugins and for your own loop:
 //
 //   vernier::HalfWeights weights(torch::kBFloat16, vernier::HalfWeights::Update::masters);
-//   weights.prepare(run);  // once, before the optimizer is made from the parameters' `master`
+//   weights.prepare(*model, parameters, seed);  // once, before the optimizer is made from the parameters' `master`
 //   loss.backward();
-//   weights.collect();     // then unscale, clip, and step the optimizer, which changes `master`
-//   weights.commit(run);
+//   weights.collect();  // then unscale, clip, and step the optimizer, which changes `master`
+//   weights.commit(skip_update);
 #pragma once
 
-#include <vernier/run.h>
+#include <vernier/parameter.h>
 #include <vernier/state.h>
 #include <vernier/tensor.h>
 
@@ -38,26 +38,27 @@ class VERNIER_API HalfWeights {
   // underflow for weights under 2^-2.
   HalfWeights(c10::ScalarType dtype, Update update);
 
-  // Casts the parameters of run.model in place: the modules keep their tensors, which get new memory. Sets `master` of
-  // run.parameters. run.seed is the seed of stochastic rounding. Throws Error if it already holds a model. Not cast are
+  // Casts the parameters of `model` in place: the modules keep their tensors, which get new memory. Sets `master` of
+  // `parameters`. The seed is that of stochastic rounding. Throws Error if it already holds a model. Not cast are
   //   - buffers: 16 bits may ruin tables and running averages;
   //   - the weights of LibTorch's BatchNorm and InstanceNorm, as in apex: their kernels take float32 weights;
   //   - float64 parameters, which autocast leaves alone too, and integers;
   //   - parameters for whose dotted name `keeps` returns true.
   // Where a parameter is not `owned`, its `master` takes a gradient, and never has memory.
-  void prepare(Run& run, const std::function<bool(const std::string& name)>& keeps = {});
+  void prepare(const torch::nn::Module& model, std::vector<Parameter>& parameters, std::uint64_t seed,
+               const std::function<bool(const std::string& name)>& keeps = {});
 
   // Call it after backward. Moves the 16-bit gradients of `model` to `master`, in float32. They may still be scaled:
   // inf and NaN stay what they are. A second call before commit() keeps the values of `master`.
   void collect();
 
-  // Call it after the optimizer's step. Rounds `master` into `model`. If run.skip_update is not 0, no bit of the
-  // weights changes.
-  void commit(const Run& run);
+  // Call it after the optimizer's step. Rounds `master` into `model`. If skip_update is not 0, no bit of the weights
+  // changes: float32 0-dim, on the device of the weights; undefined: 0.
+  void commit(const torch::Tensor& skip_update = {});
 
   // Call it between steps. Gives every tensor of the model its old dtype, with the most exact value: the master weight,
   // or weight plus compensation. `master` is the model's own tensor again. The optimizer must be made anew.
-  void release(Run& run);
+  void release(std::vector<Parameter>& parameters);
 
   // Master weights and compensation under the parameters' names, and the position of the random numbers. state_dict()
   // shares its tensors. The 16-bit weights are part of the model. Call load_state_dict() after prepare(); it copies,

@@ -19,8 +19,8 @@ namespace vernier {
 // How the messages of a chat are written. The tokens must be in the tokenizer's vocabulary.
 enum class ChatStyle {
   chatml,  // <|im_start|>ROLE\nTEXT<|im_end|>\n
-  llama3   // <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|>, without white around
-           // TEXT
+  // <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|>, without white space around TEXT
+  llama3
 };
 
 struct LanguageDataOptions {
@@ -30,11 +30,13 @@ struct LanguageDataOptions {
   ChatStyle chat = ChatStyle::chatml;
 };
 
+// clang-format off
 // Sample: {inputs, targets, positions, segments}, each int64 [length].
 //   inputs     tokens; 0 where the row is filled up
 //   targets    the token after each input in its text; -100, which cross_entropy_loss() ignores, if there is none
 //   positions  the place of each input in its text, from 0
 //   segments   the number of the text in its row, from 1; 0 where the row is filled up. Attention stays in a segment.
+// clang-format on
 struct LanguageData {
   DatasetPtr dataset;
   std::int64_t texts = 0;     // in the rows

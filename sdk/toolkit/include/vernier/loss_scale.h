@@ -19,8 +19,6 @@
 
 namespace vernier {
 
-struct Run;
-
 // When overflows that only skip an update are counted anew: when the scale grows, or at each good step.
 enum class Refill { growth, good_step };
 
@@ -71,10 +69,6 @@ class VERNIER_API LossScale {
   LossScaleOptions options_;
   torch::Tensor scale_, tracker_, left_;  // float32, int32, int32
 };
-
-// Scaler::unscale for any rule. One pass reads the run's gradients and sets run.found_inf. Where all gradients are
-// float32 the optimizer divides them (run.grad_scale); else this divides them at once, as unscale_gradients_() does.
-VERNIER_API void unscale(Run& run, const torch::Tensor& scale);
 
 // The share of elements whose scaled size is below float16's smallest normal number (2^-14): they are 0 or lose digits.
 // It reads at most 64 rows of each tensor, evenly spread. Rows of zeros only (words that were not in the batch) do not

@@ -55,7 +55,4 @@ class VERNIER_API Sampler {
   torch::Tensor indices_;  // the order of epoch_; undefined until next() needs it
 };
 
-// Reads the option `order`: "shuffled" (the default) or "sequential". meaning: "of the windows in an epoch".
-VERNIER_API Sampler::Order read_order(Options& options, const char* meaning);
-
 }  // namespace vernier

@@ -1,5 +1,7 @@
-// The header that a training loop of your own includes: mixed precision, optimizers, memory, diagnosis and files. It
-// needs LibTorch and the standard library only, and neither TOML, plugins nor the runner. examples/own_loop shows it.
+// The toolkit for training loops of your own: mixed precision, optimizers, memory, diagnosis, files. It needs LibTorch
+// and the standard library only, and neither TOML, plugins nor the runner. examples/own_loop shows it. Headers for
+// authors of plugins are included one by one: supervised_task.h, mixed_precision.h, precision_rules.h, unscale.h,
+// capsule.h, checkpoint_split.h, data_source.h, task_options.h.
 #pragma once
 
 // Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.
@@ -35,26 +37,28 @@
 
 // Diagnosis: operators by layer, ranges of tensors, and the origin of inf and NaN.
 #include <vernier/layers.h>
+#include <vernier/linear_call.h>
 #include <vernier/non_finite_tracer.h>
 #include <vernier/tensor_range.h>
 
-// Data: datasets, their files, changes of images, batches, the order of the samples, metrics of a model's outputs.
-#include <vernier/csv.h>
+// Data: datasets, changes of images, batches, the order of the samples, metrics of a model's outputs. The readers of
+// files are in vernier::readers: csv.h, images.h, language_data.h, numpy.h and readers.h.
 #include <vernier/data_loader.h>
 #include <vernier/dataset.h>
 #include <vernier/evaluation.h>
-#include <vernier/images.h>
-#include <vernier/language_data.h>
-#include <vernier/numpy.h>
-#include <vernier/readers.h>
 #include <vernier/sampler.h>
 #include <vernier/transforms.h>
 
-// Text to tokens and back.
+// Text to tokens and back, and the continuation of texts.
+#include <vernier/generation.h>
 #include <vernier/tokenizer.h>
 
-// State to save, and files: weights, checkpoints and checksums.
+// State to save, and files: weights, checkpoints and checksums, files that a user names, folders.
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>
+#include <vernier/copy.h>
+#include <vernier/data_file.h>
+#include <vernier/folders.h>
 #include <vernier/safetensors.h>
+#include <vernier/whole_file.h>
 #include <vernier/state.h>

@@ -3,6 +3,7 @@
 //   every = 100   steps between two checkpoints; the runner adds one at the end of the run
 //
 // This file is a complete plugin. Replace its rule with your own.
+#include <vernier/checkpoint_folder.h>
 #include <vernier/sdk.h>
 
 #include <filesystem>

@@ -4,6 +4,7 @@
 //
 // This file is a complete plugin. Replace its rule with your own. A policy with rules for single layers may derive from
 // vernier::MixedPrecision instead.
+#include <vernier/autocast.h>
 #include <vernier/sdk.h>
 
 class MyName final : public vernier::Precision {

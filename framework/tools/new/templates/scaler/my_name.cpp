@@ -5,6 +5,7 @@
 // This file is a complete plugin. Replace its rule with your own.
 #include <ATen/ops/full.h>
 #include <vernier/sdk.h>
+#include <vernier/unscale.h>
 
 class MyName final : public vernier::Scaler {
  public:

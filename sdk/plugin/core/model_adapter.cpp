@@ -1,0 +1,7 @@
+#include <vernier/model_adapter.h>
+
+namespace vernier {
+
+ModelAdapter::~ModelAdapter() = default;
+
+}  // namespace vernier

@@ -1,0 +1,26 @@
+#include <ATen/core/Tensor.h>
+#include <vernier/grad_norm.h>
+#include <vernier/grad_scaler.h>
+#include <vernier/unscale.h>
+
+#include <utility>
+
+#include "optim/grad_norm_operators.h"
+#include "optim/tensor_lists.h"
+
+namespace vernier {
+
+void unscale(Run& run, const torch::Tensor& scale) {
+  const auto gradients = run.gradients();
+  if (gradients.empty() || !can_inspect(gradients)) {
+    run.found_inf = unscale_gradients_(gradients, scale);
+    return;
+  }
+  auto inspected = run.results_are_late ? inspect_by_operators(gradients) : inspect_gradients(gradients);
+  run.found_inf = std::move(inspected.found_inf);
+  run.scaled_norm = std::move(inspected.norm);
+  run.scaled_norms = std::move(inspected.norms);
+  run.grad_scale = moved(scale, gradients.front().device()).clone();
+}
+
+}  // namespace vernier

@@ -1,0 +1,96 @@
+#include <vernier/launch_place.h>
+
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+
+#include <charconv>
+#include <cstdlib>
+
+namespace vernier {
+
+namespace {
+
+std::string text_of(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+bool is_set(const char* name) {
+  return !text_of(name).empty();
+}
+
+std::int64_t number_of(const char* name) {
+  const auto text = text_of(name);
+  std::int64_t number = -1;
+  const auto* end = text.data() + text.size();
+  if (const auto [last, status] = std::from_chars(text.data(), end, number); status != std::errc() || last != end) {
+    refuse(c10::str("the environment has ", name, " = \"", text, "\", which is not a number"));
+  }
+  return number;
+}
+
+std::int64_t number_or(const char* name, std::int64_t otherwise) {
+  return is_set(name) ? number_of(name) : otherwise;
+}
+
+LaunchPlace of_torchrun() {
+  LaunchPlace place{number_of("RANK"), number_of("WORLD_SIZE"), number_or("LOCAL_RANK", 0)};
+  place.address = text_of("MASTER_ADDR");
+  place.port = number_or("MASTER_PORT", 0);
+  if (is_set("TORCHELASTIC_RESTART_COUNT")) place.attempt = text_of("TORCHELASTIC_RESTART_COUNT");
+  place.launcher_has_store = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  place.launcher = "torchrun";
+  return place;
+}
+
+// Two jobs on one machine rarely get the same port.
+LaunchPlace of_slurm() {
+  LaunchPlace place{number_of("SLURM_PROCID"), number_of("SLURM_NTASKS"), number_or("SLURM_LOCALID", 0)};
+  const char* list = is_set("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  place.address = first_node(text_of(list));
+  place.port = 15000 + number_or("SLURM_JOB_ID", 0) % 20000 + number_of("SLURM_STEP_ID");
+  if (is_set("SLURM_RESTART_COUNT")) place.attempt = text_of("SLURM_RESTART_COUNT");
+  place.launcher = "Slurm";
+  return place;
+}
+
+LaunchPlace of_mpi(const char* rank, const char* ranks, const char* local_rank) {
+  LaunchPlace place{number_of(rank), number_of(ranks), number_or(local_rank, 0)};
+  place.address = text_of("MASTER_ADDR");
+  place.port = number_or("MASTER_PORT", 0);
+  place.launcher = "MPI";
+  return place;
+}
+
+LaunchPlace found() {
+  if (is_set("RANK") && is_set("WORLD_SIZE")) return of_torchrun();
+  const bool is_slurm_step = is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && is_set("SLURM_NTASKS");
+  if (is_slurm_step && number_of("SLURM_NTASKS") > 1) return of_slurm();  // a batch script has the last one too
+  if (is_set("OMPI_COMM_WORLD_RANK")) {
+    return of_mpi("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+  }
+  if (is_set("PMI_RANK") && is_set("PMI_SIZE")) return of_mpi("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
+  return {};
+}
+
+}  // namespace
+
+std::string first_node(const std::string& list) {
+  const auto open = list.find('['), comma = list.find(',');
+  if (open == std::string::npos || comma < open) return list.substr(0, comma);
+  const auto close = list.find(']', open);
+  if (close == std::string::npos) return list;
+  const auto number = list.substr(open + 1, list.find_first_of(",-]", open) - open - 1);
+  return first_node(list.substr(0, open) + number + list.substr(close + 1, list.find(',', close) - close - 1));
+}
+
+LaunchPlace place_in_environment() {
+  auto place = found();
+  if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks) {
+    refuse(c10::str(place.launcher, " has started this process as rank ", place.rank, " of ", place.ranks,
+                    ", which does not exist"));
+  }
+  return place;
+}
+
+}  // namespace vernier

@@ -1,0 +1,123 @@
+// Eight floats at a time, by the names of wide.h. What follows this header in a file is compiled for AVX2, so include
+// it last, and call nothing of it on other processors.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "base/intrinsics.h"
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma,f16c")
+#endif
+
+#define VERNIER_INLINE inline __attribute__((always_inline))
+
+namespace vernier {
+
+namespace {
+
+using Numbers = __m256;
+using Which = std::int64_t;  // so many lanes, the first ones
+constexpr std::int64_t lanes = 8;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+VERNIER_INLINE Which first(std::int64_t count) {
+  return std::min(count, lanes);
+}
+VERNIER_INLINE __m256i mask_of(Which which) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(which)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+VERNIER_INLINE __m128i load_bits(const void* from, Which which) {
+  if (which == lanes) return _mm_loadu_si128(static_cast<const __m128i*>(from));
+  std::uint16_t bits[lanes] = {};
+  std::memcpy(bits, from, static_cast<std::size_t>(which) * sizeof(*bits));
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bits));
+}
+VERNIER_INLINE void store_bits(__m128i value, void* to, Which which) {
+  if (which == lanes) return _mm_storeu_si128(static_cast<__m128i*>(to), value);
+  std::uint16_t bits[lanes];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(bits), value);
+  std::memcpy(to, bits, static_cast<std::size_t>(which) * sizeof(*bits));
+}
+
+VERNIER_INLINE __m256 load(const float* from, Which which) {
+  return which == lanes ? _mm256_loadu_ps(from) : _mm256_maskload_ps(from, mask_of(which));
+}
+VERNIER_INLINE __m256 load(const c10::BFloat16* from, Which which) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bits(from, which)), 16));
+}
+VERNIER_INLINE __m256 load(const c10::Half* from, Which which) {
+  return _mm256_cvtph_ps(load_bits(from, which));
+}
+VERNIER_INLINE void store(__m256 value, float* to, Which which) {
+  which == lanes ? _mm256_storeu_ps(to, value) : _mm256_maskstore_ps(to, mask_of(which), value);
+}
+// To the nearest, ties to even; NaN as c10::BFloat16 writes it.
+VERNIER_INLINE void store(__m256 value, c10::BFloat16* to, Which which) {
+  const __m256i bits = _mm256_castps_si256(value),
+                odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded =
+      _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  const __m256i result = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7FC0), is_nan);
+  store_bits(_mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)), to, which);
+}
+VERNIER_INLINE void store(__m256 value, c10::Half* to, Which which) {
+  store_bits(_mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), to, which);
+}
+
+VERNIER_INLINE __m256 filled(float value) {
+  return _mm256_set1_ps(value);
+}
+VERNIER_INLINE __m256 fused(__m256 a, __m256 b, __m256 c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+VERNIER_INLINE __m256 only(Which which, __m256 value) {
+  return which == lanes ? value : _mm256_and_ps(value, _mm256_castsi256_ps(mask_of(which)));
+}
+VERNIER_INLINE __m256 larger(Which which, __m256 a, __m256 b) {
+  const __m256 most = _mm256_max_ps(a, b);
+  return which == lanes ? most : _mm256_blendv_ps(a, most, _mm256_castsi256_ps(mask_of(which)));
+}
+VERNIER_INLINE float sum_of(__m256 value) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+VERNIER_INLINE float largest_of(__m256 value) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// e^x as in wide.h; from 89 on it is infinity.
+VERNIER_INLINE __m256 exponential(__m256 x) {
+  x = _mm256_min_ps(_mm256_set1_ps(89.0F), x);  // NaN stays
+  const __m256 counts = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0F), _CMP_NLT_UQ);
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504088896341F)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-0.693359375F), x);
+  r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4F), r);
+  __m256 p = _mm256_set1_ps(1.9875691500e-4F);
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.3981999507e-3F));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.3334519073e-3F));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.1665795894e-2F));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1F));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1F));
+  p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0F));
+  const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_and_ps(counts, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
+}
+
+}  // namespace
+
+}  // namespace vernier

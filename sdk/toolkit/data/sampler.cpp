@@ -1,0 +1,136 @@
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+#include <vernier/sampler.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "draw_below.h"
+
+namespace vernier {
+
+namespace {
+
+std::mt19937_64 make_engine(std::uint64_t seed, std::uint64_t epoch) {
+  const auto low = [](std::uint64_t number) { return static_cast<std::uint32_t>(number); };
+  std::seed_seq seeds = {low(seed), low(seed >> 32), low(epoch), low(epoch >> 32)};
+  return std::mt19937_64(seeds);
+}
+
+void shuffle(std::int64_t* index, std::int64_t count, std::mt19937_64& engine) {
+  for (std::int64_t i = count - 1; i > 0; --i) {
+    std::swap(index[i], index[draw_below(static_cast<std::uint64_t>(i) + 1, engine)]);
+  }
+}
+
+void refuse_other(const char* what, std::int64_t saved, std::int64_t own) {
+  if (saved == own) return;
+  throw Error(c10::str("the data order was saved with ", what, " ", saved, ", this run has ", own,
+                       "; resume with the same data and seed, or start a new run"),
+              Error::Kind::configuration);
+}
+
+}  // namespace
+
+Sampler::Sampler(std::int64_t size, std::uint64_t seed, Order order) : size_(size), seed_(seed), order_(order) {
+  if (size < 1) throw Error("there are no samples to train on", Error::Kind::configuration);
+}
+
+Sampler Sampler::by_shard(const std::vector<std::int64_t>& sizes, std::uint64_t seed) {
+  Sampler sampler(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}), seed, Order::by_shard);
+  sampler.shards_ = sizes;
+  return sampler;
+}
+
+Sampler Sampler::weighted(const torch::Tensor& weights, std::uint64_t seed) {
+  const auto numbers = weights.to(torch::kFloat64).contiguous();
+  Sampler sampler(numbers.numel(), seed, Order::weighted);
+  double sum = 0;
+  for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+    const double weight = numbers.const_data_ptr<double>()[i];
+    if (!(weight >= 0 && std::isfinite(weight))) {
+      throw Error(c10::str("the weight of sample ", i, " is ", weight, "; weights must be finite and at least 0"),
+                  Error::Kind::configuration);
+    }
+    sampler.sums_.push_back(sum += weight);
+  }
+  if (sum == 0) throw Error("all weights of the samples are 0, so none can be drawn", Error::Kind::configuration);
+  return sampler;
+}
+
+torch::Tensor Sampler::make_order() const {
+  if (order_ == Order::weighted) return draw_order();
+  auto indices = torch::arange(size_, torch::kInt64);
+  if (order_ == Order::sequential) return indices;
+  auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
+  auto* index = indices.mutable_data_ptr<std::int64_t>();
+  if (order_ == Order::shuffled) {
+    shuffle(index, size_, engine);
+    return indices;
+  }
+  std::vector<std::int64_t> firsts(shards_.size()), shards(shards_.size());
+  std::exclusive_scan(shards_.begin(), shards_.end(), firsts.begin(), std::int64_t{0});
+  std::iota(shards.begin(), shards.end(), 0);
+  shuffle(shards.data(), static_cast<std::int64_t>(shards.size()), engine);
+  for (const auto shard : shards) {
+    const auto size = shards_[static_cast<std::size_t>(shard)];
+    std::iota(index, index + size, firsts[static_cast<std::size_t>(shard)]);
+    shuffle(index, size, engine);
+    index += size;
+  }
+  return indices;
+}
+
+torch::Tensor Sampler::draw_order() const {
+  auto indices = torch::empty({size_}, torch::kInt64);
+  auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
+  auto* index = indices.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < size_; ++i) {
+    const double at = static_cast<double>(engine() >> 11) * 0x1p-53 * sums_.back();
+    const double below = std::min(at, std::nextafter(sums_.back(), 0.0));  // the product may be rounded up
+    index[i] = std::ranges::upper_bound(sums_, below) - sums_.begin();     // never of weight 0
+  }
+  return indices;
+}
+
+torch::Tensor Sampler::next(std::int64_t count) {
+  if (count < 1) throw Error(c10::str("a batch cannot have ", count, " samples"), Error::Kind::configuration);
+  if (!indices_.defined()) indices_ = make_order();
+  const auto taken = indices_.narrow(0, position_, std::min(count, size_ - position_));
+  position_ += taken.numel();
+  if (position_ == size_) {
+    epoch_ += 1;
+    position_ = 0;
+    indices_.reset();
+  }
+  return taken;
+}
+
+State Sampler::state_dict() const {
+  State state;
+  state.put("size", size_);
+  state.put("seed", static_cast<std::int64_t>(seed_));
+  state.put("order", static_cast<std::int64_t>(order_));
+  state.put("epoch", epoch_);
+  state.put("position", position_);
+  return state;
+}
+
+void Sampler::load_state_dict(const State& state) {
+  refuse_other("size", state.integer("size"), size_);
+  refuse_other("seed", state.integer("seed"), static_cast<std::int64_t>(seed_));
+  refuse_other("shuffle", state.integer("order"), static_cast<std::int64_t>(order_));
+  const auto epoch = state.integer("epoch"), position = state.integer("position");
+  if (epoch < 0 || position < 0 || position >= size_) {
+    throw Error(c10::str("the saved data order has no epoch ", epoch, " with position ", position));
+  }
+  epoch_ = epoch;
+  position_ = position;
+  indices_.reset();
+}
+
+}  // namespace vernier

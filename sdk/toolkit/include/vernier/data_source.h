@@ -1,0 +1,69 @@
+// Data that a TOML names in a string, for tasks. Such a string is called a source:
+//
+//   "x.npy"                 the array of a NumPy file
+//   "x.npz:images"          an array of a NumPy archive
+//   "x.safetensors:images"  a tensor of a safetensors file
+//   "x.csv"                 all columns of a CSV file: float32 [rows, columns]
+//   "x.csv:price,size"      these columns, in this order
+//   "x.csv:price"           one column: float32 [rows], or for a column of words their codes, int64 [rows]
+//
+// All functions throw Error::Kind::configuration with the source, where possible the sample, and what is wrong.
+#pragma once
+
+#include <vernier/abi.h>
+#include <vernier/dataset.h>
+#include <vernier/tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+struct Source {
+  std::string name;  // as in the TOML
+  // On the CPU, dimension 0 the sample. Floating-point numbers are float32, unsigned integers above 8 bits int64.
+  torch::Tensor tensor;
+  std::vector<std::string> columns;  // of a CSV file: their names
+  std::vector<std::string> words;    // of a column of words: the code i stands for words[i]
+};
+
+// words: of another file, if a column of words is to have the same codes.
+VERNIER_API Source read_source(const std::string& name, const std::vector<std::string>& words = {});
+
+// The same part of another file: "x.npz:images" and "y.npz" give "y.npz:images". A file that names its part keeps it.
+VERNIER_API std::string same_part(const std::string& name, const std::string& file);
+
+// Refuses a source with a number that is NaN or infinite.
+VERNIER_API void require_finite(const Source& source);
+
+// The labels of a source as int64 [samples]. Refuses fractions and labels below 0 or, where `classes` is not 0, not
+// below it.
+VERNIER_API torch::Tensor labels_of(const Source& source, std::int64_t classes);
+// The number of classes: of the words if it has such, else the largest label and 1.
+VERNIER_API std::int64_t classes_of(const Source& source, const torch::Tensor& labels);
+
+// Refuses a metric that does not fit what a task predicts: classes, numbers, or scores whose targets are 0 and 1 or
+// numbers. Names of no metric are left to metric_by_name().
+enum class Predicts { classes, numbers, scores };
+VERNIER_API void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes);
+
+// An XXH3 checksum of tensors, so that a run is not resumed with others.
+VERNIER_API std::string fingerprint_of(const std::vector<torch::Tensor>& tensors);
+
+// Sample i has entry i of each tensor. name: for messages.
+VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint);
+
+// Images without classes: one file, or the PNG and JPEG files of a folder by name, without those whose names begin with
+// a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}.
+struct ImageFiles {
+  DatasetPtr dataset;
+  std::vector<std::string> names;
+};
+VERNIER_API ImageFiles image_files(const std::string& path, std::int64_t channels);
+
+// The middle square of each image as size x size pixels; 0: images stay, and one of another size than the first is
+// refused.
+VERNIER_API DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size);
+
+}  // namespace vernier

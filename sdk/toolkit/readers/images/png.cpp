@@ -1,0 +1,99 @@
+#include <png.h>
+#include <vernier/error.h>
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+
+#include "decoders.h"
+
+namespace vernier {
+
+namespace {
+
+struct PngBytes {
+  const char* at;
+  std::size_t left;
+};
+
+struct PngTrouble {
+  char text[200];
+};
+
+void fail_png(png_structp png, png_const_charp reason) {
+  auto* trouble = static_cast<PngTrouble*>(png_get_error_ptr(png));
+  std::snprintf(trouble->text, sizeof trouble->text, "%s", reason);
+  png_longjmp(png, 1);
+}
+
+void ignore_png_warning(png_structp, png_const_charp) {}
+
+void read_png_bytes(png_structp png, png_bytep to, std::size_t count) {
+  auto* bytes = static_cast<PngBytes*>(png_get_io_ptr(png));
+  if (count > bytes->left) png_error(png, "it is cut short");
+  std::memcpy(to, bytes->at, count);
+  bytes->at += count;
+  bytes->left -= count;
+}
+
+// Makes 8 bits a channel and so many channels of anything; a grey value is 0.299 red + 0.587 green + 0.114 blue.
+// Returns the number of passes (7 if interlaced), or 0 after an error.
+int start_png(png_structp png, png_infop info, bool is_grey) {
+  if (setjmp(png_jmpbuf(png)) != 0) return 0;
+  png_read_info(png, info);
+  png_set_expand(png);
+  png_set_strip_16(png);
+  png_set_strip_alpha(png);
+  const bool has_colour = (png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR) != 0;
+  constexpr int silently = 1;
+  if (is_grey && has_colour) png_set_rgb_to_gray_fixed(png, silently, 29900, 58700);
+  if (!is_grey && !has_colour) png_set_gray_to_rgb(png);
+  const int passes = png_set_interlace_handling(png);
+  png_read_update_info(png, info);
+  return passes;
+}
+
+bool read_png_rows(png_structp png, png_bytep pixels, png_uint_32 height, std::size_t row_bytes, int passes) {
+  if (setjmp(png_jmpbuf(png)) != 0) return false;
+  for (int pass = 0; pass < passes; ++pass) {
+    for (png_uint_32 row = 0; row < height; ++row) png_read_row(png, pixels + row * row_bytes, nullptr);
+  }
+  png_read_end(png, nullptr);
+  return true;
+}
+
+// Frees libpng's structures.
+struct PngReader {
+  PngReader() : png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &trouble, fail_png, ignore_png_warning)) {
+    if (png != nullptr) info = png_create_info_struct(png);
+  }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
+  PngTrouble trouble = {};
+  png_structp png;
+  png_infop info = nullptr;
+};
+
+}  // namespace
+
+torch::Tensor decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
+                         const RefuseImage& refuse) {
+  PngReader reader;
+  if (reader.info == nullptr) refuse("cannot be decoded: there is no memory left");
+  PngBytes rest{bytes.data(), bytes.size()};
+  png_set_read_fn(reader.png, &rest, read_png_bytes);
+  const auto refuse_damaged = [&] { refuse("is a damaged PNG: " + printable(reader.trouble.text)); };
+  const int passes = start_png(reader.png, reader.info, channels == 1);
+  if (passes == 0) refuse_damaged();
+  const auto height = png_get_image_height(reader.png, reader.info);
+  auto pixels = pixels_of(height, png_get_image_width(reader.png, reader.info), channels, max_pixels, refuse);
+  const auto row_bytes = png_get_rowbytes(reader.png, reader.info);
+  if (static_cast<std::int64_t>(row_bytes) != pixels.stride(0)) refuse("is a PNG of a kind that is not read");
+  if (!read_png_rows(reader.png, pixels.mutable_data_ptr<std::uint8_t>(), height, row_bytes, passes)) {
+    refuse_damaged();
+  }
+  return pixels;
+}
+
+}  // namespace vernier

@@ -1,0 +1,153 @@
+#include "nfc.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "text/bpe/bpe.h"
+#include "unicode.h"
+#include "unicode_tables.h"
+
+namespace vernier {
+
+namespace {
+
+// Section 3.12 of Unicode, "Conjoining Jamo Behavior".
+namespace hangul {
+constexpr char32_t syllables = 0xAC00, leading = 0x1100, vowels = 0x1161, trailing = 0x11A7;
+constexpr char32_t leading_count = 19, vowel_count = 21, trailing_count = 28;
+constexpr char32_t syllable_count = leading_count * vowel_count * trailing_count;
+
+char32_t compose(char32_t first, char32_t second) {
+  if (first - leading < leading_count && second - vowels < vowel_count) {
+    return syllables + ((first - leading) * vowel_count + (second - vowels)) * trailing_count;
+  }
+  const bool takes_trailing = first - syllables < syllable_count && (first - syllables) % trailing_count == 0;
+  if (takes_trailing && second > trailing && second - trailing < trailing_count) return first + (second - trailing);
+  return 0;
+}
+}  // namespace hangul
+
+struct NfcTables {
+  std::unordered_map<char32_t, const Decomposition*> decomposed;
+  MergeTable composed{std::size(decompositions)};
+  std::vector<std::uint8_t> combining = std::vector<std::uint8_t>(0x110000);
+  std::vector<bool> acts = std::vector<bool>(0x110000);  // may change the text beside it, or be changed
+};
+
+const NfcTables& nfc_tables() {
+  static const auto tables = [] {
+    NfcTables all;
+    for (const auto& [first, last, number] : combining_ranges) {
+      for (auto code = first; code <= last; ++code) {
+        all.combining[code] = static_cast<std::uint8_t>(number);
+        all.acts[code] = true;
+      }
+    }
+    for (const auto& entry : decompositions) {
+      all.decomposed[entry.code] = &entry;
+      if (entry.is_composed == 0) {
+        all.acts[entry.code] = true;
+        continue;
+      }
+      all.composed.put(entry.first, entry.second, {0, static_cast<TokenId>(entry.code)});
+      all.acts[entry.second] = true;
+    }
+    for (char32_t i = 0; i < hangul::vowel_count; ++i) all.acts[hangul::vowels + i] = true;
+    for (char32_t i = 1; i < hangul::trailing_count; ++i) all.acts[hangul::trailing + i] = true;
+    return all;
+  }();
+  return tables;
+}
+
+void decompose(const NfcTables& tables, char32_t code, std::u32string& out) {
+  if (code - hangul::syllables < hangul::syllable_count) {
+    const auto index = code - hangul::syllables;
+    out += hangul::leading + index / (hangul::vowel_count * hangul::trailing_count);
+    out += hangul::vowels + index / hangul::trailing_count % hangul::vowel_count;
+    if (index % hangul::trailing_count != 0) out += hangul::trailing + index % hangul::trailing_count;
+    return;
+  }
+  const auto found = tables.decomposed.find(code);
+  if (found == tables.decomposed.end()) {
+    out += code;
+    return;
+  }
+  decompose(tables, found->second->first, out);
+  if (found->second->second != 0) decompose(tables, found->second->second, out);
+}
+
+// Marks that follow each other, by their class.
+void order_marks(const NfcTables& tables, std::u32string& text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    auto end = i;
+    while (end < text.size() && tables.combining[text[end]] != 0) ++end;
+    const auto first = text.begin() + static_cast<std::ptrdiff_t>(i);
+    std::stable_sort(first, text.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&](char32_t a, char32_t b) { return tables.combining[a] < tables.combining[b]; });
+    i = std::max(i, end);
+  }
+}
+
+char32_t composed(const NfcTables& tables, char32_t first, char32_t second) {
+  if (const auto syllable = hangul::compose(first, second); syllable != 0) return syllable;
+  const auto* found = tables.composed.find(first, second);
+  return found != nullptr ? static_cast<char32_t>(found->joined) : 0;
+}
+
+std::u32string compose(const NfcTables& tables, const std::u32string& text) {
+  std::u32string out;
+  constexpr auto none = std::u32string::npos;
+  auto starter = none;  // in `out`
+  unsigned last = 0;    // the class of what stands last behind the starter
+  for (const auto code : text) {
+    const unsigned number = tables.combining[code];
+    const bool is_blocked = starter != none && out.size() > starter + 1 && last >= number;
+    if (starter != none && !is_blocked) {
+      if (const auto one = composed(tables, out[starter], code); one != 0) {
+        out[starter] = one;
+        continue;
+      }
+    }
+    if (number == 0) starter = out.size();
+    last = number;
+    out += code;
+  }
+  return out;
+}
+
+}  // namespace
+
+bool begins_anew(char32_t code) {
+  return !nfc_tables().acts[code];
+}
+
+bool is_surely_nfc(std::string_view text) {
+  constexpr unsigned char first_lead = 0xCC;  // of U+0300; nothing before it acts
+  const auto is_low = [](char c) { return static_cast<unsigned char>(c) < first_lead; };
+  if (std::ranges::all_of(text, is_low)) return true;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [code, size] = character_at(text, at);
+    if (!begins_anew(code)) return false;
+    at += size;
+  }
+  return true;
+}
+
+std::string nfc(std::string_view text) {
+  if (is_surely_nfc(text)) return std::string(text);
+  const auto& tables = nfc_tables();
+  std::u32string codes;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [code, size] = character_at(text, at);
+    decompose(tables, code, codes);
+    at += size;
+  }
+  order_marks(tables, codes);
+  std::string result;
+  for (const auto code : compose(tables, codes)) append_utf8(result, code);
+  return result;
+}
+
+}  // namespace vernier
