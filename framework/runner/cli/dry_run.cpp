@@ -11,7 +11,6 @@
 
 #include "run/state/savepoint.h"
 #include "run/state/snapshot.h"
-#include "trace/linear_call.h"
 
 namespace vernier {
 

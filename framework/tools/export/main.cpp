@@ -3,6 +3,7 @@
 #include <vernier/error.h>
 #include <vernier/model_adapter.h>
 #include <vernier/options.h>
+#include <vernier/predictor.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
 #include <vernier/whole_file.h>
@@ -92,8 +93,9 @@ int export_run(const boost::program_options::variables_map& given) {
     auto& task = supervised(*prepared, "export to TorchScript");
     in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
   } else if (format == "python") {
-    auto& task = supervised(*prepared, "export to Python");
-    const auto source = task.python_model();
+    const auto& task = supervised(*prepared, "export to Python");
+    const auto* predictor = dynamic_cast<const Predictor*>(&task);
+    const auto source = predictor == nullptr ? "" : predictor->python_model();
     if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
     fs::create_directories(part);
     std::ofstream model(part + "/model.py");

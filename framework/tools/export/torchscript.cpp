@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/predictor.h>
 
 #include <sstream>
 
@@ -54,7 +55,8 @@ torch::jit::Stack inputs_of(const Batch& batch) {
 }  // namespace
 
 void save_torchscript(const std::string& file, torch::nn::Module& model, SupervisedTask& task, torch::Device device) {
-  if (task.save_torchscript(file)) return;
+  const auto* own = dynamic_cast<const Predictor*>(&task);
+  if (own != nullptr && own->save_torchscript(file)) return;
   const WithoutAutocast without(device);
   const auto forward = [&](torch::jit::Stack inputs) {
     Batch batch;

@@ -1,5 +1,6 @@
 // `vernier predict`: writes what a trained run's model predicts for each sample of a file.
 #include <vernier/error.h>
+#include <vernier/predictor.h>
 #include <vernier/whole_file.h>
 
 #include <filesystem>
@@ -66,7 +67,11 @@ int predict(const boost::program_options::variables_map& given) {
   const auto prepared = load_run(call, given);
   auto& task = supervised(*prepared, "predict");
   refuse_data_as_output(output, input, prepared->config);
-  const auto dataset = task.read_inputs(input);
+  auto* predictor = dynamic_cast<Predictor*>(&task);
+  if (predictor == nullptr) {
+    refuse(task.id() + " has no read_inputs(), so it cannot predict from a file such as '" + input + "'");
+  }
+  const auto dataset = predictor->read_inputs(input);
   if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
   WholeFile file(output);
   auto predictions = write_predictions(file.part(), output);
@@ -74,7 +79,10 @@ int predict(const boost::program_options::variables_map& given) {
     auto loader = task.loader_of(dataset);
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
-      predictions->add(task.predict(loader.next().to(prepared->run.device)));
+      const auto batch = loader.next().to(prepared->run.device);
+      auto columns = predictor->predict(batch);
+      if (columns.empty()) columns.push_back({"output", task.forward(batch)});
+      predictions->add(columns);
     }
     return torch::Tensor();
   });

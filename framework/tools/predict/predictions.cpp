@@ -18,16 +18,16 @@ namespace vernier {
 
 namespace {
 
-using Columns = std::vector<SupervisedTask::Column>;
+using Columns = std::vector<Predictor::Column>;
 
 // The numbers of a column on the CPU: float64 [rows, numbers in a row].
-torch::Tensor matrix(const SupervisedTask::Column& column) {
+torch::Tensor matrix(const Predictor::Column& column) {
   const auto numbers = column.numbers.to(torch::kCPU, torch::kFloat64);
   return numbers.reshape({numbers.size(0), -1}).contiguous();
 }
 
 // A name for each number in a row of a column.
-std::vector<std::string> names_of(const SupervisedTask::Column& column, std::int64_t numbers) {
+std::vector<std::string> names_of(const Predictor::Column& column, std::int64_t numbers) {
   if (!column.parts.empty() && std::ssize(column.parts) != numbers) {
     throw Error(c10::str("the task predicts ", numbers, " numbers in column ", column.name, ", and names ",
                          column.parts.size()));
@@ -46,7 +46,7 @@ void refuse_duplicates(const std::vector<std::string>& names) {
   }
 }
 
-const std::string& label_of(const SupervisedTask::Column& column, double number) {
+const std::string& label_of(const Predictor::Column& column, double number) {
   const auto place = static_cast<std::size_t>(number);
   if (number >= 0 && place < column.labels.size()) return column.labels[place];
   throw Error(c10::str("the task predicts ", number, " in column ", column.name, ", which has ", column.labels.size(),
@@ -149,7 +149,7 @@ class JsonLines final : public File {
   }
 
  private:
-  static OrderedJson value_of(const SupervisedTask::Column& column, const torch::Tensor& matrix, std::int64_t row) {
+  static OrderedJson value_of(const Predictor::Column& column, const torch::Tensor& matrix, std::int64_t row) {
     const auto number = [&](double each) -> OrderedJson {
       if (!column.labels.empty()) return label_of(column, each);
       if (!column.numbers.is_floating_point()) return static_cast<std::int64_t>(each);
@@ -193,7 +193,7 @@ class Npy final : public File {
 
  private:
   // The labels themselves, which are numbers: codes are the task's own affair.
-  static torch::Tensor labels_of(const SupervisedTask::Column& column) {
+  static torch::Tensor labels_of(const Predictor::Column& column) {
     const auto numbers = matrix(column).clone();
     auto* number = numbers.mutable_data_ptr<double>();
     for (std::int64_t i = 0; i < numbers.numel(); ++i) {

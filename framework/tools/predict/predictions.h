@@ -1,7 +1,7 @@
 // Files of predictions: a row for each sample.
 #pragma once
 
-#include <vernier/supervised_task.h>
+#include <vernier/predictor.h>
 
 #include <memory>
 #include <string>
@@ -12,8 +12,8 @@ namespace vernier {
 class Predictions {
  public:
   virtual ~Predictions() = default;
-  virtual void add(const std::vector<SupervisedTask::Column>& columns) = 0;  // of a batch; always the same columns
-  virtual void finish() = 0;                                                 // throws Error if a byte was not written
+  virtual void add(const std::vector<Predictor::Column>& columns) = 0;  // of a batch; always the same columns
+  virtual void finish() = 0;                                            // throws Error if a byte was not written
 };
 
 // Throws Error unless the path ends in .csv, .npy or .jsonl.

@@ -1,8 +1,8 @@
 // ddp: several processes train one model, each on its share of every batch, and sum their gradients. The batch is split
 // over the ranks first, and then into micro-batches; task.batch_size stays that of the update, whatever the number of
 // ranks. Gradients are the mean over all samples, or tokens, of all ranks. A process gets its rank from `vernier
-// launch`, torchrun, Slurm or MPI (core/launch_place.h); without one of them it trains alone. Engine: c10d with Gloo on
-// the CPU, with NCCL on GPUs.
+// launch`, torchrun, Slurm or MPI (vernier/launch_place.h); without one of them it trains alone. Engine: c10d with Gloo
+// on the CPU, with NCCL on GPUs.
 //
 //   timeout = 120          seconds in which a rank must come, and answer; one whose connection breaks is lost at once
 //   port = 0               where rank 0 listens; 0: as the launcher says, else 29500

@@ -18,9 +18,9 @@
 #include <filesystem>
 #include <map>
 
+#include "events.h"
 #include "shared/records/append_file.h"
 #include "shared/records/record_monitor.h"
-#include "events.h"
 
 namespace {
 

@@ -29,6 +29,7 @@
 #include <torch/types.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
+#include <vernier/predictor.h>
 #include <vernier/readers.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
@@ -56,7 +57,7 @@ struct Pictures {
   std::int64_t classes = 0;
 };
 
-class Images final : public vernier::SupervisedTask {
+class Images final : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   explicit Images(Options& options)
       : SupervisedTask(options, 64),

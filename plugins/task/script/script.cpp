@@ -33,6 +33,7 @@
 #include <torch/nn/module.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
+#include <vernier/predictor.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
 #include <vernier/task_options.h>
@@ -114,7 +115,7 @@ void require_logits(const torch::Tensor& output, std::int64_t classes) {
                   "] or more"));
 }
 
-class ScriptTask final : public vernier::SupervisedTask {
+class ScriptTask final : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   explicit ScriptTask(Options& options)
       : SupervisedTask(options, 32),

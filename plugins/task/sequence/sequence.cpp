@@ -24,6 +24,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 #include <vernier/data_source.h>
+#include <vernier/predictor.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
 
@@ -47,7 +48,7 @@ torch::Tensor without_zeros(const torch::Tensor& deviation) {
   return at::where(deviation > 0, deviation, at::ones_like(deviation));
 }
 
-class Sequence final : public vernier::SupervisedTask {
+class Sequence final : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   explicit Sequence(Options& options)
       : SupervisedTask(options, 32),

@@ -30,6 +30,7 @@
 #include <vernier/csv.h>
 #include <vernier/data_source.h>
 #include <vernier/numpy.h>
+#include <vernier/predictor.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
 
@@ -56,7 +57,7 @@ struct Part {
   torch::Tensor numbers, targets;  // of all its samples
 };
 
-class Tabular final : public vernier::SupervisedTask {
+class Tabular final : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   explicit Tabular(Options& options)
       : SupervisedTask(options),

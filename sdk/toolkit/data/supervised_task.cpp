@@ -252,23 +252,6 @@ void SupervisedTask::load(const State& state) {
   parts_->loader->load_state_dict(state);
 }
 
-DatasetPtr SupervisedTask::read_inputs(const std::string& path) {
-  throw Error(id() + " has no read_inputs(), so it cannot predict from a file such as '" + path + "'",
-              Error::Kind::configuration);
-}
-
-std::vector<SupervisedTask::Column> SupervisedTask::predict(const Batch& batch) {
-  return {{"output", forward(batch)}};
-}
-
-std::string SupervisedTask::python_model() const {
-  return "";
-}
-
-bool SupervisedTask::save_torchscript(const std::string&) const {
-  return false;
-}
-
 DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
   return DataLoader(dataset, parts_->in_order());
 }

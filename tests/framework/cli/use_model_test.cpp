@@ -14,7 +14,7 @@
 // evaluate, predict and export, called as a person would.
 namespace use_model_test {
 
-using Column = vernier::SupervisedTask::Column;
+using Column = vernier::Predictor::Column;
 
 namespace {
 

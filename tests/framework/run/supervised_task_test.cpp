@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 #include <vernier/error.h>
+#include <vernier/predictor.h>
 #include <vernier/supervised_task.h>
 
 #include "run/state/snapshot.h"
@@ -166,9 +167,19 @@ TEST_CASE("tasks that lack a part are named") {
   OwnRun mute(options());
   mute.prepare();
   auto& task = static_cast<Own&>(*mute.wiring.task);
-  CHECK_THROWS_WITH(task.read_inputs("x.csv"), doctest::Contains("cannot predict from a file such as 'x.csv'"));
   CHECK(task.example(1).tensors.size() == 1);
-  CHECK(task.predict(task.example(1)).at(0).numbers.sizes() == torch::IntArrayRef({1, 2}));
+  CHECK(task.forward(task.example(1)).sizes() == torch::IntArrayRef({1, 2}));
+}
+
+TEST_CASE("a predictor that only reads its inputs has one column, the output, and no form of its own") {
+  class Reads final : public vernier::Predictor {
+   public:
+    vernier::DatasetPtr read_inputs(const std::string&) override { return make_data(); }
+  };
+  Reads reads;
+  CHECK(reads.predict({}).empty());
+  CHECK(reads.python_model().empty());
+  CHECK_FALSE(reads.save_torchscript("model.pt"));
 }
 
 }  // namespace supervised_task_test

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <vernier/predictor.h>
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
@@ -32,6 +33,10 @@ std::int64_t numbers_in(const LoadedTask& task) {
 
 SupervisedTask& supervised(const LoadedTask& task) {
   return static_cast<SupervisedTask&>(*task.task);
+}
+
+vernier::Predictor& predictor(const LoadedTask& task) {
+  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 }  // namespace
@@ -97,7 +102,7 @@ TEST_CASE("images: the Python source computes what the network does" *
     task.run.model->eval();
     const torch::NoGradGuard no_grad;
     const auto batch = supervised(task).example(3);
-    folder.write("model.py", supervised(task).python_model());
+    folder.write("model.py", predictor(task).python_model());
     vernier::save_safetensors(folder / "model.safetensors", vernier::state_dict(*task.run.model).tensors);
     vernier::save_safetensors(folder / "batch.safetensors",
                               {{"images", batch.tensors[0]}, {"logits", supervised(task).forward(batch)}});

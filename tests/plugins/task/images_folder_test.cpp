@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <vernier/predictor.h>
 #include <vernier/supervised_task.h>
 
 #include <set>
@@ -23,6 +24,10 @@ Table stripes(const TemporaryFolder& folder, Table more = {}) {
 
 SupervisedTask& supervised(const LoadedTask& task) {
   return static_cast<SupervisedTask&>(*task.task);
+}
+
+vernier::Predictor& predictor(const LoadedTask& task) {
+  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 // All batches of an epoch as one.
@@ -135,8 +140,8 @@ TEST_CASE("images: predicts a class by name for each file, with the chances of a
   const LoadedTask task("images", stripes(folder));
   task.run.model->eval();
   const auto predicted = [&](const std::string& path) {
-    auto loader = supervised(task).loader_of(supervised(task).read_inputs(path));
-    return supervised(task).predict(loader.next());
+    auto loader = supervised(task).loader_of(predictor(task).read_inputs(path));
+    return predictor(task).predict(loader.next());
   };
   const auto rows = predicted(folder / "train/left");
   REQUIRE(rows.size() == 3);

@@ -1,6 +1,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
 #include <torch/script.h>
+#include <vernier/predictor.h>
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
@@ -88,6 +89,10 @@ Table table_of(const TemporaryFolder& folder, Table more = {}) {
 
 SupervisedTask& supervised(const LoadedTask& task) {
   return static_cast<SupervisedTask&>(*task.task);
+}
+
+vernier::Predictor& predictor(const LoadedTask& task) {
+  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 }  // namespace
@@ -181,7 +186,7 @@ TEST_CASE("script: a model that returns its loss gets the target, or has none") 
     const double before = task.validate();
     for (int step = 0; step < 100; ++step) task.descend(task->next(), 0.05);
     CHECK(task.validate() < before * 0.9);
-    CHECK(contains(refusal([&] { supervised(task).read_inputs(folder / "points.safetensors"); }),
+    CHECK(contains(refusal([&] { predictor(task).read_inputs(folder / "points.safetensors"); }),
                    "the model returns its loss, so there is nothing to predict"));
   }
 }
@@ -202,8 +207,8 @@ TEST_CASE("script: takes several inputs, tables and folders of images") {
   LoadedTask table(
       "script", table_of(folder, {{"inputs", list<std::string>({path + ":x,y"})}, {"target", value(path + ":name")}}));
   const auto rows = [&] {
-    auto loader = supervised(table).loader_of(supervised(table).read_inputs(path));
-    return supervised(table).predict(loader.next());
+    auto loader = supervised(table).loader_of(predictor(table).read_inputs(path));
+    return predictor(table).predict(loader.next());
   }();
   CHECK(rows.at(0).labels == std::vector<std::string>{"even", "odd"});
   CHECK(rows.at(1).parts == rows.at(0).labels);

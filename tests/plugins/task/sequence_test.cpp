@@ -1,5 +1,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
+#include <vernier/predictor.h>
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
@@ -70,11 +71,15 @@ SupervisedTask& supervised(const LoadedTask& task) {
   return static_cast<SupervisedTask&>(*task.task);
 }
 
-std::vector<SupervisedTask::Column> predicted(const LoadedTask& task, const std::string& path) {
+vernier::Predictor& predictor(const LoadedTask& task) {
+  return dynamic_cast<vernier::Predictor&>(*task.task);
+}
+
+std::vector<vernier::Predictor::Column> predicted(const LoadedTask& task, const std::string& path) {
   const torch::NoGradGuard no_grad;
   task.run.model->eval();
-  auto loader = supervised(task).loader_of(supervised(task).read_inputs(path));
-  return supervised(task).predict(loader.next());
+  auto loader = supervised(task).loader_of(predictor(task).read_inputs(path));
+  return predictor(task).predict(loader.next());
 }
 
 torch::Tensor buffer(const LoadedTask& task, const std::string& name) {
@@ -216,7 +221,7 @@ TEST_CASE("sequence: TorchScript and Python compute what the network does, for a
       vernier::save_torchscript(folder / "model.pt", *task.run.model, supervised(task), torch::kCPU);  // compares
       if (!has_torch) continue;
       const auto batch = supervised(task).example(3);
-      folder.write("model.py", supervised(task).python_model());
+      folder.write("model.py", predictor(task).python_model());
       vernier::save_safetensors(folder / "model.safetensors", vernier::state_dict(*task.run.model).tensors);
       vernier::save_safetensors(folder / "batch.safetensors",
                                 {{"x", batch.tensors[0]}, {"y", supervised(task).forward(batch)}});

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <vernier/predictor.h>
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
@@ -62,6 +63,10 @@ std::string npy(const std::string& dtype, const std::string& shape, const std::v
   return bytes;
 }
 
+vernier::Predictor& predictor(vernier::SupervisedTask& task) {
+  return dynamic_cast<vernier::Predictor&>(task);
+}
+
 }  // namespace
 
 TEST_CASE("tabular learns numbers and classes, with plain and residual layers") {
@@ -107,8 +112,8 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   auto& task = dynamic_cast<vernier::SupervisedTask&>(*loaded.task);
   loaded.run.model->eval();
   const auto predict = [&](const std::string& csv) {
-    auto loader = task.loader_of(task.read_inputs(folder.write("new.csv", csv)));
-    return task.predict(loader.next());
+    auto loader = task.loader_of(predictor(task).read_inputs(folder.write("new.csv", csv)));
+    return predictor(task).predict(loader.next());
   };
   const auto columns = predict("year,floor,rooms,area,district\n1990,2,3,70,mill\n1990,2,3,70,moon\n");
   REQUIRE(columns.size() == 1);
@@ -124,8 +129,8 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
 
   LoadedTask classes("tabular", {{"data", value(points(folder))}, {"target", value("class")}});
   auto& classifier = dynamic_cast<vernier::SupervisedTask&>(*classes.task);
-  auto loader = classifier.loader_of(classifier.read_inputs(folder.write("xy.csv", "x,y\n0.5,0.5\n")));
-  const auto answer = classifier.predict(loader.next());
+  auto loader = classifier.loader_of(predictor(classifier).read_inputs(folder.write("xy.csv", "x,y\n0.5,0.5\n")));
+  const auto answer = predictor(classifier).predict(loader.next());
   CHECK(answer.at(0).labels == std::vector<std::string>{"other", "same"});
   CHECK(answer.at(1).name == "probability");
   CHECK(answer.at(1).numbers.item<float>() >= 0.5F);
@@ -133,7 +138,7 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   const auto named = folder.write("named.csv", "x,probability\n1,low\n2,high\n3,low\n");
   LoadedTask same("tabular", {{"data", value(named)}, {"target", value("probability")}});
   auto& of_same = dynamic_cast<vernier::SupervisedTask&>(*same.task);
-  const auto both = of_same.predict(of_same.example(1));
+  const auto both = predictor(of_same).predict(of_same.example(1));
   CHECK(both.at(0).name == "probability");
   CHECK(both.at(1).name == "class_probability");
 }
@@ -227,7 +232,7 @@ TEST_CASE("the Python form of the network gives the same outputs") {
     loaded.run.model->eval();
     const auto batch = task.example(5);
     const torch::NoGradGuard no_grad;
-    folder.write("model.py", task.python_model());
+    folder.write("model.py", predictor(task).python_model());
     vernier::save_safetensors(folder / "model.safetensors", vernier::model_tensors(*loaded.run.model));
     vernier::save_safetensors(
         folder / "batch.safetensors",

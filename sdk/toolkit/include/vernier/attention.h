@@ -11,7 +11,7 @@ namespace vernier {
 // Computes softmax(query keyᵀ * scale + mask) value, as torch.scaled_dot_product_attention defines it, with two matrix
 // products and a softmax. In bfloat16 on CPUs with AMX and for short sequences, it takes a fraction of the time of
 // LibTorch's kernel. Its memory grows with the square of the sequence length.
-//   query [..., L, E]; key and value [..., S, E]: floating-point tensors of one dtype, also the result's
+//   query [..., L, E]; key and value [..., S, E]: floating-point, of one dtype, which the result has too
 //   mask     broadcast to [..., L, S]: bool (true: attend), or numbers that are added to the scores; undefined: none
 //   dropout  probability, also applied in evaluation mode
 //   scale    1/sqrt(E) by default

@@ -6,7 +6,7 @@
 
 namespace vernier {
 
-// state.safetensors has this entry if the folder is a capsule (trace/capsule.h) and not a checkpoint of a run.
+// state.safetensors has this entry if the folder is a capsule (capsule.h) and not a checkpoint of a run.
 inline constexpr const char* capsule_report_key = "capsule/report";
 
 // checkpoint/rolling and write_capsule() call this before they write. Entries "model/NAME" become the model's tensor

@@ -41,21 +41,6 @@ class VERNIER_API SupervisedTask : public Task {
 
   // The output of the model for a batch on the run's device; dimension 0 is the sample. What set_model() was given.
   torch::Tensor forward(const Batch& batch);
-  // The data of a file that `vernier predict` names, without targets. By default throws Error: the task cannot.
-  virtual DatasetPtr read_inputs(const std::string& path);
-  // A row of `vernier predict` for each sample: columns by name, each with one number for each sample, or with several.
-  // `labels` are the words for integers, `parts` those for several numbers, where there are any. By default: "output".
-  struct Column {
-    std::string name;
-    torch::Tensor numbers;
-    std::vector<std::string> labels = {}, parts = {};
-  };
-  virtual std::vector<Column> predict(const Batch& batch);
-  // Python source of the model for `vernier export --format python`: a torch.nn.Module with the same names. By default
-  // empty: there is none.
-  virtual std::string python_model() const;
-  // Writes the model for `vernier export --format torchscript`. By default returns false: forward() is traced.
-  virtual bool save_torchscript(const std::string& file) const;
   Batch example(std::int64_t samples) const;              // the first training samples, without targets
   DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
 

@@ -60,5 +60,5 @@
 #include <vernier/data_file.h>
 #include <vernier/folders.h>
 #include <vernier/safetensors.h>
-#include <vernier/whole_file.h>
 #include <vernier/state.h>
+#include <vernier/whole_file.h>

@@ -1,0 +1,36 @@
+// Models that people use outside of training: `vernier predict` and `vernier export`.
+#pragma once
+
+#include <vernier/batch.h>
+#include <vernier/dataset.h>
+
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// A task derives from it beside SupervisedTask. Main thread only, after Task::prepare.
+class VERNIER_API Predictor {
+ public:
+  // Numbers of a batch under one name: one for each sample, or several.
+  struct Column {
+    std::string name;
+    torch::Tensor numbers;                 // [samples] or [samples, parts], any dtype
+    std::vector<std::string> labels = {};  // words for integers, if there are any
+    std::vector<std::string> parts = {};   // names of several numbers, if there are any
+  };
+
+  virtual ~Predictor();
+  // Returns the data of a file that `vernier predict` names, without targets.
+  virtual DatasetPtr read_inputs(const std::string& path) = 0;
+  // Returns the rows of `vernier predict` for a batch on the run's device. By default empty: the column "output" has
+  // what SupervisedTask::forward() returns.
+  virtual std::vector<Column> predict(const Batch& batch);
+  // Returns Python source of the model for `vernier export --format python`: a torch.nn.Module whose weights have the
+  // same names. By default "": there is none.
+  virtual std::string python_model() const;
+  // Writes the model for `vernier export --format torchscript`. By default returns false: forward() is traced.
+  virtual bool save_torchscript(const std::string& file) const;
+};
+
+}  // namespace vernier
