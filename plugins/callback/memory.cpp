@@ -1,42 +1,109 @@
-// memory: measures the bytes of some steps by purpose, as metrics that monitors write: memory_weights, memory_masters,
+// memory: measures the bytes of some steps by purpose. As metrics that monitors write: memory_weights, memory_masters,
 // memory_gradients, memory_optimizer, memory_weight_copies, memory_activations, memory_batch, memory_buffers,
-// memory_other and memory_peak. vernier/memory_ledger.h describes each; monitor/ledger lists them by layer, too.
-//   every = 100        steps between measurements; the first step is measured too
+// memory_other and memory_peak. vernier/memory_ledger.h describes each. The log gets a table of one step, in which the
+// activations are listed by layer. The file gets the same in lines of name, tab, bytes; names are "weights",
+// "activations/h.0.mlp" and "peak".
+//   every = 100          steps between measurements; the first step is measured too
+//   step = 2             the step of the table, from 1; if it cannot be measured or is before a resumed run, the next
+//   file = "memory.tsv"  in the run's output folder
 // The optimizer's bytes are those that its first step allocates, so a resumed run does not report them. Measured steps
-// are slower. With an optimizer that steps in backward it is refused. A step that a profiler follows is left out.
-#include <algorithm>
+// are slower. A step that a profiler follows is left out.
+#include <vernier/memory_ledger.h>
+#include <vernier/sdk.h>
 
-#include "shared/step_ledger.h"
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
 
 namespace {
 
+using vernier::Event;
+using vernier::MemoryLedger;
+using vernier::MemoryUse;
 using vernier::Run;
 
 class Memory final : public vernier::Callback {
  public:
   explicit Memory(vernier::Options& options)
-      : every_(options.get("every", 100, "steps between measurements; the first step too", vernier::at_least(1))) {}
+      : every_(options.get("every", 100, "steps between measurements; the first step too", vernier::at_least(1))),
+        step_(options.get("step", 2, "the step of the table, from 1", vernier::at_least(1))),
+        file_(options.get("file", "memory.tsv", "name in the run's output folder")) {
+    if (file_.empty()) options.refuse("file", "must be the name of a file");
+  }
+
+  bool needs_gradients() const override { return false; }
 
   void attach(vernier::Bus& bus) override {
-    const auto is_due = [this](const Run& run) { return run.step == 0 || (run.step + 1) % every_ == 0; };
-    ledger_.attach(bus, is_due);
-    bus.on(vernier::Event::StepEnd, [this, is_due](Run& run) {
-      const auto use = ledger_.end();
-      if (!use || !is_due(run)) return;
-      for (const auto& [name, bytes] : use->parts) set(run, name, bytes);
-      set(run, "peak", use->peak);
+    bus.on(Event::RunBegin, [this](const Run& run) { step_ = std::max(step_, run.step + 1); });
+    bus.on(Event::BatchReady, [this](const Run& run) {
+      if (is_due(run) && !updates_ && open(run)) ledger_->begin_forward();
     });
+    bus.on(Event::LossReady, [this](const Run&) {
+      if (ledger_ && !updates_) ledger_->begin_backward();
+    });
+    bus.on(Event::GradientsReady, [this](const Run& run) {
+      if (!is_due(run) || !open(run)) return;
+      ledger_->begin_update();
+      updates_ = true;  // an optimizer may run the micro-batches once more: that is its memory
+    });
+    bus.on(Event::StepEnd, [this](Run& run) { report(run); });
+    bus.on(Event::RunFailed, [this](const Run&) { ledger_.reset(); });
   }
 
  private:
-  static void set(Run& run, const std::string& part, std::int64_t bytes) {
-    auto name = "memory_" + part;
-    std::ranges::replace(name, ' ', '_');
-    run.metrics.set(name.c_str(), static_cast<double>(bytes));
+  bool has_metrics(const Run& run) const { return run.step == 0 || (run.step + 1) % every_ == 0; }
+  bool is_due(const Run& run) const { return has_metrics(run) || run.step + 1 == step_; }
+
+  bool open(const Run& run) {
+    if (ledger_) return true;
+    if (!MemoryLedger::can_follow()) return false;
+    std::vector<torch::Tensor> masters;
+    for (const auto& parameter : run.parameters) masters.push_back(parameter.master);
+    ledger_.emplace(*run.model, std::move(masters));
+    ledger_->hold("batch", run.micro_batch.tensors);
+    ledger_->hold("optimizer", optimizer_);
+    return true;
   }
 
-  std::int64_t every_;
-  vernier::StepLedger ledger_;
+  void report(Run& run) {
+    if (!ledger_) {
+      if (run.step + 1 == step_) ++step_;
+      return;
+    }
+    const auto use = ledger_->stop();
+    ledger_.reset();
+    updates_ = false;
+    optimizer_ = use.bytes("optimizer");
+    if (has_metrics(run)) set_metrics(run, use);
+    if (run.step + 1 != step_) return;
+    info("step ", step_, "\n", vernier::memory_table({{"bytes", use}}));
+    write(use, (std::filesystem::path(run.output) / file_).string());
+  }
+
+  static void set_metrics(Run& run, const MemoryUse& use) {
+    const auto set = [&run](const std::string& part, std::int64_t bytes) {
+      auto name = "memory_" + part;
+      std::ranges::replace(name, ' ', '_');
+      run.metrics.set(name.c_str(), static_cast<double>(bytes));
+    };
+    for (const auto& [part, bytes] : use.parts) set(part, bytes);
+    set("peak", use.peak);
+  }
+
+  void write(const MemoryUse& use, const std::string& path) const {
+    std::ofstream out(path);
+    for (const auto& [name, bytes] : use.parts) out << name << '\t' << bytes << '\n';
+    for (const auto& [layer, bytes] : use.layers) out << "activations/" << layer << '\t' << bytes << '\n';
+    out << "peak\t" << use.peak << '\n';
+    if (!out.flush()) warn(path, ": cannot be written");
+  }
+
+  std::int64_t every_, step_;
+  std::string file_;
+  std::optional<MemoryLedger> ledger_;  // of the step that is being measured
+  std::int64_t optimizer_ = 0;          // bytes that the optimizer's first step left
+  bool updates_ = false;                // the gradients of the measured step are ready
 };
 
 }  // namespace

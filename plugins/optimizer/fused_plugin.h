@@ -34,8 +34,9 @@ class FusedPlugin : public vernier::Optimizer {
       return {"in_backward", "updates weights before " + other.id() +
                                  " can see whether a gradient overflowed; use bf16 or fp32, which need no scaler"};
     }
+    const auto* callback = dynamic_cast<const vernier::Callback*>(&other);
     const bool may_need_gradients = dynamic_cast<const vernier::Accumulation*>(&other) != nullptr ||
-                                    dynamic_cast<const vernier::Callback*>(&other) != nullptr;
+                                    (callback != nullptr && callback->needs_gradients());
     if (!may_need_gradients || !bus.listens(other, vernier::Event::GradientsReady)) return {};
     return {"in_backward", "frees each gradient as it is used, and " + other.id() +
                                " wants to see them all; leave one of the two out"};

@@ -6,7 +6,7 @@
 
 Each policy trains configs/quickstart.toml for --steps updates from the same seed, one after another, on a machine that
 should do nothing else. Policies are the overlays in configs/precision, and the variants below whose options the build has.
-Speed is of the whole step, after the mean of all; memory is monitor/ledger's peak in the tenth step; losses are compared
+Speed is of the whole step, after the mean of all; memory is callback/memory's peak in the tenth step; losses are compared
 batch by batch over the last tenth of the steps. Standard library only.
 """
 import argparse
@@ -57,7 +57,7 @@ def train(program, steps, overlay, options, sets, folder):
     """The run's figures, or what refused it."""
     command = [program, "train", BASE, f"configs/precision/{overlay}.toml", "--quiet"]
     settings = [f"run.steps={steps}", f"run.output={folder}/run", "run.validate_every=0", "task.sample_bytes=0",
-                "checkpoint.use=none", f"monitor.ledger.step={min(10, steps)}", f"monitor.progress.every={steps}"]
+                "checkpoint.use=none", f"callback.memory.step={min(10, steps)}", f"monitor.progress.every={steps}"]
     settings += [f"precision.{key}={value}" for key, value in options.items()] + sets
     config = (ROOT / BASE).read_text()  # checkpoint.every is not an option of checkpoint/none
     base = pathlib.Path(folder) / "quickstart.toml"

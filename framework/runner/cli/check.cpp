@@ -51,7 +51,7 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
   std::cout << '\n';
   const bool has_state = dry_run.memory.bytes("optimizer") > 0;
   print_text(memory_table(columns) +
-             (has_state ? "" : "  an optimizer's state may come with its first step: see monitor/ledger\n"));
+             (has_state ? "" : "  an optimizer's state may come with its first step: see callback/memory\n"));
   for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
 }
 

@@ -13,6 +13,9 @@ Checkpoint::~Checkpoint() = default;
 Distributed::~Distributed() = default;
 Callback::~Callback() = default;
 Monitor::~Monitor() = default;
+bool Callback::needs_gradients() const {
+  return true;
+}
 bool Monitor::set_every(std::int64_t) {
   return false;
 }
@@ -24,6 +27,9 @@ torch::Tensor Task::validate(Run&) {
 
 bool Precision::is_mixed() const {
   return false;
+}
+bool Precision::has_float32() const {
+  return true;
 }
 Contradiction Precision::contradicts(const Plugin& other, const Bus&) const {
   const auto* scaler = dynamic_cast<const Scaler*>(&other);

@@ -327,7 +327,7 @@ TEST_CASE("optimizer: in_backward is refused beside what has to see all gradient
   for (const std::string name : {"adamw", "sgd"}) {
     const auto own = "[optimizer]\nuse = '" + name + "'\nin_backward = true\n";
     CHECK(refusal_of(own) == "");
-    CHECK(refusal_of(own + "[[monitor]]\nuse = 'ledger'\n") == "");
+    CHECK(refusal_of(own + "[[callback]]\nuse = 'memory'\n") == "");
     const auto refused = [&](const std::string& others, const std::string& why) {
       const auto text = refusal_of(own + others);
       CAPTURE(text);

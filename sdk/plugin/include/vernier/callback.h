@@ -16,6 +16,8 @@ class VERNIER_API Callback : public Plugin {
   // Called for each validation, the model in evaluation mode; the last callback in the TOML is the outermost. body runs
   // the validation (those of the callbacks before, then Task::validate) and returns its loss.
   virtual torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body);
+  // False if its listener of GradientsReady needs no gradients: an optimizer may have freed them in backward.
+  virtual bool needs_gradients() const;
 };
 
 // Only looks: its listeners take `const Run&`. A monitor that throws is detached, and training continues.

@@ -28,6 +28,7 @@ class VERNIER_API Precision : public Plugin {
   static constexpr const char *role = "precision", *standard = "fp32";
   ~Precision() override;
   virtual bool is_mixed() const;      // true: some operations run in a lower-precision dtype than float32
+  virtual bool has_float32() const;   // false: the optimizer updates weights in 16 bits
   virtual bool needs_scaler() const;  // true: without a loss scaler gradients leave the range of their dtype
   Contradiction contradicts(const Plugin& other, const Bus& bus) const override;
   virtual torch::Tensor forward(const std::function<torch::Tensor()>& body);  // runs body in this precision
