@@ -15,6 +15,9 @@ class FixedAccumulation final : public vernier::Accumulation {
                                       "instead of micro_batches: the most samples of one; 0: micro_batches decides",
                                       vernier::at_least(0))),
         weight_(options) {
+    options.saves_memory("use", "fit",
+                         "micro-batches as large as fit, measured in the first step; layers that look across samples "
+                         "see a micro-batch");
     if (micro_batch_size_ > 0 && options.given("micro_batches"))
       options.refuse("micro_batch_size", "and `micro_batches` say the same; give one");
   }

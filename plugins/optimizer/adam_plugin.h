@@ -22,6 +22,15 @@ class AdamPlugin : public FusedPlugin<Settings> {
     }
   }
 
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
+    const auto* precision = dynamic_cast<const vernier::Precision*>(&other);
+    if (precision != nullptr && !precision->has_float32() && this->settings().state != vernier::AdamState::full) {
+      return {"state",
+              "is for float32 weights, and " + other.id() + " keeps them in 16 bits; leave one of the two out"};
+    }
+    return FusedPlugin<Settings>::contradicts(other, bus);
+  }
+
  private:
   static void read_both(vernier::Options& options, Settings& settings) {
     const bool is_decoupled = std::is_same_v<Settings, vernier::AdamWOptions>;
@@ -39,6 +48,8 @@ class AdamPlugin : public FusedPlugin<Settings> {
     settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
     settings.amsgrad = options.get("amsgrad", settings.amsgrad, "use the largest mean of squares so far");
     const auto state = options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept");
+    options.saves_memory("state", "8bit",
+                         "a quarter of the optimizer's memory; the loss takes another course, close to the old one");
     if (state == "bf16") settings.state = vernier::AdamState::bfloat16;
     if (state == "8bit") settings.state = vernier::AdamState::eight_bit;
     if (settings.amsgrad && state != "float32") {

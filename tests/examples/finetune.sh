@@ -25,11 +25,12 @@ mkdir -p "$work/presets/gpt2"
 cd "$work/presets"
 cp ../small/train.bin .
 echo '{"model_type": "gpt2", "vocab_size": 400, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}' >gpt2/config.json
-for preset in fp32 bf16 fp16 o2 lora low_memory; do
-  overlay=
+for preset in fp32 bf16 fp16 o2 lora bf16_o3; do
+  overlay= more=
   [ "$preset" = fp32 ] || overlay=$source/examples/finetune/gpt2/$preset.toml
+  [ "$preset" != bf16_o3 ] || more=--low-memory
   # shellcheck disable=SC2086  # there may be none
-  "$VERNIER" train "$source/examples/finetune/gpt2/fp32.toml" $overlay --quiet --set run.device=cpu --set run.steps=2 \
+  "$VERNIER" train "$source/examples/finetune/gpt2/fp32.toml" $overlay $more --quiet --set run.device=cpu --set run.steps=2 \
     --set run.output=$preset --set task.weights=random --set task.context=32 --set run.validate_every=2 >printed 2>&1 ||
     { cat printed; fail "$preset.toml cannot be trained"; }
   grep -q '"steps": 2' $preset/summary.json || fail "$preset has not two steps"

@@ -53,8 +53,8 @@ for people who come from other trainers; each is exactly a --set
   --epochs EPOCHS                      run.epochs, instead of run.steps
   --grad-ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
 
-  --low-memory           switches on what saves memory, where the files do not say else:
-                         accumulation.use=fit, task.recompute=full, optimizer.state=8bit; each logs its cost
+  --low-memory           switches on what plugins name as saving memory, where the files do not say else;
+                         each logs its cost: see docs/accumulation.md
 )";
 
 constexpr const char* check_usage = R"(usage: vernier check FILE… [--set KEY=VALUE]… [--find-lr]

@@ -40,7 +40,8 @@ void refuse_unknown_tables(const Table& config) {
   }
 }
 
-// The table of a role that has exactly one plugin; its default's where it is not given.
+}  // namespace
+
 Value table_of(const Table& config, const std::string& role) {
   const auto found = config.find(role);
   Value value = found != config.end() ? found->second : Value{Table{}, ""};
@@ -53,6 +54,8 @@ Value table_of(const Table& config, const std::string& role) {
   if (found != config.end()) return value;
   refuse("the configuration has no [" + role + "]; add one with use = \"…\"; `vernier plugins` lists what there is");
 }
+
+namespace {
 
 // The tables of a role that may have several plugins.
 Array tables_of(const Table& config, const std::string& role) {

@@ -44,6 +44,9 @@ struct Made {
 // Makes the plugin that a role's table names.
 Made make(const Host& host, const std::string& role, const Value& table);
 
+// The table of a role that has exactly one plugin, with its default's name where the configuration names none.
+Value table_of(const Table& config, const std::string& role);
+
 // A plugin that the program made itself, in the place of a role's table.
 struct Given {
   std::string role;

@@ -61,6 +61,9 @@ gpt::Shape read_shape(Options& options) {
   const auto recompute = options.choose("recompute", "none", {"none", "full", "selective"},
                                         "full: blocks keep their input alone, and are computed once more in backward; "
                                         "selective: they keep what products and attention return, too");
+  options.saves_memory(
+      "recompute", "full",
+      "activations are computed again in backward, with the same bits: a step takes about a third longer");
   const auto every = options.get("recompute_every", 1, "only every so many-th block does", between(1, 10000));
   if (recompute == "none" && options.given("recompute_every")) {
     options.refuse("recompute_every", "is for recompute = \"full\" or \"selective\"");

@@ -185,6 +185,10 @@ void Options::resumable(const char* key) {
   for (auto& option : declared_) option.is_resumable = option.is_resumable || option.key == key;
 }
 
+void Options::saves_memory(const char* key, const char* value, const char* price) {
+  less_memory_.push_back({key, value, price});
+}
+
 template <class T>
 T Options::read(const char* key, const T& fallback, const char* meaning, Range range, const char* words) {
   T value = fallback;

@@ -148,6 +148,10 @@ bool MixedPrecision::is_mixed() const {
          rules_.uses(PrecisionRule::Use::fp16);
 }
 
+bool MixedPrecision::has_float32() const {
+  return !weights_ || weights_->has_float32();
+}
+
 bool MixedPrecision::needs_scaler() const {
   return dtype_ == torch::kFloat16 || rules_.uses(PrecisionRule::Use::fp16);
 }

@@ -59,6 +59,9 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : part
   parts_->recompute = options.choose("recompute", "none", {"none", "full", "selective"},
                                      "full: backward computes parts of the model again, to save memory; "
                                      "selective: it keeps the results of their matrix products");
+  options.saves_memory(
+      "recompute", "full",
+      "activations are computed again in backward, with the same bits: a step takes about a third longer");
 }
 
 SupervisedTask::~SupervisedTask() = default;

@@ -115,8 +115,13 @@ TEST_CASE("low memory: each lever that the plugins have is set and reported, and
   CHECK(place.train({"--low-memory"}) == 0);
   const auto told = place.out + place.err;
   CHECK(says(told, "accumulation.use = \"fit\": "));
-  CHECK(says(told, "[task] has no `recompute` and stays as it is"));
+  CHECK_FALSE(says(told, "task.recompute"));  // it has none
   CHECK(place.summary()["configuration"]["accumulation"]["use"] == "fit");
+
+  Place half;
+  CHECK(half.train({"--low-memory", "--set=precision.use=bf16", "--set=precision.level=O3"}) == 0);
+  CHECK(says(half.out + half.err, "[optimizer] stays as it is: "));
+  CHECK(half.summary()["configuration"]["optimizer"]["state"] == "float32");
 
   Place own;
   CHECK(own.train({"--low-memory", "--set=accumulation.micro_batches=2"}) == 0);

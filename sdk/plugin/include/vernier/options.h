@@ -22,6 +22,9 @@ class VERNIER_API Options {
     std::string key, type, fallback, value, range, meaning;
     bool is_resumable = false;
   };
+  struct LessMemory {
+    std::string key, value, price;
+  };
   // owner: "scaler/dynamic". where: the place of the table's header, for messages on missing keys.
   Options(std::string owner, Table table, std::string where);
 
@@ -56,12 +59,15 @@ class VERNIER_API Options {
   void tables(const char* key, const char* meaning, const std::function<void(Options&)>& read_one);
   // Says of a key that was read: its value changes no number of the run, so a resumed run may have another.
   void resumable(const char* key);
+  // Names a value of a key, or of `use` for another plugin of the role, that takes less memory, for `--low-memory`.
+  void saves_memory(const char* key, const char* value, const char* price);
   // Throws the error for the value of a key, for a reason that no Range expresses.
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
   bool given(const char* key) const { return table_.count(key) != 0; }
   const std::string& owner() const { return owner_; }
   // For the host: the keys that were read, and the check that the table has no others.
   const std::vector<Declared>& declared() const { return declared_; }
+  const std::vector<LessMemory>& less_memory() const { return less_memory_; }
   void refuse_unread() const;
   void only_describe() { describing_ = true; }  // for `vernier plugins`: required keys read as empty
 
@@ -75,6 +81,7 @@ class VERNIER_API Options {
   Table table_;
   std::string where_;
   std::vector<Declared> declared_;
+  std::vector<LessMemory> less_memory_;
   bool describing_ = false;
 };
 extern template std::int64_t Options::require<std::int64_t>(const char*, const char*, Range);

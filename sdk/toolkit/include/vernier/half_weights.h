@@ -37,6 +37,7 @@ class VERNIER_API HalfWeights {
   // the bits below a weight's last place. In bfloat16 these are the lower half of the float32. In float16 they
   // underflow for weights under 2^-2.
   HalfWeights(c10::ScalarType dtype, Update update);
+  bool has_float32() const { return update_ != Update::nearest; }  // whether the optimizer gets float32 weights
 
   // Casts the parameters of `model` in place: the modules keep their tensors, which get new memory. Sets `master` of
   // `parameters`. The seed is that of stochastic rounding. Throws Error if it already holds a model. Not cast are

@@ -39,6 +39,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   ~MixedPrecision() override;
 
   bool is_mixed() const override;
+  bool has_float32() const override;
   bool needs_scaler() const override;  // true where the policy or a rule uses float16
   void attach(Bus& bus) override;
   void prepare(Run& run) override;
