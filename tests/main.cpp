@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <vernier/matmul.h>
 #include <vernier/memory.h>
 #include <vernier/plugin.h>
 
@@ -23,7 +24,13 @@ class FreshState final : public doctest::IReporter {
     generator.set_current_seed(0);
   }
   void report_query(const doctest::QueryData&) override {}
-  void test_run_start() override {}
+  // Products take the path of the program, or a run here would have other bits than one that the program starts. On one
+  // thread, because a case may fork, and threads of OpenMP do not survive that.
+  void test_run_start() override {
+    at::set_num_threads(1);
+    vernier::use_matmul();
+    at::set_num_threads(threads_);
+  }
   // A test of ctest is a filter of names: one that fits none would pass for ever.
   void test_run_end(const doctest::TestRunStats& run) override {
     if (run.numTestCasesPassingFilters > 0) return;

@@ -8,6 +8,8 @@
 #include <vernier/attention.h>
 #include <vernier/fused_kernels.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
@@ -63,6 +65,16 @@ double error_of(const torch::Tensor& computed, const torch::Tensor& exact) {
   return (computed.to(torch::kFloat64) - exact).square().mean().sqrt().item<double>();
 }
 
+// The error of attention whose products add up their terms one after another in float32, as a share of the result. Each
+// of n roundings is of a partial sum, so the error of a product is sqrt(n / 6) units. That of a score grows with it.
+double error_of_sums(const Call& call, std::size_t part) {
+  const auto width = static_cast<double>(call.query.size(3));
+  const auto score = call.query.matmul(call.key.transpose(2, 3)).square().mean().sqrt().item<double>() *
+                     call.scale.value_or(1 / std::sqrt(width));
+  const bool is_of_score = part == 1 || part == 2;  // the gradients of query and key are the score's times the other
+  return 0x1p-24 * std::sqrt(width / 6) * (1 + (is_of_score ? score : std::sqrt(score)));
+}
+
 const std::string parts[] = {"output", "gradient of query", "gradient of key", "gradient of value"};
 
 }  // namespace
@@ -95,8 +107,12 @@ TEST_CASE("blocked attention: errors are not larger than LibTorch's, outputs and
           CAPTURE(parts[i]);
           CHECK(mine[i].strides() == theirs[i].strides());
           CHECK(mine[i].options().type_equal(theirs[i].options()));
-          const double unit = 0x1p-24 * exact[i].square().mean().sqrt().item<double>();
-          CHECK(error_of(mine[i], exact[i]) <= 1.2 * error_of(theirs[i], exact[i]) + unit);
+          const double size = exact[i].square().mean().sqrt().item<double>();
+          double most = 1.2 * error_of(theirs[i], exact[i]) + 0x1p-24 * size;
+          // MKL's generic path, which it takes on processors of other makers, adds up sums as long as these in parts.
+          // Its errors are then down to half of those of its path for Intel, which are Vernier's.
+          if (shape.width > 128) most = std::max(most, error_of_sums(given.in(torch::kFloat64), i) * size);
+          CHECK(error_of(mine[i], exact[i]) <= most);
         }
       }
     }
