@@ -21,7 +21,6 @@
 
 namespace {
 
-using vernier::Error;
 using vernier::Event;
 using vernier::Run;
 
@@ -62,9 +61,7 @@ class Ema final : public vernier::Callback {
     vernier::State state;
     if (average_->tensors().empty()) return state;
     state.put("updates", average_->updates());
-    for (std::size_t i = 0; i < run_->parameters.size(); ++i) {
-      state.put("average/" + run_->parameters[i].name, average_->tensors()[i]);
-    }
+    save_average(state, *run_, average_->tensors());
     return state;
   }
 
@@ -72,15 +69,8 @@ class Ema final : public vernier::Callback {
     if (!state.has("updates")) return average_->load_state_dict({});
     vernier::State saved;
     saved.put("updates", state.tensor("updates"));
-    for (std::size_t i = 0; i < run_->parameters.size(); ++i) {
-      const auto& parameter = run_->parameters[i];
-      const auto tensor = state.tensor("average/" + parameter.name);
-      if (tensor.sizes() != parameter.model.sizes()) {
-        throw Error(c10::str("the saved average of ", parameter.name, " is ", tensor.sizes(), ", and the weights are ",
-                             parameter.model.sizes()));
-      }
-      saved.put(c10::str("average/", i), tensor);
-    }
+    const auto average = load_average(state, *run_);
+    for (std::size_t i = 0; i < average.size(); ++i) saved.put(c10::str("average/", i), average[i]);
     average_->load_state_dict(saved);
   }
 

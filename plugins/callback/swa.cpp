@@ -43,21 +43,17 @@ class Swa final : public vernier::Callback {
   vernier::State save() const override {
     vernier::State state;
     state.put("averaged", averaged_);
-    for (std::size_t i = 0; i < average_.size(); ++i) state.put("average/" + run_->parameters[i].name, average_[i]);
+    save_average(state, *run_, average_);
     return state;
   }
 
   void load(const vernier::State& state) override {
     averaged_ = state.integer("averaged");
     average_.clear();
-    if (averaged_ == 0) return;
-    for (const auto& parameter : run_->parameters) {
-      const auto saved = state.tensor("average/" + parameter.name);
-      if (saved.sizes() != parameter.model.sizes()) {
-        throw vernier::Error(c10::str("the saved average of ", parameter.name, " is ", saved.sizes(),
-                                      ", and the weights are ", parameter.model.sizes()));
-      }
-      average_.push_back(saved.to(parameter.model.device(), saved.scalar_type(), false, /*copy=*/true));
+    if (averaged_ > 0) average_ = load_average(state, *run_);
+    for (std::size_t i = 0; i < average_.size(); ++i) {
+      const auto device = run_->parameters[i].model.device();
+      average_[i] = average_[i].to(device, average_[i].scalar_type(), false, /*copy=*/true);
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include <vernier/error.h>
 #include <vernier/run.h>
+#include <vernier/state.h>
 
 #include <functional>
 #include <string>
@@ -21,6 +22,23 @@ inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std
 // Called in prepare, so that it is refused before the first step.
 inline void refuse_masters_of_other_ranks(const vernier::Run& run, const std::string& who) {
   for (const auto& parameter : run.parameters) exact_weight(parameter, who);
+}
+
+// Saves an average of the weights as "average/NAME", for each of run.parameters.
+inline void save_average(vernier::State& state, const vernier::Run& run, const std::vector<torch::Tensor>& average) {
+  for (std::size_t i = 0; i < average.size(); ++i) state.put("average/" + run.parameters[i].name, average[i]);
+}
+
+// Returns the average that save_average() saved. Throws Error if a shape is not that of the weights.
+inline std::vector<torch::Tensor> load_average(const vernier::State& state, const vernier::Run& run) {
+  std::vector<torch::Tensor> average;
+  for (const auto& parameter : run.parameters) {
+    average.push_back(state.tensor("average/" + parameter.name));
+    if (average.back().sizes() == parameter.model.sizes()) continue;
+    throw vernier::Error(c10::str("the saved average of ", parameter.name, " is ", average.back().sizes(),
+                                  ", and the weights are ", parameter.model.sizes()));
+  }
+  return average;
 }
 
 // Runs a validation with these weights in the model, one for each of run.parameters, rounded to its dtype. Afterwards

@@ -8,6 +8,7 @@
 // room; those beyond 1 MB for each metric are lost. MLflow 3 opens such a store if MLFLOW_ALLOW_FILE_STORE is "true".
 // Source of the format: mlflow/store/tracking/file_store.py of MLflow 2 and 3.
 #include <unistd.h>
+#include <vernier/checksum.h>
 #include <vernier/sdk.h>
 
 #include <array>
@@ -70,9 +71,8 @@ std::string new_id() {
 // A number that depends on the name alone, so that runs that begin at the same time find the same experiment.
 std::string experiment_id(const std::string& name) {
   if (name == "Default") return "0";
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;
-  return std::to_string(hash % 900'000'000'000'000'000 + 100'000'000'000'000'000);
+  const auto number = std::stoull(vernier::checksum_of(name).substr(0, 15), nullptr, 16);
+  return std::to_string(number % 900'000'000'000'000'000 + 100'000'000'000'000'000);
 }
 
 void write_text(const fs::path& path, const std::string& text) {

@@ -16,6 +16,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "../python_load.h"
+
 namespace {
 
 // Without a bias, which the normalization would take away again.
@@ -249,17 +251,6 @@ def normalized(images):
         images = images.unsqueeze(1)
     mean, std = (torch.tensor(x, device=images.device).view(-1, 1, 1) for x in (MEAN, STD))
     return (images / 255 - mean) / std
-)";
-
-constexpr const char* python_load = R"(
-
-def load(path):
-    """The model with the weights of a safetensors file, for evaluation. Every name and shape must fit."""
-    from safetensors.torch import load_file
-
-    model = Model()
-    model.load_state_dict(load_file(path))
-    return model.eval()
 )";
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include <sstream>
 #include <type_traits>
 
+#include "../python_load.h"
+
 namespace {
 
 torch::Tensor affine(const torch::nn::Linear& layer, const torch::Tensor& x) {
@@ -178,15 +180,6 @@ class Model(nn.Module):
         x = self.summary(((sequences - self.input_mean) / self.input_std).to(self.weight.dtype))
         x = F.linear(x, self.weight, self.bias).unflatten(1, OUTPUT)
         return x if HAS_CLASSES else x * self.output_std + self.output_mean
-
-
-def load(path):
-    """The model with the weights of a safetensors file, for evaluation. Every name and shape must fit."""
-    from safetensors.torch import load_file
-
-    model = Model()
-    model.load_state_dict(load_file(path))
-    return model.eval()
 )";
 
 }  // namespace
@@ -236,5 +229,5 @@ std::string python_source(const Plan& plan) {
   return c10::str(python_head, "MODEL, HAS_CLASSES = \"", plan.model, "\", ", plan.has_classes ? "True" : "False",
                   "\nWIDTH, LAYERS, HEADS, DROPOUT = ", plan.width, ", ", plan.layers, ", ", plan.heads, ", ",
                   plan.dropout, "\nSTEPS, FEATURES, OUTPUT = ", plan.steps, ", ", plan.features, ", (", output, ")\n",
-                  plan.model == "transformer" ? python_block : "", python_model);
+                  plan.model == "transformer" ? python_block : "", python_model, python_load);
 }
