@@ -15,6 +15,7 @@
 #include "core/plugin_calls.h"
 #include "laws.h"
 #include "run/process/device.h"
+#include "tools/common/text/numbers.h"
 #include "trial.h"
 
 namespace vernier {
@@ -122,9 +123,7 @@ void check_host_syncs(const Subject& subject) {
 namespace {
 
 std::string microseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g us", seconds * 1e6);
-  return text;
+  return printed("%.3g us", seconds * 1e6);
 }
 
 }  // namespace

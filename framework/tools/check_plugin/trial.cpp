@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 
 #include "run/state/snapshot.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 
@@ -72,11 +72,7 @@ Trial::Trial(const Host& host, Table config, const std::string& output, int thre
 }
 
 void Trial::keep_losses() {
-  on(Event::StepEnd, [this](Run& run) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.9g", run.loss.item<double>());
-    losses_[run.step + 1] = text;
-  });
+  on(Event::StepEnd, [this](Run& run) { losses_[run.step + 1] = printed("%.9g", run.loss.item<double>()); });
 }
 
 void Trial::attach(std::unique_ptr<Plugin> listener, bool monitor) {

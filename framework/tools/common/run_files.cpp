@@ -10,6 +10,8 @@
 #include <fstream>
 #include <limits>
 
+#include "tools/common/text/numbers.h"
+
 namespace vernier {
 
 namespace fs = std::filesystem;
@@ -158,24 +160,14 @@ std::optional<double> last(const Series* series) {
 }
 
 std::string text_of(std::optional<double> value) {
-  if (!value) return "";
-  if (std::isnan(*value)) return "nan";  // without a sign
-  char text[32];
-  std::snprintf(text, sizeof text, "%.5g", *value);
-  return text;
+  return value ? print_number("%.5g", *value) : "";
 }
 
 std::string duration_of(double seconds) {
   const auto whole = std::llround(seconds);
-  char text[64];
-  if (whole < 60) {
-    std::snprintf(text, sizeof text, "%lld s", whole);
-  } else if (whole < 3600) {
-    std::snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole / 60 % 60);
-  }
-  return text;
+  if (whole < 60) return printed("%lld s", whole);
+  if (whole < 3600) return printed("%lld min %02lld s", whole / 60, whole % 60);
+  return printed("%lld h %02lld min", whole / 3600, whole / 60 % 60);
 }
 
 }  // namespace vernier

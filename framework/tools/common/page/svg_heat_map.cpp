@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "svg_plot.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 
@@ -82,9 +83,7 @@ std::map<std::size_t, double> cells_of(const Series& series, const Columns& colu
 }
 
 std::string rounded(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", number);
-  return text;
+  return printed("%.1f", number);
 }
 
 struct Frame {
@@ -100,9 +99,7 @@ void draw_row(const Series& series, double y, const Columns& columns, const Scal
     out << "<rect class=" << (std::isfinite(value) ? "heat" : "bad")
         << " x=" << rounded(frame.left + static_cast<double>(column) * frame.cell_width) << " y=" << y
         << " width=" << rounded(frame.cell_width - 0.5) << " height=" << row_height - 1;
-    char opacity[32];
-    std::snprintf(opacity, sizeof opacity, " fill-opacity=%.2f", scale.shade(value));
-    if (std::isfinite(value)) out << opacity;
+    if (std::isfinite(value)) out << printed(" fill-opacity=%.2f", scale.shade(value));
     out << "><title>" << escaped(layer) << ", " << columns.words(column) << ": " << text_of(value)
         << "</title></rect>\n";
   }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <sstream>
 
+#include "tools/common/text/numbers.h"
+
 namespace vernier {
 
 namespace {
@@ -46,9 +48,7 @@ std::string shown(double number) {
 }
 
 std::string at(double x, double y) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.1f,%.1f ", x, y);
-  return text;
+  return printed("%.1f,%.1f ", x, y);
 }
 
 void draw_axes(const Axis& x, const Axis& y, std::ostream& out) {
