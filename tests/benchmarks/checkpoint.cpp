@@ -203,49 +203,39 @@ BENCHMARK_API XXH_errorcode XXH3_128bits_update_dispatch(XXH3_state_t* state, co
   return sums ? next(state, bytes, count) : XXH_OK;
 }
 
-int main(int count, char** words) {
-  const std::set<std::string> asked(words + 1, words + count);
-  const bool checks = asked.count("--check") != 0;
-  const auto wants = [&](const char* part) { return asked.size() == (checks ? 1 : 0) || asked.count(part) != 0; };
-  const auto folder = fs::temp_directory_path() / ("vernier-checkpoint-" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  fs::permissions(folder, fs::perms::owner_all);
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
-  const auto live = gpt_tensors();
-  Tensors copies;
-  std::uint64_t bytes = 0;
-  const auto make_copies = [&] {  // in memory that LibTorch gives, as a model's is
-    for (const auto& [name, tensor] : live) copies[name] = tensor.clone();
-  };
-  make_copies();
-  for (const auto& [name, tensor] : live) bytes += tensor.nbytes();
-  std::printf("%zu tensors, %.0f MB, %d threads, in %s\n", live.size(), static_cast<double>(bytes) / 1e6,
-              at::get_num_threads(), folder.c_str());
-  Python python("checkpoint_rivals.py", {folder.string(), std::to_string(at::get_num_threads())});
-  const auto of_python = [&](const std::string& name) {
-    return Measured{"Python: " + name, [&python, name] { python.call(name); }, [&python] { python.call("after"); }};
-  };
-  const auto with_python = [&](std::vector<Measured> all, const std::vector<std::string>& names) {
-    for (const auto& name : names) {
-      if (python.has(name)) all.push_back(of_python(name));
-    }
-    return all;
-  };
-  Bars bars;
+namespace {
 
-  const auto place = (folder / "saved").string();
-  const auto remove = [&] {
-    syncs = sums = true;
-    fs::remove_all(place);
-  };
-  const auto save = [&](bool with_sync, bool with_sums) {
-    return [&, with_sync, with_sums] {
-      syncs = with_sync;
-      sums = with_sums;
-      vernier::write_checkpoint(place, {}, live, {});
+class Benchmark {
+ public:
+  explicit Benchmark(const fs::path& folder)
+      : folder_(folder),
+        live_(gpt_tensors()),
+        python_("checkpoint_rivals.py", {folder.string(), std::to_string(at::get_num_threads())}),
+        background_(folder / "run") {
+    make_copies();
+    std::uint64_t bytes = 0;
+    for (const auto& [name, tensor] : live_) bytes += tensor.nbytes();
+    std::printf("%zu tensors, %.0f MB, %d threads, in %s\n", live_.size(), static_cast<double>(bytes) / 1e6,
+                at::get_num_threads(), folder.c_str());
+    std::size_t number = 0;
+    for (const auto& [name, tensor] : live_) {
+      state_.put((number++ % 3 == 0 ? "model/" : "plugin/optimizer/adamw/") + name, tensor);
+    }
+  }
+
+  void measure_save() {
+    const auto place = (folder_ / "saved").string();
+    const auto remove = [&] {
+      syncs = sums = true;
+      fs::remove_all(place);
     };
-  };
-  if (wants("save")) {
+    const auto save = [&](bool with_sync, bool with_sums) {
+      return [&, with_sync, with_sums] {
+        syncs = with_sync;
+        sums = with_sums;
+        vernier::write_checkpoint(place, {}, live_, {});
+      };
+    };
     const auto all = measure("save",
                              with_python({{"Vernier, without fsync", save(false, true), remove},
                                           {"Vernier, without fsync, without checksums", save(false, false), remove},
@@ -257,12 +247,9 @@ int main(int count, char** words) {
     bars.add("checksums of a save", all, "Vernier", "Vernier, without checksums", 1.1);
   }
 
-  const auto saved = (folder / "restored").string();
-  const auto fill = [&](const Tensors& loaded) {
-    for (const auto& [name, tensor] : loaded) copies[name].copy_(tensor);
-  };
-  if (wants("restore")) {
-    vernier::write_checkpoint(saved, {}, live, {});
+  void measure_restore() {
+    const auto saved = (folder_ / "restored").string();
+    vernier::write_checkpoint(saved, {}, live_, {});
     const auto own =
         measure("restore, into memory of their own",
                 with_python({{"Vernier, every byte checked", [&] { vernier::read_checkpoint(saved); }},
@@ -271,42 +258,31 @@ int main(int count, char** words) {
                             {"safetensors load_file, cloned", "safetensors load_file, which maps and reads nothing"}),
                 15);
     bars.add("restore, to safetensors", own, "Vernier, every byte checked", "Python: safetensors load_file, cloned", 1);
+    const auto copy = [this] { make_copies(); };
     const auto into = measure(
         "restore, into existing tensors",
-        with_python({{"Vernier, every byte checked, and handed over",
-                      [&] { vernier::move_into(copies, vernier::read_checkpoint(saved).model.tensors); }, make_copies},
-                     {"Vernier, load_safetensors, and handed over",
-                      [&] { vernier::move_into(copies, vernier::load_safetensors(saved + "/model.safetensors")); },
-                      make_copies}},
-                    {"safetensors load_file, copied", "safetensors load_model", "torch.load", "DCP load"}),
+        with_python(
+            {{"Vernier, every byte checked, and handed over",
+              [&] { vernier::move_into(copies_, vernier::read_checkpoint(saved).model.tensors); }, copy},
+             {"Vernier, load_safetensors, and handed over",
+              [&] { vernier::move_into(copies_, vernier::load_safetensors(saved + "/model.safetensors")); }, copy}},
+            {"safetensors load_file, copied", "safetensors load_model", "torch.load", "DCP load"}),
         15);
     bars.add("restore into a model, to safetensors", into, "Vernier, every byte checked, and handed over",
              "Python: safetensors load_model", 1.25);
   }
 
-  // A run's state: Adam's memory is two thirds of it.
-  vernier::State state;
-  std::size_t number = 0;
-  for (const auto& [name, tensor] : live) {
-    state.put((number++ % 3 == 0 ? "model/" : "plugin/optimizer/adamw/") + name, tensor);
-  }
-  // A forward pass of some milliseconds on one thread, which leaves a core to whoever copies beside it.
-  const auto x = torch::randn({256, 424}), w = torch::randn({1696, 424});
-  const auto forward = [&](int layers) {
-    for (int i = 0; i < layers; ++i) at::linear(x, w);
-  };
-  Background background(folder / "run");
-  if (wants("stall")) {
-    const auto wait = [&] { background.wait(); };
+  void measure_stall() {
+    const auto wait = [&] { background_.wait(); };
     const auto all =
         measure("stall of a save in the background",
-                with_python({{"a copy in memory", [&] { fill(live); }},
+                with_python({{"a copy in memory", [&] { fill(live_); }},
                              {.name = "Vernier, a core is free",
                               .after = wait,
-                              .itself = [&] { return background.stall(state, [&] { forward(10); }); }},
+                              .itself = [&] { return background_.stall(state_, [&] { forward(10); }); }},
                              {.name = "Vernier, training on all cores",
                               .after = wait,
-                              .itself = [&] { return background.stall_on_all_cores(state, [&] { forward(20); }); }}},
+                              .itself = [&] { return background_.stall_on_all_cores(state_, [&] { forward(20); }); }}},
                             {"DCP async_save"}),
                 15);
     for (const std::string how : {"Vernier, a core is free", "Vernier, training on all cores"}) {
@@ -315,17 +291,66 @@ int main(int count, char** words) {
     }
   }
 
-  if (wants("steps")) {
+  void measure_steps() {
     at::set_num_threads(1);  // the other core is for the writer
     const auto steps = [&] { forward(40); };
     const auto all =
         measure("40 steps on one thread",
                 {{"alone", steps},
-                 {"while a save is written", steps, [&] { background.wait(); }, [&] { background.start(state); }}},
+                 {"while a save is written", steps, [&] { background_.wait(); }, [&] { background_.start(state_); }}},
                 15);
     bars.add("steps while a save is written, on a free core", all, "while a save is written", "alone", 1.05);
   }
-  bars.print();
+
+  Bars bars;
+
+ private:
+  void make_copies() {  // in memory that LibTorch gives, as a model's is
+    for (const auto& [name, tensor] : live_) copies_[name] = tensor.clone();
+  }
+  void fill(const Tensors& loaded) {
+    for (const auto& [name, tensor] : loaded) copies_[name].copy_(tensor);
+  }
+  // A forward pass of some milliseconds on one thread, which leaves a core free for copies beside it.
+  void forward(int layers) const {
+    for (int i = 0; i < layers; ++i) at::linear(x_, w_);
+  }
+  std::vector<Measured> with_python(std::vector<Measured> all, const std::vector<std::string>& names) {
+    for (const auto& name : names) {
+      if (!python_.has(name)) continue;
+      all.push_back({"Python: " + name, [this, name] { python_.call(name); }, [this] { python_.call("after"); }});
+    }
+    return all;
+  }
+
+  fs::path folder_;
+  Tensors live_, copies_;
+  Python python_;
+  Background background_;
+  vernier::State state_;  // of a run: Adam's memory is two thirds of it
+  torch::Tensor x_ = torch::randn({256, 424}), w_ = torch::randn({1696, 424});
+};
+
+}  // namespace
+
+int main(int count, char** words) {
+  const std::set<std::string> asked(words + 1, words + count);
+  const bool checks = asked.count("--check") != 0;
+  const auto wants = [&](const char* part) { return asked.size() == (checks ? 1 : 0) || asked.count(part) != 0; };
+  const auto folder = fs::temp_directory_path() / ("vernier-checkpoint-" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  fs::permissions(folder, fs::perms::owner_all);
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  bool missed = false;
+  {
+    Benchmark benchmark(folder);
+    if (wants("save")) benchmark.measure_save();
+    if (wants("restore")) benchmark.measure_restore();
+    if (wants("stall")) benchmark.measure_stall();
+    if (wants("steps")) benchmark.measure_steps();
+    benchmark.bars.print();
+    missed = benchmark.bars.missed();
+  }
   fs::remove_all(folder);
-  return checks && bars.missed() ? 1 : 0;
+  return checks && missed ? 1 : 0;
 }

@@ -514,6 +514,53 @@ std::int64_t version_at(const std::string& place) {
   return stored.manifest.step;
 }
 
+// Version 2 takes the place of version 1, and the fault strikes at the call of that number. Returns whether it struck.
+// there: set to 2 where the new version must be there from now on.
+bool replaced_with(Fault fault, int at, const TemporaryFolder& root, int& there) {
+  const std::string place = root / "last";
+  if (fault == Fault::kill || fault == Fault::torn) {
+    const auto end = in_child([&] {
+      disk::watch(root.path().string(), fault, at);
+      write_version(place, 2);
+      return std::string();
+    });
+    if (end.signal == 0) there = 2;
+    return end.signal != 0;
+  }
+  disk::watch(root.path().string(), fault, at);
+  const auto thrown = thrown_by([&] { write_version(place, 2); });
+  const bool was_struck = !disk::struck().empty();
+  disk::watch(root.path().string());
+  if (thrown == Thrown{}) {
+    there = 2;
+    disk::mark("2");
+  }
+  return was_struck;
+}
+
+// After a loss of power at any call, a program finds the version of the last mark or a later one.
+void check_power_losses(const std::vector<Call>& trace, const std::string& root, std::mt19937& random,
+                        std::set<std::string>& seen) {
+  UnsafeDisk unsafe(root);
+  int least = -1;
+  for (const Call& call : trace) {
+    unsafe.apply(call);
+    if (call.kind == Call::Kind::mark) least = std::stoi(call.other);
+    for (const auto& choice : choices(unsafe.unsafe(), random)) {
+      const auto files = unsafe.after_power_loss(choice);
+      std::string key = std::to_string(least);
+      for (const auto& [name, bytes] : files) {
+        if (!name.starts_with(".tmp-")) key += '\0' + name + '\0' + bytes;
+      }
+      if (least < 0 || !seen.insert(vernier::checksum_of(key)).second) continue;
+      CAPTURE(call.name);
+      const TemporaryFolder booted;
+      UnsafeDisk::make(files, booted.path());
+      CHECK(version_at(booted / "last") >= least);
+    }
+  }
+}
+
 }  // namespace
 
 // Version 1 is there, version 2 takes its place, and version 3 that of either. At every moment one of them must be.
@@ -526,7 +573,8 @@ TEST_CASE("crash: a whole checkpoint is replaced, on file systems that can excha
     disk::cannot_exchange(cannot_exchange);
     for (const Fault fault : {Fault::kill, Fault::torn, Fault::eio, Fault::enospc, Fault::broken, Fault::full}) {
       CAPTURE(name_of(fault));
-      for (int at = 1, was_struck = 1; was_struck != 0; ++at) {
+      bool was_struck = true;
+      for (int at = 1; was_struck; ++at) {
         CAPTURE(at);
         const TemporaryFolder root;
         const std::string place = root / "last";
@@ -535,22 +583,7 @@ TEST_CASE("crash: a whole checkpoint is replaced, on file systems that can excha
         write_version(place, 1);
         disk::mark("1");
         int there = 1;  // the oldest that may be there
-        if (fault == Fault::kill || fault == Fault::torn) {
-          const auto end = in_child([&] {
-            disk::watch(root.path().string(), fault, at);
-            write_version(place, 2);
-            return std::string();
-          });
-          was_struck = end.signal;
-          if (was_struck == 0) there = 2;
-        } else {
-          disk::watch(root.path().string(), fault, at);
-          const auto thrown = thrown_by([&] { write_version(place, 2); });
-          was_struck = disk::struck().empty() ? 0 : 1;
-          disk::watch(root.path().string());
-          if (thrown == Thrown{}) there = 2;
-          if (thrown == Thrown{}) disk::mark("2");
-        }
+        was_struck = replaced_with(fault, at, root, there);
         const auto found = version_at(place);
         CHECK(found >= there);
         CHECK(found <= 2);
@@ -564,26 +597,8 @@ TEST_CASE("crash: a whole checkpoint is replaced, on file systems that can excha
         CHECK(version_at(place) == 3);
         vernier::remove_unfinished_checkpoints(root.path().string());
         CHECK(std::distance(fs::directory_iterator(root.path()), {}) == 1);
-        if (fault == Fault::kill || fault == Fault::torn) continue;  // what the other process did is not in the trace
-
-        UnsafeDisk unsafe(root.path().string());
-        int least = -1;
-        for (const Call& call : trace) {
-          unsafe.apply(call);
-          if (call.kind == Call::Kind::mark) least = std::stoi(call.other);
-          for (const auto& choice : choices(unsafe.unsafe(), random)) {
-            const auto files = unsafe.after_power_loss(choice);
-            std::string key = std::to_string(least);
-            for (const auto& [name, bytes] : files) {
-              if (!name.starts_with(".tmp-")) key += '\0' + name + '\0' + bytes;
-            }
-            if (least < 0 || !seen.insert(vernier::checksum_of(key)).second) continue;
-            CAPTURE(call.name);
-            const TemporaryFolder booted;
-            UnsafeDisk::make(files, booted.path());
-            CHECK(version_at(booted / "last") >= least);
-          }
-        }
+        if (fault == Fault::kill || fault == Fault::torn) continue;  // the trace lacks the calls of the other process
+        check_power_losses(trace, root.path().string(), random, seen);
       }
     }
   }

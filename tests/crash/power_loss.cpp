@@ -79,6 +79,13 @@ void UnsafeDisk::sync(std::size_t node) {
   });
 }
 
+// Gives the node `moved` the name `to`, and the name `from` the node `left`.
+void UnsafeDisk::move(Entry from, Entry to, std::size_t moved, std::size_t left) {
+  from.node = left;
+  to.node = moved;
+  rename({from, to});
+}
+
 void UnsafeDisk::apply(const Call& call) {
   using Kind = Call::Kind;
   const auto opened = [&] {
@@ -131,14 +138,11 @@ void UnsafeDisk::apply(const Call& call) {
       break;
     }
     case Kind::rename:
-    case Kind::exchange: {
-      auto from = place(call.name), to = place(call.other);
-      const auto moved = known(from.node);
-      from.node = call.kind == Kind::exchange ? known(to.node) : nothing_;
-      to.node = moved;
-      rename({from, to});
+      move(place(call.name), place(call.other), known(find(call.name)), nothing_);
       break;
-    }
+    case Kind::exchange:
+      move(place(call.name), place(call.other), known(find(call.name)), known(find(call.other)));
+      break;
   }
 }
 

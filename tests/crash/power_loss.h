@@ -57,6 +57,7 @@ class UnsafeDisk {
   std::size_t find(const std::string& path) const;
   Entry place(const std::string& path) const;
   void rename(std::vector<Entry> entries);
+  void move(Entry from, Entry to, std::size_t moved, std::size_t left);
   void write(std::size_t node, std::uint64_t offset, const std::string& bytes);
   void cut(std::size_t node, std::uint64_t size);
   void sync(std::size_t node);

@@ -10,6 +10,13 @@
 #include "program.h"
 #include "temporary_folder.h"
 
+// The configuration of a small run into the folder `out`. Options of the optimizer and other tables may follow.
+inline std::string base_run(int steps) {
+  return "[run]\nsteps = " + std::to_string(steps) +
+         "\ndevice = \"cpu\"\nthreads = 1\noutput = \"out\"\n[task]\nuse = \"mlp\"\nsamples = 64\n[optimizer]\nuse = "
+         "\"sgd\"\n";
+}
+
 struct RunFolder {
   explicit RunFolder(const std::string& configuration,
                      const std::filesystem::path& parent = std::filesystem::temp_directory_path())

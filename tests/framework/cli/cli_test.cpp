@@ -23,20 +23,7 @@ using Arguments = std::vector<std::string>;
 namespace {
 
 // A run of a fraction of a second. Its lines: [run] 1 to 5, [task] 6 to 8, [optimizer] 9, 10, [checkpoint] 11 to 13.
-constexpr const char* base = R"([run]
-steps = 20
-device = "cpu"
-threads = 1
-output = "out"
-[task]
-use = "mlp"
-samples = 64
-[optimizer]
-use = "sgd"
-[checkpoint]
-use = "rolling"
-every = 5
-)";
+const std::string base = base_run(20) + "[checkpoint]\nuse = \"rolling\"\nevery = 5\n";
 
 struct Place : RunFolder {
   explicit Place(const std::string& more = "", const fs::path& parent = fs::temp_directory_path())

@@ -12,22 +12,7 @@ namespace plugin_end_test {
 
 namespace {
 
-constexpr const char* base = R"([run]
-steps = 20
-device = "cpu"
-threads = 1
-output = "out"
-[task]
-use = "mlp"
-samples = 64
-[optimizer]
-use = "sgd"
-[checkpoint]
-every = 5
-async = false
-[[callback]]
-use = "ends"
-)";
+const std::string base = base_run(20) + "[checkpoint]\nevery = 5\nasync = false\n[[callback]]\nuse = \"ends\"\n";
 
 const std::string saved = "; what the run has saved is intact, and --resume continues from its last checkpoint";
 

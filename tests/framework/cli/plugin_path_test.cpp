@@ -14,19 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* base = R"([run]
-steps = 2
-device = "cpu"
-threads = 1
-output = "out"
-[task]
-use = "mlp"
-samples = 64
-[optimizer]
-use = "sgd"
-[[callback]]
-use = "fits"
-)";
+const std::string base = base_run(2) + "[[callback]]\nuse = \"fits\"\n";
 
 // Its folder is the home of the user. Who runs the tests may have set variables that name other folders of plugins.
 struct Place : RunFolder {

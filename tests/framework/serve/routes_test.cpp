@@ -189,6 +189,14 @@ TEST_CASE("serve: bodies that are no jobs are refused, and the server goes on") 
     CHECK(answer.text.find("application/problem+json") != std::string::npos);
   }
   CHECK(server.get("/v1/jobs").body.at("jobs").empty());
+  // As schemas of JSON have them: characters, and whole numbers.
+  std::string longest;
+  for (int i = 0; i < 200; ++i) longest += "\u00e9";
+  CHECK(server.submit(good, {{"name", longest}, {"cores", 2.0}}) == 1);
+}
+
+TEST_CASE("serve: targets and requests that are no such thing are refused, and the server goes on") {
+  JobServer server({"--cores", "2"});
   for (const auto* target :
        {"/v1/jobs/0", "/v1/jobs/-1", "/v1/jobs/x", "/v1/jobs/1%00", "/v1/jobs/99999999999999999999", "/v1/jobs/1/",
         "/v1/jobs//log", "/v1/jobs/1/log/x", "/v1/jobs/../tokens", "/v1/jobs?limit=0", "/v1/jobs?limit=1001",
@@ -202,10 +210,7 @@ TEST_CASE("serve: bodies that are no jobs are refused, and the server goes on") 
     const auto answer = ask(server.port, text);
     CHECK((answer.empty() || status_of(answer) == 400));
   }
-  // As schemas of JSON have them: characters, and whole numbers.
-  std::string longest;
-  for (int i = 0; i < 200; ++i) longest += "\u00e9";
-  CHECK(server.submit(good, {{"name", longest}, {"cores", 2.0}}) == 1);
+  CHECK(server.submit(takes("0"), {}) == 1);
 }
 
 namespace {

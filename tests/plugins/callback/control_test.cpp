@@ -25,32 +25,52 @@ TEST_CASE("control: a run that nobody steers has the same bits as without it") {
   CHECK_FALSE(fs::exists(folder / "control.url"));
 }
 
+namespace {
+
+struct Command {
+  const char* command;
+  const char* state;
+  const char* answer;  // a part of it
+  bool is_same;        // as a run that nobody steers
+};
+
+const Command commands[] = {
+    {R"({"command": "save"})", "done", "checkpoint/rolling has got the run as it is after step 7", true},
+    {R"({"command": "validate"})", "done", "the validation loss is ", true},
+    {R"({"command": "resume"})", "done", "the run goes on after step 7", true},
+    {halve, "done", "the learning rate is 0.5 times that of its schedule", false},
+    {to_bf16, "done", "precision/bf16 takes over", false},
+    {R"({"command": "swap", "roles": {"accumulation": {"use": "fixed", "micro_batches": 2}}})", "done",
+     "accumulation/fixed takes over", false},
+    {R"({"command": "set_interval", "monitor": "jsonl", "every": 5.0})", "done", "monitor/jsonl looks every 5 steps",
+     true},
+    {R"({"command": "set_interval", "monitor": "csv", "every": 5})", "refused", "the run has no monitor/csv", true},
+    {R"({"command": "swap", "roles": {"scaler": {"use": "none"}, "precision": {"use": "fp16"}}})", "refused",
+     "needs a loss scaler", true},
+    {R"({"command": "swap", "roles": {"precision": {"use": "bf16", "typo": 1}}})", "refused", "typo", true},
+    {R"({"command": "swap", "roles": {"precision": {"use": "none_such"}}})", "refused", "no precision is called",
+     true}};
+
+// Checks the file of the commands, which has the command and its answer.
+void check_log(const std::string& path, const Command& each) {
+  std::vector<json> lines;
+  std::istringstream file(read_text(path));
+  for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("command") == json::parse(each.command));
+  CHECK(lines[0].at("step") == 7);
+  CHECK(lines[1].at("state") == each.state);
+  struct stat status {};
+  ::stat(path.c_str(), &status);
+  CHECK((status.st_mode & 0777) == 0600);
+}
+
+}  // namespace
+
 TEST_CASE("control: each command acts between two steps, and is answered with what happened and after which step") {
   const Quiet quiet;
   const auto without = unsteered();
-  struct Case {
-    const char* command;
-    const char* state;
-    const char* answer;  // a part of it
-    bool is_same;        // as a run that nobody steers
-  };
-  const Case cases[] = {
-      {R"({"command": "save"})", "done", "checkpoint/rolling has got the run as it is after step 7", true},
-      {R"({"command": "validate"})", "done", "the validation loss is ", true},
-      {R"({"command": "resume"})", "done", "the run goes on after step 7", true},
-      {halve, "done", "the learning rate is 0.5 times that of its schedule", false},
-      {to_bf16, "done", "precision/bf16 takes over", false},
-      {R"({"command": "swap", "roles": {"accumulation": {"use": "fixed", "micro_batches": 2}}})", "done",
-       "accumulation/fixed takes over", false},
-      {R"({"command": "set_interval", "monitor": "jsonl", "every": 5.0})", "done", "monitor/jsonl looks every 5 steps",
-       true},
-      {R"({"command": "set_interval", "monitor": "csv", "every": 5})", "refused", "the run has no monitor/csv", true},
-      {R"({"command": "swap", "roles": {"scaler": {"use": "none"}, "precision": {"use": "fp16"}}})", "refused",
-       "needs a loss scaler", true},
-      {R"({"command": "swap", "roles": {"precision": {"use": "bf16", "typo": 1}}})", "refused", "typo", true},
-      {R"({"command": "swap", "roles": {"precision": {"use": "none_such"}}})", "refused", "no precision is called",
-       true}};
-  for (const auto& each : cases) {
+  for (const auto& each : commands) {
     CAPTURE(each.command);
     const TemporaryFolder folder;
     Steered steered(folder, {{7, each.command}});
@@ -76,16 +96,7 @@ TEST_CASE("control: each command acts between two steps, and is answered with wh
     CHECK(rates.at(6) == rates.at(0));
     CHECK(rates.at(7) == rates.at(0) * (name == "scale_learning_rate" ? 0.5 : 1));
     CHECK((steered.run.digest() == without.digest) == each.is_same);
-    std::vector<json> lines;
-    std::istringstream file(read_text(folder / "commands.jsonl"));
-    for (std::string line; std::getline(file, line);) lines.push_back(json::parse(line));
-    REQUIRE(lines.size() == 2);
-    CHECK(lines[0].at("command") == json::parse(each.command));
-    CHECK(lines[0].at("step") == 7);
-    CHECK(lines[1].at("state") == each.state);
-    struct stat status {};
-    ::stat((folder / "commands.jsonl").c_str(), &status);
-    CHECK((status.st_mode & 0777) == 0600);
+    check_log(folder / "commands.jsonl", each);
   }
 }
 

@@ -164,66 +164,92 @@ TEST_CASE("half_weights: O2 and O3 are the loops that one writes by hand in Pyth
   }
 }
 
-TEST_CASE("half_weights: what is cast and what stays, with the tensors that modules hold, and back again") {
-  for (const auto update : every_update) {
-    CAPTURE(static_cast<int>(update));
-    auto bag = std::make_shared<Bag>();
-    const auto linear = bag->register_module("linear", torch::nn::Linear(4, 3));
-    const auto layer_norm = bag->register_module("layer_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({3})));
-    const auto norm = bag->register_module("norm", torch::nn::BatchNorm2d(3));
-    const auto instance = bag->register_module(
-        "instance",
-        torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
-    const auto wide = bag->add("wide", torch::ones({2}, torch::kFloat64));
-    const auto kept = bag->add("kept", torch::ones({2}));
-    auto frozen = bag->add("frozen", torch::full({2}, 1.0F / 3));
+namespace {
+
+// A model with one of each kind of tensor.
+struct Mixed {
+  std::shared_ptr<Bag> bag = std::make_shared<Bag>();
+  torch::nn::Linear linear = bag->register_module("linear", torch::nn::Linear(4, 3));
+  torch::nn::LayerNorm layer_norm =
+      bag->register_module("layer_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({3})));
+  torch::nn::BatchNorm2d norm = bag->register_module("norm", torch::nn::BatchNorm2d(3));
+  torch::nn::InstanceNorm1d instance = bag->register_module(
+      "instance",
+      torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
+  torch::Tensor wide = bag->add("wide", torch::ones({2}, torch::kFloat64));
+  torch::Tensor kept = bag->add("kept", torch::ones({2}));
+  torch::Tensor frozen = bag->add("frozen", torch::full({2}, 1.0F / 3));
+  torch::Tensor gaps = bag->register_parameter("gaps", torch::ones({3, 4}, torch::kBFloat16).t().slice(1, 0, 2));
+  torch::Tensor table = bag->register_buffer("table", torch::ones({2}));
+  torch::Tensor count = bag->register_buffer("count", torch::ones({2}, torch::kInt64));
+  torch::Tensor before = linear->weight.detach().clone();
+  const void* identity = linear->weight.unsafeGetTensorImpl();
+  Run run;
+
+  Mixed() {
     frozen.requires_grad_(false);
-    const auto gaps = bag->register_parameter("gaps", torch::ones({3, 4}, torch::kBFloat16).t().slice(1, 0, 2));
-    const auto table = bag->register_buffer("table", torch::ones({2}));
-    const auto count = bag->register_buffer("count", torch::ones({2}, torch::kInt64));
     bag->register_parameter("tied", linear->weight);
-    Run run;
     run.model = bag;
     for (const auto& entry : bag->named_parameters()) {
       if (entry.value().requires_grad() && entry.key() != "tied") {
         run.parameters.push_back({entry.key(), entry.value(), entry.value()});
       }
     }
-    const auto before = linear->weight.detach().clone();
-    const auto* identity = linear->weight.unsafeGetTensorImpl();
+  }
+};
+
+bool is_kept(const std::string& name) {
+  return name == "kept";
+}
+
+}  // namespace
+
+TEST_CASE("half_weights: what is cast and what stays, with the tensors that modules hold") {
+  for (const auto update : every_update) {
+    CAPTURE(static_cast<int>(update));
+    Mixed of;
     HalfWeights weights(torch::kBFloat16, update);
-    weights.prepare(*run.model, run.parameters, run.seed, [](const std::string& name) { return name == "kept"; });
-    for (const auto& tensor : {linear->weight, linear->bias, layer_norm->weight, frozen, gaps}) {
+    weights.prepare(*of.run.model, of.run.parameters, of.run.seed, is_kept);
+    for (const auto& tensor : {of.linear->weight, of.linear->bias, of.layer_norm->weight, of.frozen, of.gaps}) {
       CHECK((tensor.scalar_type() == torch::kBFloat16));
     }
-    for (const auto& tensor : {norm->weight, norm->running_var, instance->bias, instance->running_mean, kept, table}) {
+    for (const auto& tensor :
+         {of.norm->weight, of.norm->running_var, of.instance->bias, of.instance->running_mean, of.kept, of.table}) {
       CHECK((tensor.scalar_type() == torch::kFloat32));
     }
-    CHECK((wide.scalar_type() == torch::kFloat64));
-    CHECK((count.scalar_type() == torch::kInt64));
-    CHECK(linear->weight.unsafeGetTensorImpl() == identity);
-    CHECK(linear->weight.is_leaf());
-    CHECK(torch::equal(linear->weight, before.to(torch::kBFloat16)));
-    for (const auto& parameter : run.parameters) {
+    CHECK((of.wide.scalar_type() == torch::kFloat64));
+    CHECK((of.count.scalar_type() == torch::kInt64));
+    CHECK(of.linear->weight.unsafeGetTensorImpl() == of.identity);
+    CHECK(of.linear->weight.is_leaf());
+    CHECK(torch::equal(of.linear->weight, of.before.to(torch::kBFloat16)));
+    for (const auto& parameter : of.run.parameters) {
       const bool is_cast = parameter.model.scalar_type() == torch::kBFloat16 && update != Update::nearest;
       CHECK(parameter.master.is_same(parameter.model) != is_cast);
       if (is_cast) CHECK((parameter.master.scalar_type() == torch::kFloat32));
       CHECK(parameter.master.sizes() == parameter.model.sizes());
       CHECK(parameter.master.is_non_overlapping_and_dense());
     }
-    CHECK_THROWS_AS(weights.prepare(*run.model, run.parameters, run.seed), Error);
+    CHECK_THROWS_AS(weights.prepare(*of.run.model, of.run.parameters, of.run.seed), Error);
+  }
+}
 
-    weights.release(run.parameters);
-    for (const auto& tensor : {linear->weight, linear->bias, layer_norm->weight, frozen, table}) {
+TEST_CASE("half_weights: what was cast comes back, and can be cast again") {
+  for (const auto update : every_update) {
+    CAPTURE(static_cast<int>(update));
+    Mixed of;
+    HalfWeights weights(torch::kBFloat16, update);
+    weights.prepare(*of.run.model, of.run.parameters, of.run.seed, is_kept);
+    weights.release(of.run.parameters);
+    for (const auto& tensor : {of.linear->weight, of.linear->bias, of.layer_norm->weight, of.frozen, of.table}) {
       CHECK((tensor.scalar_type() == torch::kFloat32));
     }
-    CHECK((gaps.scalar_type() == torch::kBFloat16));
-    CHECK(linear->weight.unsafeGetTensorImpl() == identity);
+    CHECK((of.gaps.scalar_type() == torch::kBFloat16));
+    CHECK(of.linear->weight.unsafeGetTensorImpl() == of.identity);
     const bool exact = update == Update::masters;
-    CHECK(torch::equal(linear->weight, exact ? before : before.to(torch::kBFloat16).to(torch::kFloat32)));
-    for (const auto& parameter : run.parameters) CHECK(parameter.master.is_same(parameter.model));
-    weights.prepare(*run.model, run.parameters, run.seed);  // again
-    CHECK((linear->weight.scalar_type() == torch::kBFloat16));
+    CHECK(torch::equal(of.linear->weight, exact ? of.before : of.before.to(torch::kBFloat16).to(torch::kFloat32)));
+    for (const auto& parameter : of.run.parameters) CHECK(parameter.master.is_same(parameter.model));
+    weights.prepare(*of.run.model, of.run.parameters, of.run.seed);  // again
+    CHECK((of.linear->weight.scalar_type() == torch::kBFloat16));
   }
 }
 

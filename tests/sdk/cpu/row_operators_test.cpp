@@ -302,28 +302,35 @@ TEST_CASE("row operators: rows in another layout, another dimension or dtype are
   CHECK_THROWS_AS(at::layer_norm(x, {7}), c10::Error);
 }
 
-TEST_CASE("row operators: cross entropy from logits, its gradients, and what is left to LibTorch") {
+namespace {
+
+// A way to call cross entropy.
+struct Way {
+  const char* name;
+  std::int64_t reduction = at::Reduction::Mean, ignored = -100;
+  double smoothing = 0;
+  bool has_weight = false;
+};
+
+// The loss, and the gradient of the logits.
+Tensors cross_entropy(const torch::Tensor& x, const torch::Tensor& target, const Way& way, bool fused) {
+  const Fused choice(fused);
+  const auto leaf = x.detach().requires_grad_();
+  const auto weight = way.has_weight ? std::optional(torch::linspace(1, 2, x.size(1)).to(x.dtype())) : std::nullopt;
+  const auto loss = at::cross_entropy_loss(leaf, target, weight, way.reduction, way.ignored, way.smoothing);
+  return Tensors{loss.detach(), torch::autograd::grad({loss.sum() * 3}, {leaf}).front()};
+}
+
+}  // namespace
+
+TEST_CASE("row operators: cross entropy from logits and its gradients are as exact as LibTorch's") {
   torch::manual_seed(10);
-  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  struct Way {
-    const char* name;
-    std::int64_t reduction, ignored;
-    double smoothing;
-    bool has_weight;
-  };
-  const Way ways[] = {{"mean", at::Reduction::Mean, -100, 0, false},
-                      {"sum", at::Reduction::Sum, -100, 0, false},
-                      {"a class is ignored", at::Reduction::Mean, 0, 0, false},
-                      {"for each row", at::Reduction::None, -100, 0, false},
-                      {"smoothed", at::Reduction::Mean, -100, 0.1, false},
+  const Way ways[] = {{"mean"},
+                      {"sum", at::Reduction::Sum},
+                      {"a class is ignored", at::Reduction::Mean, 0},
+                      {"for each row", at::Reduction::None},
+                      {"smoothed", at::Reduction::Mean, -100, 0.1},
                       {"weighted", at::Reduction::Mean, -100, 0, true}};
-  const auto run = [](const torch::Tensor& x, const torch::Tensor& target, const Way& way, bool fused) {
-    const Fused choice(fused);
-    const auto leaf = x.detach().requires_grad_();
-    const auto weight = way.has_weight ? std::optional(torch::linspace(1, 2, x.size(1)).to(x.dtype())) : std::nullopt;
-    const auto loss = at::cross_entropy_loss(leaf, target, weight, way.reduction, way.ignored, way.smoothing);
-    return Tensors{loss.detach(), torch::autograd::grad({loss.sum() * 3}, {leaf}).front()};
-  };
   for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
     for (const std::int64_t columns : {1, 2, 9, 16, 33, 100, 2000}) {
       const auto x = (4 * torch::randn({40, columns})).to(dtype);
@@ -334,8 +341,8 @@ TEST_CASE("row operators: cross entropy from logits, its gradients, and what is 
         CAPTURE(columns);
         CAPTURE(way.name);
         if (way.ignored != -100) target[3] = 0;
-        const auto mine = run(x, target, way, true), theirs = run(x, target, way, false);
-        const auto exact = run(x.to(torch::kFloat64), target, way, false);
+        const auto mine = cross_entropy(x, target, way, true), theirs = cross_entropy(x, target, way, false);
+        const auto exact = cross_entropy(x.to(torch::kFloat64), target, way, false);
         for (std::size_t i = 0; i < exact.size(); ++i) {
           CAPTURE(i);
           CHECK((mine[i].scalar_type() == dtype));
@@ -347,7 +354,11 @@ TEST_CASE("row operators: cross entropy from logits, its gradients, and what is 
       }
     }
   }
+}
 
+TEST_CASE("row operators: cross entropy of logits that are not finite is LibTorch's") {
+  torch::manual_seed(10);
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   auto x = torch::randn({5, 20});
   x[0][3] = nan;
   x[1][3] = inf;
@@ -355,18 +366,19 @@ TEST_CASE("row operators: cross entropy from logits, its gradients, and what is 
   x[3] *= 1e30;
   for (const std::int64_t all : {0, 3}) {
     const auto target = torch::full({5}, all, torch::kInt64);
-    const auto mine = run(x, target, {"each", at::Reduction::Sum, -100, 0, false}, true);
-    const auto theirs = run(x, target, {"each", at::Reduction::Sum, -100, 0, false}, false);
+    const auto mine = cross_entropy(x, target, {"each", at::Reduction::Sum}, true);
+    const auto theirs = cross_entropy(x, target, {"each", at::Reduction::Sum}, false);
     CHECK(torch::allclose(mine[1], theirs[1], 1e-4, 1e-6, /*equal_nan=*/true));
     for (std::int64_t row = 0; row < 5; ++row) {
       const auto one = [&](bool fused) {
-        return run(x.narrow(0, row, 1), target.narrow(0, row, 1), {"one", at::Reduction::Mean, -100, 0, false},
-                   fused)[0];
+        return cross_entropy(x.narrow(0, row, 1), target.narrow(0, row, 1), {"one"}, fused)[0];
       };
       CHECK(torch::allclose(one(true), one(false), 1e-5, 1e-6, /*equal_nan=*/true));
     }
   }
+}
 
+TEST_CASE("row operators: cross entropy has a second derivative") {
   const auto second = [&](torch::ScalarType dtype, bool fused) {
     const Fused choice(fused);
     torch::manual_seed(11);
@@ -378,17 +390,24 @@ TEST_CASE("row operators: cross entropy from logits, its gradients, and what is 
   };
   const auto mine = second(torch::kFloat32, true), exact = second(torch::kFloat64, false);
   for (std::size_t i = 0; i < 2; ++i) CHECK(torch::allclose(mine[i].to(torch::kFloat64), exact[i], 1e-5, 1e-7));
+}
 
-  const Fused on;
+TEST_CASE("row operators: cross entropy has the same bits on any number of threads") {
+  torch::manual_seed(10);
   const auto many = torch::randn({900, 60}), some = torch::randint(60, {900}, torch::kInt64);
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
-  const auto alone = run(many, some, ways[0], true);
+  const auto alone = cross_entropy(many, some, {"mean"}, true);
   at::set_num_threads(4);
-  const auto together = run(many, some, ways[0], true);
+  const auto together = cross_entropy(many, some, {"mean"}, true);
   at::set_num_threads(threads);
   CHECK(torch::equal(alone[0], together[0]));
   CHECK(torch::equal(alone[1], together[1]));
+}
+
+TEST_CASE("row operators: logits may change between cross entropy and backward, and classes out of range are refused") {
+  const Fused on;
+  const auto many = torch::randn({900, 60}), some = torch::randint(60, {900}, torch::kInt64);
   auto logits = many.detach().requires_grad_() * 1;
   const auto loss = at::cross_entropy_loss(logits, some);
   logits.mul_(2);  // they may change before backward, as with LibTorch's
