@@ -3,7 +3,7 @@
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
-#include "cli/torchscript.h"
+#include "tools/export/torchscript.h"
 #include "loaded_task.h"
 #include "picture_folder.h"
 #include "python.h"

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "cli/torchscript.h"
+#include "tools/export/torchscript.h"
 #include "loaded_task.h"
 #include "picture_folder.h"
 #include "run/state/snapshot.h"

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "cli/torchscript.h"
+#include "tools/export/torchscript.h"
 #include "loaded_task.h"
 #include "python.h"
 #include "temporary_folder.h"
