@@ -2,7 +2,7 @@
 # A block of members stands in a class, one of statements in a function that has the variables that pages speak of.
 # Left out are blocks that other tests compare with sources: whole programs and plugins, the README's loop, the step.
 function flush_block(  wraps) {
-  if (block ~ /int main|VERNIER_PLUGIN|^void TrainingLoop::step|GradScaler scaler\(device\)/) return
+  if (block ~ /int main|VERNIER_PLUGIN|^void Step::step|GradScaler scaler\(device\)/) return
   printf "namespace block_%d {\n", ++count
   if (block ~ /(^|\n)class /) {
     begin = end = ""

@@ -7,14 +7,14 @@
 #include <iostream>
 #include <span>
 
+#include "cli/options/completion.h"
+#include "cli/options/plugin_list.h"
+#include "cli/options/schema.h"
 #include "command.h"
-#include "completion.h"
 #include "low_memory.h"
 #include "other_verbs.h"
 #include "output/log.h"
-#include "plugin_list.h"
 #include "program.h"
-#include "schema.h"
 #include "shorthands.h"
 #include "version.h"
 #include "wiring/plugin_folders.h"

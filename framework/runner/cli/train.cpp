@@ -88,7 +88,8 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
     return;
   }
   if (!outcome.diverged.empty()) return;
-  const std::string other = prepared.wiring->precision->id() == "precision/bf16" ? "fp32" : "bf16";
+  const auto& precision = *prepared.wiring->precision;
+  const std::string other = precision.is_mixed() ? Precision::standard : "auto";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
             << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/completion.h"
+#include "cli/options/completion.h"
 #include "cli/program.h"
 #include "cli/shorthands.h"
 #include "small_run.h"

@@ -1,4 +1,4 @@
-#include "cli/find_lr.h"
+#include "cli/check/find_lr.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "cli/schema.h"
+#include "cli/options/schema.h"
 
 #include <doctest/doctest.h>
 

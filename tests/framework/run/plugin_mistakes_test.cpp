@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "cli/dry_run.h"
+#include "cli/check/dry_run.h"
 #include "log_lines.h"
 #include "run/training_loop.h"
 #include "thrown.h"

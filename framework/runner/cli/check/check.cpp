@@ -2,7 +2,7 @@
 #include <iostream>
 #include <optional>
 
-#include "command.h"
+#include "cli/command.h"
 #include "dry_run.h"
 #include "find_lr.h"
 #include "output/log.h"
@@ -20,8 +20,8 @@ void keep_nothing(Table& config) {
 
 // The same run without any low precision, to compare with.
 void put_in_float32(Table& config) {
-  config.insert_or_assign(Precision::role, Value{Table{{"use", {std::string("fp32"), ""}}}, ""});
-  config.insert_or_assign(Scaler::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+  config.erase(Precision::role);
+  config.erase(Scaler::role);
 }
 
 // The same run in float32, to compare a policy with. It is optional: nothing if it fails.
@@ -45,7 +45,7 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
   std::vector<std::pair<std::string, MemoryUse>> columns;
   if (in_float32) {
     std::cout << ", in float32 " << print_number("%.5g", in_float32->loss);
-    columns.emplace_back("fp32", in_float32->memory);
+    columns.emplace_back(Precision::standard, in_float32->memory);
   }
   columns.emplace_back(policy, dry_run.memory);
   std::cout << '\n';
