@@ -1,9 +1,10 @@
-# vernier_add_verb(name [SUMMARY text] [RUNNER] SOURCES main source... [LIBS library...]): the program vernier-<name>,
-# which `vernier <name>` runs. SUMMARY: its line in `vernier --help`. RUNNER: it uses the runner, and so LibTorch. The
-# sources but the first are the library vernier_<name>, for tests.
+# vernier_add_verb(name [SUMMARY text] [RUNNER] [FAST_MALLOC] SOURCES main source... [LIBS library...]): the program
+# vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`. RUNNER: it uses the runner, and so
+# LibTorch. FAST_MALLOC: it has the malloc of programs that train. The sources but the first are the library
+# vernier_<name>, for tests.
 add_custom_target(vernier_verbs)
 function(vernier_add_verb name)
-  cmake_parse_arguments(arg "RUNNER" "SUMMARY" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "RUNNER;FAST_MALLOC" "SUMMARY" "SOURCES;LIBS" ${ARGN})
   set(target vernier-${name})
   list(POP_FRONT arg_SOURCES main)
   add_executable(${target} ${main})
@@ -12,6 +13,8 @@ function(vernier_add_verb name)
   set(libraries vernier_tools ${arg_LIBS})
   if(arg_RUNNER)
     list(APPEND libraries vernier_runner)
+  endif()
+  if(arg_FAST_MALLOC)
     target_link_libraries(${target} PRIVATE vernier_malloc)
   endif()
   if(arg_SOURCES)

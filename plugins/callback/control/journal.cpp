@@ -39,7 +39,7 @@ std::vector<Recorded> read_journal(const std::filesystem::path& file, std::int64
       if (command.steers()) all.push_back({id, line.at("moment").get<std::int64_t>(), std::move(command)});
     } catch (...) {
       throw Error(file.string() + ": line " + std::to_string(number) +
-                  "is not a command of a run, so the run cannot be repeated; restore the file");
+                  " is not a command of a run, so the run cannot be repeated; restore the file");
     }
   }
   std::ranges::stable_sort(all, {}, &Recorded::moment);

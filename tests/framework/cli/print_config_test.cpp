@@ -89,7 +89,7 @@ TEST_CASE("config: bad calls end in one line") {
       {{"config"}, "name a TOML file, as in `vernier config configs/quickstart.toml`"},
       {{"config", "run.toml", "--resume"}, "config only prints; leave --resume out"},
       {{"config", "run.toml", "--schema"}, "--schema is that of every configuration; name no file"},
-      {{"train", "run.toml", "--schema"}, "--schema is for config; say `vernier config --schema`"},
+      {{"train", "run.toml", "--schema"}, "unrecognised option '--schema'"},
       {{"config", "run.toml", "--set", "run.name=${run.nam}"},
        "--set run.name: ${run.nam}: the configuration has no value run.nam; did you mean ${run.name}?"},
       {{"cnofig", "run.toml"}, "there is no verb \"cnofig\"; did you mean config?"}};

@@ -130,7 +130,7 @@ TEST_CASE("host: a library is needed only by what uses it") {
   CHECK_FALSE(needs(product / "scaler/dynamic.so", "libvernier_readers"));
   CHECK_FALSE(needs(product / "scaler/none.so", "libvernier_toolkit"));
   CHECK(needs(product / "task/images.so", "libvernier_readers"));
-  CHECK_FALSE(needs(fs::path(VERNIER_BINARY_DIR) / "vernier", "libvernier_readers"));
+  CHECK(std::system("! readelf -d " VERNIER_BINARY_DIR "/vernier | grep -q libvernier_readers") == 0);
 }
 
 TEST_CASE("host: what goes wrong while it is made names the plugin and keeps the kind") {

@@ -134,8 +134,9 @@ TEST_CASE("memory: the first step has it all too, but its peak comes before the 
 TEST_CASE("memory: a step that something else follows is left out, and the table is of the next") {
   const TemporaryFolder folder;
   // The first of two has the ledger of steps 1, 3 and 6; the second wants step 3 for its table.
-  const auto other = "[[callback]]\nuse = \"memory\"\nevery = 100\nstep = 3\nfile = \"other.tsv\"\n";
-  SmallRun small(from_toml({base, memory, other}), folder.path().string());
+  const auto both =
+      memory + std::string("[[callback]]\nuse = \"memory\"\nevery = 100\nstep = 3\nfile = \"other.tsv\"\n");
+  SmallRun small(from_toml({base, both}), folder.path().string());
   small.on(Event::StepEnd, [&](const Run& run) {
     CHECK(std::filesystem::exists(folder / "memory.tsv") == (run.step + 1 >= 2));
     CHECK(std::filesystem::exists(folder / "other.tsv") == (run.step + 1 >= 4));

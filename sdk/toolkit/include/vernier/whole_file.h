@@ -46,8 +46,8 @@ class WholeFile {
 // Writes a text whole. Throws std::system_error with the reason of the call that failed.
 inline void write_whole(const std::filesystem::path& path, const std::string& text) {
   WholeFile file(path);
-  std::ofstream out(file.part(), std::ios::binary);
   errno = 0;
+  std::ofstream out(file.part(), std::ios::binary);
   if (!(out << text).flush()) throw std::system_error(errno, std::generic_category(), path.string());
   out.close();
   file.finish();
