@@ -3,11 +3,11 @@
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
-#include "tools/export/torchscript.h"
 #include "loaded_task.h"
 #include "picture_folder.h"
 #include "python.h"
 #include "run/state/snapshot.h"
+#include "tools/export/torchscript.h"
 
 namespace image_networks_test {
 

@@ -7,10 +7,10 @@
 
 #include <cmath>
 
-#include "tools/export/torchscript.h"
 #include "loaded_task.h"
 #include "picture_folder.h"
 #include "run/state/snapshot.h"
+#include "tools/export/torchscript.h"
 
 namespace script_test {
 

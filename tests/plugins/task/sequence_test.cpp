@@ -6,10 +6,10 @@
 
 #include <cmath>
 
-#include "tools/export/torchscript.h"
 #include "loaded_task.h"
 #include "python.h"
 #include "temporary_folder.h"
+#include "tools/export/torchscript.h"
 
 namespace sequence_test {
 
