@@ -26,7 +26,7 @@ cd "$work/presets"
 cp ../small/train.bin .
 echo '{"model_type": "gpt2", "vocab_size": 400, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}' >gpt2/config.json
 for preset in fp32 bf16 fp16 o2 lora bf16_o3; do
-  overlay= more=
+  overlay='' more=''
   [ "$preset" = fp32 ] || overlay=$source/examples/finetune/gpt2/$preset.toml
   [ "$preset" != bf16_o3 ] || more=--low-memory
   # shellcheck disable=SC2086  # there may be none

@@ -47,8 +47,8 @@ struct Contradiction {
   std::string option, reason;
 };
 
-// For texts that come from users or files: returns the text with control characters and bytes that are not UTF-8 as
-// \x1b. The characters in `kept` stay.
+// Returns a text of a user or a file with control characters, and bytes that are not UTF-8, in hexadecimal. The
+// characters in `kept` stay.
 VERNIER_API std::string printable(const std::string& text, const std::string& kept = "");
 
 // The same of a text that has at most `most` bytes. A longer one loses its middle: "abc… (1048576 bytes) …xyz".
