@@ -1,5 +1,6 @@
 # vernier_add_verb(name [SUMMARY text] [RUNNER] [FAST_MALLOC] SOURCES main source... [LIBS library...]): the program
-# vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`. RUNNER: it uses the runner, and so
+# vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`; a program without one is
+# run for an option of another verb. RUNNER: it uses the runner, and so
 # LibTorch. FAST_MALLOC: it has the malloc of programs that train. The sources but the first are the library
 # vernier_<name>, for tests.
 add_custom_target(vernier_verbs)
@@ -30,7 +31,5 @@ function(vernier_add_verb name)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "${program_rpath}")
   add_dependencies(vernier_verbs ${target})
   install(TARGETS ${target} RUNTIME DESTINATION bin)
-  if(arg_SUMMARY)
-    set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_VERBS "    {\"${name}\", \"${arg_SUMMARY}\"},\n")
-  endif()
+  set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_VERBS "    {\"${name}\", \"${arg_SUMMARY}\"},\n")
 endfunction()

@@ -33,7 +33,7 @@ page=docs/config.md
 awk '/^## / {below = /^## Verbs and options$/}
   below && /^\| `(vernier )?[a-z]/ {split($0, cell, / \| /); print cell[1]}' "$page" | grep -oE '`[^`]+`' |
   sed -E 's/^`(vernier )?([a-z-]+).*/\2/' | sort -u >"$made/shown"
-"$vernier" complete '' | grep -vxE 'check-plugin' | sort >"$made/verbs"
+"$vernier" complete '' | sort >"$made/verbs"
 differ shown verbs "$page: the table of verbs and the program differ"
 
 # The order of prepare: distributed before the roles in the order of roles_and_defaults(), then the plugins without role.

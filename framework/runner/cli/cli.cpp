@@ -9,7 +9,6 @@
 
 #include "cli/options/completion.h"
 #include "cli/options/plugin_list.h"
-#include "cli/options/schema.h"
 #include "command.h"
 #include "low_memory.h"
 #include "other_verbs.h"
@@ -106,15 +105,9 @@ constexpr Summary built_verbs[] = {
 
 int print_config(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("config only prints; leave --resume out");
-  if (given.count("schema") == 0) {
-    auto merged = merged_config(given);
-    if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));
-    std::cout << to_toml_with_places(merged);
-  } else if (!words_of(given).empty()) {
-    refuse("--schema is that of every configuration; name no file");
-  } else {
-    std::cout << schema_of(make_host(given)).dump(2) << '\n';
-  }
+  auto merged = merged_config(given);
+  if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));
+  std::cout << to_toml_with_places(merged);
   return 0;
 }
 
@@ -149,6 +142,7 @@ std::vector<Verb> verbs() {
 void print_summaries(std::ostream& out, std::span<const Summary> all) {
   constexpr std::size_t column = 14;
   for (const auto& [name, text] : all) {
+    if (*text == '\0') continue;  // a program that handed_on() names
     out << "  " << name << std::string(column - std::string_view(name).size(), ' ') << text << '\n';
   }
 }
@@ -170,6 +164,10 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 
 std::vector<std::string> names_of_verbs() {
   auto names = other_verbs();
+  std::erase_if(names, [](const auto& name) {
+    const auto built = std::ranges::find(built_verbs, name, [](const Summary& verb) { return std::string(verb.name); });
+    return built != std::end(built_verbs) && *built->text == '\0';
+  });
   for (const auto& verb : own_verbs) names.emplace_back(verb.name);
   return names;
 }
@@ -189,11 +187,16 @@ int complete(int argc, char** argv, const std::vector<Verb>& verbs) {
   return 0;
 }
 
-// `vernier check plugin.so`: the laws of plugins are tried by a program of its own.
-bool is_check_of_plugin(int argc, char** argv) {
-  return argc > 2 && argv[1] == std::string("check") && std::any_of(argv + 2, argv + argc, [](const std::string& word) {
-           return word.ends_with(".so") && word.find('=') == std::string::npos;
-         });
+// Returns the verb that another program runs in place of this one's: the laws of plugins, for example, are tried for
+// `vernier check plugin.so`.
+std::string handed_on(const std::string& verb, std::span<char* const> words) {
+  for (const std::string word : words) {
+    const bool is_library = word.ends_with(".so") && word.find('=') == std::string::npos;
+    if (verb == "check" && is_library) return "check-plugin";
+    if (verb == "check" && (word == "--find-lr" || word == "--find_lr")) return "find-lr";
+    if (verb == "config" && word == "--schema") return "schema";
+  }
+  return verb;
 }
 
 [[noreturn]] void refuse_verb(const std::string& verb) {
@@ -204,13 +207,12 @@ bool is_check_of_plugin(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  static char check_plugin[] = "check-plugin";
-  if (is_check_of_plugin(argc, argv)) argv[1] = check_plugin;
   if (argc < 2) {
     print_usage(std::cerr);
     return 2;
   }
-  const std::string word = argv[1];
+  auto word = handed_on(argv[1], std::span(argv + 2, argv + argc));
+  argv[1] = word.data();
   if (word == "--help" || word == "--version") {
     word == "--help" ? print_usage(std::cout) : void(std::cout << version_line() << '\n');
     return 0;

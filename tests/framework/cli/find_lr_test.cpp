@@ -1,4 +1,4 @@
-#include "cli/check/find_lr.h"
+#include "tools/find_lr/find_lr.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "cli/options/schema.h"
+#include "tools/schema/schema.h"
 
 #include <doctest/doctest.h>
 

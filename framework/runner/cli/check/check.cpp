@@ -4,19 +4,12 @@
 
 #include "cli/command.h"
 #include "dry_run.h"
-#include "find_lr.h"
 #include "output/log.h"
 #include "tools/common/text/numbers.h"
 
 namespace vernier::cli {
 
 namespace {
-
-// For a run that trains a few steps and leaves nothing.
-void keep_nothing(Table& config) {
-  config.erase(Monitor::role);
-  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
-}
 
 // The same run without any low precision, to compare with.
 void put_in_float32(Table& config) {
@@ -71,14 +64,6 @@ std::string memory_of_ranks(Run& run, const MemoryUse& here) {
   return text;
 }
 
-void find_learning_rate(const po::variables_map& given) {
-  set_log_level(static_cast<int>(Level::error));  // all of it is logged already
-  const auto prepared = prepare(given, keep_nothing);
-  const auto test = test_rates(prepared->trainer, *prepared->wiring, prepared->run);
-  set_log_level(static_cast<int>(log_level(given)));
-  std::cout << plot(test);
-}
-
 }  // namespace
 
 int check(const po::variables_map& given) {
@@ -88,7 +73,6 @@ int check(const po::variables_map& given) {
   std::cout.flush();
   const auto precision = prepared->wiring->precision->id();
   const bool is_alone = prepared->run.control->ranks() == 1;
-  if (!is_alone && given.count("find-lr") != 0) refuse("--find-lr trains a copy of the model in one process only");
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
   const auto of_ranks = memory_of_ranks(prepared->run, seen.memory);
   const auto validation_loss = rehearse(prepared->trainer, prepared->run);
@@ -98,7 +82,6 @@ int check(const po::variables_map& given) {
   print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
   std::cout << of_ranks;
   if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
-  if (given.count("find-lr") != 0) find_learning_rate(given);
   std::cout << "ready: nothing was trained or written\n";
   return 0;
 }

@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "plugin_list.h"
+#include "cli/options/plugin_list.h"
 
 namespace vernier {
 
