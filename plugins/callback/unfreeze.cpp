@@ -7,7 +7,7 @@
 // Of several groups that match a parameter, the last one counts. An optimizer leaves out what has no gradient: neither
 // weight decay nor momentum move a frozen weight. Adam's step count of a weight begins when the weight begins to train.
 // Source: Howard and Ruder, ULMFiT, ACL 2018.
-#include <fnmatch.h>
+#include <vernier/name_pattern.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class Unfreeze final : public vernier::Callback {
   void assign(const std::string& pattern, std::int64_t from, const Run& run) {
     bool is_met = false;
     for (std::size_t i = 0; i < run.parameters.size(); ++i) {
-      if (fnmatch(pattern.c_str(), run.parameters[i].name.c_str(), 0) != 0) continue;
+      if (!vernier::matches(pattern, run.parameters[i].name)) continue;
       from_[i] = from;
       is_met = true;
     }

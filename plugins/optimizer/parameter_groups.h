@@ -4,7 +4,7 @@
 //   group.frozen = false     true: no gradient and no update
 #pragma once
 
-#include <fnmatch.h>
+#include <vernier/name_pattern.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -64,20 +64,17 @@ class ParameterGroups {
     bool is_frozen;
   };
 
-  static bool matches(const std::string& pattern, const std::string& name) {
-    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  }
   std::size_t group_of(const std::string& name) const {
     for (auto i = groups_.size(); i > 0; --i) {
       const auto& group = groups_[i - 1];
-      if (std::ranges::none_of(group.match, [&](const auto& pattern) { return matches(pattern, name); })) continue;
+      if (!vernier::matches_any(group.match, name)) continue;
       return group.is_frozen ? frozen : i;
     }
     return 0;
   }
   static void refuse_unmatched(const Group& group, const vernier::Run& run) {
     for (const auto& pattern : group.match) {
-      const auto is_named = [&](const auto& parameter) { return matches(pattern, parameter.name); };
+      const auto is_named = [&](const auto& parameter) { return vernier::matches(pattern, parameter.name); };
       if (std::ranges::any_of(run.parameters, is_named)) continue;
       const auto example = run.parameters.empty() ? "" : ", such as " + run.parameters.front().name;
       throw vernier::Error(

@@ -17,13 +17,13 @@
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 // Weights must be float32 (precision level O1): 16-bit weight gradients would lose again what the factors save.
-#include <fnmatch.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/nn/module.h>
 #include <vernier/autograd_node.h>
 #include <vernier/layers.h>
 #include <vernier/loss_scale.h>
+#include <vernier/name_pattern.h>
 #include <vernier/unscale.h>
 
 #include <algorithm>
@@ -241,15 +241,15 @@ class PerLayerScaler final : public vernier::Scaler {
     count_ = groups;
     scaled_.units.clear();
     for (const auto& name : layers_.names()) {
-      const auto group = std::ranges::find_if(
-          groups_, [&](const auto& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+      const auto group =
+          std::ranges::find_if(groups_, [&](const auto& pattern) { return vernier::matches(pattern, name); });
       const auto index = group - groups_.begin();
       if (group != groups_.end()) used[static_cast<std::size_t>(index)] = true;
       scaled_.units.push_back(static_cast<std::size_t>(group != groups_.end() ? index : count_++));
     }
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) continue;
-      const auto is_layer = [&](const auto& name) { return fnmatch(groups_[i].c_str(), name.c_str(), 0) == 0; };
+      const auto is_layer = [&](const auto& name) { return vernier::matches(groups_[i], name); };
       if (std::ranges::any_of(layers_.names(), is_layer)) {
         throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] +
                                  "\", and all its layers belong to patterns that stand before it; put it first",

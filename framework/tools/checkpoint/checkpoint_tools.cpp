@@ -1,10 +1,10 @@
 #include "checkpoint_tools.h"
 
-#include <fnmatch.h>
 #include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
+#include <vernier/name_pattern.h>
 #include <vernier/options.h>
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
@@ -234,19 +234,13 @@ Words row_of(const std::string& name, const torch::Tensor& tensor, const std::st
   return row;
 }
 
-bool matches(const std::string& name, const Words& patterns) {
-  return patterns.empty() || std::ranges::any_of(patterns, [&](const std::string& pattern) {
-           return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-         });
-}
-
 // Returns the number of tensors.
 std::size_t show_tensors(const std::string& title, const Tensors& tensors,
                          const std::map<std::string, CheckpointManifest::Tensor>& described, const Words& patterns) {
   std::vector<Words> rows = {{"", "dtype", "shape", "min", "max", "mean", "rms", "not finite"}};
   std::int64_t elements = 0;
   for (const auto& [name, tensor] : tensors) {
-    if (!matches(name, patterns)) continue;
+    if (!patterns.empty() && !matches_any(patterns, name)) continue;
     const auto found = described.find(name);
     rows.push_back(
         row_of(name, tensor, found != described.end() ? found->second.dtype : c10::toString(tensor.scalar_type())));

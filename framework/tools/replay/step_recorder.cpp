@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "run/state/snapshot.h"
+
 namespace vernier {
 
 namespace {
@@ -27,17 +29,6 @@ State copy_of_state(const Run& run) {
     state.put(name, tensor.detach().to(torch::Device(torch::kCPU), /*non_blocking=*/false, /*copy=*/true));
   }
   return state;
-}
-
-std::string digest_of(const Batch& batch) {
-  Checksum checksum;
-  for (const auto& tensor : batch.tensors) {
-    const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
-    const std::string head = c10::str(bytes.scalar_type(), bytes.sizes());
-    checksum.add(head.data(), head.size());
-    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
-  }
-  return checksum.digits();
 }
 
 // The range of both tensors together.
@@ -84,7 +75,7 @@ void StepRecorder::begin_micro_batch(Run& run) {
   if (!has_begun_) {
     view_ = {};
     view_.step = run.step + 1;
-    view_.batch = digest_of(run.batch);
+    view_.batch = digest(run.batch);
     if (look_ == Look::capsule) {
       view_.capsule.step = view_.step;
       view_.capsule.batch = run.batch;

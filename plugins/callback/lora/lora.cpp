@@ -21,12 +21,12 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
-#include <fnmatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <torch/nn/module.h>
 #include <vernier/linear_call.h>
 #include <vernier/model_adapter.h>
+#include <vernier/name_pattern.h>
 #include <vernier/precision_rules.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
@@ -253,18 +253,13 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
     const auto patterns = patterns_.empty() ? patterns_for(names) : patterns_;
     for (const auto& pattern : patterns) vernier::matching(names, pattern, options_, "targets", "linear layer");
-    std::erase_if(layers, [&](const auto& layer) { return !fits_any(patterns, layer.first); });
+    std::erase_if(layers, [&](const auto& layer) { return !vernier::matches_any(patterns, layer.first); });
     return layers;
-  }
-
-  static bool fits_any(const std::vector<std::string>& patterns, const std::string& name) {
-    return std::ranges::any_of(patterns,
-                               [&](const auto& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
   }
 
   std::vector<std::string> patterns_for(const std::vector<std::string>& names) const {
     const auto has = [&](const std::string& pattern) {
-      return std::ranges::any_of(names, [&](const auto& name) { return fits_any({pattern}, name); });
+      return std::ranges::any_of(names, [&](const auto& name) { return vernier::matches_any({pattern}, name); });
     };
     if (has("*.q_proj") && has("*.v_proj")) return {"*.q_proj", "*.v_proj"};
     if (has("*.c_attn")) return {"*.c_attn"};

@@ -1,5 +1,5 @@
-#include <fnmatch.h>
 #include <vernier/error.h>
+#include <vernier/name_pattern.h>
 #include <vernier/precision_rules.h>
 
 #include <algorithm>
@@ -10,10 +10,6 @@ namespace vernier {
 namespace {
 
 constexpr const char* attention = "scaled_dot_product_attention";
-
-bool matches(const std::string& pattern, const std::string& layer) {
-  return fnmatch(pattern.c_str(), layer.c_str(), 0) == 0;
-}
 
 // Operations without a layer, such as a softmax, are matched too.
 bool matches_all(const PrecisionRule& rule) {

@@ -145,12 +145,6 @@ void skipped_update(Step& step, Run& run) {
   run.skip_update = skip;
 }
 
-std::string digest_of(const Batch& batch) {
-  Tensors tensors;
-  for (const auto& tensor : batch.tensors) tensors[std::to_string(tensors.size())] = tensor;
-  return digest(tensors);
-}
-
 // Layers that are listed in one line: each once, folded.
 class Names {
  public:
@@ -358,7 +352,7 @@ std::optional<double> rehearse(TrainingLoop& trainer, Run& run) {
       function = "next() after load()";
       const auto again = parts.task->next();
       refuse_other_samples(again);
-      if (digest_of(batch) == digest_of(again)) return;
+      if (digest(batch) == digest(again)) return;
     } catch (...) {
       rethrow_naming(parts.calls.called()->id(), std::string(" in ") + function, Error::Kind::training);
     }

@@ -320,4 +320,10 @@ std::string digest(const torch::nn::Module& model) {
   return digest(model_tensors(model));
 }
 
+std::string digest(const Batch& batch) {
+  Tensors tensors;
+  for (const auto& tensor : batch.tensors) tensors[std::to_string(tensors.size())] = tensor;
+  return digest(tensors);
+}
+
 }  // namespace vernier

@@ -33,5 +33,6 @@ Tensors model_tensors(const torch::nn::Module& model);
 // XXH3-128 over names, dtypes, shapes and bytes, in hexadecimal: equal digests, equal tensors.
 std::string digest(const Tensors& tensors);
 std::string digest(const torch::nn::Module& model);  // of its parameters and buffers
+std::string digest(const Batch& batch);              // of its tensors
 
 }  // namespace vernier
