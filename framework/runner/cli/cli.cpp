@@ -1,8 +1,10 @@
-#include "cli.h"
-
+// The program `vernier`: its verbs, and those that other programs run.
+#include <ATen/Context.h>
+#include <torch/headeronly/version.h>
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/program_options.hpp>
 #include <iostream>
 #include <span>
@@ -10,12 +12,12 @@
 #include "cli/options/completion.h"
 #include "cli/options/plugin_list.h"
 #include "command.h"
+#include "files/json.h"
 #include "low_memory.h"
 #include "other_verbs.h"
 #include "output/log.h"
 #include "program.h"
 #include "shorthands.h"
-#include "version.h"
 #include "wiring/plugin_folders.h"
 
 namespace vernier {
@@ -108,6 +110,37 @@ int print_config(const po::variables_map& given) {
   auto merged = merged_config(given);
   if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));
   std::cout << to_toml_with_places(merged);
+  return 0;
+}
+
+std::string compiler() {
+#ifdef __clang__
+  return std::string("clang ") + __clang_version__;
+#else
+  return std::string("gcc ") + __VERSION__;
+#endif
+}
+
+// Returns true if this LibTorch was compiled with CUDA; no library is opened to find out.
+bool has_cuda() {
+  return boost::dll::fs::exists(boost::dll::symbol_location(at::globalContext).parent_path() / "libtorch_cuda.so");
+}
+
+std::string version_line() {
+  return std::string("vernier ") + VERNIER_VERSION + ", plugin ABI " + abi_text(VERNIER_ABI) + ", " + VERNIER_BUILD;
+}
+
+int print_version(bool as_json) {
+  const OrderedJson version = {{"name", "vernier"},         {"version", VERNIER_VERSION},
+                               {"plugin_abi", VERNIER_ABI}, {"build", VERNIER_BUILD},
+                               {"libtorch", TORCH_VERSION}, {"cuda", has_cuda()},
+                               {"compiler", compiler()},    {"cxx11_abi", _GLIBCXX_USE_CXX11_ABI == 1}};
+  if (as_json) {
+    std::cout << version.dump(2) << '\n';
+    return 0;
+  }
+  std::cout << version_line() << "\ncompiled by " << compiler() << "; LibTorch " << TORCH_VERSION
+            << (has_cuda() ? " with CUDA\n" : " without CUDA\n");
   return 0;
 }
 
@@ -227,8 +260,10 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int run_command_line(int argc, char** argv) {
-  return run_program([&] { return run(argc, argv); });
-}
-
 }  // namespace vernier
+
+// Exit status: 0 done, 2 wrong configuration or usage, 3 plugin refused, 4 training failed, 5 trained to the end and
+// diverged, 128 + n stopped by signal n after a checkpoint, 124 by [run] time_limit.
+int main(int argc, char** argv) {
+  return vernier::run_program([&] { return vernier::run(argc, argv); });
+}

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/synonyms.h"
-#include "wiring/common_keys.h"
 
 namespace vernier {
 

@@ -1,11 +1,7 @@
 // `vernier train`.
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <vernier/error.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 
@@ -16,6 +12,7 @@
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
+#include "tools/common/requeue.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/quoting.h"
 #include "wiring/plugin_folders.h"
@@ -105,23 +102,9 @@ bool is_preempted(int signal) {
   return signal == SIGTERM || signal == SIGUSR1;
 }
 
-// Slurm starts the job again, and resume = "auto" resumes it.
 void requeue() {
-  const char* job = std::getenv("SLURM_JOB_ID");
-  if (job == nullptr) return log(Level::warning, "requeue", "this is not a job of Slurm: there is no SLURM_JOB_ID");
-  std::vector<std::string> words = {"scontrol", "requeue", job};
-  std::vector<char*> arguments;
-  for (auto& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  pid_t child = 0;
-  int status = ::posix_spawnp(&child, "scontrol", nullptr, nullptr, arguments.data(), environ);
-  if (status != 0)
-    return log(Level::warning, "requeue", std::string("scontrol cannot be run: ") + std::strerror(status));
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status == 0) return log(Level::info, "requeue", std::string("job ") + job + " is back in the queue");
-  log(Level::warning, "requeue",
-      "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
+  const auto [is_done, text] = requeue_in_slurm();
+  log(is_done ? Level::info : Level::warning, "requeue", text);
 }
 
 // Ends a run that a signal stopped before there is anything to save.

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "common_keys.h"
-#include "duration.h"
+#include "core/synonyms.h"
 #include "files/json.h"
+#include "tools/common/text/duration.h"
 
 namespace vernier {
 

@@ -12,4 +12,7 @@ namespace vernier {
 // letters. For hints in messages only.
 VERNIER_API std::string synonym(const std::string& word, const std::vector<std::string>& words);
 
+// Returns the key of a configuration that a word stands for, "optimizer.learning_rate" for "lr"; "" for an unknown one.
+VERNIER_API std::string common_key(const std::string& word);
+
 }  // namespace vernier

@@ -1,4 +1,4 @@
-#include "wiring/duration.h"
+#include "tools/common/text/duration.h"
 
 #include <doctest/doctest.h>
 
