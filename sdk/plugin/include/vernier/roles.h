@@ -89,9 +89,8 @@ class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
   virtual bool due(const Run& run) = 0;  // called after each step
   // Writes all or nothing. Keeps no reference to the tensors; a copy may be written later, if RunEnd waits and throws.
   virtual void write(const State& snapshot, Run& run) = 0;
-  // With several ranks, rank 0 alone calls write(). If they share out the optimizer's state
-  // (Distributed::shards_optimizer), each rank calls write_shard() after the same step, with the entries that no lower
-  // rank has. Together they write one checkpoint. The defaults refuse.
+  // With several ranks, rank 0 alone calls write(). If Distributed::shards_optimizer(), each rank calls write_shard()
+  // after the same step, with the entries that no lower rank has: one checkpoint together. The defaults refuse.
   virtual bool writes_shards() const;
   virtual void write_shard(const State& shard, Run& run);
   // The newest snapshot in the run's folder, or the one at `from`; nothing where there is none.

@@ -13,8 +13,7 @@
 
 namespace vernier {
 
-// The outcome of an update. found_inf: skipped, the loss scaler found a gradient that is inf or NaN. vetoed: skipped, a
-// listener set skip_update. none: the host knows of no update yet.
+// none: the host knows of no update yet. found_inf: skipped, gradients were inf or NaN. vetoed: skip_update was set.
 enum class UpdateResult { none, applied, found_inf, vetoed };
 inline bool is_skipped(UpdateResult result) {
   return result == UpdateResult::found_inf || result == UpdateResult::vetoed;
