@@ -1,6 +1,8 @@
 // A file or folder that is written beside its place and then put there whole, so that a failure or a kill never leaves
-// half of it. Needs the standard library only.
+// half of it. Needs the standard library and POSIX only.
 #pragma once
+
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -16,11 +18,9 @@ namespace vernier {
 //   file.finish();
 class WholeFile {
  public:
-  // Removes what a killed process left at part().
-  explicit WholeFile(std::filesystem::path path) : path_(std::move(path)), part_(path_.string() + ".partial") {
-    std::error_code none;
-    std::filesystem::remove_all(part_, none);
-  }
+  // Two processes may write the same file at once: each has a part() of its own.
+  explicit WholeFile(std::filesystem::path path)
+      : path_(std::move(path)), part_(path_.string() + '.' + std::to_string(::getpid()) + ".partial") {}
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
   // Removes what was written, unless finish() has put it in its place.
