@@ -21,9 +21,10 @@ optimizer, the checkpoints, callbacks and monitors. \fBvernier plugins\fR lists 
 .nf
 PAGE
 "$1" --help | sed 1,2d | escaped
-for verb in $("$1" --help | awk '/^  [a-z]/ && !/\/vernier/ {print $1}'); do
+for verb in $("$1" --help | awk '/^Any other verb/ {exit} /^  [a-z]/ {print $1}'); do
+  help=$("$1" "$verb" --help)
   printf '.fi\n.SH VERNIER %s\n.nf\n' "$(echo "$verb" | tr '[:lower:]' '[:upper:]')"
-  "$1" "$verb" --help | escaped
+  printf '%s\n' "$help" | escaped
 done
 cat <<'PAGE'
 .fi
