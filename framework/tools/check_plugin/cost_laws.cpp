@@ -67,10 +67,12 @@ void check_growth(const Subject& subject) {
     for (auto [end, held] : {std::pair(first, &before), std::pair(middle, &between), std::pair(last, &after)}) {
       if (run.step < end && run.step >= end - 50) held->look(plugin);
     }
-    // A thread of the plugin may have fallen behind on a busy machine: what it will still write is not growth.
-    for (int tries = 0; run.step == last - 1 && grows() && tries < 100; ++tries) {
+    // A thread of the plugin may have fallen behind on a busy machine. While it catches up, this is not growth.
+    for (int idle = 0; run.step == last - 1 && grows() && idle < 100; ++idle) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const auto held = after.heap;
       after.look(plugin);
+      if (after.heap < held) idle = 0;
     }
   });
   trial.train();
