@@ -1,5 +1,6 @@
 #!/bin/sh
-# links.sh ROOT: every relative link in the documents leads to a file that is there, and to a heading that it has.
+# links.sh ROOT: every relative link in the documents leads to a file that is there, and to a heading that it has. Each
+# path in backquotes is there, too.
 set -eu
 cd "$1"
 for document in README.md docs/*.md docs/decisions/*.md examples/*/README.md sdk/template/README.md; do
@@ -15,5 +16,9 @@ for document in README.md docs/*.md docs/decisions/*.md examples/*/README.md sdk
           { echo "$document: $link: no such heading"; exit 1; }
         ;;
     esac
+  done
+  # shellcheck disable=SC2016  # backquotes of Markdown
+  grep -oE '`(framework|sdk|plugins|tests|configs)/[A-Za-z0-9_./-]+`' "$document" | tr -d '`' | grep -vE '/(mine|my_|x[._])' | while read -r path; do
+    [ -e "$path" ] || { echo "$document: there is no $path"; exit 1; }
   done
 done

@@ -91,7 +91,6 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
         if (included !~ /\//) next  # of its own room
         room = included
         sub(/\/[^\/]*$/, "", room)
-        if (own == "tools/common" && (room == "text" || room == "page")) next
         sub(/^tools\/common\/(page|text|trials)$/, "tools/common", room)
         sub(/^tools\/common\/model$/, "trained_run", room)
         sub(/^run\//, "", room)
