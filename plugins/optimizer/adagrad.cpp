@@ -4,11 +4,8 @@
 //   weight_decay = 0    added to the gradient
 //   lr_decay = 0        step t, from 0, has the learning rate divided by 1 + t * lr_decay
 //   initial_accumulator_value = 0, eps = 1e-10
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.01, group.weight_decay = 0   as above, for these parameters
+//   in_backward = false   see fused_plugin.h
+//   group = []   see parameter_groups.h; a group may set learning_rate and weight_decay
 #include "fused_plugin.h"
 
 class AdagradPlugin final : public FusedPlugin<vernier::AdagradOptions> {
@@ -20,9 +17,7 @@ class AdagradPlugin final : public FusedPlugin<vernier::AdagradOptions> {
     if (group.options.initial_accumulator_value < 1e-5) refuse_small_eps(group.options.eps, run);
   }
   static void read_both(vernier::Options& options, vernier::AdagradOptions& settings) {
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
-                                        "times the weight, added to the gradient", vernier::at_least(0));
+    read_rates(options, settings, "times the weight, added to the gradient");
   }
   static void read_rest(vernier::Options& options, vernier::AdagradOptions& settings) {
     settings.lr_decay = options.get("lr_decay", settings.lr_decay, "step t divides the learning rate by 1 + t times it",

@@ -4,21 +4,21 @@
 #include "fused_plugin.h"
 
 template <class Settings>
-class AdamPlugin : public FusedPlugin<Settings> {
- protected:
+class AdamPlugin final : public FusedPlugin<Settings> {
+ public:
   explicit AdamPlugin(vernier::Options& options) : FusedPlugin<Settings>(options, {}, &read_both, &read_rest) {}
 
+ protected:
   void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const override {
     group.options.seed = run.seed;
     this->refuse_small_eps(group.options.eps, run);
     if (group.options.state == vernier::AdamState::full) return;
     for (const auto& parameter : run.parameters) {
       if (parameter.master.scalar_type() == torch::kFloat) continue;
-      throw vernier::Error(
-          c10::str(this->id(), ": state = \"", group.options.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
-                   "\" is for float32 weights, and ", parameter.name, " is ", parameter.master.scalar_type(),
-                   ": leave `state` out, or keep float32 weights"),
-          vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str(this->id(), ": state = \"",
+                               group.options.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
+                               "\" is for float32 weights, and ", parameter.name, " is ",
+                               parameter.master.scalar_type(), ": leave `state` out, or keep float32 weights"));
     }
   }
 
@@ -34,15 +34,13 @@ class AdamPlugin : public FusedPlugin<Settings> {
  private:
   static void read_both(vernier::Options& options, Settings& settings) {
     const bool is_decoupled = std::is_same_v<Settings, vernier::AdamWOptions>;
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay = options.get(
-        "weight_decay", settings.weight_decay,
-        is_decoupled ? "share taken off a weight, times the learning rate" : "times the weight, added to the gradient",
-        vernier::at_least(0));
+    FusedPlugin<Settings>::read_rates(
+        options, settings,
+        is_decoupled ? "share taken off a weight, times the learning rate" : "times the weight, added to the gradient");
     settings.beta1 =
-        options.get("beta1", settings.beta1, "decay of the mean of gradients", vernier::between(0, 0.9999999));
+        FusedPlugin<Settings>::read_decay(options, "beta1", settings.beta1, "decay of the mean of gradients");
     settings.beta2 =
-        options.get("beta2", settings.beta2, "decay of the mean of squares", vernier::between(0, 0.9999999));
+        FusedPlugin<Settings>::read_decay(options, "beta2", settings.beta2, "decay of the mean of squares");
   }
   static void read_rest(vernier::Options& options, Settings& settings) {
     settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));

@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <set>
-#include <utility>
 
 #include "parameter_groups.h"
 
@@ -127,15 +126,22 @@ class FusedPlugin : public vernier::Optimizer {
   }
   const Settings& settings() const { return settings_.front(); }  // of the parameters in no group
 
+  static void read_rates(vernier::Options& options, Settings& settings, const char* weight_decay) {
+    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
+    settings.weight_decay = options.get("weight_decay", settings.weight_decay, weight_decay, vernier::at_least(0));
+  }
+  static double read_decay(vernier::Options& options, const char* key, double fallback, const char* of) {
+    return options.get(key, fallback, of, vernier::between(0, 0.9999999));
+  }
+
   // The squares have the dtype of the weights. In float16 the squares of most gradients are 0, so only eps divides.
   void refuse_small_eps(double eps, const vernier::Run& run) const {
     if (eps >= 1e-5) return;
     for (const auto& parameter : run.parameters) {
       if (parameter.master.scalar_type() != torch::kHalf) continue;
-      throw vernier::Error(
+      vernier::refuse(
           c10::str(id(), ": eps = ", eps, " is too small for float16 weights (", parameter.name,
-                   "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"),
-          vernier::Error::Kind::configuration);
+                   "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"));
     }
   }
 
@@ -148,10 +154,9 @@ class FusedPlugin : public vernier::Optimizer {
   void refuse_masters(const vernier::Run& run) const {
     for (const auto& parameter : run.parameters) {
       if (parameter.master.is_same(parameter.model)) continue;
-      throw vernier::Error(
-          c10::str(id(), ": in_backward updates the model's own weights, and the ", "precision keeps others for it (",
-                   parameter.name, "); choose one without masters, or leave in_backward out"),
-          vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str(id(), ": in_backward updates the model's own weights, and the ",
+                               "precision keeps others for it (", parameter.name,
+                               "); choose one without masters, or leave in_backward out"));
     }
   }
   void set_rates(vernier::Run& run) {

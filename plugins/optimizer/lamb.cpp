@@ -4,11 +4,8 @@
 //   weight_decay = 0.01
 //   trust_ratio = true  false: steps are not scaled. The authors' code does so for biases and norms, without decay
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-6
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.001, group.weight_decay = 0.01, group.trust_ratio = true   as above, for these parameters
+//   in_backward = false   see fused_plugin.h
+//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay and trust_ratio
 #include "fused_plugin.h"
 
 class LambPlugin final : public FusedPlugin<vernier::LambOptions> {
@@ -20,18 +17,13 @@ class LambPlugin final : public FusedPlugin<vernier::LambOptions> {
     refuse_small_eps(group.options.eps, run);
   }
   static void read_both(vernier::Options& options, vernier::LambOptions& settings) {
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay =
-        options.get("weight_decay", settings.weight_decay, "times the weight, added to the step before it is scaled",
-                    vernier::at_least(0));
+    read_rates(options, settings, "times the weight, added to the step before it is scaled");
     settings.trust_ratio =
         options.get("trust_ratio", settings.trust_ratio, "scale the step of a tensor to the norm of its weights");
   }
   static void read_rest(vernier::Options& options, vernier::LambOptions& settings) {
-    settings.beta1 =
-        options.get("beta1", settings.beta1, "decay of the mean of gradients", vernier::between(0, 0.9999999));
-    settings.beta2 =
-        options.get("beta2", settings.beta2, "decay of the mean of squares", vernier::between(0, 0.9999999));
+    settings.beta1 = read_decay(options, "beta1", settings.beta1, "decay of the mean of gradients");
+    settings.beta2 = read_decay(options, "beta2", settings.beta2, "decay of the mean of squares");
     settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
   }
 };

@@ -8,9 +8,7 @@
 //   tolerance_change = 1e-9   an update ends where loss or weights change by less
 //   history_size = 100    steps that are remembered: two vectors of all weights for each
 //   line_search = "none"  none | strong_wolfe
-//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update. There are no other options for groups
+//   group = []            see parameter_groups.h; there are no other options for groups
 #include <torch/optim/lbfgs.h>
 #include <vernier/sdk.h>
 
@@ -140,9 +138,8 @@ class LbfgsPlugin final : public vernier::Optimizer {
     const auto dtype = parameter.master.scalar_type();
     const bool has_memory = parameter.master.numel() == 0 || parameter.master.storage().nbytes() > 0;
     if (has_memory && (dtype == torch::kFloat32 || dtype == torch::kFloat64)) return;
-    throw vernier::Error(id() + " needs weights in float32, and the precision keeps " + parameter.name +
-                             " in 16 bits: use level O1 or O2",
-                         vernier::Error::Kind::configuration);
+    vernier::refuse(id() + " needs weights in float32, and the precision keeps " + parameter.name +
+                    " in 16 bits: use level O1 or O2");
   }
   void refuse_other_size(const vernier::State& state) const {
     std::int64_t elements = 0;

@@ -5,11 +5,8 @@
 //   weight_decay = 0
 //   beta1 = 0.9         share of the mean in the step
 //   beta2 = 0.99        decay of the mean
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.0001, group.weight_decay = 0   as above, for these parameters
+//   in_backward = false   see fused_plugin.h
+//   group = []   see parameter_groups.h; a group may set learning_rate and weight_decay
 #include "fused_plugin.h"
 
 class LionPlugin final : public FusedPlugin<vernier::LionOptions> {
@@ -18,15 +15,11 @@ class LionPlugin final : public FusedPlugin<vernier::LionOptions> {
 
  private:
   static void read_both(vernier::Options& options, vernier::LionOptions& settings) {
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
-                                        "share taken off a weight, times the learning rate", vernier::at_least(0));
+    read_rates(options, settings, "share taken off a weight, times the learning rate");
   }
   static void read_rest(vernier::Options& options, vernier::LionOptions& settings) {
-    settings.beta1 =
-        options.get("beta1", settings.beta1, "share of the mean in the step", vernier::between(0, 0.9999999));
-    settings.beta2 =
-        options.get("beta2", settings.beta2, "decay of the mean of gradients", vernier::between(0, 0.9999999));
+    settings.beta1 = read_decay(options, "beta1", settings.beta1, "share of the mean in the step");
+    settings.beta2 = read_decay(options, "beta2", settings.beta2, "decay of the mean of gradients");
   }
 };
 

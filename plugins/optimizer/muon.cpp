@@ -11,13 +11,9 @@
 //                         sqrt(max(rows, columns)), so that a learning rate and weight decay of AdamW fit
 //   adamw = false         true: AdamW for all parameters
 //   adamw_learning_rate = 0.0003, adamw_beta1 = 0.9, adamw_beta2 = 0.95, adamw_eps = 1e-10
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.001, group.weight_decay = 0.1, group.adamw = false,
-//     group.adamw_learning_rate = 0.0003   as above, for these parameters; where AdamW updates all of them,
-//                                              learning_rate alone is that of AdamW
+//   in_backward = false   see fused_plugin.h
+//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay, adamw and adamw_learning_rate.
+//                Where AdamW updates all of its parameters, learning_rate alone is that of AdamW
 #include "fused_plugin.h"
 
 class MuonPlugin final : public FusedPlugin<vernier::MuonOptions> {
@@ -42,10 +38,9 @@ class MuonPlugin final : public FusedPlugin<vernier::MuonOptions> {
     const auto rate = options.choose("rate", "original", {"original", "match_rms_adamw"},
                                      "what multiplies the learning rate of a matrix");
     if (rate == "match_rms_adamw") settings.rate = vernier::MuonRate::match_rms_adamw;
-    settings.adamw_beta1 = options.get("adamw_beta1", settings.adamw_beta1, "decay of AdamW's mean of gradients",
-                                       vernier::between(0, 0.9999999));
-    settings.adamw_beta2 = options.get("adamw_beta2", settings.adamw_beta2, "decay of AdamW's mean of squares",
-                                       vernier::between(0, 0.9999999));
+    settings.adamw_beta1 =
+        read_decay(options, "adamw_beta1", settings.adamw_beta1, "decay of AdamW's mean of gradients");
+    settings.adamw_beta2 = read_decay(options, "adamw_beta2", settings.adamw_beta2, "decay of AdamW's mean of squares");
     settings.adamw_eps = options.get("adamw_eps", settings.adamw_eps, "added to the root of AdamW's mean of squares",
                                      vernier::at_least(0));
   }

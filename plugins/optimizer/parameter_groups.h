@@ -48,8 +48,7 @@ class ParameterGroups {
     }
     if (count == 0) return numbers;
     if (count == run.parameters.size()) {
-      throw vernier::Error(optimizer + ": all parameters are frozen: leave one out of the groups with frozen = true",
-                           vernier::Error::Kind::configuration);
+      vernier::refuse(optimizer + ": all parameters are frozen: leave one out of the groups with frozen = true");
     }
     vernier::log(vernier::Level::info, optimizer,
                  c10::str(count, " of ", run.parameters.size(), " parameters are frozen: ", names,
@@ -77,9 +76,7 @@ class ParameterGroups {
       const auto is_named = [&](const auto& parameter) { return vernier::matches(pattern, parameter.name); };
       if (std::ranges::any_of(run.parameters, is_named)) continue;
       const auto example = run.parameters.empty() ? "" : ", such as " + run.parameters.front().name;
-      throw vernier::Error(
-          group.place + ": `match` has \"" + pattern + "\", which is the name of no parameter" + example,
-          vernier::Error::Kind::configuration);
+      vernier::refuse(group.place + ": `match` has \"" + pattern + "\", which is the name of no parameter" + example);
     }
   }
 

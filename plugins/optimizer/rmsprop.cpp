@@ -5,11 +5,8 @@
 //   momentum = 0
 //   alpha = 0.99, eps = 1e-8
 //   centered = false    divides by the deviation instead of the root mean square
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.01, group.weight_decay = 0, group.momentum = 0   as above, for these parameters
+//   in_backward = false   see fused_plugin.h
+//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay and momentum
 #include "fused_plugin.h"
 
 class RMSpropPlugin final : public FusedPlugin<vernier::RMSpropOptions> {
@@ -21,15 +18,12 @@ class RMSpropPlugin final : public FusedPlugin<vernier::RMSpropOptions> {
     refuse_small_eps(group.options.eps, run);
   }
   static void read_both(vernier::Options& options, vernier::RMSpropOptions& settings) {
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
-                                        "times the weight, added to the gradient", vernier::at_least(0));
+    read_rates(options, settings, "times the weight, added to the gradient");
     settings.momentum =
         options.get("momentum", settings.momentum, "share of the last step that is kept", vernier::at_least(0));
   }
   static void read_rest(vernier::Options& options, vernier::RMSpropOptions& settings) {
-    settings.alpha =
-        options.get("alpha", settings.alpha, "decay of the mean of squares", vernier::between(0, 0.9999999));
+    settings.alpha = read_decay(options, "alpha", settings.alpha, "decay of the mean of squares");
     settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
     settings.centered = options.get("centered", settings.centered, "divide by the deviation instead");
   }

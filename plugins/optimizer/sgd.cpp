@@ -3,11 +3,8 @@
 //   learning_rate = 0.01
 //   weight_decay = 0    added to the gradient
 //   momentum = 0, dampening = 0, nesterov = false
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.01, group.weight_decay = 0, group.momentum = 0   as above, for these parameters
+//   in_backward = false   see fused_plugin.h
+//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay and momentum
 #include "fused_plugin.h"
 
 class SgdPlugin final : public FusedPlugin<vernier::SGDOptions> {
@@ -16,9 +13,7 @@ class SgdPlugin final : public FusedPlugin<vernier::SGDOptions> {
 
  private:
   static void read_both(vernier::Options& options, vernier::SGDOptions& settings) {
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay = options.get("weight_decay", settings.weight_decay,
-                                        "times the weight, added to the gradient", vernier::at_least(0));
+    read_rates(options, settings, "times the weight, added to the gradient");
     settings.momentum =
         options.get("momentum", settings.momentum, "share of the last step that is kept", vernier::at_least(0));
     if (settings.nesterov && settings.momentum == 0) options.refuse("momentum", "is needed by nesterov");
