@@ -12,9 +12,7 @@
 //   hysteresis = 1        the overflow at which the scale is lowered; those before it only skip their updates;
 //                         deepspeed, megatron: 2
 //   refill = "growth"     when overflows are counted anew: when the scale grows, or at each good_step
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
-//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // The scale stays at min_scale, or without a minimum at float32's smallest normal number. Only overflows_in_a_row ends
 // a run there, with preset deepspeed too, where DeepSpeed itself raises an error at an overflow at its minimum. The
 // minimum of preset none, 2^-14, is float16's smallest normal number: at a smaller scale the gradient of the loss
@@ -77,11 +75,7 @@ class DynamicScaler final : public vernier::Scaler {
   }
 
   void attach(vernier::Bus& bus) override {
-    watch_.attach(bus);
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
-      const bool reads = ScaleWatch::is_time(run);
-      watch_.end_step(run, *this, reads ? std::optional(scale_->value()) : std::nullopt);
-    });
+    watch_.attach(bus, *this, [this] { return scale_->value(); });
   }
   void prepare(vernier::Run& run) override {
     scale_.emplace(run.device, law_);

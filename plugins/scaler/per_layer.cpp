@@ -13,9 +13,7 @@
 //   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; each other layer
 //                             has a factor of its own
 //   min_scale = 6.103515625e-05   of the loss
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
-//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // Weights must be float32 (precision level O1): 16-bit weight gradients would lose again what the factors save.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -140,31 +138,25 @@ class PerLayerScaler final : public vernier::Scaler {
 
   // The guard lives from BatchReady to scale(). Guards of later listeners are made after it and destroyed before it.
   void attach(vernier::Bus& bus) override {
-    watch_.attach(bus);
+    watch_.attach(bus, *this, [this] { return scale_->value(); });
     bus.on(Event::BatchReady, [this](vernier::Run&) {
       guard_.reset();
       guard_.emplace(layers_, scaled_);
     });
     bus.on(Event::RunFailed, [this](vernier::Run&) { guard_.reset(); });
-    bus.on(Event::StepEnd, [this](vernier::Run& run) {
-      const bool reads = ScaleWatch::is_time(run);
-      watch_.end_step(run, *this, reads ? std::optional(scale_->value()) : std::nullopt);
-    });
   }
 
   void prepare(vernier::Run& run) override {
     if (run.control != nullptr && run.control->ranks() > 1) {
-      throw vernier::Error(
+      vernier::refuse(
           "scaler/per_layer cannot train on several ranks: only the rank in which a layer overflows knows which one it "
-          "was; use scaler/dynamic",
-          vernier::Error::Kind::configuration);
+          "was; use scaler/dynamic");
     }
     for (const auto& parameter : run.parameters) {
       const auto dtype = parameter.model.scalar_type();
       if (dtype != torch::kFloat16 && dtype != torch::kBFloat16) continue;
-      throw vernier::Error(c10::str("scaler/per_layer: ", parameter.name, " is ", dtype,
-                                    ", where what a layer's factor saves is lost again: use precision level O1"),
-                           vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str("scaler/per_layer: ", parameter.name, " is ", dtype,
+                               ", where what a layer's factor saves is lost again: use precision level O1"));
     }
     scale_.emplace(run.device, law_);
     layers_ = vernier::Layers(*run.model);
@@ -251,14 +243,11 @@ class PerLayerScaler final : public vernier::Scaler {
       if (used[i]) continue;
       const auto is_layer = [&](const auto& name) { return vernier::matches(groups_[i], name); };
       if (std::ranges::any_of(layers_.names(), is_layer)) {
-        throw vernier::Error("scaler/per_layer: `group` has \"" + groups_[i] +
-                                 "\", and all its layers belong to patterns that stand before it; put it first",
-                             vernier::Error::Kind::configuration);
+        vernier::refuse("scaler/per_layer: `group` has \"" + groups_[i] +
+                        "\", and all its layers belong to patterns that stand before it; put it first");
       }
       const auto example = layers_.names().empty() ? "" : ", such as " + layers_.names().front();
-      throw vernier::Error(
-          "scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
-          vernier::Error::Kind::configuration);
+      vernier::refuse("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example);
     }
   }
 

@@ -1,10 +1,14 @@
 // Shared by all loss scalers. They count scales and underflow into run.amp, report changes of the scale, warn if it is
 // very low or high, and end a run whose updates all overflow.
+//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
+//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
+//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
 #pragma once
 
 #include <vernier/loss_scale.h>
 #include <vernier/sdk.h>
 
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -99,6 +103,15 @@ class ScaleWatch {
       });
     }
   }
+  // The same for a scale that changes. next: reads that of the next step, for which a GPU makes the host wait. So it is
+  // read there only when a skipped update has become known, and every hundred steps.
+  void attach(vernier::Bus& bus, const vernier::Plugin& scaler, const std::function<double()>& next) {
+    attach(bus);
+    bus.on(vernier::Event::StepEnd, [this, &scaler, next](vernier::Run& run) {
+      const bool reads = !run.results_are_late || run.step % 100 == 0 || vernier::is_skipped(run.last_update);
+      end_step(run, scaler, reads ? std::optional(next()) : std::nullopt);
+    });
+  }
 
   // Called by Scaler::unscale while the gradients are still scaled. scale: that of this step.
   void begin(vernier::Run& run, const torch::Tensor& scale) {
@@ -110,13 +123,6 @@ class ScaleWatch {
     run.metrics.set("scale", scale);
     used_ = scale;
     meter.measure(run);
-  }
-
-  // True if a scaler should read its scale at this StepEnd. On a CPU that is free. On a GPU the host would wait, so it
-  // is read only when a skipped update has become known, and every hundred steps.
-  static bool is_time(const vernier::Run& run) {
-    const bool was_skipped = vernier::is_skipped(run.last_update);
-    return !run.results_are_late || run.step % 100 == 0 || was_skipped;
   }
 
   // Called at each StepEnd. next: the scale of the next step, where it has been read.

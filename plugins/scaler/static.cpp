@@ -1,8 +1,6 @@
 // static: multiplies the loss by one scale for the whole run, and skips an update whose gradients have an inf or NaN.
 //   scale = 65536         factor of the loss; a power of two scales exactly
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale is there; 0: none
-//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 #include <vernier/unscale.h>
 
 #include <ATen/ops/full.h>

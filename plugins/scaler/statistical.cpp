@@ -10,9 +10,7 @@
 //   deviations = 3.09     of a normal distribution, one step in a thousand overflows
 //   forget_after = 200    steps without an overflow after which the margin shrinks by one power of two
 //   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
-//   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
-//   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
-//   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // It reads the gradients once more in each step, for the largest one. The host does not wait for the device.
 #include <vernier/grad_norm.h>
 #include <vernier/unscale.h>
@@ -47,11 +45,7 @@ class StatisticalScaler final : public vernier::Scaler {
   }
 
   void attach(vernier::Bus& bus) override {
-    watch_.attach(bus);
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) {
-      const bool reads = ScaleWatch::is_time(run);
-      watch_.end_step(run, *this, reads ? std::optional(scale_.item<double>()) : std::nullopt);
-    });
+    watch_.attach(bus, *this, [this] { return scale_.item<double>(); });
   }
 
   void prepare(vernier::Run& run) override {
