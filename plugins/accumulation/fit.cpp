@@ -14,8 +14,7 @@
 //   margin = 0.03            share of what is free that stays so
 //   largest = 0              the most samples of a micro-batch; 0: as many as fit
 //   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
-//   weight = "samples"       or "tokens"
-//   weight_column = -1, padding = -100
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 #include <vernier/memory.h>
 
 #include <ATen/ops/empty.h>
@@ -108,16 +107,9 @@ class FitAccumulation final : public vernier::Accumulation {
 
   vernier::State save() const override {
     vernier::State state;
-    const auto put = [&](const char* name, std::int64_t number) { state.put(name, number); };
-    put("size", size_);
-    put("next", next_);
-    put("chosen", chosen_);
-    put("wanted", wanted_);
-    put("waits", waits_);
-    put("changed_at", changed_at_);
-    put("largest_batch", largest_batch_);
-    put("is_settled", is_settled_ ? 1 : 0);
-    put("has_trained_with_optimizer", has_trained_with_optimizer_ ? 1 : 0);
+    for (const auto& [name, number] : saved_numbers) state.put(name, this->*number);
+    state.put("is_settled", std::int64_t{is_settled_});
+    state.put("has_trained_with_optimizer", std::int64_t{has_trained_with_optimizer_});
     auto points = torch::empty({static_cast<std::int64_t>(points_.size()), 2}, torch::kLong);
     for (std::int64_t i = 0; const auto& [samples, bytes] : points_) {
       points[i][0] = samples;
@@ -127,13 +119,7 @@ class FitAccumulation final : public vernier::Accumulation {
     return state;
   }
   void load(const vernier::State& state) override {
-    size_ = state.integer("size");
-    next_ = state.integer("next");
-    chosen_ = state.integer("chosen");
-    wanted_ = state.integer("wanted");
-    waits_ = state.integer("waits");
-    changed_at_ = state.integer("changed_at");
-    largest_batch_ = state.integer("largest_batch");
+    for (const auto& [name, number] : saved_numbers) this->*number = state.integer(name);
     is_settled_ = state.integer("is_settled") != 0;
     has_trained_with_optimizer_ = state.integer("has_trained_with_optimizer") != 0;
     points_.clear();
@@ -269,6 +255,15 @@ class FitAccumulation final : public vernier::Accumulation {
   std::int64_t refused_after_ = 0;        // the largest micro-batch that was measured when one was not tried last
   std::int64_t room_ = 0;                 // as it was looked at last
   std::int64_t largest_batch_ = 0;        // bytes
+
+  static constexpr std::pair<const char*, std::int64_t FitAccumulation::*> saved_numbers[] = {
+      {"size", &FitAccumulation::size_},
+      {"next", &FitAccumulation::next_},
+      {"chosen", &FitAccumulation::chosen_},
+      {"wanted", &FitAccumulation::wanted_},
+      {"waits", &FitAccumulation::waits_},
+      {"changed_at", &FitAccumulation::changed_at_},
+      {"largest_batch", &FitAccumulation::largest_batch_}};
 };
 
 VERNIER_PLUGIN(FitAccumulation, "fit", "1.0.0")

@@ -2,8 +2,7 @@
 // micro-batches take less memory. The gradient stays that of the whole batch.
 //   micro_batches = 1                 a batch of fewer samples (the tail of an epoch) is split into single samples
 //   micro_batch_size = 0             instead: the most samples of a micro-batch
-//   weight = "samples"         or "tokens", see micro_batches.h
-//   weight_column = -1, padding = -100
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 #include "micro_batches.h"
 
 class FixedAccumulation final : public vernier::Accumulation {
@@ -41,9 +40,8 @@ class FixedAccumulation final : public vernier::Accumulation {
  private:
   void refuse_more_than_a_batch(const char* key, std::int64_t value) const {
     if (value <= largest_) return;
-    throw vernier::Error(c10::str(key, " = ", value, " is more than a batch has samples (", largest_, "); lower `", key,
-                                  "` or raise the task's batch_size"),
-                         vernier::Error::Kind::configuration);
+    vernier::refuse(c10::str(key, " = ", value, " is more than a batch has samples (", largest_, "); lower `", key,
+                             "` or raise the task's batch_size"));
   }
 
   std::int64_t micro_batches_, micro_batch_size_;

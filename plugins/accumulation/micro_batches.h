@@ -48,9 +48,8 @@ class Weight {
       const auto count = static_cast<std::int64_t>(micro_batch.tensors.size());
       const auto place = column_ < 0 ? count + column_ : column_;
       if (place < 0 || place >= count) {
-        throw vernier::Error(c10::str("weight_column = ", column_, " does not exist: the task's batches have ", count,
-                                      " tensors, 0 to ", count - 1, " or -1 to ", -count),
-                             vernier::Error::Kind::configuration);
+        vernier::refuse(c10::str("weight_column = ", column_, " does not exist: the task's batches have ", count,
+                                 " tensors, 0 to ", count - 1, " or -1 to ", -count));
       }
       const auto& tokens = micro_batch.tensors[static_cast<std::size_t>(place)];
       micro_batch.weight = static_cast<double>(tokens.ne(padding_).sum().item<std::int64_t>());
@@ -102,10 +101,9 @@ class Gathering : public vernier::Accumulation {
   void refuse_fraction(const char* key, std::int64_t update) const {
     if (update % batch_ == 0) return;
     const auto below = update / batch_ * batch_;
-    throw vernier::Error(
-        c10::str(key, " = ", update, "is not a multiple of the task's batches of ", batch_, " samples: give ",
-                 below > 0 ? c10::str(below, " or ") : "", below + batch_, ", or change the task's batch_size"),
-        vernier::Error::Kind::configuration);
+    vernier::refuse(c10::str(key, " = ", update, " is not a multiple of the task's batches of ", batch_,
+                             " samples: give ", below > 0 ? c10::str(below, " or ") : "", below + batch_,
+                             ", or change the task's batch_size"));
   }
 
  private:

@@ -4,8 +4,7 @@
 //   from = [0]             the steps or epochs from which on each holds: [0, 1000, 4000]
 //   by = "steps"           or "epochs"
 //   micro_batch_size = 0         the most samples of a micro-batch; 0: the task's batch_size
-//   weight = "samples"     or "tokens"
-//   weight_column = -1, padding = -100
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 // Source: McCandlish et al., An Empirical Model of Large-Batch Training, 2018.
 #include <algorithm>
 #include <functional>

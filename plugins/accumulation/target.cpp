@@ -2,8 +2,7 @@
 // micro-batches follows from it.
 //   target_effective_batch_size   required: samples of an update, a multiple of the task's batch_size
 //   micro_batch_size = 0                the most samples of a micro-batch; 0: the task's batch_size
-//   weight = "samples"            or "tokens"
-//   weight_column = -1, padding = -100
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 #include "micro_batches.h"
 
 class TargetAccumulation final : public Gathering {

@@ -155,11 +155,11 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
   };
   CHECK(
       prepare(target(15)).text ==
-      "accumulation/target: target_effective_batch_size = 15is not a multiple of the task's batches of 6 samples: give "
+      "accumulation/target: target_effective_batch_size = 15 is not a multiple of the task's batches of 6 samples: give "
       "12 or 18, or change the task's batch_size");
   CHECK(
       prepare(target(5)).text ==
-      "accumulation/target: target_effective_batch_size = 5is not a multiple of the task's batches of 6 samples: give "
+      "accumulation/target: target_effective_batch_size = 5 is not a multiple of the task's batches of 6 samples: give "
       "6, or change the task's batch_size");
   CHECK(prepare(schedule({6, 12, 19}, {0, 5, 9}, "steps")).kind == 2);
   CHECK(thrown_by([] { target(12, 13); }).text ==
