@@ -17,6 +17,8 @@ namespace ddp {
 
 class DataParallel : public vernier::Distributed {
  public:
+  explicit DataParallel(vernier::Options& options);
+
   std::int64_t rank() const override { return meeting_.place.rank; }
   std::int64_t ranks() const override { return meeting_.place.ranks; }
 
@@ -31,9 +33,6 @@ class DataParallel : public vernier::Distributed {
   std::vector<std::string> gather(const std::string& bytes) override {
     return group_ != nullptr ? group_->gather(bytes) : std::vector{bytes};
   }
-
- protected:
-  explicit DataParallel(vernier::Options& options);
 
  private:
   Meeting meeting_;

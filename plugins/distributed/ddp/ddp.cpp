@@ -17,9 +17,4 @@
 // weighted here; DistributedDataParallel takes that of equal shares.
 #include "data_parallel.h"
 
-class Ddp final : public ddp::DataParallel {
- public:
-  explicit Ddp(vernier::Options& options) : DataParallel(options) {}
-};
-
-VERNIER_PLUGIN(Ddp, "ddp", "1.1.0")
+VERNIER_PLUGIN(ddp::DataParallel, "ddp", "1.1.0")

@@ -68,9 +68,8 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
     for (std::size_t i = 0; i < run.parameters.size(); ++i) {
       const auto& parameter = run.parameters[i];
       if (torch::autograd::impl::post_acc_grad_hooks(parameter.model) != nullptr) {
-        throw Error(
-            parameter.name + " has a hook on its gradient already, and can have one; set [distributed] overlap = false",
-            Error::Kind::configuration);
+        vernier::refuse(parameter.name +
+                        " has a hook on its gradient already, and can have one; set [distributed] overlap = false");
       }
       torch::autograd::impl::set_post_acc_grad_hooks(parameter.model, std::make_unique<Hook>(arrive_, i));
     }
@@ -79,10 +78,9 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
     if (bucket_of_[number] < 0) return;
     auto& bucket = buckets_[static_cast<std::size_t>(bucket_of_[number])];
     if (bucket.wait) {
-      throw Error("the gradient of " + run.parameters[number].name +
+      vernier::refuse("the gradient of " + run.parameters[number].name +
                       " came again after its sum over the ranks had begun, as with blocks that are computed again and "
-                      "share a weight; set [distributed] overlap = false",
-                  Error::Kind::configuration);
+                      "share a weight; set [distributed] overlap = false");
     }
     if (came_[number] == 0) bucket.missing -= 1;
     came_[number] = 1;
@@ -109,9 +107,8 @@ void GradientSums::begin(Bucket& bucket, Group& group) const {
     auto& gradient = parameter.model.mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(parameter.model, at::MemoryFormat::Contiguous);
     if (gradient.is_sparse()) {
-      throw Error("the gradient of " + parameter.name +
-                      " is sparse, and several ranks sum dense ones; build the layer without sparse gradients",
-                  Error::Kind::configuration);
+      vernier::refuse("the gradient of " + parameter.name +
+                      " is sparse, and several ranks sum dense ones; build the layer without sparse gradients");
     }
     if (!gradient.is_contiguous()) gradient = gradient.contiguous();
     flat.push_back(gradient.view(-1));

@@ -61,10 +61,10 @@ std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& 
   std::unique_ptr<SharedSums> sums;
   try {
     if (!meeting.shares_memory) throw Error("not wanted");
-    sums = std::make_unique<SharedSums>(place, place.rank == 0 ? "" : text_of(store.get(name)), meeting.timeout);
+    sums = std::make_unique<SharedSums>(place, place.rank == 0 ? "" : store.get_to_str(name), meeting.timeout);
   } catch (const Error&) {  // another machine
   }
-  if (place.rank == 0) store.set(name, bytes_of(sums ? sums->name() : ""));
+  if (place.rank == 0) store.set(name, sums ? sums->name() : "");
   const auto all = exchange(store, place, can, sums ? "yes" : "no");
   return std::ranges::count(all, "yes") == place.ranks ? std::move(sums) : nullptr;
 }
@@ -102,9 +102,9 @@ Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) 
 
 std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const vernier::LaunchPlace& place) {
   const std::string name = "lifeline";
-  if (place.rank != 0) return std::make_unique<Lifeline>(place, std::stoll(text_of(store.get(name))));
+  if (place.rank != 0) return std::make_unique<Lifeline>(place, std::stoll(store.get_to_str(name)));
   auto lifeline = std::make_unique<Lifeline>(place, 0);
-  store.set(name, bytes_of(std::to_string(lifeline->port())));
+  store.set(name, std::to_string(lifeline->port()));
   return lifeline;
 }
 
@@ -296,10 +296,10 @@ std::vector<std::string> Group::gather(const std::string& bytes) {
   auto& store = *parts_->store;
   const auto name = "gather/" + std::to_string(parts_->gathered++);
   return parts_->watched("gather", [&] {
-    store.set(key(name, parts_->place.rank), bytes_of(bytes));
+    store.set(key(name, parts_->place.rank), bytes);
     parts_->wait(*parts_->gloo->barrier(), false);
     std::vector<std::string> all;
-    for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
+    for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(store.get_to_str(key(name, r)));
     // The last one to read deletes them.
     if (store.add(name, 1) == parts_->place.ranks) {
       for (std::int64_t r = 0; r < parts_->place.ranks; ++r) store.deleteKey(key(name, r));

@@ -3,7 +3,6 @@
 
 #include <vernier/tensor.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>

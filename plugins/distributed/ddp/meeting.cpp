@@ -36,7 +36,7 @@ std::vector<std::int64_t> missing_in(c10d::Store& store, const std::string& name
 void refuse_other_sizes(c10d::Store& store, const vernier::LaunchPlace& place) {
   for (std::int64_t r = 0; r < place.ranks; ++r) {
     if (!store.check({key("here", r)})) continue;
-    const auto other = text_of(store.get(key("here", r)));
+    const auto other = store.get_to_str(key("here", r));
     if (other == std::to_string(place.ranks)) continue;
     vernier::refuse(c10::str("rank ", place.rank, " was started as one of ", place.ranks, " ranks, and rank ", r,
                              " as one of ", other, "; start all of them with the same number"));
@@ -45,23 +45,15 @@ void refuse_other_sizes(c10d::Store& store, const vernier::LaunchPlace& place) {
 
 }  // namespace
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-std::string text_of(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string key(const std::string& name, std::int64_t rank) {
   return name + "/" + std::to_string(rank);
 }
 
 std::vector<std::string> exchange(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
                                   const std::string& own) {
-  store.set(key(name, place.rank), bytes_of(own));
+  store.set(key(name, place.rank), own);
   std::vector<std::string> all;
-  for (std::int64_t r = 0; r < place.ranks; ++r) all.push_back(text_of(store.get(key(name, r))));
+  for (std::int64_t r = 0; r < place.ranks; ++r) all.push_back(store.get_to_str(key(name, r)));
   return all;
 }
 
@@ -134,7 +126,7 @@ bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::functio
                              " is there already: two processes were started as this rank, or another job is at port ",
                              place.port));
   }
-  store.set(key("here", place.rank), bytes_of(std::to_string(place.ranks)));
+  store.set(key("here", place.rank), std::to_string(place.ranks));
   const auto end = Clock::now() + meeting.timeout;
   for (;;) {
     refuse_other_sizes(store, place);

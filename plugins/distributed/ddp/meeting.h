@@ -33,9 +33,7 @@ Store open_store(const Meeting& meeting);
 // their number or if a rank is there twice.
 bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping);
 
-// The form of texts in the store, and the key of each rank.
-std::vector<std::uint8_t> bytes_of(const std::string& text);
-std::string text_of(const std::vector<std::uint8_t>& bytes);
+// The key of a rank in the store.
 std::string key(const std::string& name, std::int64_t rank);
 // Exchanges one text per rank and returns all of them, by rank. The store waits for them until its timeout.
 std::vector<std::string> exchange(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
