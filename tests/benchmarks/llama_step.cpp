@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "../language/activation.h"
+#include "../language/config.h"
 #include "compare.h"
 #include "model.h"
 #include "plain_loop.h"

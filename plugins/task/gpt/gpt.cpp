@@ -39,8 +39,8 @@
 #include <numbers>
 #include <optional>
 
+#include "../language/task.h"
 #include "model.h"
-#include "published.h"
 #include "text.h"
 
 namespace {
@@ -193,8 +193,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   void load(const vernier::State& state) override {
     sampler_->load_state_dict(state.part("sampler"));
     if (state.text("checksum") == checksum_) return;
-    throw vernier::Error("data has changed since this run was saved; give the same files, or start a new run",
-                         vernier::Error::Kind::configuration);
+    vernier::refuse("data has changed since this run was saved; give the same files, or start a new run");
   }
 
  private:
@@ -204,12 +203,11 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     const auto count = vernier::blocks_to_recompute(bytes, budget);
     if (!count) {
       const auto most = bytes.recomputed < bytes.kept ? bytes.blocks - 1 : 0;
-      throw vernier::Error(
-          c10::str("recompute_budget: activations of a micro-batch are ",
-                   vernier::memory_text(vernier::peak_activations(bytes, most)), " at least, with ", most, " of ",
-                   bytes.blocks, " blocks computed again, and the budget is ", vernier::memory_text(budget),
-                   ". Raise it, or train in more micro-batches ([accumulation] micro_batches)"),
-          vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str("recompute_budget: activations of a micro-batch are ",
+                               vernier::memory_text(vernier::peak_activations(bytes, most)), " at least, with ", most,
+                               " of ", bytes.blocks, " blocks computed again, and the budget is ",
+                               vernier::memory_text(budget),
+                               ". Raise it, or train in more micro-batches ([accumulation] micro_batches)"));
     }
     info("computes ", *count, " of ", bytes.blocks,
          " blocks again in backward: ", vernier::memory_text(vernier::peak_activations(bytes, *count)),
@@ -230,7 +228,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
 
   void check_size(std::int64_t bytes) const {
     const auto refuse = [bytes](const std::string& reason) {
-      throw vernier::Error(c10::str("data has ", bytes, " bytes; ", reason), vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str("data has ", bytes, " bytes; ", reason));
     };
     if (training_.numel() < batch_size_) {
       refuse(c10::str("one batch needs ", batch_size_, " windows of ", shape_.context, " bytes, and one byte more",
@@ -299,8 +297,44 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   std::optional<vernier::BudgetedBlocks> budgeted_;
 };
 
+// The defaults are those of transformers' GPT2Config. reorder_and_upcast_attn is the same formula.
+gpt::Shape shape_of(const language::Config& config, double dropout) {
+  if (config.flag("add_cross_attention", false)) {
+    config.refuse("add_cross_attention", ", and this task has no encoder to attend to");
+  }
+  const auto dropout_of = [&](const char* key) { return dropout < 0 ? config.number(key, 0.1, 0.0) : dropout; };
+  gpt::Shape shape;
+  shape.vocabulary = config.integer("vocab_size", 50257);
+  shape.context = config.integer("n_positions", 1024);
+  shape.width = config.integer("n_embd", 768);
+  shape.layers = config.integer("n_layer", 12);
+  shape.heads = config.integer("n_head", 12);
+  shape.inner = config.integer("n_inner", 0);
+  shape.activation = language::activation_of(config, "activation_function", "gelu_new");
+  shape.epsilon = config.number("layer_norm_epsilon", 1e-5, 0.0);
+  shape.embedding_dropout = dropout_of("embd_pdrop");
+  shape.attention_dropout = dropout_of("attn_pdrop");
+  shape.dropout = dropout_of("resid_pdrop");
+  shape.scales_attention = config.flag("scale_attn_weights", true);
+  shape.scales_by_layer = config.flag("scale_attn_by_inverse_layer_idx", false);
+  shape.is_tied = config.flag("tie_word_embeddings", true);
+  shape.deviation = config.number("initializer_range", 0.02, 0.0);
+  if (shape.width % shape.heads != 0)
+    config.refuse("n_head", c10::str(", which does not divide n_embd, ", shape.width));
+  return shape;
+}
+
+language::Family family() {
+  language::Family family;
+  family.layout = {.model_type = "gpt2", .prefix = "transformer.", .is_in_model = false, .embedding = "wte.weight"};
+  family.make = [](const language::Config& config, double dropout, std::uint64_t seed) {
+    return std::make_shared<gpt::Network>(shape_of(config, dropout), seed);
+  };
+  return family;
+}
+
 vernier::Plugin* create(Options& options) {
-  if (options.given("folder")) return new language::PublishedTask(options, gpt::family());
+  if (options.given("folder")) return new language::PublishedTask(options, family());
   return new Gpt(options);
 }
 

@@ -18,13 +18,6 @@ torch::Tensor drop(const torch::Tensor& x, double p, bool training) {
   return p > 0 ? at::dropout(x, p, training) : x;
 }
 
-class Embedding final : public torch::nn::Module {
- public:
-  Embedding(std::int64_t rows, std::int64_t width)
-      : weight(register_parameter("weight", torch::empty({rows, width}))) {}
-  torch::Tensor weight;
-};
-
 // GPT-2's Conv1D: a linear map whose weight is stored [inputs, outputs].
 class Linear final : public torch::nn::Module {
  public:
@@ -133,8 +126,8 @@ Network::Network(const Shape& shape, std::uint64_t seed)
     : embedding_dropout_(shape.embedding_dropout),
       recompute_every_(static_cast<std::size_t>(shape.recompute_every)),
       keep_(shape.keep) {
-  token_embedding_ = register_module("wte", std::make_shared<Embedding>(shape.vocabulary, shape.width))->weight;
-  position_embedding_ = register_module("wpe", std::make_shared<Embedding>(shape.context, shape.width))->weight;
+  token_embedding_ = language::add_matrix(*this, "wte", shape.vocabulary, shape.width);
+  position_embedding_ = language::add_matrix(*this, "wpe", shape.context, shape.width);
   torch::nn::ModuleList list;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     blocks_.push_back(std::make_shared<Block>(shape, i));
@@ -142,9 +135,7 @@ Network::Network(const Shape& shape, std::uint64_t seed)
   }
   register_module("h", list);
   last_norm_ = register_module("ln_f", std::make_shared<LayerNorm>(shape));
-  if (!shape.is_tied) {
-    head_ = register_module("lm_head", std::make_shared<Embedding>(shape.vocabulary, shape.width))->weight;
-  }
+  if (!shape.is_tied) head_ = language::add_matrix(*this, "lm_head", shape.vocabulary, shape.width);
   const double residual = shape.deviation / std::sqrt(2.0 * static_cast<double>(shape.layers));
   language::draw_weights(*this, seed, [&](const std::string& name) {
     return name.ends_with("c_proj.weight") ? residual : shape.deviation;

@@ -18,11 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& reason) {
-  throw vernier::Error("data: '" + path.string() + "' " + reason, vernier::Error::Kind::configuration);
-}
-
-bool is_hidden(const fs::path& path) {
-  return path.filename().string().starts_with('.');
+  vernier::refuse("data: '" + path.string() + "' " + reason);
 }
 
 std::vector<fs::path> files_below(const fs::path& folder) {
@@ -30,7 +26,7 @@ std::vector<fs::path> files_below(const fs::path& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
-    if (is_hidden(entry->path())) {
+    if (entry->path().filename().string().starts_with('.')) {
       entry.disable_recursion_pending();
     } else if (std::error_code gone; entry->is_regular_file(gone)) {
       files.push_back(entry->path());

@@ -1,10 +1,16 @@
 #include "config.h"
 
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/tanh.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <cmath>
+#include <map>
 
 namespace language {
 
@@ -86,6 +92,28 @@ void require_model_type(const Config& config, const std::string& model_type) {
   if (config.has("quantization_config")) {
     config.refuse("quantization_config", ": its weights are quantised; give the folder of the weights before that");
   }
+}
+
+Activation activation_of(const Config& config, const char* key, const std::string& fallback) {
+  // transformers has three programs for gelu by tanh, which differ in their last bits alone.
+  static const Activation by_tanh = [](const torch::Tensor& x) { return at::gelu(x, "tanh"); };
+  static const Activation silu = [](const torch::Tensor& x) { return at::silu(x); };
+  static const std::map<std::string, Activation> all = {
+      {"gelu_new", by_tanh},
+      {"gelu_pytorch_tanh", by_tanh},
+      {"gelu_fast", by_tanh},
+      {"gelu", [](const torch::Tensor& x) { return at::gelu(x); }},
+      {"silu", silu},
+      {"swish", silu},
+      {"relu", [](const torch::Tensor& x) { return at::relu(x); }},
+      {"quick_gelu", [](const torch::Tensor& x) { return x * at::sigmoid(1.702 * x); }},
+      {"tanh", [](const torch::Tensor& x) { return at::tanh(x); }},
+  };
+  const auto found = all.find(config.text(key, fallback));
+  if (found != all.end()) return found->second;
+  std::string names;
+  for (const auto& [name, function] : all) names += (names.empty() ? "" : ", ") + name;
+  config.refuse(key, ", and must be one of " + names);
 }
 
 }  // namespace language

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "network.h"
+
 namespace language {
 
 // An object of the file. A key that is missing or null has the value that transformers takes for it. A value of another
@@ -34,5 +36,8 @@ class Config {
 
 // Refuses what this program cannot read: another model_type, and weights that are packed by a quantisation.
 void require_model_type(const Config& config, const std::string& model_type);
+
+// The function that a key such as activation_function names. Throws Error for a name that is not known.
+Activation activation_of(const Config& config, const char* key, const std::string& fallback);
 
 }  // namespace language

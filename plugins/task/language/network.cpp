@@ -52,6 +52,11 @@ torch::Tensor Network::next_logits(const Texts& text) {
   return logits(last)[0];
 }
 
+torch::Tensor add_matrix(torch::nn::Module& module, const std::string& name, std::int64_t rows, std::int64_t columns) {
+  const auto part = module.register_module(name, std::make_shared<torch::nn::Module>());
+  return part->register_parameter("weight", torch::empty({rows, columns}));
+}
+
 void draw_weights(torch::nn::Module& model, std::uint64_t seed,
                   const std::function<double(const std::string& name)>& deviation) {
   const torch::NoGradGuard no_grad;

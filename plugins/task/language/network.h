@@ -67,6 +67,9 @@ class Network : public torch::nn::Module {
   Runner runner_;
 };
 
+// Gives a module a part `name` that holds one parameter, weight [rows, columns]: an embedding, or a head without bias.
+torch::Tensor add_matrix(torch::nn::Module& module, const std::string& name, std::int64_t rows, std::int64_t columns);
+
 // Draws every matrix of a new model from a normal distribution, by the seed alone. Norms and biases stay as they are.
 // deviation: of the parameter of this name.
 void draw_weights(torch::nn::Module& model, std::uint64_t seed,

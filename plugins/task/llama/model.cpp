@@ -10,14 +10,6 @@ namespace llama {
 
 namespace {
 
-// Holds one matrix: an embedding, or a head without bias.
-class Matrix final : public torch::nn::Module {
- public:
-  Matrix(std::int64_t rows, std::int64_t columns)
-      : weight(register_parameter("weight", torch::empty({rows, columns}))) {}
-  torch::Tensor weight;
-};
-
 class Linear final : public torch::nn::Module {
  public:
   Linear(std::int64_t inputs, std::int64_t outputs, bool has_bias)
@@ -127,7 +119,7 @@ class Layer final : public torch::nn::Module {
 
 Network::Network(const Shape& shape, Rope rope, std::uint64_t seed) : rope_(std::move(rope)) {
   const auto body = register_module("model", std::make_shared<torch::nn::Module>("model"));
-  embedding_ = body->register_module("embed_tokens", std::make_shared<Matrix>(shape.vocabulary, shape.width))->weight;
+  embedding_ = language::add_matrix(*body, "embed_tokens", shape.vocabulary, shape.width);
   torch::nn::ModuleList list;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     layers_.push_back(std::make_shared<Layer>(shape, i));
@@ -135,9 +127,7 @@ Network::Network(const Shape& shape, Rope rope, std::uint64_t seed) : rope_(std:
   }
   body->register_module("layers", list);
   norm_ = body->register_module("norm", std::make_shared<RmsNorm>(shape));
-  if (!shape.is_tied) {
-    head_ = register_module("lm_head", std::make_shared<Matrix>(shape.vocabulary, shape.width))->weight;
-  }
+  if (!shape.is_tied) head_ = language::add_matrix(*this, "lm_head", shape.vocabulary, shape.width);
   language::draw_weights(*this, seed, [&](const std::string&) { return shape.deviation; });
 }
 
