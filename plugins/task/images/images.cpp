@@ -25,7 +25,6 @@
 // Batch normalization (Ioffe and Szegedy 2015) takes its statistics over a micro-batch. So accumulation, which is exact
 // elsewhere, gives slightly different numbers here.
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/softmax.h>
 #include <torch/types.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
@@ -110,8 +109,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     if (held_out) held_out = fitted(held_out);
     if (held_out) require_shape(held_out_images_.empty() ? images_ : held_out_images_, *held_out);
 
-    const auto network = make_network(plan_, run.seed);
-    set_model(network, [network = network.get()](const Batch& batch) { return network->forward(batch.tensors[0]); });
+    set_model(make_network(plan_, run.seed));
     set_training(augmented(training));
     if (held_out) add_validation(held_out);
     set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });

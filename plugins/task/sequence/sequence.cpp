@@ -21,7 +21,6 @@
 // of the model. Outputs are in the units of the data; the loss is the mean squared error in units of the deviation, or
 // cross-entropy.
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 #include <vernier/data_source.h>
 #include <vernier/predictor.h>
@@ -80,18 +79,17 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     } else {
       build_whole(run.seed);
     }
-    const auto made =
+    const auto network =
         make_network(plan_, [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); });
-    made->set_norm(input_mean_, input_std_, output_mean_, output_std_);
-    auto* network = made.get();
-    set_model(made, [network](const Batch& batch) { return network->forward(batch.tensors[0]); });
+    network->set_norm(input_mean_, input_std_, output_mean_, output_std_);
+    set_model(network);
     keep_float_inputs();
     if (plan_.has_classes) {
       set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
       add_metric(vernier::accuracy());
       return;
     }
-    set_loss([network](const torch::Tensor& output, const torch::Tensor& target) {
+    set_loss([network = network.get()](const torch::Tensor& output, const torch::Tensor& target) {
       return ((output - target) / network->output_std()).square().mean();
     });
     add_metric(vernier::mean_absolute_error());

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
@@ -34,12 +33,12 @@ class Block final : public torch::nn::Module {
   torch::nn::Linear first_, second_;
 };
 
-}  // namespace
-
 // Guo and Berkhahn, "Entity Embeddings of Categorical Variables" (2016), leave it open; fast.ai's older rule.
 std::int64_t embedding_width(std::int64_t codes) {
   return std::min<std::int64_t>(50, (codes + 1) / 2);
 }
+
+}  // namespace
 
 Network::Network(const Shape& shape, CallPart call) : shape_(shape), call_(std::move(call)) {
   mean = register_buffer("mean", torch::zeros({shape.numbers}));
@@ -94,11 +93,7 @@ torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor
 }
 
 std::string python_source(const Shape& shape) {
-  const auto list = [](const std::vector<std::int64_t>& numbers) {
-    std::string text;
-    for (const auto number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
-    return "[" + text + "]";
-  };
+  const auto list = [](const auto& numbers) { return "[" + c10::Join(", ", numbers) + "]"; };
   return c10::str(R"(# The network of Vernier's task/tabular. load() reads model.safetensors beside this file.
 import pathlib
 

@@ -44,9 +44,6 @@ class Network final : public torch::nn::Module {
   torch::nn::Linear last_ = nullptr;
 };
 
-// Width of the embedding of a column with so many codes.
-std::int64_t embedding_width(std::int64_t codes);
-
 // Python source of a torch.nn.Module with the same names and outputs.
 std::string python_source(const Shape& shape);
 

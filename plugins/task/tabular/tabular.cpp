@@ -120,9 +120,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
   std::string python_model() const override { return tabular::python_source(shape_); }
 
  private:
-  [[noreturn]] void refuse(const std::string& reason) const {
-    throw vernier::Error("'" + data_ + "': " + reason, vernier::Error::Kind::configuration);
-  }
+  [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse("'" + data_ + "': " + reason); }
 
   void read_shape(Options& options) {
     shape_.hidden =
@@ -185,20 +183,15 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
   torch::Tensor numbers_of(const std::string& path) const {
     const auto numbers = vernier::read_npy(path);
     if (numbers.dim() != 2) {
-      throw vernier::Error(c10::str("'", path, "' has the shape ", numbers.sizes(), "; wanted is [rows, columns]"),
-                           vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str("'", path, "' has the shape ", numbers.sizes(), "; wanted is [rows, columns]"));
     }
     const auto wide = numbers.to(torch::kFloat32);
     const auto bad = wide.isfinite().all(1).logical_not().nonzero();
     if (bad.size(0) > 0) {
-      throw vernier::Error(
-          c10::str("'", path, "' has a number that is not finite in row ", bad[0].item<std::int64_t>()),
-          vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str("'", path, "' has a number that is not finite in row ", bad[0].item<std::int64_t>()));
     }
     if (shape_.numbers != 0 && wide.size(1) != shape_.numbers) {
-      throw vernier::Error(
-          c10::str("'", path, "' has ", wide.size(1), " columns, and '", data_, "' has ", shape_.numbers),
-          vernier::Error::Kind::configuration);
+      vernier::refuse(c10::str("'", path, "' has ", wide.size(1), " columns, and '", data_, "' has ", shape_.numbers));
     }
     return wide;
   }
@@ -214,13 +207,9 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     }
     const bool has_whole_numbers = !source.tensor.is_floating_point();
     if (is_first) is_classification_ = kind_ == "classification" || (kind_ == "auto" && has_whole_numbers);
-    if (!is_classification_) {
-      vernier::require_finite(source);
-      const auto target = source.tensor.to(torch::kFloat32);
-      return {vernier::dataset_of({numbers, target}, data, vernier::fingerprint_of({numbers, target})), {}, target};
-    }
-    const auto target = vernier::labels_of(source, classes_);
-    if (classes_ == 0) classes_ = vernier::classes_of(source, target);
+    if (!is_classification_) vernier::require_finite(source);
+    const auto target = is_classification_ ? vernier::labels_of(source, classes_) : source.tensor.to(torch::kFloat32);
+    if (is_classification_ && classes_ == 0) classes_ = vernier::classes_of(source, target);
     return {vernier::dataset_of({numbers, target}, data, vernier::fingerprint_of({numbers, target})), {}, target};
   }
 
@@ -261,12 +250,11 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     if (is_classification_) {
       set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target);
     } else {
-      set_loss(
-          [net = network.get()](const auto& output, const auto& numbers) {
-            const auto unit = net->target_deviation.to(output.scalar_type());
-            return at::mse_loss(output / unit, numbers / unit);
-          },
-          target);
+      const auto loss = [net = network.get()](const auto& output, const auto& numbers) {
+        const auto unit = net->target_deviation.to(output.scalar_type());
+        return at::mse_loss(output / unit, numbers / unit);
+      };
+      set_loss(loss, target);
     }
   }
 
