@@ -92,24 +92,20 @@ class Adaptive final : public vernier::MixedPrecision {
 
   void prepare(Run& run) override {
     if (run.control != nullptr && run.control->ranks() > 1) {
-      throw vernier::Error(
+      vernier::refuse(
           "precision/adaptive cannot train on several ranks: each would measure, and decide, something else; use the "
-          "precision that it chose in one process",
-          vernier::Error::Kind::configuration);
+          "precision that it chose in one process");
     }
     MixedPrecision::prepare(run);
     device_ = run.device;
     const auto& names = layers().names();
     for (const auto& decision : decisions_) {
-      if (decision.op.empty()) {
-        throw vernier::Error("[[precision.decided]]: `op` is needed, as linear", vernier::Error::Kind::configuration);
-      }
+      if (decision.op.empty()) vernier::refuse("[[precision.decided]]: `op` is needed, as linear");
       if (decision.layer.empty() || std::find(names.begin(), names.end(), decision.layer) != names.end()) continue;
       const auto near = vernier::nearest(decision.layer, names);
-      throw vernier::Error("[[precision.decided]]: no layer of this model is \"" + decision.layer + "\"" +
-                               (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
-                               "; the file is of another model, run without it",
-                           vernier::Error::Kind::configuration);
+      vernier::refuse("[[precision.decided]]: no layer of this model is \"" + decision.layer + "\"" +
+                      (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
+                      "; the file is of another model, run without it");
     }
     sites_.assign(vernier::operators().size() * (names.size() + 1), nullptr);
   }
@@ -117,8 +113,57 @@ class Adaptive final : public vernier::MixedPrecision {
   std::string describe() const override {
     return "each layer in the dtype and kernel that measured fastest within the error budget, float32 until then";
   }
-  vernier::State save() const override;
-  void load(const vernier::State& state) override;
+
+  vernier::State save() const override {
+    auto state = MixedPrecision::save();
+    std::ostringstream decided;  // one entry, so that a swap hands over all of it or nothing
+    decided << text_of_candidates() << '\n' << measurements_ << '\n';
+    for (const auto& decision : decisions_) {
+      decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
+              << name_of(decision.candidate.kernel) << ' ' << decision.layer << '\n';
+    }
+    state.put("decisions", decided.str());
+    state.put("step", step_);
+    state.put("was_skipped", static_cast<std::int64_t>(was_skipped_));
+    for (const auto& [name, site] : by_name_) {
+      state.put("site/" + site.op + "/" + site.layer + "/promoted_at", site.promoted_at);
+    }
+    for (const auto& [work, seconds] : seconds_) state.put("seconds/" + work, torch::tensor(seconds, torch::kFloat64));
+    return state;
+  }
+
+  void load(const vernier::State& state) override {
+    MixedPrecision::load(state);
+    step_ = state.integer("step");
+    if (replays_) return take_decided();  // for a validation before the next step
+    std::istringstream decided(state.text("decisions"));
+    std::string line;
+    // Nothing comes from a policy with other candidates: this one measures again.
+    if (std::getline(decided, line) && line != text_of_candidates()) return;
+    if (std::getline(decided, line)) measurements_ = std::stoll(line);
+    was_skipped_ = state.integer("was_skipped") != 0;
+    decisions_.clear();
+    while (std::getline(decided, line)) {
+      std::istringstream words(line);
+      Decision decision;
+      std::string use, kernel;
+      words >> decision.step >> decision.op >> use >> kernel;
+      words.ignore(1);
+      std::getline(words, decision.layer);
+      decision.candidate = {use_named(use), kernel == "matmul" ? Kernel::matmul : Kernel::fused};
+      take(site(decision.layer, decision.op), decision.candidate);
+      decisions_.push_back(std::move(decision));
+    }
+    for (const auto& [name, value] : state.part("site").tensors) {
+      const auto first = name.find('/'), last = name.rfind('/');
+      if (first == last) continue;
+      site(name.substr(first + 1, last - first - 1), name.substr(0, first)).promoted_at = value.item<std::int64_t>();
+    }
+    for (const auto& [work, tensor] : state.part("seconds").tensors) {
+      const auto seconds = tensor.contiguous();
+      seconds_[work].assign(seconds.const_data_ptr<double>(), seconds.const_data_ptr<double>() + seconds.numel());
+    }
+  }
 
  protected:
   bool intercepts() const override { return true; }
@@ -203,16 +248,198 @@ class Adaptive final : public vernier::MixedPrecision {
     const auto& kernel = attention_kernel();
     return c10::str(text, error_budget_, ' ', min_gain_, kernel == "auto" ? "" : " " + kernel);
   }
-  void read_candidates(vernier::Options& options);
-  void read_decisions(vernier::Options& options);
-  void take_decided();
-  void begin(Run& run);
-  void end(Run& run);
-  void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient);
-  void decide(Run& run);
-  std::size_t choose(const Site& site, std::int64_t step) const;
-  void report(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes);
-  void write(const Run& run) const;
+
+  void read_candidates(vernier::Options& options) {
+    candidates_ = {{Use::fp32, Kernel::fused}, {Use::fp32, Kernel::matmul}};
+    for (const auto& name : options.get("candidates", std::vector<std::string>{"bf16"}, "dtypes besides float32")) {
+      if (name != "bf16" && name != "fp16")
+        options.refuse("candidates", "may name bf16 and fp16, and has \"" + name + "\"");
+      candidates_.push_back({use_named(name), Kernel::fused});
+      candidates_.push_back({use_named(name), Kernel::matmul});
+    }
+  }
+
+  void read_decisions(vernier::Options& options) {
+    replays_ = options.given("decided");
+    options.tables(
+        "decided", "decisions of an earlier run, as it wrote them to adaptive.toml", [this](vernier::Options& one) {
+          Decision decision;
+          decision.step = one.get("step", 0, "steps finished when it took effect", vernier::at_least(0));
+          decision.layer = one.get("layer", "", "layer; empty: an operator without one");
+          decision.op = one.get("op", "", "operator, as linear");
+          decision.candidate.use =
+              use_named(one.choose("use", "fp32", {"fp32", "bf16", "fp16"}, "dtype to compute in"));
+          const bool by_matmul = one.choose("kernel", "fused", {"fused", "matmul"}, "of attention") == "matmul";
+          decision.candidate.kernel = by_matmul ? Kernel::matmul : Kernel::fused;
+          if (one.given("op") && !is_measured(decision.op))
+            one.refuse("op", "is none that is decided on: " + decision.op);
+          decisions_.push_back(std::move(decision));
+        });
+  }
+
+  void take_decided() {
+    for (const auto& decision : decisions_) {
+      if (decision.step <= step_) take(site(decision.layer, decision.op), decision.candidate);
+    }
+  }
+
+  void begin(Run& run) {
+    step_ = run.step;
+    if (replays_) return take_decided();
+    const bool is_due = measure_every_ > 0 && run.step > 0 && run.step % measure_every_ == 0;
+    measuring_ = measurements_ < measure_steps_ || is_due || was_skipped_;
+    was_skipped_ = false;
+    if (!measuring_) return;
+    for (auto& [name, site] : by_name_) {
+      site.seen = false;
+      site.measured.assign(site.measured.size(), {});
+    }
+  }
+
+  void end(Run& run) {
+    step_ = run.step + 1;
+    if (replays_) return take_decided();  // for a validation after this step
+    was_skipped_ = vernier::is_skipped(run.last_update);
+    if (!measuring_) return;
+    measuring_ = false;
+    measurements_ += 1;
+    if (measurements_ >= measure_steps_) decide(run);
+  }
+
+  // Called in the backward pass, with the gradient of the operation's output.
+  void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient) {
+    using Clock = std::chrono::steady_clock;
+    const c10::impl::VirtualGuardImpl device(device_.type());
+    const auto candidates = candidates_for(site);
+    site.work = repeated.work();
+    auto& seconds = seconds_[site.work];
+    seconds.resize(candidates.size(), HUGE_VAL);
+    std::vector<std::vector<torch::Tensor>> got(candidates.size());
+    // All candidates in each round, so that a noisy machine disturbs all alike. The first round may prepare kernels.
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < candidates.size(); ++i) {
+        if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
+        const auto start = Clock::now();
+        got[i] = repeated.run(candidates[i], gradient);
+        if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
+        seconds[i] = std::min(seconds[i], std::chrono::duration<double>(Clock::now() - start).count());
+      }
+    }
+    // A gradient that is not finite left the range here or in a later layer. Then nothing can be compared.
+    const bool is_finite = gradient.isfinite().all().item<bool>();
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      site.measured[i].overflows = !is_finite && candidates[i].use != Use::fp32;
+      for (std::size_t k = 0; is_finite && k < got[i].size(); ++k) compare(got[i][k], got[0][k], site.measured[i]);
+    }
+  }
+
+  void decide(Run& run) {
+    std::vector<std::pair<Site*, std::size_t>> changes;
+    for (auto& [name, site] : by_name_) {
+      if (!site.seen || seconds_.count(site.work) == 0) continue;
+      const auto chosen = choose(site, run.step);
+      if (candidates_for(site)[chosen] != taken(site)) changes.emplace_back(&site, chosen);
+    }
+    if (changes.empty()) return;
+    report(run, changes);
+    for (const auto& [site, chosen] : changes) {
+      const auto candidate = candidates_for(*site)[chosen];
+      const bool is_promoted = candidate.use == Use::fp32 && site->rule.use != Use::fp32;
+      if (is_promoted) site->promoted_at = run.step;
+      take(*site, candidate);
+      decisions_.push_back({run.step + 1, site->layer, site->op, candidate});
+    }
+    write(run);
+  }
+
+  // The fastest candidate that is good enough. The current one stays unless another saves min_gain of its time.
+  std::size_t choose(const Site& site, std::int64_t step) const {
+    const auto candidates = candidates_for(site);
+    const auto now =
+        static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), taken(site)) - candidates.begin());
+    const bool is_held = site.promoted_at >= 0 && step - site.promoted_at < quiet_steps_;
+    const auto is_good = [&](std::size_t i) {
+      const auto& measured = site.measured[i];
+      if (candidates[i].use == Use::fp32) return true;
+      // After a promotion only half of the budget is allowed; else the next large gradient would promote it again.
+      const double budget = site.promoted_at >= 0 && i != now ? error_budget_ / 2 : error_budget_;
+      return !is_held && !measured.overflows && measured.error <= budget;
+    };
+    const auto& seconds = seconds_.at(site.work);
+    std::size_t best = is_good(now) ? now : 0;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (is_good(i) && seconds[i] < seconds[best] * (1 - min_gain_)) best = i;
+    }
+    return best;
+  }
+
+  // One notice for all sites that change alike.
+  void report(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
+    struct Change {
+      std::string names;
+      double before = 0, after = 0, error = 0;
+      bool overflows = false;
+    };
+    std::map<std::array<std::string, 3>, Change> alike;
+    for (const auto& [site, chosen] : changes) {
+      const auto candidates = candidates_for(*site);
+      const auto now = std::find(candidates.begin(), candidates.end(), taken(*site)) - candidates.begin();
+      auto& change = alike[{site->op, text_of(taken(*site)), text_of(candidates[chosen])}];
+      const auto& old = site->measured[static_cast<std::size_t>(now)];
+      const auto& fresh = site->measured[chosen];
+      const auto& seconds = seconds_.at(site->work);
+      change.names += (change.names.empty() ? "" : ", ") + site->name();
+      change.before += seconds[static_cast<std::size_t>(now)];
+      change.after += seconds[chosen];
+      change.error = std::max({change.error, old.error, fresh.error});
+      change.overflows = change.overflows || old.overflows;
+    }
+    for (const auto& [kind, change] : alike) {
+      const double times_as_fast = change.before / change.after;
+      run.notice("policy_changed",
+                 {{"op", kind[0]},
+                  {"layers", change.names},
+                  {"from", kind[1]},
+                  {"to", kind[2]},
+                  {"times_as_fast", times_as_fast},
+                  {"error", change.error},
+                  {"overflow", std::string(change.overflows ? "yes" : "no")}},
+                 c10::str(std::setprecision(3), kind[0], " of ", change.names, " changes from ", kind[1], " to ",
+                          kind[2], ", which is ", times_as_fast, " times as fast; error ", change.error,
+                          change.overflows ? "; it overflowed" : ""));
+    }
+  }
+
+  // Without this file only measurements would be lost, so a failure is a warning and the run continues.
+  void write(const Run& run) const {
+    if (run.output.empty()) return;
+    const auto path = run.output + "/adaptive.toml";
+    errno = 0;
+    std::ofstream out(path);
+    out << "# What precision/adaptive decided in the run " << run.name
+        << ". Given after the run's own files it makes the\n"
+        << "# same decisions at the same steps, without measuring.\n[precision]\nuse = \"adaptive\"\n";
+    for (const auto& decision : decisions_) {
+      out << "\n[[precision.decided]]\nstep = " << decision.step << "\nlayer = \"" << decision.layer << "\"\nop = \""
+          << decision.op << "\"\nuse = \"" << name_of(decision.candidate.use) << "\"\n";
+      if (decision.op == attention) out << "kernel = \"" << name_of(decision.candidate.kernel) << "\"\n";
+    }
+    out << "\n# The last measurements: seconds of forward and backward, and the distance from float32 (relative RMS "
+           "error, cosine,\n"
+           "# share of numbers lost to 0, overflow).\n";
+    for (const auto& [name, site] : by_name_) {
+      const auto candidates = candidates_for(site);
+      if (seconds_.count(site.work) == 0) continue;
+      out << "# " << site.op << (site.layer.empty() ? "" : " of ") << site.layer << '\n';
+      for (std::size_t i = 0; i < candidates.size(); ++i) {
+        const auto& measured = site.measured[i];
+        out << "#   " << text_of(candidates[i]) << ": " << seconds_.at(site.work)[i] << " s, error " << measured.error
+            << ", cosine " << measured.cosine << ", lost " << measured.underflow
+            << (measured.overflows ? ", overflow\n" : "\n");
+      }
+    }
+    if (!out.flush()) warn(path, ": cannot be written: ", std::generic_category().message(errno));
+  }
 
   double error_budget_, min_gain_;
   std::int64_t measure_steps_, measure_every_, quiet_steps_;
@@ -227,251 +454,6 @@ class Adaptive final : public vernier::MixedPrecision {
   std::map<std::string, std::vector<double>> seconds_;           // by work and candidate: the least of all measurements
   std::vector<Site*> sites_;                                     // by their ids
 };
-
-void Adaptive::read_candidates(vernier::Options& options) {
-  candidates_ = {{Use::fp32, Kernel::fused}, {Use::fp32, Kernel::matmul}};
-  for (const auto& name : options.get("candidates", std::vector<std::string>{"bf16"}, "dtypes besides float32")) {
-    if (name != "bf16" && name != "fp16")
-      options.refuse("candidates", "may name bf16 and fp16, and has \"" + name + "\"");
-    candidates_.push_back({use_named(name), Kernel::fused});
-    candidates_.push_back({use_named(name), Kernel::matmul});
-  }
-}
-
-void Adaptive::read_decisions(vernier::Options& options) {
-  replays_ = options.given("decided");
-  options.tables(
-      "decided", "decisions of an earlier run, as it wrote them to adaptive.toml", [this](vernier::Options& one) {
-        Decision decision;
-        decision.step = one.get("step", 0, "steps finished when it took effect", vernier::at_least(0));
-        decision.layer = one.get("layer", "", "layer; empty: an operator without one");
-        decision.op = one.get("op", "", "operator, as linear");
-        decision.candidate.use = use_named(one.choose("use", "fp32", {"fp32", "bf16", "fp16"}, "dtype to compute in"));
-        const bool by_matmul = one.choose("kernel", "fused", {"fused", "matmul"}, "of attention") == "matmul";
-        decision.candidate.kernel = by_matmul ? Kernel::matmul : Kernel::fused;
-        if (one.given("op") && !is_measured(decision.op))
-          one.refuse("op", "is none that is decided on: " + decision.op);
-        decisions_.push_back(std::move(decision));
-      });
-}
-
-void Adaptive::take_decided() {
-  for (const auto& decision : decisions_) {
-    if (decision.step <= step_) take(site(decision.layer, decision.op), decision.candidate);
-  }
-}
-
-void Adaptive::begin(Run& run) {
-  step_ = run.step;
-  if (replays_) return take_decided();
-  const bool is_due = measure_every_ > 0 && run.step > 0 && run.step % measure_every_ == 0;
-  measuring_ = measurements_ < measure_steps_ || is_due || was_skipped_;
-  was_skipped_ = false;
-  if (!measuring_) return;
-  for (auto& [name, site] : by_name_) {
-    site.seen = false;
-    site.measured.assign(site.measured.size(), {});
-  }
-}
-
-void Adaptive::end(Run& run) {
-  step_ = run.step + 1;
-  if (replays_) return take_decided();  // for a validation after this step
-  was_skipped_ = vernier::is_skipped(run.last_update);
-  if (!measuring_) return;
-  measuring_ = false;
-  measurements_ += 1;
-  if (measurements_ >= measure_steps_) decide(run);
-}
-
-// Called in the backward pass, with the gradient of the operation's output.
-void Adaptive::measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient) {
-  using Clock = std::chrono::steady_clock;
-  const c10::impl::VirtualGuardImpl device(device_.type());
-  const auto candidates = candidates_for(site);
-  site.work = repeated.work();
-  auto& seconds = seconds_[site.work];
-  seconds.resize(candidates.size(), HUGE_VAL);
-  std::vector<std::vector<torch::Tensor>> got(candidates.size());
-  // All candidates in each round, so that a noisy machine disturbs all alike. The first round may prepare kernels.
-  for (int round = 0; round < rounds; ++round) {
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
-      const auto start = Clock::now();
-      got[i] = repeated.run(candidates[i], gradient);
-      if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
-      seconds[i] = std::min(seconds[i], std::chrono::duration<double>(Clock::now() - start).count());
-    }
-  }
-  // A gradient that is not finite left the range here or in a later layer. Then nothing can be compared.
-  const bool is_finite = gradient.isfinite().all().item<bool>();
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    site.measured[i].overflows = !is_finite && candidates[i].use != Use::fp32;
-    for (std::size_t k = 0; is_finite && k < got[i].size(); ++k) compare(got[i][k], got[0][k], site.measured[i]);
-  }
-}
-
-// The fastest candidate that is good enough. The current one stays unless another saves min_gain of its time.
-std::size_t Adaptive::choose(const Site& site, std::int64_t step) const {
-  const auto candidates = candidates_for(site);
-  const auto now =
-      static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), taken(site)) - candidates.begin());
-  const bool is_held = site.promoted_at >= 0 && step - site.promoted_at < quiet_steps_;
-  const auto is_good = [&](std::size_t i) {
-    const auto& measured = site.measured[i];
-    if (candidates[i].use == Use::fp32) return true;
-    // After a promotion only half of the budget is allowed; else the next large gradient would promote it again.
-    const double budget = site.promoted_at >= 0 && i != now ? error_budget_ / 2 : error_budget_;
-    return !is_held && !measured.overflows && measured.error <= budget;
-  };
-  const auto& seconds = seconds_.at(site.work);
-  std::size_t best = is_good(now) ? now : 0;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (is_good(i) && seconds[i] < seconds[best] * (1 - min_gain_)) best = i;
-  }
-  return best;
-}
-
-void Adaptive::decide(Run& run) {
-  std::vector<std::pair<Site*, std::size_t>> changes;
-  for (auto& [name, site] : by_name_) {
-    if (!site.seen || seconds_.count(site.work) == 0) continue;
-    const auto chosen = choose(site, run.step);
-    if (candidates_for(site)[chosen] != taken(site)) changes.emplace_back(&site, chosen);
-  }
-  if (changes.empty()) return;
-  report(run, changes);
-  for (const auto& [site, chosen] : changes) {
-    const auto candidate = candidates_for(*site)[chosen];
-    const bool is_promoted = candidate.use == Use::fp32 && site->rule.use != Use::fp32;
-    if (is_promoted) site->promoted_at = run.step;
-    take(*site, candidate);
-    decisions_.push_back({run.step + 1, site->layer, site->op, candidate});
-  }
-  write(run);
-}
-
-// One notice for all sites that change alike.
-void Adaptive::report(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
-  struct Change {
-    std::string names;
-    double before = 0, after = 0, error = 0;
-    bool overflows = false;
-  };
-  std::map<std::array<std::string, 3>, Change> alike;
-  for (const auto& [site, chosen] : changes) {
-    const auto candidates = candidates_for(*site);
-    const auto now = std::find(candidates.begin(), candidates.end(), taken(*site)) - candidates.begin();
-    auto& change = alike[{site->op, text_of(taken(*site)), text_of(candidates[chosen])}];
-    const auto& old = site->measured[static_cast<std::size_t>(now)];
-    const auto& fresh = site->measured[chosen];
-    const auto& seconds = seconds_.at(site->work);
-    change.names += (change.names.empty() ? "" : ", ") + site->name();
-    change.before += seconds[static_cast<std::size_t>(now)];
-    change.after += seconds[chosen];
-    change.error = std::max({change.error, old.error, fresh.error});
-    change.overflows = change.overflows || old.overflows;
-  }
-  for (const auto& [kind, change] : alike) {
-    const double times_as_fast = change.before / change.after;
-    run.notice("policy_changed",
-               {{"op", kind[0]},
-                {"layers", change.names},
-                {"from", kind[1]},
-                {"to", kind[2]},
-                {"times_as_fast", times_as_fast},
-                {"error", change.error},
-                {"overflow", std::string(change.overflows ? "yes" : "no")}},
-               c10::str(std::setprecision(3), kind[0], " of ", change.names, " changes from ", kind[1], " to ", kind[2],
-                        ", which is ", times_as_fast, " times as fast; error ", change.error,
-                        change.overflows ? "; it overflowed" : ""));
-  }
-}
-
-// Without this file only measurements would be lost, so a failure is a warning and the run continues.
-void Adaptive::write(const Run& run) const {
-  if (run.output.empty()) return;
-  const auto path = run.output + "/adaptive.toml";
-  errno = 0;
-  std::ofstream out(path);
-  out << "# What precision/adaptive decided in the run " << run.name
-      << ". Given after the run's own files it makes the\n"
-      << "# same decisions at the same steps, without measuring.\n[precision]\nuse = \"adaptive\"\n";
-  for (const auto& decision : decisions_) {
-    out << "\n[[precision.decided]]\nstep = " << decision.step << "\nlayer = \"" << decision.layer << "\"\nop = \""
-        << decision.op << "\"\nuse = \"" << name_of(decision.candidate.use) << "\"\n";
-    if (decision.op == attention) out << "kernel = \"" << name_of(decision.candidate.kernel) << "\"\n";
-  }
-  out << "\n# The last measurements: seconds of forward and backward, and the distance from float32 (relative RMS "
-         "error, cosine,\n"
-         "# share of numbers lost to 0, overflow).\n";
-  for (const auto& [name, site] : by_name_) {
-    const auto candidates = candidates_for(site);
-    if (seconds_.count(site.work) == 0) continue;
-    out << "# " << site.op << (site.layer.empty() ? "" : " of ") << site.layer << '\n';
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const auto& measured = site.measured[i];
-      out << "#   " << text_of(candidates[i]) << ": " << seconds_.at(site.work)[i] << " s, error " << measured.error
-          << ", cosine " << measured.cosine << ", lost " << measured.underflow
-          << (measured.overflows ? ", overflow\n" : "\n");
-    }
-  }
-  if (!out.flush()) warn(path, ": cannot be written: ", std::generic_category().message(errno));
-}
-
-vernier::State Adaptive::save() const {
-  auto state = MixedPrecision::save();
-  std::ostringstream decided;  // one entry, so that a swap hands over all of it or nothing
-  decided << text_of_candidates() << '\n' << measurements_ << '\n';
-  for (const auto& decision : decisions_) {
-    decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
-            << name_of(decision.candidate.kernel) << ' ' << decision.layer << '\n';
-  }
-  state.put("decisions", decided.str());
-  state.put("step", step_);
-  state.put("was_skipped", static_cast<std::int64_t>(was_skipped_));
-  for (const auto& [name, site] : by_name_) {
-    const auto prefix = "site/" + site.op + "/" + site.layer + "/";
-    state.put(prefix + "promoted_at", site.promoted_at);
-  }
-  for (const auto& [work, seconds] : seconds_) state.put("seconds/" + work, torch::tensor(seconds, torch::kFloat64));
-  return state;
-}
-
-void Adaptive::load(const vernier::State& state) {
-  MixedPrecision::load(state);
-  step_ = state.integer("step");
-  if (replays_) return take_decided();  // for a validation before the next step
-  std::istringstream decided(state.text("decisions"));
-  std::string line;
-  // Nothing comes from a policy with other candidates: this one measures again.
-  if (std::getline(decided, line) && line != text_of_candidates()) return;
-  if (std::getline(decided, line)) measurements_ = std::stoll(line);
-  was_skipped_ = state.integer("was_skipped") != 0;
-  decisions_.clear();
-  while (std::getline(decided, line)) {
-    std::istringstream words(line);
-    Decision decision;
-    std::string use, kernel;
-    words >> decision.step >> decision.op >> use >> kernel;
-    words.ignore(1);
-    std::getline(words, decision.layer);
-    decision.candidate = {use_named(use), kernel == "matmul" ? Kernel::matmul : Kernel::fused};
-    take(site(decision.layer, decision.op), decision.candidate);
-    decisions_.push_back(std::move(decision));
-  }
-  for (const auto& [name, value] : state.part("site").tensors) {
-    const auto first = name.find('/'), last = name.rfind('/');
-    if (first == last) continue;
-    Site& found = site(name.substr(first + 1, last - first - 1), name.substr(0, first));
-    const auto prefix = "site/" + found.op + "/" + found.layer + "/";
-    found.promoted_at = state.integer(prefix + "promoted_at");
-  }
-  for (const auto& [work, tensor] : state.part("seconds").tensors) {
-    const auto seconds = tensor.contiguous();
-    seconds_[work].assign(seconds.const_data_ptr<double>(), seconds.const_data_ptr<double>() + seconds.numel());
-  }
-}
 
 }  // namespace
 
