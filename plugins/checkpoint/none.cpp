@@ -2,27 +2,18 @@
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
-namespace {
-
-using vernier::Error;
-using vernier::Run;
-using vernier::State;
-
 class None final : public vernier::Checkpoint {
  public:
   explicit None(vernier::Options&) {}
-  void prepare(Run&) override { warn("nothing of this run is saved: once stopped, it cannot be resumed"); }
-  bool due(const Run&) override { return false; }
-  void write(const State&, Run&) override {}
+  void prepare(vernier::Run&) override { warn("nothing of this run is saved: once stopped, it cannot be resumed"); }
+  bool due(const vernier::Run&) override { return false; }
+  void write(const vernier::State&, vernier::Run&) override {}
   bool writes_shards() const override { return true; }
-  void write_shard(const State&, Run&) override {}
-  std::optional<State> read(const Run&, const std::string& from) override {
+  void write_shard(const vernier::State&, vernier::Run&) override {}
+  std::optional<vernier::State> read(const vernier::Run&, const std::string& from) override {
     if (from.empty()) return std::nullopt;
-    throw Error(from + ": cannot be resumed from with [checkpoint] use = \"none\"; take \"rolling\"",
-                Error::Kind::configuration);
+    vernier::refuse(from + ": cannot be resumed from with [checkpoint] use = \"none\"; take \"rolling\"");
   }
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(None, "none", "1.0.0")

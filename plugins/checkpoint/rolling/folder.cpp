@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <set>
+#include <ranges>
 #include <system_error>
 
 #include <vernier/folders.h>
@@ -30,27 +30,15 @@ constexpr const char* unfinished_prefix = ".tmp-";  // remove_unfinished_checkpo
   throw Error(path + ": " + doing + ": " + std::generic_category().message(errno));
 }
 
-}  // namespace
-
-std::vector<std::int64_t> best_of(const Scores& scores, std::int64_t count, bool highest_is_best) {
-  std::vector<std::pair<double, std::int64_t>> order;
-  for (const auto& [step, score] : scores) order.emplace_back(highest_is_best ? -score : score, step);
-  std::ranges::sort(order);
-  std::vector<std::int64_t> best;
-  for (const auto& [score, step] : order) {
-    if (static_cast<std::int64_t>(best.size()) == count) break;
-    best.push_back(step);
-  }
-  return best;
+Scores scores_of(const std::vector<std::int64_t>& steps, Scores scores) {
+  std::erase_if(scores, [&](const auto& score) { return std::ranges::find(steps, score.first) == steps.end(); });
+  return scores;
 }
 
+// The steps whose checkpoints stay. steps: of all checkpoints, the highest first.
 std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps, const Scores& scores,
                                           const Retention& retention) {
-  Scores there;
-  for (const auto step : steps) {
-    if (const auto score = scores.find(step); score != scores.end()) there.insert(*score);
-  }
-  const auto best = best_of(there, retention.keep_best, retention.highest_is_best);
+  const auto best = best_of(scores_of(steps, scores), retention.keep_best, retention.highest_is_best);
   std::vector<std::int64_t> stay;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const bool is_new = static_cast<std::int64_t>(i) < retention.keep_last;
@@ -58,6 +46,17 @@ std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps
     if (is_new || is_regular || std::ranges::find(best, steps[i]) != best.end()) stay.push_back(steps[i]);
   }
   return stay;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> best_of(const Scores& scores, std::int64_t count, bool highest_is_best) {
+  std::vector<std::pair<double, std::int64_t>> order;
+  for (const auto& [step, score] : scores) order.emplace_back(highest_is_best ? -score : score, step);
+  std::ranges::sort(order);
+  std::vector<std::int64_t> best;
+  for (const auto& [score, step] : order | std::views::take(count)) best.push_back(step);
+  return best;
 }
 
 Saved Folder::save(const Save& what, const vernier::CheckpointProgress& progress) const {
@@ -72,7 +71,7 @@ Saved Folder::save(const Save& what, const vernier::CheckpointProgress& progress
 }
 
 std::unique_ptr<vernier::UnfinishedCheckpoint> Folder::begin(std::int64_t step) const {
-  make();
+  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) fail_with_errno(path_, "cannot be made");
   vernier::refuse_a_shared_folder(path_);  // before anything in it is touched
   vernier::remove_unfinished_checkpoints(path_);
   return std::make_unique<vernier::UnfinishedCheckpoint>(path_of(step));
@@ -87,19 +86,13 @@ Saved Folder::complete(vernier::UnfinishedCheckpoint& unfinished, const Save& wh
   const auto all = steps();
   saved.steps = those_that_stay(all, what.scores, retention_);
   link("latest", all);
-  Scores there;
-  for (const auto step : saved.steps) {
-    if (const auto score = what.scores.find(step); score != what.scores.end()) there.insert(*score);
+  if (retention_.keep_best > 0) {
+    link("best", best_of(scores_of(saved.steps, what.scores), 1, retention_.highest_is_best));
   }
-  if (retention_.keep_best > 0) link("best", best_of(there, 1, retention_.highest_is_best));
   for (const auto step : all) {
     if (std::ranges::find(saved.steps, step) == saved.steps.end()) remove(step);
   }
   return saved;
-}
-
-void Folder::make() const {
-  if (::mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) fail_with_errno(path_, "cannot be made");
 }
 
 // Syncs the files of monitors. The checkpoint counts their lines, which a loss of power must not take. Runs here, in

@@ -24,10 +24,6 @@ struct Retention {
 // The steps with the best scores, the best first; of equal scores the earlier step. At most `count`.
 std::vector<std::int64_t> best_of(const Scores& scores, std::int64_t count, bool highest_is_best);
 
-// The steps whose checkpoints stay. steps: of all checkpoints, the highest first.
-std::vector<std::int64_t> those_that_stay(const std::vector<std::int64_t>& steps, const Scores& scores,
-                                          const Retention& retention);
-
 // Input and result of Folder::save.
 struct Save {
   vernier::StoredCheckpoint checkpoint;
@@ -59,7 +55,6 @@ class Folder {
   std::optional<vernier::StoredCheckpoint> read_newest() const;
 
  private:
-  void make() const;
   void sync_what_is_beside() const;
   void set_aside_later(std::int64_t step) const;
   void link(const char* name, const std::vector<std::int64_t>& candidates) const;

@@ -408,9 +408,8 @@ class Rolling final : public vernier::Checkpoint {
     was_judged_ = true;
     const auto value = run.metrics.value(monitor_.c_str());
     if (!value) {
-      throw Error("monitor = \"" + monitor_ +
-                      "\" is not measured by this run's validation; name one that is, such as " + "validation_loss",
-                  Error::Kind::configuration);
+      vernier::refuse("monitor = \"" + monitor_ +
+                      "\" is not measured by this run's validation; name one that is, such as " + "validation_loss");
     }
     if (!std::isfinite(*value)) return;
     scores_[run.step] = *value;
