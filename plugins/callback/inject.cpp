@@ -261,8 +261,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
       if (std::ranges::find(targets_, parameter.name) == targets_.end()) continue;
       const auto name = parameter.name;
       if (!parameter.model.requires_grad()) {
-        throw vernier::Error(name + " is frozen, so it has no gradient to change: name another layer in `layer`",
-                             vernier::Error::Kind::configuration);
+        vernier::refuse(name + " is frozen, so it has no gradient to change: name another layer in `layer`");
       }
       unmet_.insert(name);
       seen_.insert(name);

@@ -26,22 +26,11 @@ using vernier::Values;
 
 // Significant bits of a number of this type; 0 if the type is not floating-point.
 int significant_bits(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat64:
-      return 53;
-    case torch::kFloat32:
-      return 24;
-    case torch::kFloat16:
-      return 11;
-    case torch::kBFloat16:
-      return 8;
-    case torch::kFloat8_e4m3fn:
-      return 4;
-    case torch::kFloat8_e5m2:
-      return 3;
-    default:
-      return 0;
-  }
+  static const std::map<torch::ScalarType, int> bits = {{torch::kFloat64, 53},      {torch::kFloat32, 24},
+                                                        {torch::kFloat16, 11},      {torch::kBFloat16, 8},
+                                                        {torch::kFloat8_e4m3fn, 4}, {torch::kFloat8_e5m2, 3}};
+  const auto found = bits.find(type);
+  return found == bits.end() ? 0 : found->second;
 }
 
 // Sees the results of the operations that use a layer's weights.

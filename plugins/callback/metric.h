@@ -11,7 +11,6 @@ inline double measured(const vernier::Run& run, const std::string& metric) {
   if (const auto value = run.metrics.value(metric.c_str())) return *value;
   std::string others;
   for (const auto* entry : run.metrics.set_now()) others += (others.empty() ? "" : ", ") + entry->name;
-  throw vernier::Error("`metric` is \"" + metric + "\", which this run's validation does not measure; it measures " +
-                           (others.empty() ? "nothing" : others),
-                       vernier::Error::Kind::configuration);
+  vernier::refuse("`metric` is \"" + metric + "\", which this run's validation does not measure; it measures " +
+                  (others.empty() ? "nothing" : others));
 }

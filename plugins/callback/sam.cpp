@@ -32,11 +32,10 @@ class Sam final : public vernier::Callback {
     refuse_masters_of_other_ranks(run, id());
     for (const auto& parameter : run.parameters) {
       if (parameter.best().is_same(parameter.master)) continue;
-      throw Error(
+      vernier::refuse(
           "callback/sam moves the weights and back within a step, and with stochastic or Kahan rounding the "
           "optimizer's "
-          "weights do not outlive a pass; choose another `rounding` or `level` of the precision",
-          Error::Kind::configuration);
+          "weights do not outlive a pass; choose another `rounding` or `level` of the precision");
     }
   }
 

@@ -10,8 +10,6 @@
 #include <vernier/name_pattern.h>
 #include <vernier/sdk.h>
 
-#include <algorithm>
-
 namespace {
 
 using vernier::Error;
@@ -42,8 +40,7 @@ class Unfreeze final : public vernier::Callback {
     bool trains = from_.empty();
     for (std::size_t i = 0; i < from_.size(); ++i) trains = trains || (from_[i] == 0 && !run.parameters[i].frozen);
     if (!trains) {
-      throw Error("callback/unfreeze: nothing trains in the first step; give one group from = 0",
-                  Error::Kind::configuration);
+      vernier::refuse("callback/unfreeze: nothing trains in the first step; give one group from = 0");
     }
   }
 
@@ -64,9 +61,8 @@ class Unfreeze final : public vernier::Callback {
     std::vector<std::string> names;
     for (const auto& parameter : run.parameters) names.push_back(parameter.name);
     const auto near = vernier::nearest(pattern, names);
-    throw Error("callback/unfreeze: `match` has \"" + pattern + "\", which is the name of no parameter" +
-                    (near.empty() ? "" : "; did you mean \"" + near + "\"?"),
-                Error::Kind::configuration);
+    vernier::refuse("callback/unfreeze: `match` has \"" + pattern + "\", which is the name of no parameter" +
+                    (near.empty() ? "" : "; did you mean \"" + near + "\"?"));
   }
 
   void freeze(const Run& run) const {

@@ -1,7 +1,6 @@
 #include "compact_weight.h"
 
 #include <ATen/ops/where.h>
-#include <torch/nn/module.h>
 
 #include <memory>
 

@@ -1,13 +1,7 @@
 // The weight of a frozen layer in 8 bits.
 #pragma once
 
-#include <torch/types.h>
-
-#include <string>
-
-namespace torch::nn {
-class Module;
-}
+#include <torch/nn/module.h>
 
 namespace lora {
 

@@ -8,8 +8,7 @@
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
 //   base = "model"          the chosen layers' own weights: as the model has them, or in 8 bits, "int8" or "fp8", with
-//   a
-//                           scale for each 64 elements of a row
+//                           a scale for each 64 elements of a row
 // All weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are part
 // of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and
 // A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as a
@@ -23,7 +22,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
-#include <torch/nn/module.h>
 #include <vernier/linear_call.h>
 #include <vernier/model_adapter.h>
 #include <vernier/name_pattern.h>
@@ -152,7 +150,9 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     auto& target = targets_.at(static_cast<std::size_t>(operation.layer_index()));
     const auto call = vernier::linear_call(operation, arguments);
     if (!call) {
-      if (operation.name().starts_with("embedding")) refuse_embedding(target);
+      if (operation.name().starts_with("embedding")) {
+        options_.refuse("targets", "has " + target.layer + ", which is an embedding; leave it out");
+      }
       if (target.compact) refuse_other_use(target, operation);
       return operation.proceed(std::move(arguments));
     }
@@ -278,10 +278,6 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
         module->register_module("lora_A", std::make_shared<Matrix>(kaiming_uniform(rank_, inputs, generator)));
     const auto b = module->register_module("lora_B", std::make_shared<Matrix>(at::zeros({outputs, rank_})));
     targets_.push_back({layer, module, weight, a->weight, b->weight});
-  }
-
-  [[noreturn]] void refuse_embedding(const Target& target) const {
-    options_.refuse("targets", "has " + target.layer + ", which is an embedding; leave it out");
   }
 
   [[noreturn]] void refuse_other_use(const Target& target, const vernier::Operation& operation) const {
