@@ -121,8 +121,7 @@ class FusedPlugin : public vernier::Optimizer {
 
   // Called in prepare, for each group: the last changes of its options, and checks that need the run.
   virtual void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const {
-    (void)group;
-    (void)run;
+    if constexpr (requires { group.options.eps; }) refuse_small_eps(group.options.eps, run);
   }
   const Settings& settings() const { return settings_.front(); }  // of the parameters in no group
 

@@ -13,9 +13,6 @@ class LambPlugin final : public FusedPlugin<vernier::LambOptions> {
   explicit LambPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
 
  private:
-  void finish(vernier::ParameterGroup<vernier::LambOptions>& group, const vernier::Run& run) const override {
-    refuse_small_eps(group.options.eps, run);
-  }
   static void read_both(vernier::Options& options, vernier::LambOptions& settings) {
     read_rates(options, settings, "times the weight, added to the step before it is scaled");
     settings.trust_ratio =

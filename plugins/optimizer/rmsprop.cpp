@@ -14,9 +14,6 @@ class RMSpropPlugin final : public FusedPlugin<vernier::RMSpropOptions> {
   explicit RMSpropPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
 
  private:
-  void finish(vernier::ParameterGroup<vernier::RMSpropOptions>& group, const vernier::Run& run) const override {
-    refuse_small_eps(group.options.eps, run);
-  }
   static void read_both(vernier::Options& options, vernier::RMSpropOptions& settings) {
     read_rates(options, settings, "times the weight, added to the gradient");
     settings.momentum =
