@@ -18,8 +18,6 @@
 #include "metric.h"
 #include "with_weights.h"
 
-namespace {
-
 using vernier::Run;
 
 class EarlyStopping final : public vernier::Callback {
@@ -112,7 +110,5 @@ class EarlyStopping final : public vernier::Callback {
   std::int64_t bad_ = 0;        // validations since then
   vernier::Tensors kept_;       // of the best validation: weights and buffers by name
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.0.0")

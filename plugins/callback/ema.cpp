@@ -19,8 +19,6 @@
 
 #include "with_weights.h"
 
-namespace {
-
 using vernier::Event;
 using vernier::Run;
 
@@ -88,7 +86,5 @@ class Ema final : public vernier::Callback {
   const Run* run_ = nullptr;
   std::optional<vernier::Ema> average_;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Ema, "ema", "1.0.0")

@@ -11,8 +11,6 @@
 
 #include <cmath>
 
-namespace {
-
 using vernier::Run;
 
 class GradientNoise final : public vernier::Callback {
@@ -50,7 +48,5 @@ class GradientNoise final : public vernier::Callback {
   double eta_, gamma_;
   at::Generator generator_;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(GradientNoise, "gradient_noise", "1.0.0")

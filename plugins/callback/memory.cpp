@@ -16,8 +16,6 @@
 #include <fstream>
 #include <optional>
 
-namespace {
-
 using vernier::Event;
 using vernier::MemoryLedger;
 using vernier::MemoryUse;
@@ -105,7 +103,5 @@ class Memory final : public vernier::Callback {
   std::int64_t optimizer_ = 0;          // bytes that the optimizer's first step left
   bool updates_ = false;                // the gradients of the measured step are ready
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Memory, "memory", "1.0.0")

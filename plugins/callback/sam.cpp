@@ -13,9 +13,6 @@
 
 #include "with_weights.h"
 
-namespace {
-
-using vernier::Error;
 using vernier::Run;
 
 class Sam final : public vernier::Callback {
@@ -66,7 +63,5 @@ class Sam final : public vernier::Callback {
   double rho_;
   bool adaptive_;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Sam, "sam", "1.0.0")

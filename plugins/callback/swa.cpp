@@ -13,8 +13,6 @@
 
 #include "with_weights.h"
 
-namespace {
-
 using vernier::Event;
 using vernier::Run;
 
@@ -83,7 +81,5 @@ class Swa final : public vernier::Callback {
   std::vector<torch::Tensor> average_;  // in the order of run.parameters; empty before the first
   std::int64_t averaged_ = 0;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Swa, "swa", "1.0.0")

@@ -20,8 +20,6 @@
 
 #include "hardware/sensors.h"
 
-namespace {
-
 using vernier::Event;
 using vernier::Readings;
 using vernier::Run;
@@ -123,7 +121,5 @@ class ThermalGuard final : public vernier::Callback {
   Clock::duration step_took_{};
   std::optional<vernier::SensorThread> thread_;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(ThermalGuard, "thermal_guard", "1.0.0")

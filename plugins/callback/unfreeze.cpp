@@ -10,9 +10,6 @@
 #include <vernier/name_pattern.h>
 #include <vernier/sdk.h>
 
-namespace {
-
-using vernier::Error;
 using vernier::Options;
 using vernier::Run;
 
@@ -76,7 +73,5 @@ class Unfreeze final : public vernier::Callback {
   std::vector<Group> groups_;
   std::vector<std::int64_t> from_;  // of each of run.parameters
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Unfreeze, "unfreeze", "1.0.0")

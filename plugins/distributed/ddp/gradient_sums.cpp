@@ -11,7 +11,6 @@
 
 namespace ddp {
 
-using vernier::Error;
 using vernier::Run;
 
 class GradientSums::Hook final : public torch::autograd::PostAccumulateGradHook {
