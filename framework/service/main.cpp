@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -18,6 +17,7 @@
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
 #include "tools/common/child.h"
+#include "tools/common/child_process.h"
 #include "tools/common/run_files.h"
 #include "tools/common/verb.h"
 
@@ -59,9 +59,7 @@ Ctrl-C ends the server, and not its jobs.
 class ServerLock {
  public:
   explicit ServerLock(const fs::path& folder) {
-    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-      throw Refused(folder.string() + ": cannot be made: " + std::strerror(errno));
-    }
+    serve::make_folder(folder);
     struct stat status {};
     if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
       throw Refused(folder.string() + ": is not a folder");
@@ -78,24 +76,6 @@ class ServerLock {
 
  private:
   int file_ = -1;
-};
-
-// SIGINT, SIGTERM and SIGHUP are waited for. Threads that begin later block them, too.
-class Stop {
- public:
-  Stop() {
-    ::sigemptyset(&signals_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals_, signal);
-    ::sigprocmask(SIG_BLOCK, &signals_, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-  bool is_asked_for() {
-    const timespec at_once{};
-    return ::sigtimedwait(&signals_, nullptr, &at_once) > 0;
-  }
-
- private:
-  sigset_t signals_{};
 };
 
 struct Settings {
@@ -198,7 +178,9 @@ void say(const std::string& text) {
 int serve_jobs(const Settings& settings) {
   const auto& folder = settings.queue.folder;
   const ServerLock lock(folder);
-  Stop stop;
+  std::signal(SIGINT, SIG_DFL);  // a script's shell has its background jobs ignore it
+  const vernier::BlockedSignals signals({SIGINT, SIGTERM, SIGHUP});  // in threads that begin later, too
+  std::signal(SIGPIPE, SIG_IGN);
   raise_open_files();
   serve::Queue queue(settings.queue);
   serve::AuditLog audit(folder / "audit.jsonl");
@@ -219,7 +201,8 @@ int serve_jobs(const Settings& settings) {
   audit.add("server", "start", {{"version", VERNIER_VERSION}, {"listen", address}});
   serve::write_durably(folder / "server.url", address + "\n");
   say("jobs are taken at " + address + "/, with a token of " + (folder / "tokens").string());
-  while (!stop.is_asked_for()) {
+  const timespec at_once{};
+  while (::sigtimedwait(&signals.set(), nullptr, &at_once) < 0) {
     try {
       queue.look();
       queue.wait(std::chrono::milliseconds(200));

@@ -103,8 +103,7 @@ HttpRoute submit_route(const ApiOf& of) {
 }
 
 HttpRoute list_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/jobs",
+  return {.path = "/v1/jobs",
           .id = "list_jobs",
           .summary = "Jobs, the newest first. next is the value of before for the next page, null on the last one",
           .parameters = {parameter("before", "query", "ids below it", whole(1, most)),
@@ -137,8 +136,7 @@ HttpRoute list_route(const ApiOf& of) {
 HttpRoute show_route(const ApiOf& of) {
   auto schema = job_schema();
   schema["properties"]["config"] = text;
-  return {.method = "GET",
-          .path = "/v1/jobs/{id}",
+  return {.path = "/v1/jobs/{id}",
           .id = "get_job",
           .summary = "A job, with its configuration as TOML",
           .parameters = {job_parameter()},
@@ -167,11 +165,7 @@ HttpRoute remove_route(const ApiOf& of) {
             const auto job = job_of(of, call);
             refuse_others(job, call);
             note(of, call, "remove", {{"job", job.id}});
-            try {
-              of.queue.remove(job.id);
-            } catch (const QueueRefused& refused) {
-              throw HttpRefused{refused.status, refused.why};
-            }
+            of.queue.remove(job.id);
             return json_response({{"id", job.id}});
           }};
 }
@@ -191,11 +185,7 @@ HttpRoute act_route(const ApiOf& of, const char* action, const char* summary, Jo
             const auto job = job_of(of, call);
             refuse_others(job, call);
             note(of, call, action, {{"job", job.id}});
-            try {
-              return json_response(json_of((of.queue.*act)(job.id)));
-            } catch (const QueueRefused& refused) {
-              throw HttpRefused{refused.status, refused.why};
-            }
+            return json_response(json_of((of.queue.*act)(job.id)));
           }};
 }
 
@@ -212,8 +202,7 @@ std::string slice(const std::filesystem::path& file, std::int64_t offset, std::i
 }
 
 HttpRoute log_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/jobs/{id}/log",
+  return {.path = "/v1/jobs/{id}/log",
           .id = "get_log",
           .summary =
               "What the job's attempts have printed, from a byte on. To follow it, ask again from next on until "
@@ -232,8 +221,7 @@ HttpRoute log_route(const ApiOf& of) {
 }
 
 HttpRoute server_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/server",
+  return {.path = "/v1/server",
           .id = "get_server",
           .summary = "What the server has, how much of it is in use, and the folders from which jobs may read",
           .result = object_of({{"version", text},
@@ -288,16 +276,8 @@ Json job_schema() {
                     {"error", text}});
 }
 
-Job job_of(const ApiOf& of, std::int64_t id) {
-  try {
-    return of.queue.find(id);
-  } catch (const QueueRefused& refused) {
-    throw HttpRefused{refused.status, refused.why};
-  }
-}
-
 Job job_of(const ApiOf& of, const HttpCall& call) {
-  return job_of(of, call.integer("id", 0, 1, most));
+  return of.queue.find(call.integer("id", 0, 1, most));
 }
 
 void refuse_others(const Job& job, const HttpCall& call) {
@@ -314,11 +294,7 @@ void note(const ApiOf& of, const HttpCall& call, const char* action, const Json&
 }
 
 Job submit(const ApiOf& of, const HttpCall& call, JobRequest request, const Json& configuration, bool& is_new) {
-  try {
-    request.config = checked_configuration(configuration, of.data);
-  } catch (const NotAllowed& refused) {
-    throw HttpRefused{422, refused.what()};
-  }
+  request.config = checked_configuration(configuration, of.data);
   if (of.queue.counts().queued >= most_queued) throw HttpRefused{503, "the queue is full"};
   note(of, call, "submit", {{"name", request.name}, {"cores", request.cores}, {"gpus", request.gpus}});
   const auto job = of.queue.submit(request, is_new);

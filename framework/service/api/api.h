@@ -35,8 +35,7 @@ vernier::HttpRoute comparison_route(const ApiOf& of);
 // Shared by all endpoints.
 vernier::Json job_parameter();
 vernier::Json job_schema();
-Job job_of(const ApiOf& of, std::int64_t id);                       // throws HttpRefused with 404
-Job job_of(const ApiOf& of, const vernier::HttpCall& call);         // that of the path
+Job job_of(const ApiOf& of, const vernier::HttpCall& call);         // that of the path; throws HttpRefused with 404
 void refuse_others(const Job& job, const vernier::HttpCall& call);  // with 403: the job of another user
 // Writes the line before the thing is done; where that fails, throws HttpRefused with 503.
 void note(const ApiOf& of, const vernier::HttpCall& call, const char* action, const vernier::Json& details);

@@ -101,7 +101,6 @@ HttpRoute comparison_route(const ApiOf& of) {
                        true);
   ids["explode"] = false;  // 1,2
   return {
-      .method = "GET",
       .path = "/v1/comparison",
       .id = "compare_jobs",
       .summary = "Jobs side by side: the newest and best numbers of their runs, and where what was submitted differs",
@@ -112,7 +111,7 @@ HttpRoute comparison_route(const ApiOf& of) {
       .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
       .answer = [of](const HttpCall& call) {
         std::vector<Job> jobs;
-        for (const auto id : ids_in(call)) jobs.push_back(job_of(of, id));
+        for (const auto id : ids_in(call)) jobs.push_back(of.queue.find(id));
         return of.workers.answer([of, jobs] {
           Json shown = Json::array();
           std::vector<Values> figures, configurations;

@@ -2,16 +2,17 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "service/http/http_service.h"
 
 namespace serve {
 
 // Why something is refused, in a sentence for its user.
-struct NotAllowed : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct NotAllowed : vernier::HttpRefused {
+  explicit NotAllowed(const std::string& why) : HttpRefused{422, why} {}
+  const char* what() const { return detail.c_str(); }
 };
 
 // Returns the TOML of a configuration that is TOML text or a JSON object. Throws NotAllowed if it is not TOML, if it

@@ -4,14 +4,7 @@
 
 namespace serve {
 
-namespace fs = std::filesystem;
 using vernier::Json;
-
-namespace {
-
-constexpr auto look_every = std::chrono::milliseconds(250);
-
-}  // namespace
 
 Json json_of(const Job& job) {
   const auto when = [](const std::string& time) { return time.empty() ? Json(nullptr) : Json(time); };
@@ -48,21 +41,21 @@ void Live::begin(std::function<void()> wake_server) {
     const std::lock_guard lock(mutex_);
     wake_server_ = std::move(wake_server);
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 void Live::stop() {
   {
     const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
     wake_server_ = nullptr;
   }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_ = {};
 }
 
-void Live::run() {
-  for (std::unique_lock lock(mutex_); !wake_.wait_for(lock, look_every, [&] { return is_stopping_; });) {
+void Live::run(const std::stop_token& stop) {
+  constexpr auto look_every = std::chrono::milliseconds(250);
+  const auto is_over = [&] { return stop.stop_requested(); };
+  for (std::unique_lock lock(mutex_); !wake_.wait_for(lock, stop, look_every, is_over);) {
     lock.unlock();
     bool is_news = false;
     try {
@@ -92,7 +85,7 @@ bool Live::look() {
 bool Live::look_at(const Job& job, Seen& seen) {
   bool is_news = false;
   std::error_code none;
-  const auto bytes = fs::file_size(queue_.folder_of(job.id) / "log", none);
+  const auto bytes = std::filesystem::file_size(queue_.folder_of(job.id) / "log", none);
   if (!none && bytes != seen.bytes) {
     seen.bytes = bytes;
     events_.add("log", {{"job", job.id}, {"bytes", bytes}});

@@ -35,7 +35,7 @@ class Live {
     std::int64_t attempt = 0, step = 0;
     std::uintmax_t bytes = 0;  // of the log
   };
-  void run();
+  void run(const std::stop_token& stop);
   bool look();
   bool look_at(const Job& job, Seen& seen);
 
@@ -43,11 +43,10 @@ class Live {
   Courses& courses_;
   vernier::EventRing events_;
   std::mutex mutex_;
-  std::condition_variable wake_;
-  bool is_stopping_ = false;
+  std::condition_variable_any wake_;
   std::function<void()> wake_server_;  // with mutex_
   std::map<std::int64_t, Seen> seen_;  // by job; the thread's
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace serve

@@ -1,8 +1,7 @@
 #include "service/api/workers.h"
 
-#include <memory>
+#include <chrono>
 #include <optional>
-#include <utility>
 
 namespace serve {
 
@@ -12,11 +11,6 @@ using vernier::HttpResponse;
 namespace {
 
 constexpr std::size_t count = 4, most_waiting = 64;
-
-struct Answer {
-  std::mutex mutex;
-  std::optional<HttpResponse> response;
-};
 
 HttpResponse response_of(const std::function<HttpResponse()>& work) {
   try {
@@ -31,27 +25,21 @@ HttpResponse response_of(const std::function<HttpResponse()>& work) {
 }  // namespace
 
 Workers::Workers() {
-  for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
+  for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this](const std::stop_token& stop) { run(stop); });
 }
 
 void Workers::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-    waiting_.clear();
-  }
-  wake_.notify_all();
-  for (auto& thread : threads_) thread.join();
+  for (auto& thread : threads_) thread.request_stop();
   threads_.clear();
 }
 
-void Workers::run() {
+void Workers::run(const std::stop_token& stop) {
   for (;;) {
-    std::function<void()> work;
+    std::packaged_task<HttpResponse()> work;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
-      if (is_stopping_) return;
+      wake_.wait(lock, stop, [&] { return !waiting_.empty(); });
+      if (stop.stop_requested()) return;
       work = std::move(waiting_.front());
       waiting_.pop_front();
     }
@@ -61,21 +49,18 @@ void Workers::run() {
 }
 
 HttpResponse Workers::answer(std::function<HttpResponse()> work) {
-  const auto answer = std::make_shared<Answer>();
+  std::packaged_task<HttpResponse()> task([work = std::move(work)] { return response_of(work); });
+  const auto answer = task.get_future().share();
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() >= most_waiting) throw HttpRefused{503, "the server has too much to do; ask again later"};
-    waiting_.push_back([answer, work = std::move(work)] {
-      auto response = response_of(work);
-      const std::lock_guard lock(answer->mutex);
-      answer->response = std::move(response);
-    });
+    waiting_.push_back(std::move(task));
   }
   wake_.notify_one();
   HttpResponse later;
   later.later = [answer](bool last) -> std::optional<HttpResponse> {
-    const std::lock_guard lock(answer->mutex);
-    if (answer->response || !last) return std::exchange(answer->response, std::nullopt);
+    if (answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return answer.get();
+    if (!last) return std::nullopt;
     return vernier::problem(503, "the answer takes too long; ask again later", {{"Retry-After", "5"}});
   };
   return later;

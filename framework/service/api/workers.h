@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -29,13 +30,12 @@ class Workers {
   vernier::HttpResponse answer(std::function<vernier::HttpResponse()> work);
 
  private:
-  void run();
+  void run(const std::stop_token& stop);
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> waiting_;
-  bool is_stopping_ = false;
+  std::condition_variable_any wake_;
+  std::deque<std::packaged_task<vernier::HttpResponse()>> waiting_;
   std::function<void()> wake_server_ = [] {};
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace serve

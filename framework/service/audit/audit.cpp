@@ -1,16 +1,17 @@
 #include "audit.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <unistd.h>
 
 #include <array>
+#include <boost/algorithm/hex.hpp>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
 
-#include "service/queue/job.h"
+#include "service/http/http_service.h"
 
 namespace serve {
 
@@ -23,15 +24,10 @@ const std::string no_hash(64, '0');
 constexpr const char* before_hash = ",\"hash\":\"";
 
 std::string sha256(const std::string& text) {
-  std::array<unsigned char, 32> digest{};
-  unsigned int size = digest.size();
-  if (::EVP_Digest(text.data(), text.size(), digest.data(), &size, ::EVP_sha256(), nullptr) != 1) {
-    throw std::runtime_error("SHA-256 is not available");
-  }
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  ::SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
   std::string hexadecimal;
-  for (const unsigned char byte : digest) {
-    for (const int digit : {byte >> 4, byte & 15}) hexadecimal += "0123456789abcdef"[digit];
-  }
+  boost::algorithm::hex_lower(digest, std::back_inserter(hexadecimal));
   return hexadecimal;
 }
 
@@ -61,10 +57,9 @@ AuditLog::AuditLog(fs::path file) : file_(std::move(file)), last_hash_(no_hash) 
   if (descriptor_ < 0) fail(file_, std::string("cannot be written: ") + std::strerror(errno));
   std::ifstream in(file_, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto whole = text.rfind('\n') == text.npos ? 0 : text.rfind('\n') + 1;
+  const auto whole = text.rfind('\n') + 1;  // 0 where there is none
   if (whole > 0) {
-    const auto begin = whole > 1 ? text.rfind('\n', whole - 2) : text.npos;
-    const auto from = begin == text.npos ? 0 : begin + 1;
+    const auto from = whole > 1 ? text.rfind('\n', whole - 2) + 1 : 0;
     const auto last = Json::parse(text.substr(from, whole - from), nullptr, /*allow_exceptions=*/false);
     if (!last.is_object() || !last.contains("seq") || !last.contains("hash")) {
       ::close(descriptor_);
@@ -88,7 +83,7 @@ AuditLog::~AuditLog() {
 
 void AuditLog::add(const std::string& who, const std::string& action, const Json& details) {
   const std::lock_guard lock(mutex_);
-  Json line = {{"seq", next_}, {"time", time_text()}, {"who", who}, {"action", action}};
+  Json line = {{"seq", next_}, {"time", vernier::time_text()}, {"who", who}, {"action", action}};
   for (const auto& [key, value] : details.items()) line[key] = value;
   line["prev"] = last_hash_;
   auto text = line.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);

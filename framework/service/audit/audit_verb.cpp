@@ -7,8 +7,6 @@
 
 namespace {
 
-namespace po = boost::program_options;
-
 constexpr const char* usage = R"(usage: vernier audit verify FILE
 
 Checks the audit log of `vernier serve`: each line has the hash of the line before it. Prints how many lines are good,
@@ -16,11 +14,9 @@ and the hash of the last one. A log that was cut at its end is good in itself; s
 one that you wrote down elsewhere. The exit code is 1 where a line was changed, removed or added.
 )";
 
-int verify(const po::variables_map& given) {
+int verify(const boost::program_options::variables_map& given) {
   const auto words = vernier::words_of(given);
-  if (words.size() != 2 || words[0] != "verify") {
-    throw vernier::Refused("say `vernier audit verify FILE`");
-  }
+  if (words.size() != 2 || words[0] != "verify") throw vernier::Refused("say `vernier audit verify FILE`");
   const auto result = serve::verify_audit(words[1]);
   if (!result.trouble.empty()) {
     std::cerr << "vernier: " << words[1] << ": " << result.trouble << '\n';

@@ -57,8 +57,7 @@ HttpResponse EventRing::stream(const HttpCall& call) const {
 }
 
 HttpRoute events_route(const EventRing& ring, const std::string& summary) {
-  return {.method = "GET",
-          .path = "/v1/events",
+  return {.path = "/v1/events",
           .id = "stream_events",
           .summary = summary + ". With the field Last-Event-ID it goes on after that one",
           .result = schema::text,

@@ -8,6 +8,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <regex>
 
 namespace vernier {
 
@@ -83,20 +84,12 @@ HttpResponse exchange(Stream& stream, const HttpPlace& place, const HttpRequest&
 }  // namespace
 
 HttpPlace place_of(const std::string& url) {
-  HttpPlace place;
-  std::string rest;
-  if (url.starts_with("http://")) rest = url.substr(7);
-  if (url.starts_with("https://")) rest = url.substr(8), place.is_encrypted = true;
-  while (rest.ends_with('/')) rest.pop_back();
-  const auto colon = rest.rfind(':');
-  place.host = rest.substr(0, colon == rest.npos ? 0 : colon);
-  place.port = colon == rest.npos ? "" : rest.substr(colon + 1);
-  const bool is_number =
-      !place.port.empty() && place.port.size() <= 5 && place.port.find_first_not_of("0123456789") == std::string::npos;
-  if (place.host.empty() || !is_number || rest.find('/') != rest.npos) {
-    throw HttpError(url + ": is not an address of a server, such as http://127.0.0.1:8080");
+  static const std::regex form("http(s?)://([^/]{1,255}):([0-9]{1,5})/{0,9}");
+  std::smatch parts;
+  if (std::regex_match(url, parts, form)) {
+    return {.host = parts[2], .port = parts[3], .is_encrypted = parts[1].length() > 0};
   }
-  return place;
+  throw HttpError(url + ": is not an address of a server, such as http://127.0.0.1:8080");
 }
 
 HttpResponse ask_server(const HttpPlace& place, const HttpRequest& request, std::chrono::milliseconds time) {

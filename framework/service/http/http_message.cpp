@@ -1,19 +1,14 @@
 #include "http_message.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 namespace vernier {
 
 namespace {
 
-bool is_digits(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
-
 std::string title_of(unsigned status) {
-  static const std::map<unsigned, std::string> titles = {{400, "Bad Request"},
+  constexpr std::pair<unsigned, const char*> titles[] = {{400, "Bad Request"},
                                                          {401, "Unauthorized"},
                                                          {403, "Forbidden"},
                                                          {404, "Not Found"},
@@ -27,8 +22,8 @@ std::string title_of(unsigned status) {
                                                          {431, "Request Header Fields Too Large"},
                                                          {500, "Internal Server Error"},
                                                          {503, "Service Unavailable"}};
-  const auto found = titles.find(status);
-  return found == titles.end() ? "Error" : found->second;
+  const auto* found = std::ranges::find(titles, status, &std::pair<unsigned, const char*>::first);
+  return found == std::end(titles) ? "Error" : found->second;
 }
 
 }  // namespace
@@ -61,7 +56,9 @@ std::optional<HttpResponse> trouble_with_header(const HttpRequest& request) {
   const auto host_count = request.count("host");
   if (host_count > 1 || (host_count == 0 && request.version >= 11)) return bad("there must be one Host field");
   const auto length_count = request.count("content-length"), coding_count = request.count("transfer-encoding");
-  if (length_count > 1 || (length_count == 1 && !is_digits(request.field("content-length")))) {
+  const auto length = request.field("content-length");
+  const bool is_number = !length.empty() && length.find_first_not_of("0123456789") == length.npos;
+  if (length_count > 1 || (length_count == 1 && !is_number)) {
     return bad("there must be one Content-Length, a number");
   }
   if (coding_count > 0) {

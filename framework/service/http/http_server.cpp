@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <charconv>
 #include <csignal>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -14,14 +13,7 @@
 
 namespace vernier {
 
-namespace asio = boost::asio;
-using asio::ip::tcp;
-using boost::system::error_code;
-using http_server::EncryptedStream;
-using http_server::PlainStream;
-using http_server::Session;
-using http_server::SessionOn;
-using http_server::Shared;
+using namespace http_server;
 
 namespace {
 
@@ -32,7 +24,7 @@ std::optional<tcp::endpoint> endpoint_of(const std::string& listen) {
   std::uint16_t port = 0;
   const char *begin = listen.data() + (colon == listen.npos ? 0 : colon + 1), *end = listen.data() + listen.size();
   const auto [stopped_at, trouble] = std::from_chars(begin, end, port);
-  boost::system::error_code bad;
+  error_code bad;
   const auto parsed = asio::ip::make_address(address, bad);
   if (bad || begin == end || stopped_at != end || trouble != std::errc()) return std::nullopt;
   return tcp::endpoint(parsed, port);
@@ -46,7 +38,7 @@ asio::ssl::context context_of(const HttpEncryption& files) {
                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
   ::SSL_CTX_set_cipher_list(handle, "ECDHE+AESGCM:ECDHE+CHACHA20");
   ::SSL_CTX_set_mode(handle, SSL_MODE_RELEASE_BUFFERS);
-  boost::system::error_code trouble;
+  error_code trouble;
   context.use_certificate_chain_file(files.certificate, trouble);
   if (trouble) throw HttpError(files.certificate + ": is not a certificate that can be used: " + trouble.message());
   context.use_private_key_file(files.key, asio::ssl::context::pem, trouble);

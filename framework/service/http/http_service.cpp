@@ -1,28 +1,28 @@
 #include "http_service.h"
 
 #include <algorithm>
+#include <boost/algorithm/string.hpp>
 #include <charconv>
+#include <cstdio>
+#include <ctime>
 #include <utility>
 
 #include "page.h"
+#include "schema.h"
 
 namespace vernier {
 
 namespace {
 
 // Nothing but the page's own files may run, and nothing may frame it.
-const HttpFields& safe_fields() {
+HttpResponse with_safe_fields(HttpResponse response) {
   static const HttpFields fields = {
       {"Content-Security-Policy",
        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"},
       {"Referrer-Policy", "no-referrer"},
       {"Cross-Origin-Resource-Policy", "same-origin"}};
-  return fields;
-}
-
-HttpResponse with_safe_fields(HttpResponse response) {
-  response.fields.insert(response.fields.end(), safe_fields().begin(), safe_fields().end());
+  response.fields.insert(response.fields.end(), fields.begin(), fields.end());
   return response;
 }
 
@@ -56,16 +56,6 @@ bool is_path_of(std::string_view route, std::string_view path, std::map<std::str
     path.remove_prefix(of_path.size());
   }
   return route.empty() && path.empty();
-}
-
-Json problem_schema() {
-  return {{"type", "object"},
-          {"required", {"type", "title", "status", "detail"}},
-          {"properties",
-           {{"type", {{"type", "string"}}},
-            {"title", {{"type", "string"}}},
-            {"status", {{"type", "integer"}}},
-            {"detail", {{"type", "string"}}}}}};
 }
 
 Json responses_of(const HttpRoute& route) {
@@ -115,6 +105,18 @@ HttpResponse json_response(const Json& body, unsigned status) {
           .content_type = "application/json"};
 }
 
+std::string time_text(std::chrono::seconds ago) {
+  const auto now = std::chrono::system_clock::now() - ago;
+  const auto time = std::chrono::system_clock::to_time_t(now);
+  const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char day[32] = "", text[48] = "";
+  std::strftime(day, sizeof day, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text, sizeof text, "%s.%03dZ", day, static_cast<int>(whole % 1000));
+  return text;
+}
+
 HttpService::HttpService(std::string title, std::string version, Tokens tokens, std::vector<std::string> hosts,
                          std::vector<HttpRoute> routes)
     : title_(std::move(title)),
@@ -122,8 +124,7 @@ HttpService::HttpService(std::string title, std::string version, Tokens tokens, 
       tokens_(std::move(tokens)),
       hosts_(std::move(hosts)),
       routes_(std::move(routes)) {
-  routes_.push_back({.method = "GET",
-                     .path = "/v1/openapi.json",
+  routes_.push_back({.path = "/v1/openapi.json",
                      .scope = Scope::open,
                      .id = "get_document",
                      .summary = "This document",
@@ -201,8 +202,7 @@ std::optional<HttpResponse> HttpService::refuse(const HttpRequest& request) {
     const auto found = match(request);
     if (found.route == nullptr) {
       if (found.others.empty()) return problem(404, "there is nothing at this path; see /v1/openapi.json");
-      std::string allowed;
-      for (const auto& method : found.others) allowed += (allowed.empty() ? "" : ", ") + method;
+      const auto allowed = boost::algorithm::join(found.others, ", ");
       return problem(405, "this path has other methods: " + allowed, {{"Allow", allowed}});
     }
     if (auto trouble = trouble_with_token(request, found.route->scope)) return trouble;
@@ -269,7 +269,9 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
 }
 
 Json HttpService::document() const {
-  Json paths = Json::object(), schemas = {{"Problem", problem_schema()}};
+  using namespace schema;
+  const auto problem = object_of({{"type", text}, {"title", text}, {"status", integer}, {"detail", text}});
+  Json paths = Json::object(), schemas = {{"Problem", problem}};
   for (const auto& route : routes_) {
     for (const auto& [name, schema] : route.schemas) schemas[name] = schema;
     Json operation = {{"operationId", route.id}, {"summary", route.summary}};
@@ -282,9 +284,7 @@ Json HttpService::document() const {
       operation["requestBody"] = {{"required", true}, {"content", {{"application/json", {{"schema", route.body}}}}}};
     }
     operation["responses"] = responses_of(route);
-    auto method = route.method;
-    std::ranges::transform(method, method.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    paths[route.path][method] = std::move(operation);
+    paths[route.path][boost::algorithm::to_lower_copy(route.method)] = std::move(operation);
   }
   return {
       {"openapi", "3.1.0"},

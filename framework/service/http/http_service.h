@@ -34,7 +34,8 @@ struct HttpRefused {
 };
 
 struct HttpRoute {
-  std::string method, path;  // "GET", "/v1/commands/{id}": parts of the path may be parameters
+  std::string method = "GET";
+  std::string path;  // "/v1/commands/{id}": parts of it may be parameters
   Scope scope = Scope::read;
   std::string id, summary;                                // for the document: "list_commands"
   Json parameters = Json::array();                        // as OpenAPI has them
@@ -47,6 +48,7 @@ struct HttpRoute {
 };
 
 HttpResponse json_response(const Json& body, unsigned status = 200);
+std::string time_text(std::chrono::seconds ago = {});  // "2026-11-23T14:05:09.123Z"
 
 // One thread: the server's.
 class HttpService {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/algorithm/string/case_conv.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -10,7 +11,6 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
-#include <cctype>
 #include <chrono>
 #include <list>
 #include <memory>
@@ -36,9 +36,8 @@ inline HttpRequest header_of(const http::request<http::string_body>& message) {
                       .target = std::string(message.target()),
                       .version = message.version()};
   for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    request.fields.emplace_back(std::move(name), std::string(field.value()));
+    const std::string name(field.name_string());
+    request.fields.emplace_back(boost::algorithm::to_lower_copy(name), std::string(field.value()));
   }
   return request;
 }

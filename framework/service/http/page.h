@@ -14,8 +14,7 @@ struct PageFile {
 
 // The file must live as long as the route.
 inline HttpRoute page_route(const PageFile& file) {
-  return {.method = "GET",
-          .path = file.path,
+  return {.path = file.path,
           .scope = Scope::open,
           .id = file.id,
           .summary = "A file of the dashboard, which has no data",

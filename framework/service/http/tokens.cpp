@@ -2,12 +2,13 @@
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <openssl/rand.h>
+#include <openssl/sha.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/algorithm/hex.hpp>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -32,9 +33,7 @@ std::string random_token() {
   std::array<unsigned char, 32> bytes{};
   if (::RAND_bytes(bytes.data(), bytes.size()) != 1) throw HttpError("there are no random numbers for a token");
   std::string text;
-  for (const unsigned char byte : bytes) {
-    for (const int digit : {byte >> 4, byte & 15}) text += "0123456789abcdef"[digit];
-  }
+  boost::algorithm::hex_lower(bytes, std::back_inserter(text));
   return text;
 }
 
@@ -141,10 +140,7 @@ void Tokens::read_if_changed() {
 
 Tokens::Digest Tokens::digest_of(std::string_view token) {
   Digest digest{};
-  unsigned int size = digest.size();
-  if (::EVP_Digest(token.data(), token.size(), digest.data(), &size, ::EVP_sha256(), nullptr) != 1) {
-    throw HttpError("SHA-256 is not available");
-  }
+  ::SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), digest.data());
   return digest;
 }
 

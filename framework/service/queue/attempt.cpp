@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace serve {
@@ -40,6 +41,15 @@ void write_durably(const fs::path& file, const std::string& text) {
 std::string read_whole(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string last_line(std::istream& text) {
+  std::string last;
+  for (std::string line; std::getline(text, line);) {
+    if (line.find_first_not_of(" \t\r") != line.npos) last = line;
+  }
+  std::erase_if(last, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
+  return last.substr(0, 1000);
 }
 
 bool Attempt::make_claim(const char* who) const {

@@ -8,10 +8,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <istream>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace serve {
 
@@ -29,7 +28,6 @@ class Attempt {
     return folder_ / (std::to_string(number_) + "." + std::string(ending));
   }
   const std::filesystem::path& folder() const { return folder_; }
-  std::int64_t number() const { return number_; }
 
   // Called by the process. Takes the lock, then makes the claim. Returns false if another one has either of them. The
   // lock is open in children too, so that it lasts as long as the training does.
@@ -53,5 +51,7 @@ class Attempt {
 // Writes a file beside the place and renames it, on the disk with its name. Throws std::runtime_error.
 void write_durably(const std::filesystem::path& file, const std::string& text);
 std::string read_whole(const std::filesystem::path& file);  // "" where there is none
+// The last line that has text, up to 1000 bytes of it, without control characters.
+std::string last_line(std::istream& text);
 
 }  // namespace serve

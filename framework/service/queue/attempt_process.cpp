@@ -1,6 +1,5 @@
 #include "service/queue/attempt_process.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -10,11 +9,9 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
-#include <memory>
 
 #include "service/queue/attempt.h"
 #include "tools/common/child_process.h"
@@ -22,27 +19,12 @@
 namespace serve {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
 constexpr int not_ours = 75;
 constexpr auto look_every = std::chrono::milliseconds(100);
-
-Work work_of(const Json& text) {
-  Work work;
-  work.words = text.at("words").get<std::vector<std::string>>();
-  work.threads = text.at("threads").get<std::string>();
-  if (!text.at("gpus").is_null()) work.gpus = text.at("gpus").get<std::string>();
-  work.time_limit = text.at("time_limit").get<std::int64_t>();
-  work.memory_limit = text.at("memory_limit").get<std::int64_t>();
-  work.open_files = text.at("open_files").get<std::int64_t>();
-  work.file_size = text.at("file_size").get<std::int64_t>();
-  work.processes = text.at("processes").get<std::int64_t>();
-  work.grace = text.at("grace").get<std::int64_t>();
-  return work;
-}
 
 void limit(__rlimit_resource resource, std::int64_t most) {
   if (most <= 0) return;
@@ -74,18 +56,12 @@ std::int64_t memory_of(pid_t process) {
   return here * ::sysconf(_SC_PAGESIZE);
 }
 
-// The last line of a log that has text, without control characters.
-std::string last_line(const fs::path& log) {
+std::string end_of(const fs::path& log) {
   std::ifstream file(log, std::ios::binary);
   file.seekg(0, std::ios::end);
   const auto size = static_cast<std::int64_t>(file.tellg());
   file.seekg(std::max<std::int64_t>(0, size - 8192));
-  std::string last;
-  for (std::string line; std::getline(file, line);) {
-    if (line.find_first_not_of(" \t\r") != line.npos) last = line;
-  }
-  std::erase_if(last, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return last.substr(0, 1000);
+  return last_line(file);
 }
 
 // Watches the training until it has ended.
@@ -137,31 +113,17 @@ class Watch {
 
 }  // namespace
 
-Json json_of(const Work& work) {
-  return {{"words", work.words},
-          {"threads", work.threads},
-          {"gpus", work.gpus ? Json(*work.gpus) : Json(nullptr)},
-          {"time_limit", work.time_limit},
-          {"memory_limit", work.memory_limit},
-          {"open_files", work.open_files},
-          {"file_size", work.file_size},
-          {"processes", work.processes},
-          {"grace", work.grace}};
-}
-
 int run_attempt(const fs::path& folder, std::int64_t number) {
   const Attempt attempt(folder, number);
-  const auto work = work_of(Json::parse(read_whole(attempt.file("json"))));
+  const auto work = nlohmann::json::parse(read_whole(attempt.file("json"))).get<Work>();
   sigset_t signals, mask;
   ::sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) ::sigaddset(&signals, signal);
   ::sigprocmask(SIG_BLOCK, &signals, &mask);
   if (!attempt.begin()) return not_ours;
   if (number > 1) std::cout << "vernier: attempt " << number << std::endl;
-  std::vector<std::string> environment = {"OMP_NUM_THREADS=" + work.threads};
-  if (work.gpus) environment.push_back("CUDA_VISIBLE_DEVICES=" + *work.gpus);
   const pid_t child =
-      vernier::start_child({.words = work.words, .environment = environment, .mask = &mask, .before_program = [&] {
+      vernier::start_child({.words = work.words, .environment = work.environment, .mask = &mask, .before_program = [&] {
                               return limit_child(work, folder);
                             }});
   if (child < 0) {
@@ -169,7 +131,7 @@ int run_attempt(const fs::path& folder, std::int64_t number) {
     return 1;
   }
   auto end = Watch(work, attempt, child, signals).wait();
-  if (end.status != 0) end.text = last_line(folder / "log");
+  if (end.status != 0) end.text = end_of(folder / "log");
   attempt.end(end);
   return 0;
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,15 +13,15 @@ namespace serve {
 // The orders of the process: the file N.json of an attempt.
 struct Work {
   std::vector<std::string> words;              // the program, and its arguments
-  std::string threads;                         // OMP_NUM_THREADS
-  std::optional<std::string> gpus;             // CUDA_VISIBLE_DEVICES; nothing: it stays, as Slurm has set it
+  std::vector<std::string> environment;        // "NAME=VALUE", beside the server's
   std::int64_t time_limit = 0;                 // seconds; 0 for no limit, as all below
   std::int64_t memory_limit = 0;               // bytes in memory
   std::int64_t open_files = 0, file_size = 0;  // RLIMIT_NOFILE, RLIMIT_FSIZE
   std::int64_t processes = 0;                  // RLIMIT_NPROC: of the user, threads included
   std::int64_t grace = 30;                     // seconds between SIGINT and SIGKILL
 };
-nlohmann::ordered_json json_of(const Work& work);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Work, words, environment, time_limit, memory_limit, open_files, file_size, processes,
+                                   grace)
 
 // The whole life of the process. Returns its exit status: 75 where the attempt belongs to another process.
 int run_attempt(const std::filesystem::path& folder, std::int64_t number);

@@ -1,7 +1,6 @@
 // A job of the server: what is to be trained, with what, and what became of it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,7 +35,5 @@ struct Job {
 
   bool is_over() const { return state != State::queued && state != State::running; }
 };
-
-std::string time_text(std::chrono::seconds ago = {});  // "2026-11-23T14:05:09.123Z"
 
 }  // namespace serve

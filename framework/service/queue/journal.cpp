@@ -6,6 +6,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "service/http/http_service.h"
+
 namespace serve {
 
 namespace {
@@ -93,8 +95,8 @@ Job job_of(Statement& row) {
                  .name = row.text(2),
                  .key = row.text(3),
                  .config = row.text(4),
-                 .texts_name = "",
-                 .texts = "",
+                 .texts_name = row.text(21),
+                 .texts = row.text(22),
                  .priority = row.integer(5),
                  .cores = row.integer(6),
                  .gpus = row.integer(7),
@@ -111,8 +113,6 @@ Job job_of(Statement& row) {
   job.started = row.text(18);
   job.ended = row.text(19);
   job.error = row.text(20);
-  job.request.texts_name = row.text(21);
-  job.request.texts = row.text(22);
   job.slurm = row.text(23);
   return job;
 }
@@ -166,7 +166,7 @@ Job Journal::add(const JobRequest& request, bool& is_new) {
   insert.bind(request.user).bind(request.name);
   request.key.empty() ? insert.bind_null() : insert.bind(request.key);
   insert.bind(request.config).bind(request.priority).bind(request.cores).bind(request.gpus);
-  insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(time_text());
+  insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(vernier::time_text());
   insert.bind(request.texts_name).bind(request.texts).step();
   is_new = ::sqlite3_changes(database_.get()) == 1;
   if (is_new) return find(::sqlite3_last_insert_rowid(database_.get())).value();

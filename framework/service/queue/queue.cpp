@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <iostream>
-#include <sstream>
+#include <set>
 
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
@@ -17,6 +17,8 @@
 namespace serve {
 
 namespace fs = std::filesystem;
+using vernier::HttpRefused;
+using vernier::time_text;
 using Lock = std::lock_guard<std::mutex>;
 
 namespace {
@@ -95,8 +97,12 @@ Job Queue::submit(const JobRequest& request, bool& is_new) {
 
 Job Queue::find(std::int64_t id) const {
   const Lock lock(mutex_);
+  return known(id);
+}
+
+Job Queue::known(std::int64_t id) const {
   if (auto job = journal_.find(id)) return *job;
-  throw QueueRefused{404, "there is no such job; jobs are removed some time after their end"};
+  throw HttpRefused{404, "there is no such job; jobs are removed some time after their end"};
 }
 
 std::vector<Job> Queue::list(const Journal::Page& page) const {
@@ -116,15 +122,16 @@ void Queue::write(const Job& job) {
 
 void Queue::erase(const Job& job) {
   journal_.remove(job.id);
-  remove_files(job.id);
+  std::error_code trouble;
+  fs::remove_all(folder_of(job.id), trouble);
+  if (trouble) std::cerr << "vernier: the files of job " << job.id << " stay: " << trouble.message() << std::endl;
   changed_(job, false);
 }
 
 Job Queue::cancel(std::int64_t id) {
-  auto job = find(id);
   const Lock lock(mutex_);
-  job = journal_.find(id).value_or(job);
-  if (job.is_over()) throw QueueRefused{409, std::string("the job is ") + name_of(job.state)};
+  auto job = known(id);
+  if (job.is_over()) throw HttpRefused{409, std::string("the job is ") + name_of(job.state)};
   if (job.state == State::queued && (!slurm_ || cancel_at_slurm(job))) {
     close(job, State::cancelled, "");
   } else {
@@ -139,11 +146,10 @@ Job Queue::cancel(std::int64_t id) {
 }
 
 Job Queue::retry(std::int64_t id) {
-  auto job = find(id);
   const Lock lock(mutex_);
-  job = journal_.find(id).value_or(job);
+  auto job = known(id);
   if (job.state != State::failed && job.state != State::cancelled) {
-    throw QueueRefused{409, std::string("the job is ") + name_of(job.state) + "; one that failed is tried again"};
+    throw HttpRefused{409, std::string("the job is ") + name_of(job.state) + "; one that failed is tried again"};
   }
   job.is_cancelled = false;
   job.failures = job.losses = 0;
@@ -153,9 +159,9 @@ Job Queue::retry(std::int64_t id) {
 }
 
 void Queue::remove(std::int64_t id) {
-  const auto job = find(id);
   const Lock lock(mutex_);
-  if (!journal_.find(id).value_or(job).is_over()) throw QueueRefused{409, "the job is not over; cancel it first"};
+  const auto job = known(id);
+  if (!job.is_over()) throw HttpRefused{409, "the job is not over; cancel it first"};
   erase(job);
 }
 
@@ -319,15 +325,15 @@ void Queue::write_files(const Job& job) const {
   const auto& request = job.request;
   work.words = {settings_.program, "train", config, "server.toml"};
   work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
-  work.threads = std::to_string(request.cores);
-  if (!slurm_) {
+  work.environment = {"OMP_NUM_THREADS=" + std::to_string(request.cores)};
+  if (!slurm_) {  // which sets the variable for its jobs
     std::string gpus;
     for (const int gpu : job.gpus) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
-    work.gpus = gpus;
+    work.environment.push_back("CUDA_VISIBLE_DEVICES=" + gpus);
   }
   work.time_limit = request.time_limit;
   work.memory_limit = request.memory_limit;
-  write_durably(Attempt(folder, job.attempt).file("json"), json_of(work).dump() + "\n");
+  write_durably(Attempt(folder, job.attempt).file("json"), nlohmann::json(work).dump() + "\n");
 }
 
 void Queue::remove_old() {
@@ -340,12 +346,6 @@ void Queue::remove_old() {
   for (const auto& job : journal_.ended_before(time_text(std::chrono::hours(24 * settings_.keep_days)))) {
     erase(job);
   }
-}
-
-void Queue::remove_files(std::int64_t id) const {
-  std::error_code trouble;
-  fs::remove_all(folder_of(id), trouble);
-  if (trouble) std::cerr << "vernier: the files of job " << id << " stay: " << trouble.message() << std::endl;
 }
 
 }  // namespace serve

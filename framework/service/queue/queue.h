@@ -6,13 +6,12 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "service/http/http_service.h"
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
 #include "service/queue/journal.h"
@@ -34,12 +33,6 @@ struct QueueSettings {
   std::vector<std::string> sbatch;  // further words for it
 };
 
-// Thrown if a request about a job cannot be granted now: status 404 or 409.
-struct QueueRefused {
-  unsigned status;
-  std::string why;
-};
-
 class Queue {
  public:
   explicit Queue(QueueSettings settings);
@@ -50,7 +43,7 @@ class Queue {
 
   // Any thread.
   Job submit(const JobRequest& request, bool& is_new);
-  Job find(std::int64_t id) const;  // throws QueueRefused, as those below
+  Job find(std::int64_t id) const;  // throws HttpRefused with 404; those below, also with 409
   std::vector<Job> list(const Journal::Page& page) const;
   std::vector<Job> running() const;  // the oldest first
   Job cancel(std::int64_t id);
@@ -70,6 +63,7 @@ class Queue {
   void wait(std::chrono::milliseconds time);
 
  private:
+  Job known(std::int64_t id) const;  // find(), with the lock
   void write(const Job& job);
   void erase(const Job& job);
   void look_after(Job job);
@@ -90,7 +84,6 @@ class Queue {
   void cancel_in_slurm();
   bool hand_over(const Job& job);
   bool cancel_at_slurm(Job& job);
-  void remove_files(std::int64_t id) const;
 
   QueueSettings settings_;
   mutable std::mutex mutex_;

@@ -44,7 +44,7 @@ void Queue::look_after_waiting(Job& job, bool is_there) {
   const Attempt attempt(folder_of(job.id), job.attempt);
   if (attempt.claim() == Attempt::Claim::process) {
     job.state = State::running;
-    job.started = time_text();
+    job.started = vernier::time_text();
     return write(job);
   }
   // Somebody has removed it there, or it died before it began.

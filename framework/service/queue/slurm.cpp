@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <boost/algorithm/string/replace.hpp>
 #include <chrono>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -21,22 +23,6 @@ namespace {
 
 constexpr auto patience = std::chrono::seconds(30);
 
-// Escapes % in a path, which sbatch would replace.
-std::string pattern_of(const fs::path& path) {
-  std::string result;
-  for (const char c : path.string()) result += c == '%' ? "%%" : std::string(1, c);
-  return result;
-}
-
-std::string last_line(const std::string& text) {
-  std::istringstream lines(text);
-  std::string last;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) last = line;
-  }
-  return last;
-}
-
 }  // namespace
 
 std::string Slurm::call(const std::vector<std::string>& words) const {
@@ -52,9 +38,10 @@ std::string Slurm::call(const std::vector<std::string>& words) const {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  const auto text = read_whole(scratch_);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
-  throw std::runtime_error(words[0] + ": " + (text.empty() ? "it has failed" : last_line(text).substr(0, 500)));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return read_whole(scratch_);
+  std::ifstream text(scratch_);
+  const auto why = last_line(text);
+  throw std::runtime_error(words[0] + ": " + (why.empty() ? "it has failed" : why.substr(0, 500)));
 }
 
 std::string Slurm::submit(const Job& job, const fs::path& folder, const std::string& program,
@@ -73,14 +60,15 @@ std::string Slurm::submit(const Job& job, const fs::path& folder, const std::str
                                     "--nice=" + std::to_string(100 - request.priority),
                                     "--chdir=" + folder.string(),
                                     "--open-mode=append",
-                                    "--output=" + pattern_of(folder / "log")};
+                                    "--output=" + boost::replace_all_copy((folder / "log").string(), "%", "%%")};
   if (request.gpus > 0) words.push_back("--gpus=" + std::to_string(request.gpus));
   // The process ends the attempt first, with a checkpoint.
   if (request.time_limit > 0) words.push_back("--time=" + std::to_string((request.time_limit + grace) / 60 + 2));
   if (request.memory_limit > 0) words.push_back("--mem=" + std::to_string((request.memory_limit >> 20) + 64) + "M");
   words.insert(words.end(), options_.begin(), options_.end());
   words.push_back(script);
-  auto answer = last_line(call(words));
+  std::istringstream printed(call(words));
+  auto answer = last_line(printed);
   answer = answer.substr(0, answer.find(';'));  // the name of a cluster may follow
   if (answer.empty() || answer.find_first_not_of("0123456789") != answer.npos) {
     throw std::runtime_error("sbatch has answered \"" + answer.substr(0, 200) + "\", which is not a number of a job");
