@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <thread>
 
 #include "server.h"
@@ -58,7 +59,8 @@ the server
 
 struct Call {
   const po::variables_map& given;
-  Words words;  // after the command
+  std::string name;  // of the command
+  Words words;       // after it
   const Server& server;
 
   std::string target(const std::string& rest = "") const {
@@ -153,8 +155,8 @@ std::string merged(const Call& call) {
 int submit(const Call& call) {
   if (call.words.empty()) throw Refused("name a TOML file, as in `vernier jobs submit run.toml`");
   Json body = {{"config", merged(call)}, {"name", std::filesystem::path(call.words[0]).stem().string()}};
-  for (const auto& [option, key] : {std::pair("name", "name"), std::pair("key", "key")}) {
-    if (call.has(option)) body[key] = call.given[option].as<std::string>();
+  for (const char* option : {"name", "key"}) {
+    if (call.has(option)) body[option] = call.given[option].as<std::string>();
   }
   for (const auto& [option, key] : {std::pair("cores", "cores"), std::pair("gpus", "gpus"),
                                     std::pair("priority", "priority"), std::pair("time-limit", "time_limit"),
@@ -164,7 +166,7 @@ int submit(const Call& call) {
   const auto job = call.server.post("/v1/jobs", body);
   const auto id = text_in(job, "id");
   std::cout << "job " << id << " is " << text_in(job, "state") << std::endl;
-  return call.has("follow") ? follow({call.given, {id}, call.server}) : 0;
+  return call.has("follow") ? follow({call.given, "logs", {id}, call.server}) : 0;
 }
 
 int list(const Call& call) {
@@ -204,8 +206,8 @@ int show(const Call& call) {
   return 0;
 }
 
-// pause, resume, save, validate, stop, swap: to the run, which answers after its step.
-int command(const Call& call, const Json& body) {
+// Gives the run a command, which it answers after its step.
+int give(const Call& call, const Json& body) {
   const auto answer = call.server.post(call.target("/commands"), body);
   const auto state = answer.value("state", "waiting");
   if (state == "waiting") {
@@ -228,18 +230,24 @@ int swap(const Call& call) {
     roles[role][key] = key == "use" || parsed.is_discarded() ? Json(value) : parsed;
   }
   if (roles.empty()) throw Refused("say what to swap, as in `vernier jobs swap 3 precision=bf16`");
-  return command(call, {{"command", "swap"}, {"roles", roles}});
+  return give(call, {{"command", "swap"}, {"roles", roles}});
 }
 
 int interval(const Call& call) {
   const auto steps = call.words.size() == 3 ? Json::parse(call.words[2], nullptr, /*allow_exceptions=*/false) : Json();
   if (!steps.is_number_integer())
     throw Refused("say which monitor, and how often, as in `vernier jobs interval 3 jsonl 10`");
-  return command(call, {{"command", "set_interval"}, {"monitor", call.words[1]}, {"every", steps}});
+  return give(call, {{"command", "set_interval"}, {"monitor", call.words[1]}, {"every", steps}});
 }
 
-int act(const Call& call, const std::string& action) {
-  const auto job = call.server.post(call.target("/" + action));
+// pause, resume, save, validate, stop
+int steer(const Call& call) {
+  return give(call, {{"command", call.name}});
+}
+
+// cancel, retry
+int act(const Call& call) {
+  const auto job = call.server.post(call.target("/" + call.name));
   std::cout << "job " << text_in(job, "id") << " is "
             << (job.at("is_ending") == true ? "ending" : text_in(job, "state")) << '\n';
   return 0;
@@ -251,30 +259,21 @@ int remove(const Call& call) {
 }
 
 int run_command(const po::variables_map& given) {
+  static const std::map<std::string, int (*)(const Call&)> commands = {
+      {"submit", submit},  {"list", list},     {"show", show},   {"logs", logs},        {"cancel", act},
+      {"retry", act},      {"remove", remove}, {"pause", steer}, {"resume", steer},     {"save", steer},
+      {"validate", steer}, {"stop", steer},    {"swap", swap},   {"interval", interval}};
   auto words = vernier::words_of(given);
   if (words.empty()) throw Refused("say what to do, as in `vernier jobs list`; see vernier jobs --help");
   const auto name = words[0];
   words.erase(words.begin());
+  const auto found = commands.find(name);
+  if (found == commands.end()) throw Refused("vernier jobs has no command " + name + "; see vernier jobs --help");
   const bool takes_more = name == "submit" || name == "swap" || name == "interval";
   const std::size_t most = name == "list" ? 0 : 1;
   if (!takes_more && words.size() > most) throw Refused("vernier jobs " + name + ": " + words[most] + " is too much");
-  const Words acts = {"cancel", "retry"}, commands = {"pause", "resume", "save", "validate", "stop"};
-  const bool is_act = std::ranges::find(acts, name) != acts.end();
-  const bool is_command = std::ranges::find(commands, name) != commands.end();
-  const Words others = {"submit", "list", "show", "logs", "remove", "swap", "interval"};
-  if (!is_act && !is_command && std::ranges::find(others, name) == others.end()) {
-    throw Refused("vernier jobs has no command " + name + "; see vernier jobs --help");
-  }
   const Server server(given);
-  const Call call{given, words, server};
-  if (is_act) return act(call, name);
-  if (is_command) return command(call, {{"command", name}});
-  if (name == "submit") return submit(call);
-  if (name == "list") return list(call);
-  if (name == "show") return show(call);
-  if (name == "logs") return logs(call);
-  if (name == "interval") return interval(call);
-  return name == "swap" ? swap(call) : remove(call);
+  return found->second({given, name, words, server});
 }
 
 }  // namespace
