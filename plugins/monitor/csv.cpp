@@ -11,10 +11,8 @@
 #include <vernier/sdk.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -29,12 +27,6 @@ namespace fs = std::filesystem;
 using vernier::AppendFile;
 using vernier::Record;
 using vernier::Run;
-
-std::string text_of(double value) {
-  if (std::isnan(value)) return "nan";
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
-}
 
 // In quotes where a comma, a quote or the end of a line would end the cell.
 std::string cell(const std::string& text) {
@@ -100,12 +92,12 @@ class Table final : public vernier::RecordSink {
     }
     std::vector<std::string> row(columns_.size());
     row[0] = std::to_string(record.step);
-    row[1] = text_of(record.time);
+    row[1] = vernier::shortest(record.time);
     for (const auto& entry : record.entries) {
       if (const auto column = column_of(entry.name); column >= 0)
-        row[static_cast<std::size_t>(column)] = text_of(entry.value);
+        row[static_cast<std::size_t>(column)] = vernier::shortest(entry.value);
     }
-    append(joined(row));
+    append(c10::Join(",", row) + '\n');
   }
 
   void flush() override { file_->flush(); }
@@ -116,18 +108,9 @@ class Table final : public vernier::RecordSink {
     return state;
   }
 
-  void end(const Run&, bool) override {
-    if (const auto missing = file_->missing(); missing > 0)
-      warn_(path_.string() + ": rows that are missing at its end: " + std::to_string(missing));
-  }
+  void end(const Run&, bool) override { file_->warn_of_missing(); }
 
  private:
-  static std::string joined(const std::vector<std::string>& row) {
-    std::string line;
-    for (const auto& each : row) line += (&each == row.data() ? "" : ",") + each;
-    return line + '\n';
-  }
-
   void append(const std::string& line) {
     if (file_->append(line)) lines_ += 1;
   }
@@ -142,7 +125,7 @@ class Table final : public vernier::RecordSink {
   std::string header() const {
     std::vector<std::string> names;
     for (const auto& column : columns_) names.push_back(cell(column));
-    return joined(names);
+    return c10::Join(",", names) + '\n';
   }
 
   // -1: there is none.

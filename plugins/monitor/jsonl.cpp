@@ -38,10 +38,8 @@ Json json_of(double value) {
   const bool is_whole = value == std::trunc(value) && std::abs(value) < exact && !(value == 0 && std::signbit(value));
   return is_whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
-Json json_of(std::int64_t value) {
-  return value;
-}
-Json json_of(const std::string& value) {
+template <class Value>
+Json json_of(const Value& value) {
   return value;
 }
 
@@ -53,17 +51,12 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
-// A loss of power may leave half of a line.
-bool is_complete(std::string_view line) {
-  return step_of(line) >= 0 && line.ends_with('}');
-}
-
 // Cuts off all that a process wrote after the checkpoint from which the run resumes, and all lines that are not of the
 // run. A rewind leaves two lines for some steps, so only the number of lines says where to cut. lines: that number; -1:
-// unknown. Returns how many lines are left.
+// unknown. Returns how many lines are left. A loss of power may leave half of a line.
 std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
   return vernier::keep_lines(path, [&](std::string_view line, std::int64_t number) {
-    return is_complete(line) && (lines >= 0 ? number < lines : step_of(line) <= last_step);
+    return step_of(line) >= 0 && line.ends_with('}') && (lines >= 0 ? number < lines : step_of(line) <= last_step);
   });
 }
 
@@ -148,8 +141,7 @@ class Jsonl final : public vernier::Monitor {
     if (!file_) return;  // the run failed before RunBegin
     if (const auto notices = notices_of(run); !notices.empty()) append({{"step", step}, {"notices", notices}});
     file_->flush();
-    if (const auto missing = file_->missing(); missing > 0)
-      warn(name_, ": lines that are missing at its end: ", missing);
+    file_->warn_of_missing();
   }
 
   void append(const Json& line) {

@@ -7,14 +7,12 @@
 // In names, signs that MLflow does not accept become "_". If the disk is full, records wait in memory until there is
 // room; those beyond 1 MB for each metric are lost. MLflow 3 opens such a store if MLFLOW_ALLOW_FILE_STORE is "true".
 // Source of the format: mlflow/store/tracking/file_store.py of MLflow 2 and 3.
-#include <unistd.h>
 #include <vernier/checksum.h>
 #include <vernier/sdk.h>
+#include <vernier/whole_file.h>
 
-#include <array>
 #include <cctype>
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -28,20 +26,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using vernier::AppendFile;
-using vernier::Record;
 using vernier::Run;
+using vernier::shortest;
+constexpr auto now = vernier::seconds_since_1970;
 
 std::string milliseconds(double seconds) {
   return std::to_string(static_cast<std::int64_t>(seconds * 1e3));
-}
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string text_of(double value) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 // A scalar of YAML that is a text whatever it has in it.
@@ -75,16 +65,6 @@ std::string experiment_id(const std::string& name) {
   return std::to_string(number % 900'000'000'000'000'000 + 100'000'000'000'000'000);
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  const fs::path partial = path.string() + ".partial";
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << text;
-    if (!out.flush()) throw vernier::Error(partial.string() + ": cannot be written");
-  }
-  fs::rename(partial, path);
-}
-
 constexpr int running = 1, finished = 3, failed = 4, killed = 5;  // mlflow.entities.RunStatus
 
 class Store final : public vernier::RecordSink {
@@ -100,17 +80,18 @@ class Store final : public vernier::RecordSink {
     folder_ = folder / id_;
     for (const char* part : {"metrics", "params", "tags", "artifacts"}) fs::create_directories(folder_ / part);
     write_meta(running);
-    write_text(folder_ / "tags" / "mlflow.runName", name_);
-    write_text(folder_ / "tags" / "mlflow.source.name", "vernier");
+    vernier::write_whole(folder_ / "tags" / "mlflow.runName", name_);
+    vernier::write_whole(folder_ / "tags" / "mlflow.source.name", "vernier");
     for (const auto& [name, parameter] : vernier::hyper_parameters(run.output)) {
-      write_text(folder_ / "params" / key_of(name), text_of_parameter(parameter));
+      vernier::write_whole(folder_ / "params" / key_of(name), text_of_parameter(parameter));
     }
     if (goes_on) cut(run.step);
   }
 
-  void write(const Record& record) override {
+  void write(const vernier::Record& record) override {
     for (const auto& [name, value] : record.entries) {
-      file_of(name).append(milliseconds(record.time) + " " + text_of(value) + " " + std::to_string(record.step) + "\n");
+      file_of(name).append(milliseconds(record.time) + " " + shortest(value) + " " + std::to_string(record.step) +
+                           "\n");
     }
   }
 
@@ -126,36 +107,33 @@ class Store final : public vernier::RecordSink {
 
   void end(const Run& run, bool has_failed) override {
     write_meta(has_failed ? failed : run.is_stopping() ? killed : finished);
-    for (const auto& [key, file] : by_key_) {
-      if (const auto missing = file->missing(); missing > 0)
-        warn_(file->path().string() + ": records that are missing at its end: " + std::to_string(missing));
-    }
+    for (const auto& [key, file] : by_key_) file->warn_of_missing();
   }
 
  private:
   static std::string text_of_parameter(const std::variant<bool, double, std::string>& parameter) {
-    if (const auto* number = std::get_if<double>(&parameter)) return text_of(*number);
+    if (const auto* number = std::get_if<double>(&parameter)) return shortest(*number);
     if (const auto* flag = std::get_if<bool>(&parameter)) return *flag ? "True" : "False";
     return std::get<std::string>(parameter);
   }
 
   static void write_experiment(const fs::path& folder, const std::string& name) {
     const auto time = milliseconds(now());
-    write_text(folder / "meta.yaml",
-               "artifact_location: " + quoted("file://" + folder.string()) + "\ncreation_time: " + time +
-                   "\nexperiment_id: " + quoted(folder.filename().string()) + "\nlast_update_time: " + time +
-                   "\nlifecycle_stage: active\nname: " + quoted(name) + "\n");
+    vernier::write_whole(folder / "meta.yaml",
+                         "artifact_location: " + quoted("file://" + folder.string()) + "\ncreation_time: " + time +
+                             "\nexperiment_id: " + quoted(folder.filename().string()) + "\nlast_update_time: " + time +
+                             "\nlifecycle_stage: active\nname: " + quoted(name) + "\n");
   }
 
   void write_meta(int status) const {
-    write_text(folder_ / "meta.yaml",
-               "artifact_uri: " + quoted("file://" + (folder_ / "artifacts").string()) +
-                   "\nend_time: " + (status == running ? "null" : milliseconds(now())) +
-                   "\nentry_point_name: ''\nexperiment_id: " + quoted(experiment_) +
-                   "\nlifecycle_stage: active\nrun_id: " + quoted(id_) + "\nrun_name: " + quoted(name_) +
-                   "\nrun_uuid: " + quoted(id_) +
-                   "\nsource_name: ''\nsource_type: 4\nsource_version: ''\nstart_time: " + milliseconds(begun_) +
-                   "\nstatus: " + std::to_string(status) + "\ntags: []\nuser_id: ''\n");
+    vernier::write_whole(
+        folder_ / "meta.yaml",
+        "artifact_uri: " + quoted("file://" + (folder_ / "artifacts").string()) +
+            "\nend_time: " + (status == running ? "null" : milliseconds(now())) +
+            "\nentry_point_name: ''\nexperiment_id: " + quoted(experiment_) + "\nlifecycle_stage: active\nrun_id: " +
+            quoted(id_) + "\nrun_name: " + quoted(name_) + "\nrun_uuid: " + quoted(id_) +
+            "\nsource_name: ''\nsource_type: 4\nsource_version: ''\nstart_time: " + milliseconds(begun_) +
+            "\nstatus: " + std::to_string(status) + "\ntags: []\nuser_id: ''\n");
   }
 
   // A line is "time value step".

@@ -29,7 +29,6 @@
 namespace {
 
 using vernier::Event;
-using vernier::Notice;
 using vernier::Run;
 using Clock = std::chrono::steady_clock;
 
@@ -174,12 +173,6 @@ struct Field {
   int importance;  // a narrow terminal shows the most important fields
 };
 
-std::size_t width_of(const std::vector<Field>& fields) {
-  std::size_t width = 0;
-  for (const auto& field : fields) width += field.text.size() + 2;
-  return width - 2;
-}
-
 std::string join(const std::vector<Field>& fields) {
   std::string text;
   for (const auto& field : fields) text += (text.empty() ? "" : "  ") + field.text;
@@ -192,15 +185,15 @@ std::string fit(std::vector<Field> fields, double share, std::size_t columns, bo
   constexpr std::size_t smallest_bar = 8, largest_bar = 24, around_bar = 4;
   const auto less = [](const Field& a, const Field& b) { return a.importance < b.importance; };
   const auto drop_until = [&](std::size_t room, std::size_t count) {
-    while (fields.size() > count && width_of(fields) > room) {
+    while (fields.size() > count && join(fields).size() > room) {
       fields.erase(std::next(std::min_element(fields.rbegin(), fields.rend(), less)).base());
     }
   };
   if (columns > smallest_bar + around_bar) drop_until(columns - smallest_bar - around_bar, 3);
   drop_until(columns, 1);
-  const std::size_t used = width_of(fields);
-  if (used + smallest_bar + around_bar > columns) return join(fields).substr(0, columns);
-  return bar(share, std::min(columns - used - around_bar, largest_bar), utf8) + "  " + join(fields);
+  const auto text = join(fields);
+  if (text.size() + smallest_bar + around_bar > columns) return text.substr(0, columns);
+  return bar(share, std::min(columns - text.size() - around_bar, largest_bar), utf8) + "  " + text;
 }
 
 class Progress final : public vernier::Monitor {
@@ -252,7 +245,11 @@ class Progress final : public vernier::Monitor {
     saving_ = -1;
     if (const auto share = run.metrics.value("underflow")) underflow_ = share;
     if (!run.notices.empty()) show_notices(run, step);
-    if (validated_ || has_gone_back(step)) count_from_here(run, step);
+    // The time since the last step was a validation, or the steps before were undone by a rewind.
+    if (std::exchange(validated_, false) || static_cast<double>(step) <= counted_[0]) {
+      counted_ = counts(run, step);
+      rate_.restart(Clock::now());
+    }
     if (draws_bar_) {
       const auto now = Clock::now();
       validates_ = run.validates;
@@ -263,18 +260,10 @@ class Progress final : public vernier::Monitor {
     }
   }
 
-  bool has_gone_back(std::int64_t step) const { return static_cast<double>(step) <= counted_[0]; }
-
-  // The time since the last step was a validation, or the steps before were undone by a rewind.
-  void count_from_here(const Run& run, std::int64_t step) {
-    validated_ = false;
-    counted_ = counts(run, step);
-    rate_.restart(Clock::now());
-  }
-
   void draw(const Run& run, std::int64_t step, Clock::time_point now) {
     drawn_ = now;
-    measure(run, step, now);
+    const auto before = std::exchange(counted_, counts(run, step));
+    rate_.add({counted_[0] - before[0], counted_[1] - before[1], counted_[2] - before[2]}, now);
     fields_ = fields(run, step);
     shown_ = step;
     const double left = static_cast<double>(run.steps - step) / rate_[0];
@@ -298,7 +287,8 @@ class Progress final : public vernier::Monitor {
     if (run.loss.defined()) add(8, "loss " + loss_text(run.loss.item<double>()));
     if (const auto rate = run.metrics.value("learning_rate")) add(3, "lr " + number("%.3g", *rate));
     if (const auto scale = run.metrics.value("scale")) add(2, "scale " + number("%.6g", *scale));
-    if (const auto skipped = skipped_updates(run, step); skipped > 0) {
+    // On a GPU the result of the last update is not known yet.
+    if (const auto skipped = step - run.updates - (run.device.is_cpu() ? 0 : 1); skipped > 0) {
       const double share = static_cast<double>(skipped) / static_cast<double>(step);
       add(1, c10::str("skipped ", skipped, " (", percentage(share), ")"));
     }
@@ -332,12 +322,9 @@ class Progress final : public vernier::Monitor {
 
   // "time fwd 41% bwd 45%": the parts of the step that took a tenth of it or more, where a step takes a millisecond.
   static std::string split_of_the_step(const Run& run) {
-    static constexpr std::array<std::pair<const char*, const char*>, 6> parts = {{{"data_wait", "data"},
-                                                                                  {"forward_time", "fwd"},
-                                                                                  {"backward_time", "bwd"},
-                                                                                  {"update_time", "update"},
-                                                                                  {"plugins_time", "plugins"},
-                                                                                  {"trainer_time", "trainer"}}};
+    constexpr std::pair<const char*, const char*> parts[] = {{"data_wait", "data"},       {"forward_time", "fwd"},
+                                                             {"backward_time", "bwd"},    {"update_time", "update"},
+                                                             {"plugins_time", "plugins"}, {"trainer_time", "trainer"}};
     const auto step = run.metrics.value("step_time");
     if (!step || *step < 1e-3) return "";
     std::string text;
@@ -346,11 +333,6 @@ class Progress final : public vernier::Monitor {
       if (share >= 0.1) text += std::string(" ") + name + " " + percentage(share);
     }
     return text.empty() ? "" : "time" + text;
-  }
-
-  // On a GPU the result of the last update is not known yet.
-  static std::int64_t skipped_updates(const Run& run, std::int64_t step) {
-    return step - run.updates - (run.device.is_cpu() ? 0 : 1);
   }
 
   std::string shown_rate(const Run& run) const {
@@ -364,11 +346,6 @@ class Progress final : public vernier::Monitor {
 
   static std::array<double, 3> counts(const Run& run, std::int64_t step) {
     return {static_cast<double>(step), static_cast<double>(run.samples), static_cast<double>(run.tokens)};
-  }
-
-  void measure(const Run& run, std::int64_t step, Clock::time_point now) {
-    const auto before = std::exchange(counted_, counts(run, step));
-    rate_.add({counted_[0] - before[0], counted_[1] - before[1], counted_[2] - before[2]}, now);
   }
 
   void show_validation(const Run& run) {
@@ -386,7 +363,7 @@ class Progress final : public vernier::Monitor {
   }
 
   template <class T>
-  static std::optional<T> detail(const Notice& notice, std::string_view key) {
+  static std::optional<T> detail(const vernier::Notice& notice, std::string_view key) {
     for (const auto& [name, value] : notice.details) {
       if (name == key && std::holds_alternative<T>(value)) return std::get<T>(value);
     }

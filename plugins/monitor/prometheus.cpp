@@ -13,9 +13,7 @@
 #include <vernier/sdk.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -36,21 +34,15 @@ using vernier::Run;
 std::string text_of(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+  return vernier::shortest(value);
 }
 
 // In a help text, or in the value of a label.
 std::string escaped(const std::string& text, bool is_label) {
   std::string result;
   for (const char c : text) {
-    if (c == '\n') {
-      result += "\\n";
-    } else if (c == '\\' || (is_label && c == '"')) {
-      result += std::string("\\") + c;
-    } else {
-      result += c;
-    }
+    if (c == '\n' || c == '\\' || (is_label && c == '"')) result += '\\';
+    result += c == '\n' ? 'n' : c;
   }
   return result;
 }

@@ -1,6 +1,5 @@
 #include "api.h"
 
-#include "page.h"
 #include "service/http/schema.h"
 
 namespace control {
@@ -15,8 +14,7 @@ Json page_parameters(std::int64_t limit) {
 }
 
 HttpRoute run_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/run",
+  return {.path = "/v1/run",
           .id = "get_run",
           .summary = "Name, state and step of the run",
           .result = object_of({{"name", text},
@@ -31,8 +29,7 @@ HttpRoute run_route(const ApiOf& of) {
 }
 
 HttpRoute metrics_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/metrics",
+  return {.path = "/v1/metrics",
           .id = "list_metrics",
           .summary = "The newest value of each metric",
           .result = list_of(
@@ -42,28 +39,26 @@ HttpRoute metrics_route(const ApiOf& of) {
 }
 
 HttpRoute history_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/history",
+  return {.path = "/v1/history",
           .id = "get_history",
           .summary =
               "The course of a metric since this process began: parts of equally many steps, each as [first step, "
               "lowest, highest]",
           .parameters = {parameter("metric", "query", "its name, \"loss\"", text, true),
-                         parameter("points", "query", "parts at most", whole(2, History::most))},
+                         parameter("points", "query", "parts at most", whole(2, vernier::History::most))},
           .result = history_of(),
           .other_results = {{"404", "No step has had this metric."}},
           .answer = [&view = of.view](const HttpCall& call) {
             const auto metric = call.parameters.find("metric");
             if (metric == call.parameters.end()) throw HttpRefused{422, "metric is needed: ?metric=loss"};
-            const auto history = view.history(metric->second, call.integer("points", 512, 2, History::most));
+            const auto history = view.history(metric->second, call.integer("points", 512, 2, vernier::History::most));
             if (history.is_null()) throw HttpRefused{404, "no step has had this metric; see /v1/metrics"};
             return json_response(history);
           }};
 }
 
 HttpRoute notices_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/notices",
+  return {.path = "/v1/notices",
           .id = "list_notices",
           .summary = "What was out of the ordinary, the oldest first",
           .parameters = page_parameters(View::most_notices),
@@ -76,8 +71,7 @@ HttpRoute notices_route(const ApiOf& of) {
 }
 
 HttpRoute configuration_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/configuration",
+  return {.path = "/v1/configuration",
           .id = "get_configuration",
           .summary = "The merged configuration with which the run was started, as TOML",
           .result = object_of({{"toml", text}}),
@@ -88,8 +82,7 @@ HttpRoute configuration_route(const ApiOf& of) {
 
 HttpRoute memory_route(const ApiOf& of) {
   const Json both = object_of({{"now", {{"type", {"integer", "null"}}}}, {"peak", {{"type", {"integer", "null"}}}}});
-  return {.method = "GET",
-          .path = "/v1/memory",
+  return {.path = "/v1/memory",
           .id = "get_memory",
           .summary =
               "Bytes of the process and of its device; those of tensors on a CPU are 0 unless something counts "
@@ -120,9 +113,10 @@ HttpRoute ask_route(const ApiOf& of) {
             const auto id = board.ask(std::move(command), call.who);
             HttpResponse response;
             response.later = [&board, id](bool last) -> std::optional<HttpResponse> {
-              const bool is_there = board.is_answered(id);
+              const auto found = board.find(id).value_or(Json::object());
+              const bool is_there = found.value("state", "waiting") != "waiting";
               if (!is_there && !last) return std::nullopt;
-              auto answer = json_response(board.find(id).value_or(Json::object()), is_there ? 200 : 202);
+              auto answer = json_response(found, is_there ? 200 : 202);
               answer.fields.emplace_back("Location", "/v1/commands/" + std::to_string(id));
               return answer;
             };
@@ -131,8 +125,7 @@ HttpRoute ask_route(const ApiOf& of) {
 }
 
 HttpRoute commands_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/commands",
+  return {.path = "/v1/commands",
           .id = "list_commands",
           .summary = "The commands that this process was given, the oldest first",
           .parameters = page_parameters(Board::most_kept),
@@ -144,8 +137,7 @@ HttpRoute commands_route(const ApiOf& of) {
 }
 
 HttpRoute command_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/v1/commands/{id}",
+  return {.path = "/v1/commands/{id}",
           .id = "get_command",
           .summary = "A command, and what became of it",
           .parameters = {parameter("id", "path", "its number", whole(1, most), true)},
@@ -172,7 +164,7 @@ std::vector<HttpRoute> routes(const ApiOf& of) {
       ask_route(of),
       commands_route(of),
       command_route(of)};
-  for (const auto& file : page_files()) all.push_back(vernier::page_route(file));
+  for (auto& page : page_routes()) all.push_back(std::move(page));
   return all;
 }
 

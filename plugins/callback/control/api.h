@@ -19,5 +19,6 @@ struct ApiOf {
 
 // Called on the server's thread.
 std::vector<vernier::HttpRoute> routes(const ApiOf& of);
+std::vector<vernier::HttpRoute> page_routes();  // the files of page/, which CMake puts into page.cpp.in
 
 }  // namespace control

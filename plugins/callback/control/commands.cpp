@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <ctime>
+#include <regex>
 
 #include "service/http/schema.h"
 
@@ -24,28 +23,22 @@ constexpr double smallest = 1e-6, largest = 1e6;  // factors
   throw HttpRefused{422, why};
 }
 
-bool is_all(std::string_view text, std::size_t most, bool (*is_allowed)(char)) {
-  return text.size() <= most && std::ranges::all_of(text, is_allowed);
-}
-bool is_of_key(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-}
-bool is_of_text(char c) {
-  return c >= ' ' && c <= '~';
-}
-constexpr const char *key_pattern = "^[A-Za-z0-9_-]{1,64}$", *text_pattern = "^[ -~]{0,200}$";
+// Names of options, their values, and names of plugins.
+constexpr const char *key_pattern = "^[A-Za-z0-9_-]{1,64}$", *text_pattern = "^[ -~]{0,200}$",
+                     *name_pattern = "^[a-z0-9_]{1,47}$";
 
-bool is_too_large(const Json& number) {
-  return number.is_number_unsigned() && number.get<std::uint64_t>() > INT64_MAX;
+bool fits(const std::string& text, const char* pattern) {
+  return std::regex_match(text, std::regex(pattern));
 }
 
 // Texts and keys reach messages, so they must be plain. `place` is named by plugins that refuse a value.
 vernier::Value value_of(const Json& json, const std::string& place) {
+  const bool is_large = json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX;
   if (json.is_boolean()) return {json.get<bool>(), place};
-  if (json.is_number_integer() && !is_too_large(json)) return {json.get<std::int64_t>(), place};
+  if (json.is_number_integer() && !is_large) return {json.get<std::int64_t>(), place};
   if (json.is_number()) return {json.get<double>(), place};
   if (json.is_string()) {
-    if (!is_all(json.get<std::string>(), 200, is_of_text)) refuse(place + " must be at most 200 letters of ASCII");
+    if (!fits(json.get<std::string>(), text_pattern)) refuse(place + " must be at most 200 letters of ASCII");
     return {json.get<std::string>(), place};
   }
   if (json.is_array()) {
@@ -56,22 +49,17 @@ vernier::Value value_of(const Json& json, const std::string& place) {
   if (!json.is_object()) refuse(place + " must not be null");
   vernier::Table table;
   for (const auto& [key, each] : json.items()) {
-    if (key.empty() || !is_all(key, 64, is_of_key)) refuse(place + " has a key that is not the name of an option");
+    if (!fits(key, key_pattern)) refuse(place + " has a key that is not the name of an option");
     table.emplace(key, value_of(each, place + "." + key));
   }
   return {std::move(table), place};
 }
 
 // A plugin is named, not a path to one: a token does not load libraries.
-bool is_name(const std::string& text) {
-  return !text.empty() && text.size() < 48 &&
-         std::ranges::all_of(text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
-}
-
 void check_plugin(const std::string& role, const Json& table) {
   if (std::ranges::find(roles, role) == roles.end()) refuse("roles may name precision, scaler and accumulation");
   const bool has_use = table.is_object() && table.contains("use") && table.at("use").is_string();
-  if (!has_use || !is_name(table.at("use").get<std::string>()))
+  if (!has_use || !fits(table.at("use").get<std::string>(), name_pattern))
     refuse("roles." + role + " must be a table with the name of a plugin, {\"use\": \"bf16\"}");
 }
 
@@ -107,7 +95,7 @@ Command command_of(const Json& body) {
   if (sets) {
     const bool has_monitor = body.contains("monitor") && body.at("monitor").is_string();
     if (has_monitor) command.monitor = body.at("monitor").get<std::string>();
-    if (!is_name(command.monitor)) refuse("monitor must be the name of a monitor, \"jsonl\"");
+    if (!fits(command.monitor, name_pattern)) refuse("monitor must be the name of a monitor, \"jsonl\"");
     const auto every = vernier::schema::whole_in(body.value("every", Json()), 1, longest);
     if (!every) refuse("every must be a whole number of steps from 1 to 1000000000");
     command.every = *every;
@@ -125,7 +113,7 @@ Json command_schema() {
                 {"additionalProperties", false}};
   };
   const Json plugin = {{"type", "object"},
-                       {"properties", {{"use", {{"type", "string"}, {"pattern", "^[a-z0-9_]{1,47}$"}}}}},
+                       {"properties", {{"use", {{"type", "string"}, {"pattern", name_pattern}}}}},
                        {"required", {"use"}},
                        {"propertyNames", {{"pattern", key_pattern}}},
                        {"additionalProperties", {{"$ref", "#/components/schemas/Option"}}}};
@@ -137,7 +125,7 @@ Json command_schema() {
             with({{"const", "scale_learning_rate"}},
                  {{"factor", {{"type", "number"}, {"minimum", smallest}, {"maximum", largest}}}}, {"factor"}),
             with({{"const", "set_interval"}},
-                 {{"monitor", {{"type", "string"}, {"pattern", "^[a-z0-9_]{1,47}$"}}},
+                 {{"monitor", {{"type", "string"}, {"pattern", name_pattern}}},
                   {"every", {{"type", "integer"}, {"minimum", 1}, {"maximum", longest}}}},
                  {"monitor", "every"}),
             with({{"const", "swap"}},
@@ -172,18 +160,6 @@ Json answered_schema() {
             {"answer", {{"type", "string"}}}}}};
 }
 
-std::string time_text() {
-  const auto now = std::chrono::system_clock::now();
-  const auto seconds = std::chrono::system_clock::to_time_t(now);
-  const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  const auto digits = std::to_string(1000 + rest);
-  return text.data() + ("." + digits.substr(1) + "Z");
-}
-
 std::int64_t Board::ask(Command command, const std::string& who) {
   Json shown;
   {
@@ -191,7 +167,7 @@ std::int64_t Board::ask(Command command, const std::string& who) {
     if (!closed_.empty()) throw HttpRefused{409, closed_};
     if (waiting_ >= most_waiting) throw HttpRefused{503, "too many commands wait; ask again after the current step"};
     const auto id = next_id_++;
-    shown = {{"id", id}, {"time", time_text()}, {"who", who}, {"command", command.body}, {"state", "waiting"}};
+    shown = {{"id", id}, {"time", vernier::time_text()}, {"who", who}, {"command", command.body}, {"state", "waiting"}};
     entries_.push_back({{id, who, std::move(command)}, shown});
     waiting_ += 1;
     if (entries_.size() > most_kept) entries_.pop_front();  // those that wait are far fewer
@@ -201,21 +177,10 @@ std::int64_t Board::ask(Command command, const std::string& who) {
   return shown.at("id").get<std::int64_t>();
 }
 
-const Board::Entry* Board::entry(std::int64_t id) const {
-  const auto found = std::ranges::find(entries_, id, [](const Entry& each) { return each.asked.id; });
-  return found == entries_.end() ? nullptr : &*found;
-}
-
 std::optional<Json> Board::find(std::int64_t id) const {
   const std::lock_guard lock(mutex_);
-  const auto* found = entry(id);
-  return found == nullptr ? std::nullopt : std::optional(found->shown);
-}
-
-bool Board::is_answered(std::int64_t id) const {
-  const std::lock_guard lock(mutex_);
-  const auto* found = entry(id);
-  return found != nullptr && found->is_answered;
+  const auto found = std::ranges::find(entries_, id, [](const Entry& each) { return each.asked.id; });
+  return found == entries_.end() ? std::nullopt : std::optional(found->shown);
 }
 
 Json Board::list(std::int64_t after, std::int64_t limit) const {
@@ -230,10 +195,9 @@ Json Board::list(std::int64_t after, std::int64_t limit) const {
 std::optional<Board::Asked> Board::take() {
   const std::lock_guard lock(mutex_);
   if (waiting_ == 0) return std::nullopt;
-  const auto first = std::ranges::find(entries_, false, &Entry::is_taken);
-  first->is_taken = true;
+  const auto& first = entries_[entries_.size() - waiting_];
   waiting_ -= 1;
-  return first->asked;
+  return first.asked;
 }
 
 void Board::answer(std::int64_t id, std::int64_t step, const Result& result) {
@@ -242,7 +206,6 @@ void Board::answer(std::int64_t id, std::int64_t step, const Result& result) {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(entries_, id, [](const Entry& each) { return each.asked.id; });
     if (found == entries_.end()) return;
-    found->is_answered = true;
     found->shown["state"] = result.is_done ? "done" : "refused";
     found->shown["step"] = step;
     found->shown["answer"] = result.text;

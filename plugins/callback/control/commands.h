@@ -56,7 +56,6 @@ class Board {
   std::int64_t ask(Command command, const std::string& who);
   // A command with all that is known of it; nothing if it is not kept.
   std::optional<vernier::Json> find(std::int64_t id) const;
-  bool is_answered(std::int64_t id) const;
   vernier::Json list(std::int64_t after, std::int64_t limit) const;
 
   struct Asked {
@@ -76,19 +75,15 @@ class Board {
   struct Entry {
     Asked asked;
     vernier::Json shown;
-    bool is_taken = false, is_answered = false;
   };
-  const Entry* entry(std::int64_t id) const;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Entry> entries_;  // the oldest first
-  std::size_t waiting_ = 0;
+  std::size_t waiting_ = 0;    // the last of them
   std::int64_t next_id_;
   std::string closed_;
   std::function<void(const vernier::Json&)> changed_;
 };
-
-std::string time_text();  // "2026-11-23T14:05:09.123Z"
 
 }  // namespace control

@@ -49,7 +49,7 @@ class Service {
                 wake();
               }),
         service_("Vernier: control of a run", VERNIER_VERSION, tokens_of(settings.tokens), settings.hosts,
-                 routes({view, board, vernier::configuration_text(run.output), run.device,
+                 routes({view, board, vernier::text_in(run.output + "/config.toml"), run.device,
                          run.control->ranks() > 1 ? "several processes train this run: it takes no commands" : ""})),
         server_(
             settings.listen, [this](const vernier::HttpRequest& request) { return service_.answer(request); },

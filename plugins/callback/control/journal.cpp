@@ -7,26 +7,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+
+#include "shared/records/hyper_parameters.h"
 
 namespace control {
 
 using vernier::Error;
 using vernier::Json;
 
-namespace {
-
-std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-}  // namespace
-
 std::vector<Recorded> read_journal(const std::filesystem::path& file, std::int64_t& next_id) {
   std::vector<Recorded> all;
   next_id = 1;
-  const auto text = text_of(file);
+  const auto text = vernier::text_in(file);
   int number = 0;
   for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
     number += 1;
@@ -49,8 +41,8 @@ std::vector<Recorded> read_journal(const std::filesystem::path& file, std::int64
 Journal::Journal(std::filesystem::path file) : file_(std::move(file)) {
   descriptor_ = ::open(file_.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (descriptor_ < 0) throw Error(file_.string() + ": cannot be written: " + std::strerror(errno));
-  const auto text = text_of(file_);
-  const auto whole = text.rfind('\n') == text.npos ? 0 : text.rfind('\n') + 1;
+  const auto text = vernier::text_in(file_);
+  const auto whole = text.rfind('\n') + 1;  // 0 where there is none
   if (whole != text.size() && ::ftruncate(descriptor_, static_cast<off_t>(whole)) != 0) {
     throw Error(file_.string() + ": half a line cannot be cut off: " + std::strerror(errno));
   }
@@ -62,7 +54,7 @@ Journal::~Journal() {
 
 void Journal::asked(const Board::Asked& asked, std::int64_t step, std::int64_t moment) {
   write({{"id", asked.id},
-         {"time", time_text()},
+         {"time", vernier::time_text()},
          {"who", asked.who},
          {"command", asked.command.body},
          {"step", step},
@@ -70,7 +62,10 @@ void Journal::asked(const Board::Asked& asked, std::int64_t step, std::int64_t m
 }
 
 void Journal::answered(std::int64_t id, const Result& result) {
-  write({{"id", id}, {"time", time_text()}, {"state", result.is_done ? "done" : "refused"}, {"answer", result.text}});
+  write({{"id", id},
+         {"time", vernier::time_text()},
+         {"state", result.is_done ? "done" : "refused"},
+         {"answer", result.text}});
 }
 
 void Journal::write(const Json& line) {

@@ -3,7 +3,6 @@
 #include <vernier/memory.h>
 #include <vernier/metric_info.h>
 
-#include <algorithm>
 #include <cmath>
 #include <fstream>
 

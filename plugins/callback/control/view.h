@@ -7,15 +7,12 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "service/http/event_ring.h"
 #include "service/http/history.h"
 #include "shared/records/record.h"
 
 namespace control {
-
-using vernier::History;
 
 // Any thread.
 class View {
@@ -57,7 +54,7 @@ class View {
     double value;
   };
   std::map<std::string, Newest> newest_;
-  std::map<std::string, History> histories_;
+  std::map<std::string, vernier::History> histories_;
   std::deque<Notice> notices_;
   std::int64_t notice_id_ = 0;
   vernier::EventRing events_;

@@ -3,7 +3,6 @@
 #include <boost/crc.hpp>
 
 #include <bit>
-#include <cstring>
 
 namespace vernier::tensorboard {
 
@@ -45,9 +44,7 @@ constexpr int number = 2, text = 3, flag = 4;  // of google.protobuf.Value
 template <class T>
 void append(std::string& bytes, T value) {
   static_assert(std::endian::native == std::endian::little);
-  char raw[sizeof value];
-  std::memcpy(raw, &value, sizeof value);
-  bytes.append(raw, sizeof value);
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
 std::uint32_t masked_crc32c(std::string_view bytes) {
@@ -112,10 +109,9 @@ Message& Message::reals(int field, const std::vector<double>& values) {
 }
 
 std::string framed(const std::string& data) {
-  std::string length, record;
-  append(length, static_cast<std::uint64_t>(data.size()));
-  record = length;
-  append(record, masked_crc32c(length));
+  std::string record;
+  append(record, static_cast<std::uint64_t>(data.size()));
+  append(record, masked_crc32c(record));
   record += data;
   append(record, masked_crc32c(data));
   return record;

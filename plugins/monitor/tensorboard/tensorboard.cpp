@@ -14,9 +14,8 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <filesystem>
-#include <map>
+#include <set>
 
 #include "events.h"
 #include "shared/records/append_file.h"
@@ -29,10 +28,7 @@ namespace tensorboard = vernier::tensorboard;
 using vernier::AppendFile;
 using vernier::Record;
 using vernier::Run;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+constexpr auto now = vernier::seconds_since_1970;
 
 // TensorBoard reads files in the order of their names, so the time comes first.
 std::string file_name() {
@@ -47,14 +43,14 @@ std::string file_name() {
 
 class Events final : public vernier::RecordSink {
  public:
-  Events(const fs::path& folder, const Run& run, AppendFile::Warn warn) : warn_(std::move(warn)), last_(run.step) {
+  Events(const fs::path& folder, const Run& run, AppendFile::Warn warn) : last_(run.step) {
     fs::create_directories(folder);
-    file_ = std::make_unique<AppendFile>(folder / file_name(), "records", warn_);
+    file_ = std::make_unique<AppendFile>(folder / file_name(), "records", std::move(warn));
     file_->append(tensorboard::version_event(now()));
     if (run.step > 0) file_->append(tensorboard::restart_event(now(), run.step + 1));
     tensorboard::Message summary;
     tensorboard::add_hyper_parameters(summary, vernier::hyper_parameters(run.output), run.name, now());
-    if (const auto text = vernier::configuration_text(run.output); !text.empty()) {
+    if (const auto text = vernier::text_in(run.output + "/config.toml"); !text.empty()) {
       tensorboard::add_text(summary, "configuration", "```toml\n" + text + "```");
     }
     file_->append(tensorboard::summary_event(now(), run.step, summary));
@@ -79,22 +75,20 @@ class Events final : public vernier::RecordSink {
     tensorboard::add_end(summary, has_failed, now());
     file_->append(tensorboard::summary_event(now(), run.step, summary));
     file_->flush();
-    if (const auto missing = file_->missing(); missing > 0)
-      warn_(file_->path().string() + ": records that are missing at its end: " + std::to_string(missing));
+    file_->warn_of_missing();
   }
 
  private:
   // TensorBoard keeps the first description of a scalar.
   std::string meaning_once(const std::string* name) {
-    if (!described_.emplace(name, true).second) return "";
+    if (!described_.insert(name).second) return "";
     const auto* info = vernier::metric_info(*name);
     if (info == nullptr) return "";
     return info->meaning + (*info->unit == '\0' ? std::string() : std::string(" (") + info->unit + ")");
   }
 
-  AppendFile::Warn warn_;
   std::unique_ptr<AppendFile> file_;
-  std::map<const std::string*, bool> described_;
+  std::set<const std::string*> described_;
   std::int64_t last_;
 };
 

@@ -96,6 +96,11 @@ void AppendFile::warn_of(int trouble) {
   is_failing_ = trouble != 0;
 }
 
+void AppendFile::warn_of_missing() const {
+  if (missing() > 0)
+    warn_(path_.string() + ": " + units_ + " that are missing at its end: " + std::to_string(missing()));
+}
+
 std::int64_t keep_lines(const fs::path& path, const std::function<bool(std::string_view, std::int64_t)>& keep) {
   if (!fs::is_regular_file(path)) return 0;  // /dev/stdout
   std::uintmax_t whole = 0;

@@ -27,7 +27,7 @@ class AppendFile {
   void flush();
   // The number of units until now that are not in the file.
   std::int64_t missing() const { return lost_ + static_cast<std::int64_t>(sizes_.size()); }
-  const std::filesystem::path& path() const { return path_; }
+  void warn_of_missing() const;  // at the end
 
  private:
   std::size_t cut_half_a_unit(std::size_t done);

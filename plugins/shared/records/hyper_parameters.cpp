@@ -9,12 +9,6 @@ namespace vernier {
 
 namespace {
 
-std::string text_of(const toml::node& node) {
-  std::ostringstream text;
-  node.visit([&](const auto& value) { text << value; });
-  return text.str();
-}
-
 void add(std::vector<HyperParameter>& all, const std::string& name, const toml::node& node);
 
 void add_table(std::vector<HyperParameter>& all, const std::string& prefix, const toml::table& table, bool with_use) {
@@ -46,20 +40,22 @@ void add(std::vector<HyperParameter>& all, const std::string& name, const toml::
   } else if (const auto* text = node.as_string()) {
     all.emplace_back(name, text->get());
   } else {
-    all.emplace_back(name, text_of(node));
+    std::ostringstream printed;
+    node.visit([&](const auto& value) { printed << value; });
+    all.emplace_back(name, printed.str());
   }
 }
 
 }  // namespace
 
-std::string configuration_text(const std::string& output) {
-  std::ifstream file(output + "/config.toml");
-  return {std::istreambuf_iterator<char>(file), {}};
+std::string text_in(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::vector<HyperParameter> hyper_parameters(const std::string& output) {
   std::vector<HyperParameter> all;
-  const auto config = toml::parse(configuration_text(output));
+  const auto config = toml::parse(text_in(output + "/config.toml"));
   for (const auto& [role, value] : config) {
     if (role.str() != "monitor") add(all, std::string(role.str()), value);  // monitors change no number of a run
   }

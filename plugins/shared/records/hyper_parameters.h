@@ -1,6 +1,7 @@
 // The options of a run, for monitors that compare runs by them.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,6 +17,6 @@ using HyperParameter = std::pair<std::string, std::variant<bool, double, std::st
 std::vector<HyperParameter> hyper_parameters(const std::string& output);
 
 // The whole file; "" where there is none.
-std::string configuration_text(const std::string& output);
+std::string text_in(const std::filesystem::path& file);
 
 }  // namespace vernier

@@ -6,36 +6,29 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <map>
 
 namespace vernier {
 
 namespace {
 
-using Names = std::array<std::string, 10>;
 enum Name { loss, epoch, samples, tokens, updates, skipped, overflows, overflow_rate, samples_rate, tokens_rate };
-
-const Names& names() {
-  static const Names names = {"loss",
-                              "epoch",
-                              "samples",
-                              "tokens",
-                              "updates",
-                              "skipped_updates",
-                              "overflows",
-                              "overflow_rate",
-                              "samples_per_second",
-                              "tokens_per_second"};
-  return names;
-}
+const std::array<std::string, 10> names = {"loss",
+                                           "epoch",
+                                           "samples",
+                                           "tokens",
+                                           "updates",
+                                           "skipped_updates",
+                                           "overflows",
+                                           "overflow_rate",
+                                           "samples_per_second",
+                                           "tokens_per_second"};
 
 // Names of a record besides its entries. A metric of such a name gets another one.
 bool is_taken(const std::string& name) {
-  return name == "step" || name == "time" || std::ranges::find(names(), name) != names().end();
-}
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return name == "step" || name == "time" || std::ranges::find(names, name) != names.end();
 }
 
 double value_on_host(const torch::Tensor& value) {
@@ -44,7 +37,7 @@ double value_on_host(const torch::Tensor& value) {
 }
 
 void add(Record& record, Name name, double value) {
-  record.entries.push_back({&names()[name], value});
+  record.entries.push_back({&names[name], value});
 }
 
 void add(Record& record, Name name, std::int64_t value) {
@@ -52,6 +45,16 @@ void add(Record& record, Name name, std::int64_t value) {
 }
 
 }  // namespace
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string shortest(double value) {
+  if (std::isnan(value)) return "nan";  // whatever its sign
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
 
 void Record::resolve() {
   if (late.empty()) return;
@@ -91,7 +94,7 @@ void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
 }
 
 void Collector::add_step(const Run& run, Record& into) {
-  if (run.loss.defined()) add_tensor(names()[loss], run.loss, into);
+  if (run.loss.defined()) add_tensor(names[loss], run.loss, into);
   const std::int64_t step = run.step + 1;
   add(into, epoch, run.epoch);
   add(into, samples, run.samples);

@@ -21,6 +21,9 @@ struct Histogram {
   std::vector<double> counts;  // of the intervals between min and max
 };
 
+double seconds_since_1970();
+std::string shortest(double value);  // the shortest text that reads back exactly, or "inf", "-inf", "nan"
+
 // True for the notice of a background save. It comes in every step and is not worth a record.
 inline bool is_progress(const Notice& notice) {
   return notice.name == "checkpoint_progress";

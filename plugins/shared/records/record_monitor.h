@@ -4,7 +4,6 @@
 #include <vernier/callback.h>
 
 #include <memory>
-#include <optional>
 
 #include "record_queue.h"
 

@@ -13,11 +13,11 @@ namespace {
 constexpr std::chrono::milliseconds longest_rest{100};
 
 // Signals are for the training thread.
-std::thread without_signals(std::function<void()> body) {
+std::jthread without_signals(std::function<void(const std::stop_token&)> body) {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
+  std::jthread thread(std::move(body));
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
 }
@@ -36,16 +36,7 @@ RecordQueue::RecordQueue(std::function<void(const Record&)> write, std::function
     : write_(std::move(write)),
       flush_(std::move(flush)),
       filling_(empty_records()),
-      thread_(without_signals([this] { work(); })) {}
-
-RecordQueue::~RecordQueue() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_ending_ = true;
-  }
-  wake_.notify_all();
-  thread_.join();
-}
+      thread_(without_signals([this](const std::stop_token& stop) { work(stop); })) {}
 
 void RecordQueue::drain() {
   std::unique_lock lock(mutex_);
@@ -59,12 +50,12 @@ std::int64_t RecordQueue::dropped() const {
   return dropped_;
 }
 
-void RecordQueue::work() {
+void RecordQueue::work(const std::stop_token& stop) {
   auto taken = empty_records();
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait_for(lock, longest_rest, [this] { return is_wanted_ || is_ending_ || count_ >= capacity / 2; });
-    const bool is_last = is_ending_, is_wanted = is_wanted_;
+    wake_.wait_for(lock, stop, longest_rest, [this] { return is_wanted_ || count_ >= capacity / 2; });
+    const bool is_last = stop.stop_requested(), is_wanted = is_wanted_;
     const std::size_t count = std::exchange(count_, 0);
     std::swap(filling_, taken);
     is_writing_ = true;

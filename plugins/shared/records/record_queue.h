@@ -23,7 +23,6 @@ class RecordQueue {
   RecordQueue(std::function<void(const Record&)> write, std::function<void()> flush);
   RecordQueue(const RecordQueue&) = delete;
   RecordQueue& operator=(const RecordQueue&) = delete;
-  ~RecordQueue();  // writes what is left
 
   // Training thread. fill gets a record with any content. Rethrows what the writer threw.
   template <class Fill>
@@ -47,18 +46,18 @@ class RecordQueue {
   std::int64_t dropped() const;
 
  private:
-  void work();
+  void work(const std::stop_token& stop);
 
   std::function<void(const Record&)> write_;
   std::function<void()> flush_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_, idle_;
+  std::condition_variable_any wake_, idle_;
   std::vector<Record> filling_;  // `capacity` of them; the first count_ wait
   std::size_t count_ = 0;
   std::int64_t dropped_ = 0;
-  bool is_writing_ = false, is_wanted_ = false, is_ending_ = false;
+  bool is_writing_ = false, is_wanted_ = false;
   std::exception_ptr failure_;
-  std::thread thread_;
+  std::jthread thread_;  // writes what is left when it ends
 };
 
 }  // namespace vernier
