@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 
 #include "looks.h"
@@ -27,11 +26,7 @@
 namespace {
 
 using recorder::first_bad;
-using recorder::have_finite_sums;
 using recorder::is_finite;
-using recorder::layer_of;
-using recorder::plugin_of;
-using recorder::state_of;
 using vernier::Capsule;
 using vernier::Event;
 using vernier::NonFiniteOrigin;
@@ -98,8 +93,6 @@ class FlightRecorder final : public vernier::Callback {
   }
 
  private:
-  // --- what is done in every step -----------------------------------------------------------------------------------
-
   void begin_micro_batch(Run& run) {
     if (tracer_) {
       for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {
@@ -167,13 +160,13 @@ class FlightRecorder final : public vernier::Callback {
     if (is_update_new_) return "parameter";
     if (run.found_inf.defined()) return run.found_inf.item<float>() != 0 ? "gradients" : "";
     if (run.grad_norm.defined()) return std::isfinite(run.grad_norm.item<double>()) ? "" : "gradients";
-    return have_finite_sums(run.gradients()) || run.non_finite_gradients().empty() ? "" : "gradients";
+    return recorder::have_finite_sums(run.gradients()) || run.non_finite_gradients().empty() ? "" : "gradients";
   }
 
   // After the update, where its gradients and what the optimizer keeps still are.
   void look_at_parameters(Run& run) {
     keep_rate(run);
-    if (!looks_after(run)) return;
+    if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
     const auto number = first_bad(run);
     if (number == run.parameters.size()) {
       forget_bad_update();
@@ -235,7 +228,7 @@ class FlightRecorder final : public vernier::Callback {
     const std::string others = is_seen ? "" : " or a callback";
     origin.operation = role + others;  // where there is no snapshot to be had
     const auto snapshot = run.control->snapshot();
-    const auto plugin = plugin_of(role, snapshot);
+    const auto plugin = recorder::plugin_of(role, snapshot);
     origin.operation = plugin + others;
     const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
       origin.inputs.emplace_back(name, vernier::range_of(tensor));
@@ -244,27 +237,16 @@ class FlightRecorder final : public vernier::Callback {
     if (is_cast) return add("master weights", parameter.best());
     if (is_seen && parameter.master.grad().defined()) add("gradient", parameter.master.grad());
     const auto kept = snapshot.part("plugin/" + plugin);
-    for (const auto& [name, tensor] : state_of(kept, parameter.name, number)) add(name, tensor);
+    for (const auto& [name, tensor] : recorder::state_of(kept, parameter.name, number)) add(name, tensor);
     if (rate_.defined()) add("learning_rate", rate_);
   }
 
-  bool looks_after(const Run& run) const {
-    return check_parameters_every_ > 0 && (run.step + 1) % check_parameters_every_ == 0;
-  }
-
-  // --- when it is needed --------------------------------------------------------------------------------------------
-
-  Capsule capsule_of(const Run& run, const std::string& what) const {
+  void investigate(Run& run, const std::string& what) {
     Capsule capsule;
     capsule.step = run.step + 1;
     capsule.what = what;
     capsule.ring = ring_.samples();
     capsule.batch = run.batch;
-    return capsule;
-  }
-
-  void investigate(Run& run, const std::string& what) {
-    auto capsule = capsule_of(run, what);
     capsule.seen = vernier::fingerprint(run);
     const bool has_bad_norm = run.grad_norm.defined() && !std::isfinite(run.grad_norm.item<double>());
     bool is_finite_again = false;
@@ -355,7 +337,7 @@ class FlightRecorder final : public vernier::Callback {
       warn("the capsule of step ", capsule.step, " could not be written, the run continues: ", error.what());
     }
     const auto what = capsule.what == "loss"        ? std::string("the loss is ") + capsule.seen.loss
-                      : capsule.what == "gradients" ? std::string("gradients are not finite")
+                      : capsule.what == "gradients" ? not_finite(capsule.what)
                                                     : capsule.origin->tensor + " is not finite";
     const auto* done = "; the update is skipped";
     const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();

@@ -17,7 +17,6 @@
 namespace {
 
 using vernier::Event;
-using vernier::Readings;
 using vernier::Run;
 
 class Hardware final : public vernier::Callback {
@@ -43,7 +42,7 @@ class Hardware final : public vernier::Callback {
       if (nvml == nullptr) warn("there are no numbers of the GPU: ", why);
     }
     const auto read = [nvml, machine = std::make_shared<vernier::LinuxSensors>()] {
-      Readings readings;
+      vernier::Readings readings;
       machine->read(readings);
       if (nvml) nvml->read(readings);
       return readings;

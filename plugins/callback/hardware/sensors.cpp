@@ -5,14 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 namespace vernier {
@@ -84,12 +80,10 @@ void LinuxSensors::read(Readings& into) {
 // The line "cpu": user, nice, system, idle, iowait and others, in ticks.
 void LinuxSensors::read_load(Readings& into) {
   std::ifstream file(root_ + "/proc/stat");
-  std::string line, word;
-  std::getline(file, line);
-  std::istringstream in(line);
-  if (!(in >> word) || word != "cpu") return;
+  std::string word;
+  if (!(file >> word) || word != "cpu") return;
   double all = 0, idle = 0, ticks = 0;
-  for (int i = 0; i < 8 && in >> ticks; ++i) {  // guests after the eighth are part of user
+  for (int i = 0; i < 8 && file >> ticks; ++i) {  // guests after the eighth are part of user
     all += ticks;
     if (i == 3 || i == 4) idle += ticks;
   }
@@ -183,53 +177,29 @@ std::string nvml_name(const char* visible_devices, int device) {
   return std::to_string(device);
 }
 
-class SensorThread::Impl {
- public:
-  Impl(std::function<Readings()> read, double seconds) : read_(std::move(read)), pause_(seconds), newest_(read_()) {
-    sigset_t all, before;  // signals are for the training thread
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { work(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_ending_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
-  Readings newest() const {
-    const std::lock_guard lock(mutex_);
-    return newest_;
-  }
-
- private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, pause_, [this] { return is_ending_; })) {
-      lock.unlock();
-      const auto readings = read_();
-      lock.lock();
-      newest_ = readings;
-    }
-  }
-
-  std::function<Readings()> read_;
-  std::chrono::duration<double> pause_;
-  Readings newest_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  bool is_ending_ = false;
-  std::thread thread_;
-};
-
 SensorThread::SensorThread(std::function<Readings()> read, double seconds)
-    : impl_(std::make_unique<Impl>(std::move(read), seconds)) {}
-SensorThread::~SensorThread() = default;
+    : read_(std::move(read)), pause_(seconds), newest_(read_()) {
+  sigset_t all, before;  // signals are for the training thread
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 Readings SensorThread::newest() const {
-  return impl_->newest();
+  const std::lock_guard lock(mutex_);
+  return newest_;
+}
+
+void SensorThread::work(const std::stop_token& stop) {
+  const auto is_over = [&] { return stop.stop_requested(); };
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, stop, pause_, is_over)) {
+    lock.unlock();
+    const auto readings = read_();
+    lock.lock();
+    newest_ = readings;
+  }
 }
 
 }  // namespace vernier

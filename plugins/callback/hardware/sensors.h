@@ -3,11 +3,14 @@
 // Sources: proc(5); the kernel's Documentation/power/powercap/powercap.rst and admin-guide/thermal; NVML API Reference.
 #pragma once
 
-#include <cstdint>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace vernier {
@@ -65,14 +68,17 @@ std::string nvml_name(const char* visible_devices, int device);
 class SensorThread {
  public:
   SensorThread(std::function<Readings()> read, double seconds);
-  SensorThread(const SensorThread&) = delete;
-  SensorThread& operator=(const SensorThread&) = delete;
-  ~SensorThread();
   Readings newest() const;  // any thread
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  void work(const std::stop_token& stop);
+
+  std::function<Readings()> read_;
+  std::chrono::duration<double> pause_;
+  Readings newest_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;
 };
 
 }  // namespace vernier

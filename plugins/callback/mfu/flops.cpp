@@ -4,7 +4,6 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 namespace vernier {

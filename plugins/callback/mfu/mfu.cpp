@@ -28,10 +28,6 @@ using vernier::Event;
 using vernier::Run;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 struct Peak {
   double flops = 0;  // a second
   std::int64_t side = 0;
@@ -57,7 +53,7 @@ Peak measured_peak(torch::Device device, torch::ScalarType dtype) {
       const auto start = Clock::now();
       at::mm(matrix, matrix);
       wait();
-      shortest = std::min(shortest, seconds_since(start));
+      shortest = std::min(shortest, std::chrono::duration<double>(Clock::now() - start).count());
     }
     const double flops = 2 * std::pow(static_cast<double>(side), 3) / shortest;
     if (flops > best.flops) best = {flops, side};

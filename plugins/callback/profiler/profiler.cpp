@@ -29,7 +29,6 @@ namespace {
 namespace kineto = torch::autograd::profiler;
 namespace fs = std::filesystem;
 using torch::profiler::impl::ActivityType;
-using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 using vernier::Event;
 using vernier::Run;
@@ -91,7 +90,8 @@ class Profiler final : public vernier::Callback {
     if (!run.device.is_cuda()) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);  // "no GPU" is not an error here
     std::set<ActivityType> activities{ActivityType::CPU};
     if (run.device.is_cuda()) activities.insert(ActivityType::CUDA);
-    const ProfilerConfig config(nvtx_ ? ProfilerState::NVTX : ProfilerState::KINETO, shapes_, memory_);
+    const torch::profiler::impl::ProfilerConfig config(nvtx_ ? ProfilerState::NVTX : ProfilerState::KINETO, shapes_,
+                                                       memory_);
     if (!nvtx_) kineto::prepareProfiler(config, activities);
     kineto::enableProfiler(config, activities);
     vernier::name_listeners(true);

@@ -93,24 +93,18 @@ void Policy::restart() {
   in_a_row_ = 0;
 }
 
+constexpr std::pair<const char*, std::int64_t Policy::*> Policy::saved[] = {
+    {"turn", &Policy::turn_}, {"number", &Policy::number_},     {"last_step", &Policy::last_step_},
+    {"calm", &Policy::calm_}, {"in_a_row", &Policy::in_a_row_}, {"last_batch", &Policy::last_batch_}};
+
 vernier::State Policy::save() const {
   vernier::State state;
-  state.put("turn", turn_);
-  state.put("number", number_);
-  state.put("last_step", last_step_);
-  state.put("calm", calm_);
-  state.put("in_a_row", in_a_row_);
-  state.put("last_batch", last_batch_);
+  for (const auto& [name, member] : saved) state.put(name, this->*member);
   return state;
 }
 
 void Policy::load(const vernier::State& state) {
-  turn_ = state.integer("turn");
-  number_ = state.integer("number");
-  last_step_ = state.integer("last_step");
-  calm_ = state.integer("calm");
-  in_a_row_ = state.integer("in_a_row");
-  last_batch_ = state.integer("last_batch");
+  for (const auto& [name, member] : saved) this->*member = state.integer(name);
 }
 
 }  // namespace recovery

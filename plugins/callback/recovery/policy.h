@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace recovery {
@@ -45,6 +46,7 @@ class Policy {
   void load(const vernier::State& state);
 
  private:
+  static const std::pair<const char*, std::int64_t Policy::*> saved[];
   std::string name_;
   std::vector<Action> actions_;
   std::int64_t turn_ = 0, number_ = 0;

@@ -51,16 +51,11 @@
 
 namespace {
 
-using recovery::Action;
-using recovery::Outliers;
 using recovery::Policy;
 using vernier::at_least;
-using vernier::Error;
 using vernier::Event;
-using vernier::Notice;
 using vernier::Run;
-using vernier::UpdateResult;
-using Details = Notice::Details;
+using Details = vernier::Notice::Details;
 
 enum Place { loss, norm, z_loss, z_norm };  // in a verdict
 
@@ -160,7 +155,7 @@ class Recovery final : public vernier::Callback {
     if (!spike_.empty()) load_window(state.part(window_prefix));
     for (auto* policy : policies()) policy->load(state.part(policy->name()));
     skipped_ = state.integer("skipped");
-    updates_before_ = state.has("updates_before") ? state.integer("updates_before") : 0;
+    updates_before_ = state.integer("updates_before");
     lowered_ = state.real("rate");
     lowered_at_ = state.integer("rate_from");
     has_fallen_back_ = state.integer("has_fallen_back") != 0;
@@ -313,7 +308,9 @@ class Recovery final : public vernier::Callback {
   // At StepEnd: run.last_update is of this step; where results are late, of the one before.
   void count_skips(Run& run) {
     const bool was_skipped = vernier::is_skipped(run.last_update);
-    if (!was_skipped) count_applied(run.results_are_late ? run.step - 1 : run.step);
+    if (!was_skipped) {  // a step whose update was skipped is not calm, whatever the reason
+      for (auto* policy : policies()) policy->applied(run.results_are_late ? run.step - 1 : run.step);
+    }
     if (has_new_scaler_ && run.results_are_late) updates_before_ = run.updates;  // with the old scaler's last update
     skipped_ = was_skipped ? skipped_ + (is_search(run) ? 0 : 1) : 0;
     if (!was_skipped || has_acted_ || skips_in_a_row_.empty() || skipped_ < skips_) return;
@@ -324,12 +321,7 @@ class Recovery final : public vernier::Callback {
 
   // A scale that starts too high falls with each overflow until an update is applied. The scaler bounds that search.
   bool is_search(const Run& run) const {
-    return run.updates == updates_before_ && run.last_update == UpdateResult::found_inf;
-  }
-
-  // A step whose update was skipped is not calm, whatever the reason.
-  void count_applied(std::int64_t step) {
-    for (auto* policy : policies()) policy->applied(step);
+    return run.updates == updates_before_ && run.last_update == vernier::UpdateResult::found_inf;
   }
 
   // Performs the next action that can help. batches: how many updates in a row are in trouble; 0: as the policy counts.
@@ -364,7 +356,7 @@ class Recovery final : public vernier::Callback {
   }
 
   // Returns in words what was done.
-  std::string perform(Run& run, const Action& action, std::int64_t batches, Details& details) {
+  std::string perform(Run& run, const recovery::Action& action, std::int64_t batches, Details& details) {
     if (action.name == "lower_learning_rate") {
       const double before = rate(run);
       lowered_ = before * rate_factor_;
@@ -410,9 +402,10 @@ class Recovery final : public vernier::Callback {
     const auto weights = are_weights ? std::vector<std::string>() : non_finite_weights(run);
     if (!weights.empty()) text += "; weights are not finite: " + vernier::some_of(weights);
     if (are_weights || !weights.empty()) {
-      throw Error(text +
-                  ". No checkpoint is made of these weights. --resume continues from the last one; where it was made "
-                  "after the update that spoiled them, name an earlier one: --resume=PATH");
+      throw vernier::Error(
+          text +
+          ". No checkpoint is made of these weights. --resume continues from the last one; where it was made "
+          "after the update that spoiled them, name an earlier one: --resume=PATH");
     }
     run.control->fail(*this, text + ". The checkpoint has the weights from before it; --resume continues");
     has_acted_ = true;
@@ -426,7 +419,7 @@ class Recovery final : public vernier::Callback {
   double rate_factor_;
   std::int64_t rate_steps_, rate_return_, back_, drop_, snapshot_every_, snapshots_;
   vernier::Table to_;
-  Outliers outliers_;
+  recovery::Outliers outliers_;
 
   bool waits_ = true;                // for the verdict of the device, in each step
   Verdict now_, known_;              // of this step; of the step before, where it has not been acted on yet
