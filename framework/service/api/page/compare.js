@@ -3,7 +3,6 @@
 const chosen = new Set();  // ids
 const mostCompared = 8;
 let compared = [];  // jobs with the points of the metric
-let comparedDue = false;
 
 function choose(id, isChosen) {
   if (isChosen && chosen.size < mostCompared) chosen.add(id);
@@ -14,7 +13,6 @@ function choose(id, isChosen) {
 const labelOf = (job) => 'job ' + job.id + (job.name ? ': ' + job.name : '');
 
 function drawComparison() {
-  comparedDue = false;
   const all = compared.flatMap((each) => each.points);
   const chart = at('compared-chart');
   if (all.length === 0) {
@@ -24,23 +22,15 @@ function drawComparison() {
     return;
   }
   const range = rangeOf(all);
-  chart.replaceChildren(...compared.filter((each) => each.points.length > 0).map((each) => {
-    const line = document.createElementNS('http://www.w3.org/2000/svg', 'path');
-    line.setAttribute('class', 'of-' + compared.indexOf(each));
-    line.setAttribute('d', courseOf(each.points, range).line);
-    return line;
-  }));
+  chart.replaceChildren(...compared.filter((each) => each.points.length > 0).map((each) =>
+    drawing('path', {class: 'of-' + compared.indexOf(each), d: courseOf(each.points, range).line})));
   at('compared-range').textContent = numberText(range.low) + ' to ' + numberText(range.high);
   at('compared-steps').textContent = 'steps ' + range.from + ' to ' + range.to;
   chart.setAttribute('aria-label', at('compared-metric').value + ' of ' + compared.map(({job, points}) => labelOf(job) +
     (points.length === 0 ? ', no values' : ', now ' + courseOf(points).value)).join('; '));
 }
 
-function drawComparisonSoon() {
-  if (comparedDue) return;
-  comparedDue = true;
-  requestAnimationFrame(drawComparison);
-}
+const drawComparisonSoon = onceAFrame(drawComparison);
 
 async function pointsOf(job, metric) {
   try {
@@ -81,13 +71,8 @@ async function compareJobs() {
   compared = answer.jobs.map((job) => ({job, points: []}));
   at('legend').replaceChildren(...answer.jobs.map((job, i) => {
     const item = element('li');
-    const mark = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-    const line = document.createElementNS('http://www.w3.org/2000/svg', 'path');
-    mark.setAttribute('viewBox', '0 0 40 10');
-    mark.setAttribute('aria-hidden', 'true');
-    line.setAttribute('class', 'of-' + i);
-    line.setAttribute('d', 'M0 5h40');
-    mark.append(line);
+    const mark = drawing('svg', {viewBox: '0 0 40 10', 'aria-hidden': 'true'});
+    mark.append(drawing('path', {class: 'of-' + i, d: 'M0 5h40'}));
     item.append(mark, element('span', labelOf(job) + ', ' + job.state));
     return item;
   }));

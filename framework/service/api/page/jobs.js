@@ -1,7 +1,6 @@
 'use strict';
 // The dashboard of vernier serve.
 let before = null, next = null, shown = null, logEnd = 0, metric = 'loss', points = [];
-let isDrawDue = false;
 
 const timeText = (time) => time === null ? '' : new Date(time).toLocaleString();
 const stateText = (job) => job.is_ending ? 'ending' : job.state + (job.attempt > 1 ? ', attempt ' + job.attempt : '');
@@ -45,7 +44,6 @@ async function loadJobs() {
 }
 
 function draw() {
-  isDrawDue = false;
   const course = points.length > 0 ? courseOf(points) : {line: '', value: '', range: '', steps: ''};
   at('line').setAttribute('d', course.line);
   for (const part of ['value', 'range', 'steps']) at(part).textContent = course[part];
@@ -53,11 +51,7 @@ function draw() {
                            ', now ' + course.value + ', from ' + course.range + ' in ' + course.steps));
 }
 
-function drawSoon() {
-  if (isDrawDue) return;
-  isDrawDue = true;
-  requestAnimationFrame(draw);
-}
+const drawSoon = onceAFrame(draw);
 
 async function loadCourse(path) {
   const {metrics} = await ask(path + '/metrics');

@@ -5,11 +5,21 @@ let token = '', isConnected = false, isFollowing = false;
 
 const at = (id) => document.getElementById(id);
 
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
+function element(name, text, attributes = {}, made = document.createElement(name)) {
   if (text !== undefined) made.textContent = text;
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
+}
+const drawing = (name, attributes) =>
+  element(name, undefined, attributes, document.createElementNS('http://www.w3.org/2000/svg', name));
+
+// Numbers come faster than frames.
+function onceAFrame(draw) {
+  let isDue = false;
+  return () => {
+    if (!isDue) requestAnimationFrame(() => { isDue = false; draw(); });
+    isDue = true;
+  };
 }
 
 function numberText(value) {

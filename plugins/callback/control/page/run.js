@@ -17,22 +17,19 @@ function addChart(metric) {
   if (shown.has(metric)) return;
   const figure = element('figure'), caption = element('figcaption'), value = element('span');
   caption.append(element('span', metric), value);
-  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  svg.setAttribute('viewBox', '0 0 1000 100');
-  svg.setAttribute('preserveAspectRatio', 'none');
-  svg.setAttribute('role', 'img');
-  const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+  const svg = drawing('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', role: 'img'});
+  const path = drawing('path');
   svg.append(path);
   const feet = element('p'), range = element('span'), steps = element('span');
   feet.append(range, steps);
   figure.append(caption, svg, feet);
   at('charts').append(figure);
-  shown.set(metric, {svg, path, value, range, steps, points: [], due: false, loading: false});
+  shown.set(metric, {svg, path, value, range, steps, points: [], loading: false,
+                     drawSoon: onceAFrame(() => draw(metric))});
 }
 
 function draw(metric) {
   const chart = shown.get(metric);
-  chart.due = false;
   const points = chart.points;
   if (points.length === 0) return;
   const course = courseOf(points);
@@ -42,13 +39,6 @@ function draw(metric) {
   chart.steps.textContent = course.steps;
   chart.svg.setAttribute('aria-label', metric + ', now ' + chart.value.textContent + ', from ' + course.range + ' in ' +
                          course.steps);
-}
-
-function drawSoon(metric) {
-  const chart = shown.get(metric);
-  if (chart.due) return;
-  chart.due = true;
-  requestAnimationFrame(() => draw(metric));
 }
 
 // One request at a time for each chart.
@@ -93,7 +83,7 @@ function addNumbers(data) {
     if (!chart || value === null) continue;
     chart.points.push([data.step, value, value]);
     if (chart.points.length > 2048) loadHistory(metric);
-    else drawSoon(metric);
+    else chart.drawSoon();
   }
 }
 
