@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "core/log_copy.h"
+#include "core/plugin_calls.h"
 #include "output/log.h"
 #include "output/recorded_run.h"
 #include "output/summary.h"

@@ -1,5 +1,4 @@
 #include <ATen/ops/cat.h>
-#include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/batch.h>
 #include <vernier/error.h>

@@ -38,8 +38,7 @@ void call_timed(const std::function<void(Run&)>& call, const Plugin* plugin, Run
   call(run);
   const double seconds = seconds_since(begin), own = seconds - (times.inner - inner);
   times.inner = inner + seconds;
-  const auto is_its = [&](const auto& entry) { return entry.first == plugin; };
-  const auto found = std::ranges::find_if(times.seconds, is_its);
+  const auto found = std::ranges::find(times.seconds, plugin, [](const auto& entry) { return entry.first; });
   if (found != times.seconds.end()) {
     found->second += own;
   } else {
@@ -110,7 +109,7 @@ bool Bus::listens(const Plugin& plugin, Event event) const {
 }
 
 void Bus::replace(Plugin& plugin, Plugin& next) {
-  const auto place = std::find(attached_.begin(), attached_.end(), &plugin);
+  const auto place = std::ranges::find(attached_, &plugin);
   if (place == attached_.end())
     throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
   *place = &next;
@@ -143,8 +142,8 @@ void Bus::add(Event event, std::function<void(Run&)> call, bool only_looks) {
   const auto is_later = [this](const Listener& other) {
     return std::pair(other.monitor, other.place) > std::pair(attaching_monitor_, attaching_at_);
   };
-  const auto place = std::find_if(listeners.begin(), listeners.end(), is_later);
-  listeners.insert(place, {std::move(call), attaching_, attaching_monitor_, attaching_at_});
+  listeners.insert(std::ranges::find_if(listeners, is_later),
+                   {std::move(call), attaching_, attaching_monitor_, attaching_at_});
 }
 
 void Bus::tell(Event event, Run& run) {
@@ -163,11 +162,7 @@ void Bus::tell(Event event, Run& run) {
       for (; i < listeners.size(); ++i) {
         if (is_muted_ && listeners[i].monitor) continue;
         listening = listeners[i].plugin;
-        if (is_watched) {
-          call_watched(listeners[i].call, listeners[i].plugin, event, run);
-        } else {
-          listeners[i].call(run);
-        }
+        is_watched ? call_watched(listeners[i].call, listeners[i].plugin, event, run) : listeners[i].call(run);
         refuse_other_parameters(run, parameters);
       }
     } catch (...) {

@@ -1,3 +1,4 @@
+#include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/options.h>
 
@@ -84,18 +85,9 @@ std::string show(const Range& range) {
   return high ? "at most " + show(range.max) : "";
 }
 
-// NaN is in no range.
-bool within(double value, const Range& range) {
-  return (range.above ? value > range.min : value >= range.min) && value <= range.max;
-}
-
-bool convert(const Value& value, bool& to) {
-  const auto* from = std::get_if<bool>(&value.data);
-  if (from != nullptr) to = *from;
-  return from != nullptr;
-}
-bool convert(const Value& value, std::int64_t& to) {
-  const auto* from = std::get_if<std::int64_t>(&value.data);
+template <class T>
+bool convert(const Value& value, T& to) {
+  const auto* from = std::get_if<T>(&value.data);
   if (from != nullptr) to = *from;
   return from != nullptr;
 }
@@ -104,19 +96,7 @@ bool convert(const Value& value, double& to) {
     to = static_cast<double>(integer);
     return true;
   }
-  const auto* from = std::get_if<double>(&value.data);
-  if (from != nullptr) to = *from;
-  return from != nullptr;
-}
-bool convert(const Value& value, std::string& to) {
-  const auto* from = std::get_if<std::string>(&value.data);
-  if (from != nullptr) to = *from;
-  return from != nullptr;
-}
-bool convert(const Value& value, Table& to) {
-  const auto* from = std::get_if<Table>(&value.data);
-  if (from != nullptr) to = *from;
-  return from != nullptr;
+  return convert<double>(value, to);
 }
 template <class T>
 bool convert(const Value& value, std::vector<T>& to) {
@@ -137,21 +117,18 @@ bool convert(const Value& value, std::vector<T>& to) {
   return true;
 }
 
-bool all_within(double value, const Range& range) {
-  return within(value, range);
-}
-bool all_within(std::int64_t value, const Range& range) {
-  return within(static_cast<double>(value), range);
-}
-bool all_within(const std::string&, const Range&) {
-  return true;
-}
-bool all_within(const Table&, const Range&) {
+// NaN is in no range.
+template <class T>
+bool all_within(const T& value, const Range& range) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    const auto number = static_cast<double>(value);
+    return (range.above ? number > range.min : number >= range.min) && number <= range.max;
+  }
   return true;
 }
 template <class T>
 bool all_within(const std::vector<T>& values, const Range& range) {
-  return std::all_of(values.begin(), values.end(), [&](const T& value) { return all_within(value, range); });
+  return std::ranges::all_of(values, [&](const T& value) { return all_within(value, range); });
 }
 
 // Returns the spelling of a text that TOML takes for a number; "" for any other value.
@@ -165,10 +142,6 @@ std::string quotes_for(const Value& value) {
                                        : "\"" + word + "\"");
 }
 
-Error configuration_error(const std::string& text) {
-  return Error(text, Error::Kind::configuration);
-}
-
 }  // namespace
 
 Options::Options(std::string owner, Table table, std::string where)
@@ -177,8 +150,8 @@ Options::Options(std::string owner, Table table, std::string where)
 void Options::refuse(const char* key, const std::string& reason) const {
   const auto found = table_.find(key);
   const std::string& where = found == table_.end() ? where_ : found->second.where;
-  throw configuration_error((where.empty() ? "" : where + ": ") + shortened(owner_, 400) + ": `" + shortened(key) +
-                            "` " + reason);
+  vernier::refuse((where.empty() ? "" : where + ": ") + shortened(owner_, 400) + ": `" + shortened(key) + "` " +
+                  reason);
 }
 
 void Options::resumable(const char* key) {
@@ -201,12 +174,10 @@ T Options::read(const char* key, const T& fallback, const char* meaning, Range r
     refuse(key, std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + hint + " (" +
                     meaning + ")");
   }
-  if constexpr (!std::is_same_v<T, bool>) {
-    if (!all_within(value, range)) {
-      const std::string wanted = show(range);  // empty where NaN is all that is refused
-      refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + shortened(show(value)) +
-                      " (" + meaning + ")");
-    }
+  if (!all_within(value, range)) {
+    const std::string wanted = show(range);  // empty where NaN is all that is refused
+    refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + shortened(show(value)) + " (" +
+                    meaning + ")");
   }
   return value;
 }
@@ -250,10 +221,9 @@ double Options::real(const char* key, double fallback, const char* meaning, Rang
 
 std::string Options::choose(const char* key, const char* fallback, std::initializer_list<const char*> words,
                             const char* meaning) {
-  std::string all;
-  for (const char* word : words) all += (all.empty() ? "" : " | ") + std::string(word);
+  const std::string all = c10::Join(" | ", words);
   std::string chosen = read(key, std::string(fallback), meaning, {}, all.c_str());
-  if (std::find(words.begin(), words.end(), chosen) == words.end()) {
+  if (std::ranges::find(words, chosen) == words.end()) {
     const std::string near = nearest(chosen, {words.begin(), words.end()});
     refuse(key, "is \"" + shortened(chosen) + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") +
                     " takes " + all);
@@ -311,12 +281,10 @@ void Options::tables(const char* key, const char* meaning, const std::function<v
 }
 
 void Options::refuse_unread() const {
+  std::vector<std::string> keys;
+  for (const auto& known : declared_) keys.push_back(known.key);
   for (const auto& [key, value] : table_) {
-    const bool read =
-        std::any_of(declared_.begin(), declared_.end(), [&](const auto& known) { return known.key == key; });
-    if (read) continue;
-    std::vector<std::string> keys;
-    for (const auto& known : declared_) keys.push_back(known.key);
+    if (std::ranges::find(keys, key) != keys.end()) continue;
     const std::string near = nearest(key, keys);
     const std::string plugin = owner_.substr(0, owner_.find(": "));
     refuse(key.c_str(), "is not an option here" + (near.empty() ? "; `vernier plugins " + plugin + "` lists them"
@@ -342,11 +310,10 @@ std::string nearest(const std::string& word, const std::vector<std::string>& wor
         if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
       }
     }
-    if (d[word.size()][other.size()] <= best_distance &&
-        (best.empty() || d[word.size()][other.size()] < best_distance)) {
-      best = other;
-      best_distance = d[word.size()][other.size()];
-    }
+    const auto distance = d[word.size()][other.size()];
+    if (distance > best_distance || (!best.empty() && distance == best_distance)) continue;
+    best = other;
+    best_distance = distance;
   }
   return best;
 }

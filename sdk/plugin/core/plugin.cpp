@@ -4,7 +4,7 @@
 #include <iostream>
 #include <mutex>
 
-#include "log_copy.h"
+#include "plugin_calls.h"
 
 namespace vernier {
 

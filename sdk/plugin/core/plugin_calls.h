@@ -1,7 +1,8 @@
-// The plugin that the host calls, as it is watched. Main thread only.
+// For the host: the plugin that it calls, as it is watched, and a copy of the log. Main thread only.
 #pragma once
 
 #include <vernier/event.h>
+#include <vernier/plugin.h>
 
 #include <chrono>
 #include <cstddef>
@@ -42,6 +43,10 @@ class VERNIER_API NotOfListener {
   double inner_ = 0;
   std::chrono::steady_clock::time_point begin_;
 };
+
+// Receives each log line after the sink of set_log_sink(): for the log file of a run in a program that has a sink of
+// its own. null: nobody. Any thread.
+VERNIER_API void copy_log_to(LogSink copy);
 
 // After a call of a plugin: throws Error if run.parameters, of which there were `count`, are more or fewer now.
 VERNIER_API void refuse_other_parameters(const Run& run, std::size_t count);

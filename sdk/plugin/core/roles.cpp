@@ -1,4 +1,5 @@
 #include <vernier/control.h>
+#include <vernier/model_adapter.h>
 #include <vernier/roles.h>
 
 namespace vernier {
@@ -20,6 +21,7 @@ bool Monitor::set_every(std::int64_t) {
   return false;
 }
 Control::~Control() = default;
+ModelAdapter::~ModelAdapter() = default;
 
 torch::Tensor Task::validate(Run&) {
   return {};
@@ -88,8 +90,7 @@ bool Checkpoint::writes_shards() const {
   return false;
 }
 void Checkpoint::write_shard(const State&, Run&) {
-  throw Error("cannot save a state that ranks share out; use checkpoint/rolling, or distributed/ddp",
-              Error::Kind::configuration);
+  refuse("cannot save a state that ranks share out; use checkpoint/rolling, or distributed/ddp");
 }
 
 std::int64_t Distributed::rank() const {

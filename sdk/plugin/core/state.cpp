@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <utility>
 
 namespace vernier {
 
@@ -25,6 +24,15 @@ torch::Tensor scalar_of(Number value) {
                                                          caffe2::TypeMeta::Make<Number>());
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({});
   return tensor;
+}
+
+// A number or text of the state; on whatever device it was put, it is read on the host.
+torch::Tensor kept_as(const State& state, const std::string& name, torch::ScalarType dtype, std::int64_t dimensions) {
+  const auto tensor = state.tensor(name);
+  if (tensor.scalar_type() != dtype || tensor.dim() != dimensions) {
+    throw Error("the saved state has '" + name + "' as " + tensor.toString() + ", which is not what is read");
+  }
+  return tensor.to(torch::kCPU).contiguous();
 }
 
 }  // namespace
@@ -58,18 +66,6 @@ torch::Tensor State::tensor(const std::string& name) const {
   }
   return found->second;
 }
-
-namespace {
-// A number or text of the state; on whatever device it was put, it is read on the host.
-torch::Tensor kept_as(const State& state, const std::string& name, torch::ScalarType dtype, std::int64_t dimensions) {
-  const auto tensor = state.tensor(name);
-  if (tensor.scalar_type() != dtype || tensor.dim() != dimensions) {
-    throw Error("the saved state has '" + name + "' as " + std::string(tensor.toString()) +
-                ", which is not what is read");
-  }
-  return tensor.to(torch::kCPU).contiguous();
-}
-}  // namespace
 
 std::int64_t State::integer(const std::string& name) const {
   return *kept_as(*this, name, torch::kInt64, 0).const_data_ptr<std::int64_t>();

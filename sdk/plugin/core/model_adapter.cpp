@@ -1,7 +1,0 @@
-#include <vernier/model_adapter.h>
-
-namespace vernier {
-
-ModelAdapter::~ModelAdapter() = default;
-
-}  // namespace vernier
