@@ -33,13 +33,18 @@ std::int64_t number_or(const char* name, std::int64_t otherwise) {
   return is_set(name) ? number_of(name) : otherwise;
 }
 
-LaunchPlace of_torchrun() {
-  LaunchPlace place{number_of("RANK"), number_of("WORLD_SIZE"), number_or("LOCAL_RANK", 0)};
+LaunchPlace of_variables(const char* launcher, const char* rank, const char* ranks, const char* local_rank) {
+  LaunchPlace place{number_of(rank), number_of(ranks), number_or(local_rank, 0)};
   place.address = text_of("MASTER_ADDR");
   place.port = number_or("MASTER_PORT", 0);
+  place.launcher = launcher;
+  return place;
+}
+
+LaunchPlace of_torchrun() {
+  auto place = of_variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
   if (is_set("TORCHELASTIC_RESTART_COUNT")) place.attempt = text_of("TORCHELASTIC_RESTART_COUNT");
   place.launcher_has_store = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  place.launcher = "torchrun";
   return place;
 }
 
@@ -54,22 +59,14 @@ LaunchPlace of_slurm() {
   return place;
 }
 
-LaunchPlace of_mpi(const char* rank, const char* ranks, const char* local_rank) {
-  LaunchPlace place{number_of(rank), number_of(ranks), number_or(local_rank, 0)};
-  place.address = text_of("MASTER_ADDR");
-  place.port = number_or("MASTER_PORT", 0);
-  place.launcher = "MPI";
-  return place;
-}
-
 LaunchPlace found() {
   if (is_set("RANK") && is_set("WORLD_SIZE")) return of_torchrun();
   const bool is_slurm_step = is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && is_set("SLURM_NTASKS");
   if (is_slurm_step && number_of("SLURM_NTASKS") > 1) return of_slurm();  // a batch script has the last one too
   if (is_set("OMPI_COMM_WORLD_RANK")) {
-    return of_mpi("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+    return of_variables("MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
   }
-  if (is_set("PMI_RANK") && is_set("PMI_SIZE")) return of_mpi("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
+  if (is_set("PMI_RANK") && is_set("PMI_SIZE")) return of_variables("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
   return {};
 }
 
