@@ -7,7 +7,7 @@
 #include <iostream>
 #include <thread>
 
-#include "readers/parts.h"
+#include "base/parts.h"
 #include "text/bpe/bpe_trainer.h"
 #include "text/text_tokenizer.h"
 #include "text_reader.h"

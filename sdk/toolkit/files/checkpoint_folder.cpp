@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
@@ -35,8 +34,6 @@ constexpr const char* step_prefix = "step-";
 constexpr const char* temporary_prefix = ".tmp-";
 constexpr const char* old_prefix = ".old-";  // before the name to which it belongs
 constexpr std::uint64_t longest_manifest = 1 << 28;
-
-// Folders.
 
 bool is_there(const std::string& path) {
   struct stat status = {};
@@ -71,8 +68,6 @@ void put_back_or_remove(const std::string& aside, const std::string& path) {
   if (trouble) log(Level::warning, "checkpoint", aside + ": cannot be removed: " + trouble.message());
 }
 
-// Writing.
-
 Manifest::File write_tensors(const std::string& path, const Tensors& tensors, const Metadata& metadata,
                              const std::function<void(std::uint64_t)>& progress) {
   File file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
@@ -92,8 +87,6 @@ void write_text(const std::string& path, const std::string& text) {
   file.write(text.data(), text.size());
   file.finish();
 }
-
-// Reading.
 
 std::string read_text(const std::string& path) {
   const File file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);

@@ -38,8 +38,6 @@ std::string text_of(const std::string& path, const Manifest::File& file) {
          ",\n   \"header_checksum\": " + quoted(path, file.header_checksum) + ",\n   \"tensors\": " + tensors + "\n  }";
 }
 
-// Reading.
-
 // A value of the type T. key: for the message.
 template <class T>
 T value_as(const std::string& path, const Json& value, const char* key) {

@@ -5,7 +5,6 @@
 #include <vernier/unfinished_checkpoint.h>
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 namespace vernier {

@@ -16,7 +16,7 @@ void Checksum::Free::operator()(XXH3_state_s* state) const {
 
 Checksum::Checksum() : state_(XXH3_createState()) {
   if (state_ == nullptr) throw std::bad_alloc();
-  restart();
+  XXH3_128bits_reset(state_.get());
 }
 
 void Checksum::add(const void* bytes, std::size_t count) {
@@ -32,10 +32,6 @@ std::string Checksum::digits() const {
     text += {digits[byte >> 4], digits[byte & 15]};
   }
   return text;
-}
-
-void Checksum::restart() {
-  XXH3_128bits_reset(state_.get());
 }
 
 std::string checksum_of(const std::string& bytes) {

@@ -1,23 +1,20 @@
 #include <vernier/copy.h>
 
-#include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <future>
 #include <set>
 #include <utility>
-#include <vector>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
+#include "base/parts.h"
 #include "huge_pages.h"
 
 namespace vernier {
@@ -35,11 +32,6 @@ bool is_plain(const torch::Tensor& tensor) {
 
 bool are_alike(const torch::Tensor& a, const torch::Tensor& b) {
   return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
-}
-
-bool is_large_and_alike(const Copied& one) {
-  constexpr std::size_t smallest = 1 << 16;
-  return are_alike(one.to, one.from) && one.to.nbytes() >= smallest;
 }
 
 bool has_memory_of_its_own(const torch::Tensor& tensor) {
@@ -102,10 +94,11 @@ Tensors empty_on_cpu(const Tensors& like) {
 
 void copy_non_temporal(const std::vector<Copied>& all, std::optional<int> threads) {
   const torch::NoGradGuard no_grad;
+  constexpr std::size_t smallest = 1 << 16;
   std::vector<const Copied*> large;
   std::size_t bytes = 0;
   for (const auto& one : all) {
-    if (!is_large_and_alike(one)) {
+    if (!are_alike(one.to, one.from) || one.to.nbytes() < smallest) {
       one.to.copy_(one.from);
       continue;
     }
@@ -113,23 +106,13 @@ void copy_non_temporal(const std::vector<Copied>& all, std::optional<int> thread
     bytes += one.to.nbytes();
     one.to.unsafeGetTensorImpl()->bump_version();
   }
-  std::atomic<std::size_t> next = 0;
-  const auto copy_some = [&] {
-    for (std::size_t i = next++; i < large.size(); i = next++) {
-      const auto& [to, from] = *large[i];
-      copy_bytes(static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()),
-                 to.nbytes());
-    }
-  };
-  // at::parallel_for would be a plain loop here: this library is compiled without -fopenmp.
   constexpr std::size_t worth_a_thread = 1 << 22;
-  const auto most = static_cast<std::size_t>(threads ? *threads : at::get_num_threads());
-  std::vector<std::future<void>> others;
-  for (std::size_t i = 1; i < std::min(most, bytes / worth_a_thread); ++i) {
-    others.push_back(std::async(std::launch::async, copy_some));
-  }
-  copy_some();
-  for (auto& other : others) other.get();
+  const auto most = static_cast<std::size_t>(threads.value_or(at::get_num_threads()));
+  const auto copy = [&](std::size_t i) {
+    const auto& [to, from] = *large[i];
+    copy_bytes(static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()), to.nbytes());
+  };
+  for_each_part(large.size(), copy, std::min(most, bytes / worth_a_thread));
 }
 
 void move_into(const Tensors& live, Tensors saved) {

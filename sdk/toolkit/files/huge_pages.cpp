@@ -1,12 +1,9 @@
 #include "huge_pages.h"
 
 #include <sys/mman.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <new>
-
-#include "memory_of_others.h"
 
 namespace vernier {
 

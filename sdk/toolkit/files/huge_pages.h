@@ -3,6 +3,7 @@
 #pragma once
 
 #include <torch/types.h>
+#include <vernier/abi.h>
 
 #include <memory>
 #include <vector>
@@ -22,5 +23,9 @@ class HugePages {
   std::vector<std::size_t> places_;
   std::shared_ptr<char> bytes_;
 };
+
+// Counts memory that does not come from LibTorch's allocator. vernier/memory.h reports it with the rest. Negative when
+// the memory is freed. Any thread.
+VERNIER_API void count_memory_of_others(std::int64_t bytes);
 
 }  // namespace vernier

@@ -1,13 +1,12 @@
 // The format: the header's length (8 bytes, little-endian), the header (JSON, padded with spaces to a multiple of 8),
 // and the tensors' bytes without a gap. The header has {"dtype", "shape", "data_offsets": [begin, end)} for each name,
 // with offsets from the end of the header. It may have "__metadata__", texts by name.
-#include <ATen/Parallel.h>
+#include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <torch/types.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <exception>
 #include <future>
@@ -16,6 +15,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/parts.h"
 #include "huge_pages.h"
 #include "json.h"
 #include "safetensors_file.h"
@@ -61,10 +61,8 @@ constexpr Dtype dtypes[] = {
 };
 
 const Dtype& dtype_of(torch::ScalarType type) {
-  return *std::ranges::find_if(dtypes, [&](const Dtype& known) { return type == known.type; });
+  return *std::ranges::find(dtypes, type, &Dtype::type);
 }
-
-// Reading.
 
 // The length and the header.
 std::string read_head(const File& file, std::uint64_t size) {
@@ -97,7 +95,7 @@ std::optional<Metadata> parse_metadata(const std::string& path, const Json& json
 torch::ScalarType parse_dtype(const std::string& path, const std::string& name, const Json& json) {
   if (!json.is_string()) fail(path, name, "its dtype is not a text");
   const auto text = json.get<std::string>();
-  const auto* dtype = std::ranges::find_if(dtypes, [&](const Dtype& known) { return text == known.name; });
+  const auto* dtype = std::ranges::find(dtypes, text, &Dtype::name);
   if (dtype == std::end(dtypes)) fail(path, name, "its dtype '" + text + "' is unknown");
   return dtype->type;
 }
@@ -117,20 +115,6 @@ std::vector<std::int64_t> parse_numbers(const std::string& path, const std::stri
   return numbers;
 }
 
-// Bytes of a tensor. For the overflow check a size of 0 counts as 1, because LibTorch computes strides of empty tensors
-// too.
-std::uint64_t bytes_of(const std::string& path, const Entry& entry) {
-  auto bytes = static_cast<std::int64_t>(c10::elementSize(entry.type));
-  bool empty = false;
-  for (const std::int64_t size : entry.shape) {
-    empty |= size == 0;
-    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
-      fail(path, entry.name, "its shape is too large");
-    }
-  }
-  return empty ? 0 : static_cast<std::uint64_t>(bytes);
-}
-
 Entry parse_entry(const std::string& path, const std::string& name, const Json& json) {
   if (!json.is_object()) fail(path, name, "its entry in the header is not an object");
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
@@ -144,10 +128,11 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   if (offsets.size() != 2 || offsets[0] > offsets[1]) fail(path, name, "its data_offsets are not a begin and an end");
   entry.begin = static_cast<std::uint64_t>(offsets[0]);
   entry.end = static_cast<std::uint64_t>(offsets[1]);
-  const std::uint64_t bytes = bytes_of(path, entry);
-  if (bytes != entry.end - entry.begin) {
+  const auto bytes = bytes_of(entry.shape, entry.type);
+  if (!bytes) fail(path, name, "its shape is too large");
+  if (*bytes != entry.end - entry.begin) {
     fail(path, name,
-         "its dtype and shape need " + std::to_string(bytes) + " bytes, its data_offsets are " +
+         "its dtype and shape need " + std::to_string(*bytes) + " bytes, its data_offsets are " +
              std::to_string(entry.end - entry.begin) + " apart");
   }
   return entry;
@@ -195,13 +180,10 @@ std::vector<Entry> parse_header(const std::string& path, const std::string& text
   return entries;
 }
 
-// Writing.
-
 std::size_t rank_of(const std::string& path, const std::string& name, const torch::Tensor& tensor) {
   if (!tensor.defined()) fail(path, name, "it is undefined and cannot be saved");
   if (tensor.layout() != torch::kStrided || tensor.is_meta()) fail(path, name, "only dense tensors can be saved");
-  const auto* dtype =
-      std::ranges::find_if(dtypes, [&](const Dtype& known) { return tensor.scalar_type() == known.type; });
+  const auto* dtype = std::ranges::find(dtypes, tensor.scalar_type(), &Dtype::type);
   if (dtype == std::end(dtypes)) {
     fail(path, name, std::string("its dtype ") + c10::toString(tensor.scalar_type()) + " has no name in safetensors");
   }
@@ -225,12 +207,6 @@ std::vector<Item> lay_out(const std::string& path, const Tensors& tensors) {
   return items;
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string joined;
-  for (const std::string& part : parts) joined += (joined.empty() ? "" : ",") + part;
-  return joined;
-}
-
 // The length and the header.
 std::string make_head(const std::string& path, const std::vector<Item>& items,
                       const std::optional<Metadata>& metadata) {
@@ -238,18 +214,17 @@ std::string make_head(const std::string& path, const std::vector<Item>& items,
   if (metadata) {
     std::vector<std::string> texts;
     for (const auto& [key, value] : *metadata) texts.push_back(quoted(path, key) + ":" + quoted(path, value));
-    entries.push_back('"' + std::string(metadata_key) + "\":{" + join(texts) + "}");
+    entries.push_back('"' + std::string(metadata_key) + "\":{" + c10::Join(",", texts) + "}");
   }
   std::size_t offset = 0;
   for (const auto& [rank, name, tensor] : items) {
-    std::vector<std::string> sizes;
-    for (const std::int64_t size : tensor->sizes()) sizes.push_back(std::to_string(size));
     const std::size_t end = offset + tensor->nbytes();
-    entries.push_back(quoted(path, *name) + R"(:{"dtype":")" + dtypes[rank].name + R"(","shape":[)" + join(sizes) +
-                      R"(],"data_offsets":[)" + std::to_string(offset) + "," + std::to_string(end) + "]}");
+    entries.push_back(quoted(path, *name) + R"(:{"dtype":")" + dtypes[rank].name + R"(","shape":[)" +
+                      c10::Join(",", tensor->sizes()) + R"(],"data_offsets":[)" + std::to_string(offset) + "," +
+                      std::to_string(end) + "]}");
     offset = end;
   }
-  std::string header = "{" + join(entries) + "}";
+  std::string header = "{" + c10::Join(",", entries) + "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > longest_header) fail(path, "the names and shapes need a header of more than 100 MB");
   const std::uint64_t length = header.size();
@@ -289,20 +264,14 @@ bool lies_as_written(const torch::Tensor& tensor) {
 // For the tensors that lie in memory as they are written; "" for the others.
 std::vector<std::string> checksums_of(const std::vector<Item>& items) {
   std::vector<std::string> digits(items.size());
-  Checksum checksum;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto& tensor = *items[i].tensor;
     if (!lies_as_written(tensor)) continue;
-    checksum.restart();
+    Checksum checksum;
     checksum.add(tensor.const_data_ptr(), tensor.nbytes());
     digits[i] = checksum.digits();
   }
   return digits;
-}
-
-void write(File& file, const std::vector<Item>& items, const std::string& head) {
-  file.write(head.data(), head.size());
-  for (const Item& item : items) write_tensor(file, *item.tensor, nullptr, {});
 }
 
 // If LibTorch has more than one thread, a second thread computes most of the checksums while this one writes. If it has
@@ -331,6 +300,17 @@ CheckpointManifest::File write_checked(File& file, const std::vector<Item>& item
 
 }  // namespace
 
+std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, torch::ScalarType type) {
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(type));
+  bool is_empty = false;
+  for (const auto size : shape) {
+    if (size < 0) return {};
+    is_empty |= size == 0;  // LibTorch computes strides of empty tensors too, so the others must not overflow
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return {};
+  }
+  return is_empty ? 0 : static_cast<std::uint64_t>(bytes);
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path, int flags)
     : file_(path, O_RDONLY | O_NONBLOCK | flags),  // opening a pipe must not wait for its writer
       size_(file_.size()),
@@ -347,7 +327,6 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
   auto* bytes = static_cast<char*>(into.mutable_data_ptr());
   const std::uint64_t size = entry.end - entry.begin;
   const std::uint64_t chunk = checksum == nullptr ? size : checked_chunk;
-  if (checksum != nullptr) checksum->restart();
   for (std::uint64_t done = 0; done < size; done += chunk) {
     const auto count = std::min(chunk, size - done);
     file_.read(bytes + done, count, head_.size() + entry.begin + done);
@@ -356,30 +335,19 @@ void SafetensorsFile::read(const Entry& entry, const torch::Tensor& into, Checks
   refuse_other_than_bool(path(), entry, bytes, size);
 }
 
-void SafetensorsFile::for_each_entry(const std::function<void(const Entry&, Checksum&)>& body) const {
+void SafetensorsFile::for_each_entry(const std::function<void(const Entry&)>& body) const {
   // The largest first: one thread reads a whole tensor, and the others should not wait for a large one at the end.
   std::vector<std::size_t> order(entries_.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::ranges::greater(), [&](auto i) { return entries_[i].end - entries_[i].begin; });
-  std::atomic<std::size_t> next = 0;
   std::vector<std::exception_ptr> trouble(entries_.size());
-  const auto take_some = [&] {
-    Checksum checksum;
-    for (std::size_t taken = next++; taken < order.size(); taken = next++) {
-      const auto i = order[taken];
-      try {
-        body(entries_[i], checksum);
-      } catch (...) {
-        trouble[i] = std::current_exception();
-      }
+  for_each_part(order.size(), [&](std::size_t i) {
+    try {
+      body(entries_[order[i]]);
+    } catch (...) {
+      trouble[order[i]] = std::current_exception();
     }
-  };
-  // at::parallel_for would be a plain loop here: this library is compiled without -fopenmp.
-  std::vector<std::future<void>> others;
-  const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()), entries_.size());
-  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, take_some));
-  take_some();
-  for (auto& other : others) other.get();
+  });
   for (const auto& each : trouble) {
     if (each) std::rethrow_exception(each);
   }
@@ -393,7 +361,8 @@ Tensors SafetensorsFile::read_all(const Check& check) const try {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     tensors[entries_[i].name] = memory.tensor(i, entries_[i].shape, entries_[i].type);
   }
-  for_each_entry([&](const Entry& entry, Checksum& checksum) {
+  for_each_entry([&](const Entry& entry) {
+    Checksum checksum;
     read(entry, tensors.find(entry.name)->second, check ? &checksum : nullptr);
     if (check) check(entry.name, checksum);
   });
@@ -403,9 +372,9 @@ Tensors SafetensorsFile::read_all(const Check& check) const try {
 }
 
 void SafetensorsFile::verify_all(const Check& check) const {
-  for_each_entry([&](const Entry& entry, Checksum& checksum) {
+  for_each_entry([&](const Entry& entry) {
     char bytes[checked_chunk];
-    checksum.restart();
+    Checksum checksum;
     for (std::uint64_t done = entry.begin; done < entry.end;) {
       const auto count = std::min<std::uint64_t>(sizeof bytes, entry.end - done);
       file_.read(bytes, count, head_.size() + done);
@@ -436,7 +405,8 @@ void save_safetensors(const std::string& path, const Tensors& tensors, const std
   const auto items = lay_out(path, tensors);
   const auto head = make_head(path, items, metadata);
   File file(path, O_WRONLY | O_CREAT | O_TRUNC);  // opened only now: an Error above leaves an existing file as it is
-  write(file, items, head);
+  file.write(head.data(), head.size());
+  for (const Item& item : items) write_tensor(file, *item.tensor, nullptr, {});
   file.finish();
 }
 

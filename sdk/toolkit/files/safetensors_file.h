@@ -14,6 +14,9 @@
 
 namespace vernier {
 
+// The number of bytes of a tensor. Nothing if that overflows or a size is negative.
+VERNIER_API std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, torch::ScalarType type);
+
 // An open file with a valid header. Any thread may call its functions.
 class VERNIER_API SafetensorsFile {
  public:
@@ -41,7 +44,7 @@ class VERNIER_API SafetensorsFile {
 
  private:
   void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const;
-  void for_each_entry(const std::function<void(const Entry&, Checksum&)>& body) const;
+  void for_each_entry(const std::function<void(const Entry&)>& body) const;
 
   File file_;
   std::uint64_t size_;

@@ -22,7 +22,7 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "files/memory_of_others.h"
+#include "files/huge_pages.h"
 
 namespace vernier {
 

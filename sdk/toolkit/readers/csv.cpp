@@ -12,8 +12,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/parts.h"
 #include "csv_parser.h"
-#include "parts.h"
 
 namespace vernier {
 

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "parts.h"
+#include "base/parts.h"
 
 namespace vernier {
 

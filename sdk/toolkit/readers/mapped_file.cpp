@@ -13,18 +13,9 @@
 #include <cstring>
 #include <system_error>
 
-namespace vernier {
+#include "files/safetensors_file.h"
 
-std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, torch::ScalarType type) {
-  auto bytes = static_cast<std::int64_t>(c10::elementSize(type));
-  bool is_empty = false;
-  for (const auto size : shape) {
-    if (size < 0) return {};
-    is_empty |= size == 0;  // LibTorch computes strides of empty tensors too, so the others must not overflow
-    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return {};
-  }
-  return is_empty ? 0 : static_cast<std::uint64_t>(bytes);
-}
+namespace vernier {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   return std::shared_ptr<const MappedFile>(new MappedFile(path));

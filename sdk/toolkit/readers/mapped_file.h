@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +52,5 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
 };
 
 using MappedFilePtr = std::shared_ptr<const MappedFile>;
-
-// The number of bytes of a tensor. Nothing if that overflows or a size is negative.
-std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, torch::ScalarType type);
 
 }  // namespace vernier

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "arrays.h"
+#include "files/safetensors_file.h"
 #include "zip.h"
 
 namespace vernier {

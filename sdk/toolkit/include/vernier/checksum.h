@@ -17,7 +17,6 @@ class VERNIER_API Checksum {
   Checksum();
   void add(const void* bytes, std::size_t count);
   std::string digits() const;  // of all bytes since the start; more bytes may follow
-  void restart();              // forgets all bytes
 
  private:
   struct Free {

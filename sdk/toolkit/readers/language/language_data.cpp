@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 
+#include "base/parts.h"
 #include "language_texts.h"
 #include "readers/mapped_file.h"
-#include "readers/parts.h"
 
 namespace vernier {
 

@@ -3,7 +3,6 @@
 
 #include <vernier/language_data.h>
 
-#include <memory>
 #include <string_view>
 #include <vector>
 

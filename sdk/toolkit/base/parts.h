@@ -1,4 +1,5 @@
-// Work that is divided into parts, on several threads.
+// Work that is divided into parts, on several threads. at::parallel_for would be a plain loop, because the toolkit is
+// compiled without -fopenmp.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -11,10 +12,11 @@
 
 namespace vernier {
 
-// Calls body(i) for each i below count, in any order, on LibTorch's number of threads. Rethrows the exception of the
-// lowest i, whatever the order; then some of the higher ones are left out.
+// Calls body(i) for each i below count, in any order, on at most `most` threads, by default LibTorch's number. Rethrows
+// the exception of the lowest i, whatever the order; then some of the higher ones are left out.
 template <class Body>
-void for_each_part(std::size_t count, const Body& body) {
+void for_each_part(std::size_t count, const Body& body,
+                   std::size_t most = static_cast<std::size_t>(at::get_num_threads())) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   std::vector<std::exception_ptr> trouble(count);
@@ -29,8 +31,7 @@ void for_each_part(std::size_t count, const Body& body) {
     }
   };
   std::vector<std::future<void>> others;
-  const auto threads = std::min<std::size_t>(static_cast<std::size_t>(at::get_num_threads()), count);
-  for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, work));
+  for (std::size_t i = 1; i < std::min(most, count); ++i) others.push_back(std::async(std::launch::async, work));
   work();
   for (auto& other : others) other.get();
   for (const auto& each : trouble) {
