@@ -1,5 +1,4 @@
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/index_select.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
@@ -12,6 +11,7 @@
 #include <cmath>
 
 #include "draw_below.h"
+#include "tensor_dataset.h"
 
 namespace vernier {
 
@@ -23,46 +23,6 @@ std::uint64_t mixed(std::uint64_t z) {
   z = (z ^ z >> 27) * 0x94d049bb133111ebU;
   return z ^ z >> 31;
 }
-
-// The checksum of tensors on any device, with their shapes and types.
-std::string checksum_of_all(const std::vector<torch::Tensor>& tensors) {
-  Checksum sum;
-  for (const auto& tensor : tensors) {
-    const auto shape = c10::str(tensor.sizes(), tensor.scalar_type());
-    sum.add(shape.data(), shape.size());
-    const auto whole = tensor.detach().to(torch::kCPU).contiguous();
-    sum.add(whole.const_data_ptr(), whole.nbytes());
-  }
-  return "XXH3 " + sum.digits();
-}
-
-class TensorDataset final : public Dataset {
- public:
-  explicit TensorDataset(std::vector<torch::Tensor> tensors) : tensors_(std::move(tensors)) {
-    if (tensors_.empty()) refuse("a dataset of tensors needs at least one tensor");
-    for (const auto& tensor : tensors_) {
-      if (tensor.dim() == 0 || tensor.size(0) != tensors_[0].size(0)) {
-        refuse(c10::str("the tensors of a dataset have a different number of samples: ", tensors_[0].sizes(), " and ",
-                        tensor.sizes()));
-      }
-    }
-  }
-  std::int64_t size() const override { return tensors_[0].size(0); }
-  Sample get(std::int64_t index, Random&) const override {
-    Sample sample;
-    for (const auto& tensor : tensors_) sample.push_back(tensor[index]);
-    return sample;
-  }
-  std::optional<Sample> get_batch(const torch::Tensor& indices) const override {
-    Sample batch;
-    for (const auto& tensor : tensors_) batch.push_back(tensor.index_select(0, indices));
-    return batch;
-  }
-  std::string fingerprint() const override { return c10::str(size(), " samples, ", checksum_of_all(tensors_)); }
-
- private:
-  std::vector<torch::Tensor> tensors_;
-};
 
 class MapDataset final : public Dataset {
  public:
@@ -159,6 +119,42 @@ class ConcatDataset final : public Dataset {
 };
 
 }  // namespace
+
+std::string checksum_of_all(const std::vector<torch::Tensor>& tensors) {
+  Checksum sum;
+  for (const auto& tensor : tensors) {
+    const auto shape = c10::str(tensor.sizes(), tensor.scalar_type());
+    sum.add(shape.data(), shape.size());
+    const auto whole = tensor.detach().to(torch::kCPU).contiguous();
+    sum.add(whole.const_data_ptr(), whole.nbytes());
+  }
+  return "XXH3 " + sum.digits();
+}
+
+TensorDataset::TensorDataset(std::vector<torch::Tensor> tensors) : tensors_(std::move(tensors)) {
+  if (tensors_.empty()) refuse("a dataset of tensors needs at least one tensor");
+  for (const auto& tensor : tensors_) {
+    if (tensor.dim() > 0 && tensor.size(0) == tensors_[0].size(0)) continue;
+    refuse(c10::str("the tensors of a dataset have a different number of samples: ", tensors_[0].sizes(), " and ",
+                    tensor.sizes()));
+  }
+}
+
+Sample TensorDataset::get(std::int64_t index, Random&) const {
+  Sample sample;
+  for (const auto& tensor : tensors_) sample.push_back(tensor[index]);
+  return sample;
+}
+
+std::optional<Sample> TensorDataset::get_batch(const torch::Tensor& indices) const {
+  Sample batch;
+  for (const auto& tensor : tensors_) batch.push_back(tensor.index_select(0, indices));
+  return batch;
+}
+
+std::string TensorDataset::fingerprint() const {
+  return c10::str(size(), " samples, ", checksum_of_all(tensors_));
+}
 
 Random::Random(std::uint64_t seed, std::int64_t epoch, std::int64_t index)
     : state_(mixed(mixed(mixed(seed + 1) + static_cast<std::uint64_t>(epoch)) + static_cast<std::uint64_t>(index))) {}

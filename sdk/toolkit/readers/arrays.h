@@ -4,7 +4,6 @@
 #include <vernier/dataset.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mapped_file.h"

@@ -1,5 +1,4 @@
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index_select.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/checksum.h>
 #include <vernier/csv.h>
@@ -14,6 +13,7 @@
 
 #include "base/parts.h"
 #include "csv_parser.h"
+#include "data/tensor_dataset.h"
 
 namespace vernier {
 
@@ -90,8 +90,6 @@ class CsvReader {
   void infer_types();
   void make_tensors(std::int64_t rows);
   void read_part(const CsvPart& part, PartResult& result) const;
-  void put(const Destination& to, const CsvField& field, std::int64_t row, std::size_t place, std::int64_t line,
-           PartResult& result) const;
   void put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,
                   PartResult& result) const;
   std::int64_t code_of(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
@@ -99,7 +97,6 @@ class CsvReader {
   void require_value(const Destination& to, std::int64_t line, bool is_filled) const;
   void merge_vocabulary(std::size_t place, const std::vector<CsvPart>& parts, std::vector<PartResult>& results);
   void fill(std::size_t place, const std::vector<PartResult>& results, std::int64_t rows);
-  void add_up_long_rows(const std::vector<PartResult>& results);
   void check_length(const std::vector<CsvField>& fields, std::int64_t line) const;
   [[noreturn]] void refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const;
   std::vector<CsvColumn*> columns();
@@ -317,16 +314,6 @@ std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, st
                   " known categories: ", shortened(some_of(to.column->vocabulary))));
 }
 
-void CsvReader::put(const Destination& to, const CsvField& field, std::int64_t row, std::size_t place,
-                    std::int64_t line, PartResult& result) const {
-  if (to.column == nullptr) return;
-  if (to.numbers != nullptr) {
-    put_number(to, field.text(), row, place, line, result);
-  } else {
-    to.codes[row * to.stride] = code_of(to, field.text(), place, line, result);
-  }
-}
-
 void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
   file_->require_unchanged();
   result.sums.resize(names_.size());
@@ -340,7 +327,11 @@ void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
   for (; row < end && records.next(fields); ++row) {
     check_length(fields, records.line());
     for (std::size_t place = 0; place < fields.size(); ++place) {
-      put(destinations_[place], fields[place], row, place, records.line(), result);
+      const auto& to = destinations_[place];
+      if (to.numbers != nullptr) put_number(to, fields[place].text(), row, place, records.line(), result);
+      if (to.codes != nullptr) {
+        to.codes[row * to.stride] = code_of(to, fields[place].text(), place, records.line(), result);
+      }
     }
     if (records.more_lines() > 0) result.long_rows.emplace_back(row, records.more_lines());
   }
@@ -395,13 +386,6 @@ void CsvReader::fill(std::size_t place, const std::vector<PartResult>& results, 
   }
 }
 
-void CsvReader::add_up_long_rows(const std::vector<PartResult>& results) {
-  std::int64_t lines = 0;
-  for (const auto& result : results) {
-    for (const auto& [row, more] : result.long_rows) table_.long_rows.emplace_back(row, lines += more);
-  }
-}
-
 CsvTable CsvReader::read() {
   const auto parts = divide_csv(text_, table_.first_line, csv_part_bytes);
   const auto rows = parts.back().row + parts.back().rows;
@@ -412,28 +396,19 @@ CsvTable CsvReader::read() {
     if (destinations_[place].codes != nullptr && !has_schema_) merge_vocabulary(place, parts, results);
     if (destinations_[place].numbers != nullptr) fill(place, results, rows);
   }
-  add_up_long_rows(results);
+  std::int64_t lines = 0;
+  for (const auto& result : results) {
+    for (const auto& [row, more] : result.long_rows) table_.long_rows.emplace_back(row, lines += more);
+  }
   file_->require_unchanged();
   return std::move(table_);
 }
 
-class CsvDataset final : public Dataset {
+class CsvDataset final : public TensorDataset {
  public:
-  explicit CsvDataset(CsvTable table) : table_(std::move(table)) {
-    tensors_.push_back(table_.numbers);
+  explicit CsvDataset(CsvTable table) : TensorDataset({table.numbers}), table_(std::move(table)) {
     if (table_.categories.size(1) > 0) tensors_.push_back(table_.categories);
     if (table_.target.defined()) tensors_.push_back(table_.target);
-  }
-  std::int64_t size() const override { return table_.numbers.size(0); }
-  Sample get(std::int64_t index, Random&) const override {
-    Sample sample;
-    for (const auto& tensor : tensors_) sample.push_back(tensor[index]);
-    return sample;
-  }
-  std::optional<Sample> get_batch(const torch::Tensor& indices) const override {
-    Sample batch;
-    for (const auto& tensor : tensors_) batch.push_back(tensor.index_select(0, indices));
-    return batch;
   }
   std::string where(std::int64_t index) const override { return table_.where(index); }
   // The fingerprint of what was read: another choice of columns is another dataset.
@@ -445,7 +420,6 @@ class CsvDataset final : public Dataset {
 
  private:
   CsvTable table_;
-  std::vector<torch::Tensor> tensors_;
 };
 
 }  // namespace

@@ -1,23 +1,18 @@
 #include <vernier/data_source.h>
 
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/checksum.h>
 #include <vernier/csv.h>
 #include <vernier/error.h>
-#include <vernier/images.h>
 #include <vernier/numpy.h>
 #include <vernier/safetensors.h>
 #include <vernier/transforms.h>
 
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <sstream>
 
-#include <vernier/folders.h>
+#include "data/tensor_dataset.h"
 
 namespace vernier {
 
@@ -99,50 +94,16 @@ torch::Tensor without_unsigned(const std::string& name, const torch::Tensor& num
                   ", which int64 cannot hold"));
 }
 
-class SourceDataset final : public Dataset {
+class SourceDataset final : public TensorDataset {
  public:
   SourceDataset(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint)
-      : name_(std::move(name)), fingerprint_(std::move(fingerprint)), tensors_(std::move(tensors)) {}
-  std::int64_t size() const override { return tensors_[0].size(0); }
-  Sample get(std::int64_t index, Random&) const override {
-    Sample sample;
-    for (const auto& tensor : tensors_) sample.push_back(tensor[index]);
-    return sample;
-  }
-  std::optional<Sample> get_batch(const torch::Tensor& indices) const override {
-    Sample batch;
-    for (const auto& tensor : tensors_) batch.push_back(tensor.index_select(0, indices));
-    return batch;
-  }
+      : TensorDataset(std::move(tensors)), name_(std::move(name)), fingerprint_(std::move(fingerprint)) {}
   std::string where(std::int64_t index) const override { return c10::str("'", name_, "' sample ", index); }
   std::string fingerprint() const override { return c10::str(size(), " samples, ", fingerprint_); }
 
  private:
   std::string name_, fingerprint_;
-  std::vector<torch::Tensor> tensors_;
 };
-
-class FilesDataset final : public Dataset {
- public:
-  FilesDataset(std::vector<std::string> paths, std::int64_t channels) : paths_(std::move(paths)) {
-    options_.channels = channels;
-  }
-  std::int64_t size() const override { return static_cast<std::int64_t>(paths_.size()); }
-  Sample get(std::int64_t index, Random&) const override {
-    return {read_image(paths_[static_cast<std::size_t>(index)], options_), at::scalar_tensor(index, torch::kInt64)};
-  }
-  std::string where(std::int64_t index) const override { return "'" + paths_[static_cast<std::size_t>(index)] + "'"; }
-
- private:
-  std::vector<std::string> paths_;
-  ImageOptions options_;
-};
-
-bool is_image(const std::filesystem::path& path) {
-  auto ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
-}
 
 }  // namespace
 
@@ -232,40 +193,11 @@ void require_fitting_metric(const std::string& name, Predicts what, std::int64_t
 }
 
 std::string fingerprint_of(const std::vector<torch::Tensor>& tensors) {
-  Checksum sum;
-  for (const auto& tensor : tensors) {
-    const auto shape = c10::str(tensor.sizes(), tensor.scalar_type());
-    sum.add(shape.data(), shape.size());
-    const auto whole = tensor.contiguous();
-    sum.add(whole.const_data_ptr(), whole.nbytes());
-  }
-  return "XXH3 " + sum.digits();
+  return checksum_of_all(tensors);
 }
 
 DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint) {
   return std::make_shared<SourceDataset>(std::move(tensors), std::move(name), std::move(fingerprint));
-}
-
-ImageFiles image_files(const std::string& path, std::int64_t channels) {
-  namespace fs = std::filesystem;
-  ImageFiles files;
-  std::error_code trouble;
-  if (fs::is_directory(path, trouble)) {
-    for (const auto& name : names_in(path, trouble)) {
-      if (!name.starts_with('.') && is_image(name)) files.names.push_back(name);
-    }
-    if (trouble) refuse("'" + path + "' cannot be read as a folder: " + trouble.message());
-    std::ranges::sort(files.names);
-    if (files.names.empty()) refuse("'" + path + "' has no PNG or JPEG file (.png, .jpg, .jpeg)");
-  } else {
-    files.names.push_back(fs::path(path).filename().string());
-  }
-  std::vector<std::string> paths;
-  for (const auto& name : files.names) {
-    paths.push_back(fs::is_directory(path, trouble) ? (fs::path(path) / name).string() : path);
-  }
-  files.dataset = std::make_shared<FilesDataset>(std::move(paths), channels);
-  return files;
 }
 
 DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size) {

@@ -23,11 +23,11 @@ namespace {
 // The bytes of a file, unpacked. zlib passes on what is not packed as it is.
 class Unpacked {
  public:
-  explicit Unpacked(const std::string& path) : path_(path), file_(path), stream_(nullptr, gzclose) {
+  explicit Unpacked(const std::string& path) : file_(path), stream_(nullptr, gzclose) {
     const int descriptor = ::dup(file_.descriptor());  // zlib closes it
     stream_.reset(gzdopen(descriptor, "rb"));
     if (stream_ == nullptr && descriptor >= 0) ::close(descriptor);
-    if (stream_ == nullptr) refuse_idx(path, "cannot be opened: there is no memory or descriptor left");
+    if (stream_ == nullptr) file_.refuse("cannot be opened: there is no memory or descriptor left");
   }
   // Reads the next bytes. Returns fewer than `count` only at their end.
   std::uint64_t read(void* to, std::uint64_t count) {
@@ -38,14 +38,13 @@ class Unpacked {
     }
     int status = Z_OK;
     const std::string reason = gzerror(stream_.get(), &status);
-    if (status != Z_OK) refuse_idx(path_, "cannot be read: " + reason);
+    if (status != Z_OK) file_.refuse("cannot be read: " + reason);
     return done;
   }
   bool is_packed() { return gzdirect(stream_.get()) == 0; }
   std::uint64_t size() const { return file_.size(); }  // as it lies on the disk
 
  private:
-  std::string path_;
   DataFile file_;
   std::unique_ptr<gzFile_s, int (*)(gzFile)> stream_;
 };

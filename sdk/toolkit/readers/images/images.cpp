@@ -4,15 +4,16 @@
 #include <sys/stat.h>
 #include <vernier/checksum.h>
 #include <vernier/data_file.h>
+#include <vernier/data_source.h>
 #include <vernier/error.h>
+#include <vernier/folders.h>
 #include <vernier/images.h>
 
 #include <algorithm>
 #include <cctype>
-#include <functional>
+#include <filesystem>
 #include <system_error>
 
-#include <vernier/folders.h>
 #include "decoders.h"
 
 namespace vernier {
@@ -50,6 +51,22 @@ struct stat status_of(const std::string& path) {
   if (::stat(path.c_str(), &status) == 0) return status;
   refuse("'" + path + "' cannot be read: " + std::generic_category().message(errno));
 }
+
+class FilesDataset final : public Dataset {
+ public:
+  FilesDataset(std::vector<std::string> paths, std::int64_t channels) : paths_(std::move(paths)) {
+    options_.channels = channels;
+  }
+  std::int64_t size() const override { return static_cast<std::int64_t>(paths_.size()); }
+  Sample get(std::int64_t index, Random&) const override {
+    return {read_image(paths_[static_cast<std::size_t>(index)], options_), at::scalar_tensor(index, torch::kInt64)};
+  }
+  std::string where(std::int64_t index) const override { return "'" + paths_[static_cast<std::size_t>(index)] + "'"; }
+
+ private:
+  std::vector<std::string> paths_;
+  ImageOptions options_;
+};
 
 struct ListedImage {
   std::string name;
@@ -149,6 +166,20 @@ torch::Tensor decode_image(const std::string& bytes, const std::string& name, co
 
 torch::Tensor read_image(const std::string& path, const ImageOptions& options) {
   return decode_image(read_data_file(path, longest_image), path, options);
+}
+
+ImageFiles image_files(const std::string& path, std::int64_t channels) {
+  namespace fs = std::filesystem;
+  std::error_code trouble;
+  if (!fs::is_directory(path, trouble)) {
+    return {std::make_shared<FilesDataset>(std::vector{path}, channels), {fs::path(path).filename()}};
+  }
+  auto names = visible_names(path);
+  std::erase_if(names, [](const auto& name) { return !is_image_name(name); });
+  if (names.empty()) refuse("'" + path + "' has no PNG or JPEG file (.png, .jpg, .jpeg)");
+  std::vector<std::string> paths;
+  for (const auto& name : names) paths.push_back(fs::path(path) / name);
+  return {std::make_shared<FilesDataset>(std::move(paths), channels), std::move(names)};
 }
 
 ImageFolder image_folder(const std::string& root, const ImageOptions& options) {

@@ -1,6 +1,5 @@
 #include <csetjmp>
 #include <cstdio>
-#include <functional>
 // jpeglib.h needs <cstdio> first.
 #include <jerror.h>
 #include <jpeglib.h>
