@@ -54,7 +54,8 @@ void for_each_chunk_of(std::size_t tensors, std::int64_t chunk, const Elements& 
                  [&](std::size_t i) { body(std::size_t{chunks[i].tensor}, chunks[i].start); });
 }
 
-// LibTorch's CPU kernels wake all threads for a few elements, which takes longer than the work. Unlike
+// LibTorch's CPU kernels wake all threads for a few elements, which takes longer than the work. A loader's workers are
+// threads already; and sums over many elements have other bits with another number of threads. Unlike
 // at::set_num_threads(), OpenMP's own setting holds for this thread only and costs nothing.
 class OneThread {
  public:

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "one_thread.h"
+#include "base/parallel.h"
 
 namespace vernier {
 
@@ -77,7 +77,8 @@ struct DataLoader::Workers {
 
   Batch next() {
     if (options_.workers == 0) return next_here();
-    start();
+    for (auto i = std::ssize(threads_); i < options_.workers; ++i) threads_.emplace_back([this] { run_worker(); });
+    look_ahead();
     const auto begin = std::chrono::steady_clock::now();
     const auto work = ahead_.front();
     {
@@ -86,9 +87,9 @@ struct DataLoader::Workers {
     }
     waited_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (work->error) {
-      const auto error = work->error;
-      forget();  // the position stays, and another next() tries again
-      std::rethrow_exception(error);
+      sampler_.load_state_dict(work->place);  // the position stays, and another next() tries again
+      drop_work();
+      std::rethrow_exception(work->error);
     }
     ahead_.pop_front();
     look_ahead();
@@ -152,13 +153,6 @@ struct DataLoader::Workers {
     return work;
   }
 
-  void start() {
-    if (threads_.empty()) {
-      for (std::int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { run_worker(); });
-    }
-    look_ahead();
-  }
-
   // Has the workers prepare batches until enough are ahead.
   void look_ahead() {
     const auto most = static_cast<std::size_t>(options_.workers * options_.prefetch);
@@ -181,13 +175,8 @@ struct DataLoader::Workers {
     ahead_.clear();
   }
 
-  void forget() {
-    sampler_.load_state_dict(ahead_.front()->place);
-    drop_work();
-  }
-
   void run_worker() {
-    const OneThread one_thread;
+    const OneThread one_thread(true);
     for (;;) {
       std::shared_ptr<Work> work;
       {
@@ -208,7 +197,7 @@ struct DataLoader::Workers {
 
   void prepare(Work& work) const {
     const torch::NoGradGuard no_grad;
-    const OneThread one_thread;
+    const OneThread one_thread(true);
     try {
       if (work.indices.numel() > 0) work.batch = make_batch(work);
       work.batch.is_share = options_.ranks > 1;

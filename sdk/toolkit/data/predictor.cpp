@@ -1,8 +1,10 @@
 #include <vernier/predictor.h>
+#include <vernier/published_model.h>
 
 namespace vernier {
 
 Predictor::~Predictor() = default;
+PublishedModel::~PublishedModel() = default;
 std::vector<Predictor::Column> Predictor::predict(const Batch&) {
   return {};
 }

@@ -29,15 +29,14 @@ void shuffle(std::int64_t* index, std::int64_t count, std::mt19937_64& engine) {
 
 void refuse_other(const char* what, std::int64_t saved, std::int64_t own) {
   if (saved == own) return;
-  throw Error(c10::str("the data order was saved with ", what, " ", saved, ", this run has ", own,
-                       "; resume with the same data and seed, or start a new run"),
-              Error::Kind::configuration);
+  refuse(c10::str("the data order was saved with ", what, " ", saved, ", this run has ", own,
+                  "; resume with the same data and seed, or start a new run"));
 }
 
 }  // namespace
 
 Sampler::Sampler(std::int64_t size, std::uint64_t seed, Order order) : size_(size), seed_(seed), order_(order) {
-  if (size < 1) throw Error("there are no samples to train on", Error::Kind::configuration);
+  if (size < 1) refuse("there are no samples to train on");
 }
 
 Sampler Sampler::by_shard(const std::vector<std::int64_t>& sizes, std::uint64_t seed) {
@@ -53,25 +52,26 @@ Sampler Sampler::weighted(const torch::Tensor& weights, std::uint64_t seed) {
   for (std::int64_t i = 0; i < numbers.numel(); ++i) {
     const double weight = numbers.const_data_ptr<double>()[i];
     if (!(weight >= 0 && std::isfinite(weight))) {
-      throw Error(c10::str("the weight of sample ", i, " is ", weight, "; weights must be finite and at least 0"),
-                  Error::Kind::configuration);
+      refuse(c10::str("the weight of sample ", i, " is ", weight, "; weights must be finite and at least 0"));
     }
     sampler.sums_.push_back(sum += weight);
   }
-  if (sum == 0) throw Error("all weights of the samples are 0, so none can be drawn", Error::Kind::configuration);
+  if (sum == 0) refuse("all weights of the samples are 0, so none can be drawn");
   return sampler;
 }
 
 torch::Tensor Sampler::make_order() const {
-  if (order_ == Order::weighted) return draw_order();
   auto indices = torch::arange(size_, torch::kInt64);
   if (order_ == Order::sequential) return indices;
   auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
   auto* index = indices.mutable_data_ptr<std::int64_t>();
-  if (order_ == Order::shuffled) {
-    shuffle(index, size_, engine);
-    return indices;
+  if (order_ == Order::shuffled) shuffle(index, size_, engine);
+  for (std::int64_t i = 0; order_ == Order::weighted && i < size_; ++i) {
+    const double at = static_cast<double>(engine() >> 11) * 0x1p-53 * sums_.back();
+    const double below = std::min(at, std::nextafter(sums_.back(), 0.0));  // the product may be rounded up
+    index[i] = std::ranges::upper_bound(sums_, below) - sums_.begin();     // never of weight 0
   }
+  if (order_ != Order::by_shard) return indices;
   std::vector<std::int64_t> firsts(shards_.size()), shards(shards_.size());
   std::exclusive_scan(shards_.begin(), shards_.end(), firsts.begin(), std::int64_t{0});
   std::iota(shards.begin(), shards.end(), 0);
@@ -85,20 +85,8 @@ torch::Tensor Sampler::make_order() const {
   return indices;
 }
 
-torch::Tensor Sampler::draw_order() const {
-  auto indices = torch::empty({size_}, torch::kInt64);
-  auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
-  auto* index = indices.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < size_; ++i) {
-    const double at = static_cast<double>(engine() >> 11) * 0x1p-53 * sums_.back();
-    const double below = std::min(at, std::nextafter(sums_.back(), 0.0));  // the product may be rounded up
-    index[i] = std::ranges::upper_bound(sums_, below) - sums_.begin();     // never of weight 0
-  }
-  return indices;
-}
-
 torch::Tensor Sampler::next(std::int64_t count) {
-  if (count < 1) throw Error(c10::str("a batch cannot have ", count, " samples"), Error::Kind::configuration);
+  if (count < 1) refuse(c10::str("a batch cannot have ", count, " samples"));
   if (!indices_.defined()) indices_ = make_order();
   const auto taken = indices_.narrow(0, position_, std::min(count, size_ - position_));
   position_ += taken.numel();

@@ -174,10 +174,9 @@ torch::Tensor SupervisedTask::forward(const Batch& batch) {
 torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
   const auto loss = parts_->loss_of(forward(micro_batch), micro_batch);
   if (parts_->recompute != "none" && !parts_->has_recomputed) {
-    throw Error(id() +
-                    ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
-                    "part of itself through recomputed(); leave the option out",
-                Error::Kind::configuration);
+    refuse(id() +
+           ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
+           "part of itself through recomputed(); leave the option out");
   }
   return loss;
 }
@@ -248,9 +247,8 @@ State SupervisedTask::save() const {
 
 void SupervisedTask::load(const State& state) {
   if (const auto saved = state.text("held_out"); saved != parts_->held_out_data) {
-    throw Error(id() + ": the held-out data have changed since this run was saved: then " + saved + ", now " +
-                    parts_->held_out_data + "; give the same files, or start a new run",
-                Error::Kind::configuration);
+    refuse(id() + ": the held-out data have changed since this run was saved: then " + saved + ", now " +
+           parts_->held_out_data + "; give the same files, or start a new run");
   }
   parts_->loader->load_state_dict(state);
 }

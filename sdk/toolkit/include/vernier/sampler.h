@@ -44,7 +44,6 @@ class VERNIER_API Sampler {
 
  private:
   torch::Tensor make_order() const;
-  torch::Tensor draw_order() const;
 
   std::int64_t size_;
   std::uint64_t seed_;
