@@ -3,8 +3,6 @@
 //
 // To join a whole text would take time and memory. So it is cut between two characters that stand side by side in no
 // token that a merge makes: no merge ever reaches over that place, and the ids are the same.
-#include <vernier/error.h>
-
 #include <algorithm>
 
 #include "segments.h"
@@ -16,10 +14,6 @@ namespace {
 
 constexpr char32_t space_code = 0x2581;
 constexpr char hex_digits[] = "0123456789ABCDEF";
-
-std::string byte_token(unsigned char byte) {
-  return std::string("<0x") + hex_digits[byte >> 4] + hex_digits[byte & 15] + ">";
-}
 
 // The byte of a token "<0xE4>".
 std::optional<char> byte_of(std::string_view token) {
@@ -70,7 +64,7 @@ class CharacterSegments final : public Segments {
     }
     if (has_bytes_) {
       for (unsigned byte = 0; byte < 256; ++byte) {
-        of_byte_[byte] = file.vocabulary.at(byte_token(static_cast<unsigned char>(byte)));
+        of_byte_[byte] = file.vocabulary.at(byte_token(byte));
       }
     }
     read_merges(file);
@@ -229,6 +223,10 @@ class CharacterSegments final : public Segments {
 };
 
 }  // namespace
+
+std::string byte_token(unsigned byte) {
+  return std::string("<0x") + hex_digits[byte >> 4] + hex_digits[byte & 15] + ">";
+}
 
 std::unique_ptr<const Segments> character_segments(const TokenizerFile& file, std::size_t vocabulary) {
   return std::make_unique<CharacterSegments>(file, vocabulary);

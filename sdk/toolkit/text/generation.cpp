@@ -8,7 +8,7 @@
 #include <vernier/generation.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <optional>
 
 namespace vernier {
@@ -46,10 +46,6 @@ torch::Tensor nucleus(const torch::Tensor& scores, double top_p) {
 torch::Tensor above_share(const torch::Tensor& scores, double min_p) {
   const auto probabilities = scores.softmax(0);
   return scores.masked_fill(probabilities < min_p * probabilities.max(), -infinity);
-}
-
-torch::Tensor tensor_of(const std::vector<std::int64_t>& text) {
-  return at::tensor(text, torch::kInt64);
 }
 
 // Nothing where the logits are not finite: a diverged network has no next token.
@@ -147,7 +143,7 @@ GenerationEnd generate(LanguageModel& model, std::vector<TokenId> text, const Ge
   Reader reader(model, options, device);
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
     if (!options.slides && model.longest() > 0 && std::ssize(all) > model.longest()) return GenerationEnd::longest;
-    const auto seen = tensor_of(all);
+    const auto seen = at::tensor(all, torch::kInt64);
     const auto logits = reader.logits_after(seen).to(torch::kCPU, torch::kFloat32);
     const auto next = drawn(logits, seen, options.sampling, generator);
     if (!next) return GenerationEnd::not_finite;

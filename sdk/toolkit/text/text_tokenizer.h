@@ -4,6 +4,7 @@
 #include <vernier/tokenizer.h>
 
 #include <memory>
+#include <mutex>
 
 #include "segments.h"
 

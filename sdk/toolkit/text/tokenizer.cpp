@@ -18,12 +18,6 @@ std::int64_t vocabulary_of(const TokenizerFile& file) {
 }
 
 std::optional<TokenId> find_end_of_text(const TokenizerFile& file) {
-  const auto of_special = [&](std::string_view name) -> std::optional<TokenId> {
-    for (const auto& token : file.added) {
-      if (token.text == name && token.is_special) return token.id;
-    }
-    return std::nullopt;
-  };
   if (file.end_of_text) {
     if (const auto found = file.vocabulary.find(*file.end_of_text); found != file.vocabulary.end()) {
       return found->second;
@@ -33,7 +27,9 @@ std::optional<TokenId> find_end_of_text(const TokenizerFile& file) {
     }
   }
   for (const auto* name : {"<|endoftext|>", "<|end_of_text|>", "</s>"}) {
-    if (const auto id = of_special(name)) return id;
+    for (const auto& token : file.added) {
+      if (token.text == name && token.is_special) return token.id;
+    }
   }
   return std::nullopt;
 }

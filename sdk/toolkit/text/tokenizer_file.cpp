@@ -37,12 +37,10 @@ void read_merges_txt(const std::string& path, TokenizerFile& file) {
     ++line;
     if (words.ends_with('\r')) words.remove_suffix(1);
     if (words.empty() || (line == 1 && words.starts_with("#version"))) continue;
-    const auto space = words.find(' ');
     const auto where = "line " + std::to_string(line);
-    if (space == std::string_view::npos || words.find(' ', space + 1) != std::string_view::npos) {
+    if (!add_merge(file, where, words)) {
       refuse("'" + path + "': " + where + " is not two tokens with a space between them");
     }
-    add_merge(file, where, words.substr(0, space), words.substr(space + 1));
   }
 }
 
@@ -64,11 +62,7 @@ void read_vocab_and_merges(const fs::path& folder, TokenizerFile& file) {
   read_merges_txt(file.path, file);
   file.path = folder / "vocab.json";
   file.is_byte_level = true;
-  for (const auto& character : byte_characters()) {
-    if (!file.vocabulary.contains(character)) {
-      refuse("'" + file.path + "' lacks the byte '" + character + "'; all 256 are needed");
-    }
-  }
+  require_bytes(JsonPart(file.path, json.value), file);
   const auto end = file.vocabulary.find("<|endoftext|>");
   if (end != file.vocabulary.end()) file.added.push_back({.id = end->second, .text = end->first, .is_special = true});
 }

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "added_tokens.h"
@@ -62,5 +61,8 @@ TokenizerFile read_tokenizer_folder(const std::filesystem::path& folder);
 // The characters that stand for bytes in the files of byte-level BPE, in UTF-8: "Ġ" for a space
 // (https://github.com/openai/gpt-2/blob/master/src/encoder.py, bytes_to_unicode).
 const std::array<std::string, 256>& byte_characters();
+
+// The token of a byte in a vocabulary of characters: "<0xE4>".
+std::string byte_token(unsigned byte);
 
 }  // namespace vernier

@@ -2,7 +2,6 @@
 
 #include <vernier/error.h>
 
-#include <algorithm>
 #include <unordered_set>
 
 namespace vernier {
@@ -28,11 +27,7 @@ void read_merges(const JsonPart& merges, TokenizerFile& file) {
     const auto where = "model.merges[" + std::to_string(i) + "]";
     if (is_text && merge.is_string()) {
       const std::string_view text = merge.get_ref<const std::string&>();
-      const auto space = text.find(' ');
-      if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        merges[i].refuse("is not two tokens with a space between them");
-      }
-      add_merge(file, where, text.substr(0, space), text.substr(space + 1));
+      if (!add_merge(file, where, text)) merges[i].refuse("is not two tokens with a space between them");
     } else {
       if (is_text || merges[i].size() != 2) merges[i].refuse("is not a pair of tokens like those before it");
       add_merge(file, where, merges[i][0].text(), merges[i][1].text());
@@ -78,7 +73,7 @@ void read_vocabulary(const JsonPart& vocab, TokenizerFile& file) {
   }
 }
 
-void add_merge(TokenizerFile& file, const std::string& where, std::string_view left, std::string_view right) {
+void add_merge(TokenizerFile& file, const std::string& where, const std::string& left, const std::string& right) {
   const auto id = [&](const std::string& token) {
     const auto found = file.vocabulary.find(token);
     if (found == file.vocabulary.end()) {
@@ -86,8 +81,14 @@ void add_merge(TokenizerFile& file, const std::string& where, std::string_view l
     }
     return found->second;
   };
-  const std::string first(left), second(right);
-  file.merges.push_back({id(first), id(second), id(first + second)});
+  file.merges.push_back({id(left), id(right), id(left + right)});
+}
+
+bool add_merge(TokenizerFile& file, const std::string& where, std::string_view text) {
+  const auto space = text.find(' ');
+  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) return false;
+  add_merge(file, where, std::string(text.substr(0, space)), std::string(text.substr(space + 1)));
+  return true;
 }
 
 void read_model(const JsonPart& model, TokenizerFile& file) {

@@ -61,14 +61,6 @@ void read_byte_level_pieces(const JsonPart& pre_tokenizer, TokenizerFile& file) 
   file.rule = *rule;
 }
 
-void require_bytes(const JsonPart& root, const TokenizerFile& file) {
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (file.vocabulary.contains(byte_characters()[byte])) continue;
-    root.member("model").member("vocab").refuse("lacks the byte " + std::to_string(byte) + ", '" +
-                                                byte_characters()[byte] + "'; all 256 are needed");
-  }
-}
-
 void read_replace(const JsonPart& replace, std::string_view from, std::string_view to) {
   require_text(replace.member("pattern").member("String"), from);
   require_text(replace.member("content"), to);
@@ -116,18 +108,25 @@ void read_characters(const JsonPart& root, TokenizerFile& file) {
 }
 
 void require_known_characters(const JsonPart& root, const TokenizerFile& file) {
-  constexpr char digits[] = "0123456789ABCDEF";
   if (!file.byte_fallback) {
     if (!file.unknown) root.member("model").refuse("has neither `byte_fallback` nor `unk_token` for other characters");
     return;
   }
   for (unsigned byte = 0; byte < 256; ++byte) {
-    const auto name = std::string("<0x") + digits[byte >> 4] + digits[byte & 15] + ">";
+    const auto name = byte_token(byte);
     if (!file.vocabulary.contains(name)) root.member("model").member("vocab").refuse("lacks the byte " + name);
   }
 }
 
 }  // namespace
+
+void require_bytes(const JsonPart& vocab, const TokenizerFile& file) {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const auto& name = byte_characters()[byte];
+    if (file.vocabulary.contains(name)) continue;
+    vocab.refuse("lacks the byte " + std::to_string(byte) + ", '" + name + "'; all 256 are needed");
+  }
+}
 
 void read_style(const JsonPart& root, TokenizerFile& file) {
   const auto pre_tokenizer = root.member("pre_tokenizer");
@@ -143,7 +142,7 @@ void read_style(const JsonPart& root, TokenizerFile& file) {
   const auto decoder = root.member("decoder");
   if (decoder.is_null()) decoder.refuse("is missing; ByteLevel is needed");
   if (decoder.type() != "ByteLevel") refuse_type(decoder, "ByteLevel");
-  require_bytes(root, file);
+  require_bytes(root.member("model").member("vocab"), file);
 }
 
 }  // namespace vernier

@@ -133,7 +133,7 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
       {{{"tokenizer.json", "{\"model\": \"\xFF\"}"}}, "'FOLDER/tokenizer.json': the tokenizer is not JSON"},
       {{{"vocab.json", vocab}}, "'FOLDER/merges.txt'"},
       {{{"vocab.json", "{}"}, {"merges.txt", ""}}, "'FOLDER/vocab.json': it is empty"},
-      {{{"vocab.json", "{\"a\": 0}"}, {"merges.txt", ""}}, "'FOLDER/vocab.json' lacks the byte 'Ā'"},
+      {{{"vocab.json", "{\"a\": 0}"}, {"merges.txt", ""}}, "'FOLDER/vocab.json': it lacks the byte 0, 'Ā'"},
       {{{"vocab.json", vocab}, {"merges.txt", "#version: 0.2\na b c\n"}},
        "'FOLDER/merges.txt': line 2 is not two tokens with a space between them"},
       {{{"vocab.json", vocab}, {"merges.txt", "a zzz\n"}},

@@ -1,7 +1,5 @@
 #include "pieces.h"
 
-#include <algorithm>
-#include <array>
 #include <limits>
 
 #include "text/unicode/unicode.h"

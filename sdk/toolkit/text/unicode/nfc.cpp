@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -83,9 +84,7 @@ void order_marks(const NfcTables& tables, std::u32string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     auto end = i;
     while (end < text.size() && tables.combining[text[end]] != 0) ++end;
-    const auto first = text.begin() + static_cast<std::ptrdiff_t>(i);
-    std::stable_sort(first, text.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&](char32_t a, char32_t b) { return tables.combining[a] < tables.combining[b]; });
+    std::ranges::stable_sort(std::span(text).subspan(i, end - i), {}, [&](char32_t c) { return tables.combining[c]; });
     i = std::max(i, end);
   }
 }
