@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 #include <string_view>
+#include <tuple>
 
 #include "tracer_seen.h"
 
@@ -22,7 +23,8 @@ std::atomic<NonFiniteTracer::Seen*> current = nullptr;
 thread_local std::vector<int> at_work;  // operations and nodes that have begun on this thread
 
 struct Context final : at::ObserverContext {
-  int index = -1;
+  explicit Context(int index) : index(index) {}
+  int index;
 };
 
 const c10::StorageImpl* storage_of(const torch::Tensor& tensor) {
@@ -89,12 +91,8 @@ int NonFiniteTracer::Seen::buffer_for(const torch::Tensor& tensor) {
   if (storage == nullptr) return -1;
   const auto [place, is_new] = buffer_of.emplace(storage, static_cast<int>(buffers.size()));
   if (is_new) {
-    SeenBuffer buffer;
-    if (const auto name = names.find(storage); name != names.end()) {
-      buffer.name = name->second.first;
-      buffer.kind = name->second.second;
-    }
-    buffers.push_back(std::move(buffer));
+    auto& buffer = buffers.emplace_back();
+    if (const auto name = names.find(storage); name != names.end()) std::tie(buffer.name, buffer.kind) = name->second;
   }
   return place->second;
 }
@@ -133,14 +131,11 @@ void NonFiniteTracer::Seen::find_layer(SeenOperation& operation, const Named& te
       operation.is_after = of.is_after;
       layer = of.layer;
       // The engine's record around the node knows no number; hooks on what comes back to the layer ran in it.
-      const auto same = [&](SeenOperation& other) {
-        other.layer = operation.layer;
-        other.is_after = operation.is_after;
-      };
       if (parent == nullptr || !parent->is_node || parent->name != operation.name) return;
-      same(operations[static_cast<std::size_t>(operation.parent)]);
-      for (std::size_t i = static_cast<std::size_t>(operation.parent) + 1; i < operations.size(); ++i)
-        same(operations[i]);
+      for (auto i = static_cast<std::size_t>(operation.parent); i < operations.size(); ++i) {
+        operations[i].layer = operation.layer;
+        operations[i].is_after = operation.is_after;
+      }
     } else {
       operation.layer = parent != nullptr ? parent->layer : layer;
       operation.is_after = true;
@@ -263,17 +258,17 @@ void NonFiniteTracer::Seen::end(const at::RecordFunction& function, int index) {
   if (!results.empty()) keep(operation, results.front().second);
 }
 
-bool NonFiniteTracer::Seen::is_in_node(int operation) const {
+const SeenOperation* NonFiniteTracer::Seen::node_of(int operation) const {
   for (int i = operation; i >= 0; i = operations[static_cast<std::size_t>(i)].parent) {
-    if (operations[static_cast<std::size_t>(i)].is_node) return true;
+    if (operations[static_cast<std::size_t>(i)].is_node) return &operations[static_cast<std::size_t>(i)];
   }
-  return false;
+  return nullptr;
 }
 
 // Operations since the last node of the previous micro-batch belong to this one.
 void NonFiniteTracer::Seen::begin_micro_batch() {
   micro_batch += 1;
-  for (int i = static_cast<int>(operations.size()) - 1; is_backward && i >= 0 && !is_in_node(i); --i) {
+  for (int i = static_cast<int>(operations.size()) - 1; is_backward && i >= 0 && node_of(i) == nullptr; --i) {
     auto& operation = operations[static_cast<std::size_t>(i)];
     operation.micro_batch = micro_batch;
     operation.is_backward = false;
@@ -327,24 +322,18 @@ void NonFiniteTracer::Seen::resolve() {
 }
 
 struct NonFiniteTracer::Guards {
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    auto* seen = current.load();
+    return seen != nullptr ? std::make_unique<Context>(seen->begin(function)) : nullptr;
+  }
+  static void end(const at::RecordFunction& function, at::ObserverContext* context) {
+    auto* seen = current.load();
+    if (seen != nullptr && context != nullptr) seen->end(function, static_cast<Context*>(context)->index);
+  }
   Guards() {
-    callback =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(
-                                       [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-                                         auto* seen = current.load();
-                                         if (seen == nullptr) return nullptr;
-                                         auto context = std::make_unique<Context>();
-                                         context->index = seen->begin(function);
-                                         return context;
-                                       },
-                                       [](const at::RecordFunction& function, at::ObserverContext* context) {
-                                         auto* seen = current.load();
-                                         if (seen != nullptr && context != nullptr)
-                                           seen->end(function, static_cast<Context*>(context)->index);
-                                       })
-                                       .needsInputs(true)
-                                       .needsOutputs(true)
-                                       .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    at::RecordFunctionCallback both(begin, end);
+    both.needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
+    callback = at::addThreadLocalCallback(both);
   }
   ~Guards() {
     at::removeCallback(callback);

@@ -2,6 +2,7 @@
 #include <vernier/non_finite_tracer.h>
 
 #include <algorithm>
+#include <array>
 
 #include "tracer_seen.h"
 
@@ -35,10 +36,8 @@ bool has_only_minus_inf(const TensorRange& range) {
 
 // Operations to which -inf says that a value does not count. A nan that comes of it is of what else they were given.
 bool takes_masks(const std::string& operation) {
-  for (const char* part : {"softmax", "logsumexp", "attention"}) {
-    if (operation.find(part) != std::string::npos) return true;
-  }
-  return false;
+  return std::ranges::any_of(std::array{"softmax", "logsumexp", "attention"},
+                             [&](const char* part) { return operation.find(part) != std::string::npos; });
 }
 
 class Search {
@@ -93,7 +92,7 @@ class Search {
       if (range.is_finite()) continue;
       fault.is_there = true;
       has_nan |= range.nans > 0;
-      only_minus_inf &= range.nans == 0 && range.infs == range.negative_infs;
+      only_minus_inf &= has_only_minus_inf(range);
     }
     if (!fault.is_there) return fault;
     Fault earliest;
@@ -141,14 +140,6 @@ std::string layer_of_parameter(const std::string& name) {
   return dot == std::string::npos ? "" : name.substr(0, dot);
 }
 
-// The node of autograd's graph in which it ran; "" in forward.
-std::string node_of(const NonFiniteTracer::Seen& seen, int operation) {
-  for (int i = operation; i >= 0; i = seen.operations[static_cast<std::size_t>(i)].parent) {
-    if (seen.operations[static_cast<std::size_t>(i)].is_node) return seen.operations[static_cast<std::size_t>(i)].name;
-  }
-  return "";
-}
-
 // "[3]" of "self[3]".
 std::string place_in_list(const std::string& name) {
   const auto bracket = name.rfind('[');
@@ -167,8 +158,8 @@ void describe_operation(const NonFiniteTracer::Seen& seen, const Search& search,
   const auto& operation = seen.operations[static_cast<std::size_t>(index)];
   const int part = search.part_of(index);
   origin.operation = operation.name;
-  if (const auto node = node_of(seen, index); !node.empty()) {
-    origin.operation = node + " (" + operation.name + ")";
+  if (const auto* node = seen.node_of(index); node != nullptr) {
+    origin.operation = node->name + " (" + operation.name + ")";
   } else if (const auto& inner = seen.operations[static_cast<std::size_t>(part)].name; inner != operation.name) {
     origin.operation += " (" + inner + ")";
   }

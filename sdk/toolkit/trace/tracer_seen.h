@@ -72,6 +72,7 @@ class NonFiniteTracer::Seen {
   double epsilon = 0;
 
   int buffer_for(const torch::Tensor& tensor);
+  const SeenOperation* node_of(int operation) const;  // the node in which it ran, or which it is; null in forward
 
  private:
   using Place = std::pair<std::uint64_t, std::int64_t>;  // a graph node's thread and sequence number
@@ -79,7 +80,6 @@ class NonFiniteTracer::Seen {
   int layer_in(const std::vector<std::pair<std::string, torch::Tensor>>& tensors) const;
   void find_layer(SeenOperation& operation, const std::vector<std::pair<std::string, torch::Tensor>>& tensors,
                   const Place& place);
-  bool is_in_node(int operation) const;
   void keep(const SeenOperation& operation, const torch::Tensor& tensor);
   std::map<Place, int> by_sequence_;  // operations that may have a node in the graph
   std::unordered_map<int, std::vector<std::pair<std::string, torch::Tensor>>> written_;  // by unfinished operation
