@@ -293,8 +293,8 @@ struct Quiet {
 TEST_CASE("every plugin fits this build") {
   for_each_plugin([](const Host::Listed& plugin) {
     CHECK(plugin.trouble == "");
-    CHECK(std::string(vernier::read_descriptor(plugin.file).role) == plugin.role);
-    CHECK(std::string(vernier::read_descriptor(plugin.file).name) == plugin.name);
+    CHECK(std::string(vernier::PluginFile(plugin.file, "").descriptor().role) == plugin.role);
+    CHECK(std::string(vernier::PluginFile(plugin.file, "").descriptor().name) == plugin.name);
   });
 }
 

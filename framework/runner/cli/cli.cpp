@@ -109,7 +109,7 @@ int print_config(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("config only prints; leave --resume out");
   auto merged = merged_config(given);
   if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));
-  std::cout << to_toml_with_places(merged);
+  std::cout << to_toml(merged, /*with_places=*/true);
   return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "run/state/shards.h"
 #include "run/state/snapshot.h"
 #include "validation.h"
+#include "wiring/config.h"
 
 namespace vernier {
 
@@ -80,7 +81,7 @@ State Saving::snapshot(Run& run) {
   for_each_entry(parts_, run, Put{own});
   if (const auto swaps = text_of_swaps(parts_.wiring); !swaps.empty()) own.put("swaps", swaps);
   const auto& asked = parts_.requests.pending.swap;
-  if (!asked.empty()) own.put("asked", text_of_asked(asked));
+  if (!asked.empty()) own.put("asked", to_toml(asked));
   snapshot.put("trainer", own);
   return snapshot;
 }
@@ -101,7 +102,7 @@ void Saving::resume(Run& run, State snapshot, bool allow_inexact) {
   if (own.has("swaps")) swap_again(wiring, run, parts_.built, own.text("swaps"));
   parts_.calls.note(nullptr);
   restore_snapshot(std::move(snapshot), run, wiring.plugins(), parts_.configured(Keys::compared), allow_inexact);
-  if (own.has("asked")) parts_.requests.pending.swap = asked_again(own.text("asked"));
+  if (own.has("asked")) parts_.requests.pending.swap = parse_toml(own.text("asked"), "the checkpoint");
   load(run, own);
   parts_.snapshots.load(own.part("rewind"));
   parts_.transaction.rewire();

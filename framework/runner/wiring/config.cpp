@@ -25,10 +25,21 @@ constexpr std::size_t deepest_include = 16;
          " levels; no option needs that");
 }
 
+void refuse_length(const std::string& where, const std::string& text) {
+  if (text.size() <= longest_toml) return;
+  refuse(where + ": has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(longest_toml) +
+         " are read");
+}
+
 // toml++ takes a text apart by recursion, so what is too deep must not get there.
 toml::table parse(const std::string& text, const std::string& file) {
   if (const int line = line_too_deep(text); line > 0) refuse_depth(file + ":" + std::to_string(line));
-  return toml::parse(text, file);
+  try {
+    return toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + std::string(error.description()));
+  }
 }
 
 void refuse_nul(const std::string& text, const std::string& where) {
@@ -173,27 +184,13 @@ Value parse_file(const std::string& file, const std::string& from) {
     refuse(place + ": is a folder, not a TOML file" +
            (from.empty() ? "; to resume a run, add --resume=" + file + " to its own files" : ""));
   }
-  try {
-    return convert(parse(read_data_file(file, longest_toml), file), file, "");
-  } catch (const toml::parse_error& error) {
-    const auto line = error.source().begin.line;
-    const std::string description(error.description());
-    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + description);
-  }
+  return convert(parse(read_data_file(file, longest_toml), file), file, "");
 }
 
 Value parse_text(const std::string& text) {
   const std::string name = "TOML text";
-  if (text.size() > longest_toml) {
-    refuse(name + ": has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(longest_toml) +
-           " are read");
-  }
-  Value parsed{Table{}, name};
-  try {
-    parsed = convert(parse(text, name), name, "");
-  } catch (const toml::parse_error& error) {
-    refuse(name + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
-  }
+  refuse_length(name, text);
+  Value parsed = convert(parse(text, name), name, "");
   const auto& table = std::get<Table>(parsed.data);
   if (const auto include = table.find("include"); include != table.end()) {
     refuse(include->second.where + ": `include` is for files only; name the file beside the text");
@@ -221,6 +218,13 @@ std::vector<std::pair<std::string, std::string>> take_includes(Table& table) {
 // Merges files, and before each of them those that it includes.
 class MergedFiles {
  public:
+  explicit MergedFiles(const std::vector<std::string>& files) {
+    for (const auto& file : files) add(file, "");
+  }
+  void add_text(const std::string& text) { merge(config_, parse_text(text), 0); }
+  Value take() { return std::move(config_); }
+
+ private:
   // from: the place of the include, or "" for a file that the user names.
   void add(const std::string& file, const std::string& from) {
     std::error_code none;
@@ -245,10 +249,7 @@ class MergedFiles {
     merged_.insert(path);
     merge(config_, std::move(parsed), 0);
   }
-  void add_text(const std::string& text) { merge(config_, parse_text(text), 0); }
-  Value take() { return std::move(config_); }
 
- private:
   struct Open {
     std::filesystem::path path;
     std::string file;  // as it is shown
@@ -272,10 +273,7 @@ Value parse_set(const std::string& set) {
   const std::string where = "--set " + shortened(key);
   if (std::ranges::count(key, '.') >= deepest_toml) refuse_depth(where);
   if (key == "include") refuse(where + ": is for files only; name the file before --set");
-  if (set.size() > longest_toml) {
-    refuse(where + ": has " + std::to_string(set.size()) + " bytes; at most " + std::to_string(longest_toml) +
-           " are read");
-  }
+  refuse_length(where, set);
   Value value = parse_value(set.substr(equals + 1), where);
   // From the innermost key outwards: a.b.c = v becomes {a: {b: {c: v}}}.
   std::vector<std::string> keys;
@@ -340,16 +338,13 @@ Value parse_value(const std::string& text, const std::string& where) {
 }
 
 Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
-  MergedFiles merged;
-  for (const auto& file : files) merged.add(file, "");
-  return merge_sets(merged.take(), sets);
+  return merge_sets(MergedFiles(files).take(), sets);
 }
 
 Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
                   const std::string& text) {
   const auto name = files.empty() ? "run" : std::filesystem::path(files.front()).stem().string();
-  MergedFiles merged;
-  for (const auto& file : files) merged.add(file, "");
+  MergedFiles merged(files);
   merged.add_text(text);
   return expanded(merge_sets(merged.take(), sets), defaults_of_run(name));
 }

@@ -33,10 +33,8 @@ Value parse_value(const std::string& text, const std::string& where);
 // Returns the plugin that a table names, or "" if `value` is not such a table.
 std::string use_of(const Value& value);
 
-// Returns the table as TOML that load_config() and parse_toml() can read.
-std::string to_toml(const Table& config);
-
-// The same, with the place of each value in a comment behind it. For people.
-std::string to_toml_with_places(const Table& config);
+// Returns the table as TOML that load_config() and parse_toml() can read. with_places: for people, with the place of
+// each value in a comment behind it.
+std::string to_toml(const Table& config, bool with_places = false);
 
 }  // namespace vernier

@@ -1,17 +1,13 @@
 #include "host.h"
 
+#include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace vernier {
 
 namespace fs = std::filesystem;
-
-Descriptor read_descriptor(const fs::path& file) {
-  return PluginFile(file, "").descriptor();
-}
 
 Host::Place Host::find(const std::string& role, const std::string& name) const {
   std::error_code none;
@@ -23,16 +19,12 @@ Host::Place Host::find(const std::string& role, const std::string& name) const {
   for (const auto& folder : folders_) {
     if (auto file = folder / role / (name + ".so"); fs::exists(file, none)) return {file, folder};
   }
-  std::vector<std::string> names;
-  std::string all;
+  std::vector<std::string> names, folders;
   for (const auto& plugin : list()) {
-    if (plugin.role != role) continue;
-    names.push_back(plugin.name);
-    all += (all.empty() ? "" : ", ") + plugin.name;
+    if (plugin.role == role) names.push_back(plugin.name);
   }
-  std::string searched;
-  for (const auto& folder : folders_) searched += (searched.empty() ? "" : ", ") + folder.string();
-  const std::string near = nearest(name, names);
+  for (const auto& folder : folders_) folders.push_back(folder.string());
+  const auto near = nearest(name, names), all = c10::Join(", ", names), searched = c10::Join(", ", folders);
   refuse_library("no " + role + " is called \"" + shortened(name) + "\"" +
                  (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
                  (all.empty() ? " (none of this role in " : " (there are: " + all + "; searched: ") + searched + ")");

@@ -14,9 +14,6 @@
 
 namespace vernier {
 
-// Checks a file that the user named, and reads its descriptor without opening the library; see PluginFile.
-Descriptor read_descriptor(const std::filesystem::path& file);
-
 class Host {
  public:
   // folders: they have files <role>/<name>.so, and are searched in this order.
@@ -24,13 +21,8 @@ class Host {
 
   // name: a plugin of that role, or a file if it contains a slash. Checks the file and opens it for the rest of the
   // process. Then constructs the plugin from its options, and refuses keys that it did not read.
-  template <class Role>
-  std::unique_ptr<Role> make(const std::string& name, Options& options) const {
-    // The cast is safe: VERNIER_PLUGIN takes the descriptor's role from Class::role, and make() compares it.
-    return std::unique_ptr<Role>(static_cast<Role*>(make(Role::role, name, options).release()));
-  }
-
-  // The same, with the role as text. sha256: if not empty, the digest that the file must have, in lower-case digits.
+  // VERNIER_PLUGIN takes the descriptor's role from Class::role, and make() compares it, so it is an object of the
+  // role's class. sha256: if not empty, the digest that the file must have, in lower-case digits.
   std::unique_ptr<Plugin> make(const std::string& role, const std::string& name, Options& options,
                                const std::string& sha256 = "") const;
 

@@ -1,6 +1,7 @@
 #include "plugin_file.h"
 
 #include <c10/util/ScopeExit.h>
+#include <c10/util/StringUtil.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -177,13 +178,6 @@ void name_by_path(void* library, const std::string& path) {
   map->l_name = names->emplace_back(path, map->l_name).first.data();
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-  return text;
-}
-
 // A plugin that needs the address sanitizer's runtime fits too while it is loaded (`vernier check --sanitize`).
 bool fits(const std::string& build) {
   return build == VERNIER_BUILD || (build == VERNIER_BUILD " asan" && ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr);
@@ -313,7 +307,9 @@ const Descriptor& PluginFile::open() {
   const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + real_.filename().string();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // and never closed: objects that it made may live on
   if (library == nullptr) {
-    refuse_library(file_.string() + ": cannot be opened: " + replaced(::dlerror(), path, real_.string()));
+    std::string reason = ::dlerror();
+    c10::ReplaceAll(reason, path, real_.string());
+    refuse_library(file_.string() + ": cannot be opened: " + reason);
   }
   name_by_path(library, real_.string());
   const auto* exported = static_cast<const Descriptor*>(::dlsym(library, "vernier_plugin"));

@@ -1,5 +1,6 @@
 #include "references.h"
 
+#include <c10/util/StringUtil.h>
 #include <unistd.h>
 #include <vernier/error.h>
 #include <vernier/options.h>
@@ -235,13 +236,7 @@ void replace_in_strings(Value& value, const std::string& from, const std::string
   } else if (auto* list = std::get_if<Array>(&value.data)) {
     for (auto& child : *list) replace_in_strings(child, from, to);
   } else if (auto* text = std::get_if<std::string>(&value.data)) {
-    std::string made;
-    std::size_t done = 0;
-    for (auto at = text->find(from); at != std::string::npos; at = text->find(from, done)) {
-      made.append(*text, done, at - done).append(to);
-      done = at + from.size();
-    }
-    *text = made.append(*text, done);
+    c10::ReplaceAll(*text, from, to);
   }
 }
 

@@ -125,12 +125,6 @@ void swap_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
   for (auto& takeover : takeovers) wiring.swap_in(takeover.role, takeover.made);
 }
 
-// After swap_places(): those that listen to gradients contradict an optimizer that frees them.
-void listen_and_refuse_contradictions(Wiring& wiring, const std::vector<Takeover>& takeovers) {
-  for (const auto& takeover : takeovers) wiring.bus.replace(*takeover.made.plugin, *takeover.next);
-  wiring.refuse_contradictions();
-}
-
 void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover& takeover) {
   Plugin& old = *takeover.made.plugin;
   try {
@@ -185,7 +179,8 @@ void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles)
   };
   swap_places(wiring, takeovers);
   try {
-    listen_and_refuse_contradictions(wiring, takeovers);
+    for (const auto& takeover : takeovers) wiring.bus.replace(*takeover.made.plugin, *takeover.next);
+    wiring.refuse_contradictions();  // those that listen to gradients contradict an optimizer that frees them
     drop_gradients(run);
     for (const auto& takeover : takeovers) {
       take_over(wiring, run, built, takeover);
@@ -241,14 +236,6 @@ void swap_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::st
     const auto text = [&](const char* key) { return std::get<std::string>(each.at(key).data); };
     wiring.swaps.push_back({std::get<std::int64_t>(each.at("step").data), text("role"), text("from"), text("to")});
   }
-}
-
-std::string text_of_asked(const Table& roles) {
-  return to_toml(roles);
-}
-
-Table asked_again(const std::string& text) {
-  return parse_toml(text, "the checkpoint");
 }
 
 }  // namespace vernier

@@ -31,8 +31,4 @@ std::string text_of_swaps(const Wiring& wiring);
 // Repeats the swaps in the text_of_swaps() of an earlier wiring.
 void swap_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::string& swaps);
 
-// Swaps that were requested but not done yet, as text for a snapshot; and back.
-std::string text_of_asked(const Table& roles);
-Table asked_again(const std::string& text);
-
 }  // namespace vernier

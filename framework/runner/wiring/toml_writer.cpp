@@ -76,21 +76,13 @@ void write_toml(std::ostream& out, const Table& table, const std::string& before
   }
 }
 
-std::string toml_of(const Table& config, bool with_places) {
+}  // namespace
+
+std::string to_toml(const Table& config, bool with_places) {
   std::ostringstream text;
   write_toml(text, escaped(config), "", with_places);
   const auto written = text.str();
   return written.starts_with('\n') ? written.substr(1) : written;
-}
-
-}  // namespace
-
-std::string to_toml(const Table& config) {
-  return toml_of(config, false);
-}
-
-std::string to_toml_with_places(const Table& config) {
-  return toml_of(config, true);
 }
 
 }  // namespace vernier

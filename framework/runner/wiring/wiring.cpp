@@ -40,23 +40,6 @@ void refuse_unknown_tables(const Table& config) {
   }
 }
 
-}  // namespace
-
-Value table_of(const Table& config, const std::string& role) {
-  const auto found = config.find(role);
-  Value value = found != config.end() ? found->second : Value{Table{}, ""};
-  for (const auto& [known, fallback] : roles_and_defaults()) {
-    if (known != role || fallback.empty()) continue;
-    // The default serves too where its options are given and its name is not.
-    if (auto* table = std::get_if<Table>(&value.data)) table->try_emplace("use", Value{fallback, ""});
-    return value;
-  }
-  if (found != config.end()) return value;
-  refuse("the configuration has no [" + role + "]; add one with use = \"…\"; `vernier plugins` lists what there is");
-}
-
-namespace {
-
 // The tables of a role that may have several plugins.
 Array tables_of(const Table& config, const std::string& role) {
   const auto found = config.find(role);
@@ -122,10 +105,6 @@ OrderedJson options_read(const Options& options, Keys keys) {
   return read;
 }
 
-}  // namespace
-
-namespace {
-
 std::chrono::seconds time_in(Options& options, const char* key, const char* meaning) {
   const auto text = options.get(key, "", meaning);
   if (text.empty()) return {};
@@ -134,7 +113,32 @@ std::chrono::seconds time_in(Options& options, const char* key, const char* mean
   return *time;
 }
 
+// Takes `sha256` out of a plugin's table: the digest that its file must have, or "".
+std::string taken_pin(Table& table) {
+  auto entry = table.extract("sha256");
+  if (entry.empty()) return "";
+  const auto* text = std::get_if<std::string>(&entry.mapped().data);
+  std::string pin = text != nullptr ? *text : "";
+  const bool is_digest = pin.size() == 64 && pin.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+  if (!is_digest) refuse(entry.mapped().where + ": `sha256` must be the 64 digits that `sha256sum FILE` prints");
+  std::ranges::transform(pin, pin.begin(), [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c + 32) : c; });
+  return pin;
+}
+
 }  // namespace
+
+Value table_of(const Table& config, const std::string& role) {
+  const auto found = config.find(role);
+  Value value = found != config.end() ? found->second : Value{Table{}, ""};
+  for (const auto& [known, fallback] : roles_and_defaults()) {
+    if (known != role || fallback.empty()) continue;
+    // The default serves too where its options are given and its name is not.
+    if (auto* table = std::get_if<Table>(&value.data)) table->try_emplace("use", Value{fallback, ""});
+    return value;
+  }
+  if (found != config.end()) return value;
+  refuse("the configuration has no [" + role + "]; add one with use = \"…\"; `vernier plugins` lists what there is");
+}
 
 RunOptions::RunOptions(Options& options, const std::string& default_name)
     : name(options.get("name", default_name, "name of the run")),
@@ -191,22 +195,6 @@ Options described_run(const std::string& default_name) {
   }
   return options;
 }
-
-namespace {
-
-// Takes `sha256` out of a plugin's table: the digest that its file must have, or "".
-std::string taken_pin(Table& table) {
-  auto entry = table.extract("sha256");
-  if (entry.empty()) return "";
-  const auto* text = std::get_if<std::string>(&entry.mapped().data);
-  std::string pin = text != nullptr ? *text : "";
-  const bool is_digest = pin.size() == 64 && pin.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
-  if (!is_digest) refuse(entry.mapped().where + ": `sha256` must be the 64 digits that `sha256sum FILE` prints");
-  std::ranges::transform(pin, pin.begin(), [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c + 32) : c; });
-  return pin;
-}
-
-}  // namespace
 
 // `use` names the plugin, `sha256` may pin its file, the rest are its options.
 Made make(const Host& host, const std::string& role, const Value& value) {

@@ -139,7 +139,7 @@ Table options_of(const po::variables_map& given) {
 }
 
 Subject subject_of(const fs::path& file, const po::variables_map& given) {
-  const auto descriptor = read_descriptor(file);
+  const auto descriptor = PluginFile(file, "").descriptor();
   Subject subject{host_of_installation(), descriptor.role, descriptor.name, fs::absolute(file).string(), {}, {}};
   subject.base = given.count("task") != 0
                      ? base_of_file(given["task"].as<std::string>(), subject.role, subject.name, subject.options)

@@ -41,7 +41,7 @@ template <class Role = Callback>
 Thrown refusal(const std::string& name, Table table = {}) {
   return thrown_by([&] {
     Options options(std::string(Role::role) + "/" + name, std::move(table), "run.toml:3");
-    Host({fixtures, product}).make<Role>(name, options);
+    (void)Host({fixtures, product}).make(Role::role, name, options);
   });
 }
 
@@ -295,12 +295,12 @@ TEST_CASE("host: files that are no library are refused") {
   const TemporaryFolder folder;
   for (const std::string& bytes : {std::string(), std::string("print('hello')\n"), std::string("\177ELF"),
                                    std::string(4096, '\0'), "\177ELF" + std::string(4096, '\xff')}) {
-    CHECK(thrown_by([&] { vernier::read_descriptor(folder.write("plugin.so", bytes)); }) ==
+    CHECK(thrown_by([&] { vernier::PluginFile(folder.write("plugin.so", bytes), "").descriptor(); }) ==
           refused((folder / "plugin.so") +
                   ": not a Vernier plugin (it does not export `vernier_plugin`); does its source "
                   "have VERNIER_PLUGIN(…)?"));
   }
-  CHECK(says(thrown_by([&] { vernier::read_descriptor(folder.path()); }).text, "there is no such file"));
+  CHECK(says(thrown_by([&] { vernier::PluginFile(folder.path(), "").descriptor(); }).text, "there is no such file"));
 }
 
 TEST_CASE("host: a damaged library is refused or read, whatever the damage") {
@@ -310,7 +310,7 @@ TEST_CASE("host: a damaged library is refused or read, whatever the damage") {
   int refusals = 0;
   const auto try_to_read = [&](const std::string& bytes) {
     const auto result = thrown_by([&] {
-      const auto found = vernier::read_descriptor(folder.write("plugin.so", bytes));
+      const auto found = vernier::PluginFile(folder.write("plugin.so", bytes), "").descriptor();
       CHECK(std::strlen(found.role) < sizeof found.role);
       CHECK(std::strcmp(found.build, VERNIER_BUILD) == 0);
     });
@@ -360,7 +360,7 @@ TEST_CASE("host: every plugin of the product exports its descriptor and nothing 
     if (entry.path().extension() != ".so") continue;
     CAPTURE(entry.path().string());
     CHECK(exports_of(entry.path()) == std::set<std::string>{"vernier_plugin"});
-    const auto descriptor = vernier::read_descriptor(entry.path());
+    const auto descriptor = vernier::PluginFile(entry.path(), "").descriptor();
     CHECK(entry.path().parent_path().filename() == descriptor.role);
     CHECK(entry.path().stem() == descriptor.name);
     ++libraries;
