@@ -10,14 +10,6 @@ void TrainerControl::swap(const Table& roles) {
   for (const auto& [role, table] : roles) parts_.requests.pending.swap.insert_or_assign(role, table);
 }
 
-void TrainerControl::try_swap(const Table& roles) {
-  vernier::try_swap(parts_.wiring, roles);
-}
-
-void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
-  parts_.snapshots.keep(every, keep);
-}
-
 void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
   if (parts_.snapshots.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
   auto& pending = parts_.requests.pending;
@@ -48,14 +40,6 @@ void TrainerControl::between_steps(const Plugin& asker, std::function<bool(Betwe
   parts_.requests.looks.emplace_back(&asker, std::move(look));
 }
 
-State TrainerControl::snapshot() {
-  return saving_.snapshot(run_);
-}
-
-torch::Tensor TrainerControl::recompute() {
-  return step_.recompute(run_);
-}
-
 torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
   return parts_.transaction.put_back_after(run_, [&] {
     {
@@ -64,10 +48,6 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
     }
     return step_.recompute(run_);
   });
-}
-
-void TrainerControl::want(Stage stage, const Plugin& asker) {
-  parts_.transaction.want(stage, asker);
 }
 
 bool TrainerControl::rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) {

@@ -13,8 +13,8 @@ class TrainerControl final : public Control {
   TrainerControl(Parts& parts, Step& step, Saving& saving, Run& run)
       : parts_(parts), step_(step), saving_(saving), run_(run) {}
   void swap(const Table& roles) override;
-  void try_swap(const Table& roles) override;
-  void keep_savepoints(std::int64_t every, std::int64_t keep) override;
+  void try_swap(const Table& roles) override { vernier::try_swap(parts_.wiring, roles); }
+  void keep_savepoints(std::int64_t every, std::int64_t keep) override { parts_.snapshots.keep(every, keep); }
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
   void finish(const Plugin& asker, const std::string& why) override;
@@ -23,10 +23,10 @@ class TrainerControl final : public Control {
   std::int64_t ranks() const override { return parts_.wiring.distributed->ranks(); }
   std::vector<State> gather(const State& of_this_rank) override;
   void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) override;
-  State snapshot() override;
-  torch::Tensor recompute() override;
+  State snapshot() override { return saving_.snapshot(run_); }
+  torch::Tensor recompute() override { return step_.recompute(run_); }
   torch::Tensor recompute_at(const std::function<void()>& move) override;
-  void want(Stage stage, const Plugin& asker) override;
+  void want(Stage stage, const Plugin& asker) override { parts_.transaction.want(stage, asker); }
   bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:

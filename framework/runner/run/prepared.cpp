@@ -26,22 +26,12 @@ Options run_options_table(const Table& config) {
   return {"run", *table, found->second.where};
 }
 
-c10::Device device_of(const RunOptions& options, const Options& run_table) {
-  try {
-    return open_device(options.device);
-  } catch (const Error& error) {
-    run_table.refuse("device", error.what());
-  }
-}
-
-// Before the first tensor, so that all of them count.
-void limit_memory_of(c10::Device device, const RunOptions& options, const Options& run_table) {
-  if (options.memory_limit.empty()) return limit_memory(device, 0);
-  try {
-    limit_memory(device, bytes_of(options.memory_limit, device_memory(device)));
-  } catch (const Error& error) {
-    run_table.refuse("memory_limit", error.what());
-  }
+// Calls body, whose errors are about an option of [run].
+template <class Body>
+auto for_option(const Options& run_table, const char* option, const Body& body) try {
+  return body();
+} catch (const Error& error) {
+  run_table.refuse(option, error.what());
 }
 
 // Before the first product, since MKL chooses its path once.
@@ -65,8 +55,11 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
                                   std::vector<Given> given) {
   auto run_table = run_options_table(config);
   RunOptions options(run_table, default_name);
-  const auto device = device_of(options, run_table);  // before anything asks about CUDA
-  limit_memory_of(device, options, run_table);
+  // Before anything asks about CUDA, and before the first tensor, so that all of them count.
+  const auto device = for_option(run_table, "device", [&] { return open_device(options.device); });
+  for_option(run_table, "memory_limit", [&, &limit = options.memory_limit] {
+    limit_memory(device, limit.empty() ? 0 : bytes_of(limit, device_memory(device)));
+  });
   auto matmul = choose_kernels(options, run_table);
   if (threads == 0) threads = static_cast<int>(options.threads);
   if (threads > 0) at::set_num_threads(threads);

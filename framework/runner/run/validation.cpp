@@ -45,10 +45,6 @@ std::optional<double> Validation::loss(Run& run) {
   return value;
 }
 
-torch::Tensor Validation::evaluate(Run& run) {
-  return evaluate(run, [&] { return parts_.task->validate(run); });
-}
-
 torch::Tensor Validation::evaluate(Run& run, const std::function<torch::Tensor()>& body) {
   // Modules that a task keeps in evaluation mode (frozen ones) stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;

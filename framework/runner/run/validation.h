@@ -25,7 +25,9 @@ class Validation {
   // Runs `body` as a validation: the model in evaluation mode, without gradients, in the run's precision, within the
   // callbacks' validate(). body returns a loss, or an undefined tensor.
   torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body);
-  torch::Tensor evaluate(Run& run);  // the same of the task's validate()
+  torch::Tensor evaluate(Run& run) {
+    return evaluate(run, [&] { return parts_.task->validate(run); });
+  }
 
  private:
   torch::Tensor in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost);

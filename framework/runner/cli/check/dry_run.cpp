@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "run/state/savepoint.h"
@@ -145,6 +146,8 @@ void skipped_update(Step& step, Run& run) {
   run.skip_update = skip;
 }
 
+using Lines = std::vector<std::string>;
+
 // Layers that are listed in one line: each once, folded.
 class Names {
  public:
@@ -152,12 +155,12 @@ class Names {
     const auto name = layer.empty() ? "the model" : folded(layer);
     if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
   }
-  bool empty() const { return names_.empty(); }
-  const std::string& first() const { return names_.front(); }
-  std::string text() const {
-    std::string text;
-    for (std::size_t i = 0; i < std::min<std::size_t>(names_.size(), 6); ++i) text += (i == 0 ? "" : ", ") + names_[i];
-    return text + (names_.size() > 6 ? c10::str(" and ", names_.size() - 6, " more") : "");
+  // Adds a line that begins with these layers, if there are any.
+  void advise(Lines& lines, const std::string& trouble) const {
+    constexpr std::size_t shown = 6;
+    if (names_.empty()) return;
+    const auto first = c10::Join(", ", std::span(names_).first(std::min(names_.size(), shown)));
+    lines.push_back(first + (names_.size() > shown ? c10::str(" and ", names_.size() - shown, " more") : "") + trouble);
   }
 
  private:
@@ -172,8 +175,6 @@ std::string name_of_dtype(torch::ScalarType dtype) {
   return dtype == torch::kFloat16 ? "float16" : dtype == torch::kBFloat16 ? "bfloat16" : "float32";
 }
 
-using Lines = std::vector<std::string>;
-
 void advise_on_batch_norm(const DryRun& dry_run, Lines& lines) {
   constexpr std::int64_t few = 16;
   Names of_micro_batches, of_few, in_16_bits;
@@ -187,20 +188,13 @@ void advise_on_batch_norm(const DryRun& dry_run, Lines& lines) {
     if (count < few) values = std::min(values, count);
     if (is_16_bit(seen.weight)) in_16_bits.add(seen.layer);
   }
-  if (!of_micro_batches.empty()) {
-    lines.push_back(c10::str(of_micro_batches.text(), ": batch normalisation sees a micro-batch of ",
-                             dry_run.micro_batch_samples, " samples, not the batch of ", dry_run.samples,
-                             "; use fewer micro-batches, or group norm"));
-  }
-  if (!of_few.empty()) {
-    lines.push_back(c10::str(of_few.text(), ": batch normalisation over ", values,
-                             " values a channel is noise; use larger micro-batches, or group norm"));
-  }
-  if (!in_16_bits.empty()) {
-    lines.push_back(
-        in_16_bits.text() +
-        ": batch normalisation whose averages are in 16 bits stands still after a while; keep it in float32");
-  }
+  of_micro_batches.advise(
+      lines, c10::str(": batch normalisation sees a micro-batch of ", dry_run.micro_batch_samples,
+                      " samples, not the batch of ", dry_run.samples, "; use fewer micro-batches, or group norm"));
+  of_few.advise(lines, c10::str(": batch normalisation over ", values,
+                                " values a channel is noise; use larger micro-batches, or group norm"));
+  in_16_bits.advise(
+      lines, ": batch normalisation whose averages are in 16 bits stands still after a while; keep it in float32");
 }
 
 void advise_on_wide_softmax(const DryRun& dry_run, Lines& lines) {
@@ -244,9 +238,8 @@ void advise_on_norms(const DryRun& dry_run, Lines& lines) {
     norms.add(seen.layer);
     dtype = seen.input;
   }
-  if (norms.empty()) return;
-  lines.push_back(norms.text() + ": normalises sums that were made in " + name_of_dtype(dtype) +
-                  "; deep networks lose what early layers added; " + rule("op = \"add\"", "fp32"));
+  norms.advise(lines, ": normalises sums that were made in " + name_of_dtype(dtype) +
+                          "; deep networks lose what early layers added; " + rule("op = \"add\"", "fp32"));
 }
 
 void advise_on_embeddings(const DryRun& dry_run, Lines& lines) {
@@ -256,10 +249,9 @@ void advise_on_embeddings(const DryRun& dry_run, Lines& lines) {
     const auto& low = dry_run.without_masters;
     if (std::find(low.begin(), low.end(), seen.layer + ".weight") != low.end()) tables.add(seen.layer);
   }
-  if (tables.empty()) return;
-  lines.push_back(tables.text() +
-                  ": an embedding's 16-bit weights without float32 masters; rows that are rare get steps too "
-                  "small to move them; keep masters (level O2), or round stochastically");
+  tables.advise(lines,
+                ": an embedding's 16-bit weights without float32 masters; rows that are rare get steps too "
+                "small to move them; keep masters (level O2), or round stochastically");
 }
 
 std::string shape_of(const Seen& seen) {
@@ -283,14 +275,9 @@ void advise_on_shapes(const DryRun& dry_run, Lines& lines) {
       fp8_shape = shape_of(seen);
     }
   }
-  if (!slow.empty()) {
-    lines.push_back(slow.text() + ": tensor cores want sides that are multiples of 8, and " + slow_shape +
-                    " is not; pad it");
-  }
-  if (!not_for_fp8.empty()) {
-    lines.push_back(not_for_fp8.text() + ": fp8 takes sides that are multiples of 16, and " + fp8_shape +
-                    " is not; it would stay in 16 bits");
-  }
+  slow.advise(lines, ": tensor cores want sides that are multiples of 8, and " + slow_shape + " is not; pad it");
+  not_for_fp8.advise(
+      lines, ": fp8 takes sides that are multiples of 16, and " + fp8_shape + " is not; it would stay in 16 bits");
 }
 
 // Relative distance of the gradients from those in float32, by layer; RMS.
@@ -307,9 +294,8 @@ void advise_on_gradients(const DryRun& dry_run, const DryRun& in_float32, Lines&
     worst = std::max(worst, error / norm);
     layers.add(name);
   }
-  if (layers.empty()) return;
-  lines.push_back(c10::str(layers.text(), ": gradients of this batch are up to ", std::round(worst * 100),
-                           " % off those in float32"));
+  layers.advise(lines,
+                c10::str(": gradients of this batch are up to ", std::round(worst * 100), " % off those in float32"));
 }
 
 }  // namespace

@@ -16,12 +16,6 @@ namespace {
 
 using WordSet = std::set<std::string>;
 
-WordSet roles_and_run(const Host& host) {
-  WordSet tables = {"run"};
-  for (const auto& plugin : host.list()) tables.insert(plugin.role);
-  return tables;
-}
-
 // The options of a plugin with the words that each may be, "true | false" and "bf16 | fp16" alike.
 std::map<std::string, WordSet> options_with_words(const Host& host, const std::string& id) {
   std::map<std::string, WordSet> options;
@@ -48,7 +42,8 @@ WordSet keys_from(const Host& host, const std::string& key) {
   WordSet keys;
   const std::string table = key.substr(0, key.find('.'));
   if (key.find('.') == std::string::npos) {
-    for (const auto& each : roles_and_run(host)) keys.insert(each + ".");
+    keys.insert("run.");
+    for (const auto& plugin : host.list()) keys.insert(plugin.role + ".");
     return keys;
   }
   const auto add = [&](const std::string& begin, const std::string& id) {
@@ -88,12 +83,6 @@ WordSet settings_from(const Host& host, const std::string& key) {
   return settings;
 }
 
-WordSet ids_of(const Host& host) {
-  WordSet ids = {"run"};
-  for (const auto& plugin : host.list()) ids.insert(plugin.role + "/" + plugin.name);
-  return ids;
-}
-
 // Returns the keys and values that --set and --sweep take; nothing if the last word is not theirs.
 WordSet settings(const std::vector<std::string>& words, const Host& host) {
   const std::string &now = words.back(), set = "--set=";
@@ -119,7 +108,8 @@ std::vector<std::string> completions(const std::vector<std::string>& words, cons
   } else if (words.size() == 1) {
     offered = words[0].starts_with("-") ? WordSet{"--help", "--version"} : WordSet{verbs.begin(), verbs.end()};
   } else if (own != nullptr && own->name == "plugins" && !words.back().starts_with("-")) {
-    offered = ids_of(host);
+    offered = {"run"};
+    for (const auto& plugin : host.list()) offered.insert(plugin.role + "/" + plugin.name);
   } else if (own != nullptr) {
     return completions_of(*own, words);
   }

@@ -78,9 +78,7 @@ c10::Device open_device(const std::string& wanted) {
 }
 
 std::int64_t peak_memory(c10::Device device) {
-  if (device.is_cuda()) {
-    return highest_memory(device);
-  }
+  if (device.is_cuda()) return highest_memory(device);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "snapshot.h"
@@ -75,9 +76,8 @@ Tensors read(const InitOptions& options, std::string& path) {
 
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 8;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), shown); ++i) text += (i > 0 ? ", " : "") + names[i];
-  return text + (names.size() > shown ? c10::str(" and ", names.size() - shown, " more") : "");
+  if (names.size() <= shown) return c10::Join(", ", names);
+  return c10::str(c10::Join(", ", std::span(names).first(shown)), " and ", names.size() - shown, " more");
 }
 
 // A tied weight, which has several names, needs to be there under one of them.

@@ -11,6 +11,7 @@
 #include <vernier/matmul.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -75,11 +76,11 @@ class Differences {
   void compare(const std::string& what, const std::string& before, const std::string& now) {
     if (before != now) add(what + " was " + before + " and is " + now);
   }
-  void add(const std::string& difference) { all_ += (all_.empty() ? "" : "; ") + difference; }
-  const std::string& text() const { return all_; }
+  void add(const std::string& difference) { all_.push_back(difference); }
+  std::string text() const { return c10::Join("; ", all_); }
 
  private:
-  std::string all_;
+  std::vector<std::string> all_;
 };
 
 void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& differences) {
@@ -95,9 +96,7 @@ void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& diff
 
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream in(text);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return words;
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 void compare_plugins(const std::vector<std::string>& before, const std::vector<std::string>& now,
@@ -179,12 +178,17 @@ Differences differences(const State& snapshot, const Run& run, const std::vector
   return found;
 }
 
-Tensors take_out(State& snapshot, const std::string& prefix) {
+// Takes the model's tensors out of a snapshot. Throws Error if they are not of this model.
+Tensors take_model(State& snapshot, const Tensors& live) {
+  const std::string prefix = "model/";
   Tensors taken;
-  for (auto& [name, tensor] : snapshot.tensors) {
-    if (name.starts_with(prefix)) taken[name.substr(prefix.size())] = std::move(tensor);
-  }
-  std::erase_if(snapshot.tensors, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  std::erase_if(snapshot.tensors, [&](auto& entry) {
+    auto& [name, tensor] = entry;
+    if (!name.starts_with(prefix)) return false;
+    taken[name.substr(prefix.size())] = std::move(tensor);
+    return true;
+  });
+  refuse_another_model(taken, live);
   return taken;
 }
 
@@ -262,9 +266,8 @@ void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plug
 }
 
 void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
-  auto saved = take_out(snapshot, "model/");
   const auto live = model_tensors(*run.model);
-  refuse_another_model(saved, live);
+  auto saved = take_model(snapshot, live);
   Counters counted;
   for (const auto& [name, counter] : counters) counted.*counter = snapshot.integer(name);
   counted.last_update = static_cast<UpdateResult>(snapshot.integer("run/last_update"));
@@ -289,9 +292,8 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
 }
 
 void restore_weights(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
-  auto saved = take_out(snapshot, "model/");
   const auto live = model_tensors(*run.model);
-  refuse_another_model(saved, live);
+  auto saved = take_model(snapshot, live);
   const torch::NoGradGuard no_grad;
   move_into(live, std::move(saved));
   for (auto* plugin : plugins) {
