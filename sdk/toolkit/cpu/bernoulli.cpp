@@ -1,5 +1,3 @@
-#include "bernoulli.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bernoulli_cpu_dispatch.h>
@@ -10,6 +8,7 @@
 #include <mutex>
 
 #include "cpu/kernels/bernoulli_kernel.h"
+#include "operators.h"
 #include "processor.h"
 
 namespace vernier {

@@ -7,6 +7,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <vernier/fused_kernels.h>
 
 #include <algorithm>
 #include <cmath>
@@ -32,8 +33,6 @@ constexpr std::int64_t widest = 256;  // of a head
 // 16 bits.
 constexpr std::int64_t enough = 48;
 constexpr float infinity = std::numeric_limits<float>::infinity();
-
-const std::atomic<bool>* takes_part = nullptr;
 
 std::int64_t blocks_of(std::int64_t length) {
   return (length + block - 1) / block;
@@ -407,11 +406,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
 }  // namespace
 
 bool has_blocked_attention() {
-  return takes_part != nullptr && *takes_part && has_avx512() && at::globalContext().userEnabledMkldnn();
+  return fused_kernels() && has_avx512() && at::globalContext().userEnabledMkldnn();
 }
 
-void register_blocked_attention(torch::Library& library, const std::atomic<bool>& in_use) {
-  takes_part = &in_use;
+void register_blocked_attention(torch::Library& library) {
   library.impl("_scaled_dot_product_flash_attention_for_cpu", &attention);
   library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward);
 }

@@ -101,11 +101,11 @@ at::Tensor cross_entropy(const at::Tensor& x, const at::Tensor& target, const Pa
 
 }  // namespace
 
-void register_cross_entropy() {
-  for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::CPU}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    library->impl("cross_entropy_loss", &cross_entropy);
-  }
+void register_cross_entropy(torch::Library& library) {
+  constexpr auto key = c10::DispatchKey::AutogradCPU;
+  static auto* above = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  above->impl("cross_entropy_loss", &cross_entropy);
+  library.impl("cross_entropy_loss", &cross_entropy);
 }
 
 }  // namespace vernier

@@ -11,10 +11,10 @@
 #include <atomic>
 
 #include "base/parallel.h"
-#include "bernoulli.h"
 #include "blocked_attention.h"
 #include "cpu/kernels/activation_kernel.h"
-#include "small_operators.h"
+#include "operators.h"
+#include "rows.h"
 
 namespace vernier {
 
@@ -42,32 +42,23 @@ void in_runs(std::int64_t elements, const Body& body) {
   });
 }
 
-template <class Element>
-void forward(Activation kind, const at::Tensor& x, const at::Tensor& y) {
-  const auto* from = x.const_data_ptr<Element>();
-  auto* to = y.mutable_data_ptr<Element>();
-  in_runs(x.numel(), [&](auto start, auto count) { activate(kind, from + start, to + start, count); });
-}
 at::Tensor forward(Activation kind, const at::Tensor& x) {
   auto y = at::empty_like(x);
-  if (x.scalar_type() == at::kFloat) forward<float>(kind, x, y);
-  if (x.scalar_type() == at::kBFloat16) forward<c10::BFloat16>(kind, x, y);
-  if (x.scalar_type() == at::kHalf) forward<c10::Half>(kind, x, y);
+  with_element(x.scalar_type(), [&]<class Element>(Element) {
+    const auto* from = x.const_data_ptr<Element>();
+    auto* to = y.mutable_data_ptr<Element>();
+    in_runs(x.numel(), [&](auto start, auto count) { activate(kind, from + start, to + start, count); });
+  });
   return y;
-}
-
-template <class Element>
-void backward(Activation kind, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dx) {
-  const auto *above = dy.const_data_ptr<Element>(), *from = x.const_data_ptr<Element>();
-  auto* to = dx.mutable_data_ptr<Element>();
-  in_runs(x.numel(),
-          [&](auto start, auto count) { activate_backward(kind, above + start, from + start, to + start, count); });
 }
 at::Tensor backward(Activation kind, const at::Tensor& dy, const at::Tensor& x) {
   auto dx = at::empty_like(x);
-  if (x.scalar_type() == at::kFloat) backward<float>(kind, dy, x, dx);
-  if (x.scalar_type() == at::kBFloat16) backward<c10::BFloat16>(kind, dy, x, dx);
-  if (x.scalar_type() == at::kHalf) backward<c10::Half>(kind, dy, x, dx);
+  with_element(x.scalar_type(), [&]<class Element>(Element) {
+    const auto *above = dy.const_data_ptr<Element>(), *from = x.const_data_ptr<Element>();
+    auto* to = dx.mutable_data_ptr<Element>();
+    in_runs(x.numel(),
+            [&](auto start, auto count) { activate_backward(kind, above + start, from + start, to + start, count); });
+  });
   return dx;
 }
 
@@ -99,8 +90,8 @@ void take_the_place_of_libtorchs() {
   library->impl("gelu_backward", &gelu_backward);
   library->impl("silu", &silu);
   library->impl("silu_backward", &silu_backward);
-  register_small_operators(*library, in_use);
-  register_blocked_attention(*library, in_use);
+  register_small_operators(*library);
+  register_blocked_attention(*library);
   register_bernoulli(*library);
 }
 

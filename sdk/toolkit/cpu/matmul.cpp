@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cmath>
 
+namespace vernier {
+
 namespace {
 
 std::atomic<bool> takes_intel_path = false;
@@ -19,20 +21,6 @@ bool is_intel() {
   __builtin_cpu_init();
   return __builtin_cpu_is("intel") != 0;
 }
-
-}  // namespace
-
-// MKL calls it before it chooses its kernels. This definition is found before MKL's own, which says whether the
-// processor is Intel's.
-extern "C" VERNIER_API int mkl_serv_intel_cpu_true();
-extern "C" int mkl_serv_intel_cpu_true() {
-  was_asked = true;
-  return is_intel() || takes_intel_path ? 1 : 0;
-}
-
-namespace vernier {
-
-namespace {
 
 bool is_amd_with_avx512() {
   __builtin_cpu_init();
@@ -72,6 +60,14 @@ MatmulPath current() {
 }
 
 }  // namespace
+
+// MKL calls it before it chooses its kernels. This definition is found before MKL's own, which says whether the
+// processor is Intel's.
+extern "C" VERNIER_API int mkl_serv_intel_cpu_true();
+extern "C" int mkl_serv_intel_cpu_true() {
+  was_asked = true;
+  return is_intel() || takes_intel_path ? 1 : 0;
+}
 
 MatmulChoice use_matmul(const std::string& wanted) {
   if (wanted != "auto" && wanted != "plain" && wanted != "intel") {

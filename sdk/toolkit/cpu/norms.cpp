@@ -192,13 +192,11 @@ Three layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, at::IntArra
   return {wanted[0] ? gradients.x : at::Tensor(), gradients.weight, gradients.bias};
 }
 
-void register_rms_norm() {
-  const auto library = [](c10::DispatchKey key) {
-    return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-  };
-  static auto *above = library(c10::DispatchKey::AutogradCPU), *below = library(c10::DispatchKey::CPU);
+void register_rms_norm(torch::Library& library) {
+  constexpr auto key = c10::DispatchKey::AutogradCPU;
+  static auto* above = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   above->impl("_fused_rms_norm", &rms_norm);
-  below->impl("_fused_rms_norm", &rms_normed);
+  library.impl("_fused_rms_norm", &rms_normed);
 }
 
 }  // namespace vernier

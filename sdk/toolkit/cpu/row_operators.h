@@ -5,15 +5,13 @@
 #include <torch/library.h>
 
 #include <array>
-#include <atomic>
 #include <optional>
 #include <tuple>
 
 namespace vernier {
 
-// If `in_use` is false, those below call LibTorch's.
-void use_row_operators(const std::atomic<bool>& in_use);
-// True if `in_use` is true, and this processor has the instructions that the kernels need.
+// True if fused_kernels() is true, and this processor has the instructions that the kernels need. If not, those below
+// call LibTorch's.
 bool may_compute_rows();
 
 using Parameter = std::optional<at::Tensor>;
@@ -31,9 +29,9 @@ Three layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, at::IntArra
                           std::array<bool, 3> wanted);
 
 // Below at::rms_norm. LibTorch has no kernel for it on a CPU, but ten operators, each with a backward of its own.
-void register_rms_norm();
+void register_rms_norm(torch::Library& library);
 // at::cross_entropy_loss, mean or sum over classes that are given by their numbers. LibTorch's is a log softmax and a
 // choice, each with a backward of its own.
-void register_cross_entropy();
+void register_cross_entropy(torch::Library& library);
 
 }  // namespace vernier

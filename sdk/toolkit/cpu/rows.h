@@ -17,14 +17,19 @@ inline bool is_plain(const at::Tensor& x) {
   return (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && x.is_contiguous() && x.numel() > 0;
 }
 
-// Calls body(kernels, Element{}) for a dtype.
+// Calls body(Element{}) for float32, bfloat16 or float16.
+template <class Body>
+void with_element(at::ScalarType dtype, const Body& body) {
+  if (dtype == at::kFloat) return body(float{});
+  dtype == at::kBFloat16 ? body(c10::BFloat16{}) : body(c10::Half{});
+}
+
+// The same with body(kernels, Element{}).
 template <class Body>
 void with_row_kernels(at::ScalarType dtype, const Body& body) {
-  const auto call = [&]<class Element>(Element) {
+  with_element(dtype, [&]<class Element>(Element) {
     body(has_avx512() ? wide_row_kernels<Element>() : narrow_row_kernels<Element>(), Element{});
-  };
-  if (dtype == at::kFloat) return call(float{});
-  dtype == at::kBFloat16 ? call(c10::BFloat16{}) : call(c10::Half{});
+  });
 }
 
 // The last dimensions of a tensor, side by side.

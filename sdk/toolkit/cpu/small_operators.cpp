@@ -1,5 +1,3 @@
-#include "small_operators.h"
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
@@ -8,10 +6,12 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/nll_loss_backward_cpu_dispatch.h>
 #include <ATen/ops/nll_loss_forward_cpu_dispatch.h>
+#include <vernier/fused_kernels.h>
 
 #include <optional>
 
 #include "base/parallel.h"
+#include "operators.h"
 #include "row_operators.h"
 
 // MKL's own setting of this thread; returns the one before. Weak: LibTorch may have been built without MKL.
@@ -20,8 +20,6 @@ extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int threads);
 namespace vernier {
 
 namespace {
-
-const std::atomic<bool>* is_in_use = nullptr;
 
 // MKL does not look at OpenMP's setting.
 class OneThreadOfMkl {
@@ -56,7 +54,7 @@ template <class Result, class... Arguments, Result (*kernel)(Arguments...), auto
 struct OnOneThread<kernel, is_small> {
   static Result call(Arguments... arguments) {
     std::optional<OneThreadOfMkl> one;
-    if (*is_in_use && at::get_num_threads() > 1 && is_small(arguments...)) one.emplace();
+    if (fused_kernels() && at::get_num_threads() > 1 && is_small(arguments...)) one.emplace();
     return kernel(std::forward<Arguments>(arguments)...);
   }
 };
@@ -68,15 +66,13 @@ void put(torch::Library& library, const char* name) {
 
 }  // namespace
 
-void register_small_operators(torch::Library& library, const std::atomic<bool>& in_use) {
-  is_in_use = &in_use;
+void register_small_operators(torch::Library& library) {
   put<&at::cpu::mm, small_product>(library, "mm");
   put<&at::cpu::bmm, small_product>(library, "bmm");
   put<&at::cpu::addmm, small_sum>(library, "addmm");
   put<&at::cpu::baddbmm, small_sum>(library, "baddbmm");
-  use_row_operators(in_use);
-  register_rms_norm();
-  register_cross_entropy();
+  register_rms_norm(library);
+  register_cross_entropy(library);
   put<&softmax, few_elements>(library, "_softmax");
   put<&at::cpu::_softmax_backward_data, few_elements>(library, "_softmax_backward_data");
   put<&log_softmax, few_elements>(library, "_log_softmax");

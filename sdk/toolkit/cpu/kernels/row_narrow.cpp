@@ -12,18 +12,13 @@
 
 namespace vernier {
 
-template <>
-const RowKernels<float>& narrow_row_kernels() {
-  return row_kernels<float>;
+template <class Element>
+const RowKernels<Element>& narrow_row_kernels() {
+  return row_kernels<Element>;
 }
-template <>
-const RowKernels<c10::BFloat16>& narrow_row_kernels() {
-  return row_kernels<c10::BFloat16>;
-}
-template <>
-const RowKernels<c10::Half>& narrow_row_kernels() {
-  return row_kernels<c10::Half>;
-}
+template const RowKernels<float>& narrow_row_kernels();
+template const RowKernels<c10::BFloat16>& narrow_row_kernels();
+template const RowKernels<c10::Half>& narrow_row_kernels();
 
 }  // namespace vernier
 

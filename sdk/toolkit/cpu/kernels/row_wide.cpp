@@ -12,18 +12,13 @@
 
 namespace vernier {
 
-template <>
-const RowKernels<float>& wide_row_kernels() {
-  return row_kernels<float>;
+template <class Element>
+const RowKernels<Element>& wide_row_kernels() {
+  return row_kernels<Element>;
 }
-template <>
-const RowKernels<c10::BFloat16>& wide_row_kernels() {
-  return row_kernels<c10::BFloat16>;
-}
-template <>
-const RowKernels<c10::Half>& wide_row_kernels() {
-  return row_kernels<c10::Half>;
-}
+template const RowKernels<float>& wide_row_kernels();
+template const RowKernels<c10::BFloat16>& wide_row_kernels();
+template const RowKernels<c10::Half>& wide_row_kernels();
 
 }  // namespace vernier
 
