@@ -48,28 +48,6 @@ double float8_max(torch::ScalarType format) {
   throw Error(c10::str("fp8 is Float8_e4m3fn or Float8_e5m2, not ", format));
 }
 
-namespace {
-
-// Cuts float64 to the precision of float32. A number that this changes becomes the one of its two neighbours whose last
-// bit is 1. So it is never a tie of a format with fewer bits, and rounding it to that format is right (round to odd:
-// Boldo and Melquiond, IEEE Transactions on Computers 57(4), 2008).
-torch::Tensor rounded_to_odd(const torch::Tensor& x) {
-  constexpr std::int64_t last = std::int64_t{1} << 29;  // of float32, where float64 has it
-  const auto bits = x.view(torch::kInt64);
-  const auto is_cut = bits.bitwise_and(last - 1).ne(0);
-  return bits.bitwise_and(-last).bitwise_or(is_cut.to(torch::kInt64).mul_(last)).view(torch::kFloat64);
-}
-
-}  // namespace
-
-torch::Tensor to_float8(const torch::Tensor& x, torch::ScalarType format) {
-  const torch::NoGradGuard no_grad;
-  const double largest = float8_max(format);
-  const auto in_range = x.clamp(-largest, largest);
-  // LibTorch converts float64 to float32 first.
-  return (x.scalar_type() == torch::kFloat64 ? rounded_to_odd(in_range) : in_range).to(format);
-}
-
 torch::Tensor float8_amax(const torch::Tensor& x, ScaleBlock block) {
   const torch::NoGradGuard no_grad;
   if (block == per_tensor) {
@@ -115,7 +93,6 @@ Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale,
                              ScaleBlock block) {
   const torch::NoGradGuard no_grad;
   const double largest = float8_max(format);
-  // As to_float8, without a copy more.
   auto scaled = times(x.to(torch::kFloat32), scale, block);
   return {scaled.clamp_(-largest, largest).to(format), scale, block};
 }

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 #include <vernier/error.h>
@@ -77,33 +78,27 @@ std::pair<Tensor, Tensor> emulated(const Float8Tensor& operand, bool scale_remai
   return {from_float8(operand.values), operand.scale.reciprocal()};
 }
 
-// Lets oneDNN take float32 operands for bfloat16 in a product, which adds up in float32 all the same. bfloat16 holds
-// every fp8 number, and every one times a power of two, so this changes nothing but the time: a quarter with AMX.
-class AsBFloat16 {
- public:
-  AsBFloat16() : before_(at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL)) {
-    set(at::Float32Precision::BF16);
-  }
-  ~AsBFloat16() { set(before_); }
-  AsBFloat16(const AsBFloat16&) = delete;
-  AsBFloat16& operator=(const AsBFloat16&) = delete;
-
- private:
-  static void set(at::Float32Precision precision) {
-    at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, precision);
-  }
-  at::Float32Precision before_;
-};
+// The product of matrices whose elements bfloat16 holds, as it holds every fp8 number, and every one times a power of
+// two. So oneDNN may take them for bfloat16; it adds up in float32 all the same. This changes nothing but the time: a
+// quarter with AMX.
+Tensor product_in_bfloat16(const Tensor& a, const Tensor& b) {
+  constexpr auto backend = at::Float32Backend::MKLDNN;
+  constexpr auto op = at::Float32Op::MATMUL;
+  auto& context = at::globalContext();
+  const auto back = c10::make_scope_exit(
+      [&context, before = context.float32Precision(backend, op)] { context.setFloat32Precision(backend, op, before); });
+  context.setFloat32Precision(backend, op, at::Float32Precision::BF16);
+  return at::mm(a, b);
+}
 
 // left [m, k] times right [k, n] in float32: the sum of products of fp8 numbers, then the scales, as a GPU does it;
 // scales of blocks along k are applied before.
 Tensor emulated_product(const Float8Tensor& left, const Float8Tensor& right, const Tensor& bias, bool power_of_two) {
   const auto [a, left_factor] = emulated(left, scales_rows(left));
   const auto [b, right_factor] = emulated(right, scales_rows(right.t()));
-  std::optional<AsBFloat16> exact;
-  if (power_of_two || (left_factor.defined() && right_factor.defined())) exact.emplace();
-  auto product = at::mm(a, b);
-  if (left_factor.defined() && right_factor.defined() && left_factor.dim() + right_factor.dim() == 0) {
+  const bool both_remain = left_factor.defined() && right_factor.defined();
+  auto product = power_of_two || both_remain ? product_in_bfloat16(a, b) : at::mm(a, b);
+  if (both_remain && left_factor.dim() + right_factor.dim() == 0) {
     product.mul_(left_factor * right_factor);
   } else {
     if (left_factor.defined()) product.mul_(left_factor);
@@ -356,14 +351,6 @@ void Float8Linear::update() {
   layer.history = at::where(used, rolled, layer.history);
   // New tensors: a graph may hold the scales that it was made with.
   layer.scales = at::where(used.logical_and(at::isfinite(counts)).logical_and(counts > 0), moved, layer.scales);
-}
-
-const Tensor& Float8Linear::amax_history() const {
-  return layer_->history;
-}
-
-const Tensor& Float8Linear::scales() const {
-  return layer_->scales;
 }
 
 State Float8Linear::state_dict() const {

@@ -28,10 +28,6 @@ inline constexpr ScaleBlock per_1x128{1, 128}, per_128x1{128, 1}, per_128x128{12
 // Returns the maximum of torch::kFloat8_e4m3fn (448) or torch::kFloat8_e5m2 (57344). Throws Error for other dtypes.
 VERNIER_API double float8_max(torch::ScalarType format);
 
-// Rounds x, of any shape, to the nearest numbers of the format, ties to even. Values beyond the maximum, inf included,
-// become the maximum. NaN stays NaN. (LibTorch's own cast does not saturate: it makes NaN from 1000 in E4M3.)
-VERNIER_API torch::Tensor to_float8(const torch::Tensor& x, torch::ScalarType format);
-
 // Converts numbers of either format to float32, which represents all of them exactly.
 VERNIER_API torch::Tensor from_float8(const torch::Tensor& values);
 
@@ -46,7 +42,7 @@ VERNIER_API torch::Tensor float8_amax(const torch::Tensor& x, ScaleBlock block =
 VERNIER_API torch::Tensor float8_scale(const torch::Tensor& amax, torch::ScalarType format, double margin = 0,
                                        bool power_of_two = false);
 
-// A quantized tensor: values = to_float8(x * scale), so x ≈ values / scale.
+// A quantized tensor: values = x * scale, rounded, so x ≈ values / scale.
 struct VERNIER_API Float8Tensor {
   torch::Tensor values;  // in an fp8 format, with the shape of x
   torch::Tensor scale;   // float32, with the shape of float8_amax(x, block)
@@ -57,6 +53,8 @@ struct VERNIER_API Float8Tensor {
   Float8Tensor t() const;  // the transpose of a matrix; it shares the memory
 };
 
+// Rounds x * scale in float32 to the nearest numbers of the format, ties to even. Values beyond the maximum, inf
+// included, become the maximum. NaN stays NaN. (LibTorch's own cast does not saturate: it makes NaN from 1000 in E4M3.)
 // scale: the result of float8_scale, with the shape of float8_amax(x, block).
 VERNIER_API Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale, torch::ScalarType format,
                                          ScaleBlock block = per_tensor);

@@ -74,12 +74,9 @@ class VERNIER_API Float8Linear {
   // not used. If the magnitude that counts is inf or NaN, the scale stays. The largest of a history ignores NaN.
   void update();
 
-  // Histories [amax_history_len, 3] and scales [3] of x, w and g; undefined if the recipe is not delayed. The layout is
-  // TE's: row 0 belongs to the current update, and the last row is the newest finished one.
-  const torch::Tensor& amax_history() const;
-  const torch::Tensor& scales() const;
-
-  State state_dict() const;                  // shares its tensors; empty if the recipe is not delayed
+  // "amax_history" [amax_history_len, 3] and "scales" [3] of x, w and g, which it shares; empty if the recipe is not
+  // delayed. The layout is TE's: row 0 belongs to the current update, and the last row is the newest finished one.
+  State state_dict() const;
   void load_state_dict(const State& state);  // copies; throws Error if the history has another length
 
  private:

@@ -69,7 +69,6 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   Layers& layers() { return layers_; }                                // of run.model, from prepare on
   const std::string& attention_kernel() const { return attention_; }  // the option `attention`
   torch::ScalarType dtype() const { return dtype_; }
-  torch::DeviceType device() const { return device_; }
 
  private:
   void read_modes(Options& options);
