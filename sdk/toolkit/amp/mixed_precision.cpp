@@ -28,11 +28,6 @@ std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::D
   return dtype == torch::kFloat16 && device == torch::kCPU ? "often no speed: few CPU kernels are fast in it" : "speed";
 }
 
-// True if the CPU has tile instructions for 16-bit products.
-bool has_matrix_unit(torch::DeviceType device) {
-  return device == torch::kCPU && cpu_has("amx_bf16");
-}
-
 torch::ScalarType dtype_of(PrecisionRule::Use use) {
   if (use == PrecisionRule::Use::fp32) return torch::kFloat32;
   return use == PrecisionRule::Use::bf16 ? torch::kBFloat16 : torch::kFloat16;
@@ -180,7 +175,7 @@ void MixedPrecision::fall_back() {
 void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
   fall_back();
-  has_matrix_unit_ = has_matrix_unit(device_);
+  has_matrix_unit_ = device_ == torch::kCPU && cpu_has("amx_bf16");  // tile instructions for 16-bit products
   layers_ = Layers(*run.model);
   rules_.prepare(layers_);
   if (weights_) {

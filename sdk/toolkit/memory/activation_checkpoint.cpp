@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/alias.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -38,61 +39,28 @@ torch::Tensor state_of(at::Generator generator) {
   return generator.get_state().clone();
 }
 
-void set_state(at::Generator generator, const torch::Tensor& state) {
-  const std::scoped_lock lock(generator.mutex());
-  generator.set_state(state);
+using RandomStates = std::vector<std::pair<at::Generator, torch::Tensor>>;
+
+// Sets random states, and leaves those of before in their places.
+void swap_in(RandomStates& states) {
+  for (auto& [generator, state] : states) {
+    const std::scoped_lock lock(generator.mutex());
+    auto before = generator.get_state().clone();
+    generator.set_state(state);
+    state = std::move(before);
+  }
 }
-
-// Sets random states, and sets those of before again when it ends.
-class RandomAgain {
- public:
-  explicit RandomAgain(std::vector<std::pair<at::Generator, torch::Tensor>> states) : before_(std::move(states)) {
-    for (auto& [generator, state] : before_) {
-      auto now = state_of(generator);
-      set_state(generator, state);
-      state = std::move(now);
-    }
-  }
-  ~RandomAgain() {
-    for (const auto& [generator, state] : before_) set_state(generator, state);
-  }
-  RandomAgain(const RandomAgain&) = delete;
-  RandomAgain& operator=(const RandomAgain&) = delete;
-
- private:
-  std::vector<std::pair<at::Generator, torch::Tensor>> before_;
-};
 
 // The state of this thread, except the random numbers.
 struct Surroundings {
   struct Cast {
     torch::DeviceType device;
-    torch::ScalarType dtype;
-    bool enabled;
+    torch::ScalarType dtype = at::autocast::get_autocast_dtype(device);
+    bool enabled = at::autocast::is_autocast_enabled(device);
   };
-  std::vector<Cast> casts;
-  bool caches;
+  Cast cpu{torch::kCPU}, cuda{torch::kCUDA};
+  bool caches = at::autocast::is_autocast_cache_enabled();
   std::vector<Link> interceptors = intercepting();
-
-  Surroundings() : caches(at::autocast::is_autocast_cache_enabled()) {
-    for (const auto device : {torch::kCPU, torch::kCUDA}) {
-      casts.push_back({device, at::autocast::get_autocast_dtype(device), at::autocast::is_autocast_enabled(device)});
-    }
-  }
-};
-
-// The first forward's copies of weights are without a graph, and autocast would give them to a forward with one.
-class NoCastCache {
- public:
-  NoCastCache() : before_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~NoCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
-  NoCastCache(const NoCastCache&) = delete;
-  NoCastCache& operator=(const NoCastCache&) = delete;
-
- private:
-  bool before_;
 };
 
 struct Recompute final : torch::autograd::Node {
@@ -112,18 +80,20 @@ struct Recompute final : torch::autograd::Node {
   std::vector<bool> requires_grad;    // of the inputs
   std::vector<std::int64_t> outputs;  // which of the function's this node differentiates
   Surroundings surroundings;
-  std::vector<std::pair<at::Generator, torch::Tensor>> random;  // where the function draws
+  RandomStates random;  // where the function draws
 };
 
 // Once more, with a graph, as it was called the first time.
 std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& arguments) {
-  const RandomAgain same_numbers(random);
+  auto states = random;
+  swap_in(states);
+  const auto states_back = c10::make_scope_exit([&] { swap_in(states); });
   const at::AutoGradMode recorded(true);
   const PassGuard second(Pass::second);
-  const auto [cpu, cuda] = std::pair(surroundings.casts[0], surroundings.casts[1]);
-  const Autocast on_cpu(cpu.device, cpu.dtype, cpu.enabled, surroundings.caches);
-  const Autocast on_cuda(cuda.device, cuda.dtype, cuda.enabled, surroundings.caches);
-  const InterceptAgain same_interceptors(surroundings.interceptors);
+  const auto& [cpu, cuda, caches, interceptors] = surroundings;
+  const Autocast on_cpu(cpu.device, cpu.dtype, cpu.enabled, caches);
+  const Autocast on_cuda(cuda.device, cuda.dtype, cuda.enabled, caches);
+  const InterceptAgain same_interceptors(interceptors);
   std::optional<KeptResultsGuard> answers;
   if (kept) answers.emplace(*kept, KeptResultsGuard::Time::second);
   at::autocast::clear_cache();  // where backward is called within a guard, its copies are of another graph
@@ -190,7 +160,10 @@ std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const 
   std::vector<torch::Tensor> results;
   {
     const torch::NoGradGuard not_recorded;
-    const NoCastCache no_copies;
+    // Copies of weights are without a graph here, and autocast would give them to a forward with one.
+    at::autocast::set_autocast_cache_enabled(false);
+    const auto cache_back = c10::make_scope_exit(
+        [caches = node->surroundings.caches] { at::autocast::set_autocast_cache_enabled(caches); });
     const PassGuard first(Pass::first);
     std::optional<KeptResultsGuard> keeps;
     if (node->kept) keeps.emplace(*node->kept, KeptResultsGuard::Time::first);

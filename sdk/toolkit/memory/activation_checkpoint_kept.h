@@ -17,7 +17,6 @@ class KeptResults {
   // Call it between the two calls of the function. An output may share storage with a kept result; after this, in-place
   // changes of the output are noticed.
   void watch(const std::vector<torch::Tensor>& outputs);
-  void clear() { calls_.clear(); }
 
  private:
   friend class KeptResultsGuard;

@@ -19,7 +19,6 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <sstream>
 #include <unordered_map>
 
 #include "files/huge_pages.h"
@@ -87,11 +86,8 @@ class CountingAllocator final : public c10::Allocator {
     auto& part = part_of(address);
     {
       const std::lock_guard lock(part.mutex);
-      const auto found = part.bytes.find(address);  // not there where it is older than the counting
-      if (found != part.bytes.end()) {
-        now -= found->second;
-        part.bytes.erase(found);
-      }
+      const auto known = part.bytes.extract(address);  // none where it is older than the counting
+      if (!known.empty()) now -= known.mapped();
     }
     give_back_to_base(address);
   }
@@ -100,31 +96,21 @@ class CountingAllocator final : public c10::Allocator {
   c10::Allocator& base_;
 };
 
-std::optional<std::string> first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
-
-// The number behind a name in a file of lines such as "MemAvailable:   123 kB" or "inactive_file 123".
+// The number behind a name in a file of lines such as "MemAvailable:   123 kB" or "inactive_file 123"; else 0.
 std::int64_t number_in(const std::string& path, const std::string& name) {
   std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(name)) continue;
-    std::istringstream words(line.substr(name.size()));
-    std::int64_t number = 0;
-    words >> number;
-    return number;
+  std::int64_t number = 0;
+  for (std::string word; file >> word;) {
+    if (word == name) file >> number;
   }
-  return 0;
+  return number;
 }
 
-std::optional<std::int64_t> number_of(const std::optional<std::string>& line) {
+// The number that a file begins with; "max" is none.
+std::optional<std::int64_t> number_at(const std::string& path) {
+  std::ifstream file(path);
   std::int64_t number = 0;
-  if (!line || std::from_chars(line->data(), line->data() + line->size(), number).ec != std::errc())
-    return std::nullopt;
-  return number;  // "max" is none
+  return file >> number ? std::optional(number) : std::nullopt;
 }
 
 struct Room {
@@ -145,11 +131,11 @@ Room room_of_control_group() {
     for (;; group.resize(group.rfind('/'))) {
       while (!group.empty() && group.back() == '/') group.pop_back();
       const auto folder = root + group;
-      const auto limit = number_of(first_line(folder + (is_new ? "/memory.max" : "/memory.limit_in_bytes")));
-      const auto used = number_of(first_line(folder + (is_new ? "/memory.current" : "/memory.usage_in_bytes")));
+      const auto limit = number_at(folder + (is_new ? "/memory.max" : "/memory.limit_in_bytes"));
+      const auto used = number_at(folder + (is_new ? "/memory.current" : "/memory.usage_in_bytes"));
       if (limit && used) {
         const auto files =
-            number_in(folder + "/memory.stat", "inactive_file ") + number_in(folder + "/memory.stat", "active_file ");
+            number_in(folder + "/memory.stat", "inactive_file") + number_in(folder + "/memory.stat", "active_file");
         room.all = std::min(room.all, *limit);
         room.left = std::min(room.left, std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - files)));
       }
@@ -167,7 +153,7 @@ Room room_of_machine() {
 std::int64_t left_of_address_space() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
-  const auto used = number_of(first_line("/proc/self/statm")).value_or(0) * sysconf(_SC_PAGESIZE);
+  const auto used = number_at("/proc/self/statm").value_or(0) * sysconf(_SC_PAGESIZE);
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
 }
 
@@ -264,7 +250,7 @@ std::int64_t bytes_of(const std::string& text, std::int64_t whole) {
   double number = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
   std::string unit(end, text.data() + text.size());
-  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
+  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
   const std::pair<const char*, double> units[] = {
       {"", 1},         {"B", 1},        {"kB", 1e3},     {"KB", 1e3},
       {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"KiB", 1024.0},

@@ -4,10 +4,9 @@
 #include <vernier/memory_ledger.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "allocation_reports.h"
@@ -40,6 +39,9 @@ std::int64_t count_once(const torch::Tensor& tensor, Storages& counted) {
   return counted.insert(storage).second ? static_cast<std::int64_t>(storage->nbytes()) : 0;
 }
 
+// The mark of an operator whose arguments are made of weights alone.
+struct OfWeights final : at::ObserverContext {};
+
 std::int64_t sum_of(const std::vector<MemoryUse::Part>& parts) {
   std::int64_t sum = 0;
   for (const auto& part : parts) sum += part.bytes;
@@ -65,9 +67,8 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
       if (now_ <= peak_) return;
       peak_ = now_;
       peak_in_ = phase_;
-    } else if (const auto found = blocks_.find(address); found != blocks_.end()) {  // else: older than the ledger
-      now_ -= found->second.bytes;
-      blocks_.erase(found);
+    } else if (const auto freed = blocks_.extract(address); !freed.empty()) {  // else: older than the ledger
+      now_ -= freed.mapped().bytes;
     }
   }
 
@@ -168,12 +169,6 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
   Phase phase_ = Phase::none, peak_in_ = Phase::forward;
 };
 
-namespace {
-
-struct OfWeights final : at::ObserverContext {};
-
-}  // namespace
-
 // In place from follow() to stop().
 struct MemoryLedger::Guards {
   explicit Guards(const std::shared_ptr<Followed>& followed) : allocator(followed) {
@@ -203,7 +198,7 @@ struct MemoryLedger::Guards {
 thread_local MemoryLedger::Followed* MemoryLedger::Guards::observed = nullptr;
 
 std::int64_t MemoryUse::bytes(std::string_view part) const {
-  const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& each) { return each.name == part; });
+  const auto found = std::ranges::find(parts, part, &Part::name);
   return found == parts.end() ? 0 : found->bytes;
 }
 
@@ -316,20 +311,15 @@ namespace {
 struct Row {
   std::string name;
   std::vector<std::int64_t> bytes;  // of each column
-  std::int64_t layers = 0;
 };
 
-class Table {
- public:
-  explicit Table(std::size_t columns) : columns_(columns) {}
+struct Table {
+  std::size_t columns;
+  std::vector<Row> rows = {};
   Row& row(const std::string& name) {
-    const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.name == name; });
-    return found != rows.end() ? *found : rows.emplace_back(Row{name, std::vector<std::int64_t>(columns_), 0});
+    const auto found = std::ranges::find(rows, name, &Row::name);
+    return found != rows.end() ? *found : rows.emplace_back(Row{name, std::vector<std::int64_t>(columns)});
   }
-  std::vector<Row> rows;
-
- private:
-  std::size_t columns_;
 };
 
 std::int64_t largest(const Row& row) {
@@ -337,13 +327,13 @@ std::int64_t largest(const Row& row) {
 }
 
 std::vector<Row> rows_of_layers(const std::vector<std::pair<std::string, MemoryUse>>& columns, std::size_t limit) {
-  Table table(columns.size());
-  std::map<std::string, std::map<std::string, bool>> members;  // the layers in each row
+  Table table{columns.size()};
+  std::map<std::string, std::set<std::string>> members;  // the layers in each row
   for (std::size_t i = 0; i < columns.size(); ++i) {
     for (const auto& [layer, bytes] : columns[i].second.layers) {
       const auto name = layer.empty() ? "(before the first layer)" : folded(layer);
       table.row(name).bytes[i] += bytes;
-      members[name][layer] = true;
+      members[name].insert(layer);
     }
   }
   auto& rows = table.rows;
@@ -352,7 +342,7 @@ std::vector<Row> rows_of_layers(const std::vector<std::pair<std::string, MemoryU
     if (const auto count = members[row.name].size(); count > 1) row.name += " x" + std::to_string(count);
   }
   if (rows.size() > limit + 1) {
-    Row rest{std::to_string(rows.size() - limit) + " more", std::vector<std::int64_t>(columns.size()), 0};
+    Row rest{std::to_string(rows.size() - limit) + " more", std::vector<std::int64_t>(columns.size())};
     for (std::size_t i = limit; i < rows.size(); ++i) {
       for (std::size_t c = 0; c < columns.size(); ++c) rest.bytes[c] += rows[i].bytes[c];
     }
@@ -385,7 +375,7 @@ std::string folded(const std::string& layer) {
 }
 
 std::string memory_table(const std::vector<std::pair<std::string, MemoryUse>>& columns, std::size_t rows) {
-  Table parts(columns.size());
+  Table parts{columns.size()};
   std::vector<std::string> titles, peaks, moments;
   // In one order, whatever the columns have; the activations come last, their layers below them.
   for (const char* first : {"weights", "buffers", "masters", "weight copies", "gradients", "optimizer"})

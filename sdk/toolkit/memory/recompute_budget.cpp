@@ -38,9 +38,8 @@ class BudgetedBlocks::Meter final : public c10::MemoryReportingInfoBase {
     if (bytes > 0) {
       alive_[address] = bytes;
       bytes_ += bytes;
-    } else if (const auto found = alive_.find(address); found != alive_.end()) {  // else: older
-      bytes_ -= found->second;
-      alive_.erase(found);
+    } else if (const auto freed = alive_.extract(address); !freed.empty()) {  // else: older
+      bytes_ -= freed.mapped();
     }
   }
 

@@ -20,24 +20,14 @@ class BlockQuantisation {
   // Returns the quantization with numbers in [-1, 1], or in [0, 1]. It is made at the first call.
   static const BlockQuantisation& of(bool is_signed);
 
-  // On the host. Only the last block of a tensor may be smaller than `block`.
-  void pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const {
-    kernel_.pack(from, count, codes, largest);
-  }
-  void unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const {
-    kernel_.unpack(codes, largest, count, to);
-  }
+  const BlockKernel& kernel() const { return kernel_; }  // packs and unpacks on the host
 
-  // The same with operators, on any device. All tensors are 1-D: numbers float32, codes uint8, one float32 for each
-  // block.
+  // By operators, on any device. All tensors are 1-D: numbers float32, codes uint8, one float32 for each block.
   struct Packed {
     at::Tensor codes, largest;
   };
   Packed pack(const at::Tensor& numbers) const;
   at::Tensor unpack(const Packed& packed) const;
-
-  const std::array<float, 256>& numbers() const { return kernel_.numbers(); }
-  const BlockKernel& kernel() const { return kernel_; }
 
  private:
   explicit BlockQuantisation(bool is_signed) : kernel_(is_signed) {}

@@ -52,31 +52,6 @@ double clip_factor(Real norm, double max_norm) {
   return std::min(Real(1) / (norm + Real(1e-6)) * static_cast<Real>(max_norm), Real(1));
 }
 
-}  // namespace
-
-torch::Tensor grad_norm(const TensorVector& gradients, double p) {
-  const torch::NoGradGuard no_grad;
-  return total_norm(sort(gradients), p);
-}
-
-torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, double p) {
-  const torch::NoGradGuard no_grad;
-  const auto kinds = sort(gradients);
-  auto norm = total_norm(kinds, p);
-  if (norm.is_cpu()) {
-    const double factor = norm.scalar_type() == torch::kFloat64 ? clip_factor(norm.item<double>(), max_norm)
-                                                                : clip_factor(norm.item<float>(), max_norm);
-    if (factor == 1) return norm;  // as most often
-    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
-  } else {
-    const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // as Python divides
-    for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));
-  }
-  return norm;
-}
-
-namespace {
-
 constexpr std::int64_t part_size = 16384;  // elements: one sum
 
 struct Part {
@@ -178,11 +153,28 @@ double sum_on_host(const TensorVector& gradients) {
   return total;
 }
 
-torch::Tensor on_host(double value, torch::ScalarType dtype) {
-  return torch::scalar_tensor(value, dtype);
+}  // namespace
+
+torch::Tensor grad_norm(const TensorVector& gradients, double p) {
+  const torch::NoGradGuard no_grad;
+  return total_norm(sort(gradients), p);
 }
 
-}  // namespace
+torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, double p) {
+  const torch::NoGradGuard no_grad;
+  const auto kinds = sort(gradients);
+  auto norm = total_norm(kinds, p);
+  if (norm.is_cpu()) {
+    const double factor = norm.scalar_type() == torch::kFloat64 ? clip_factor(norm.item<double>(), max_norm)
+                                                                : clip_factor(norm.item<float>(), max_norm);
+    if (factor == 1) return norm;  // as most often
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
+  } else {
+    const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // as Python divides
+    for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));
+  }
+  return norm;
+}
 
 bool can_inspect(const TensorVector& gradients) {
   return std::all_of(gradients.begin(), gradients.end(), [&](const torch::Tensor& gradient) {
@@ -196,7 +188,9 @@ Inspected inspect_gradients(const TensorVector& gradients) {
   if (!can_inspect(gradients)) throw Error("the gradients are not all dense, float32 and on one device");
   if (!gradients.empty() && !gradients.front().is_cpu()) return inspect_by_operators(gradients);
   const double sum = sum_on_host(gradients);
-  return {on_host(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32), on_host(std::sqrt(sum), torch::kFloat64), {}};
+  return {torch::scalar_tensor(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32),
+          torch::scalar_tensor(std::sqrt(sum), torch::kFloat64),
+          {}};
 }
 
 Inspected inspect_by_operators(const TensorVector& gradients) {
@@ -222,7 +216,8 @@ Clipped clip_scale(const torch::Tensor& norm, double max_norm, const torch::Tens
   const float scale = grad_scale.defined() ? *grad_scale.const_data_ptr<float>() : 1.0F;
   const auto before = static_cast<float>(*norm.const_data_ptr<double>() / scale);
   const double factor = clip_factor(before, max_norm);
-  return {on_host(before, torch::kFloat32), factor == 1 ? grad_scale : on_host(scale / factor, torch::kFloat32)};
+  return {torch::scalar_tensor(before, torch::kFloat32),
+          factor == 1 ? grad_scale : torch::scalar_tensor(scale / factor, torch::kFloat32)};
 }
 
 }  // namespace vernier

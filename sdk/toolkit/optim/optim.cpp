@@ -19,6 +19,12 @@ struct FusedGroup {
   std::function<UpdateRule(const torch::Tensor& parameter)> rule_for;
 };
 
+// Shared by the hooks of an optimizer.
+struct BackwardPass {
+  bool is_on = false;
+  std::vector<char> done;  // by the parameter's number; bytes, for a hook runs on its device's thread
+};
+
 namespace {
 
 // The kernels walk over raw memory of these dtypes.
@@ -54,34 +60,6 @@ FusedBucket& bucket_for(std::vector<FusedBucket>& buckets, std::size_t group, Up
   return buckets.emplace_back(group, std::move(rule), parameter);
 }
 
-}  // namespace
-
-FusedOptimizer::FusedOptimizer(const std::vector<FusedGroup>& groups) {
-  const torch::NoGradGuard no_grad;
-  std::set<const void*> seen;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    lr_.push_back(groups[i].lr);
-    for (const auto& parameter : groups[i].parameters) {
-      require_optimizable(parameter, parameters_.size());
-      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) {
-        refuse(c10::str("parameter ", parameters_.size(), " is given to the optimizer twice"));
-      }
-      bucket_for(buckets_, i, groups[i].rule_for(parameter), parameter).add(parameters_.size(), parameter);
-      parameters_.push_back(parameter);
-    }
-  }
-  if (parameters_.empty()) refuse("the optimizer is given no parameters");
-  for (auto& bucket : buckets_) bucket.close();
-}
-
-// Shared by the hooks of an optimizer.
-struct BackwardPass {
-  bool is_on = false;
-  std::vector<char> done;  // by the parameter's number; bytes, for a hook runs on its device's thread
-};
-
-namespace {
-
 class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
  public:
   StepOnGradient(std::shared_ptr<BackwardPass> pass, FusedBucket& bucket, std::size_t member, const double& lr)
@@ -110,7 +88,29 @@ class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
   const double& lr_;
 };
 
+std::string rate_entry(std::size_t group) {
+  return c10::str("param_groups/", group, "/lr");
+}
+
 }  // namespace
+
+FusedOptimizer::FusedOptimizer(const std::vector<FusedGroup>& groups) {
+  const torch::NoGradGuard no_grad;
+  std::set<const void*> seen;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    lr_.push_back(groups[i].lr);
+    for (const auto& parameter : groups[i].parameters) {
+      require_optimizable(parameter, parameters_.size());
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        refuse(c10::str("parameter ", parameters_.size(), " is given to the optimizer twice"));
+      }
+      bucket_for(buckets_, i, groups[i].rule_for(parameter), parameter).add(parameters_.size(), parameter);
+      parameters_.push_back(parameter);
+    }
+  }
+  if (parameters_.empty()) refuse("the optimizer is given no parameters");
+  for (auto& bucket : buckets_) bucket.close();
+}
 
 void FusedOptimizer::step_in_backward(bool on) {
   if (pass_ == nullptr && on) {
@@ -174,14 +174,6 @@ TensorVector FusedOptimizer::gradients() const {
   }
   return defined;
 }
-
-namespace {
-
-std::string rate_entry(std::size_t group) {
-  return c10::str("param_groups/", group, "/lr");
-}
-
-}  // namespace
 
 State FusedOptimizer::state_dict() const {
   State state;

@@ -32,6 +32,35 @@ MaybeTensor on_device(const torch::Tensor& scalar, const torch::Device& device) 
   return moved(scalar, device).to(torch::kFloat32);
 }
 
+// The entries of a parameter's state, each with a tensor of its shape and dtype.
+std::vector<std::pair<std::string, torch::Tensor>> entries(const FusedBucket& bucket, std::size_t member) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (const auto& slot : bucket.rule.slots) {
+    all.emplace_back(bucket.entry(member, slot.name), slot.like(bucket.parameters[member]));
+  }
+  if (bucket.rule.counts_steps) all.emplace_back(bucket.entry(member, "step"), bucket.step_views[member]);
+  return all;
+}
+
+// One average of one parameter.
+void convert(State& state, const std::string& name, const torch::Tensor& parameter, bool is_signed, bool wants_codes) {
+  if (!state.has(name) || state.tensor(name).sizes() != parameter.sizes()) return;  // refused later, if it is wrong
+  const auto& quantisation = BlockQuantisation::of(is_signed);
+  const auto largest = name + "_absmax";
+  const auto saved = state.tensor(name);
+  if (wants_codes && saved.is_floating_point()) {
+    const auto packed = quantisation.pack(saved.to(parameter.device(), torch::kFloat32).contiguous().view(-1));
+    state.tensors[name] = packed.codes.view(saved.sizes());
+    state.tensors[largest] = packed.largest;
+  } else if (!wants_codes && saved.scalar_type() == torch::kByte && state.has(largest) &&
+             state.tensor(largest).numel() == BlockQuantisation::blocks(parameter.numel())) {
+    const auto numbers = quantisation.unpack(
+        {saved.to(parameter.device()).contiguous().view(-1), state.tensor(largest).to(parameter.device())});
+    state.tensors[name] = numbers.view(saved.sizes());
+    state.tensors.erase(largest);
+  }
+}
+
 }  // namespace
 
 void FusedBucket::add(std::size_t number, const torch::Tensor& parameter) {
@@ -165,20 +194,6 @@ void FusedBucket::load(std::size_t member, const State& state) {
   }
 }
 
-namespace {
-
-// The entries of a parameter's state, each with a tensor of its shape and dtype.
-std::vector<std::pair<std::string, torch::Tensor>> entries(const FusedBucket& bucket, std::size_t member) {
-  std::vector<std::pair<std::string, torch::Tensor>> all;
-  for (const auto& slot : bucket.rule.slots) {
-    all.emplace_back(bucket.entry(member, slot.name), slot.like(bucket.parameters[member]));
-  }
-  if (bucket.rule.counts_steps) all.emplace_back(bucket.entry(member, "step"), bucket.step_views[member]);
-  return all;
-}
-
-}  // namespace
-
 void leave_out_unknown(State& state, const std::vector<FusedBucket>& buckets) {
   std::set<std::string> known{"parameters"};
   for (const auto& bucket : buckets) {
@@ -211,29 +226,6 @@ void require_loadable(const State& state, const std::vector<FusedBucket>& bucket
     if (!known.count(name)) throw Error("the saved state has '" + name + "', which this optimizer does not keep");
   }
 }
-
-namespace {
-
-// One average of one parameter.
-void convert(State& state, const std::string& name, const torch::Tensor& parameter, bool is_signed, bool wants_codes) {
-  if (!state.has(name) || state.tensor(name).sizes() != parameter.sizes()) return;  // refused later, if it is wrong
-  const auto& quantisation = BlockQuantisation::of(is_signed);
-  const auto largest = name + "_absmax";
-  const auto saved = state.tensor(name);
-  if (wants_codes && saved.is_floating_point()) {
-    const auto packed = quantisation.pack(saved.to(parameter.device(), torch::kFloat32).contiguous().view(-1));
-    state.tensors[name] = packed.codes.view(saved.sizes());
-    state.tensors[largest] = packed.largest;
-  } else if (!wants_codes && saved.scalar_type() == torch::kByte && state.has(largest) &&
-             state.tensor(largest).numel() == BlockQuantisation::blocks(parameter.numel())) {
-    const auto numbers = quantisation.unpack(
-        {saved.to(parameter.device()).contiguous().view(-1), state.tensor(largest).to(parameter.device())});
-    state.tensors[name] = numbers.view(saved.sizes());
-    state.tensors.erase(largest);
-  }
-}
-
-}  // namespace
 
 State in_kinds_of(const std::vector<FusedBucket>& buckets, State state) {
   for (const auto& bucket : buckets) {

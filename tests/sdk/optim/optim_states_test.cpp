@@ -34,15 +34,15 @@ struct Threads {
 BlockQuantisation::Packed pack_on_host(const BlockQuantisation& quantisation, const torch::Tensor& numbers) {
   auto codes = at::empty({numbers.numel()}, at::kByte);
   auto largest = at::empty({BlockQuantisation::blocks(numbers.numel())}, at::kFloat);
-  quantisation.pack(numbers.const_data_ptr<float>(), numbers.numel(), codes.mutable_data_ptr<std::uint8_t>(),
-                    largest.mutable_data_ptr<float>());
+  quantisation.kernel().pack(numbers.const_data_ptr<float>(), numbers.numel(), codes.mutable_data_ptr<std::uint8_t>(),
+                             largest.mutable_data_ptr<float>());
   return {codes, largest};
 }
 
 torch::Tensor unpack_on_host(const BlockQuantisation& quantisation, const BlockQuantisation::Packed& packed) {
   auto numbers = at::empty({packed.codes.numel()}, at::kFloat);
-  quantisation.unpack(packed.codes.const_data_ptr<std::uint8_t>(), packed.largest.const_data_ptr<float>(),
-                      packed.codes.numel(), numbers.mutable_data_ptr<float>());
+  quantisation.kernel().unpack(packed.codes.const_data_ptr<std::uint8_t>(), packed.largest.const_data_ptr<float>(),
+                               packed.codes.numel(), numbers.mutable_data_ptr<float>());
   return numbers;
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("optim states: 8 bits are torchao's, but that a square which is not 0 
   for (const bool is_signed : {true, false}) {
     const std::string name = is_signed ? "signed." : "unsigned.";
     const auto& quantisation = BlockQuantisation::of(is_signed);
-    const auto map = at::from_blob(const_cast<float*>(quantisation.numbers().data()), {256}, at::kFloat);
+    const auto map = at::from_blob(const_cast<float*>(quantisation.kernel().numbers().data()), {256}, at::kFloat);
     CHECK(torch::allclose(map, oracle[name + "map"], 2.5e-7, 0));
     const auto &numbers = oracle[name + "numbers"], &largest = oracle[name + "absmax"];
     auto codes = oracle[name + "codes"];
@@ -78,7 +78,7 @@ TEST_CASE("optim states: a number becomes the nearest of its block, on the host 
   for (int round = 0; round < 100; ++round) {
     const bool is_signed = round % 2 == 0;
     const auto& quantisation = BlockQuantisation::of(is_signed);
-    const auto map = at::from_blob(const_cast<float*>(quantisation.numbers().data()), {256}, at::kFloat);
+    const auto map = at::from_blob(const_cast<float*>(quantisation.kernel().numbers().data()), {256}, at::kFloat);
     const auto numbers = any_numbers(random, is_signed);
     CAPTURE(numbers.numel());
     const auto packed = pack_on_host(quantisation, numbers), by_operators = quantisation.pack(numbers);
@@ -120,7 +120,7 @@ namespace {
 // largest number is `most`. The last block is smaller than any vector.
 torch::Tensor borders(const BlockQuantisation& quantisation, bool is_signed, float most) {
   std::vector<float> numbers;
-  const auto& map = quantisation.numbers();
+  const auto& map = quantisation.kernel().numbers();
   for (std::size_t i = 0; i + 1 < map.size(); ++i) {
     const auto border = static_cast<float>((static_cast<double>(map[i]) + map[i + 1]) / 2);
     for (const float middle : {border, map[i]}) {

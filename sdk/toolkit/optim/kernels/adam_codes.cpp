@@ -15,7 +15,7 @@ constexpr std::int64_t block = BlockQuantisation::block;
 static_assert(block == codes_in_block);
 
 void update_block(Rounding rounding, const AdamNumbers& numbers, const CodedRun& run, std::int64_t size) {
-  const auto &with_sign = BlockQuantisation::of(true), &without = BlockQuantisation::of(false);
+  const auto &with_sign = BlockQuantisation::of(true).kernel(), &without = BlockQuantisation::of(false).kernel();
   float mean[block], square[block];
   with_sign.unpack(run.exp_avg, run.largest_avg, size, mean);
   without.unpack(run.exp_avg_sq, run.largest_sq, size, square);

@@ -105,6 +105,14 @@ void BlockKernel::make_lines() {
 
 namespace {
 
+bool has_narrow_blocks() {
+  return !has_wide_blocks() && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+}
+
+VERNIER_AVX512 float widest_largest(const float* from, std::int64_t size) {
+  return largest_of(from, size);
+}
+
 struct DecadeLines {
   __m256 begin, slope, base, end;
 };
@@ -218,15 +226,8 @@ VERNIER_AVX2 void BlockKernel::wide_unpack(const BlockKernel& kernel, const std:
     for (; i < size; ++i) to[start + i] = kernel.numbers_[codes[start + i]] * *largest;
   }
 }
+
 // The same with AVX-512, sixteen at a time.
-namespace {
-
-VERNIER_AVX512 float widest_largest(const float* from, std::int64_t size) {
-  return largest_of(from, size);
-}
-
-}  // namespace
-
 template <bool is_signed>
 VERNIER_AVX512 void BlockKernel::widest_pack(const BlockKernel& kernel, const float* from, std::int64_t size,
                                              float most, std::uint8_t* codes) {
@@ -277,18 +278,6 @@ bool has_wide_blocks() {
   return false;
 #endif
 }
-
-namespace {
-
-bool has_narrow_blocks() {
-#if defined(__x86_64__)
-  return !has_wide_blocks() && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-#else
-  return false;
-#endif
-}
-
-}  // namespace
 
 void BlockKernel::pack_block(const float* from, std::int64_t size, float most, std::uint8_t* codes) const {
 #if defined(__x86_64__)
