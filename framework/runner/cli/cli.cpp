@@ -1,20 +1,23 @@
 // The program `vernier`: its verbs, and those that other programs run.
 #include <ATen/Context.h>
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/program_options.hpp>
+#include <cerrno>
+#include <filesystem>
 #include <iostream>
 #include <span>
+#include <system_error>
 
 #include "cli/options/completion.h"
 #include "cli/options/plugin_list.h"
 #include "command.h"
 #include "files/json.h"
 #include "low_memory.h"
-#include "other_verbs.h"
 #include "output/log.h"
 #include "program.h"
 #include "shorthands.h"
@@ -104,6 +107,37 @@ constexpr Summary own_verbs[] = {
 constexpr Summary built_verbs[] = {
 #include "built_verbs.inc"
 };
+
+constexpr const char* program_prefix = "vernier-";
+
+// In the build tree and in an installation.
+std::filesystem::path folder_of_this_program() {
+  return boost::dll::program_location().parent_path().string();
+}
+
+// Becomes the program vernier-VERB, which lies beside this program or else in PATH, as git and cargo do. It gets the
+// arguments after the verb, and standard input and output stay. Returns where there is no such program. argv: a verb,
+// its arguments, a null pointer.
+void become_other_verb(char** argv) {
+  const std::string name = program_prefix + std::string(argv[0]);
+  if (name.find('/') != std::string::npos) return;  // a path
+  ::execv((folder_of_this_program() / name).c_str(), argv);
+  if (errno == ENOENT) ::execvp(name.c_str(), argv);
+  // EACCES: also where a folder of PATH may not be read.
+  if (errno == ENOENT || errno == ENOTDIR || errno == EACCES) return;
+  throw Error(name + " cannot be started: " + std::generic_category().message(errno), Error::Kind::configuration);
+}
+
+// The verbs of the programs that lie beside this one.
+std::vector<std::string> other_verbs() {
+  std::vector<std::string> verbs;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_of_this_program(), none)) {
+    const auto name = entry.path().filename().string();
+    if (name.starts_with(program_prefix)) verbs.push_back(name.substr(std::string(program_prefix).size()));
+  }
+  return verbs;
+}
 
 int print_config(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("config only prints; leave --resume out");

@@ -35,12 +35,6 @@ extern "C" void remember_signal(int signal) {
   std::signal(SIGINT, SIG_DFL);
 }
 
-// Prints nothing, and logs only errors to stderr.
-void be_silent() {
-  std::cout.setstate(std::ios::failbit);
-  set_log_level(static_cast<int>(Level::error));
-}
-
 std::int64_t count_parameters(const Run& run) {
   std::int64_t count = 0;
   for (const auto& parameter : run.parameters) count += parameter.model.numel();
@@ -88,7 +82,10 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)
   const auto host = make_host(given, words_of(given));
   if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
   const auto resumes = [&](const Wiring& wiring, const RunOptions& options, const std::string& output) {
-    if (wiring.distributed->rank() > 0) be_silent();  // rank 0 speaks for all
+    if (wiring.distributed->rank() > 0) {  // rank 0 speaks for all
+      std::cout.setstate(std::ios::failbit);
+      set_log_level(static_cast<int>(Level::error));
+    }
     return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
   };
   const fs::path first = words_of(given).front();

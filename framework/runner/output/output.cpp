@@ -22,10 +22,6 @@ namespace {
 
 constexpr const char* lock_name = ".lock";
 
-fs::path numbered(const fs::path& wanted, int number) {
-  return number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
-}
-
 // One that cannot be looked into must not be taken for an empty one.
 [[noreturn]] void refuse_to_guess(const fs::path& folder, const std::error_code& trouble) {
   refuse(folder.string() + ": cannot be searched for an earlier run: " + trouble.message() +
@@ -92,12 +88,6 @@ std::string this_process() {
   return std::to_string(getpid()) + " on " + host;
 }
 
-// The run that a path is in: <run>/checkpoints/step-00000010, or any part of it.
-fs::path run_of(fs::path path) {
-  for (int up = 0; up < 3 && !has_checkpoints(path); ++up) path = path.parent_path();
-  return path;
-}
-
 // wanted, wanted-2, wanted-3, …: of those that have checkpoints, the one that was written to last. Some may be gone.
 fs::path newest_run(const fs::path& wanted) {
   fs::path newest;
@@ -155,7 +145,7 @@ std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
 
 OutputFolder OutputFolder::open_new(const fs::path& wanted, const std::string& config) {
   for (int number = 1;; ++number) {
-    const auto path = numbered(wanted, number);
+    const auto path = number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
     std::error_code trouble;
     make_folder(path, trouble);
     if (!trouble && !fs::is_directory(path, trouble)) trouble = std::make_error_code(std::errc::not_a_directory);
@@ -186,7 +176,8 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::stri
     std::error_code none;
     const bool is_there = fs::exists(from, none) || is_checkpoint(from);  // which may wait under another name
     if (!is_there) refuse("--resume=" + from + ": there is no such file or folder");
-    path = run_of(fs::weakly_canonical(from));
+    path = fs::weakly_canonical(from);  // <run>/checkpoints/step-00000010, or any part of it
+    for (int up = 0; up < 3 && !has_checkpoints(path); ++up) path = path.parent_path();
     if (!has_checkpoints(path)) return open_new(wanted);  // a checkpoint that was moved elsewhere
   }
   if (auto folder = try_to_lock(path)) return std::move(*folder);

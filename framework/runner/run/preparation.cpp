@@ -7,7 +7,6 @@
 #include <vernier/model_adapter.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 
 #include "core/plugin_calls.h"
@@ -17,12 +16,6 @@
 namespace vernier {
 
 namespace {
-
-// "/0/use" of the table "callback" is "callback.0.use".
-std::string place_of(std::string table, const std::string& place) {
-  std::ranges::transform(place, std::back_inserter(table), [](char c) { return c == '/' ? '.' : c; });
-  return table;
-}
 
 // A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.
 void name_parameters(Run& run) {
@@ -50,7 +43,11 @@ void refuse_other_programs(const Parts& parts, const Run& run) {
     for (const auto& [table, options] : configuration.items()) {
       if (table == Monitor::role) continue;
       const auto flat = options.flatten();
-      for (const auto& [place, value] : flat.items()) facts[place_of(table, place)] = value.dump();
+      for (const auto& [place, value] : flat.items()) {
+        auto key = table + place;
+        std::ranges::replace(key, '/', '.');  // "callback/0/use" becomes "callback.0.use"
+        facts[key] = value.dump();
+      }
     }
   }
   parts.ranks.refuse_differences(facts);

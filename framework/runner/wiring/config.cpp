@@ -47,13 +47,9 @@ void refuse_nul(const std::string& text, const std::string& where) {
   refuse(where + ": the text \"" + shortened(text) + "\" has a NUL character (\\u0000), which none may have");
 }
 
-std::string line_of(const std::string& file, const toml::node& node) {
-  return file + ":" + std::to_string(node.source().begin.line);
-}
-
 // `where`: a fixed place for --set, else the file whose lines count.
 Value convert(const toml::node& node, const std::string& file, const std::string& fixed_where) {
-  Value value{{}, fixed_where.empty() ? line_of(file, node) : fixed_where};
+  Value value{{}, fixed_where.empty() ? file + ":" + std::to_string(node.source().begin.line) : fixed_where};
   if (const auto* table = node.as_table()) {
     Table converted;
     for (const auto& [key, child] : *table) {

@@ -38,10 +38,6 @@ Identities tensors_of_norms(const torch::nn::Module& model) {
   return all;
 }
 
-bool has_memory(const torch::Tensor& tensor) {
-  return tensor.storage().nbytes() != 0;
-}
-
 // The tensor stays, with its shape: an optimizer holds it.
 void free_memory(const torch::Tensor& tensor) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
@@ -125,7 +121,7 @@ void HalfWeights::collect() {
       weight.master.mutable_grad() = gradient.to(torch::kFloat32);
       gradient.reset();
     }
-    if (has_copies() && weight.is_owned && !has_memory(weight.master)) weight.master.set_data(best(weight));
+    if (has_copies() && weight.is_owned && weight.master.storage().nbytes() == 0) weight.master.set_data(best(weight));
   }
 }
 

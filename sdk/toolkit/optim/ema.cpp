@@ -13,10 +13,6 @@ namespace vernier {
 
 namespace {
 
-torch::ScalarType average_dtype(torch::ScalarType dtype) {
-  return c10::elementSize(dtype) < 4 ? torch::kFloat32 : dtype;
-}
-
 void require_same_shapes(const std::vector<torch::Tensor>& averages, const std::vector<torch::Tensor>& weights) {
   if (averages.size() != weights.size()) {
     throw Error(c10::str("the average is of ", averages.size(), " tensors, and there are ", weights.size(),
@@ -41,7 +37,7 @@ void Ema::lay_out(const std::vector<torch::Tensor>& like) {
   std::vector<torch::Tensor> laid_out;
   laid_out.reserve(like.size());
   for (std::size_t i = 0; i < like.size(); ++i) {
-    const auto dtype = average_dtype(like[i].scalar_type());
+    const auto dtype = like[i].element_size() < 4 ? torch::kFloat32 : like[i].scalar_type();
     laid_out.push_back(torch::zeros_like(like[i], like[i].options().dtype(dtype).requires_grad(false)));
     if (!tensors_.empty()) laid_out.back().copy_(tensors_[i]);
   }

@@ -11,19 +11,16 @@ namespace vernier::cli {
 
 namespace {
 
-// The same run without any low precision, to compare with.
-void put_in_float32(Table& config) {
-  config.erase(Precision::role);
-  config.erase(Scaler::role);
-}
-
 // The same run in float32, to compare a policy with. It is optional: nothing if it fails.
 std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
   set_log_level(static_cast<int>(Level::error));  // all of it is logged already
   std::optional<DryRun> seen;
   std::string trouble;
   try {
-    const auto prepared = prepare(given, put_in_float32);
+    const auto prepared = prepare(given, [](Table& config) {
+      config.erase(Precision::role);
+      config.erase(Scaler::role);
+    });
     seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
   } catch (...) {
     trouble = caught().message;

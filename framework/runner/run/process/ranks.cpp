@@ -25,20 +25,8 @@ torch::Tensor numbers_of(std::int64_t count) {
   return at::zeros({count}, torch::kFloat64);
 }
 
-std::string text_of(const Facts& facts) {
-  State state;
-  for (const auto& [key, value] : facts) state.put(key, value);
-  return to_bytes(state);
-}
-
 std::string value_in(const State& facts, const std::string& key) {
   return facts.has(key) ? facts.text(key) : "none";
-}
-
-std::vector<torch::Tensor> tensors_of(const torch::nn::Module& model) {
-  auto tensors = model.parameters();
-  for (auto& buffer : model.buffers()) tensors.push_back(buffer);
-  return tensors;
 }
 
 }  // namespace
@@ -62,7 +50,9 @@ State from_bytes(const std::string& bytes) {
 
 void Ranks::refuse_differences(const Facts& facts) const {
   if (!are_several()) return;
-  const auto all = distributed_->gather(text_of(facts));
+  State own;
+  for (const auto& [key, value] : facts) own.put(key, value);
+  const auto all = distributed_->gather(to_bytes(own));
   const auto first = from_bytes(all[0]);
   for (std::size_t r = 1; r < all.size(); ++r) {
     const auto other = from_bytes(all[r]);
@@ -80,7 +70,9 @@ void Ranks::refuse_differences(const Facts& facts) const {
 void Ranks::share_model(Run& run) {
   if (!are_several()) return;
   const torch::NoGradGuard no_grad;
-  distributed_->broadcast({tensors_of(*run.model)});
+  auto tensors = run.model->parameters();
+  for (const auto& buffer : run.model->buffers()) tensors.push_back(buffer);
+  distributed_->broadcast({std::move(tensors)});
   for (const auto& buffer : run.model->buffers()) buffers_.push_back({buffer, buffer._version(), false});
 }
 

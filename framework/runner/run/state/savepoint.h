@@ -1,14 +1,14 @@
 // A copy in memory of what a run is made of, to which it can go back.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 #include <vernier/plugin.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
-
-#include "random_state.h"
 
 namespace vernier {
 
@@ -19,6 +19,19 @@ struct Scope {
   std::vector<torch::Tensor> weights;     // not copied: restore() refuses if one was written
   bool keeps_gradients = false;           // the tensors are not copied, and are put back by reference
   std::uint64_t copy_up_to = UINT64_MAX;  // bytes of a buffer or a plugin's tensor; larger ones are not copied
+};
+
+// The state of LibTorch's default generators, as a cheap copy. Main thread only.
+class RandomState {
+ public:
+  void take(c10::Device device);  // of the CPU and, if it is another one, of this device
+  void restore(c10::Device device) const;
+
+ private:
+  at::mt19937 cpu_engine_;
+  std::optional<float> cpu_float_;
+  std::optional<double> cpu_double_;
+  torch::Tensor device_state_;
 };
 
 class Savepoint {
