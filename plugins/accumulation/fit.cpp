@@ -58,7 +58,7 @@ class FitAccumulation final : public vernier::Accumulation {
     if (device_.is_cpu() && vernier::memory_limit(device_) == 0) {
       vernier::limit_memory(device_, vernier::allocated_memory(device_).now + vernier::free_memory(device_));
     }
-    run.control->want(vernier::Stage::batch, *this);
+    run.control->want_rerun(*this);
   }
 
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {

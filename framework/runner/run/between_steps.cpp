@@ -78,7 +78,7 @@ void RequestHandler::swap(Run& run, const Table& roles) {
   parts_.ranks.refuse_masters_of_others(run);
   parts_.ranks.share_weights(run, Ranks::Weights::all);  // the precision before has rounded those of others
   parts_.snapshots.clear();
-  parts_.transaction.rewire();
+  parts_.transaction.rewire_plugins();
   step_.note_listeners();
   saving_.outdate();
 }

@@ -50,9 +50,9 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
   });
 }
 
-bool TrainerControl::rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) {
+bool TrainerControl::rerun(const std::function<void()>& begin, const std::function<void()>& end) {
   const Calls::As as(parts_.calls, parts_.calls.called());
-  return parts_.transaction.rerun(from, run_, [&] {
+  return parts_.transaction.rerun(run_, [&] {
     begin();
     {
       parts_.wiring.bus.mute_monitors(true);

@@ -26,8 +26,8 @@ class TrainerControl final : public Control {
   State snapshot() override { return saving_.snapshot(run_); }
   torch::Tensor recompute() override { return step_.recompute(run_); }
   torch::Tensor recompute_at(const std::function<void()>& move) override;
-  void want(Stage stage, const Plugin& asker) override { parts_.transaction.want(stage, asker); }
-  bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) override;
+  void want_rerun(const Plugin& asker) override { parts_.transaction.want_rerun(asker); }
+  bool rerun(const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:
   Parts& parts_;

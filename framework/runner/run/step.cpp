@@ -94,7 +94,7 @@ void Step::step(Run& run, Until until) {
   begin_step(run);
   transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
   skip_dropped_batches(run);
-  emit(Event::StepBegin, run, Part::data_wait);  // and says what the time is spent on next
+  emit(Event::StepBegin, run, Part::data_wait);  // the clock charges what follows to data_wait
   run.batch = next_batch(run);
   transaction_.mark(Stage::batch, run);
   compute_gradients(run, Tries::smaller);  // out of memory: back to Stage::batch, in smaller micro-batches
@@ -221,7 +221,7 @@ void Step::compute_micro_batches_that_fit(Run& run) {
       trouble = caught().message;
       culprit = calls_.called();
     }
-    const bool fits = trouble.empty(), can_retry = transaction_.is_wanted(Stage::batch);
+    const bool fits = trouble.empty(), can_retry = transaction_.is_rerun_wanted();
     if (fits) return;
     run.micro_batch_loss.reset();
     const auto failed = run.micro_batch;

@@ -61,7 +61,7 @@ class FlightRecorder final : public vernier::Callback {
     bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
   }
   void prepare(Run& run) override {
-    run.control->want(vernier::Stage::batch, *this);
+    run.control->want_rerun(*this);
     ring_.prepare(run);
   }
 
@@ -268,7 +268,7 @@ class FlightRecorder final : public vernier::Callback {
     };
     bool is_untouched = false;
     try {
-      is_untouched = run.control->rerun(vernier::Stage::batch, begin, end);
+      is_untouched = run.control->rerun(begin, end);
     } catch (...) {  // all is put back, and the update is skipped all the same
       tracer_.reset();
       warn("step ", run.step + 1, ": ", not_finite(what),

@@ -228,7 +228,7 @@ class Rerunner final : public vernier::Callback {
       if (run.step == at_step) rerun(run);
     });
   }
-  void prepare(Run& run) override { run.control->want(Stage::batch, *this); }
+  void prepare(Run& run) override { run.control->want_rerun(*this); }
   bool is_done = false;
 
  private:
@@ -250,7 +250,7 @@ class Rerunner final : public vernier::Callback {
       throw_if("end");
     };
     is_rerunning_ = true;
-    const auto thrown = thrown_by([&] { run.control->rerun(Stage::batch, begin, end); });
+    const auto thrown = thrown_by([&] { run.control->rerun(begin, end); });
     is_rerunning_ = false;
     CHECK((thrown == Thrown{}) == throws_in_.empty());
     check_same(fields_of(run), spoilt);

@@ -29,7 +29,7 @@ class Rerunner final : public vernier::Callback {
       if (steps_.contains(run.step)) rerun(run);
     });
   }
-  void prepare(Run& run) override { run.control->want(Stage::batch, *this); }
+  void prepare(Run& run) override { run.control->want_rerun(*this); }
   int times = 0;
 
  private:
@@ -42,8 +42,7 @@ class Rerunner final : public vernier::Callback {
       if (times % 2 == 0) throw vernier::Error("no");
     };
     try {
-      run.control->rerun(
-          Stage::batch, [] {}, compare);
+      run.control->rerun([] {}, compare);
       CHECK(times % 2 == 1);
     } catch (const vernier::Error&) {
       CHECK(times % 2 == 0);
@@ -152,8 +151,8 @@ constexpr auto nothing = [] {};
 TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients are computed again in GradientsReady") {
   SmallRun run(from_toml({mlp()}));
   Listener asker;
-  run.run.control->want(Stage::batch, asker);
-  const auto rerun = [](Run& now) { now.control->rerun(Stage::batch, nothing, nothing); };
+  run.run.control->want_rerun(asker);
+  const auto rerun = [](Run& now) { now.control->rerun(nothing, nothing); };
   const auto refused = [&](Run& now) { CHECK_THROWS_WITH(rerun(now), doctest::Contains("again in GradientsReady")); };
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> gradients;
   run.on(Event::LossReady, [&](Run&) {
@@ -162,7 +161,7 @@ TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients a
   });
   run.on(Event::GradientsReady, [&](Run& now) {
     for (int i = 0; i < 2; ++i) rerun(now);
-    CHECK_THROWS_WITH(now.control->want(Stage::batch, asker), doctest::Contains("within a step"));
+    CHECK_THROWS_WITH(now.control->want_rerun(asker), doctest::Contains("within a step"));
   });
   run.on(Event::UpdateDone, refused);
   run.on(Event::StepEnd, [&](Run& now) {
@@ -176,15 +175,13 @@ TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients a
   CHECK(run.run.updates == 5);
 }
 
-TEST_CASE("transaction: a stage that plugins cannot have is refused, and so is an optimizer that steps in backward") {
+TEST_CASE("transaction: a rerun that nobody wanted is refused, and so is an optimizer that steps in backward") {
   SmallRun run(from_toml({mlp()}));
   Listener asker;
-  const auto begin = thrown_by([&] { run.run.control->want(Stage::begin, asker); });
-  CHECK(says(begin.text, "callback/listener wants Stage::begin"));
-  const auto rerun = [&] { run.run.control->rerun(Stage::batch, nothing, nothing); };
-  CHECK(says(thrown_by(rerun).text, "in GradientsReady, by a plugin that wanted Stage::batch in prepare"));
+  const auto rerun = [&] { run.run.control->rerun(nothing, nothing); };
+  CHECK(says(thrown_by(rerun).text, "in GradientsReady, by a plugin that called want_rerun() in prepare"));
   SmallRun in_backward(from_toml({mlp(), "[optimizer]\nin_backward = true\n"}));
-  const auto refused = thrown_by([&] { in_backward.run.control->want(Stage::batch, asker); });
+  const auto refused = thrown_by([&] { in_backward.run.control->want_rerun(asker); });
   CHECK(refused.kind == 2);
   CHECK(says(refused.text, "callback/listener has part of a step run again"));
   CHECK(says(refused.text, "optimizer/sgd's in_backward"));
@@ -198,9 +195,9 @@ class Repeats final : public vernier::Callback {
   Repeats() { set_id("callback/repeats"); }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::GradientsReady,
-           [this](Run& run) { untouched.push_back(run.control->rerun(Stage::batch, nothing, nothing)); });
+           [this](Run& run) { untouched.push_back(run.control->rerun(nothing, nothing)); });
   }
-  void prepare(Run& run) override { run.control->want(Stage::batch, *this); }
+  void prepare(Run& run) override { run.control->want_rerun(*this); }
   std::vector<bool> untouched;
 };
 

@@ -181,7 +181,7 @@ class Recorded final : public Accumulation {
   }
   void prepare(Run& run) override {
     of_->prepare(run);
-    run.control->want(vernier::Stage::batch, *this);
+    run.control->want_rerun(*this);
   }
   std::vector<Batch> split(const Batch& batch) override {
     auto micro_batches = of_->split(batch);

@@ -33,13 +33,12 @@ class Repeater final : public vernier::Callback {
         ++times;
         CHECK(before.difference(vernier::fingerprint(run)) == "");
       };
-      const bool is_untouched = run.control->rerun(
-          vernier::Stage::batch, [] {}, compare);
+      const bool is_untouched = run.control->rerun([] {}, compare);
       CHECK(is_untouched);
       CHECK(before.difference(vernier::fingerprint(run)) == "");
     });
   }
-  void prepare(Run& run) override { run.control->want(vernier::Stage::batch, *this); }
+  void prepare(Run& run) override { run.control->want_rerun(*this); }
   int times = 0;
 };
 

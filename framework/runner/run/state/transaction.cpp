@@ -34,7 +34,7 @@ std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
   };
   if (stage == Stage::begin) add_listener(wiring_.optimizer.get());
   for (const auto& callback : wiring_.callbacks) add_listener(callback.get());
-  std::erase_if(all, [&](auto* plugin) { return askers_[index(stage)].contains(plugin); });
+  if (stage == Stage::batch) std::erase_if(all, [&](auto* plugin) { return askers_.contains(plugin); });
   return all;
 }
 
@@ -56,7 +56,13 @@ void Transaction::wire(const Run& run) {
 
 void Transaction::take_no_copies() {
   undoes_failed_steps_ = false;
-  for (auto& askers : askers_) askers.clear();
+  askers_.clear();
+}
+
+void Transaction::rewire_plugins() {
+  const auto plugins = wiring_.plugins();
+  std::erase_if(askers_, [&](auto* asker) { return std::ranges::find(plugins, asker) == plugins.end(); });
+  rewire();
 }
 
 void Transaction::take(Stage stage, const Run& run) {
@@ -65,7 +71,7 @@ void Transaction::take(Stage stage, const Run& run) {
 }
 
 void Transaction::mark(Stage stage, Run& run) {
-  if (stage == Stage::batch) return is_wanted(stage) ? take(stage, run) : void();
+  if (stage == Stage::batch) return is_rerun_wanted() ? take(stage, run) : void();
   phase_ = Phase::begun;
   point(stage).clear();
   if (!undoes_failed_steps_ || wiring_.optimizer->steps_in_backward()) return;
@@ -83,7 +89,7 @@ void Transaction::mark(Stage stage, Run& run) {
 
 void Transaction::gradients_computed(const Run& run) {
   phase_ = Phase::computed;
-  if (is_wanted(Stage::batch)) versions_ = versions_of_gradients(run);
+  if (is_rerun_wanted()) versions_ = versions_of_gradients(run);
 }
 
 void Transaction::commit() {
@@ -91,15 +97,14 @@ void Transaction::commit() {
   for (auto& point : points_) point.clear();
 }
 
-void Transaction::want(Stage stage, const Plugin& asker) {
+void Transaction::want_rerun(const Plugin& asker) {
   if (wiring_.optimizer->steps_in_backward()) {
     throw Error(asker.id() + " has part of a step run again, and with " + wiring_.optimizer->id() +
                     "'s in_backward the weights have changed by then: leave one of them out",
                 Error::Kind::configuration);
   }
-  if (stage == Stage::begin) throw Error(asker.id() + " wants Stage::begin, which is the trainer's own");
-  if (phase_ != Phase::between) throw Error(asker.id() + " wants Stage::batch within a step");
-  askers_[index(stage)].insert(&asker);
+  if (phase_ != Phase::between) throw Error(asker.id() + " calls want_rerun() within a step");
+  askers_.insert(&asker);
   rewire();
 }
 
@@ -127,17 +132,17 @@ torch::Tensor Transaction::put_back_after(const Run& run, const std::function<to
   return body();
 }
 
-bool Transaction::rerun(Stage from, Run& run, const std::function<void()>& body) {
-  if (from == Stage::begin || !point(from).is_taken() || phase_ != Phase::computed) {
-    throw Error("gradients are computed again in GradientsReady, by a plugin that wanted Stage::batch in prepare");
+bool Transaction::rerun(Run& run, const std::function<void()>& body) {
+  if (!point(Stage::batch).is_taken() || phase_ != Phase::computed) {
+    throw Error("gradients are computed again in GradientsReady, by a plugin that called want_rerun() in prepare");
   }
   const bool is_untouched = versions_of_gradients(run) == versions_;
-  Scope scope = scopes_[index(from)];
+  Scope scope = scopes_[index(Stage::batch)];
   scope.keeps_gradients = true;
   Savepoint now;
   now.take(run, scope);
   try {
-    roll_back(from, run);
+    roll_back(Stage::batch, run);
     body();
   } catch (...) {
     now.restore(run);

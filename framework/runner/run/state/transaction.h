@@ -10,26 +10,30 @@
 
 namespace vernier {
 
+// Moments of a step at which the run can be copied: before StepBegin; when the batch is there.
+enum class Stage { begin, batch };
+
 // Main thread only. Control says what plugins may ask for.
 class Transaction {
  public:
   explicit Transaction(Wiring& wiring) : wiring_(wiring) {}
   void undo_failed_steps(bool undo) { undoes_failed_steps_ = undo; }  // else mark(Stage::begin) takes no copy
   void take_no_copies();                                              // from now on, whoever wants them: for a replay
-  void rewire() { is_wired_ = false; }                                // after other plugins, or other masters
+  void rewire() { is_wired_ = false; }                                // after other masters
+  void rewire_plugins();                                              // after other plugins
 
   void mark(Stage stage, Run& run);         // takes the copy that somebody wants at this stage
   void gradients_computed(const Run& run);  // before listeners change them
   void commit();                            // before the update: forgets the step's copies, since weights change now
 
-  void want(Stage stage, const Plugin& asker);
-  bool is_wanted(Stage stage) const { return !askers_[index(stage)].empty(); }
+  void want_rerun(const Plugin& asker);
+  bool is_rerun_wanted() const { return !askers_.empty(); }
   bool can_undo() const { return points_[index(Stage::begin)].is_taken(); }  // a step that fails
   void roll_back(Stage stage, Run& run);                                     // restores the run
   // Runs body, which changes weights and buffers, and puts those back. The step can be undone as before.
   torch::Tensor put_back_after(const Run& run, const std::function<torch::Tensor()>& body);
   // Control::rerun. body: computes the gradients, with what the caller does around it.
-  bool rerun(Stage from, Run& run, const std::function<void()>& body);
+  bool rerun(Run& run, const std::function<void()>& body);
 
  private:
   enum class Phase { between, begun, computed };
@@ -45,7 +49,7 @@ class Transaction {
   Savepoint points_[2];
   Scope scopes_[2];
   std::vector<Parameter> parameters_;  // the list as it is to be
-  std::set<const Plugin*> askers_[2];
+  std::set<const Plugin*> askers_;     // of want_rerun()
   std::vector<std::int64_t> versions_;  // of the gradients, when they were computed
 };
 

@@ -15,9 +15,6 @@ namespace vernier {
 class BetweenSteps;
 class Plugin;
 
-// Moments of a step at which the run can be copied: before StepBegin; when the batch is there.
-enum class Stage { begin, batch };
-
 // run.control, valid from Plugin::prepare on. swap(), rewind() and fail() are carried out after the step. A rewind
 // cancels the swap and the failure that the same step asked for. A swap cancels the failure. A rewind that is asked for
 // at Validated waits until after the next step.
@@ -60,7 +57,8 @@ class VERNIER_API Control {
   virtual std::vector<State> gather(const State& of_this_rank) = 0;
 
   // For Plugin::prepare: calls `look` before the first step and after each one, when its validation, its swaps and its
-  // checkpoint are done. Calls it again as long as it returns true, until the run ends. See between_steps.h.
+  // checkpoint are done. Calls it again as long as it returns true, until the run ends. See between_steps.h. Not for
+  // roles that swap() changes.
   virtual void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) = 0;
 
   // All that the run depends on, as a checkpoint would have it. The tensors are the live ones: copy what you keep.
@@ -75,13 +73,14 @@ class VERNIER_API Control {
   // memory once more. Not for masters that have no memory between steps.
   virtual torch::Tensor recompute_at(const std::function<void()>& move) = 0;
 
-  // For Plugin::prepare: has the trainer take a copy at Stage::batch in every step, without the asker's own memory.
-  virtual void want(Stage stage, const Plugin& asker) = 0;
-  // Computes the gradients again on the side, from Stage::batch. Valid in GradientsReady, for plugins that wanted the
-  // stage. begin is called when the run is as it was then, end when the gradients are there. Monitors are not called.
-  // On return the run is unchanged, including loss and gradients, whatever was thrown. Returns false if a listener has
-  // changed the gradients since they were computed.
-  virtual bool rerun(Stage from, const std::function<void()>& begin, const std::function<void()>& end) = 0;
+  // For Plugin::prepare: has the trainer copy the run in every step, when its batch is there, without the asker's own
+  // memory.
+  virtual void want_rerun(const Plugin& asker) = 0;
+  // Computes the gradients again on the side, from that copy. Valid in GradientsReady, for plugins that wanted it. begin
+  // is called when the run is as it was then, end when the gradients are there. Monitors are not called. On return the
+  // run is unchanged, including loss and gradients, whatever was thrown. Returns false if a listener has changed the
+  // gradients since they were computed.
+  virtual bool rerun(const std::function<void()>& begin, const std::function<void()>& end) = 0;
 };
 
 }  // namespace vernier

@@ -65,7 +65,7 @@ class VERNIER_API Accumulation : public Plugin {
   virtual std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples);
   virtual bool can_shrink() const;  // true: the size of micro-batches may change at any time
   // A micro-batch ran out of memory. True: split() returns smaller ones from now on, and the batch is computed again
-  // from run.control->want(Stage::batch). False: the run ends.
+  // from the copy of run.control->want_rerun(). False: the run ends.
   virtual bool shrink(Run& run);
 };
 
