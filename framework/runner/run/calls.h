@@ -14,6 +14,22 @@
 
 namespace vernier {
 
+// Calls `done` at the end of a scope that no error leaves.
+template <class Done>
+class [[nodiscard]] OnSuccess {
+ public:
+  explicit OnSuccess(Done done) : done_(std::move(done)) {}
+  OnSuccess(const OnSuccess&) = delete;
+  OnSuccess& operator=(const OnSuccess&) = delete;
+  ~OnSuccess() {
+    if (std::uncaught_exceptions() == errors_) done_();
+  }
+
+ private:
+  Done done_;
+  int errors_ = std::uncaught_exceptions();
+};
+
 // Main thread only.
 class Calls {
  public:
@@ -31,35 +47,16 @@ class Calls {
   // The same for a step, or for a part of one.
   void attributed_in_step(const Run& run, const std::function<void()>& body);
 
-  // While it lives, a plugin is called. Then its caller is called again; but an error that leaves the scope keeps the
-  // plugin's name.
-  class As {
-   public:
-    As(Calls& calls, const Plugin* plugin) : calls_(calls), caller_(std::exchange(calls.called_, plugin)) {}
-    As(const As&) = delete;
-    As& operator=(const As&) = delete;
-    ~As() {
-      if (std::uncaught_exceptions() == errors_) calls_.note(caller_);
-    }
-
-   private:
-    Calls& calls_;
-    const Plugin* caller_;
-    int errors_ = std::uncaught_exceptions();
-  };
-
-  // While it lives, a step is under way. An error that leaves the scope is one in the step.
-  class InStep {
-   public:
-    explicit InStep(Calls& calls) : calls_(calls) { calls_.in_step_ = true; }
-    InStep(const InStep&) = delete;
-    InStep& operator=(const InStep&) = delete;
-    ~InStep() { calls_.in_step_ = std::uncaught_exceptions() > errors_; }
-
-   private:
-    Calls& calls_;
-    int errors_ = std::uncaught_exceptions();
-  };
+  // While the result lives, a plugin is called. Then its caller is called again; but an error that leaves the scope
+  // keeps the plugin's name.
+  auto as(const Plugin* plugin) {
+    return OnSuccess([this, caller = std::exchange(called_, plugin)] { note(caller); });
+  }
+  // While the result lives, a step is under way. An error that leaves the scope is one in the step.
+  auto in_step() {
+    in_step_ = true;
+    return OnSuccess([this] { in_step_ = false; });
+  }
 
  private:
   std::string moment(const Run& run) const;  // " in step 3", " after step 2" or ""

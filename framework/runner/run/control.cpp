@@ -51,7 +51,7 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
 }
 
 bool TrainerControl::rerun(const std::function<void()>& begin, const std::function<void()>& end) {
-  const Calls::As as(parts_.calls, parts_.calls.called());
+  const auto as = parts_.calls.as(parts_.calls.called());
   return parts_.transaction.rerun(run_, [&] {
     begin();
     {

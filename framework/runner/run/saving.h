@@ -1,7 +1,6 @@
 // Snapshots of a run and its checkpoints: when they are taken, written and loaded.
 #pragma once
 
-#include <exception>
 #include <string>
 
 #include "parts.h"
@@ -31,19 +30,12 @@ class Saving {
   bool is_saved(const Run& run) const { return saved_step_ == run.step; }
   void whole_again() { is_whole_ = true; }  // after a failed step was undone
 
-  // While it lives, the run's state is not that of finished steps, and is not saved if something fails. If an error
-  // leaves the scope, that stays so.
-  class Changing {
-   public:
-    explicit Changing(Saving& saving) : saving_(saving) { saving_.is_whole_ = false; }
-    Changing(const Changing&) = delete;
-    Changing& operator=(const Changing&) = delete;
-    ~Changing() { saving_.is_whole_ = std::uncaught_exceptions() == errors_; }
-
-   private:
-    Saving& saving_;
-    int errors_ = std::uncaught_exceptions();
-  };
+  // While the result lives, the run's state is not that of finished steps, and is not saved if something fails. If an
+  // error leaves the scope, that stays so.
+  auto changing() {
+    is_whole_ = false;
+    return OnSuccess([this] { is_whole_ = true; });
+  }
 
  private:
   void load(Run& run, const State& own);

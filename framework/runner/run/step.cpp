@@ -158,7 +158,7 @@ void Step::compute_gradients(Run& run, Tries tries) {
 void Step::all_reduce(Run& run) {
   if (!ranks_.are_several()) return;
   const auto part = clock_.to(Part::communication);
-  const Calls::As as(calls_, wiring_.distributed.get());
+  const auto as = calls_.as(wiring_.distributed.get());
   ranks_.all_reduce(
       run, {parts_.stop, parts_.is_out_of_time(), clock_.seconds(Part::forward) + clock_.seconds(Part::backward)});
   clock_.to(part);
@@ -166,7 +166,7 @@ void Step::all_reduce(Run& run) {
 
 // Waits for other ranks. An error here is a rank that is lost, so it is the role distributed's.
 const WholeBatch& Step::whole_batch() {
-  const Calls::As as(calls_, wiring_.distributed.get());
+  const auto as = calls_.as(wiring_.distributed.get());
   return ranks_.whole();
 }
 
@@ -245,7 +245,7 @@ void Step::step_optimizer(Run& run) {
 void Step::share_weights(Run& run) {
   if (!ranks_.are_sharded()) return;
   const auto part = clock_.to(Part::communication);
-  const Calls::As as(calls_, wiring_.distributed.get());
+  const auto as = calls_.as(wiring_.distributed.get());
   ranks_.share_weights(run, Ranks::Weights::trained);
   clock_.to(part);
 }
@@ -330,7 +330,7 @@ std::int64_t Step::samples_of_batch(Run& run) {
 
 torch::Tensor Step::recompute(Run& run) {
   const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
-  const Calls::As as(calls_, calls_.called());
+  const auto as = calls_.as(calls_.called());
   precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
   compute_gradients(run, Tries::once);
   run.gradients();

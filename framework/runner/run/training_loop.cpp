@@ -1,5 +1,6 @@
 #include "training_loop.h"
 
+#include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 
@@ -163,15 +164,17 @@ void TrainingLoop::begin(Run& run) {
 // One step, and what comes after it.
 void TrainingLoop::advance(Run& run) {
   {
-    const Saving::Changing changing(saving_);
+    const auto changing = saving_.changing();
     const auto start = std::chrono::steady_clock::now();
     run.validates = validation_.is_due_after_step(run);
     {
-      const Calls::InStep in_step(parts_.calls);
+      const auto in_step = parts_.calls.in_step();
       parts_.plugin_times.begin_step(parts_.outcome.steps);
+      const auto timed = c10::make_scope_exit([this] {
+        parts_.clock.stop();
+        parts_.plugin_times.end_step();
+      });
       step_.step(run);
-      parts_.clock.stop();
-      parts_.plugin_times.end_step();
     }
     parts_.progress.validation_due = run.validates;
     if (run.validates) synchronize(run.device);  // or the time that the device still takes would belong to nobody
@@ -191,7 +194,7 @@ void TrainingLoop::conclude(Run& run) {
   const bool is_validated = !parts_.progress.validation_due || validation_.validate(run);
   if (is_validated) {
     parts_.progress.validation_due = false;
-    const Saving::Changing changing(saving_);
+    const auto changing = saving_.changing();
     step_.end_epoch(run);
   }
   requests_.fail_if_asked();

@@ -18,13 +18,13 @@ TEST_CASE("calls: a call ends with its caller, and an error keeps the plugin tha
   const vernier::Plugin *task = toy.wiring.task.get(), *optimizer = toy.wiring.optimizer.get();
   calls.note(task);
   {
-    const Calls::As as(calls, optimizer);
+    const auto as = calls.as(optimizer);
     CHECK(calls.called() == optimizer);
   }
   CHECK(calls.called() == task);
   const auto thrown = thrown_by([&] {
     calls.attributed(toy.run, [&] {
-      const Calls::As as(calls, optimizer);
+      const auto as = calls.as(optimizer);
       throw std::runtime_error("boom");
     });
   });
