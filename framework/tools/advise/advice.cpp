@@ -81,12 +81,6 @@ TextRows rows_of_measured(const Advice& advice) {
   return rows;
 }
 
-std::string joined(const std::vector<std::string>& words, const std::string& separator) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : separator) + word;
-  return text;
-}
-
 // Options of the written plugin, such as rules, go with it where another one is advised.
 void warn_of_lost_options(const Advice& advice, const Measured& measured, std::vector<std::string>& lines) {
   for (const auto& setting : settings_of(advice.axes, measured.choice)) {
@@ -124,7 +118,7 @@ std::vector<std::string> warnings_of(const Advice& advice) {
                     " updates were skipped");
   }
   if (!advice.found.left_out.empty()) {
-    lines.push_back("there was no time to measure " + joined(advice.found.left_out, ", ") + "; give more --seconds");
+    lines.push_back("there was no time to measure " + joined(advice.found.left_out) + "; give more --seconds");
   }
   if (measured == nullptr) return lines;
   if (static_cast<std::int64_t>(measured->losses.size()) < few_steps) {

@@ -260,11 +260,9 @@ int show(const Words& words) {
   std::cout << path << "\nstep " << manifest.step << " of run " << manifest.run << ", format " << manifest.version;
   for (const auto& [name, version] : manifest.versions) std::cout << ", " << name << ' ' << version;
   std::cout << '\n';
-  std::string plugins;
-  for (const auto& plugin : manifest.plugins) {
-    plugins += (plugins.empty() ? "" : ", ") + plugin.id + " " + plugin.version;
-  }
-  if (!plugins.empty()) std::cout << plugins << '\n';
+  Words plugins;
+  for (const auto& plugin : manifest.plugins) plugins.push_back(plugin.id + " " + plugin.version);
+  if (!plugins.empty()) std::cout << joined(plugins) << '\n';
   std::map<std::string, CheckpointManifest::Tensor> described;
   for (const auto& [name, file] : manifest.files) described.insert(file.tensors.begin(), file.tensors.end());
   const Words patterns(words.begin() + 1, words.end());
@@ -308,7 +306,7 @@ int export_weights(const Words& words, const po::variables_map& given) {
   }
   const auto& target = words[1];
   if (fs::path(target).extension() != ".safetensors") refuse(target + ": its name must end in .safetensors");
-  const auto which = given.count("weights") != 0 ? given["weights"].as<std::string>() : "masters";
+  const auto which = word_or(given, "weights", "masters");
   if (which != "masters" && which != "model" && which != "average") {
     refuse("--weights is " + shortened(which) + ", and must be masters, model or average");
   }

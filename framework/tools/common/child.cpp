@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 
 #include "run_files.h"
 
@@ -51,9 +52,7 @@ int Children::stopped_by() {
 int Children::wait_for(pid_t child) {
   for (;;) {
     int status = 0;
-    if (::waitpid(child, &status, WNOHANG) == child) {
-      return status_of(status);
-    }
+    if (::waitpid(child, &status, WNOHANG) == child) return status_of(status);
     const int signal = ::sigwaitinfo(&signals_.set(), nullptr);
     if (signal <= 0 || signal == SIGCHLD) continue;
     ::kill(child, stopped_by_ == 0 ? signal : SIGKILL);
@@ -76,6 +75,15 @@ Ended Children::run(const std::vector<std::string>& arguments) {
   ended.out = text_in(out.get());
   ended.err = text_in(err.get());
   return ended;
+}
+
+std::string last_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) last = line;
+  }
+  return last;
 }
 
 std::string program_beside_this() {

@@ -31,6 +31,8 @@ class Children {
   int stopped_by_ = 0;
 };
 
+std::string last_line(const std::string& text);  // the last that is not empty; "" where there is none
+
 // vernier, beside this program.
 std::string program_beside_this();
 

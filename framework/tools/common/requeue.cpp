@@ -7,19 +7,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 namespace vernier {
 
 Requeued requeue_in_slurm() {
   const char* job = std::getenv("SLURM_JOB_ID");
   if (job == nullptr) return {false, "this is not a job of Slurm: there is no SLURM_JOB_ID"};
-  std::vector<std::string> words = {"scontrol", "requeue", job};
-  std::vector<char*> arguments;
-  for (auto& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  const char* const words[] = {"scontrol", "requeue", job, nullptr};
   pid_t child = 0;
-  int status = ::posix_spawnp(&child, "scontrol", nullptr, nullptr, arguments.data(), environ);
+  int status = ::posix_spawnp(&child, words[0], nullptr, nullptr, const_cast<char* const*>(words), environ);
   if (status != 0) return {false, std::string("scontrol cannot be run: ") + std::strerror(status)};
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

@@ -3,17 +3,18 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <stdexcept>
 
 namespace vernier {
 
 namespace fs = std::filesystem;
 
-ScratchFolder::ScratchFolder() : path_((fs::temp_directory_path() / "vernier-XXXXXX").string()) {
+ScratchFolder::ScratchFolder(const fs::path& beside)
+    : path_((beside.empty() ? fs::temp_directory_path() / "vernier" : fs::absolute(beside)).string() + "-XXXXXX") {
   if (::mkdtemp(path_.data()) != nullptr) return;
-  throw std::runtime_error(path_ + ": no folder can be made here: " + std::strerror(errno) +
-                           "; set TMPDIR to a folder with room");
+  const std::string why = std::strerror(errno);
+  if (!beside.empty()) throw std::runtime_error(beside.string() + ": no folder can be made beside it: " + why);
+  throw std::runtime_error(path_ + ": no folder can be made here: " + why + "; set TMPDIR to a folder with room");
 }
 
 ScratchFolder::~ScratchFolder() {

@@ -1,13 +1,15 @@
-// A new folder among the system's temporary files, which is removed with this object.
+// A new folder that is removed with this object.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 namespace vernier {
 
 class ScratchFolder {
  public:
-  ScratchFolder();  // throws std::runtime_error
+  // beside: the folder is made next to this path; "": among the system's temporary files. Throws std::runtime_error.
+  explicit ScratchFolder(const std::filesystem::path& beside = {});
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
   ~ScratchFolder();

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,16 @@ std::vector<std::string> words_of(const boost::program_options::variables_map& g
 std::vector<std::string> words_in(const boost::program_options::variables_map& given, const char* option);
 std::string word_or(const boost::program_options::variables_map& given, const char* option,
                     const std::string& fallback);
+
+// Returns the number of an option, and refuses one that is out of range.
+template <class Number>
+Number number_in(const boost::program_options::variables_map& given, const char* option, Number least, Number most) {
+  const auto number = given[option].as<Number>();
+  if (number >= least && number <= most) return number;
+  std::ostringstream text;
+  text << "--" << option << " is " << number << ", and must be from " << least << " to " << most;
+  throw boost::program_options::error(text.str());
+}
 
 // Writes a text whole. Returns false if that fails, and prints the reason to standard error.
 bool write_or_complain(const std::filesystem::path& path, const std::string& text);

@@ -71,10 +71,8 @@ void refuse_unknown_layer(const Travel& travel, const Run& run, const std::strin
   const auto names = Layers(*run.model).names();
   if (std::ranges::find(names, layer) != names.end()) return;
   const auto near = nearest(layer, names);
-  std::string all;
-  for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
   refuse(travel.name() + ": its model has no layer '" + layer + "' with weights" +
-         (near.empty() ? "; it has " + shortened(all) : "; did you mean '" + near + "'?"));
+         (near.empty() ? "; it has " + shortened(joined(names)) : "; did you mean '" + near + "'?"));
 }
 
 }  // namespace

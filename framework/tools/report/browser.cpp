@@ -3,15 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <vector>
 
 #include "tools/common/child.h"
 #include "tools/common/run_files.h"
+#include "tools/common/scratch_folder.h"
 
 namespace vernier {
 
@@ -21,63 +20,37 @@ namespace {
 
 constexpr int width = 1200, most_height = 16384;  // pixels; browsers draw no higher picture
 
-// A folder for the page, the picture and the browser's profile. Not in /tmp, which a browser in a sandbox may not see.
-class OwnFolder {
- public:
-  explicit OwnFolder(const fs::path& beside) {
-    auto name = fs::absolute(beside).string() + ".XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw Refused(beside.string() + ": no folder can be made beside it: " + std::strerror(errno));
-    }
-    path_ = name;
-  }
-  ~OwnFolder() {
-    std::error_code none;
-    fs::remove_all(path_, none);
-  }
-  OwnFolder(const OwnFolder&) = delete;
-  OwnFolder& operator=(const OwnFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 // The last line that the browser wrote; it reports much that is of no matter.
-std::string last_line(const std::string& text) {
-  std::istringstream lines(text);
-  std::string last;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) last = line;
-  }
+std::string last_words(const Ended& ended) {
+  const auto last = last_line(ended.err);
   return last.empty() ? "it says nothing" : last;
 }
 
-Ended call(const std::string& browser, const OwnFolder& folder, int height, const std::string& order) {
+Ended call(const std::string& browser, const fs::path& folder, int height, const std::string& order) {
   std::vector<std::string> arguments = {"--headless",
                                         "--disable-gpu",
                                         "--hide-scrollbars",
                                         "--no-first-run",
-                                        "--user-data-dir=" + (folder.path() / "profile").string(),
+                                        "--user-data-dir=" + folder.string() + "/profile",
                                         "--window-size=" + std::to_string(width) + "," + std::to_string(height)};
   if (::geteuid() == 0) arguments.push_back("--no-sandbox");  // as root it starts in no other way
   arguments.push_back(order);
-  arguments.push_back("file://" + (folder.path() / "page.html").string());
+  arguments.push_back("file://" + folder.string() + "/page.html");
   Children children(browser);
   auto ended = children.run(arguments);
   if (ended.status != 0) {
-    throw Refused(browser + " failed with exit status " + std::to_string(ended.status) + ": " + last_line(ended.err));
+    throw Refused(browser + " failed with exit status " + std::to_string(ended.status) + ": " + last_words(ended));
   }
   return ended;
 }
 
 // The browser writes the page as its script leaves it.
-int height_of_page(const std::string& browser, const OwnFolder& folder) {
+int height_of_page(const std::string& browser, const fs::path& folder) {
   const auto ended = call(browser, folder, 800, "--dump-dom");
   const std::string name = " data-height=\"";
   const auto at = ended.out.find(name);
   const int height = at == ended.out.npos ? 0 : std::atoi(ended.out.c_str() + at + name.size());
-  if (height <= 0) throw Refused(browser + " does not say how high the page is: " + last_line(ended.err));
+  if (height <= 0) throw Refused(browser + " does not say how high the page is: " + last_words(ended));
   return std::min(height, most_height);
 }
 
@@ -98,15 +71,17 @@ std::string find_browser() {
 }
 
 std::string picture_of(const std::string& page, const std::string& browser, const fs::path& beside) {
-  const OwnFolder folder(beside);
+  // For the page, the picture and the browser's profile. Not in /tmp, which a browser in a sandbox may not see.
+  const ScratchFolder own(beside);
+  const fs::path folder = own.path();
   const std::string measure =
       "<script>document.documentElement.dataset.height = document.documentElement.scrollHeight</script>\n";
-  std::ofstream(folder.path() / "page.html") << page << measure;
-  const auto picture = folder.path() / "page.png";
+  std::ofstream(folder / "page.html") << page << measure;
+  const auto picture = folder / "page.png";
   const auto ended = call(browser, folder, height_of_page(browser, folder), "--screenshot=" + picture.string());
   std::ifstream file(picture, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!bytes.starts_with("\x89PNG\r\n\x1a\n")) throw Refused(browser + " drew no picture: " + last_line(ended.err));
+  if (!bytes.starts_with("\x89PNG\r\n\x1a\n")) throw Refused(browser + " drew no picture: " + last_words(ended));
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 // Numbers as text for the command line.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -19,5 +20,15 @@ std::string printed(const char* format, Values... values) {
 inline std::string print_number(const char* format, double value) {
   return std::isnan(value) ? "nan" : printed(format, value);
 }
+
+// The smallest and the largest of the finite numbers that it was given; low > high before the first.
+struct Extent {
+  double low = HUGE_VAL, high = -HUGE_VAL;
+  void include(double number) {
+    if (!std::isfinite(number)) return;
+    low = std::min(low, number);
+    high = std::max(high, number);
+  }
+};
 
 }  // namespace vernier

@@ -42,4 +42,10 @@ std::string aligned_row(const std::vector<std::string>& row, const std::vector<s
   return line;
 }
 
+std::string joined(const std::vector<std::string>& words, const std::string& separator) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : separator) + word;
+  return text;
+}
+
 }  // namespace vernier

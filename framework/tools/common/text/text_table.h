@@ -1,4 +1,4 @@
-// Tables of plain text.
+// Tables and lists of plain text.
 #pragma once
 
 #include <string>
@@ -15,5 +15,7 @@ std::string aligned(const TextRows& rows, const std::string& sides = "");
 // Returns a row of a table whose other rows are not known yet. A cell that is wider than its column moves the next
 // ones.
 std::string aligned_row(const std::vector<std::string>& row, const std::vector<std::size_t>& widths);
+
+std::string joined(const std::vector<std::string>& words, const std::string& separator = ", ");
 
 }  // namespace vernier
