@@ -8,7 +8,7 @@
 #include "service/api/api.h"
 #include "service/http/schema.h"
 #include "service/queue/attempt.h"
-#include "tools/common/flat_configuration.h"
+#include "tools/common/run_files.h"
 
 namespace serve {
 

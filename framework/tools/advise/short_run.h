@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "search.h"
-#include "tools/common/trials/call.h"
+#include "tools/common/trials.h"
 
 namespace vernier {
 

@@ -98,6 +98,22 @@ void read_config(RunFiles& run) {
   run.precision = config["precision"]["use"].value_or(std::string("fp32"));
 }
 
+void flatten(const Json& value, const std::string& path, std::map<std::string, std::string>& out) {
+  const bool has_parts =
+      (value.is_object() || value.is_array()) && !value.empty() && (value.is_object() || value[0].is_object());
+  if (!has_parts) {
+    out[path] = value.is_string() ? value.get<std::string>() : value.dump();
+    return;
+  }
+  std::size_t index = 0;
+  for (const auto& [key, part] : value.items()) {
+    const bool is_named = value.is_array() && part.is_object() && part.contains("use") && part["use"].is_string();
+    const auto name = is_named ? part["use"].get<std::string>() : value.is_array() ? std::to_string(index) : key;
+    flatten(part, path.empty() ? name : path + "." + name, out);
+    ++index;
+  }
+}
+
 double seconds_between(const fs::path& first, const fs::path& last) {
   std::error_code none;
   const auto begin = fs::last_write_time(first, none), end = fs::last_write_time(last, none);
@@ -145,6 +161,12 @@ RunFiles read_run(const fs::path& folder) {
     run.seconds = seconds_between(folder / "config.toml", folder / history);
   }
   return run;
+}
+
+std::map<std::string, std::string> flat_configuration(const Json& configuration) {
+  std::map<std::string, std::string> all;
+  if (configuration.is_object() && !configuration.empty()) flatten(configuration, "", all);
+  return all;
 }
 
 std::optional<double> lowest(const Series* series) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -46,6 +47,10 @@ bool is_run(const std::filesystem::path& folder);
 // Reads config.toml, losses.jsonl, summary.json and the lock. A last line that is not whole yet is left out. Throws
 // Refused where the folder is none of a run, or a file of it is damaged.
 RunFiles read_run(const std::filesystem::path& folder);
+
+// A configuration as one list of values: "task.use": "mlp". Callbacks and monitors go by their names:
+// "callback.clip_norm.max_norm".
+std::map<std::string, std::string> flat_configuration(const nlohmann::ordered_json& configuration);
 
 // The lowest value that is a number, and the last of all.
 std::optional<double> lowest(const Series* series);

@@ -10,10 +10,8 @@
 
 #include "comparison.h"
 #include "rounds.h"
-#include "tools/common/child.h"
 #include "tools/common/page/comparison_view.h"
 #include "tools/common/page/report_page.h"
-#include "tools/common/trials/candidates.h"
 #include "tools/common/verb.h"
 
 namespace {

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "comparison.h"
-#include "tools/common/child.h"
-#include "tools/common/trials/call.h"
-#include "tools/common/trials/candidates.h"
+#include "tools/common/trials.h"
 
 namespace vernier {
 

@@ -8,7 +8,7 @@
 
 #include "run_folder.h"
 #include "thrown.h"
-#include "tools/common/trials/candidates.h"
+#include "tools/common/trials.h"
 #include "tools/compare/statistics.h"
 
 namespace compare_test {

@@ -6,9 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "svg_heat_map.h"
-#include "svg_plot.h"
-#include "tools/common/flat_configuration.h"
+#include "svg.h"
 
 namespace vernier {
 
@@ -58,17 +56,12 @@ std::string key_of(std::size_t run) {
   return "<span class=\"key c" + std::to_string(run % std::size(colours)) + "\"></span>";
 }
 
-// "this_process.seconds" of a summary, as text; "" where it has none.
-std::string value_at(const Json& summary, const std::string& path) {
-  const Json* now = &summary;
-  std::istringstream parts(path);
-  for (std::string part; std::getline(parts, part, '.');) {
-    if (!now->is_object() || !now->contains(part)) return "";
-    now = &(*now)[part];
-  }
-  if (now->is_null()) return "";
-  if (now->is_number_float()) return text_of(now->get<double>());
-  return now->is_string() ? now->get<std::string>() : now->dump();
+// "/this_process/seconds" of a summary, as text; "" where it has none.
+std::string value_at(const Json& summary, const char* path) {
+  const auto value = summary.is_object() ? summary.value(Json::json_pointer(path), Json()) : Json();
+  if (value.is_null()) return "";
+  if (value.is_number_float()) return text_of(value.get<double>());
+  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 struct Row {
@@ -83,38 +76,38 @@ Row from_summary(const char* words, const char* path) {
 const std::vector<Row>& result_rows() {
   static const std::vector<Row> rows = {
       {"state", [](const RunFiles& run) { return run.state; }},
-      from_summary("error", "error"),
+      from_summary("error", "/error"),
       {"steps", [](const RunFiles& run) { return std::to_string(run.step); }},
       {"loss, last", [](const RunFiles& run) { return text_of(last(run.find("loss"))); }},
-      from_summary("loss, lowest", "loss.best"),
-      from_summary("validation loss, last", "validation_loss.final"),
-      from_summary("validation loss, lowest", "validation_loss.best"),
-      from_summary("updates applied", "updates_applied"),
-      from_summary("updates skipped", "updates_skipped"),
-      from_summary("steps with overflow", "amp.overflows"),
+      from_summary("loss, lowest", "/loss/best"),
+      from_summary("validation loss, last", "/validation_loss/final"),
+      from_summary("validation loss, lowest", "/validation_loss/best"),
+      from_summary("updates applied", "/updates_applied"),
+      from_summary("updates skipped", "/updates_skipped"),
+      from_summary("steps with overflow", "/amp/overflows"),
       {"precision", [](const RunFiles& run) { return run.precision; }},
-      from_summary("seconds of steps", "this_process.seconds"),
-      from_summary("steps per second", "this_process.steps_per_second"),
-      from_summary("samples per second", "this_process.samples_per_second"),
-      from_summary("tokens per second", "this_process.tokens_per_second"),
-      from_summary("seconds of waiting for data", "this_process.times.data_wait"),
-      from_summary("seconds of forward", "this_process.times.forward"),
-      from_summary("seconds of backward", "this_process.times.backward"),
-      from_summary("seconds of updates", "this_process.times.update"),
-      from_summary("seconds of plugins' listeners", "this_process.times.plugins"),
-      from_summary("seconds of validations", "this_process.times.validation"),
-      from_summary("seconds of checkpoints", "this_process.times.checkpoint"),
+      from_summary("seconds of steps", "/this_process/seconds"),
+      from_summary("steps per second", "/this_process/steps_per_second"),
+      from_summary("samples per second", "/this_process/samples_per_second"),
+      from_summary("tokens per second", "/this_process/tokens_per_second"),
+      from_summary("seconds of waiting for data", "/this_process/times/data_wait"),
+      from_summary("seconds of forward", "/this_process/times/forward"),
+      from_summary("seconds of backward", "/this_process/times/backward"),
+      from_summary("seconds of updates", "/this_process/times/update"),
+      from_summary("seconds of plugins' listeners", "/this_process/times/plugins"),
+      from_summary("seconds of validations", "/this_process/times/validation"),
+      from_summary("seconds of checkpoints", "/this_process/times/checkpoint"),
       {"peak memory",
        [](const RunFiles& run) {
-         const auto bytes = value_at(run.summary, "this_process.peak_memory_bytes");
+         const auto bytes = value_at(run.summary, "/this_process/peak_memory_bytes");
          return bytes.empty() ? "" : text_of(std::stod(bytes) / 1e6) + " MB";
        }},
-      from_summary("device", "device"),
-      from_summary("threads", "threads"),
-      from_summary("seed", "seed"),
-      from_summary("Vernier", "versions.vernier"),
-      from_summary("LibTorch", "versions.libtorch"),
-      from_summary("digest of the weights", "digest"),
+      from_summary("device", "/device"),
+      from_summary("threads", "/threads"),
+      from_summary("seed", "/seed"),
+      from_summary("Vernier", "/versions/vernier"),
+      from_summary("LibTorch", "/versions/libtorch"),
+      from_summary("digest of the weights", "/digest"),
       {"folder", [](const RunFiles& run) { return run.folder.string(); }}};
   return rows;
 }

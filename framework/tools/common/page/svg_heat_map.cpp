@@ -1,12 +1,11 @@
-#include "svg_heat_map.h"
+#include "svg.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
+#include <set>
 #include <sstream>
 
-#include "svg_plot.h"
 #include "tools/common/text/numbers.h"
 
 namespace vernier {
@@ -38,19 +37,14 @@ struct Columns {
 };
 
 Columns columns_of(const HeatMap& map) {
-  Columns columns;
+  std::set<std::int64_t> steps;
   for (const auto* series : map.of_layers) {
-    for (const auto& point : series->points) columns.steps.push_back(point.step);
+    for (const auto& point : series->points) steps.insert(point.step);
   }
-  std::ranges::sort(columns.steps);
-  const auto same = std::ranges::unique(columns.steps);
-  columns.steps.erase(same.begin(), same.end());
-  columns.each = (columns.steps.size() + most_columns - 1) / most_columns;
-  return columns;
+  return {{steps.begin(), steps.end()}, (steps.size() + most_columns - 1) / most_columns};
 }
 
-struct Scale {
-  double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
+struct Scale : Extent {
   bool is_logarithmic() const { return low > 0 && high >= wide * low; }
   double shade(double value) const {
     if (high <= low) return 1;
@@ -62,11 +56,7 @@ struct Scale {
 Scale scale_of(const HeatMap& map) {
   Scale scale;
   for (const auto* series : map.of_layers) {
-    for (const auto& point : series->points) {
-      if (!std::isfinite(point.value)) continue;
-      scale.low = std::min(scale.low, point.value);
-      scale.high = std::max(scale.high, point.value);
-    }
+    for (const auto& point : series->points) scale.include(point.value);
   }
   return scale;
 }

@@ -1,8 +1,8 @@
-#include "svg_plot.h"
+#include "svg.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <map>
 #include <sstream>
 
 #include "tools/common/text/numbers.h"
@@ -14,13 +14,8 @@ namespace {
 constexpr double width = 640, height = 260, left = 62, right = 10, top = 10, bottom = 34;
 constexpr int columns = 500;  // points of a curve are joined to so many
 
-struct Axis {
-  double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
+struct Axis : Extent {
   double from = 0, to = 0;  // on the page
-  void include(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
   double place(double value) const { return from + (value - low) / (high - low) * (to - from); }
   // Round numbers, 1, 2 or 5 times a power of ten apart.
   std::vector<double> ticks() const {
@@ -40,13 +35,6 @@ struct Axis {
   }
 };
 
-std::string shown(double number) {
-  std::ostringstream text;
-  text.precision(4);
-  text << number;
-  return text.str();
-}
-
 std::string at(double x, double y) {
   return printed("%.1f,%.1f ", x, y);
 }
@@ -55,11 +43,12 @@ void draw_axes(const Axis& x, const Axis& y, std::ostream& out) {
   for (const double tick : y.ticks()) {
     const double place = y.place(tick);
     out << "<line class=grid x1=" << left << " x2=" << width - right << " y1=" << place << " y2=" << place
-        << " /><text x=" << left - 6 << " y=" << place + 4 << " text-anchor=end>" << shown(tick) << "</text>\n";
+        << " /><text x=" << left - 6 << " y=" << place + 4 << " text-anchor=end>" << print_number("%.4g", tick)
+        << "</text>\n";
   }
   for (const double tick : x.ticks()) {
-    out << "<text x=" << x.place(tick) << " y=" << height - bottom + 16 << " text-anchor=middle>" << shown(tick)
-        << "</text>\n";
+    out << "<text x=" << x.place(tick) << " y=" << height - bottom + 16 << " text-anchor=middle>"
+        << print_number("%.4g", tick) << "</text>\n";
   }
   out << "<text x=" << (left + width - right) / 2 << " y=" << height - 4 << " text-anchor=middle>step</text>\n";
 }
@@ -118,30 +107,14 @@ void draw_curve(const SvgCurve& curve, const Axis& x, const Axis& y, std::ostrea
 }  // namespace
 
 std::string escaped(const std::string& text) {
+  static const std::map<char, std::string> marks = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
   std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
+  for (const char c : text) result += marks.contains(c) ? marks.at(c) : std::string(1, c);
   return result;
 }
 
 std::string svg_plot(const std::vector<SvgCurve>& curves) {
-  Axis x{.from = left, .to = width - right}, y{.from = height - bottom, .to = top};
+  Axis x{{}, left, width - right}, y{{}, height - bottom, top};
   for (const auto& curve : curves) {
     for (const auto& [step, value] : curve.series->points) {
       if (!std::isfinite(value)) continue;

@@ -1,4 +1,4 @@
-#include "candidates.h"
+#include "trials.h"
 
 #include <algorithm>
 #include <cctype>
@@ -126,6 +126,38 @@ std::vector<Candidate> candidates_of(const Wanted& wanted) {
   if (all.size() > most_candidates) product(all, {Candidate{}});
   distinguish(all);
   return all;
+}
+
+std::vector<std::string> command_of(const char* verb, const Common& common, const Candidate& candidate) {
+  std::vector<std::string> words = {verb};
+  words.insert(words.end(), candidate.files.begin(), candidate.files.end());
+  for (const auto* sets : {&common.sets, &candidate.sets}) {
+    for (const auto& set : *sets) words.push_back("--set=" + set);
+  }
+  for (const auto& path : common.plugin_paths) words.push_back("--plugin-path=" + path);
+  return words;
+}
+
+std::string reason_of(const Ended& ended) {
+  const auto last = last_line(ended.err);
+  if (last.empty()) return "vernier ended with status " + std::to_string(ended.status);
+  const std::string program = "vernier: ";
+  return last.starts_with(program) ? last.substr(program.size()) : last;
+}
+
+bool is_refusal(const Ended& ended) {
+  return ended.status == 2 || ended.status == 3;
+}
+
+bool is_whole(const Ended& ended) {
+  return ended.status == 0 || ended.status == 5 || ended.status == 124;
+}
+
+std::string merged_configuration(const Common& common, const Candidate& candidate, Children& children) {
+  const auto ended = children.run(command_of("config", common, candidate));
+  if (children.stopped_by() != 0) return "";
+  if (ended.status != 0) throw Refused(reason_of(ended));
+  return ended.out;
 }
 
 }  // namespace vernier
