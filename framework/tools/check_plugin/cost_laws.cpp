@@ -58,8 +58,7 @@ void check_growth(const Subject& subject) {
   constexpr std::int64_t first = 200, middle = 600, last = 1000, allowed = 50'000;  // allowed: in each half
   if (!is_heap_counted()) throw LawSkipped("this malloc does not count what it has given out");
   count_memory(torch::kCPU);
-  const ScratchFolder output;
-  Trial trial(subject.host, with_steps(subject.config(), last), output.path());
+  Trial trial(subject.host, with_steps(subject.config(), last));
   const auto& plugin = trial.plugin(subject.id());
   Held before, between, after;
   const auto grows = [&] { return between.heap - before.heap > allowed && after.heap - between.heap > allowed; };
@@ -89,8 +88,7 @@ void check_growth(const Subject& subject) {
 std::int64_t host_reads(const Host& host, Table config, const std::string& device) {
   static thread_local std::int64_t count;
   std::get<Table>(config.at("run").data).insert_or_assign("device", Value{device, "check"});
-  const ScratchFolder output;
-  Trial trial(host, std::move(config), output.path());
+  Trial trial(host, std::move(config));
   count = 0;
   const auto handle = at::addThreadLocalCallback(
       at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
@@ -122,17 +120,8 @@ void check_host_syncs(const Subject& subject) {
                        "tensors on their device"));
 }
 
-namespace {
-
-std::string microseconds(double seconds) {
-  return printed("%.3g us", seconds * 1e6);
-}
-
-}  // namespace
-
 std::string times_of(const Subject& subject) {
-  const ScratchFolder output;
-  Trial trial(subject.host, with_steps(subject.config(), 100), output.path());
+  Trial trial(subject.host, with_steps(subject.config(), 100));
   const auto& plugin = trial.plugin(subject.id());
   ListenerTimes times;
   std::array<double, event_count> seconds{};
@@ -165,7 +154,7 @@ std::string times_of(const Subject& subject) {
     if (calls[i] == 0) continue;
     const auto event = static_cast<Event>(i);
     if (event >= Event::StepBegin && event <= Event::StepEnd) in_steps += seconds[i];
-    text += (text.empty() ? "" : ", ") + std::string(name_of(event)) + " " + microseconds(seconds[i] / calls[i]);
+    text += (text.empty() ? "" : ", ") + std::string(name_of(event)) + printed(" %.3g us", 1e6 * seconds[i] / calls[i]);
   }
   if (text.empty()) return "it listens to no event";
   return text + c10::str("; ", std::round(1000 * in_steps / outcome.seconds) / 10, " % of the time of the steps");

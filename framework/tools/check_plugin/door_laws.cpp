@@ -50,8 +50,7 @@ void check_loads(const Subject& subject) {
     throw Error("its version is \"" + made->version() + "\"; write three numbers, as in VERNIER_PLUGIN(Class, \"" +
                 subject.name + "\", \"1.0.0\")");
   }
-  const ScratchFolder output;
-  Trial(subject.host, subject.config(), output.path());
+  Trial(subject.host, subject.config());
 }
 
 void check_documents_options(const Subject& subject) {

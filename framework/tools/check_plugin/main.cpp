@@ -1,4 +1,5 @@
 // `vernier check plugin.so`: tries the laws of plugins on one library, each in a process of its own.
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vernier/error.h>
@@ -6,20 +7,23 @@
 
 #include <algorithm>
 #include <boost/dll/runtime_symbol_info.hpp>
-#include <boost/program_options.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
+#include <regex>
 #include <sstream>
 
 #include "laws.h"
 #include "run/process/crash.h"
-#include "sanitize.h"
+#include "tools/common/child.h"
 #include "tools/common/scratch_folder.h"
+#include "tools/common/verb.h"
 
 namespace {
 
@@ -56,15 +60,6 @@ std::string contents(std::FILE* file) {
   return text;
 }
 
-std::string last_line(const std::string& text) {
-  std::istringstream lines(text);
-  std::string last;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty()) last = line;
-  }
-  return printable(last);
-}
-
 // In the child: 'o', 'f' or 's', and the text.
 void write_result(const std::function<std::string()>& body, std::FILE* to) {
   char kind = 'o';
@@ -83,9 +78,19 @@ void write_result(const std::function<std::string()>& body, std::FILE* to) {
   std::fflush(to);
 }
 
+// The sanitizer's finding in what a process wrote: "AddressSanitizer: heap-buffer-overflow mine.cpp:12 in …", or "".
+std::string finding_in(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("SUMMARY: ")) return line.substr(std::string("SUMMARY: ").size());
+    if (line.find(": runtime error: ") != std::string::npos) return line;
+  }
+  return "";
+}
+
 std::string how_it_ended(int status, const std::string& said) {
   if (const auto finding = finding_in(said); !finding.empty()) return finding;
-  const auto last = last_line(said);
+  const auto last = printable(last_line(said));
   const std::string also = last.empty() ? "" : "; its last line was: " + last;
   if (!WIFSIGNALED(status)) return c10::str("the process ended with status ", WEXITSTATUS(status), also);
   if (WTERMSIG(status) == SIGALRM) return c10::str("it took more than ", most_seconds, " seconds");
@@ -128,8 +133,7 @@ Host host_of_installation() {
 
 Table options_of(const po::variables_map& given) {
   Table options;
-  if (given.count("set") == 0) return options;
-  for (const auto& set : given["set"].as<Words>()) {
+  for (const auto& set : words_in(given, "set")) {
     const auto equals = set.find('=');
     if (equals == 0 || equals == std::string::npos) refuse("--set " + shortened(set) + ": write --set KEY=VALUE");
     const auto key = set.substr(0, equals);
@@ -175,6 +179,44 @@ std::string again(const std::vector<std::string>& words, const Law& law) {
   return command + " --law '" + law.name + "'";
 }
 
+// Options of the user stay in force: the last of two equal options counts.
+void put_before(const char* variable, const std::string& options) {
+  const char* own = std::getenv(variable);
+  ::setenv(variable, (own != nullptr ? options + ":" + own : options).c_str(), /*overwrite=*/1);
+}
+
+std::string runtime_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) refuse(printable(file.string()) + ": cannot be read");
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  static const std::regex name(R"(lib(asan\.so\.[0-9]+|clang_rt\.asan[-_a-z0-9]*\.so))");
+  std::smatch found;
+  if (!std::regex_search(bytes, found, name)) {
+    refuse(printable(file.string()) +
+           ": built without the address sanitizer; configure its project with "
+           "-DCMAKE_CXX_FLAGS='-g -fsanitize=address,undefined' (clang: and -shared-libsan), and build it");
+  }
+  return found.str();
+}
+
+// Starts this program again with the sanitizer's runtime, which the plugin's file names and which must be in the
+// process before all else. Returns where it runs already.
+void start_sanitized(const fs::path& file, char** argv) {
+  const auto runtime = runtime_of(file);
+  if (::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr) return;
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  if (preloaded != nullptr && std::string(preloaded).starts_with(runtime)) {
+    refuse(runtime + ", which the plugin needs, cannot be loaded; install it, or add its folder to LD_LIBRARY_PATH");
+  }
+  ::setenv("LD_PRELOAD", (runtime + (preloaded != nullptr ? std::string(":") + preloaded : "")).c_str(), 1);
+  // LibTorch and its libraries keep memory until the end, which is not a leak of the plugin: the law of growth sees
+  // those.
+  put_before("ASAN_OPTIONS", "detect_leaks=0");
+  put_before("UBSAN_OPTIONS", "halt_on_error=1");
+  ::execv("/proc/self/exe", argv);
+  throw Error("the program cannot be started again with " + runtime);
+}
+
 // Prints the result of a law. Returns true if the law is kept.
 bool try_law(const Law& law, const Subject& subject, const Words& words) {
   const auto result = run_apart([&] {
@@ -190,11 +232,15 @@ bool try_law(const Law& law, const Subject& subject, const Words& words) {
   return false;
 }
 
-int check(const po::variables_map& given, const Words& words) {
-  const fs::path file = given["file"].as<std::string>();
+int check(const po::variables_map& given, int argc, char** argv) {
+  const auto files = words_of(given);
+  if (files.empty()) refuse("name a library, as in `vernier check build/plugins/callback/mine.so`");
+  if (files.size() > 1) refuse("check takes one library, and " + files[1] + " is a second");
+  if (given.count("sanitize") != 0) start_sanitized(files[0], argv);
+  const Words words(argv + 1, argv + argc);
   std::optional<Subject> found;
   try {
-    found = subject_of(file, given);
+    found = subject_of(files[0], given);
   } catch (const Error& error) {
     if (error.kind() == Error::Kind::configuration) throw;
     std::cout << "loads: FAILED: " << error.what() << '\n';
@@ -216,33 +262,18 @@ int check(const po::variables_map& given, const Words& words) {
   return is_kept ? 0 : 1;
 }
 
-int run(int argc, char** argv) {
-  po::options_description known;
-  known.add_options()("help", "")("file", po::value<std::string>())("set", po::value<Words>())(
-      "task", po::value<std::string>())("law", po::value<std::string>())("sanitize", "");
-  po::positional_options_description places;
-  places.add("file", 1);
-  po::variables_map given;
-  po::store(po::command_line_parser(argc, argv).options(known).positional(places).run(), given);
-  if (given.count("help") != 0) {
-    std::cout << usage;
-    return 0;
-  }
-  if (given.count("file") == 0) refuse("name a library, as in `vernier check build/plugins/callback/mine.so`");
-  if (given.count("sanitize") != 0) start_sanitized(given["file"].as<std::string>(), argv);
-  return check(given, {argv + 1, argv + argc});
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   set_log_sink([](Level level, const std::string& who, const std::string& text) {
     if (level >= Level::warning) std::cerr << who << ": " << text << '\n';
   });
+  po::options_description known;
+  known.add_options()("set", po::value<Words>())("task", po::value<std::string>())("law", po::value<std::string>())(
+      "sanitize", "");
   try {
-    return run(argc, argv);
-  } catch (const po::error& error) {
-    std::cerr << "vernier: " << error.what() << "; see vernier check-plugin --help\n";
+    return run_verb({"check-plugin", usage, known, [&](const auto& given) { return check(given, argc, argv); }}, argc,
+                    argv);
   } catch (const std::exception& error) {
     std::cerr << "vernier: " << message(error) << '\n';
   }

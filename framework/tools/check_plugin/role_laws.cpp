@@ -48,8 +48,7 @@ void expect_same_batches(const std::vector<std::string>& expected, const std::ve
 }  // namespace
 
 void check_task_loader(const Subject& subject) {
-  const ScratchFolder output;
-  Trial trial(subject.host, subject.config(), output.path()), fresh(subject.host, subject.config(), output.path());
+  Trial trial(subject.host, subject.config()), fresh(subject.host, subject.config());
   auto& task = *trial.wiring().task;
   if (task.batches_per_epoch() < 1) throw Error(c10::str("batches_per_epoch() is ", task.batches_per_epoch()));
   const auto before = seeds_of_thread();
@@ -78,8 +77,7 @@ struct Gradients {
 Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in = 0) {
   Gradients seen;
   config.erase(Precision::role);  // in float32 both are the same but for rounding
-  const ScratchFolder output;
-  Trial trial(host, std::move(config), output.path());
+  Trial trial(host, std::move(config));
   seen.scales = trial.wiring().scaler->scales();
   trial.on(Event::LossReady, [&](Run& run) {
     if (run.step + 1 != infinite_in) return;
@@ -122,8 +120,7 @@ void check_scaler(const Subject& subject) {
 }
 
 void check_accumulation(const Subject& subject) {
-  const ScratchFolder output;
-  Trial trial(subject.host, subject.config(), output.path());
+  Trial trial(subject.host, subject.config());
   std::vector<Batch> parts;
   std::string wrong;  // first: what a listener throws would be named after it
   bool leaves_out = false;
@@ -147,8 +144,7 @@ void check_accumulation(const Subject& subject) {
 }
 
 void check_optimizer(const Subject& subject) {
-  const ScratchFolder output;
-  Trial trial(subject.host, subject.config(), output.path());
+  Trial trial(subject.host, subject.config());
   auto& optimizer = *trial.wiring().optimizer;
   if (optimizer.steps_in_backward()) throw LawSkipped("it steps in backward, where nothing can be skipped");
   const auto is_skipped_step = [](const Run& run) { return run.step == 4 || run.step == 5; };
@@ -177,8 +173,7 @@ void check_optimizer(const Subject& subject) {
 }
 
 void check_monitor(const Subject& subject) {
-  const ScratchFolder output;
-  Trial trial(subject.host, subject.config(), output.path());
+  Trial trial(subject.host, subject.config());
   const auto& monitor = trial.plugin(subject.id());
   const auto listens = [&] {
     int events = 0;

@@ -67,8 +67,7 @@ namespace {
 
 // The run must end with that error, and the plugin must bear RunFailed and its own end.
 void throw_at(const Subject& subject, Event event) {
-  const ScratchFolder output;
-  Trial trial(subject.host, subject.config(), output.path());
+  Trial trial(subject.host, subject.config());
   auto& bus = trial.wiring().bus;
   const auto& plugin = trial.plugin(subject.id());
   const bool listens = bus.listens(plugin, Event::RunFailed), is_second = event == Event::RunFailed;
@@ -151,8 +150,7 @@ void check_leaves_the_thread(const Subject& subject) {
     }
   };
   try {
-    const ScratchFolder output;
-    Trial trial(subject.host, subject.config(), output.path());
+    Trial trial(subject.host, subject.config());
     look("after prepare()");
     trial.on_last(Event::StepBegin, [&](const Run& run) { look(c10::str("before step ", run.step + 1)); });
     trial.on_last(Event::StepEnd, [&](const Run& run) { look(c10::str("after step ", run.step + 1)); });

@@ -35,10 +35,6 @@ Table in_folder(Table config, const std::string& output) {
   return config;
 }
 
-bool is_resumed_never(const Wiring&, const RunOptions&, const std::string&) {
-  return false;
-}
-
 // A weight that something else than the optimizer wrote cannot be undone.
 bool has_injected_weights(const Run& run) {
   return std::ranges::any_of(run.notices, [](const Notice& notice) {
@@ -66,8 +62,11 @@ std::string difference(const Trained& trained, const Trained& other) {
   return trained == other ? "" : "the losses are the same, and the weights at the end are not";
 }
 
-Trial::Trial(const Host& host, Table config, const std::string& output, int threads)
-    : prepared_(prepare(in_folder(std::move(config), output), "check", host, stop_, is_resumed_never, threads)) {
+Trial::Trial(const Host& host, Table config, int threads, Folder folder)
+    : folder_(std::move(folder)),
+      prepared_(prepare(
+          in_folder(std::move(config), folder_->path()), "check", host, stop_, [](auto&&...) { return false; },
+          threads)) {
   run().quiet = true;
 }
 
@@ -116,24 +115,23 @@ Plugin& Trial::plugin(const std::string& id) const {
 }
 
 Trained train(const Host& host, const Table& config, int threads) {
-  const ScratchFolder output;
-  Trial trial(host, config, output.path(), threads);
+  Trial trial(host, config, threads);
   trial.keep_losses();
   trial.train();
   return trial.trained();
 }
 
 std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads) {
-  const ScratchFolder output;
+  const auto folder = std::make_shared<const ScratchFolder>();
   Trained before;
   {
-    Trial first(host, config, output.path(), threads);
+    Trial first(host, config, threads, folder);
     first.keep_losses();
     first.stop_after(stop);
     if (first.train().signal != SIGINT) throw Error(c10::str("the run did not stop after step ", stop));
     before = first.trained();
   }
-  Trial second(host, config, output.path(), threads);
+  Trial second(host, config, threads, folder);
   second.keep_losses();
   if (!second.resume()) return std::nullopt;
   if (second.run().step != stop) {
@@ -147,11 +145,11 @@ std::optional<Trained> train_in_two_parts(const Host& host, const Table& config,
 
 AfterFailure train_after_failure(const Host& host, const Table& config, Event event,
                                  const std::function<bool(const Run&)>& fails) {
-  const ScratchFolder output;
+  const auto folder = std::make_shared<const ScratchFolder>();
   AfterFailure after;
   Trained before;
   {
-    Trial first(host, config, output.path());
+    Trial first(host, config, 1, folder);
     first.keep_losses();
     first.on(event, [&](Run& run) {
       if (!fails(run)) return;
@@ -168,7 +166,7 @@ AfterFailure train_after_failure(const Host& host, const Table& config, Event ev
     before = first.trained();
     after.failed_at = first.run().step;
   }
-  Trial second(host, config, output.path());
+  Trial second(host, config, 1, folder);
   second.keep_losses();
   after.is_resumed = second.resume();
   after.resumed_at = second.run().step;

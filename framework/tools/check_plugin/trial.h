@@ -30,8 +30,9 @@ std::string difference(const Trained& trained, const Trained& other);
 // Main thread only, one at a time.
 class Trial {
  public:
-  // Wires and prepares the run. output: its folder, which must exist. threads: of the kernels.
-  Trial(const Host& host, Table config, const std::string& output, int threads = 1);
+  using Folder = std::shared_ptr<const ScratchFolder>;
+  // Wires and prepares the run. threads: of the kernels. folder: of the run.
+  Trial(const Host& host, Table config, int threads = 1, Folder folder = std::make_shared<const ScratchFolder>());
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
@@ -53,6 +54,7 @@ class Trial {
 
  private:
   void attach(std::unique_ptr<Plugin> listener, bool monitor);
+  Folder folder_;
   std::vector<std::unique_ptr<Plugin>> listeners_;  // outlive the bus
   std::atomic<int> stop_ = 0;
   std::map<std::int64_t, std::string> losses_;
