@@ -1,17 +1,21 @@
 // `vernier new`: writes a folder to start from, of a plugin, a task or a program of one's own. Without LibTorch.
 #include <algorithm>
-#include <boost/program_options.hpp>
+#include <cctype>
 #include <iostream>
+#include <numeric>
+#include <regex>
+#include <utility>
 
-#include "names.h"
 #include "project.h"
 #include "tools/common/text/quoting.h"
+#include "tools/common/text/text_table.h"
 #include "tools/common/verb.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
+using namespace vernier;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage = R"(usage: vernier new plugin ROLE NAME [--output FOLDER]
@@ -29,15 +33,71 @@ Writes the folder NAME, or FOLDER, which builds, tests itself and runs at once: 
   throw std::runtime_error(text);
 }
 
-std::string joined(const Words& words) {
+// Words of C++, and targets that CMake makes itself; each between spaces.
+constexpr const char* reserved =
+    " alignas alignof all and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t"
+    " class clean co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue"
+    " decltype default delete do double dynamic_cast edit_cache else enum explicit export extern false float for"
+    " friend goto help if inline install int long mutable namespace new noexcept not not_eq nullptr operator or"
+    " or_eq package package_source private protected public rebuild_cache register reinterpret_cast requires return"
+    " short signed sizeof static static_assert static_cast struct switch template test this thread_local throw true"
+    " try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq"
+    " ";
+
+constexpr std::size_t longest_name = 47;  // vernier::Descriptor has no room for more
+
+// The roles that have a template.
+const Words roles = {"accumulation", "callback", "checkpoint", "monitor", "optimizer", "precision", "scaler", "task"};
+
+// Says why this cannot be the name of a plugin or program; empty where it can.
+std::string why_no_name(const std::string& name) {
+  if (name.size() > longest_name) return "a name has at most " + std::to_string(longest_name) + " characters";
+  if (!std::regex_match(name, std::regex("[a-z][a-z0-9_]*"))) {
+    return "a name has small letters, digits and underscores, and begins with a letter, as in grad_watch";
+  }
+  if (std::string(reserved).find(" " + name + " ") != std::string::npos)
+    return name + " is a reserved word of C++ or CMake; choose another name";
+  return "";
+}
+
+// "grad_watch" becomes "GradWatch".
+std::string camel_case(const std::string& name) {
   std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
+  bool starts = true;
+  for (const char c : name) {
+    if (c != '_') text += starts ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    starts = c == '_';
+  }
   return text;
+}
+
+// The nearest word, or "" if more than a third of the letters would have to change. The runner has its own in the SDK,
+// which would bring LibTorch into this program.
+std::string nearest(const std::string& word, const std::vector<std::string>& words) {
+  std::string best;
+  std::size_t best_distance = std::min<std::size_t>(word.size(), 30) / 3 + 1;
+  for (const auto& other : words) {
+    std::vector<std::size_t> row(other.size() + 1);  // Levenshtein's distance, a row at a time
+    std::iota(row.begin(), row.end(), 0);
+    for (std::size_t i = 0; i < word.size(); ++i) {
+      std::size_t diagonal = std::exchange(row[0], i + 1);
+      for (std::size_t j = 0; j < other.size(); ++j) {
+        const auto change = diagonal + (word[i] != other[j]);
+        diagonal = row[j + 1];
+        row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, change});
+      }
+    }
+    if (row.back() < best_distance || (row.back() == best_distance && best.empty())) {
+      best = other;
+      best_distance = row.back();
+    }
+  }
+  return best;
 }
 
 // The text, and the nearest of the words where one is near.
 std::string with_nearest(const std::string& text, const std::string& word, const Words& words) {
-  const auto near = vernier::nearest(word, words);
+  const auto near = nearest(word, words);
   return text + (near.empty() ? "" : "; did you mean " + near + "?");
 }
 
@@ -52,23 +112,22 @@ Wanted read(const Words& words) {
     refuse("say what to write, as in `vernier new plugin callback grad_watch`; see vernier new --help");
   const auto& kind = words[0];
   if (std::ranges::find(kinds, kind) == kinds.end()) {
-    if (std::ranges::find(vernier::roles(), kind) != vernier::roles().end()) {
+    if (std::ranges::find(roles, kind) != roles.end()) {
       refuse("write `vernier new plugin " + kind + " NAME`");
     }
     refuse(with_nearest("`new` writes a plugin, a task or an app", kind, kinds));
   }
   const bool is_plugin = kind == "plugin";
   if (is_plugin && words.size() > 1) {
-    const auto& all = vernier::roles();
-    const bool is_known = std::ranges::find(all, words[1]) != all.end();
-    if (!is_known) refuse(with_nearest("the roles of a plugin are " + joined(all), words[1], all));
+    const bool is_known = std::ranges::find(roles, words[1]) != roles.end();
+    if (!is_known) refuse(with_nearest("the roles of a plugin are " + joined(roles), words[1], roles));
   }
   if (words.size() != (is_plugin ? 3 : 2)) {
     const auto role = !is_plugin ? "" : words.size() > 1 ? " " + words[1] : " ROLE";
     refuse("write `vernier new " + kind + role + " NAME`; see vernier new --help");
   }
   const auto& name = words.back();
-  if (const auto why = vernier::why_no_name(name); !why.empty()) refuse(why);
+  if (const auto why = why_no_name(name); !why.empty()) refuse(why);
   return {is_plugin ? words[1] : kind == "task" ? kind : "", name};
 }
 
@@ -82,29 +141,29 @@ fs::path folder_of(const po::variables_map& given, const std::string& name) {
 
 void make(const Wanted& wanted, const fs::path& folder) {
   const bool is_app = wanted.role.empty();
-  const auto prefix = vernier::find_prefix();
+  const auto prefix = find_prefix();
   const auto here = prefix / "vernier";  // in the build tree
-  const auto program = vernier::shell_quoted((fs::exists(here) ? here : prefix / "bin" / "vernier").string());
-  const auto place = vernier::shell_quoted(prefix.string());
-  const auto files = vernier::write_project(prefix / "share" / "vernier" / "templates",
-                                            is_app ? Words{"common", "app"} : Words{"common", "plugin", wanted.role},
-                                            {{"my_name", wanted.name},
-                                             {"MyName", vernier::camel_case(wanted.name)},
-                                             {"my_role", wanted.role},
-                                             {"VERNIER_PREFIX", place},
-                                             {"VERNIER_PROGRAM", program}},
-                                            folder);
+  const auto program = shell_quoted((fs::exists(here) ? here : prefix / "bin" / "vernier").string());
+  const auto place = shell_quoted(prefix.string());
+  const auto files = write_project(prefix / "share" / "vernier" / "templates",
+                                   is_app ? Words{"common", "app"} : Words{"common", "plugin", wanted.role},
+                                   {{"my_name", wanted.name},
+                                    {"MyName", camel_case(wanted.name)},
+                                    {"my_role", wanted.role},
+                                    {"VERNIER_PREFIX", place},
+                                    {"VERNIER_PROGRAM", program}},
+                                   folder);
   std::cout << "wrote " << folder.string() << ": " << joined(files) << "\n\nnext\n  cd "
-            << vernier::shell_quoted(folder.string()) << "\n  cmake -B build -DCMAKE_PREFIX_PATH=" << place
+            << shell_quoted(folder.string()) << "\n  cmake -B build -DCMAKE_PREFIX_PATH=" << place
             << "\n  cmake --build build\n  ctest --test-dir build\n  "
             << (is_app ? "./build/" + wanted.name : program + " train run.toml --plugin-path build/plugins") << '\n';
 }
 
 int run(const po::variables_map& given) {
-  const auto wanted = read(vernier::words_of(given));
+  const auto wanted = read(words_of(given));
   try {
     make(wanted, folder_of(given, wanted.name));
-  } catch (const vernier::CannotWrite& error) {
+  } catch (const CannotWrite& error) {
     std::cerr << "vernier: " << error.what() << '\n';
     return 4;
   }
@@ -117,6 +176,5 @@ int run(const po::variables_map& given) {
 int main(int argc, char** argv) {
   po::options_description options;
   options.add_options()("output", po::value<std::string>());
-  return vernier::call_verb(
-      {"new", usage, options, run, {{"new", {"plugin", "task", "app"}}, {"plugin", vernier::roles()}}}, argc, argv);
+  return call_verb({"new", usage, options, run, {{"new", {"plugin", "task", "app"}}, {"plugin", roles}}}, argc, argv);
 }

@@ -1,14 +1,15 @@
 // `vernier profile`: where the time of a step goes.
 #include <vernier/error.h>
-#include <vernier/options.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iostream>
 
 #include "cli/command.h"
 #include "cli/low_memory.h"
 #include "cli/program.h"
 #include "output/log.h"
-#include "profile.h"
+#include "tools/common/scratch_folder.h"
 
 namespace vernier {
 
@@ -27,6 +28,55 @@ for https://ui.perfetto.dev.
   The options of `vernier train` that change a configuration; see vernier train --help.
 )";
 
+constexpr std::int64_t warm_up = 4;  // steps before those that are recorded
+
+Value word(const std::string& text) {
+  return {text, "vernier profile"};
+}
+Value number(std::int64_t value) {
+  return {value, "vernier profile"};
+}
+
+// The listeners of the run's own callbacks are a part of its steps, so they stay.
+Table with_profiler(Table config, std::int64_t steps, const std::string& trace) {
+  config.erase(Monitor::role);
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", word("none")}}, "vernier profile"});
+  auto& run = std::get<Table>(config.try_emplace("run", Value{Table{}, ""}).first->second.data);
+  run.insert_or_assign("validate_every", number(0));
+  for (const char* key : {"time_limit", "requeue", "resume"}) run.erase(key);
+  auto& callbacks = config.try_emplace(Callback::role, Value{Array{}, ""}).first->second;
+  if (auto* all = std::get_if<Array>(&callbacks.data)) {  // anything else is refused by prepare()
+    Table profiler = {{"use", word("profiler")},
+                      {"first_step", number(warm_up + 1)},
+                      {"steps", number(steps)},
+                      {"trace", word(trace)}};
+    all->push_back({std::move(profiler), "vernier profile"});
+  }
+  return config;
+}
+
+// Trains the configuration's first steps with callback/profiler, without validations, checkpoints and monitors. Prints
+// the table of `steps` of them, and writes the trace to the file. Leaves nothing else behind.
+int profile(Table config, std::int64_t steps, const std::string& trace, const std::string& name, const Host& host) {
+  const ScratchFolder scratch;
+  const auto whole = fs::absolute(trace).string();
+  if (std::ofstream file(whole, std::ios::app); !file) refuse(trace + ": cannot be written");
+  const auto prepared = prepare(with_profiler(std::move(config), steps, whole), name, host, stop_signal(),
+                                [](auto&&...) { return false; });
+  prepared->run.output = scratch.path();
+  prepared->run.quiet = true;
+  auto& run = prepared->run;
+  while (run.step < warm_up + steps && stop_signal() == 0 && prepared->trainer.train_step(run)) {
+  }
+  std::ifstream table(scratch.path() + "/profile.txt");
+  if (!table) {
+    throw Error(c10::str("the run ended after ", run.step, " steps, before the ", steps, " that follow the first ",
+                         warm_up, " were recorded; give fewer with --steps"));
+  }
+  std::cout << table.rdbuf() << "trace: " << trace << " (open it in https://ui.perfetto.dev)\n";
+  return 0;
+}
+
 int call(const boost::program_options::variables_map& given) {
   if (wants_to_resume(given)) refuse("profile trains the first steps of a new run; leave --resume out");
   auto config = merged_config(given);
@@ -38,8 +88,7 @@ int call(const boost::program_options::variables_map& given) {
   const fs::path first = words_of(given).front();
   listen_for_signals();
   set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
-  return profile(std::move(config), *number, word_or(given, "output", "profile.json"), first.stem().string(), host,
-                 stop_signal());
+  return profile(std::move(config), *number, word_or(given, "output", "profile.json"), first.stem().string(), host);
 }
 
 }  // namespace

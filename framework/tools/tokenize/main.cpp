@@ -1,9 +1,9 @@
 // `vernier tokenize`: makes a file of tokens of texts, and trains tokenizers.
 #include <ATen/Parallel.h>
 #include <vernier/error.h>
+#include <vernier/whole_file.h>
 
-#include <boost/program_options.hpp>
-#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -11,14 +11,12 @@
 #include "text/bpe/bpe_trainer.h"
 #include "text/text_tokenizer.h"
 #include "text_reader.h"
-#include "token_file.h"
 #include "tools/common/verb.h"
 
 namespace {
 
 namespace po = boost::program_options;
-using vernier::TextPart;
-using vernier::TokenId;
+using namespace vernier;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage = R"(usage: vernier tokenize FILE… --tokenizer FOLDER --output FILE
@@ -46,18 +44,16 @@ is written behind each.
 struct Settings {
   Words files, special;
   std::string tokenizer, output, end;
-  vernier::TextFormat format;
-  vernier::BpeTraining training;
+  TextFormat format;
+  BpeTraining training;
   bool adds_special = false, is_plain = false, trains = false;
   std::size_t threads = 1;
 };
 
 Settings read_settings(const po::variables_map& given) {
-  const auto text = [&](const char* name) {
-    return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
-  };
+  const auto text = [&](const char* name) { return word_or(given, name, ""); };
   Settings settings;
-  settings.files = vernier::words_of(given);
+  settings.files = words_of(given);
   settings.tokenizer = text("tokenizer");
   settings.output = text("output");
   settings.end = text("end");
@@ -67,26 +63,24 @@ Settings read_settings(const po::variables_map& given) {
   if (given.count("field") != 0) settings.format.field = text("field");
   const auto invalid = text("invalid");
   if (!invalid.empty() && invalid != "replace" && invalid != "refuse") {
-    vernier::refuse("--invalid is replace or refuse, not '" + invalid + "'");
+    refuse("--invalid is replace or refuse, not '" + invalid + "'");
   }
   settings.format.replaces_invalid = invalid == "replace";
-  const auto threads = given["threads"].as<std::int64_t>();
-  if (threads < 1 || threads > 1024) vernier::refuse("--threads must be 1 to 1024");
-  settings.threads = static_cast<std::size_t>(threads);
+  settings.threads = static_cast<std::size_t>(number_in<std::int64_t>(given, "threads", 1, 1024));
   settings.training.vocabulary = given["vocabulary"].as<std::int64_t>();
   settings.training.min_count = given["min-count"].as<std::int64_t>();
   settings.training.special = {"<|endoftext|>"};
   if (given.count("special-token") != 0) settings.training.special = given["special-token"].as<Words>();
-  if (settings.files.empty()) vernier::refuse("name the files to read; see vernier tokenize --help");
-  if (settings.tokenizer.empty()) vernier::refuse("name the tokenizer's folder with --tokenizer");
-  if (settings.output.empty() && !settings.trains) vernier::refuse("name the file to write with --output");
+  if (settings.files.empty()) refuse("name the files to read; see vernier tokenize --help");
+  if (settings.tokenizer.empty()) refuse("name the tokenizer's folder with --tokenizer");
+  if (settings.output.empty() && !settings.trains) refuse("name the file to write with --output");
   return settings;
 }
 
 // Calls work(part) for the parts of all files on several threads, and use(result) for the results in their order.
 template <class Work, class Use>
-void in_parallel(const Settings& settings, vernier::TextReader::Cut cut, const Work& work, const Use& use) {
-  vernier::TextReader reader(settings.files, settings.format, std::move(cut));
+void in_parallel(const Settings& settings, TextReader::Cut cut, const Work& work, const Use& use) {
+  TextReader reader(settings.files, settings.format, std::move(cut));
   constexpr std::size_t parts_a_thread = 4;
   while (true) {
     std::vector<TextPart> parts;
@@ -98,35 +92,35 @@ void in_parallel(const Settings& settings, vernier::TextReader::Cut cut, const W
     if (parts.empty()) return;
     using Result = decltype(work(parts[0]));
     std::vector<Result> results(parts.size());
-    vernier::for_each_part(parts.size(), [&](std::size_t i) { results[i] = work(parts[i]); });
+    for_each_part(parts.size(), [&](std::size_t i) { results[i] = work(parts[i]); });
     for (auto& result : results) use(std::move(result));
   }
 }
 
 void train(const Settings& settings) {
-  vernier::PieceCounts all;
+  PieceCounts all;
   in_parallel(
-      settings, vernier::last_piece_cut,
+      settings, last_piece_cut,
       [&](const TextPart& part) {
-        vernier::PieceCounts counts;
-        vernier::for_each_text(part, settings.format, [&](const std::string& text) { counts.add(text); });
+        PieceCounts counts;
+        for_each_text(part, settings.format, [&](const std::string& text) { counts.add(text); });
         return counts;
       },
-      [&](vernier::PieceCounts&& counts) { all.add(std::move(counts)); });
-  if (all.counts().empty()) vernier::refuse("the files have no text to train on");
-  const auto trained = vernier::train_bpe(all, settings.training);
-  vernier::save_bpe(settings.tokenizer, trained, settings.training.special);
+      [&](PieceCounts&& counts) { all.add(std::move(counts)); });
+  if (all.counts().empty()) refuse("the files have no text to train on");
+  const auto trained = train_bpe(all, settings.training);
+  save_bpe(settings.tokenizer, trained, settings.training.special);
   std::cout << "trained " << settings.tokenizer << ": " << trained.tokens.size() << " tokens, " << trained.merges.size()
             << " merges, of " << all.counts().size() << " different words\n";
 }
 
-std::vector<TokenId> end_of(const vernier::Tokenizer& tokenizer, const Settings& settings) {
+std::vector<TokenId> end_of(const Tokenizer& tokenizer, const Settings& settings) {
   if (settings.end == "none") return {};
   const auto id = settings.end.empty() ? tokenizer.end_of_text() : tokenizer.id(settings.end);
   if (id) return {*id};
-  vernier::refuse(settings.end.empty()
-                      ? "'" + settings.tokenizer + "' names no token that ends a text; name one with --end, or none"
-                      : "'" + settings.tokenizer + "' has no token '" + settings.end + "'");
+  refuse(settings.end.empty()
+             ? "'" + settings.tokenizer + "' names no token that ends a text; name one with --end, or none"
+             : "'" + settings.tokenizer + "' has no token '" + settings.end + "'");
 }
 
 struct Encoded {
@@ -135,16 +129,15 @@ struct Encoded {
   std::uint64_t bytes = 0;
 };
 
-Encoded encode(const vernier::TextTokenizer& tokenizer, const Settings& settings, const std::vector<TokenId>& end,
+Encoded encode(const TextTokenizer& tokenizer, const Settings& settings, const std::vector<TokenId>& end,
                const TextPart& part) {
   Encoded encoded;
   auto& ids = encoded.ids;
   const auto add = [&](const std::vector<TokenId>& more) { ids.insert(ids.end(), more.begin(), more.end()); };
-  vernier::for_each_text(part, settings.format, [&](const std::string& text) {
-    if (part.is_first || part.first_line > 0) {
-      if (settings.adds_special) add(tokenizer.before_text());
-    }
-    tokenizer.encode_part(text, part.is_first || part.first_line > 0, settings.is_plain, ids);
+  for_each_text(part, settings.format, [&](const std::string& text) {
+    const bool is_begin = part.is_first || part.first_line > 0;
+    if (is_begin && settings.adds_special) add(tokenizer.before_text());
+    tokenizer.encode_part(text, is_begin, settings.is_plain, ids);
     encoded.bytes += text.size();
     if (!part.is_last && part.first_line == 0) return;
     if (settings.adds_special) add(tokenizer.after_text());
@@ -154,10 +147,49 @@ Encoded encode(const vernier::TextTokenizer& tokenizer, const Settings& settings
   return encoded;
 }
 
+// A file of tokens as token_dataset() reads it: no header, little-endian, 2 bytes a token where the vocabulary allows
+// it, else 4. Writes to a file beside it until finish().
+class TokenFile {
+ public:
+  TokenFile(const std::string& path, std::int64_t vocabulary)
+      : whole_(path), is_short_(vocabulary <= 65536), file_(whole_.part(), std::ios::binary) {
+    require_written("");
+  }
+  void write(const std::vector<TokenId>& ids) {
+    const std::size_t width = is_short_ ? 2 : 4;
+    bytes_.clear();
+    for (const auto id : ids) {
+      for (std::size_t i = 0; i < width; ++i) bytes_.push_back(static_cast<char>(id >> 8 * i & 0xFF));
+    }
+    file_.write(bytes_.data(), static_cast<std::streamsize>(bytes_.size()));
+    require_written("; is the disk full?");
+    count_ += static_cast<std::int64_t>(ids.size());
+  }
+  void finish() {
+    file_.flush();
+    require_written("; is the disk full?");
+    file_.close();
+    whole_.finish();
+  }
+  std::int64_t count() const { return count_; }
+  const char* type() const { return is_short_ ? "uint16" : "uint32"; }
+
+ private:
+  void require_written(const std::string& question) const {
+    if (!file_) throw Error("'" + whole_.part() + "' cannot be written" + question);
+  }
+
+  WholeFile whole_;
+  bool is_short_;
+  std::ofstream file_;
+  std::vector<char> bytes_;
+  std::int64_t count_ = 0;
+};
+
 void tokenize(const Settings& settings) {
-  const auto tokenizer = vernier::open_text_tokenizer(settings.tokenizer);
+  const auto tokenizer = open_text_tokenizer(settings.tokenizer);
   const auto end = end_of(*tokenizer, settings);
-  vernier::TokenFile file(settings.output, tokenizer->vocabulary());
+  TokenFile file(settings.output, tokenizer->vocabulary());
   std::int64_t texts = 0;
   std::uint64_t bytes = 0;
   in_parallel(
@@ -168,7 +200,7 @@ void tokenize(const Settings& settings) {
         texts += encoded.texts;
         bytes += encoded.bytes;
       });
-  if (file.count() == 0) vernier::refuse("the files have no text");
+  if (file.count() == 0) refuse("the files have no text");
   file.finish();
   std::cout << "wrote " << settings.output << ": " << file.count() << " tokens, " << file.type() << ", of " << texts
             << " texts with " << bytes << " bytes; the vocabulary has " << tokenizer->vocabulary() << "\n";
@@ -192,5 +224,5 @@ int main(int argc, char** argv) {
       "invalid", po::value<std::string>())("threads", po::value<std::int64_t>()->default_value(cores))("train", "")(
       "vocabulary", po::value<std::int64_t>()->default_value(8000))(
       "min-count", po::value<std::int64_t>()->default_value(0))("special-token", po::value<Words>());
-  return vernier::call_verb({"tokenize", usage, known, run}, argc, argv);
+  return call_verb({"tokenize", usage, known, run}, argc, argv);
 }
