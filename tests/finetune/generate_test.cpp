@@ -148,7 +148,7 @@ TEST_CASE("generate: mistakes end in one line") {
       {{"nowhere", "--prompt", "a"}, "nowhere: there is no such run or checkpoint"},
       {{"out", "--prompt", ""}, "the prompt is empty"},
       {{"out", "--prompt", std::string(33, 'a')}, "has 33 tokens, and the model has positions for 32"},
-      {{"out", "--prompt", "a", "--temperature", "-1"}, "--temperature is -1, and must be 0 to 1000"},
+      {{"out", "--prompt", "a", "--temperature", "-1"}, "--temperature is -1, and must be from 0 to 1000"},
       {{"out", "--prompt", "a", "--top-p", "0"}, "--top-p is 0"},
       {{"out", "--prompt", "a", "--min-p", "2"}, "--min-p is 2"},
       {{"out", "--prompt", "a", "--top-k", "x"}, "see vernier generate --help"},

@@ -1,7 +1,6 @@
 #include "advice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 
 #include "tools/common/run_files.h"
@@ -16,10 +15,6 @@ namespace {
 
 constexpr std::int64_t few_steps = 8;
 constexpr double busy = 0.1;  // a spread of the rounds that says that the machine has other work
-
-std::string in_mb(double bytes) {
-  return print_number("%.0f MB", bytes / 1e6);
-}
 
 std::string samples(double number) {
   return print_number(number < 1000 ? "%.4g" : "%.0f", number);

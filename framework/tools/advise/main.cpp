@@ -56,34 +56,27 @@ double bytes_in(const std::string& text) {
 
 struct Wish {
   vernier::Common common;
-  Words files, sets;                     // sets: those of --set
-  std::vector<vernier::Setting> always;  // of --batch
-  vernier::Limits limits;
+  vernier::Advice advice;  // what the command says of it
   double seconds = 60;
   std::string output;
   bool is_quiet = false;
 };
 
-double number_in(const po::variables_map& given, const char* option, double least, double most) {
-  const double number = given[option].as<double>();
-  if (number >= least && number <= most) return number;
-  throw Refused(std::string("--") + option + " is from " + vernier::text_of(least) + " to " + vernier::text_of(most));
-}
-
 Wish read_wish(const po::variables_map& given) {
   Wish wish;
-  wish.files = vernier::words_of(given);
-  if (wish.files.empty()) throw Refused("name a TOML file, as in `vernier advise run.toml`; see vernier advise --help");
-  wish.sets = wish.common.sets = vernier::words_in(given, "set");
+  wish.advice.files = vernier::words_of(given);
+  if (wish.advice.files.empty())
+    throw Refused("name a TOML file, as in `vernier advise run.toml`; see vernier advise --help");
+  wish.advice.sets = wish.common.sets = vernier::words_in(given, "set");
   if (given.count("batch") != 0) {
-    const auto batch = static_cast<std::int64_t>(number_in(given, "batch", 1, 1e9));
-    wish.always.push_back({"task.batch_size", std::to_string(batch)});
+    const auto batch = static_cast<std::int64_t>(vernier::number_in(given, "batch", 1.0, 1e9));
+    wish.advice.always.push_back({"task.batch_size", std::to_string(batch)});
     wish.common.sets.push_back("task.batch_size=" + std::to_string(batch));
   }
   wish.common.plugin_paths = vernier::words_in(given, "plugin-path");
-  if (given.count("memory") != 0) wish.limits.memory = bytes_in(given["memory"].as<std::string>());
-  wish.limits.loss_gap = number_in(given, "loss-gap", 0, 1);
-  wish.seconds = number_in(given, "seconds", 1, 1e6);
+  if (given.count("memory") != 0) wish.advice.limits.memory = bytes_in(given["memory"].as<std::string>());
+  wish.advice.limits.loss_gap = vernier::number_in(given, "loss-gap", 0.0, 1.0);
+  wish.seconds = vernier::number_in(given, "seconds", 1.0, 1e6);
   wish.output = given["output"].as<std::string>();
   wish.is_quiet = given.count("quiet") != 0;
   if (given.count("force") == 0 && fs::exists(wish.output)) {
@@ -115,23 +108,19 @@ class Adviser {
     }
     ground.is_on_cpu = written.device.starts_with("cpu");
     ground.is_amd = is_amd();
-    ground.saves_memory = wish_.limits.memory > 0;
+    ground.saves_memory = wish_.advice.limits.memory > 0;
     ground.run = declared_by("run");
     for (const auto& [role, options] : {std::pair("task", &ground.task), std::pair("optimizer", &ground.optimizer)}) {
       *options = declared_by(std::string(role) + "/" + ground.written[role]["use"].value_or(std::string()));
     }
-    vernier::Advice advice;
+    auto advice = wish_.advice;
     advice.axes = axes_of(ground);
     auto first = written.measured;
     first.choice = as_written(advice.axes);
     const auto measure = [&](vernier::Measured& measured) { measure_once_more(advice.axes, measured); };
     const auto has_time = [&](std::size_t rounds) { return has_time_for(rounds); };
-    advice.found = search(advice.axes, std::move(first), wish_.limits, measure, has_time);
+    advice.found = search(advice.axes, std::move(first), wish_.advice.limits, measure, has_time);
     advice.seconds = seconds_gone();
-    advice.files = wish_.files;
-    advice.sets = wish_.sets;
-    advice.always = wish_.always;
-    advice.limits = wish_.limits;
     advice.device = written.device;
     advice.threads = written.threads;
     if (const auto* measured = chosen(advice)) advice.checks = checks_of(advice.axes, measured->choice);
@@ -140,7 +129,7 @@ class Adviser {
 
  private:
   vernier::Candidate candidate(const std::vector<vernier::Setting>& settings) const {
-    vernier::Candidate candidate{"", wish_.files, {}};
+    vernier::Candidate candidate{"", wish_.advice.files, {}};
     for (const auto& [key, value] : settings) candidate.sets.push_back(key + "=" + value);
     return candidate;
   }

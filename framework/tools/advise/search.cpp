@@ -17,14 +17,6 @@ constexpr std::size_t finalists = 3;     // beside the written one
 constexpr std::size_t most_rounds = 8;   // of a finalist
 constexpr std::size_t least_losses = 4;  // that are compared
 
-double mean_of(const double* begin, const double* end) {
-  return std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
-}
-
-std::string in_mb(double bytes) {
-  return print_number("%.0f MB", bytes / 1e6);
-}
-
 // The expected speed and memory of a combination, multiplied from its options alone.
 struct Promise {
   Choice choice;
@@ -207,6 +199,10 @@ class Searcher {
 
 }  // namespace
 
+std::string in_mb(double bytes) {
+  return print_number("%.0f MB", bytes / 1e6);
+}
+
 double Measured::speed() const {
   return speeds.empty() ? 0 : std::ranges::max(speeds);
 }
@@ -215,7 +211,8 @@ std::optional<double> loss_gap(const Measured& candidate, const Measured& float3
   const auto common = std::min(candidate.losses.size(), float32.losses.size());
   if (common < least_losses) return std::nullopt;
   const auto mean = [&](const Measured& each) {
-    return mean_of(each.losses.data() + common / 2, each.losses.data() + common);
+    const double *begin = each.losses.data() + common / 2, *end = each.losses.data() + common;
+    return std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
   };
   return mean(candidate) - mean(float32);
 }

@@ -24,6 +24,8 @@ struct Measured {
   double speed() const;  // the highest of `speeds`: other work on the machine only slows a round down; 0 without any
 };
 
+std::string in_mb(double bytes);  // "812 MB"
+
 struct Limits {
   double memory = 0;       // bytes; 0: none
   double loss_gap = 0.01;  // see allowed_gap()

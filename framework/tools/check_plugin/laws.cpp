@@ -1,7 +1,5 @@
 #include "laws.h"
 
-#include <cstring>
-
 namespace vernier {
 
 const std::vector<Law>& laws() {

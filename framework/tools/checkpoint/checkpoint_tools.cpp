@@ -11,7 +11,6 @@
 #include <vernier/whole_file.h>
 
 #include <algorithm>
-#include <boost/program_options.hpp>
 #include <chrono>
 #include <cmath>
 #include <filesystem>

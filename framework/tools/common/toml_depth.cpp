@@ -1,7 +1,6 @@
 #include "toml_depth.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <string_view>
 #include <vector>
 

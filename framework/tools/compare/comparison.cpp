@@ -56,21 +56,8 @@ Json json_of(const Spread& spread) {
   return {{"median", spread.median}, {"low", spread.low}, {"high", spread.high}};
 }
 
-const char* word_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::equal:
-      return "equal";
-    case Verdict::higher:
-      return "higher";
-    case Verdict::lower:
-      return "lower";
-    case Verdict::not_shown:
-      return "no difference shown";
-    case Verdict::too_few_seeds:
-      break;
-  }
-  return "not enough seeds";
-}
+// In the order of Verdict.
+constexpr const char* verdict_words[] = {"equal", "higher", "lower", "no difference shown", "not enough seeds"};
 
 Json judged(const Measure& measure, const std::vector<double>& before, const std::vector<double>& after) {
   std::vector<double> baseline = before, candidate = after;
@@ -82,7 +69,7 @@ Json judged(const Measure& measure, const std::vector<double>& before, const std
     least = std::log1p(measure.least);
   }
   const auto [verdict, interval] = judge(baseline, candidate, {.is_timed = measure.is_ratio, .least = least});
-  Json result = {{"verdict", word_of(verdict)}};
+  Json result = {{"verdict", verdict_words[static_cast<std::size_t>(verdict)]}};
   if (interval) {
     const auto [low, high] = *interval;
     result["interval"] = measure.is_ratio ? Json{std::exp(low), std::exp(high)} : Json{low, high};

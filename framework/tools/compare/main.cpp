@@ -3,23 +3,26 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 
 #include "comparison.h"
-#include "rounds.h"
 #include "tools/common/page/comparison_view.h"
 #include "tools/common/page/report_page.h"
+#include "tools/common/toml_text.h"
+#include "tools/common/trials.h"
 #include "tools/common/verb.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
+using namespace vernier;
 using Json = nlohmann::ordered_json;
-using vernier::Refused;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage = R"(usage: vernier compare FILE... [--sweep KEY=VALUES]... [--precision] [OPTION]...
@@ -44,21 +47,23 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
 
 constexpr int nothing_trained = 4;
 
-int number_in(const po::variables_map& given, const char* option, int most) {
-  const int number = given[option].as<int>();
-  if (number >= 1 && number <= most) return number;
-  throw Refused(std::string("--") + option + " is from 1 to " + std::to_string(most));
-}
+struct Plan {
+  std::vector<Candidate> candidates;
+  Common common;
+  std::filesystem::path folder;  // has <candidate>/seed-<n>
+  int seeds = 0;
+  bool is_quiet = false;
+};
 
-vernier::Plan read_plan(const po::variables_map& given) {
-  vernier::Plan plan;
-  plan.candidates = vernier::candidates_of({.files = vernier::words_of(given),
-                                            .bases = vernier::words_in(given, "base"),
-                                            .sweeps = vernier::words_in(given, "sweep"),
-                                            .precisions = given.count("precision") != 0});
-  plan.common.sets = vernier::words_in(given, "set");
+Plan read_plan(const po::variables_map& given) {
+  Plan plan;
+  plan.candidates = candidates_of({.files = words_of(given),
+                                   .bases = words_in(given, "base"),
+                                   .sweeps = words_in(given, "sweep"),
+                                   .precisions = given.count("precision") != 0});
+  plan.common.sets = words_in(given, "set");
   if (given.count("steps") != 0) {
-    const auto steps = number_in(given, "steps", 1'000'000'000);
+    const auto steps = number_in(given, "steps", 1, 1'000'000'000);
     plan.common.sets.insert(plan.common.sets.end(), {"run.steps=" + std::to_string(steps), "run.epochs=0"});
   }
   for (const auto& candidate : plan.candidates) {
@@ -70,9 +75,9 @@ vernier::Plan read_plan(const po::variables_map& given) {
       }
     }
   }
-  plan.common.plugin_paths = vernier::words_in(given, "plugin-path");
+  plan.common.plugin_paths = words_in(given, "plugin-path");
   plan.folder = given["output"].as<std::string>();
-  plan.seeds = number_in(given, "seeds", 100);
+  plan.seeds = number_in(given, "seeds", 1, 100);
   plan.is_quiet = given.count("quiet") != 0;
   return plan;
 }
@@ -89,28 +94,27 @@ void lock(const fs::path& folder) {
 }
 
 // The results of another comparison would be written over.
-void refuse_folder_of_another(const vernier::Plan& plan) {
-  if (!vernier::is_comparison(plan.folder)) return;
-  const auto before = vernier::read_comparison(plan.folder);
+void refuse_folder_of_another(const Plan& plan) {
+  if (!is_comparison(plan.folder)) return;
+  const auto before = read_comparison(plan.folder);
   for (const auto& candidate : before["candidates"]) {
     const std::string name = candidate["name"];
-    if (std::ranges::find(plan.candidates, name, &vernier::Candidate::name) != plan.candidates.end()) continue;
+    if (std::ranges::find(plan.candidates, name, &Candidate::name) != plan.candidates.end()) continue;
     throw Refused(plan.folder.string() + ": another comparison is there, with the candidate " + name +
                   "; name another folder with --output");
   }
 }
 
 bool write_files(const Json& comparison, const fs::path& folder) {
-  return vernier::write_or_complain(folder / "compare.json",
-                                    comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
-         vernier::write_or_complain(folder / "compare.csv", vernier::csv_of(comparison)) &&
-         vernier::write_or_complain(folder / "compare.html",
-                                    vernier::report_page(vernier::runs_of(comparison, folder), {comparison}));
+  return write_or_complain(folder / "compare.json",
+                           comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
+         write_or_complain(folder / "compare.csv", csv_of(comparison)) &&
+         write_or_complain(folder / "compare.html", report_page(runs_of(comparison, folder), {comparison}));
 }
 
 void print(const Json& comparison, bool as_json) {
   std::cout << (as_json ? comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                        : text_of(vernier::view_of(comparison)))
+                        : text_of(view_of(comparison)))
             << std::flush;
 }
 
@@ -119,13 +123,127 @@ bool has_a_result(const Json& comparison) {
                              [](const Json& each) { return !each["measures"]["samples_per_second"].is_null(); });
 }
 
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+fs::path folder_of(const Plan& plan, const Candidate& candidate, int seed) {
+  return plan.folder / candidate.name / ("seed-" + std::to_string(seed));
+}
+
+void report_progress(const Plan& plan, const std::string& name, const Trial& trial, const char* what) {
+  if (plan.is_quiet) return;
+  const auto result = result_of(trial, plan.folder);
+  std::cerr << name << ", seed " << trial.seed << " of " << plan.seeds << ": " << what
+            << result["state"].get<std::string>();
+  const auto number = [&](const char* key, const char* unit) {
+    const auto value = result.value(key, nlohmann::ordered_json());
+    if (value.is_number()) std::cerr << ", " << unit << text_of(std::optional(value.get<double>()));
+  };
+  number("samples_per_second", "samples/s ");
+  number("validation_loss", "validation loss ");
+  if (result.contains("error")) std::cerr << ": " << result["error"].get<std::string>();
+  std::cerr << '\n';
+}
+
+bool is_running(const fs::path& folder) {
+  try {
+    return is_run(folder) && read_run(folder).state == "running";
+  } catch (const Refused&) {  // it is damaged
+    return false;
+  }
+}
+
+void train(const Plan& plan, const Candidate& candidate, Trial& trial, Children& children) {
+  if (is_running(trial.folder)) {
+    throw Refused(trial.folder.string() + ": another process trains this run; wait for it, or stop it first");
+  }
+  fs::remove_all(trial.folder);
+  auto words = command_of("train", plan.common, candidate);
+  words.insert(words.end(), {"--quiet", "--set=run.seed=" + std::to_string(trial.seed),
+                             "--set=run.output=\"" + fs::absolute(trial.folder).string() + "\""});
+  const auto ended = children.run(words);
+  if (is_refusal(ended)) {
+    trial.refusal = reason_of(ended);
+  } else if (!is_whole(ended) && children.stopped_by() == 0) {
+    trial.error = reason_of(ended);
+  }
+}
+
+std::vector<Row> planned(const Plan& plan) {
+  std::vector<Row> rows;
+  for (const auto& candidate : plan.candidates) {
+    Row row{candidate.name, {}};
+    for (int seed = 1; seed <= plan.seeds; ++seed)
+      row.trials.push_back({seed, folder_of(plan, candidate, seed), "", ""});
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// Merges the configuration of each candidate and keeps it as <candidate>/candidate.toml, by which a later call knows
+// the candidate again. Throws Refused before anything is trained: where files cannot be merged, where tasks differ, and
+// where the folder has runs of another configuration.
+void check_configurations(const Plan& plan, Children& children) {
+  std::string first_task;
+  std::vector<std::string> texts;
+  for (const auto& candidate : plan.candidates) {
+    const auto configuration = merged_configuration(plan.common, candidate, children);
+    if (children.stopped_by() != 0) return;
+    const auto table = toml::parse(configuration);
+    const auto task = table["task"]["use"].value_or(std::string());
+    if (texts.empty()) first_task = task;
+    if (task != first_task) {
+      throw Refused(candidate.name + " trains task/" + task + ", and " + plan.candidates[0].name + " task/" +
+                    first_task + ": their losses cannot be compared; name configurations of one task");
+    }
+    texts.push_back(toml_text(table));  // without the comments about places, which depend on the folder
+    const auto kept = plan.folder / candidate.name / "candidate.toml";
+    if (!fs::exists(kept) || read_text(kept) == texts.back()) continue;
+    throw Refused(kept.string() +
+                  ": the folder has runs of another configuration; choose another --output, or remove " +
+                  kept.parent_path().string());
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto folder = plan.folder / plan.candidates[i].name;
+    fs::create_directories(folder);
+    std::ofstream file(folder / "candidate.toml", std::ios::binary);
+    if (!(file << texts[i] << std::flush)) throw Refused(folder.string() + ": candidate.toml cannot be written");
+  }
+}
+
+// Trains seed 1 of every candidate, then seed 2 in reversed order, and so on: what slows a machine down for a while
+// hits all candidates alike. Runs that are complete stay; others are trained from their start. Ends early if a signal
+// came.
+std::vector<Row> train_rounds(const Plan& plan, Children& children) {
+  auto rows = planned(plan);
+  for (std::size_t round = 0; round < static_cast<std::size_t>(plan.seeds); ++round) {
+    for (std::size_t place = 0; place < rows.size(); ++place) {
+      if (children.stopped_by() != 0) return rows;
+      const auto index = round % 2 == 0 ? place : rows.size() - 1 - place;
+      auto& trial = rows[index].trials[round];
+      const auto& first = rows[index].trials[0];
+      if (!first.refusal.empty()) {  // no seed changes that
+        trial.refusal = first.refusal;
+      } else if (is_complete(trial.folder)) {
+        report_progress(plan, rows[index].name, trial, "is there, ");
+      } else {
+        train(plan, plan.candidates[index], trial, children);
+        report_progress(plan, rows[index].name, trial, "");
+      }
+    }
+  }
+  return rows;
+}
+
 int train_and_compare(const po::variables_map& given) {
   const auto plan = read_plan(given);
   lock(plan.folder);
   refuse_folder_of_another(plan);
-  vernier::Children children(vernier::program_beside_this());
+  Children children(program_beside_this());
   check_configurations(plan, children);
-  const auto comparison = vernier::comparison_of(train_rounds(plan, children), plan.folder);
+  const auto comparison = comparison_of(train_rounds(plan, children), plan.folder);
   const bool is_written = write_files(comparison, plan.folder), as_json = given.count("json") != 0;
   print(comparison, as_json);
   if (!is_written) return nothing_trained;
@@ -143,23 +261,23 @@ int compare_runs(const po::variables_map& given) {
     if (given.count(option) == 0 || given[option].defaulted()) continue;
     throw Refused(std::string("--") + option + " is for TOML files; runs that are there are not trained again");
   }
-  const auto words = vernier::words_of(given);
+  const auto words = words_of(given);
   const bool as_json = given.count("json") != 0;
-  if (words.size() == 1 && vernier::is_comparison(words[0])) {
-    print(vernier::read_comparison(words[0]), as_json);
+  if (words.size() == 1 && is_comparison(words[0])) {
+    print(read_comparison(words[0]), as_json);
     return 0;
   }
-  std::vector<vernier::Row> rows;
+  std::vector<Row> rows;
   for (const auto& word : words) {
-    const auto seed = vernier::read_run(word).summary.value("seed", std::int64_t{0});
+    const auto seed = read_run(word).summary.value("seed", std::int64_t{0});
     rows.push_back({word, {{seed, word, "", ""}}});
   }
-  print(vernier::comparison_of(rows, ""), as_json);
+  print(comparison_of(rows, ""), as_json);
   return 0;
 }
 
 int compare(const po::variables_map& given) {
-  const auto words = vernier::words_of(given);
+  const auto words = words_of(given);
   if (words.empty())
     throw Refused("name TOML files, as in `vernier compare a.toml b.toml`; see vernier compare --help");
   const auto is_folder = [](const std::string& word) { return fs::is_directory(word); };
@@ -179,5 +297,5 @@ int main(int argc, char** argv) {
       "seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
       "output", po::value<std::string>()->default_value("runs/compare"))("plugin-path", words(), "")("json", "")(
       "quiet", "");
-  return vernier::call_verb({"compare", usage, known, compare}, argc, argv);
+  return call_verb({"compare", usage, known, compare}, argc, argv);
 }

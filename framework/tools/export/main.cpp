@@ -1,5 +1,4 @@
 // `vernier export`: writes a trained run's model for other programs.
-#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/model_adapter.h>
 #include <vernier/options.h>
@@ -12,7 +11,6 @@
 #include <fstream>
 #include <iostream>
 
-#include "cli/command.h"
 #include "cli/program.h"
 #include "run/state/snapshot.h"
 #include "tools/common/model/trained_run.h"

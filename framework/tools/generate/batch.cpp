@@ -3,7 +3,6 @@
 #include <vernier/error.h>
 #include <vernier/whole_file.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -15,21 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const char* name_of(GenerationEnd end) {
-  switch (end) {
-    case GenerationEnd::max_tokens:
-      return "max_tokens";
-    case GenerationEnd::end_token:
-      return "end_token";
-    case GenerationEnd::longest:
-      return "longest";
-    case GenerationEnd::caller:
-      return "stop";
-    case GenerationEnd::not_finite:
-      return "not_finite";
-  }
-  return "";
-}
+// In the order of GenerationEnd.
+constexpr const char* ends[] = {"max_tokens", "end_token", "longest", "stop", "not_finite"};
 
 PromptLine parsed(const std::string& path, std::uint64_t number, const std::string& text) {
   const auto where = path + ":" + std::to_string(number);
@@ -80,7 +66,7 @@ void write_completions(const std::vector<PromptLine>& lines, const std::string& 
     auto object = line.object;
     object["completion"] = completion.text;
     object["tokens"] = completion.tokens;
-    object["end"] = name_of(completion.end);
+    object["end"] = ends[static_cast<std::size_t>(completion.end)];
     out << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << std::endl;
     if (!out) throw Error((output.empty() ? "standard output" : output) + ": cannot be written");
   }

@@ -2,7 +2,6 @@
 
 #include <vernier/error.h>
 
-#include <algorithm>
 #include <charconv>
 #include <sstream>
 

@@ -65,13 +65,6 @@ extern "C" void remember_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-template <class T>
-T in_range(const po::variables_map& given, const char* option, T low, T high) {
-  const auto number = given[option].as<T>();
-  if (number >= low && number <= high) return number;
-  vernier::refuse(c10::str("--", option, " is ", number, ", and must be ", low, " to ", high));
-}
-
 struct Settings {
   vernier::GenerationOptions options;
   Words stops;
@@ -83,16 +76,16 @@ Settings read_settings(const po::variables_map& given) {
   constexpr double least_share = 1e-9;
   Settings settings;
   auto& sampling = settings.options.sampling;
-  sampling.temperature = in_range(given, "temperature", 0.0, 1000.0);
-  sampling.top_k = in_range<std::int64_t>(given, "top-k", 0, many);
-  sampling.top_p = in_range(given, "top-p", least_share, 1.0);
-  sampling.min_p = in_range(given, "min-p", 0.0, 1.0);
-  sampling.repetition_penalty = in_range(given, "repetition-penalty", least_share, 1000.0);
-  settings.options.max_tokens = in_range<std::int64_t>(given, "max-tokens", 1, many);
+  sampling.temperature = vernier::number_in(given, "temperature", 0.0, 1000.0);
+  sampling.top_k = vernier::number_in<std::int64_t>(given, "top-k", 0, many);
+  sampling.top_p = vernier::number_in(given, "top-p", least_share, 1.0);
+  sampling.min_p = vernier::number_in(given, "min-p", 0.0, 1.0);
+  sampling.repetition_penalty = vernier::number_in(given, "repetition-penalty", least_share, 1000.0);
+  settings.options.max_tokens = vernier::number_in<std::int64_t>(given, "max-tokens", 1, many);
   settings.options.uses_cache = given.count("no-cache") == 0;
   settings.options.slides = given.count("slide") != 0;
   settings.stops = vernier::words_in(given, "stop");
-  settings.seed = static_cast<std::uint64_t>(in_range<std::int64_t>(given, "seed", 0, INT64_MAX));
+  settings.seed = static_cast<std::uint64_t>(vernier::number_in<std::int64_t>(given, "seed", 0, INT64_MAX));
   if (std::ranges::count(settings.stops, "") != 0) vernier::refuse("--stop needs a text, and this one is empty");
   return settings;
 }
@@ -199,9 +192,7 @@ int run(const po::variables_map& given) {
   if (!is_batch && given.count("output") != 0) {
     vernier::refuse("--output is for --input; a completion is printed, so write `… --prompt TEXT > FILE`");
   }
-  const auto text = [&](const char* name) {
-    return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
-  };
+  const auto text = [&](const char* name) { return vernier::word_or(given, name, ""); };
   auto settings = read_settings(given);
   const auto lines = is_batch ? vernier::read_prompts(text("input")) : std::vector<vernier::PromptLine>();
   const auto prepared = load(given);

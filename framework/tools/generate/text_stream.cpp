@@ -34,8 +34,7 @@ bool TextStream::add(TokenId token) {
   text_ = whole.substr(std::min(before_.size(), whole.size()));
   std::size_t first = std::string::npos;
   for (const auto& stop : stops_) {
-    const auto at = text_.find(stop);
-    if (at < first) first = at, stopped_ = stop;
+    first = std::min(first, text_.find(stop));
   }
   if (first != std::string::npos) text_.resize(first);
   print_up_to(first == std::string::npos ? safe_length() : first);

@@ -21,9 +21,8 @@ class TextStream {
   // Prints what was held back: half a character, or the beginning of a stop word.
   void finish();
 
-  const std::string& text() const { return text_; }          // behind the prompt, without a stop word
-  std::int64_t tokens() const { return count_; }             // behind the prompt
-  const std::string& stop_word() const { return stopped_; }  // "": none ended it
+  const std::string& text() const { return text_; }  // behind the prompt, without a stop word
+  std::int64_t tokens() const { return count_; }     // behind the prompt
 
  private:
   std::size_t safe_length() const;
@@ -33,7 +32,7 @@ class TextStream {
   std::vector<TokenId> tokens_;
   std::vector<std::string> stops_;
   std::function<void(const std::string&)> print_;
-  std::string before_, text_, stopped_;
+  std::string before_, text_;
   std::size_t printed_ = 0;
   std::int64_t count_ = 0;
 };

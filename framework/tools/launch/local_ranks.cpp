@@ -68,7 +68,7 @@ LocalRanks::LocalRanks(std::ostream& out, RankSettings settings)
   std::signal(SIGPIPE, SIG_IGN);  // `vernier launch … | head` loses lines, not the run
 }
 
-std::optional<RankEnd> LocalRanks::run(const std::vector<RankCommand>& commands) {
+std::optional<RankEnd> LocalRanks::run(const std::vector<ChildSettings>& commands) {
   first_.reset();
   sent_ = 0;
   processes_.clear();
@@ -100,7 +100,7 @@ pid_t LocalRanks::process_of(std::size_t rank) const {
   return processes_.at(rank).id;
 }
 
-void LocalRanks::start(const RankCommand& command, std::size_t rank) {
+void LocalRanks::start(ChildSettings command, std::size_t rank) {
   auto& process = processes_[rank];
   int output = -1;  // of the child
   if (!settings_.log_folder.empty()) {
@@ -116,11 +116,9 @@ void LocalRanks::start(const RankCommand& command, std::size_t rank) {
     output = ends[1];
     ::fcntl(process.output, F_SETFL, O_NONBLOCK);
   }
-  const pid_t child = start_child({.words = command.words,
-                                   .environment = command.environment,
-                                   .out = output,
-                                   .err = output,
-                                   .mask = &signals_.mask_before()});
+  command.out = command.err = output;
+  command.mask = &signals_.mask_before();
+  const pid_t child = start_child(command);
   const int trouble = errno;
   if (output >= 0) ::close(output);
   errno = trouble;

@@ -15,11 +15,6 @@
 
 namespace vernier {
 
-struct RankCommand {
-  std::vector<std::string> words;        // the path of a program, and its arguments
-  std::vector<std::string> environment;  // "NAME=VALUE" each; they replace those of this process
-};
-
 // How a rank ended.
 struct RankEnd {
   int rank = 0;
@@ -55,7 +50,7 @@ class LocalRanks {
   // Starts the commands and returns when all have ended. Returns the rank that failed first; if none failed, the first
   // rank whose status is not 0; else nothing. After a failure the other ranks have time to end by themselves, since
   // they lose the connection. Then they get SIGTERM, and later SIGKILL. Throws Refused if a process cannot be started.
-  std::optional<RankEnd> run(const std::vector<RankCommand>& commands);
+  std::optional<RankEnd> run(const std::vector<ChildSettings>& commands);
 
   int stopped_by();                          // the first signal that came; 0: none
   pid_t process_of(std::size_t rank) const;  // in the last run()
@@ -71,7 +66,7 @@ class LocalRanks {
     std::uintmax_t log_begin = 0;  // where this process's part of the log begins
   };
 
-  void start(const RankCommand& command, std::size_t rank);
+  void start(ChildSettings command, std::size_t rank);
   bool are_running() const;
   void show_output(int milliseconds);
   void read_pipe(std::size_t rank);

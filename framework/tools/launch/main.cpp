@@ -57,23 +57,16 @@ struct Configuration {
   fs::path output;  // of a new run; its number may come after it
 };
 
-int number_in(const po::variables_map& given, const char* option, int least, int most) {
-  const int number = given[option].as<int>();
-  if (number >= least && number <= most) return number;
-  throw Refused("--" + std::string(option) + " is " + std::to_string(number) + ", and must be from " +
-                std::to_string(least) + " to " + std::to_string(most));
-}
-
 Plan read_plan(const po::variables_map& given, Words words) {
   Plan plan;
   plan.words = std::move(words);
   if (given.count("ranks") == 0) throw Refused("say how many ranks, as in `vernier launch -n 2 run.toml`");
-  plan.ranks = plan.least_ranks = number_in(given, "ranks", 1, most_ranks);
+  plan.ranks = plan.least_ranks = vernier::number_in(given, "ranks", 1, most_ranks);
   if (plan.words.empty()) throw Refused("name a TOML file, as in `vernier launch -n 2 run.toml`");
-  if (given.count("restarts") != 0) plan.restarts = number_in(given, "restarts", 0, most_restarts);
+  if (given.count("restarts") != 0) plan.restarts = vernier::number_in(given, "restarts", 0, most_restarts);
   if (given.count("elastic") != 0) {
     if (plan.restarts == 0) throw Refused("--elastic is for restarts; say --restarts NUMBER too");
-    plan.least_ranks = number_in(given, "elastic", 1, plan.ranks);
+    plan.least_ranks = vernier::number_in(given, "elastic", 1, plan.ranks);
   }
   if (given.count("log-dir") != 0) {
     plan.log_folder = given["log-dir"].as<std::string>();
@@ -152,11 +145,11 @@ std::string launched_as(int ranks) {
 
 // The environment is that of torchrun (https://docs.pytorch.org/docs/2.11/elastic/run.html), where rank 0 serves the
 // store.
-std::vector<vernier::RankCommand> commands_of(const Words& words, int ranks, int attempt, unsigned threads) {
+std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, int attempt, unsigned threads) {
   Words all = {vernier::program_beside_this(), "train"};
   all.insert(all.end(), words.begin(), words.end());
   const auto size = std::to_string(ranks), port = free_port();
-  std::vector<vernier::RankCommand> commands;
+  std::vector<vernier::ChildSettings> commands;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto number = std::to_string(rank);
     Words environment = {"RANK=" + number,

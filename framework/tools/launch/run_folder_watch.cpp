@@ -1,6 +1,5 @@
 #include "run_folder_watch.h"
 
-#include <algorithm>
 #include <fstream>
 #include <string>
 

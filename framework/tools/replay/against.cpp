@@ -256,12 +256,6 @@ void refuse_other_kernels(const Travel& first, const Travel& second, const Bound
   }
 }
 
-int print_equal(const Travel& first, const Travel& second, std::int64_t last) {
-  std::cout << "no difference in " << last << " steps: " << first.name() << " and " << second.name()
-            << " have the same losses, and the same weights wherever both have a checkpoint\n";
-  return 0;
-}
-
 }  // namespace
 
 int replay_against(const std::string& folder, const std::string& other, const Host& host,
@@ -269,7 +263,11 @@ int replay_against(const std::string& folder, const std::string& other, const Ho
   Travel first(folder, host, stop), second(other, host, stop);
   const auto bounds = bounds_of(first, second);
   const auto last = std::min(first.files().step, second.files().step);
-  if (!bounds.different) return print_equal(first, second, last);
+  if (!bounds.different) {
+    std::cout << "no difference in " << last << " steps: " << first.name() << " and " << second.name()
+              << " have the same losses, and the same weights wherever both have a checkpoint\n";
+    return 0;
+  }
   refuse_other_kernels(first, second, bounds);
   std::cout << "the first difference in their files: " << bounds.seen
             << "; the last step that is equal in them: " << (bounds.equal > 0 ? std::to_string(bounds.equal) : "none")

@@ -39,11 +39,8 @@ std::string bad_values(const LayerView& view) {
   return text;
 }
 
-const std::vector<std::string>& columns() {
-  static const std::vector<std::string> names = {"activation amax", "rms",        "gradient amax", "rms",
-                                                 "weight rms",      "update rms", "update/weight", ""};
-  return names;
-}
+const std::vector<std::string> columns = {"activation amax", "rms",        "gradient amax", "rms",
+                                          "weight rms",      "update rms", "update/weight", ""};
 
 std::vector<std::string> cells(const LayerView& view) {
   const double ratio = view.weight.rms > 0 ? view.update.rms / view.weight.rms : 0;
@@ -93,7 +90,7 @@ int replay_step(const std::string& folder, std::int64_t step, const std::vector<
     return 0;
   }
   if (view.origin) std::cout << view.origin->text() << '\n';
-  std::vector<std::vector<std::string>> rows{row({"layer"}, columns())};
+  std::vector<std::vector<std::string>> rows{row({"layer"}, columns)};
   for (const auto& layer : view.layers) rows.push_back(row({layer.layer}, cells(layer)));
   std::cout << aligned(rows);
   return 0;
@@ -108,7 +105,7 @@ int watch_layer(const std::string& folder, Steps steps, const std::string& layer
   refuse_unknown_layer(travel, travel.prepared().run, layer);
   std::cout << from(folder, begin, steps.first) << std::endl;
   constexpr std::size_t widest_number = 9, widest_loss = 11;
-  const auto head = row({"step", "loss"}, columns());
+  const auto head = row({"step", "loss"}, columns);
   std::vector<std::size_t> widths;
   for (const auto& name : head) widths.push_back(name.empty() ? 0 : std::max(widest_number, name.size()));
   widths[0] = std::max(head[0].size(), std::to_string(steps.last).size());

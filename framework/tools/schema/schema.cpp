@@ -2,7 +2,6 @@
 
 #include <vernier/error.h>
 #include <vernier/plugin.h>
-#include <vernier/roles.h>
 
 #include <iterator>
 #include <map>

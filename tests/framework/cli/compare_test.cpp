@@ -318,7 +318,7 @@ TEST_CASE("compare: wrong calls end in one line, and before anything is trained"
       {{"run.toml", "--sweep", "run.seed=1,2"}, "run.seed is set by compare itself"},
       {{"run.toml", "--set", "run.output=x"}, "run.output is set by compare itself"},
       {{"run.toml", "--sweep", "a.b=1,2,3,4,5,6", "--sweep", "a.c=1,2,3,4,5,6"}, "more than 32 candidates"},
-      {{"run.toml", "--seeds", "0"}, "--seeds is from 1 to 100"},
+      {{"run.toml", "--seeds", "0"}, "--seeds is 0, and must be from 1 to 100"},
       {{"run.toml", "--seeds", "x"}, "see vernier compare --help"},
       {{"run.toml", "--stes", "x"}, "see vernier compare --help"},
       {{"run.toml", "--steps", "5", "--output", "c"}, "c/run/candidate.toml: the folder has runs of another"},

@@ -25,8 +25,8 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-std::vector<vernier::RankCommand> shells(const Words& scripts) {
-  std::vector<vernier::RankCommand> commands;
+std::vector<vernier::ChildSettings> shells(const Words& scripts) {
+  std::vector<vernier::ChildSettings> commands;
   for (const auto& script : scripts) commands.push_back({{"/bin/sh", "-c", script}, {}});
   return commands;
 }

@@ -225,7 +225,7 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
       {{"watch", "runs"}, "runs: this is not a folder of a run"},
       {{"watch", "runs/damaged"}, "losses.jsonl:3: this line is not a JSON object"},
       {{"watch", "runs/summary", "--metric", "los"}, "summary.json: it is damaged"},
-      {{"watch", "runs/summary", "--interval", "0"}, "--interval is from 0.1 to 3600 seconds"},
+      {{"watch", "runs/summary", "--interval", "0"}, "--interval is 0, and must be from 0.1 to 3600"},
       {{"report"}, "name one run or more"},
       {{"report", "runs/damaged"}, "losses.jsonl:3"}};
   for (const auto& refused : refusals) {

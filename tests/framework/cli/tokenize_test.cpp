@@ -138,7 +138,7 @@ TEST_CASE("tokenize: mistakes end in one line and leave no file") {
       {{"--tokenizer", gpt2, "--output", "x"}, "name the files to read; see vernier tokenize --help"},
       {{"a.txt", "--output", "x"}, "name the tokenizer's folder with --tokenizer"},
       {{"a.txt", "--tokenizer", gpt2}, "name the file to write with --output"},
-      {{"a.txt", "--tokenizer", gpt2, "--output", "x", "--threads", "0"}, "--threads must be 1 to 1024"},
+      {{"a.txt", "--tokenizer", gpt2, "--output", "x", "--threads", "0"}, "--threads is 0, and must be from 1 to 1024"},
       {{"a.txt", "--tokenizer", gpt2, "--output", "x", "--invalid", "drop"},
        "--invalid is replace or refuse, not 'drop'"},
       {{"a.txt", "--tokenizer", gpt2, "--output", "x", "--end", "<no>"}, "'" + gpt2 + "' has no token '<no>'"},
