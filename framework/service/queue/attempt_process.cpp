@@ -14,7 +14,7 @@
 #include <iostream>
 
 #include "service/queue/attempt.h"
-#include "tools/common/child_process.h"
+#include "tools/common/child.h"
 
 namespace serve {
 

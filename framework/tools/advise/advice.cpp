@@ -132,13 +132,7 @@ std::string text_of(const Advice& advice) {
       << (advice.threads == 1 ? " thread" : " threads") << ", after " << duration_of(advice.seconds)
       << " of measurements\n\n";
   if (const auto* measured = chosen(advice)) {
-    // The long line of expectation widens no column.
-    auto rows = rows_of_advice(advice, *measured);
-    const auto expected = rows.back()[1];
-    rows.pop_back();
-    std::size_t widest = std::string("expected").size();
-    for (const auto& row : rows) widest = std::max(widest, row[0].size());
-    out << aligned(rows) << "expected" << std::string(widest - 8 + 2, ' ') << expected << '\n';
+    out << aligned(rows_of_advice(advice, *measured));
   } else {
     out << "there is none: every candidate has an objection in the table\n";
   }

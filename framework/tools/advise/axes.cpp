@@ -22,16 +22,13 @@ std::string written_value(const toml::table& written, const std::string& key) {
 }
 
 // Values of keys that the configuration does not give.
-const std::map<std::string, std::string>& defaults() {
-  static const std::map<std::string, std::string> all = {
-      {"precision.use", "\"fp32\""}, {"precision.level", "\"O1\""},     {"precision.rounding", "\"nearest\""},
-      {"scaler.use", "\"none\""},    {"accumulation.use", "\"fixed\""}, {"accumulation.micro_batches", "1"}};
-  return all;
-}
+const std::map<std::string, std::string> defaults = {
+    {"precision.use", "\"fp32\""}, {"precision.level", "\"O1\""},     {"precision.rounding", "\"nearest\""},
+    {"scaler.use", "\"none\""},    {"accumulation.use", "\"fixed\""}, {"accumulation.micro_batches", "1"}};
 
 std::string default_of(const std::string& key) {
-  const auto known = defaults().find(key);
-  return known == defaults().end() ? "" : known->second;
+  const auto known = defaults.find(key);
+  return known == defaults.end() ? "" : known->second;
 }
 
 std::string value_or_default(const toml::table& written, const std::string& key) {

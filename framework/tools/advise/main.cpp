@@ -6,18 +6,20 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 
 #include "advice.h"
-#include "short_run.h"
 #include "tools/common/run_files.h"
 #include "tools/common/scratch_folder.h"
+#include "tools/common/trials.h"
 #include "tools/common/verb.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
-using vernier::Refused;
+using namespace vernier;
+using Json = nlohmann::ordered_json;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage = R"(usage: vernier advise FILE... [OPTION]...
@@ -55,8 +57,8 @@ double bytes_in(const std::string& text) {
 }
 
 struct Wish {
-  vernier::Common common;
-  vernier::Advice advice;  // what the command says of it
+  Common common;
+  Advice advice;  // what the command says of it
   double seconds = 60;
   std::string output;
   bool is_quiet = false;
@@ -64,19 +66,19 @@ struct Wish {
 
 Wish read_wish(const po::variables_map& given) {
   Wish wish;
-  wish.advice.files = vernier::words_of(given);
+  wish.advice.files = words_of(given);
   if (wish.advice.files.empty())
     throw Refused("name a TOML file, as in `vernier advise run.toml`; see vernier advise --help");
-  wish.advice.sets = wish.common.sets = vernier::words_in(given, "set");
+  wish.advice.sets = wish.common.sets = words_in(given, "set");
   if (given.count("batch") != 0) {
-    const auto batch = static_cast<std::int64_t>(vernier::number_in(given, "batch", 1.0, 1e9));
+    const auto batch = static_cast<std::int64_t>(number_in(given, "batch", 1.0, 1e9));
     wish.advice.always.push_back({"task.batch_size", std::to_string(batch)});
     wish.common.sets.push_back("task.batch_size=" + std::to_string(batch));
   }
-  wish.common.plugin_paths = vernier::words_in(given, "plugin-path");
+  wish.common.plugin_paths = words_in(given, "plugin-path");
   if (given.count("memory") != 0) wish.advice.limits.memory = bytes_in(given["memory"].as<std::string>());
-  wish.advice.limits.loss_gap = vernier::number_in(given, "loss-gap", 0.0, 1.0);
-  wish.seconds = vernier::number_in(given, "seconds", 1.0, 1e6);
+  wish.advice.limits.loss_gap = number_in(given, "loss-gap", 0.0, 1.0);
+  wish.seconds = number_in(given, "seconds", 1.0, 1e6);
   wish.output = given["output"].as<std::string>();
   wish.is_quiet = given.count("quiet") != 0;
   if (given.count("force") == 0 && fs::exists(wish.output)) {
@@ -93,13 +95,113 @@ bool is_amd() {
   return false;
 }
 
+constexpr std::size_t slow_steps = 3;  // the first ones, if there are four times as many
+
+// Results of a short run besides those by which a candidate is judged.
+struct ShortRun {
+  Measured measured;  // without a choice
+  std::string device;
+  std::int64_t threads = 0;
+  double seconds = 0;        // of the whole process
+  double steps_seconds = 0;  // of its steps
+};
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream parts(line);
+  for (std::string cell; std::getline(parts, cell, ',');) cells.push_back(cell);
+  return cells;
+}
+
+double number_at(const Json& summary, const char* path) {
+  const auto value = summary.value(Json::json_pointer(path), Json());
+  return value.is_number() ? value.get<double>() : 0;
+}
+
+void read_summary(const Json& summary, ShortRun& run) {
+  auto& measured = run.measured;
+  run.device = summary.value("device", "");
+  run.threads = summary.value("threads", std::int64_t{0});
+  run.steps_seconds = number_at(summary, "/this_process/seconds");
+  measured.steps = static_cast<std::int64_t>(number_at(summary, "/this_process/steps"));
+  measured.peak_memory = number_at(summary, "/this_process/peak_memory_bytes");
+  measured.overflows = static_cast<std::int64_t>(number_at(summary, "/amp/overflows"));
+  measured.skipped = static_cast<std::int64_t>(number_at(summary, "/updates_skipped"));
+  measured.emulated = summary.value(Json::json_pointer("/this_process/emulated"), "");
+  const auto parts = number_at(summary, "/this_process/per_update/micro_batches");
+  measured.micro_batch = parts > 0 ? number_at(summary, "/this_process/per_update/samples") / parts : 0;
+  if (summary.contains("error") && summary["error"].is_string()) measured.trouble = summary["error"];
+  if (measured.speeds.empty() || measured.speeds.front() == 0) {
+    measured.speeds = {number_at(summary, "/this_process/samples_per_second")};
+  }
+}
+
+// The numbers of metrics.csv, as monitor/csv writes it.
+struct StepNumbers {
+  std::vector<double> speeds, losses;  // of the steps that have them
+};
+StepNumbers read_table(const fs::path& csv) {
+  std::ifstream file(csv);
+  std::string line;
+  std::getline(file, line);
+  const auto names = cells_of(line);
+  const auto column_of = [&](const char* name) {
+    return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+  };
+  const auto loss = column_of("loss"), speed = column_of("samples_per_second");
+  StepNumbers table;
+  const auto add = [](const std::vector<std::string>& cells, std::size_t column, std::vector<double>& to) {
+    if (column < cells.size() && !cells[column].empty()) to.push_back(std::strtod(cells[column].c_str(), nullptr));
+  };
+  while (std::getline(file, line)) {
+    const auto cells = cells_of(line);
+    add(cells, loss, table.losses);
+    add(cells, speed, table.speeds);
+  }
+  return table;
+}
+
+// The median of the speeds, without those of the first steps, which are slow. 0 if there is none.
+double speed_of(std::vector<double> speeds) {
+  if (speeds.empty()) return 0;
+  const auto first = std::min(slow_steps, speeds.size() / 4);
+  speeds.erase(speeds.begin(), speeds.begin() + static_cast<std::ptrdiff_t>(first));
+  const auto middle = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
+  std::ranges::nth_element(speeds, middle);
+  return *middle;
+}
+
+// Trains for so many seconds from the start of the training, the reading of the data included; one step at least. The
+// run keeps no checkpoint, has no monitors but monitor/csv, and leaves nothing in the folder.
+ShortRun train_for(int seconds, const Common& common, const Candidate& candidate, const fs::path& folder,
+                   Children& children) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto words = command_of("train", common, candidate);
+  words.insert(words.end(), {"--quiet", "--set=run.output=\"" + folder.string() + "\"", "--set=run.resume=never",
+                             "--set=run.requeue=false", "--set=run.time_limit=" + std::to_string(seconds) + "s",
+                             "--set=checkpoint.use=none", "--set=monitor=[]", "--set=monitor.csv.every=1"});
+  const auto ended = children.run(words);
+  ShortRun run;
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto table = read_table(folder / "metrics.csv");
+  run.measured.speeds = {speed_of(table.speeds)};
+  run.measured.losses = table.losses;
+  if (fs::exists(folder / "summary.json")) read_summary(read_run(folder).summary, run);
+  if (!is_whole(ended) || run.measured.steps == 0) {
+    run.measured.trouble = (is_refusal(ended) ? "refused: " : "failed: ") + reason_of(ended);
+    run.measured.speeds.clear();
+  }
+  fs::remove_all(folder);
+  return run;
+}
+
 // Measures, and keeps count of the time.
 class Adviser {
  public:
-  Adviser(const Wish& wish, vernier::Children& children) : wish_(wish), children_(children) {}
+  Adviser(const Wish& wish, Children& children) : wish_(wish), children_(children) {}
 
-  vernier::Advice advise() {
-    vernier::Ground ground;
+  Advice advise() {
+    Ground ground;
     ground.written = toml::parse(merged_configuration(wish_.common, candidate({}), children_));
     const auto written = measure_written();
     if (children_.stopped_by() != 0) return {};
@@ -117,7 +219,7 @@ class Adviser {
     advice.axes = axes_of(ground);
     auto first = written.measured;
     first.choice = as_written(advice.axes);
-    const auto measure = [&](vernier::Measured& measured) { measure_once_more(advice.axes, measured); };
+    const auto measure = [&](Measured& measured) { measure_once_more(advice.axes, measured); };
     const auto has_time = [&](std::size_t rounds) { return has_time_for(rounds); };
     advice.found = search(advice.axes, std::move(first), wish_.advice.limits, measure, has_time);
     advice.seconds = seconds_gone();
@@ -128,14 +230,14 @@ class Adviser {
   }
 
  private:
-  vernier::Candidate candidate(const std::vector<vernier::Setting>& settings) const {
-    vernier::Candidate candidate{"", wish_.advice.files, {}};
+  Candidate candidate(const std::vector<Setting>& settings) const {
+    Candidate candidate{"", wish_.advice.files, {}};
     for (const auto& [key, value] : settings) candidate.sets.push_back(key + "=" + value);
     return candidate;
   }
 
   // The first run shows how long the others must be: the reading of the data counts into a run's time, too.
-  vernier::ShortRun measure_written() {
+  ShortRun measure_written() {
     constexpr double loading = 0.3;  // seconds of LibTorch, at least; they do not count
     constexpr std::size_t wanted_steps = 8;
     const double share = wish_.seconds / 60;
@@ -154,7 +256,7 @@ class Adviser {
     return run;
   }
 
-  void measure_once_more(const std::vector<vernier::Axis>& axes, vernier::Measured& measured) {
+  void measure_once_more(const std::vector<Axis>& axes, Measured& measured) {
     const bool is_first = measured.speeds.empty();
     const auto run = train_for(round_, wish_.common, candidate(settings_of(axes, measured.choice)),
                                scratch_.path() + "/run", children_);
@@ -175,28 +277,27 @@ class Adviser {
     measured.skipped += now.skipped;
   }
 
-  void print(const std::string& name, const vernier::Measured& now) const {
+  void print(const std::string& name, const Measured& now) const {
     if (wish_.is_quiet || children_.stopped_by() != 0) return;
-    std::cerr << vernier::duration_of(seconds_gone()) << "  " << name << ": ";
+    std::cerr << duration_of(seconds_gone()) << "  " << name << ": ";
     if (!now.trouble.empty()) {
       std::cerr << now.trouble << '\n';
     } else {
-      std::cerr << vernier::text_of(now.speed()) << " samples/s, "
-                << vernier::text_of(std::round(now.peak_memory / 1e6)) << " MB\n";
+      std::cerr << text_of(now.speed()) << " samples/s, " << text_of(std::round(now.peak_memory / 1e6)) << " MB\n";
     }
   }
 
-  vernier::DeclaredOptions declared_by(const std::string& id) {
+  DeclaredOptions declared_by(const std::string& id) {
     Words words = {"plugins", id};
     for (const auto& path : wish_.common.plugin_paths) words.push_back("--plugin-path=" + path);
     const auto ended = children_.run(words);
-    return ended.status == 0 ? vernier::declared_in(ended.out) : vernier::DeclaredOptions{};
+    return ended.status == 0 ? declared_in(ended.out) : DeclaredOptions{};
   }
 
-  Words checks_of(const std::vector<vernier::Axis>& axes, const vernier::Choice& choice) {
+  Words checks_of(const std::vector<Axis>& axes, const Choice& choice) {
     if (children_.stopped_by() != 0) return {};
     const auto ended = children_.run(command_of("check", wish_.common, candidate(settings_of(axes, choice))));
-    return ended.status == 0 ? vernier::advice_lines(ended.out) : Words{"vernier check: " + reason_of(ended)};
+    return ended.status == 0 ? advice_lines(ended.out) : Words{"vernier check: " + reason_of(ended)};
   }
 
   double seconds_gone() const {
@@ -207,8 +308,8 @@ class Adviser {
   }
 
   const Wish& wish_;
-  vernier::Children& children_;
-  const vernier::ScratchFolder scratch_;
+  Children& children_;
+  const ScratchFolder scratch_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int round_ = 1;     // seconds of a run's training
   double costs_ = 0;  // seconds of a run, from its start to its end
@@ -216,18 +317,17 @@ class Adviser {
 
 int advise(const po::variables_map& given) {
   const auto wish = read_wish(given);
-  vernier::Children children(vernier::program_beside_this());
+  Children children(program_beside_this());
   const auto advice = Adviser(wish, children).advise();
   if (const int signal = children.stopped_by(); signal != 0) {
     std::cerr << "vernier: stopped before the measurements were complete; nothing is advised\n";
     return 128 + signal;
   }
   const bool as_json = given.count("json") != 0;
-  std::cout << (as_json ? json_of(advice).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"
-                        : text_of(advice))
+  std::cout << (as_json ? json_of(advice).dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text_of(advice))
             << std::flush;
   if (chosen(advice) == nullptr) return nothing_advised;
-  if (!vernier::write_or_complain(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
+  if (!write_or_complain(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
   if (!as_json) std::cout << "\nwrote " << wish.output << std::endl;
   return 0;
 }
@@ -241,5 +341,5 @@ int main(int argc, char** argv) {
       "seconds", po::value<double>()->default_value(60))("loss-gap", po::value<double>()->default_value(0.01))(
       "set", words(), "")("plugin-path", words(), "")("output", po::value<std::string>()->default_value("advice.toml"))(
       "force", "")("json", "")("quiet", "");
-  return vernier::call_verb({"advise", usage, known, advise}, argc, argv);
+  return call_verb({"advise", usage, known, advise}, argc, argv);
 }

@@ -1,6 +1,7 @@
 // Laws of the cost of a plugin: time, memory, and waiting for the device.
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 #include <malloc.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
@@ -97,13 +98,8 @@ std::int64_t host_reads(const Host& host, Table config, const std::string& devic
         for (const auto name : waits) count += function.name() == name ? 1 : 0;
         return nullptr;
       }).scopes({at::RecordScope::FUNCTION}));
-  try {
-    trial.train();
-  } catch (...) {
-    at::removeCallback(handle);
-    throw;
-  }
-  at::removeCallback(handle);
+  const auto removed = c10::make_scope_exit([&] { at::removeCallback(handle); });
+  trial.train();
   return count;
 }
 
@@ -140,14 +136,8 @@ std::string times_of(const Subject& subject) {
   const auto reset = [&](Run&) { time_listeners(&times); };
   trial.on(Event::StepBegin, reset);  // the trainer's own clocks take its place now and then
   time_listeners(&times);
-  Outcome outcome;
-  try {
-    outcome = trial.train();
-  } catch (...) {
-    time_listeners(nullptr);
-    throw;
-  }
-  time_listeners(nullptr);
+  const auto stopped = c10::make_scope_exit([] { time_listeners(nullptr); });
+  const auto outcome = trial.train();
   std::string text;
   double in_steps = 0;
   for (std::size_t i = 0; i < event_count; ++i) {

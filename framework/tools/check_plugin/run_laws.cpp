@@ -2,6 +2,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/types.h>
 #include <vernier/error.h>
 
@@ -143,6 +144,7 @@ struct ThreadState {
 
 void check_leaves_the_thread(const Subject& subject) {
   const auto before = ThreadState::now();
+  const auto restored = c10::make_scope_exit([&] { before.restore(); });
   std::string changed;
   const auto look = [&](const std::string& when) {
     if (const auto what = before.changed_in(ThreadState::now()); !what.empty() && changed.empty()) {
@@ -157,12 +159,9 @@ void check_leaves_the_thread(const Subject& subject) {
     trial.train();
     look("at the end of the run");
   } catch (...) {
-    before.restore();
-    if (!changed.empty()) throw Error(changed);
-    throw;
+    if (changed.empty()) throw;
   }
   look("after the plugin was destroyed");
-  before.restore();
   if (!changed.empty()) throw Error(changed);
 }
 

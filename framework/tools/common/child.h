@@ -1,12 +1,45 @@
-// Runs a program as a child, one at a time, and ends it by a signal that this process gets.
+// Starts programs as children of this process, and holds back the signals that end it meanwhile.
 #pragma once
 
+#include <signal.h>
+#include <sys/types.h>
+
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "child_process.h"
-
 namespace vernier {
+
+// Blocks the signals that end this process while it exists, so that a child can be ended first. A signal that this
+// process ignores, as under nohup, stays ignored.
+class BlockedSignals {
+ public:
+  explicit BlockedSignals(const std::vector<int>& signals);
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals();
+  const sigset_t& set() const { return signals_; }
+  const sigset_t& mask_before() const { return mask_before_; }
+
+ private:
+  sigset_t signals_, mask_before_;
+};
+
+struct ChildSettings {
+  std::vector<std::string> words;          // the path of a program, and its arguments
+  std::vector<std::string> environment{};  // "NAME=VALUE", beside this process's
+  int out = -1, err = -1;                  // open files for standard output and error; -1: those of this process
+  const sigset_t* mask = nullptr;          // the child's signal mask; nullptr: this process's
+  std::function<bool()> before_program{};  // runs in the child; false, after a message, ends it with status 126
+};
+
+// Starts a program in a process group of its own, so that a Ctrl-C reaches it once, through this process. Its standard
+// input is empty. It gets SIGTERM when this process ends, and status 127, after a message on
+// its standard error, if the program cannot be started. Returns the process, or -1 with errno.
+pid_t start_child(const ChildSettings& settings);
+
+// Returns the exit status of a process that ended as waitpid() says, or 128 + n if signal n ended it.
+int status_of(int waited);
 
 struct Ended {
   int status = 0;  // the exit status, or 128 + n where signal n ended it

@@ -13,18 +13,15 @@ namespace {
 using Words = std::vector<std::string>;
 
 // The runner refuses fp16 with scaler/none. A fixed scale of 1 computes the same, and skips updates that overflow.
-const std::vector<Candidate>& precisions() {
-  static const std::vector<Candidate> all = {
-      {"fp32", {}, {"precision.use=fp32", "scaler.use=none"}},
-      {"fp16-unscaled", {}, {"precision.use=fp16", "scaler.use=static", "scaler.scale=1.0"}},
-      {"fp16-mixed", {}, {"precision.use=fp16", "scaler.use=dynamic"}},
-      {"bf16", {}, {"precision.use=bf16", "scaler.use=none"}},
-      {"fp16-accumulated",
-       {},
-       {"precision.use=fp16", "scaler.use=dynamic", "accumulation.use=fixed", "accumulation.micro_batches=4"}},
-      {"fp8", {}, {"precision.use=fp8", "scaler.use=none"}}};
-  return all;
-}
+const std::vector<Candidate> precisions = {
+    {"fp32", {}, {"precision.use=fp32", "scaler.use=none"}},
+    {"fp16-unscaled", {}, {"precision.use=fp16", "scaler.use=static", "scaler.scale=1.0"}},
+    {"fp16-mixed", {}, {"precision.use=fp16", "scaler.use=dynamic"}},
+    {"bf16", {}, {"precision.use=bf16", "scaler.use=none"}},
+    {"fp16-accumulated",
+     {},
+     {"precision.use=fp16", "scaler.use=dynamic", "accumulation.use=fixed", "accumulation.micro_batches=4"}},
+    {"fp8", {}, {"precision.use=fp8", "scaler.use=none"}}};
 
 // At the commas that are in no brackets and no quotes: "[1, 2],[3]" has two parts.
 Words split(const std::string& text) {
@@ -121,7 +118,7 @@ std::vector<Candidate> candidates_of(const Wanted& wanted) {
     candidate.files.push_back(file);
     all.push_back(std::move(candidate));
   }
-  if (wanted.precisions) all = product(all, precisions());
+  if (wanted.precisions) all = product(all, precisions);
   for (const auto& sweep : wanted.sweeps) all = product(all, read_sweep(sweep));
   if (all.size() > most_candidates) product(all, {Candidate{}});
   distinguish(all);

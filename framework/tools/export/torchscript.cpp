@@ -1,11 +1,11 @@
 #include "torchscript.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/module.h>
+#include <vernier/autocast.h>
 #include <vernier/error.h>
 #include <vernier/predictor.h>
 
@@ -33,21 +33,6 @@ torch::jit::Module scripted(const torch::nn::Module& module, const std::string& 
   return copy;
 }
 
-class WithoutAutocast {
- public:
-  explicit WithoutAutocast(torch::Device device)
-      : device_(device.type()), before_(at::autocast::is_autocast_enabled(device_)) {
-    at::autocast::set_autocast_enabled(device_, false);
-  }
-  ~WithoutAutocast() { at::autocast::set_autocast_enabled(device_, before_); }
-  WithoutAutocast(const WithoutAutocast&) = delete;
-  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
-
- private:
-  c10::DeviceType device_;
-  bool before_;
-};
-
 torch::jit::Stack inputs_of(const Batch& batch) {
   return {batch.tensors.begin(), batch.tensors.end()};
 }
@@ -57,7 +42,7 @@ torch::jit::Stack inputs_of(const Batch& batch) {
 void save_torchscript(const std::string& file, torch::nn::Module& model, SupervisedTask& task, torch::Device device) {
   const auto* own = dynamic_cast<const Predictor*>(&task);
   if (own != nullptr && own->save_torchscript(file)) return;
-  const WithoutAutocast without(device);
+  const Autocast without(device.type(), torch::kFloat, /*enabled=*/false);
   const auto forward = [&](torch::jit::Stack inputs) {
     Batch batch;
     for (auto& input : inputs) batch.tensors.push_back(input.toTensor());

@@ -14,7 +14,6 @@
 
 #include "local_ranks.h"
 #include "run_folder_watch.h"
-#include "tools/common/child.h"
 #include "tools/common/run_files.h"
 #include "tools/common/verb.h"
 

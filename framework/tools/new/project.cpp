@@ -31,24 +31,12 @@ std::string replaced(const std::string& text, const std::map<std::string, std::s
   return result.append(rest, text.end());
 }
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno != 0 ? errno : EIO, std::generic_category(), what);
-}
-
 std::string read_file(const fs::path& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) fail("cannot read " + path.string());
+  if (!file) throw std::system_error(errno, std::generic_category(), "cannot read " + path.string());
   return text;
-}
-
-void write_file(const fs::path& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) fail("cannot write " + path.string());
 }
 
 // Texts by the names of their files.
@@ -91,7 +79,7 @@ std::vector<std::string> write_project(const fs::path& templates, const std::vec
     WholeFile whole(folder);
     fs::create_directory(whole.part());
     for (const auto& [name, text] : texts) {
-      write_file(fs::path(whole.part()) / name, text);
+      write_whole(fs::path(whole.part()) / name, text);
       names.push_back(name);
     }
     whole.finish();

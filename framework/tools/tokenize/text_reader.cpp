@@ -1,6 +1,5 @@
 #include "text_reader.h"
 
-#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -32,12 +31,10 @@ nlohmann::json parsed(const std::string& where, const std::string& line) {
 TextReader::TextReader(std::vector<std::string> paths, TextFormat format, Cut cut)
     : paths_(paths.begin(), paths.end()), format_(std::move(format)), cut_(std::move(cut)) {}
 
-TextReader::~TextReader() = default;
-
 void TextReader::open() {
   path_ = paths_.front();
   paths_.pop_front();
-  file_ = std::make_unique<DataFile>(path_);
+  file_.emplace(path_);
   is_lines_ = is_json_lines(path_, format_);
   is_at_end_ = false;
   is_first_ = true;
@@ -45,16 +42,14 @@ void TextReader::open() {
   offset_ = 0;
 }
 
-// Reads that many bytes, or those up to the end of the file. Returns false if there was nothing to read.
-bool TextReader::fill(std::size_t more) {
+// Reads that many bytes, or those up to the end of the file.
+void TextReader::fill(std::size_t more) {
   const auto before = rest_.size();
   rest_.resize(before + more);
   const auto count = file_->read(rest_.data() + before, more);
   rest_.resize(before + count);
-  bytes_ += count;
   is_at_end_ = count < more;
   take_in();
-  return count > 0;
 }
 
 // Moves what is complete from rest_ to text_. JSON's parser checks lines by itself.

@@ -2,18 +2,17 @@
 // Error::Kind::configuration and name the file.
 #pragma once
 
+#include <vernier/data_file.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace vernier {
-
-class DataFile;
 
 struct TextPart {
   std::string path;
@@ -34,14 +33,12 @@ class TextReader {
   // cut: returns the last place at which a text may be cut, 0 if there is none. It is called for plain text.
   using Cut = std::function<std::size_t(std::string_view)>;
   TextReader(std::vector<std::string> paths, TextFormat format, Cut cut);
-  ~TextReader();
 
-  std::optional<TextPart> next();                 // in the order of the files; nothing at the end
-  std::uint64_t bytes() const { return bytes_; }  // read so far
+  std::optional<TextPart> next();  // in the order of the files; nothing at the end
 
  private:
   void open();
-  bool fill(std::size_t more);
+  void fill(std::size_t more);
   TextPart take(std::size_t size);
   std::size_t end_of_part();
   void take_in();
@@ -49,13 +46,13 @@ class TextReader {
   std::deque<std::string> paths_;
   TextFormat format_;
   Cut cut_;
-  std::unique_ptr<DataFile> file_;  // null: the next one is to be opened
+  std::optional<DataFile> file_;  // empty: the next one is to be opened
   std::string path_;
   bool is_lines_ = false, is_at_end_ = false, is_first_ = true;
   std::int64_t line_ = 1;
-  std::string text_;                      // read, not yet given out
-  std::string rest_;                      // the beginning of a character, or bytes that are not yet checked
-  std::uint64_t offset_ = 0, bytes_ = 0;  // offset_: of rest_ in the file
+  std::string text_;          // read, not yet given out
+  std::string rest_;          // the beginning of a character, or bytes that are not yet checked
+  std::uint64_t offset_ = 0;  // of rest_ in the file
 };
 
 // The texts of a part: itself, or `field` of each line.

@@ -1,5 +1,6 @@
 // my_name: trains each batch in two halves, one after the other.
-// That takes about half the memory. The gradient stays that of the whole batch.
+// That takes about half the memory. The gradient stays that of the whole batch. The progress line shows the number of
+// micro-batches.
 //   smallest = 2   a batch of fewer samples stays whole
 //
 // This file is a complete plugin. Replace its rule with your own.
