@@ -1,17 +1,15 @@
 // The objects that the parts of a training loop (step, validation, saving, requests) share.
 #pragma once
 
-#include <vernier/between_steps.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "calls.h"
+#include "requests.h"
 #include "run/process/plugin_times.h"
 #include "run/process/ranks.h"
 #include "run/process/step_clock.h"
@@ -31,22 +29,6 @@ struct Progress {
   std::optional<std::int64_t> rewound_from;      // the step that the run went back from, until the next step reports it
   std::optional<std::int64_t> finished_of;       // the steps that were planned for a run that a plugin has finished
   bool validation_due = false;                   // after the last step, and not done
-};
-
-// Requests of plugins through Control, until they are done.
-struct Requests {
-  // Carried out after the step.
-  struct Pending {
-    Table swap;
-    Plugin* rewinder = nullptr;
-    std::int64_t back = 0, drop = 0;
-    std::string also;
-    const Plugin* failing = nullptr;
-    std::string why;
-  };
-  Pending pending;
-  std::string finished;  // the plugin that ends the run before its last planned step, and why; "": none
-  std::vector<std::pair<const Plugin*, std::function<bool(BetweenSteps&)>>> looks;  // Control::between_steps
 };
 
 // Main thread only.
