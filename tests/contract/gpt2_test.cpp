@@ -1,13 +1,11 @@
 // A run of task/gpt that begins with GPT-2's published weights computes what Hugging Face's GPT2LMHeadModel computes.
-// plugins/task/gpt/convert.py converts every published layout, and model.py loads exported weights into PyTorch.
+// plugins/task/gpt/model.py loads exported weights into PyTorch.
 // tests/oracles/README.md says how the reference was recorded.
 #include <doctest/doctest.h>
 #include <vernier/layers.h>
 
 #include <atomic>
 #include <filesystem>
-#include <functional>
-#include <iterator>
 
 #include "oracle.h"
 #include "program.h"
@@ -60,24 +58,6 @@ Tensors without_masks(Tensors tensors) {
   return tensors;
 }
 
-// As save_pretrained writes them.
-Tensors saved_by_transformers(const Tensors& published) {
-  Tensors tensors;
-  for (const auto& [name, tensor] : without_masks(published)) tensors["transformer." + name] = tensor;
-  return tensors;
-}
-
-// As programs write them that made Linear of GPT-2's Conv1D, with the head as a separate tensor.
-Tensors as_linear(const Tensors& published) {
-  Tensors tensors;
-  for (const auto& [name, tensor] : published) {
-    const bool is_weight = name.starts_with("h.") && tensor.dim() == 2;
-    tensors[name] = is_weight ? tensor.t().contiguous() : tensor;
-  }
-  tensors["lm_head.weight"] = published.at("wte.weight").clone();
-  return tensors;
-}
-
 void call_in(const TemporaryFolder& folder, const std::vector<std::string>& words) {
   Program program(words, folder.path());
   const int status = program.wait();
@@ -85,11 +65,6 @@ void call_in(const TemporaryFolder& folder, const std::vector<std::string>& word
 }
 
 const std::string scripts = VERNIER_SOURCE_DIR "/plugins/task/gpt/";
-
-// Runs convert.py. Returns 0 if it succeeds; out: its output.
-int convert(const TemporaryFolder& folder, const std::string& files, std::string& out) {
-  return python("'" + scripts + "convert.py' " + files, folder.path(), out);
-}
 
 // The run that begins with weights.safetensors, stopped before its first step.
 class Begun {
@@ -179,76 +154,6 @@ TEST_CASE("oracle gpt2: no tensor could be swapped, turned or left out unseen") 
     }
   }
   CHECK(distance(begun.answer().logits, given.oracle["logits"]) <= tolerance);
-}
-
-TEST_CASE("oracle gpt2: convert.py makes the same weights of every published layout") {
-  if (!has_python("json")) {
-    MESSAGE("python3 is not here: convert.py is not tried");
-    return;
-  }
-  const Published given;
-  const auto& folder = given.folder;
-  const auto weights = published(given.oracle), wanted = without_masks(weights);
-  CHECK(weights.size() == wanted.size() + 2);
-  const auto check_converted = [&](const Tensors& tensors, const std::string& lines) {
-    const auto half = std::next(tensors.begin(), 9);  // as two shards
-    vernier::save_safetensors(folder / "1.safetensors", Tensors(tensors.begin(), half));
-    vernier::save_safetensors(folder / "2.safetensors", Tensors(half, tensors.end()));
-    std::filesystem::remove(folder / "new.safetensors");
-    std::string out;
-    CHECK(convert(folder, "1.safetensors 2.safetensors new.safetensors", out) == 0);
-    CHECK(out == "new.safetensors: 28 tensors\n  GPT-2: 2 layers, width 16, context 16, vocabulary 256\n" + lines);
-    check_equal(vernier::load_safetensors(folder / "new.safetensors"), wanted);
-  };
-  check_converted(wanted, "");
-  check_converted(weights, "  left out 2 causal masks\n");
-  check_converted(saved_by_transformers(weights), "");
-  check_converted(as_linear(weights),
-                  "  transposed 8 weights\n  left out 2 causal masks\n"
-                  "  left out lm_head.weight, which equals wte.weight\n");
-  Tensors half;
-  for (const auto& [name, tensor] : as_linear(weights)) half[name] = tensor.to(torch::kBFloat16);
-  vernier::save_safetensors(folder / "half.safetensors", half);
-  std::string out;
-  CHECK(convert(folder, "half.safetensors from_half.safetensors", out) == 0);
-  for (const auto& [name, tensor] : vernier::load_safetensors(folder / "from_half.safetensors")) {
-    CHECK(tensor.equal(wanted.at(name).to(torch::kBFloat16)));
-  }
-}
-
-TEST_CASE("oracle gpt2: convert.py refuses what is not GPT-2, naming file and tensor") {
-  if (!has_python("json")) {
-    MESSAGE("python3 is not here: convert.py is not tried");
-    return;
-  }
-  const Published given;
-  const auto& folder = given.folder;
-  const auto refusal = [&](const std::function<void(Tensors&)>& change) {
-    auto tensors = published(given.oracle);
-    change(tensors);
-    vernier::save_safetensors(folder / "x", tensors);
-    std::string out;
-    CHECK(convert(folder, "x new.safetensors", out) != 0);
-    CHECK_FALSE(std::filesystem::exists(folder / "new.safetensors"));
-    return out;
-  };
-  CHECK(refusal([](Tensors& t) { t.erase("wte.weight"); }) ==
-        "convert.py: x: has no tensor 'wte.weight', so it does not have GPT-2's layout\n");
-  CHECK(refusal([](Tensors& t) { t.erase("h.1.mlp.c_fc.bias"); }) ==
-        "convert.py: x: has no tensor 'h.1.mlp.c_fc.bias'\n");
-  CHECK(refusal([](Tensors& t) { t["h.1.ln_2.weight"] = torch::ones({5}); }) ==
-        "convert.py: x: tensor 'h.1.ln_2.weight': is [5], and must be [16]\n");
-  CHECK(refusal([](Tensors& t) { t["adapter"] = torch::ones({5}); }) ==
-        "convert.py: x: tensor 'adapter': is not one of GPT-2's\n");
-  CHECK(refusal([](Tensors& t) { t["lm_head.weight"] = t["wte.weight"] + 1; }) ==
-        "convert.py: x: tensor 'lm_head.weight': differs from 'wte.weight'; task/gpt has one tensor for both\n");
-  CHECK(refusal([](Tensors& t) { t["transformer.wte.weight"] = t["wte.weight"]; }) ==
-        "convert.py: x: tensor 'wte.weight': there are two of this name\n");
-  std::string out;
-  CHECK(convert(folder, "weights.safetensors run.toml", out) != 0);
-  CHECK(out == "convert.py: run.toml: exists already; name another file\n");
-  CHECK(convert(folder, "run.toml new.safetensors", out) != 0);
-  CHECK(out.starts_with("convert.py: run.toml: is not a safetensors file"));
 }
 
 TEST_CASE("oracle gpt2: a run gives the weights back as they came, and model.py has their logits") {

@@ -1,7 +1,6 @@
 // The objects that the parts of a training loop (step, validation, saving, requests) share.
 #pragma once
 
-
 #include <atomic>
 #include <chrono>
 #include <functional>
