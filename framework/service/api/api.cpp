@@ -15,11 +15,7 @@ namespace {
 constexpr std::int64_t most_queued = 10'000, most_seconds = 10LL * 365 * 24 * 3600, most_bytes = 1LL << 50;
 constexpr std::int64_t most_log = 256 * 1024;  // bytes in one answer
 
-Json choice_of_states() {
-  Json names = Json::array();
-  for (int i = 0; i < 5; ++i) names.push_back(name_of(static_cast<State>(i)));
-  return {{"enum", names}};
-}
+const Json choice_of_states = {{"enum", state_names}};
 
 Json list_of_parts(const ApiOf& of) {
   const auto& settings = of.queue.settings();
@@ -108,7 +104,7 @@ HttpRoute list_route(const ApiOf& of) {
           .summary = "Jobs, the newest first. next is the value of before for the next page, null on the last one",
           .parameters = {parameter("before", "query", "ids below it", whole(1, most)),
                          parameter("limit", "query", "jobs at most", whole(1, 1000)),
-                         parameter("state", "query", "only jobs in it", choice_of_states()),
+                         parameter("state", "query", "only jobs in it", choice_of_states),
                          parameter("user", "query", "only jobs of this user", text)},
           .result = list_of("jobs", job_schema(), {{"next", {{"type", {"integer", "null"}}}}}),
           .answer = [of](const HttpCall& call) {
@@ -120,9 +116,8 @@ HttpRoute list_route(const ApiOf& of) {
                                .limit = call.integer("limit", 100, 1, 1000) + 1,
                                .state = given("state"),
                                .user = given("user")};
-            const auto names = choice_of_states()["enum"];
-            if (call.parameters.contains("state") && std::ranges::find(names, Json(page.state)) == names.end()) {
-              throw HttpRefused{422, "state must be one of " + names.dump()};
+            if (call.parameters.contains("state") && std::ranges::find(state_names, page.state) == state_names.end()) {
+              throw HttpRefused{422, "state must be one of " + Json(state_names).dump()};
             }
             auto jobs = of.queue.list(page);
             const bool has_more = std::ssize(jobs) == page.limit;
@@ -209,7 +204,7 @@ HttpRoute log_route(const ApiOf& of) {
               "the job is over and there is no more",
           .parameters = {job_parameter(), parameter("offset", "query", "the first byte", whole(0, most)),
                          parameter("limit", "query", "bytes at most", whole(1, most_log))},
-          .result = object_of({{"text", text}, {"next", integer}, {"state", choice_of_states()}}),
+          .result = object_of({{"text", text}, {"next", integer}, {"state", choice_of_states}}),
           .other_results = {{"404", "There is no such job."}},
           .answer = [of](const HttpCall& call) {
             const auto job = job_of(of, call);  // its state before its log: none of an ended one is missed
@@ -260,7 +255,7 @@ Json job_schema() {
   return object_of({{"id", integer},
                     {"name", text},
                     {"user", text},
-                    {"state", choice_of_states()},
+                    {"state", choice_of_states},
                     {"is_ending", {{"type", "boolean"}}},
                     {"attempt", integer},
                     {"priority", integer},

@@ -1,6 +1,8 @@
 // A job of the server: what is to be trained, with what, and what became of it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,8 +20,10 @@ struct JobRequest {
 };
 
 enum class State { queued, running, done, failed, cancelled };
-const char* name_of(State state);
-State state_of(const std::string& name);  // throws std::invalid_argument
+inline constexpr std::array state_names = {"queued", "running", "done", "failed", "cancelled"};  // as State has them
+inline const char* name_of(State state) {
+  return state_names[static_cast<std::size_t>(state)];
+}
 
 struct Job {
   std::int64_t id = 0;

@@ -3,6 +3,7 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <sstream>
 #include <stdexcept>
 
@@ -103,7 +104,7 @@ Job job_of(Statement& row) {
                  .time_limit = row.integer(8),
                  .memory_limit = row.integer(9),
                  .retries = row.integer(10)};
-  job.state = state_of(row.text(11));
+  job.state = static_cast<State>(std::ranges::find(state_names, row.text(11)) - state_names.begin());
   job.attempt = row.integer(12);
   job.failures = row.integer(13);
   job.losses = row.integer(14);

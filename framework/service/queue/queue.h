@@ -95,7 +95,7 @@ class Queue {
   std::chrono::steady_clock::time_point removed_;
   std::optional<Slurm> slurm_;
   std::chrono::steady_clock::time_point asked_slurm_, submit_after_;
-  std::vector<std::string> to_remove_, to_interrupt_;                          // numbers at Slurm
+  std::vector<std::pair<void (Slurm::*)(const std::string&) const, std::string>> slurm_calls_;  // with numbers there
   std::map<std::int64_t, std::chrono::steady_clock::time_point> interrupted_;  // jobs that were asked to end, and when
   std::map<std::int64_t, int> missing_;  // jobs: how often squeue lacked them in a row
 };

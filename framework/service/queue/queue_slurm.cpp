@@ -59,7 +59,7 @@ void Queue::look_after_handed(Job& job, bool is_there) {
   }
   if (job.is_cancelled && Clock::now() - interrupted_[job.id] > interrupt_again) {
     interrupted_[job.id] = Clock::now();
-    to_interrupt_.push_back(job.slurm);
+    slurm_calls_.emplace_back(&Slurm::interrupt, job.slurm);
   }
   if (is_there) {
     missing_.erase(job.id);
@@ -72,21 +72,18 @@ void Queue::look_after_handed(Job& job, bool is_there) {
 // Cancels in Slurm the jobs that were cancelled here since the last time. A job that has ended meanwhile is not an
 // error.
 void Queue::cancel_in_slurm() {
-  std::vector<std::string> to_remove, to_interrupt;
+  decltype(slurm_calls_) calls;
   {
     const Lock lock(mutex_);
-    to_remove.swap(to_remove_);
-    to_interrupt.swap(to_interrupt_);
+    calls.swap(slurm_calls_);
   }
-  const auto ask = [&](const std::string& number, void (Slurm::*what)(const std::string&) const) {
+  for (const auto& [call, number] : calls) {
     try {
-      (*slurm_.*what)(number);
+      (*slurm_.*call)(number);
     } catch (const std::exception& error) {
       std::cerr << "vernier: " << error.what() << std::endl;
     }
-  };
-  for (const auto& number : to_remove) ask(number, &Slurm::remove);
-  for (const auto& number : to_interrupt) ask(number, &Slurm::interrupt);
+  }
 }
 
 // False where Slurm does not take it; the job says why, and waits.
@@ -103,7 +100,7 @@ bool Queue::hand_over(const Job& job) {
   const Lock lock(mutex_);
   auto now = journal_.find(job.id);
   if (!now || now->state != State::queued || now->attempt != job.attempt) {  // cancelled meanwhile
-    if (!number.empty()) to_remove_.push_back(number);
+    if (!number.empty()) slurm_calls_.emplace_back(&Slurm::remove, number);
     return true;
   }
   if (now->slurm != number || now->error != error) {
@@ -119,7 +116,7 @@ bool Queue::cancel_at_slurm(Job& job) {
   const Attempt attempt(folder_of(job.id), job.attempt);
   make_folder(attempt.folder());
   if (!attempt.claim_for_server()) return false;
-  if (!job.slurm.empty()) to_remove_.push_back(job.slurm);
+  if (!job.slurm.empty()) slurm_calls_.emplace_back(&Slurm::remove, job.slurm);
   return true;
 }
 
