@@ -9,6 +9,7 @@
 // again have a second row. If the disk is full, rows wait in memory until there is room; those beyond 1 MB are lost.
 // Source of the format: RFC 4180, with "\n" at the end of a line.
 #include <vernier/sdk.h>
+#include <vernier/whole_file.h>
 
 #include <algorithm>
 #include <charconv>
@@ -150,22 +151,22 @@ class Table final : public vernier::RecordSink {
     warn_(path_.string() + ": cannot be written anew, so it lacks a column for " + fresh.front());
   }
 
-  bool write_anew(const std::string& more) {
-    const fs::path next = path_.string() + ".partial";
+  bool write_anew(const std::string& more) try {
+    vernier::WholeFile next(path_);
     {
       std::ifstream in(path_, std::ios::binary);
-      std::ofstream out(next, std::ios::binary | std::ios::trunc);
+      std::ofstream out(next.part(), std::ios::binary);
       std::string line;
       std::getline(in, line);
       out << header();
       while (std::getline(in, line)) out << line << more << '\n';
       if (!out.flush()) return false;
     }
-    std::error_code trouble;
-    fs::rename(next, path_, trouble);
-    if (trouble) return false;
+    next.finish();
     file_ = std::make_unique<AppendFile>(path_, "rows", warn_);
     return true;
+  } catch (const fs::filesystem_error&) {
+    return false;
   }
 
   fs::path path_;

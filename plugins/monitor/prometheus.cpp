@@ -8,19 +8,19 @@
 // the port can read the metrics: there is no password. Where the port is in use, the monitor is detached and the run
 // goes on without it.
 // Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its rules for names.
-#include <unistd.h>
 #include <vernier/metric_info.h>
 #include <vernier/sdk.h>
+#include <vernier/whole_file.h>
 
 #include <algorithm>
 #include <cctype>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
+#include <system_error>
 
 #include "service/http/http_server.h"
 #include "shared/records/record_monitor.h"
@@ -149,17 +149,11 @@ class Exposition final : public vernier::RecordSink {
     return {200, newest_.text(), "text/plain; version=0.0.4; charset=utf-8"};
   }
 
-  // Through a second file, since the collector may read at any time.
-  bool write_file() {
-    const auto partial = file_ + "." + std::to_string(::getpid()) + ".partial";
-    {
-      std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-      out << newest_.text();
-      if (!out.flush()) return false;
-    }
-    std::error_code trouble;
-    fs::rename(partial, file_, trouble);
-    return !trouble;
+  bool write_file() try {
+    vernier::write_whole(file_, newest_.text());
+    return true;
+  } catch (const std::system_error&) {
+    return false;
   }
 
   Newest newest_;
