@@ -76,9 +76,9 @@ Table merged_config(const po::variables_map& given) {
   return load_config(files, sets);
 }
 
-std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&)) {
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::function<void(Table&)>& change) {
   auto config = merged_config(given);
-  if (change != nullptr) change(config);
+  if (change) change(config);
   const auto host = make_host(given, words_of(given));
   if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
   const auto resumes = [&](const Wiring& wiring, const RunOptions& options, const std::string& output) {

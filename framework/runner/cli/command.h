@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <boost/program_options.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ Level log_level(const po::variables_map& given);
 Host make_host(const po::variables_map& given, const std::vector<std::string>& files = {});
 Table merged_config(const po::variables_map& given);  // what the files, --set and the shorthands say together
 // The run of the command, ready to train. change: made to its configuration first.
-std::unique_ptr<Prepared> prepare(const po::variables_map& given, void (*change)(Table&) = nullptr);
+std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::function<void(Table&)>& change = {});
 
 void print_text(const std::string& text, std::size_t indent = 2);  // breaks lines that are longer than the terminal's
 void print_table(const Wiring& wiring);

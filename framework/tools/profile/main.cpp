@@ -6,7 +6,6 @@
 #include <iostream>
 
 #include "cli/command.h"
-#include "cli/low_memory.h"
 #include "cli/program.h"
 #include "output/log.h"
 #include "tools/common/scratch_folder.h"
@@ -37,8 +36,8 @@ Value number(std::int64_t value) {
   return {value, "vernier profile"};
 }
 
-// The listeners of the run's own callbacks are a part of its steps, so they stay.
-Table with_profiler(Table config, std::int64_t steps, const std::string& trace) {
+// Leaves the run's steps alone, with callback/profiler. The listeners of its own callbacks are a part of its steps.
+void add_profiler(Table& config, std::int64_t steps, const std::string& trace) {
   config.erase(Monitor::role);
   config.insert_or_assign(Checkpoint::role, Value{Table{{"use", word("none")}}, "vernier profile"});
   auto& run = std::get<Table>(config.try_emplace("run", Value{Table{}, ""}).first->second.data);
@@ -52,43 +51,31 @@ Table with_profiler(Table config, std::int64_t steps, const std::string& trace) 
                       {"trace", word(trace)}};
     all->push_back({std::move(profiler), "vernier profile"});
   }
-  return config;
 }
 
-// Trains the configuration's first steps with callback/profiler, without validations, checkpoints and monitors. Prints
-// the table of `steps` of them, and writes the trace to the file. Leaves nothing else behind.
-int profile(Table config, std::int64_t steps, const std::string& trace, const std::string& name, const Host& host) {
+int profile(const boost::program_options::variables_map& given) {
+  if (wants_to_resume(given)) refuse("profile trains the first steps of a new run; leave --resume out");
+  const auto value = parse_value(word_or(given, "steps", "20"), "--steps");
+  const auto* steps = std::get_if<std::int64_t>(&value.data);
+  if (steps == nullptr || *steps < 1 || *steps > 1000) refuse("--steps must be an integer from 1 to 1000");
+  const auto trace = word_or(given, "output", "profile.json"), whole = fs::absolute(trace).string();
   const ScratchFolder scratch;
-  const auto whole = fs::absolute(trace).string();
+  listen_for_signals();
+  set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
+  const auto prepared = prepare(given, [&](Table& config) { add_profiler(config, *steps, whole); });
   if (std::ofstream file(whole, std::ios::app); !file) refuse(trace + ": cannot be written");
-  const auto prepared = prepare(with_profiler(std::move(config), steps, whole), name, host, stop_signal(),
-                                [](auto&&...) { return false; });
   prepared->run.output = scratch.path();
   prepared->run.quiet = true;
   auto& run = prepared->run;
-  while (run.step < warm_up + steps && stop_signal() == 0 && prepared->trainer.train_step(run)) {
+  while (run.step < warm_up + *steps && stop_signal() == 0 && prepared->trainer.train_step(run)) {
   }
   std::ifstream table(scratch.path() + "/profile.txt");
   if (!table) {
-    throw Error(c10::str("the run ended after ", run.step, " steps, before the ", steps, " that follow the first ",
+    throw Error(c10::str("the run ended after ", run.step, " steps, before the ", *steps, " that follow the first ",
                          warm_up, " were recorded; give fewer with --steps"));
   }
   std::cout << table.rdbuf() << "trace: " << trace << " (open it in https://ui.perfetto.dev)\n";
   return 0;
-}
-
-int call(const boost::program_options::variables_map& given) {
-  if (wants_to_resume(given)) refuse("profile trains the first steps of a new run; leave --resume out");
-  auto config = merged_config(given);
-  const auto host = make_host(given, words_of(given));
-  if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
-  const auto steps = parse_value(word_or(given, "steps", "20"), "--steps");
-  const auto* number = std::get_if<std::int64_t>(&steps.data);
-  if (number == nullptr || *number < 1 || *number > 1000) refuse("--steps must be an integer from 1 to 1000");
-  const fs::path first = words_of(given).front();
-  listen_for_signals();
-  set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
-  return profile(std::move(config), *number, word_or(given, "output", "profile.json"), first.stem().string(), host);
 }
 
 }  // namespace
@@ -99,5 +86,5 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::configuration_options();
   options.add_options()("steps", po::value<std::string>())("output", po::value<std::string>());
-  return vernier::call_run_verb({"profile", vernier::usage, options, vernier::call}, argc, argv);
+  return vernier::call_run_verb({"profile", vernier::usage, options, vernier::profile}, argc, argv);
 }
