@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iostream>
 #include <span>
+#include <string_view>
 #include <system_error>
 
 #include "cli/options/completion.h"
@@ -40,8 +41,6 @@ options
   --allow-inexact        resumes even if the result will differ from an uninterrupted run
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; then in $VERNIER_PLUGIN_PATH, in the
                          folder plugins beside FILE, in ~/.local/share/vernier/plugins, and in the installation
-  --find-lr              check also trains a copy of the model for 100 steps at ever higher learning rates, plots the
-                         loss, and suggests a rate
   --quiet                train prints warnings and errors only, and no progress
   --debug                debug lines of the log too
   --help, --version
@@ -92,7 +91,7 @@ Prints what this program was built of.
 )";
 
 struct Summary {
-  const char *name, *text;
+  std::string_view name, text;
 };
 
 constexpr Summary own_verbs[] = {
@@ -209,8 +208,8 @@ std::vector<Verb> verbs() {
 void print_summaries(std::ostream& out, std::span<const Summary> all) {
   constexpr std::size_t column = 14;
   for (const auto& [name, text] : all) {
-    if (*text == '\0') continue;  // a program that handed_on() names
-    out << "  " << name << std::string(column - std::string_view(name).size(), ' ') << text << '\n';
+    if (text.empty()) continue;  // a program that handed_on() names
+    out << "  " << name << std::string(column - name.size(), ' ') << text << '\n';
   }
 }
 
@@ -232,8 +231,8 @@ In the source tree ./vernier builds what is missing and knows three verbs more:
 std::vector<std::string> names_of_verbs() {
   auto names = other_verbs();
   std::erase_if(names, [](const auto& name) {
-    const auto built = std::ranges::find(built_verbs, name, [](const Summary& verb) { return std::string(verb.name); });
-    return built != std::end(built_verbs) && *built->text == '\0';
+    const auto built = std::ranges::find(built_verbs, name, &Summary::name);
+    return built != std::end(built_verbs) && built->text.empty();
   });
   for (const auto& verb : own_verbs) names.emplace_back(verb.name);
   return names;
@@ -246,7 +245,9 @@ int complete(int argc, char** argv, const std::vector<Verb>& verbs) {
   const auto own = std::ranges::find(verbs, words.front(), &Verb::name);
   const Host host(plugin_folders({}, "--plugin-path ", {}));
   auto found = completions(words, names_of_verbs(), own == verbs.end() ? nullptr : &*own, host);
-  if (found.empty() && own == verbs.end() && words.size() > 1) {  // another program has the verb
+  // Another program has the verb. One from elsewhere may not know `complete`, and would do its work.
+  const bool is_built = std::ranges::find(built_verbs, words.front(), &Summary::name) != std::end(built_verbs);
+  if (found.empty() && is_built && words.size() > 1) {
     std::swap(argv[1], argv[2]);
     become_other_verb(argv + 1);
   }
