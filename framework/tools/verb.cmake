@@ -1,8 +1,7 @@
 # vernier_add_verb(name [SUMMARY text] [RUNNER] [FAST_MALLOC] SOURCES main source... [LIBS library...]): the program
-# vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`; a program without one is
-# run for an option of another verb. RUNNER: it uses the runner, and so
-# LibTorch. FAST_MALLOC: it has the malloc of programs that train. The sources but the first are the library
-# vernier_<name>, for tests.
+# vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`; a program without one is run for
+# an option of another verb. RUNNER: it uses the runner, and so LibTorch. FAST_MALLOC: it has the malloc of programs
+# that train. The sources but the first are the library vernier_<name>, for tests.
 add_custom_target(vernier_verbs)
 function(vernier_add_verb name)
   cmake_parse_arguments(arg "RUNNER;FAST_MALLOC" "SUMMARY" "SOURCES;LIBS" ${ARGN})

@@ -19,7 +19,7 @@ int call_run_verb(const Verb& verb, int argc, char** argv);
 
 // The options of every verb that reads TOML files: --set, --plugin-path and so on, and the shorthands.
 boost::program_options::options_description configuration_options();
-// The options of every verb that reads a run: --set and --plugin-path.
+// The options of every verb that reads a run: --set, --plugin-path and the shorthands.
 boost::program_options::options_description run_options();
 
 }  // namespace vernier

@@ -30,7 +30,7 @@ class TrainingLoop {
   const std::string& finished() const { return parts_.requests.finished; }
 
   // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and if something throws between two
-  // steps or before the update of one; on a CPU none of weights that are not finite. An exception is emitted as
+  // steps or before the update of one; on a CPU, none if a weight is not finite. An exception is emitted as
   // RunFailed and rethrown with plugin and step.
   Outcome train(Run& run);
   // The same, a step a call, for a caller with a loop of its own. The first call begins the run. The call that trains

@@ -125,7 +125,7 @@ Result run_apart(const std::function<std::string()>& body) {
   return {kind, text.substr(1)};
 }
 
-// Those of the build tree or of the installation.
+// The plugins of the build tree or of the installation.
 Host host_of_installation() {
   const fs::path program = boost::dll::program_location().parent_path().string();
   return Host({program / "plugins", program.parent_path() / "lib" / "vernier" / "plugins"});

@@ -90,11 +90,6 @@ std::optional<KnownUpdate> UpdateLog::last() {
   return last_;
 }
 
-void UpdateLog::forget() {
-  sent_ = {};
-  last_.reset();
-}
-
 void UpdateLog::save(State& state) {
   if (!last()) return;
   state.put("last_update", static_cast<std::int64_t>(last_->result));
@@ -102,7 +97,8 @@ void UpdateLog::save(State& state) {
 }
 
 void UpdateLog::load(const State& state) {
-  forget();
+  sent_ = {};
+  last_.reset();
   if (!state.has("last_update")) return;
   last_ = KnownUpdate{static_cast<UpdateResult>(state.integer("last_update")), state.text("not_finite")};
 }

@@ -31,7 +31,6 @@ class UpdateLog {
   std::optional<KnownUpdate> last();
   // Counts last() after the last step of a run.
   void conclude(Run& run);
-  void forget();
 
   void save(State& state);  // what last() gives
   void load(const State& state);

@@ -66,8 +66,10 @@ void Savepoint::take_plugins(const Run& run) {
   // Weights are watched by themselves: a plugin that saves them too needs no copy.
   std::unordered_set<const void*> weights;
   const auto is_weight = [&](const torch::Tensor& tensor) {
-    for (std::size_t i = weights.empty() ? 0 : run.parameters.size(); i < run.parameters.size(); ++i) {
-      weights.insert({storage_of(run.parameters[i].model), storage_of(run.parameters[i].master)});
+    if (weights.empty()) {
+      for (const auto& parameter : run.parameters) {
+        weights.insert({storage_of(parameter.model), storage_of(parameter.master)});
+      }
     }
     return tensor.has_storage() && weights.contains(storage_of(tensor));
   };

@@ -15,7 +15,7 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
 // Puts a snapshot into a prepared run. All that can be checked is checked before anything is changed, and refused with
 // Error::Kind::configuration: another model always; differences that make resuming inexact (plugins, their options and
 // versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which logs them.
-// Of a snapshot that is moved in here the model may take the memory; one that somebody keeps is copied (move_into).
+// Pass the snapshot by std::move to let the model take its memory; otherwise it is copied (move_into).
 void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration = "", bool allow_inexact = false);
 // The same, for callers that have already logged the differences.
