@@ -80,12 +80,12 @@ std::set<std::string> exports_of(const fs::path& library) {
 TEST_CASE("host: a plugin that fits is opened, made and named") {
   const Host host({fixtures});
   Options options("callback/fits", {}, "run.toml:3");
-  const auto plugin = host.make<Callback>("fits", options);
+  const auto plugin = host.make(Callback::role, "fits", options);
   CHECK(plugin->id() == "callback/fits");
   CHECK(was_opened("fits"));
   CHECK(options.declared().size() == 1);
   Options by_path("callback/fits", {}, "run.toml:3");
-  CHECK(host.make<Callback>(fixture("fits"), by_path)->id() == "callback/fits");
+  CHECK(host.make(Callback::role, fixture("fits"), by_path)->id() == "callback/fits");
 }
 
 TEST_CASE("host: one that does not fit is refused with the remedy, and never runs") {
@@ -115,7 +115,7 @@ TEST_CASE("host: one that was built with another toolkit is refused, and never r
   std::ofstream(path) << bytes;
   const auto refused_one = thrown_by([&] {
     Options options("scaler/dynamic", {}, "run.toml:3");
-    Host({fixtures, product}).make<vernier::Scaler>(path.string(), options);
+    Host({fixtures, product}).make(vernier::Scaler::role, path.string(), options);
   });
   CHECK(refused_one ==
         refused(path.string() + ": built with " + other + ", this Vernier has " + ours + "; rebuild the plugin"));
@@ -161,7 +161,7 @@ TEST_CASE("host: a name that is not a plugin is refused with the nearest") {
   CHECK(says(refusal("clip-norm").text, "; did you mean \"clip_norm\"? "));
   const TemporaryFolder empty;
   Options options("callback/x", {}, "");
-  CHECK(thrown_by([&] { Host({empty.path()}).make<Callback>("x", options); }) ==
+  CHECK(thrown_by([&] { Host({empty.path()}).make(Callback::role, "x", options); }) ==
         refused("no callback is called \"x\" (none of this role in " + empty.path().string() + ")"));
   CHECK(refusal("./none.so") == refused("./none.so: there is no such file; without a slash, `use` is the name of a "
                                         "callback in the plugin path"));
@@ -176,8 +176,11 @@ TEST_CASE("host: folders are searched in order") {
   fs::create_directories(first.path() / "callback");
   fs::copy_file(fixture("wrong_torch"), first.path() / "callback" / "fits.so");
   Options options("callback/fits", {}, "");
-  CHECK(says(thrown_by([&] { Host({first.path(), fixtures}).make<Callback>("fits", options); }).text, "built with"));
-  CHECK(Host({fixtures, first.path()}).make<Callback>("fits", options) != nullptr);
+  CHECK(says(thrown_by([&] {
+               Host({first.path(), fixtures}).make(Callback::role, "fits", options);
+             }).text,
+             "built with"));
+  CHECK(Host({fixtures, first.path()}).make(Callback::role, "fits", options) != nullptr);
 }
 
 namespace {
@@ -254,7 +257,7 @@ TEST_CASE("host: a link that leads out of the folder of plugins is refused; one 
   CHECK(linked.refusal() == refused(linked.at("callback/fits.so").string() + leads));
   fs::create_directory_symlink(door.folder.path(), linked.at("plugins"));  // the folder of plugins itself may be one
   Options options("callback/fits", {}, "run.toml:3");
-  CHECK(Host({linked.at("plugins")}).make<Callback>("fits", options) != nullptr);
+  CHECK(Host({linked.at("plugins")}).make(Callback::role, "fits", options) != nullptr);
 }
 
 TEST_CASE("host: libraries of one name in several folders are opened each, and known by their real paths") {

@@ -132,7 +132,7 @@ TEST_CASE("toml writer: each value has its place behind it") {
   const auto first = folder.write("a.toml", "[run]\nsteps = 1\nseed = 2\n[task]\nuse = 'mlp'\nhidden = [1,\n2]\n");
   const auto second = folder.write(
       "b.toml", "[run]\nseed = 3\n[[callback]]\nuse = 'switch'\n[callback.to]\nprecision = {use = '$${x}'}\n");
-  CHECK(vernier::to_toml_with_places(vernier::load_config({first, second}, {"run.name=x", "other=true"})) ==
+  CHECK(vernier::to_toml(vernier::load_config({first, second}, {"run.name=x", "other=true"}), /*with_places=*/true) ==
         "other = true  # --set other\n"
         "\n[[callback]]\n"
         "use = \"switch\"  # " +
@@ -157,14 +157,14 @@ TEST_CASE("toml writer: each value has its place behind it") {
             ":6\n"
             "use = \"mlp\"  # " +
             first + ":5\n");
-  CHECK(vernier::to_toml_with_places({}).empty());
+  CHECK(vernier::to_toml({}, /*with_places=*/true).empty());
 }
 
 TEST_CASE("toml writer: any table reads back the same, with places and without") {
   for (unsigned seed = 0; seed < 3000; ++seed) {
     const TemporaryFolder folder;
     const auto table = Tables(seed).table(0);
-    const auto with_places = vernier::to_toml_with_places(table), plain = vernier::to_toml(table);
+    const auto with_places = vernier::to_toml(table, /*with_places=*/true), plain = vernier::to_toml(table);
     CAPTURE(seed);
     CAPTURE(with_places);
     REQUIRE(same(vernier::load_config({folder.write("places.toml", with_places)}, {}), table));

@@ -379,7 +379,7 @@ TEST_CASE("flight_recorder: gradients that a callback changed are no fault of th
     if (run.step == 1) run.parameters[0].master.mutable_grad().mul_(HUGE_VAL);
   });
   vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
-  const auto late = built_plugins().make<vernier::Callback>("flight_recorder", options);
+  const auto late = built_plugins().make(vernier::Callback::role, "flight_recorder", options);
   late->prepare(flight.run.run);
   flight.run.wiring->bus.attach(*late, false);
   flight.run.train();
@@ -389,7 +389,7 @@ TEST_CASE("flight_recorder: gradients that a callback changed are no fault of th
 TEST_CASE("flight_recorder: the ring is not made anew for each save") {
   const auto make = [] {
     vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
-    return built_plugins().make<vernier::Callback>("flight_recorder", options);
+    return built_plugins().make(vernier::Callback::role, "flight_recorder", options);
   };
   const auto first = make(), second = make();
   second->load(first->save());
