@@ -34,7 +34,7 @@ void Calls::attributed(const Run& run, const std::function<void()>& body) {
 
 void Calls::attributed_in_step(const Run& run, const std::function<void()>& body) {
   attributed(run, [&] {
-    const InStep in_step(*this);
+    const auto step = in_step();
     body();
   });
 }

@@ -115,7 +115,7 @@ void Saving::rewind(Run& run) {
   const auto given_up = run.step;
   auto snapshot = parts_.snapshots.back_to(run.step - asked.back);
   parts_.snapshots.drop(run.batches_drawn - 1, asked.drop * run.batches);
-  const Changing changing(*this);
+  const auto change = changing();
   const auto own = "plugin/" + asked.rewinder->id() + "/", shared = own + asked.also + "/";
   std::erase_if(snapshot.tensors, [&](const auto& entry) {
     return entry.first.starts_with(own) && (asked.also.empty() || !entry.first.starts_with(shared));
