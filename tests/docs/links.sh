@@ -3,7 +3,7 @@
 # path in backquotes is there, too.
 set -eu
 cd "$1"
-for document in README.md docs/*.md docs/decisions/*.md examples/*/README.md sdk/template/README.md; do
+for document in README.md docs/*.md docs/decisions/*.md examples/*/README.md; do
   awk '/^ *```/ {code = !code} !code' "$document" | grep -oE '\]\([^)]+\)' | sed 's/^](//; s/)$//' | grep -vE '^https?:' | while read -r link; do
     target=${link%%#*}
     file=$document
