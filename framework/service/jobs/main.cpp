@@ -254,7 +254,8 @@ int act(const Call& call) {
 }
 
 int remove(const Call& call) {
-  std::cout << "job " << text_in(call.server.remove(call.target()), "id") << " is removed\n";
+  const auto job = call.server.remove(call.target());
+  std::cout << "job " << text_in(job, "id") << " is removed\n";
   return 0;
 }
 

@@ -1,7 +1,4 @@
 // `vernier report`: one page of HTML about one or more runs, which needs no network.
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 
 #include "browser.h"
@@ -21,12 +18,7 @@ The folder of a comparison (vernier compare) gives its table too, and the curves
 )";
 
 bool write(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text << std::flush;
-  if (!file) {
-    std::cerr << "vernier: " << path << " cannot be written: " << std::strerror(errno) << '\n';
-    return false;
-  }
+  if (!vernier::write_or_complain(path, text)) return false;
   std::cout << "wrote " << path << '\n';
   return true;
 }

@@ -18,9 +18,14 @@ namespace vernier {
 //   file.finish();
 class WholeFile {
  public:
-  // Two processes may write the same file at once: each has a part() of its own.
-  explicit WholeFile(std::filesystem::path path)
-      : path_(std::move(path)), part_(path_.string() + '.' + std::to_string(::getpid()) + ".partial") {}
+  // Two processes may write the same file at once: each has a part() of its own. A device, a pipe or a link, such as
+  // /dev/stdout, is written in place.
+  explicit WholeFile(std::filesystem::path path) : path_(std::move(path)), part_(path_.string()) {
+    std::error_code none;
+    const auto there = std::filesystem::symlink_status(path_, none);
+    is_finished_ = exists(there) && !is_regular_file(there) && !is_directory(there);
+    if (!is_finished_) part_ += '.' + std::to_string(::getpid()) + ".partial";
+  }
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
   // Removes what was written, unless finish() has put it in its place.
@@ -33,7 +38,7 @@ class WholeFile {
 
   // Puts the closed file in its place. Throws std::system_error.
   void finish() {
-    std::filesystem::rename(part_, path_);
+    if (!is_finished_) std::filesystem::rename(part_, path_);
     is_finished_ = true;
   }
 
