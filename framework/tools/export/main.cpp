@@ -7,6 +7,7 @@
 #include <vernier/safetensors.h>
 #include <vernier/whole_file.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -56,7 +57,8 @@ void write_adapter(const Prepared& prepared, const std::string& folder) {
   adapters.front()->write_adapter(folder, dynamic_cast<const PublishedModel*>(prepared.wiring->task.get()));
 }
 
-[[noreturn]] void refuse_format(const std::string& format) {
+void check_format(const std::string& format) {
+  if (std::ranges::find(formats, format) != formats.end()) return;
   const auto near = nearest(format, formats);
   refuse("--format is " + shortened(format) + ", and must be torchscript, safetensors, python, huggingface or peft" +
          (near.empty() ? "" : "; did you mean " + near + "?"));
@@ -66,6 +68,9 @@ int export_run(const boost::program_options::variables_map& given) {
   const std::string example = "vernier export runs/NAME --format torchscript --output model.pt";
   const auto call = run_of(given, example);
   const auto output = needed(given, "output", example), format = needed(given, "format", example);
+  check_format(format);
+  std::error_code none;
+  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
   const auto prepared = load_run(call, given);
   Run& run = prepared->run;
   const auto weights = [&](const std::string& file) {
@@ -81,8 +86,6 @@ int export_run(const boost::program_options::variables_map& given) {
       return torch::Tensor();
     });
   };
-  std::error_code none;
-  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
   WholeFile file(output);
   const auto& part = file.part();
   if (format == "safetensors") {
@@ -102,10 +105,8 @@ int export_run(const boost::program_options::variables_map& given) {
   } else if (format == "huggingface") {
     const auto& model = published(*prepared);
     in_evaluation([&] { model.write_published(part); });
-  } else if (format == "peft") {
+  } else {  // peft
     in_evaluation([&] { write_adapter(*prepared, part); });
-  } else {
-    refuse_format(format);
   }
   file.finish();
   std::cout << printable(output) << ": the model after step " << run.step << '\n';
