@@ -9,7 +9,6 @@
 #include <vernier/plugin.h>
 #include <vernier/whole_file.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>

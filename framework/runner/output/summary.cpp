@@ -4,7 +4,6 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 
 #include "files/json.h"

@@ -5,7 +5,6 @@
 #include <vernier/error.h>
 #include <vernier/plugin.h>
 
-#include <algorithm>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <csignal>
 #include <cstdio>

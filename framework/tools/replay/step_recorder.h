@@ -5,7 +5,6 @@
 #include <vernier/plugin.h>
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

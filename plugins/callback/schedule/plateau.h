@@ -6,7 +6,6 @@
 #include <vernier/state.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 class Plateau {

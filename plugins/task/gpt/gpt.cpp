@@ -34,8 +34,6 @@
 #include <vernier/task_options.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <numbers>
 #include <optional>
 

@@ -13,7 +13,6 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 
-#include <sstream>
 #include <type_traits>
 
 #include "../python_load.h"

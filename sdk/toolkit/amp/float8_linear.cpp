@@ -8,8 +8,6 @@
 #include <vernier/float8_linear.h>
 #include <vernier/hardware.h>
 
-#include <cmath>
-#include <limits>
 #include <optional>
 #include <utility>
 

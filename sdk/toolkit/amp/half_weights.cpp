@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "stochastic_rounding.h"
 
