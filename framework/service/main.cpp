@@ -17,7 +17,6 @@
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
 #include "tools/common/child.h"
-#include "tools/common/child_process.h"
 #include "tools/common/run_files.h"
 #include "tools/common/verb.h"
 

@@ -11,7 +11,7 @@
 namespace vernier {
 
 // Blocks the signals that end this process while it exists, so that a child can be ended first. A signal that this
-// process ignores, as under nohup, stays ignored.
+// process ignores, as under nohup, stays ignored. Resets SIGCHLD to its default, so that children can be waited for.
 class BlockedSignals {
  public:
   explicit BlockedSignals(const std::vector<int>& signals);
@@ -34,8 +34,8 @@ struct ChildSettings {
 };
 
 // Starts a program in a process group of its own, so that a Ctrl-C reaches it once, through this process. Its standard
-// input is empty. It gets SIGTERM when this process ends, and status 127, after a message on
-// its standard error, if the program cannot be started. Returns the process, or -1 with errno.
+// input is empty. It gets SIGTERM when this process ends. If the program cannot be started, it prints a message to its
+// standard error and ends with status 127. Returns the process, or -1 with errno.
 pid_t start_child(const ChildSettings& settings);
 
 // Returns the exit status of a process that ended as waitpid() says, or 128 + n if signal n ended it.
