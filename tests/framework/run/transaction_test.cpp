@@ -194,8 +194,7 @@ class Repeats final : public vernier::Callback {
  public:
   Repeats() { set_id("callback/repeats"); }
   void attach(vernier::Bus& bus) override {
-    bus.on(Event::GradientsReady,
-           [this](Run& run) { untouched.push_back(run.control->rerun(nothing, nothing)); });
+    bus.on(Event::GradientsReady, [this](Run& run) { untouched.push_back(run.control->rerun(nothing, nothing)); });
   }
   void prepare(Run& run) override { run.control->want_rerun(*this); }
   std::vector<bool> untouched;

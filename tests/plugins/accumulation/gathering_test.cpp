@@ -153,10 +153,10 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
       toy.prepare(0, 2);
     });
   };
-  CHECK(
-      prepare(target(15)).text ==
-      "accumulation/target: target_effective_batch_size = 15 is not a multiple of the task's batches of 6 samples: give "
-      "12 or 18, or change the task's batch_size");
+  CHECK(prepare(target(15)).text ==
+        "accumulation/target: target_effective_batch_size = 15 is not a multiple of the task's batches of 6 samples: "
+        "give "
+        "12 or 18, or change the task's batch_size");
   CHECK(
       prepare(target(5)).text ==
       "accumulation/target: target_effective_batch_size = 5 is not a multiple of the task's batches of 6 samples: give "

@@ -76,10 +76,10 @@ class VERNIER_API Control {
   // For Plugin::prepare: has the trainer copy the run in every step, when its batch is there, without the asker's own
   // memory.
   virtual void want_rerun(const Plugin& asker) = 0;
-  // Computes the gradients again on the side, from that copy. Valid in GradientsReady, for plugins that wanted it. begin
-  // is called when the run is as it was then, end when the gradients are there. Monitors are not called. On return the
-  // run is unchanged, including loss and gradients, whatever was thrown. Returns false if a listener has changed the
-  // gradients since they were computed.
+  // Computes the gradients again on the side, from that copy. Valid in GradientsReady, for plugins that wanted it.
+  // begin is called when the run is as it was then, end when the gradients are there. Monitors are not called. On
+  // return the run is unchanged, including loss and gradients, whatever was thrown. Returns false if a listener has
+  // changed the gradients since they were computed.
   virtual bool rerun(const std::function<void()>& begin, const std::function<void()>& end) = 0;
 };
 
