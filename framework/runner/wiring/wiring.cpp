@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "core/synonyms.h"
+#include "duration.h"
 #include "files/json.h"
-#include "tools/common/text/duration.h"
 
 namespace vernier {
 

@@ -1,4 +1,4 @@
-#include "tools/common/text/duration.h"
+#include "wiring/duration.h"
 
 #include <doctest/doctest.h>
 
