@@ -37,15 +37,14 @@ class FakeControl : public vernier::Control {
   vernier::State snapshot() override { return {}; }
   torch::Tensor recompute() override { return {}; }
   torch::Tensor recompute_at(const std::function<void()>&) override { return {}; }
-  void want(vernier::Stage stage, const vernier::Plugin&) override { wanted.push_back(stage); }
-  bool rerun(vernier::Stage, const std::function<void()>&, const std::function<void()>&) override { return true; }
+  void want_rerun(const vernier::Plugin&) override {}
+  bool rerun(const std::function<void()>&, const std::function<void()>&) override { return true; }
 
   std::string failure;                // the text of the last fail(); empty: none
   std::string finished;               // the same of finish()
   std::vector<vernier::Table> swaps;  // of swap()
   std::vector<vernier::Table> tried;  // of try_swap()
   std::vector<std::function<bool(vernier::BetweenSteps&)>> looks;
-  std::vector<vernier::Stage> wanted;
   std::vector<Rewind> rewinds;
   std::int64_t savepoints_every = 0, savepoints_kept = 0;
 };

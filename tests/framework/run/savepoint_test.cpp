@@ -28,7 +28,6 @@ using vernier::Event;
 using vernier::Metrics;
 using vernier::Notice;
 using vernier::Run;
-using vernier::Stage;
 using vernier::StepState;
 using vernier::UpdateResult;
 using Strings = std::vector<std::string>;

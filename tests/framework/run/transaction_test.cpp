@@ -16,7 +16,6 @@ namespace transaction_test {
 
 using vernier::Event;
 using vernier::Run;
-using vernier::Stage;
 
 namespace {
 
