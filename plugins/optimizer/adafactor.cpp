@@ -6,8 +6,11 @@
 //   eps1 = 0              least root mean square of gradients; 0: the epsilon of the weights' dtype
 //   eps2 = 0.001          least root mean square of weights that scales a step
 //   clipping_threshold = 1   largest root mean square of an update, before it is scaled
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate and weight_decay
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.01, group.weight_decay = 0   as above, for these parameters
 #include "fused_plugin.h"
 
 class AdafactorPlugin final : public FusedPlugin<vernier::AdafactorOptions> {

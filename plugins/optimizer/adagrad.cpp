@@ -4,8 +4,11 @@
 //   weight_decay = 0    added to the gradient
 //   lr_decay = 0        step t, from 0, has the learning rate divided by 1 + t * lr_decay
 //   initial_accumulator_value = 0, eps = 1e-10
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate and weight_decay
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.01, group.weight_decay = 0   as above, for these parameters
 #include "fused_plugin.h"
 
 class AdagradPlugin final : public FusedPlugin<vernier::AdagradOptions> {

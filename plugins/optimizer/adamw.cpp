@@ -6,8 +6,12 @@
 //   amsgrad = false
 //   state = "float32"  of the two averages: float32 (the dtype of the weights, as in PyTorch), bf16 (with stochastic
 //                      rounding, Gupta et al., ICML 2015), 8bit (block-wise quantised, Dettmers et al., ICLR 2022)
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay, beta1 and beta2
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []         [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.001, group.weight_decay = 0.01, group.beta1 = 0.9,
+//     group.beta2 = 0.999   as above, for these parameters
 #include "adam_plugin.h"
 
 VERNIER_PLUGIN(AdamPlugin<vernier::AdamWOptions>, "adamw", "1.2.0")

@@ -4,8 +4,11 @@
 //   weight_decay = 0.01
 //   trust_ratio = true  false: steps are not scaled. The authors' code does so for biases and norms, without decay
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-6
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay and trust_ratio
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.001, group.weight_decay = 0.01, group.trust_ratio = true   as above, for these parameters
 #include "fused_plugin.h"
 
 class LambPlugin final : public FusedPlugin<vernier::LambOptions> {

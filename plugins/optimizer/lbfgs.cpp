@@ -8,7 +8,9 @@
 //   tolerance_change = 1e-9   an update ends where loss or weights change by less
 //   history_size = 100    steps that are remembered: two vectors of all weights for each
 //   line_search = "none"  none | strong_wolfe
-//   group = []            see parameter_groups.h; there are no other options for groups
+//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update. There are no other options for groups
 #include <torch/optim/lbfgs.h>
 #include <vernier/sdk.h>
 

@@ -5,8 +5,11 @@
 //   weight_decay = 0
 //   beta1 = 0.9         share of the mean in the step
 //   beta2 = 0.99        decay of the mean
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate and weight_decay
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.0001, group.weight_decay = 0   as above, for these parameters
 #include "fused_plugin.h"
 
 class LionPlugin final : public FusedPlugin<vernier::LionOptions> {

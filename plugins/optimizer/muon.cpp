@@ -11,9 +11,13 @@
 //                         sqrt(max(rows, columns)), so that a learning rate and weight decay of AdamW fit
 //   adamw = false         true: AdamW for all parameters
 //   adamw_learning_rate = 0.0003, adamw_beta1 = 0.9, adamw_beta2 = 0.95, adamw_eps = 1e-10
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay, adamw and adamw_learning_rate.
-//                Where AdamW updates all of its parameters, learning_rate alone is that of AdamW
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.001, group.weight_decay = 0.1, group.adamw = false,
+//     group.adamw_learning_rate = 0.0003   as above, for these parameters; where AdamW updates all of them,
+//                                              learning_rate alone is that of AdamW
 #include "fused_plugin.h"
 
 class MuonPlugin final : public FusedPlugin<vernier::MuonOptions> {

@@ -3,8 +3,11 @@
 //   learning_rate = 0.01
 //   weight_decay = 0    added to the gradient
 //   momentum = 0, dampening = 0, nesterov = false
-//   in_backward = false   see fused_plugin.h
-//   group = []   see parameter_groups.h; a group may set learning_rate, weight_decay and momentum
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.01, group.weight_decay = 0, group.momentum = 0   as above, for these parameters
 #include "fused_plugin.h"
 
 class SgdPlugin final : public FusedPlugin<vernier::SGDOptions> {

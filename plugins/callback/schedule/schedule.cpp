@@ -26,8 +26,12 @@
 //   min_factor = 0.0     of the learning rate, below which it is not lowered
 //   phase = []           several courses in sequence: [[callback.phase]] tables, each with `updates`, and with a kind
 //                        and its options instead of those of [[callback]]
+// A phase has these; its options count from its beginning, and what is planned is its length:
 //   phase.updates = 0    applied updates of the phase; 0, only in the last: all that are left
-// A phase has the options from kind to rise, which count from its beginning; what is planned is its length.
+//   phase.kind = "cosine", phase.warmup_steps = 0, phase.decay_steps = 0, phase.final_factor = 0.0,
+//   phase.start_factor = 1.0, phase.power = 1.0, phase.gamma = 0.1, phase.every = 0, phase.milestones = [],
+//   phase.timescale = 0, phase.cooldown_steps = 0, phase.shape = "cosine", phase.period = 0, phase.multiplier = 1,
+//   phase.initial_factor = 0.04, phase.rise = 0.3
 // Sources: torch.optim.lr_scheduler; Loshchilov and Hutter, SGDR, ICLR 2017 (cosine, cosine_restarts); Smith and Topin,
 // Super-Convergence, 2018 (one_cycle); Vaswani et al., NeurIPS 2017 (inverse_sqrt); Hu et al., MiniCPM, 2024, and
 // Haegele et al., NeurIPS 2024 (warmup_stable_decay).

@@ -1,6 +1,29 @@
 // llama: trains a published model of the Llama family on files of tokens or texts, from its weights or from random
 // ones.
-// Options: those of language/task.h.
+//
+// folder                required: the folder of the model, with config.json
+// data = []             needed: files of tokens without a header (vernier/readers.h), or of texts: .txt and .jsonl
+//                       (vernier/language_data.h); []: the model is only used, not trained
+// weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
+// tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
+// context = 256         tokens that a window or a row of texts predicts
+// validation = []       held-out files of the same kind
+// validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
+// shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
+// dropout = -1.0        replaces all dropouts of config.json; below 0: those
+// sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
+// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
+// Of files of tokens:
+// token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
+// stride = 0            tokens between the beginnings of two windows; 0: context
+// validation_stride = 0 the same in `validation`, where each token is predicted once, with at least
+//                       context - validation_stride tokens before it; 0: context
+// Of texts:
+// packing = true        several in one row, none of which sees another
+// learn = "answers"     of prompts and chats only the answers; "all"
+// chat = "chatml"       how messages of a chat are written; "llama3"
+// batch_size = 8
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //
 // Sources: Touvron et al. 2023, arXiv:2307.09288; for names and defaults LlamaConfig and modeling_llama.py of Hugging
 // Face's transformers 5.
