@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -42,7 +43,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 bool is_below(const std::string& path) {
   const auto& folder = watched().folder;
-  if (folder.starts_with('*')) return path.ends_with(folder.substr(1));
+  if (folder.find('*') != std::string::npos) return ::fnmatch(folder.c_str(), path.c_str(), 0) == 0;
   return !folder.empty() && path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
 }
 

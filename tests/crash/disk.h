@@ -2,9 +2,9 @@
 // end the process, and writes down what was done, for power_loss.h.
 //
 // Linked into a test, watch() controls it. Preloaded into a program (LD_PRELOAD=disk_faults.so), it is controlled by
-// the environment: VERNIER_DISK="kill 17 /path/of/folder", or "kill 1 */name" for files of that name. Nothing is
-// brought to the disk meanwhile (fsync returns at once): that a process ends loses nothing, and what a loss of power
-// loses power_loss.h says.
+// the environment: VERNIER_DISK="kill 17 /path/of/folder", or "kill 1 */name" for files of that name, as fnmatch()
+// matches. Nothing is brought to the disk meanwhile (fsync returns at once): that a process ends loses nothing, and
+// what a loss of power loses power_loss.h says.
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,7 @@ TEST_CASE("generate: a file of prompts gets completions, each as if it were alon
   CHECK(run.generated(alone) == other["completion"].get<std::string>());
   CHECK(json["end"] == "stop");
   CHECK(json["tokens"] == json["completion"].get<std::string>().size() + 1);
-  CHECK_FALSE(std::filesystem::exists(run.at("out.jsonl.partial")));
+  CHECK_FALSE(has_partial(run.folder.path()));
   // The same lines on standard output.
   words.erase(words.begin() + 4, words.begin() + 6);
   REQUIRE(run.call(words) == 0);
@@ -124,12 +124,12 @@ TEST_CASE("generate: a signal leaves no part of a file") {
   Program program(
       {"generate", "out", "--input", "in.jsonl", "--output", "out.jsonl", "--max-tokens", "29", "--no-cache"},
       run.folder.path());
-  REQUIRE(program.wait_for(run.at("out.jsonl.partial")));
+  REQUIRE(program.wait_until([&] { return has_partial(run.folder.path()); }));
   program.send(SIGINT);
   CHECK(program.wait() == 2);
   CHECK(program.err().find("stopped") != std::string::npos);
   CHECK(is_one_line(program.err()));
-  CHECK_FALSE(std::filesystem::exists(run.at("out.jsonl.partial")));
+  CHECK_FALSE(has_partial(run.folder.path()));
   CHECK_FALSE(std::filesystem::exists(run.at("out.jsonl")));
 }
 
@@ -168,7 +168,7 @@ TEST_CASE("generate: mistakes end in one line") {
     CHECK_MESSAGE(text.find(message) != std::string::npos, text, " should have: ", message);
   }
   CHECK_FALSE(std::filesystem::exists(run.at("o")));
-  CHECK_FALSE(std::filesystem::exists(run.at("o.partial")));
+  CHECK_FALSE(has_partial(run.folder.path()));
 }
 
 TEST_CASE("generate: takes a published folder, with its tokenizer, another one, or numbers") {

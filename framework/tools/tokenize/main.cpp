@@ -152,7 +152,7 @@ Encoded encode(const TextTokenizer& tokenizer, const Settings& settings, const s
 class TokenFile {
  public:
   TokenFile(const std::string& path, std::int64_t vocabulary)
-      : whole_(path), is_short_(vocabulary <= 65536), file_(whole_.part(), std::ios::binary) {
+      : path_(path), whole_(path), is_short_(vocabulary <= 65536), file_(whole_.part(), std::ios::binary) {
     require_written("");
   }
   void write(const std::vector<TokenId>& ids) {
@@ -176,9 +176,10 @@ class TokenFile {
 
  private:
   void require_written(const std::string& question) const {
-    if (!file_) throw Error("'" + whole_.part() + "' cannot be written" + question);
+    if (!file_) throw Error("'" + path_ + "' cannot be written" + question);
   }
 
+  std::string path_;
   WholeFile whole_;
   bool is_short_;
   std::ofstream file_;

@@ -373,7 +373,7 @@ TEST_CASE("advise: wrong calls end in one line") {
       {{"run.toml", "--memory", "8X"}, "--memory 8X: write an amount"},
       {{"run.toml", "--memory=-8G"}, "--memory -8G: write an amount"},
       {{"run.toml", "--seconds", "0"}, "--seconds is 0, and must be from 1"},
-      {{"run.toml", "--batch", "0"}, "--batch is from 1"},
+      {{"run.toml", "--batch", "0"}, "--batch is 0, and must be from 1"},
       {{"run.toml", "--loss-gap", "2"}, "--loss-gap is 2, and must be from 0 to 1"},
       {{"run.toml", "--nosuch"}, "see vernier advise --help"}};
   for (const auto& refused : refusals) {

@@ -82,7 +82,7 @@ TEST_CASE("tokenize: files of text become tokens, whatever their length and the 
       CHECK(says(out, std::to_string(ids.size()) + " tokens, uint16, of 2 texts"));
     }
   }
-  CHECK(!std::filesystem::exists(folder / "tokens.bin.partial"));
+  CHECK(!has_partial(folder.path()));
   const auto dataset = vernier::token_dataset(folder / "tokens.bin", torch::kUInt16, {.length = 8, .vocabulary = 420});
   CHECK(dataset->size() > 1000);
 }
@@ -151,7 +151,7 @@ TEST_CASE("tokenize: mistakes end in one line and leave no file") {
        "'a.jsonl' line 1: the field 'body' is missing or no text; name another with --field"},
       {{"a.txt", "--train", "--vocabulary", "10", "--tokenizer", "made"}, "a vocabulary of 10 cannot be trained"},
       {{"empty.txt", "--train", "--tokenizer", "made"}, "the files have no text to train on"},
-      {{"a.txt", "--tokenizer", gpt2, "--output", "none/x"}, "'none/x.partial' cannot be written"},
+      {{"a.txt", "--tokenizer", gpt2, "--output", "none/x"}, "'none/x' cannot be written"},
   };
   const TemporaryFolder folder;
   folder.write("a.txt", "text");
@@ -168,7 +168,7 @@ TEST_CASE("tokenize: mistakes end in one line and leave no file") {
     CHECK_MESSAGE(err.starts_with("vernier: " + message), err);
     CHECK(std::ranges::count(err, '\n') == 1);
     CHECK(!std::filesystem::exists(folder / "x"));
-    CHECK(!std::filesystem::exists(folder / "x.partial"));
+    CHECK(!has_partial(folder.path()));
   }
 }
 

@@ -185,7 +185,7 @@ TEST_CASE("a model is exported to TorchScript, safetensors and Python") {
     const std::vector<std::string> words = {"export", "out", "--format", "torchscript", "--output", "full.pt"};
     CHECK(points.call(words, &limit_files<1024>) == 4);
     CHECK_MESSAGE(says(points.err, "cannot be written"), points.err);
-    CHECK(!std::filesystem::exists(points.at("full.pt.partial")));
+    CHECK(!has_partial(points.folder.path()));
   }
 
   auto model = torch::jit::load(points.at("m.pt").string());
@@ -233,7 +233,7 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
     CHECK_MESSAGE(points.err.find(text) != std::string::npos, points.err);
     CHECK(is_one_line(points.err));
     CHECK_FALSE(std::filesystem::exists(points.at("p.csv")));
-    CHECK_FALSE(std::filesystem::exists(points.at("p.csv.partial")));
+    CHECK_FALSE(has_partial(points.folder.path()));
     CHECK_FALSE(std::filesystem::exists(points.at("p.npy")));
   }
   points.folder.write("mlp.toml", "[run]\nsteps = 1\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n");

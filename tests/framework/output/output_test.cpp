@@ -310,7 +310,7 @@ TEST_CASE("output: what cannot be written is reported with the system's reason, 
     CHECK(trouble == failed(file + ": cannot be written: File too large"));
     CHECK(read_text(file) == "old");
   }
-  fs::create_symlink("/dev/full", file + ".partial");
+  fs::create_symlink("/dev/full", file + "." + std::to_string(::getpid()) + ".partial");
   CHECK(refusal(file) == Thrown{});  // the link is not followed
   CHECK(read_text(file) == "new");
   fs::create_directories(folder.path() / "folder" / "full");

@@ -125,7 +125,7 @@ TEST_CASE("prometheus: names that become the same are told apart, and texts are 
     CHECK(has(text, std::string("\n") + name + "{run=\"quick\"} 1\n"));
   }
   CHECK(has(text, "# HELP vernier_a_b_2 a b, set by the task or a plugin\n"));
-  CHECK_FALSE(std::filesystem::exists(folder / ("v.prom." + std::to_string(::getpid()) + ".partial")));
+  CHECK_FALSE(has_partial(folder.path()));
 }
 
 TEST_CASE("prometheus: a port in use detaches it with the reason, and the run goes on") {

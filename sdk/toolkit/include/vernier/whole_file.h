@@ -24,7 +24,9 @@ class WholeFile {
     std::error_code none;
     const auto there = std::filesystem::symlink_status(path_, none);
     is_finished_ = exists(there) && !is_regular_file(there) && !is_directory(there);
-    if (!is_finished_) part_ += '.' + std::to_string(::getpid()) + ".partial";
+    if (is_finished_) return;
+    part_ += '.' + std::to_string(::getpid()) + ".partial";
+    std::filesystem::remove_all(part_, none);  // a link that somebody left there is not followed
   }
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
