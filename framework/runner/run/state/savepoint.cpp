@@ -1,9 +1,7 @@
 #include "savepoint.h"
 
-#include <ATen/Context.h>
 #include <vernier/error.h>
 
-#include <algorithm>
 #include <unordered_set>
 
 namespace vernier {
@@ -21,28 +19,7 @@ const void* storage_of(const torch::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-at::CPUGeneratorImpl& cpu_generator() {
-  static const auto generator = at::globalContext().defaultGenerator(torch::kCPU);
-  return *at::check_generator<at::CPUGeneratorImpl>(generator);
-}
-
 }  // namespace
-
-void RandomState::take(c10::Device device) {
-  auto& cpu = cpu_generator();
-  cpu_engine_ = cpu.engine();
-  cpu_float_ = cpu.next_float_normal_sample();
-  cpu_double_ = cpu.next_double_normal_sample();
-  if (!device.is_cpu()) device_state_ = at::globalContext().defaultGenerator(device).get_state();
-}
-
-void RandomState::restore(c10::Device device) const {
-  auto& cpu = cpu_generator();
-  cpu.set_engine(cpu_engine_);
-  cpu.set_next_float_normal_sample(cpu_float_);
-  cpu.set_next_double_normal_sample(cpu_double_);
-  if (device_state_.defined()) at::Generator(at::globalContext().defaultGenerator(device)).set_state(device_state_);
-}
 
 void Savepoint::take(const Run& run, const Scope& scope) try {
   clear();
@@ -56,13 +33,6 @@ void Savepoint::take(const Run& run, const Scope& scope) try {
   }
   if (scope.keeps_gradients) parameters_ = run.parameters;
   for (const auto& parameter : parameters_) gradients_.emplace_back(parameter.model.grad(), parameter.master.grad());
-  take_plugins(run);
-} catch (...) {
-  clear();  // half a copy is none
-  throw;
-}
-
-void Savepoint::take_plugins(const Run& run) {
   // Weights are watched by themselves: a plugin that saves them too needs no copy.
   std::unordered_set<const void*> weights;
   const auto is_weight = [&](const torch::Tensor& tensor) {
@@ -73,13 +43,16 @@ void Savepoint::take_plugins(const Run& run) {
     }
     return tensor.has_storage() && weights.contains(storage_of(tensor));
   };
-  for (auto* plugin : scope_->plugins) {
+  for (auto* plugin : scope.plugins) {
     auto& state = plugins_.emplace_back(plugin, plugin->save()).second;
     for (auto& [name, tensor] : state.tensors) {
       if (is_of_nobody_else(tensor) || is_weight(tensor)) continue;
-      if (!leave(tensor, tensor.nbytes() <= scope_->copy_up_to)) tensor = copy(tensor);
+      if (!leave(tensor, tensor.nbytes() <= scope.copy_up_to)) tensor = copy(tensor);
     }
   }
+} catch (...) {
+  clear();  // half a copy is none
+  throw;
 }
 
 bool Savepoint::leave(const torch::Tensor& live, bool is_copied) {
@@ -108,10 +81,6 @@ bool Savepoint::was_written(const Unwritten& each) {
   const auto* before = each.memory.unsafeGetStorageImpl();
   const bool has_other_memory = before != nullptr && each.tensor.storage().unsafeGetStorageImpl() != before;
   return has_other_memory || each.tensor._version() != each.version;
-}
-
-bool Savepoint::is_unwritten() const {
-  return std::ranges::none_of(unwritten_, was_written);
 }
 
 void Savepoint::accept(const std::vector<torch::Tensor>& put_back) {

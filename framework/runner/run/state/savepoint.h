@@ -1,14 +1,15 @@
 // A copy in memory of what a run is made of, to which it can go back.
 #pragma once
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 #include <vernier/plugin.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
+
+#include "random_state.h"
 
 namespace vernier {
 
@@ -21,19 +22,6 @@ struct Scope {
   std::uint64_t copy_up_to = UINT64_MAX;  // bytes of a buffer or a plugin's tensor; larger ones are not copied
 };
 
-// The state of LibTorch's default generators, as a cheap copy. Main thread only.
-class RandomState {
- public:
-  void take(c10::Device device);  // of the CPU and, if it is another one, of this device
-  void restore(c10::Device device) const;
-
- private:
-  at::mt19937 cpu_engine_;
-  std::optional<float> cpu_float_;
-  std::optional<double> cpu_double_;
-  torch::Tensor device_state_;
-};
-
 class Savepoint {
  public:
   // Copies the run. Reuses the memory of the last copy. `scope` must live until the savepoint is cleared.
@@ -42,10 +30,10 @@ class Savepoint {
   // since. Plugins may keep the tensors that they load: take() again before a second restore().
   void restore(Run& run);
   void restore_copies();                                    // of buffers alone
-  bool is_unwritten() const;                                // true: nothing that was not copied has been written since
   void accept(const std::vector<torch::Tensor>& put_back);  // these were written, and are what they were
   void clear();                                             // all but the memory
   bool is_taken() const { return scope_ != nullptr; }
+  bool is_unwritten() const { return std::ranges::none_of(unwritten_, was_written); }  // what was not copied, since
 
  private:
   struct Unwritten {
@@ -57,7 +45,6 @@ class Savepoint {
   static bool was_written(const Unwritten& each);
   torch::Tensor copy(const torch::Tensor& live);
   bool leave(const torch::Tensor& live, bool is_copied);
-  void take_plugins(const Run& run);
   const Scope* scope_ = nullptr;
   StepState step_;
   Counters counters_;

@@ -79,11 +79,10 @@ void Transaction::mark(Stage stage, Run& run) {
     take(stage, run);
   } catch (...) {
     point(stage) = {};  // its memory too
-    if (!std::exchange(has_warned_, true)) {
-      log(Level::warning, "trainer",
-          c10::str("step ", run.step + 1, ": ", caught().message,
-                   " (a step that fails cannot be undone, and is not saved)"));
-    }
+    if (std::exchange(has_warned_, true)) return;
+    log(Level::warning, "trainer",
+        c10::str("step ", run.step + 1, ": ", caught().message,
+                 " (a step that fails cannot be undone, and is not saved)"));
   }
 }
 
@@ -99,9 +98,8 @@ void Transaction::commit() {
 
 void Transaction::want_rerun(const Plugin& asker) {
   if (wiring_.optimizer->steps_in_backward()) {
-    throw Error(asker.id() + " has part of a step run again, and with " + wiring_.optimizer->id() +
-                    "'s in_backward the weights have changed by then: leave one of them out",
-                Error::Kind::configuration);
+    refuse(asker.id() + " has part of a step run again, and with " + wiring_.optimizer->id() +
+           "'s in_backward the weights have changed by then: leave one of them out");
   }
   if (phase_ != Phase::between) throw Error(asker.id() + " calls want_rerun() within a step");
   askers_.insert(&asker);

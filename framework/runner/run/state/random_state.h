@@ -1,0 +1,24 @@
+// The state of LibTorch's default generators, as a cheap copy.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/types.h>
+
+#include <optional>
+
+namespace vernier {
+
+// Main thread only.
+class RandomState {
+ public:
+  void take(c10::Device device);  // of the CPU and, if it is another one, of this device
+  void restore(c10::Device device) const;
+
+ private:
+  at::mt19937 cpu_engine_;
+  std::optional<float> cpu_float_;
+  std::optional<double> cpu_double_;
+  torch::Tensor device_state_;
+};
+
+}  // namespace vernier
