@@ -245,7 +245,7 @@ int complete(int argc, char** argv, const std::vector<Verb>& verbs) {
   const auto own = std::ranges::find(verbs, words.front(), &Verb::name);
   const Host host(plugin_folders({}, "--plugin-path ", {}));
   auto found = completions(words, names_of_verbs(), own == verbs.end() ? nullptr : &*own, host);
-  // Another program has the verb. One from elsewhere may not know `complete`, and would do its work.
+  // Another program has the verb. One that was not built with this program may not know `complete`, and do its work.
   const bool is_built = std::ranges::find(built_verbs, words.front(), &Summary::name) != std::end(built_verbs);
   if (found.empty() && is_built && words.size() > 1) {
     std::swap(argv[1], argv[2]);

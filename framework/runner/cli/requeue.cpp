@@ -17,7 +17,7 @@ Requeued requeue_in_slurm() {
   pid_t child = 0;
   int status = ::posix_spawnp(&child, words[0], nullptr, nullptr, const_cast<char* const*>(words), environ);
   if (status != 0) return {false, std::string("scontrol cannot be run: ") + std::strerror(status)};
-  status = -1;  // where there is nothing to wait for, nothing is known of it
+  status = -1;  // failed, if the child cannot be waited for
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (status == 0) return {true, std::string("job ") + job + " is back in the queue"};

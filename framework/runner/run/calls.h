@@ -14,7 +14,7 @@
 
 namespace vernier {
 
-// Calls `done` at the end of a scope that no error leaves.
+// Calls `done` at the end of its scope, unless an exception leaves the scope.
 template <class Done>
 class [[nodiscard]] OnSuccess {
  public:

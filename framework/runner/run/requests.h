@@ -1,4 +1,4 @@
-// Requests of plugins to the trainer, as plain data. TrainerControl takes them, RequestHandler carries them out.
+// Requests of plugins to the trainer, as plain data. TrainerControl stores them, RequestHandler carries them out.
 #pragma once
 
 #include <vernier/between_steps.h>

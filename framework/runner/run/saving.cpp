@@ -52,8 +52,8 @@ struct Take {
   void operator()(const char* name, bool& value) const { value = own.has(name); }
 };
 
-// The table of the trainer's own entries of a snapshot, below "trainer/". A run that goes back in memory keeps its
-// plugins, cancels what was asked, and has its snapshots: "swaps", "asked" and "rewind" are not in the table.
+// The table of the trainer's own entries of a snapshot, below "trainer/". A rewind in memory must not load "swaps",
+// "asked" and "rewind", so the table lacks them: it keeps plugins and snapshots, and cancels what was asked.
 template <class Visit>
 void for_each_entry(Parts& parts, Run& run, const Visit& visit) {
   auto& [best_loss, samples_of_batch, rewound_from, finished_of, validation_due] = parts.progress;

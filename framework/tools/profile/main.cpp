@@ -36,7 +36,8 @@ Value number(std::int64_t value) {
   return {value, "vernier profile"};
 }
 
-// Leaves the run's steps alone, with callback/profiler. The listeners of its own callbacks are a part of its steps.
+// Reduces a configuration to the run's steps, and adds callback/profiler. The run's own callbacks stay, because their
+// listeners are a part of its steps.
 void add_profiler(Table& config, std::int64_t steps, const std::string& trace) {
   config.erase(Monitor::role);
   config.insert_or_assign(Checkpoint::role, Value{Table{{"use", word("none")}}, "vernier profile"});

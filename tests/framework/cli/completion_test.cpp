@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -107,6 +108,20 @@ echo "${COMPREPLY[@]}"
   std::stringstream text;
   text << std::ifstream(output).rdbuf();
   CHECK(text.str() == "compopt -o nospace\nrun.steps=\nevaluate\nverify\noptimizer\nsafetensors\n");
+}
+
+TEST_CASE("completion: a program of somebody else is run as a verb, and not to complete one") {
+  const TemporaryFolder folder;
+  folder.write("vernier-foo", "#!/bin/sh\necho ran \"$@\" >\"${0%/*}/ran\"\n");
+  std::filesystem::permissions(folder / "vernier-foo", std::filesystem::perms::owner_all);
+  const auto call = [&](const std::string& words) {
+    const auto command = "PATH=" + folder.path().string() + ":$PATH " VERNIER_BINARY_DIR "/vernier " + words;
+    return std::system(command.c_str());
+  };
+  CHECK(call("complete foo --x") == 0);
+  CHECK_FALSE(std::filesystem::exists(folder / "ran"));
+  CHECK(call("foo --x") == 0);
+  CHECK(read_text(folder / "ran") == "ran --x\n");
 }
 
 }  // namespace completion_test

@@ -1,4 +1,4 @@
-// Control::want and rerun: a run of which a step's gradients were computed again is the run without that.
+// Control::want_rerun and rerun: computing a step's gradients again changes nothing in the run.
 #include <doctest/doctest.h>
 #include <vernier/capsule.h>
 #include <vernier/error.h>

@@ -315,6 +315,16 @@ TEST_CASE("swap: the listeners of the plugin before are called no more, those of
   CHECK(told == std::vector<std::int64_t>{1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20});
 }
 
+TEST_CASE("swap: steps are copied for a plugin that wants reruns only as long as the run has it") {
+  Stopped run{"accumulation = {use = 'fit'}"};
+  const auto& transaction = run.trainer->parts().transaction;
+  CHECK(transaction.is_rerun_wanted());
+  run.swap("accumulation = {use = 'fixed', micro_batches = 1}");
+  CHECK_FALSE(transaction.is_rerun_wanted());
+  run.swap("accumulation = {use = 'fit'}");
+  CHECK(transaction.is_rerun_wanted());
+}
+
 TEST_CASE("swap: what is refused leaves the run as it was, and says where the table stands") {
   struct Bad {
     const char* to;

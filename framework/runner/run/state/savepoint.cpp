@@ -51,7 +51,7 @@ void Savepoint::take(const Run& run, const Scope& scope) try {
     }
   }
 } catch (...) {
-  clear();  // half a copy is none
+  clear();  // an incomplete copy must not be restored
   throw;
 }
 
