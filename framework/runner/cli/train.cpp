@@ -1,6 +1,7 @@
 // `vernier train`.
 #include <vernier/error.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>

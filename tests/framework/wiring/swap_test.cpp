@@ -316,7 +316,7 @@ TEST_CASE("swap: the listeners of the plugin before are called no more, those of
 }
 
 TEST_CASE("swap: steps are copied for a plugin that wants reruns only as long as the run has it") {
-  Stopped run{"accumulation = {use = 'fit'}"};
+  Stopped run{"[accumulation]\nuse = 'fit'\n"};
   const auto& transaction = run.trainer->parts().transaction;
   CHECK(transaction.is_rerun_wanted());
   run.swap("accumulation = {use = 'fixed', micro_batches = 1}");
