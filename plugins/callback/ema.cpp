@@ -41,6 +41,10 @@ class Ema final : public vernier::Callback {
     });
   }
 
+  std::vector<vernier::Measure> measures() const override {
+    if (validate_ != "both") return {};
+    return {{"trained_validation_loss", vernier::Better::lower}};
+  }
   torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
     if (validate_ == "trained") return body();
     torch::Tensor trained;

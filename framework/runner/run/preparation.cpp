@@ -103,6 +103,16 @@ std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, Run& run) {
   return steps;
 }
 
+// Without a last step, as in a dry run, no validation is planned.
+void note_measures(Parts& parts, Run& run) {
+  run.measures = parts.wiring.task->measures();
+  if (run.measures && run.measures->empty()) return;
+  for (const auto& callback : parts.wiring.callbacks) {
+    const auto more = callback->measures();
+    if (run.measures) run.measures->insert(run.measures->end(), more.begin(), more.end());
+  }
+}
+
 }  // namespace
 
 void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, const InitModel& init) {
@@ -127,6 +137,11 @@ void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, co
     parts.calls.note(wiring.distributed.get());
     parts.ranks.share_model(run);
     parts.ranks.choose_owners(run);
+  }
+  note_measures(parts, run);
+  for (auto* plugin : wiring.plugins()) {
+    parts.calls.note(plugin);
+    plugin->check(run);
   }
   step.note_listeners();
 }

@@ -135,6 +135,7 @@ void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover
       put_back(run, built);
     }
     takeover.next->prepare(run);
+    takeover.next->check(run);
     const bool takes_all = takeover.role == Optimizer::role
                                ? old.id() == takeover.next->id()
                                : is_same_table(takeover.made.table, wiring.table_of(*takeover.next));

@@ -27,7 +27,7 @@ bool sets_task(const std::vector<std::string>& sets) {
 
 int evaluate(const boost::program_options::variables_map& given) {
   const auto call = run_of(given, "vernier evaluate runs/NAME");
-  const auto prepared = load_run(call, given, sets_task(call.sets));
+  const auto prepared = load_run(call, given, sets_task(call.sets) ? Use::other_data : Use::evaluation);
   Run& run = prepared->run;
   run.metrics.clear();
   const auto loss = prepared->trainer.validation().evaluate(run, [&] { return prepared->wiring->task->validate(run); });

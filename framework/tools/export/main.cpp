@@ -71,7 +71,7 @@ int export_run(const boost::program_options::variables_map& given) {
   check_format(format);
   std::error_code none;
   if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
-  const auto prepared = load_run(call, given);
+  const auto prepared = load_run(call, given, Use::model);
   Run& run = prepared->run;
   const auto weights = [&](const std::string& file) {
     save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});

@@ -123,7 +123,8 @@ std::unique_ptr<vernier::Prepared> load(const po::variables_map& given) {
     return load_folder(path, sets, host);
   }
   const bool changes_data = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("task."); });
-  return vernier::load_run(path, sets, host, stop_signal, changes_data);
+  return vernier::load_run(path, sets, host, stop_signal,
+                           changes_data ? vernier::Use::other_data : vernier::Use::model);
 }
 
 vernier::LanguageModel& model_of(const vernier::Prepared& prepared) {

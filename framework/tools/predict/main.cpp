@@ -64,7 +64,7 @@ int predict(const boost::program_options::variables_map& given) {
   const auto call = run_of(given, example);
   const auto output = needed(given, "output", example), input = needed(given, "input", example);
   refuse_unknown_format(output);
-  const auto prepared = load_run(call, given);
+  const auto prepared = load_run(call, given, Use::model);
   auto& task = supervised(*prepared, "predict");
   refuse_data_as_output(output, input, prepared->config);
   auto* predictor = dynamic_cast<Predictor*>(&task);

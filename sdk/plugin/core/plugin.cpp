@@ -37,6 +37,7 @@ Contradiction Plugin::contradicts(const Plugin&, const Bus&) const {
   return {};
 }
 void Plugin::prepare(Run&) {}
+void Plugin::check(const Run&) {}
 State Plugin::save() const {
   return {};
 }

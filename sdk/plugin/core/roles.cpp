@@ -27,6 +27,10 @@ torch::Tensor Task::validate(Run&) {
   return {};
 }
 
+std::optional<std::vector<Measure>> Task::measures() const {
+  return std::nullopt;
+}
+
 bool Precision::is_mixed() const {
   return false;
 }
@@ -109,6 +113,9 @@ std::vector<std::string> Distributed::gather(const std::string& bytes) {
 }
 bool Distributed::shards_optimizer() const {
   return false;
+}
+std::vector<Measure> Callback::measures() const {
+  return {};
 }
 torch::Tensor Callback::validate(Run&, const std::function<torch::Tensor()>& body) {
   return body();

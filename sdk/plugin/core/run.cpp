@@ -1,10 +1,22 @@
 #include <ATen/ATen.h>
+#include <vernier/error.h>
 #include <vernier/run.h>
 
 namespace vernier {
 
 void Run::notice(const char* name, Notice::Details details, std::string sentence) {
   notices.push_back({name, step, std::move(details), std::move(sentence)});
+}
+
+Better Run::better(const std::string& metric) const {
+  if (!measures) return metric == "validation_loss" ? Better::lower : Better::unknown;
+  std::string names;
+  for (const auto& measure : *measures) {
+    if (measure.name == metric) return measure.better;
+    names += (names.empty() ? "" : ", ") + measure.name;
+  }
+  refuse("`" + metric + "` is not a metric of this run's validations; " +
+         (names.empty() ? "there are none, because no data is held out" : "they measure " + names));
 }
 
 std::vector<torch::Tensor> Run::gradients() {

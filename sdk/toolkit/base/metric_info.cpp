@@ -16,7 +16,7 @@ constexpr const char* by_mfu = "callback/mfu";
 
 constexpr MetricInfo table[] = {
     {"loss", "", "mean of the training loss over the update's batch", by_trainer},
-    {"validation_loss", "", "mean of the loss over the data that is held out", by_trainer},
+    {"validation_loss", "", "mean of the loss over the data that is held out", by_trainer, false, false, Better::lower},
     {"learning_rate", "", "learning rate of the first parameter group, schedules included", "optimizer"},
     {"grad_norm", "", "2-norm of all gradients before clipping", "callback/clip_norm, callback/recovery"},
     {"scale", "", "factor by which the loss is multiplied before backward", "scaler"},
@@ -28,9 +28,10 @@ constexpr MetricInfo table[] = {
     {"layer_update_ratio", "ratio", "2-norm of the layer's update over that of its weights", by_layers},
     {"layer_precision", "", "significant bits of the layer's results: 24 float32, 11 float16, 8 bfloat16", by_layers},
     {"perturbed_loss", "", "training loss at the weights a little uphill", "callback/sam"},
-    {"trained_validation_loss", "", "validation loss of the weights that are not averaged", "callback/ema"},
-    {"accuracy", "ratio", "share of the samples whose class is right", "task"},
-    {"bits_per_byte", "", "validation loss in bits for each byte of text", "task/gpt"},
+    {"trained_validation_loss", "", "validation loss of the weights that are not averaged", "callback/ema", false,
+     false, Better::lower},
+    {"accuracy", "ratio", "share of the samples whose class is right", "task", false, false, Better::higher},
+    {"bits_per_byte", "", "validation loss in bits for each byte of text", "task/gpt", false, false, Better::lower},
     {"micro_batches", "", "micro-batches in the update, where there are several", by_trainer},
     {"batch", "", "samples in the update, where it has several micro-batches", by_trainer},
     {"epoch", "", "passes over the task's data that are complete", by_monitors, true},

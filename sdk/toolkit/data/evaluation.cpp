@@ -3,6 +3,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/evaluation.h>
+#include <vernier/metric_info.h>
 #include <vernier/options.h>
 
 #include <charconv>
@@ -227,6 +228,11 @@ class OfErrors final : public Metric {
 }  // namespace
 
 Metric::~Metric() = default;
+
+Better Metric::better() const {
+  const auto* info = metric_info(name());
+  return info == nullptr ? Better::unknown : info->better;
+}
 
 std::optional<State> Metric::state_dict() const {
   return std::nullopt;

@@ -8,6 +8,9 @@ PublishedModel::~PublishedModel() = default;
 std::vector<Predictor::Column> Predictor::predict(const Batch&) {
   return {};
 }
+std::string Predictor::description() const {
+  return "";
+}
 std::string Predictor::python_model() const {
   return "";
 }

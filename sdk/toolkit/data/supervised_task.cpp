@@ -21,9 +21,14 @@ struct SupervisedTask::Parts {
   DataLoaderOptions options;
   std::string recompute;
   bool has_recomputed = false, keeps_inputs = false, loads_whole_batches = false;
-  std::optional<DataLoader> loader;
+  std::optional<DataLoader> loader;  // none where a trained model is used without its data
+
+  State learned;
+  bool is_trained = false, reads_data = true;
 
   torch::Tensor validate_on(SupervisedTask& task, Run& run, const DatasetPtr& dataset);
+  void note_example();
+  Batch first_samples(std::int64_t samples) const;
   void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
   DataLoaderOptions in_order() const {
     auto of_order = options;
@@ -96,6 +101,28 @@ torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const
   return checkpoint(parts_->recompute == "full" ? Keep::inputs : Keep::matmuls, part, x);
 }
 
+void SupervisedTask::use_learned(State learned, bool reads_data) {
+  parts_->learned = std::move(learned);
+  parts_->is_trained = true;
+  parts_->reads_data = reads_data;
+}
+
+void SupervisedTask::set_learned(State learned) {
+  parts_->learned = std::move(learned);
+}
+
+const State& SupervisedTask::learned() const {
+  return parts_->learned;
+}
+
+bool SupervisedTask::is_trained() const {
+  return parts_->is_trained;
+}
+
+bool SupervisedTask::reads_data() const {
+  return parts_->reads_data;
+}
+
 void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
   parts_->training = std::move(dataset);
   parts_->options.weights = std::move(weights);
@@ -127,8 +154,11 @@ void SupervisedTask::prepare(Run& run) {
     if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training);
   };
   require(parts_->model != nullptr, "set_model()");
-  require(parts_->training != nullptr, "set_training()");
+  require(parts_->training != nullptr || !parts_->reads_data, "set_training()");
   require(parts_->loss != nullptr, "set_loss()");
+  run.model = parts_->model;
+  if (!parts_->training) return;
+  parts_->note_example();
   parts_->options.seed = run.seed;
   parts_->options.pin_memory = run.device.is_cuda();
   if (run.control != nullptr) {
@@ -138,7 +168,6 @@ void SupervisedTask::prepare(Run& run) {
   auto of_training = parts_->options;
   if (parts_->loads_whole_batches) of_training.rank = 0, of_training.ranks = 1;
   parts_->loader.emplace(parts_->training, of_training);
-  run.model = parts_->model;
   std::string sizes = c10::str(parts_->training->size(), " samples");
   for (const auto& [name, dataset] : parts_->held_out) {
     sizes += c10::str(", ", dataset->size(), " held out", name.empty() ? "" : " as ", name);
@@ -148,11 +177,22 @@ void SupervisedTask::prepare(Run& run) {
 }
 
 Batch SupervisedTask::next() {
+  if (!parts_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained");
   return parts_->loader->next();
 }
 
 std::int64_t SupervisedTask::batches_per_epoch() const {
-  return parts_->loader->batches_per_epoch();
+  return parts_->loader ? parts_->loader->batches_per_epoch() : 1;
+}
+
+std::optional<std::vector<Measure>> SupervisedTask::measures() const {
+  std::vector<Measure> all;
+  for (const auto& [name, dataset] : parts_->held_out) {
+    const auto prefix = name.empty() ? "" : name + "_";
+    all.push_back({all.empty() ? "validation_loss" : prefix + "loss", Better::lower});
+    for (const auto& metric : parts_->metrics) all.push_back({prefix + metric->name(), metric->better()});
+  }
+  return all;
 }
 
 torch::Tensor SupervisedTask::forward(const Batch& batch) {
@@ -240,8 +280,12 @@ void SupervisedTask::Parts::put_together(Control& control, torch::Tensor& sum, s
 }
 
 State SupervisedTask::save() const {
-  auto state = parts_->loader->state_dict();
-  state.put("held_out", parts_->held_out_data);
+  State state;
+  if (parts_->loader) {
+    state = parts_->loader->state_dict();
+    state.put("held_out", parts_->held_out_data);
+  }
+  state.put("learned", parts_->learned);
   return state;
 }
 
@@ -257,16 +301,39 @@ DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
   return DataLoader(dataset, parts_->in_order());
 }
 
-Batch SupervisedTask::example(std::int64_t samples) const {
+// Keeps dtypes and shapes of a sample's inputs, as tensors of 0 samples.
+void SupervisedTask::Parts::note_example() {
+  const auto batch = first_samples(1);
+  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
+    learned.put(c10::str("example/", i), batch.tensors[i].narrow(0, 0, 0).clone());
+  }
+}
+
+Batch SupervisedTask::Parts::first_samples(std::int64_t samples) const {
   std::vector<Sample> some;
   for (std::int64_t i = 0; i < samples; ++i) {
-    const auto index = i % parts_->training->size();
-    Random random(parts_->options.seed, 0, index);
-    some.push_back(parts_->training->get(index, random));
+    const auto index = i % training->size();
+    Random random(options.seed, 0, index);
+    some.push_back(training->get(index, random));
   }
   auto batch = stack(some);
-  const auto place = static_cast<std::ptrdiff_t>(parts_->target);
+  const auto place = static_cast<std::ptrdiff_t>(target);
   if (place < std::ssize(batch.tensors)) batch.tensors.erase(batch.tensors.begin() + place);
+  return batch;
+}
+
+Batch SupervisedTask::example(std::int64_t samples) const {
+  if (parts_->training) return parts_->first_samples(samples);
+  Batch batch;
+  batch.samples = samples;
+  const auto shapes = parts_->learned.part("example");
+  for (std::size_t i = 0; shapes.has(std::to_string(i)); ++i) {
+    const auto shape = shapes.tensor(std::to_string(i));
+    auto sizes = shape.sizes().vec();
+    sizes[0] = samples;
+    batch.tensors.push_back(shape.is_floating_point() ? at::rand(sizes, shape.options())
+                                                      : at::zeros(sizes, shape.options()));
+  }
   return batch;
 }
 

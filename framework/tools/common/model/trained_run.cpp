@@ -2,7 +2,9 @@
 
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/shorthands.h"
@@ -28,7 +30,7 @@ std::string configuration_at(const fs::path& path) {
   refuse(path.string() + ": is neither a run nor a checkpoint of one: there is no config.toml");
 }
 
-// Words, classes and the columns of a table are read from the run's data. Other data may give them other codes.
+// A task that keeps nothing of its data in checkpoints reads words and classes from them. Other data may give others.
 void require_same_data(const std::string& path, const State& snapshot, const Plugin& task) {
   const auto before = snapshot.part("plugin/" + task.id()), now = task.save();
   for (const auto& [key, what] : {std::pair{"data", "training"}, {"held_out", "held-out"}}) {
@@ -38,20 +40,35 @@ void require_same_data(const std::string& path, const State& snapshot, const Plu
   }
 }
 
+// Gives the task what training learned of its data, if it keeps such facts. "example/" every SupervisedTask has.
+void give_learned(const State& snapshot, Task& task, bool reads_data) {
+  auto* supervised = dynamic_cast<SupervisedTask*>(&task);
+  if (supervised == nullptr) return;
+  auto learned = snapshot.part("plugin/" + task.id()).part("learned");
+  const bool has_facts =
+      std::ranges::any_of(learned.tensors, [](const auto& entry) { return !entry.first.starts_with("example/"); });
+  if (has_facts) supervised->use_learned(std::move(learned), reads_data);
+}
+
 }  // namespace
 
 std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
-                                   const std::atomic<int>& stop, bool allow_other_data) {
+                                   const std::atomic<int>& stop, Use use) {
   set_log_level(static_cast<int>(Level::warning));
   auto config = load_config({configuration_at(path)}, sets);
   config.erase(Monitor::role);
-  auto prepared = prepare(std::move(config), "run", host, stop, [](auto&&...) { return true; });
-  auto snapshot = prepared->wiring->checkpoint->read(prepared->run, path);
-  if (!snapshot) refuse(path + ": there is no checkpoint in this run");
-  const auto& task = *prepared->wiring->task;
-  if (dynamic_cast<const SupervisedTask*>(&task) != nullptr && !allow_other_data) {
-    require_same_data(path, *snapshot, task);
-  }
+  std::optional<State> snapshot;
+  const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {
+    Run run;
+    run.output = output;
+    snapshot = wiring.checkpoint->read(run, path);
+    if (!snapshot) refuse(path + ": there is no checkpoint in this run");
+    give_learned(*snapshot, *wiring.task, use != Use::model);
+    return true;
+  };
+  auto prepared = prepare(std::move(config), "run", host, stop, read);
+  const auto* task = dynamic_cast<const SupervisedTask*>(prepared->wiring->task.get());
+  if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task);
   try {
     restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
   } catch (...) {
@@ -70,10 +87,10 @@ RunCall run_of(const po::variables_map& given, const std::string& example) {
   return {words[0], sets};
 }
 
-std::unique_ptr<Prepared> load_run(const RunCall& call, const po::variables_map& given, bool allow_other_data) {
+std::unique_ptr<Prepared> load_run(const RunCall& call, const po::variables_map& given, Use use) {
   const auto host = cli::make_host(given);
   cli::listen_for_signals();
-  return load_run(call.path, call.sets, host, cli::stop_signal(), allow_other_data);
+  return load_run(call.path, call.sets, host, cli::stop_signal(), use);
 }
 
 std::string needed(const po::variables_map& given, const char* option, const std::string& example) {

@@ -1,10 +1,12 @@
 // Plugins of which a run may have many: callbacks, which may change it, and monitors, which only look.
 #pragma once
 
+#include <vernier/metrics.h>
 #include <vernier/plugin.h>
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace vernier {
 
@@ -16,6 +18,8 @@ class VERNIER_API Callback : public Plugin {
   // Called for each validation, the model in evaluation mode; the last callback in the TOML is the outermost. body runs
   // the validation (those of the callbacks before, then Task::validate) and returns its loss.
   virtual torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body);
+  // After prepare: the numbers that its validate() adds to those of the task.
+  virtual std::vector<Measure> measures() const;
   // False if its listener of GradientsReady needs no gradients: an optimizer may have freed them in backward.
   virtual bool needs_gradients() const;
 };

@@ -36,6 +36,15 @@ class VERNIER_API Metrics {
   std::vector<Entry> entries_;
 };
 
+// Which values of a metric are the better ones; unknown: nobody has said.
+enum class Better { unknown, lower, higher };
+
+// A number that validations measure: "accuracy", higher.
+struct Measure {
+  std::string name;
+  Better better = Better::unknown;
+};
+
 // An unusual event, for monitors and the log. Names in use: step_skipped, scale_changed, scale_low, scale_high,
 // policy_changed, checkpoint_saved, checkpoint_failed, checkpoint_skipped, checkpoint_progress, out_of_memory,
 // non_finite, injected, recovered, rewound, commanded, plugin_detached, slow_rank.

@@ -1,5 +1,5 @@
 // The base class of all plugins. A plugin's calls come in this order: constructor (it reads only its Options), attach,
-// prepare, load (if the run is resumed). Then come the functions of its role, its listeners, and save at each
+// prepare, check, load (if the run is resumed). Then come the functions of its role, its listeners, and save at each
 // checkpoint; at last the destructor. All calls are on the main thread. An exception ends the run with an error that
 // names the plugin; one in a monitor's listener only detaches the monitor.
 #pragma once
@@ -35,6 +35,9 @@ class VERNIER_API Plugin {
   // Called once, in the order distributed, task, precision, scaler, accumulation, optimizer, checkpoint, callbacks,
   // monitors. Throw Error here if the plugin does not support this machine or model.
   virtual void prepare(Run& run);
+  // Called once, after every plugin is prepared: before the first step, by `vernier check`, and after a swap. Throw
+  // Error here if the plugin could never act in this run, or not as its options say: see Run::measures and validations.
+  virtual void check(const Run& run);
   // Returns all that the next steps depend on: a fresh plugin that loads it computes the same next steps, bit for bit.
   // Called for each checkpoint. It is also called before each step, so that a failed step can be undone. This applies
   // to roles except optimizer and checkpoint, and to callbacks that listen to an event before the update. So it must

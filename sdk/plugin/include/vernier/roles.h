@@ -6,6 +6,7 @@
 #include <vernier/plugin.h>
 
 #include <optional>
+#include <vector>
 
 namespace vernier {
 
@@ -20,6 +21,9 @@ class VERNIER_API Task : public Plugin {
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
   // mode. Further numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
+  // After prepare: all that validations measure, "validation_loss" included; empty: there is no data that is held out.
+  // The default returns nothing: it is not known before the first validation.
+  virtual std::optional<std::vector<Measure>> measures() const;
 };
 
 // In which dtypes forward and backward run, and in which the optimizer's weights are.

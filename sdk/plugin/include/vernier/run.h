@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <vector>
 
 namespace vernier {
 
-// none: the host knows of no update yet. found_inf: skipped, gradients were inf or NaN. vetoed: skip_update was set.
+// The outcome of an update. found_inf: the scaler skipped it. vetoed: skip_update was set. none: not known yet.
 enum class UpdateResult { none, applied, found_inf, vetoed };
 inline bool is_skipped(UpdateResult result) {
   return result == UpdateResult::found_inf || result == UpdateResult::vetoed;
@@ -61,8 +63,11 @@ struct VERNIER_API Run : StepState, Counters {  // the rest is valid from Plugin
   std::int64_t steps = 0;                    // updates planned
   std::shared_ptr<torch::nn::Module> model;  // set by Task::prepare
   std::vector<Parameter> parameters;         // `master` is final after Precision::prepare, until a swap
-  std::string emulated;                      // after Precision::prepare: what this machine only emulates ("fp8")
-  Control* control = nullptr;                // what a plugin may ask of the trainer; null where there is no trainer
+  // From Plugin::check on. What validations measure, by task and callbacks; nothing: the task does not say.
+  std::optional<std::vector<Measure>> measures;
+  std::int64_t validations = 0;  // how many are planned, the last included; 0: no data is held out
+  std::string emulated;          // after Precision::prepare: what this machine only emulates ("fp8")
+  Control* control = nullptr;    // what a plugin may ask of the trainer; null where there is no trainer
 
   // True once a signal asks the run to end. Task::validate returns early then, and is repeated on resume.
   bool is_stopping() const { return stop != nullptr && *stop != 0; }
@@ -70,6 +75,10 @@ struct VERNIER_API Run : StepState, Counters {  // the rest is valid from Plugin
 
   // Adds a notice to this step's: something out of the ordinary, by name and details, and a sentence for people.
   void notice(const char* name, Notice::Details details = {}, std::string sentence = "");
+
+  // From Plugin::check on: which values of a metric of the validations are better. Throws Error, with the names that
+  // there are, for one that no validation measures.
+  Better better(const std::string& metric) const;
 
   // Until the optimizer's step: the gradients in the order of `parameters`, those without one left out. Divides them by
   // grad_scale first where that is defined, so get them here alone.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/abi.h>
+#include <vernier/metrics.h>
 #include <vernier/state.h>
 #include <vernier/tensor.h>
 
@@ -18,7 +19,9 @@ class VERNIER_API Metric {
  public:
   virtual ~Metric();
   virtual std::string name() const = 0;  // of the number: "accuracy"
-  virtual void reset() = 0;              // forgets all samples
+  // Which values are better. By default as metric_info.h has it for the name; unknown: whoever compares must say.
+  virtual Better better() const;
+  virtual void reset() = 0;  // forgets all samples
   // Adds the samples of a batch; dimension 0 is the sample. Both are on the run's device. No host sync.
   virtual void update(const torch::Tensor& output, const torch::Tensor& target) = 0;
   virtual torch::Tensor value() const = 0;          // of all samples since reset(): 0-dim; NaN where it is not defined

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/abi.h>
+#include <vernier/metrics.h>
 
 #include <span>
 #include <string_view>
@@ -18,6 +19,7 @@ struct MetricInfo {
   bool is_count = false;
   // True if two equal runs may have different values. Files that are the same for equal runs, as jsonl's, leave it out.
   bool varies = false;
+  Better better = Better::unknown;  // of a metric of validations
 };
 
 // All of them, in the order of docs/metrics.md. Any thread.

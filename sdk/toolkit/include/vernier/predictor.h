@@ -26,6 +26,9 @@ class VERNIER_API Predictor {
   // Returns the rows of `vernier predict` for a batch on the run's device. By default empty: the column "output" has
   // what SupervisedTask::forward() returns.
   virtual std::vector<Column> predict(const Batch& batch);
+  // Returns a JSON object that says how to use the model without this program: names, order and words of its inputs,
+  // classes or unit of its output. Exports have it beside the weights. By default "": there is nothing to say.
+  virtual std::string description() const;
   // Returns Python source of the model for `vernier export --format python`: a torch.nn.Module whose weights have the
   // same names. By default "": there is none.
   virtual std::string python_model() const;

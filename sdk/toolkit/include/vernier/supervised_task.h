@@ -41,7 +41,13 @@ class VERNIER_API SupervisedTask : public Task {
 
   // The output of the model for a batch on the run's device; dimension 0 is the sample. What set_model() was given.
   torch::Tensor forward(const Batch& batch);
-  Batch example(std::int64_t samples) const;              // the first training samples, without targets
+
+  // Called before prepare() by those who use a trained model: build() takes what training learned of its data from
+  // here. reads_data: build() reads data too, to evaluate on them; else it must open no file of the configuration.
+  void use_learned(State learned, bool reads_data);
+  const State& learned() const;  // after prepare: see set_learned()
+  // The first training samples, without targets; where there are none, numbers of their dtypes and shapes.
+  Batch example(std::int64_t samples) const;
   DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
 
   void prepare(Run& run) override;
@@ -49,6 +55,7 @@ class VERNIER_API SupervisedTask : public Task {
   std::int64_t batches_per_epoch() const override;
   torch::Tensor loss(const Batch& micro_batch) override;
   torch::Tensor validate(Run& run) override;
+  std::optional<std::vector<Measure>> measures() const override;
   State save() const override;
   void load(const State& state) override;
   std::string memory_remedy() const override;
@@ -69,6 +76,12 @@ class VERNIER_API SupervisedTask : public Task {
   // Calls a part of the model in its forward(): with option `recompute`, backward computes it again to save memory.
   torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
                            const torch::Tensor& x) const;
+
+  // What the model needs of the training data besides its weights: columns, words, classes, scales, sizes. build()
+  // gives it once it has learned it. Each checkpoint keeps it, as "learned"; a trained model is used without the data.
+  void set_learned(State learned);
+  bool is_trained() const;  // build(): learned() has been given, so nothing is learned from data
+  bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
 
   void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
   void load_whole_batches();  // on each of several ranks, which trains on its share of them; not its share alone
