@@ -25,7 +25,7 @@ struct Promise {
 
 class Searcher {
  public:
-  Searcher(const std::vector<Axis>& axes, const Limits& limits, const Measure& measure, const HasTime& has_time)
+  Searcher(const std::vector<Axis>& axes, const Limits& limits, const Measurer& measure, const HasTime& has_time)
       : axes_(axes), limits_(limits), measure_(measure), has_time_(has_time) {}
 
   Found search(Measured written) {
@@ -191,7 +191,7 @@ class Searcher {
 
   const std::vector<Axis>& axes_;
   const Limits& limits_;
-  const Measure& measure_;
+  const Measurer& measure_;
   const HasTime& has_time_;
   Found found_;
   double floor_ = 0;  // see promised_memory()
@@ -235,7 +235,7 @@ std::string objection_to(const Measured& candidate, const Measured& float32, con
   return "";
 }
 
-Found search(const std::vector<Axis>& axes, Measured written, const Limits& limits, const Measure& measure,
+Found search(const std::vector<Axis>& axes, Measured written, const Limits& limits, const Measurer& measure,
              const HasTime& has_time) {
   return Searcher(axes, limits, measure, has_time).search(std::move(written));
 }

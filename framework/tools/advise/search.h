@@ -42,7 +42,7 @@ double allowed_gap(const Limits& limits, const Measured& float32);
 std::string objection_to(const Measured& candidate, const Measured& float32, const Limits& limits);
 
 // Measures a candidate for one round and adds what it saw. Called again for a further round of the same.
-using Measure = std::function<void(Measured&)>;
+using Measurer = std::function<void(Measured&)>;
 // Returns true if there is time for that many more rounds of a candidate.
 using HasTime = std::function<bool(std::size_t rounds)>;
 
@@ -59,7 +59,7 @@ struct Found {
 // 3. Measures the fastest three and the written one again, in turn, while there is time. The advice is the fastest
 // without an objection; of those within 2 % of it, the one that changes least.
 // written: measured once already.
-Found search(const std::vector<Axis>& axes, Measured written, const Limits& limits, const Measure& measure,
+Found search(const std::vector<Axis>& axes, Measured written, const Limits& limits, const Measurer& measure,
              const HasTime& has_time);
 
 }  // namespace vernier

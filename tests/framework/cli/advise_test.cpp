@@ -122,7 +122,7 @@ struct Machine {
   }
   vernier::Found search(const vernier::Limits& limits, int rounds, int* used = nullptr) const {
     int left = rounds;
-    const vernier::Measure measure_one = [&](Measured& measured) {
+    const vernier::Measurer measure_one = [&](Measured& measured) {
       measure(measured);
       --left;
     };
