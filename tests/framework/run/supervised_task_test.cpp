@@ -171,6 +171,68 @@ TEST_CASE("tasks that lack a part are named") {
   CHECK(task.forward(task.example(1)).sizes() == torch::IntArrayRef({1, 2}));
 }
 
+TEST_CASE("a plugin checks the whole run before its first step, and knows what validations measure") {
+  struct Wants final : vernier::Callback {
+    explicit Wants(std::string name) : metric(std::move(name)) { set_id("callback/wants"); }
+    void check(const Run& run) override { better = run.better(metric); }
+    std::vector<vernier::Measure> measures() const override { return {{"patience_left"}}; }
+    std::string metric;
+    vernier::Better better = vernier::Better::unknown;
+  };
+  using vernier::Better;
+  for (const auto& [metric, better] : {std::pair{"validation_loss", Better::lower},
+                                       {"accuracy", Better::higher},
+                                       {"late_loss", Better::lower},
+                                       {"late_accuracy", Better::higher},
+                                       {"patience_left", Better::unknown}}) {
+    CAPTURE(metric);
+    OwnRun own(options());
+    auto wants = std::make_unique<Wants>(metric);
+    auto* checked = wants.get();
+    own.wiring.callbacks.push_back(std::move(wants));
+    own.prepare();
+    CHECK(checked->better == better);
+  }
+  OwnRun wrong(options());
+  wrong.wiring.callbacks.push_back(std::make_unique<Wants>("acuracy"));
+  CHECK_THROWS_WITH(wrong.prepare(),
+                    doctest::Contains("`acuracy` is not a metric of this run's validations; they measure "
+                                      "validation_loss, accuracy, late_loss, late_accuracy, patience_left"));
+}
+
+TEST_CASE("what a task has learned of its data is saved, and given back without them") {
+  class Learns final : public Own {
+   public:
+    using Own::Own;
+    void build(Run& run) override {
+      if (is_trained()) {
+        words = learned().text("words");
+      } else {
+        State facts;
+        facts.put("words", std::string("red green"));
+        set_learned(std::move(facts));
+      }
+      if (reads_data()) return Own::build(run);
+      set_model(make_model());
+      set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+    }
+    using State = vernier::State;
+    std::string words;
+  };
+  OwnRun trained(std::make_unique<Learns>(options()));
+  trained.prepare();
+  const auto saved = trained.wiring.task->save().part("learned");
+  auto used = std::make_unique<Learns>(options());
+  used->use_learned(saved, /*reads_data=*/false);
+  auto& task = *used;
+  OwnRun run(std::move(used));
+  run.prepare();
+  CHECK(task.words == "red green");
+  CHECK(task.example(2).tensors[0].sizes() == torch::IntArrayRef({2, 3}));
+  CHECK(task.measures()->empty());
+  CHECK_THROWS_WITH(task.next(), doctest::Contains("was loaded without its data"));
+}
+
 TEST_CASE("a predictor that only reads its inputs has one column, the output, and no form of its own") {
   class Reads final : public vernier::Predictor {
    public:
