@@ -43,6 +43,12 @@ struct Parts {
   bool is_over(const Run& run) const {
     return run.step >= run.steps || !requests.finished.empty() || stop_signal() != 0;
   }
+  // Within a step, once its batches are counted.
+  bool validates_after_step(const Run& run) const {
+    const bool ends_epoch = run.batches_drawn / wiring.task->batches_per_epoch() != run.epoch;
+    return run.step + 1 == run.steps || (validate_every == each_epoch && ends_epoch) ||
+           (validate_every > 0 && (run.step + 1) % validate_every == 0);
+  }
   std::string configured(Keys keys) const { return configuration ? configuration(keys) : ""; }
 
   Wiring& wiring;
@@ -64,6 +70,7 @@ struct Parts {
   Progress progress;
   Outcome outcome;
   BuiltModel built;
+  std::int64_t validate_every = 0;                 // after prepare: steps, or each_epoch; 0: only after the last
   std::function<std::string(Keys)> configuration;  // resolved, a JSON object; compared on resume
   std::chrono::steady_clock::time_point made_at = std::chrono::steady_clock::now();
   std::chrono::seconds time_limit{0};  // from made_at on; then the step in work is the last, as after a signal; 0: none

@@ -83,6 +83,15 @@ void prepare_task(Parts& parts, Step& step, Run& run, const InitModel& init) {
   if (parts.accumulation->gathers()) step.samples_of_batch(run);  // now, because the first batch is a whole one
 }
 
+// Updates of an epoch; the first of them comes after `steps` updates.
+std::int64_t steps_of_epoch(std::int64_t epoch, std::int64_t steps, Parts& parts, std::int64_t samples) {
+  std::int64_t count = 0;
+  for (auto left = parts.wiring.task->batches_per_epoch(); left > 0; ++count) {
+    left -= std::max<std::int64_t>(1, parts.accumulation->batches_per_update(steps + count, epoch, samples));
+  }
+  return count;
+}
+
 std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, Run& run) {
   const auto batches = parts.task->batches_per_epoch();
   std::int64_t steps = 0;
@@ -95,15 +104,35 @@ std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, Run& run) {
   if (!parts.accumulation->gathers()) return steps;
   steps = 0;
   const auto samples = step.samples_of_batch(run);
-  for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-    for (auto left = batches; left > 0; ++steps) {
-      left -= std::max<std::int64_t>(1, parts.accumulation->batches_per_update(steps, epoch, samples));
-    }
-  }
+  for (std::int64_t epoch = 0; epoch < epochs; ++epoch) steps += steps_of_epoch(epoch, steps, parts, samples);
   return steps;
 }
 
-// Without a last step, as in a dry run, no validation is planned.
+// Returns in how many epochs the run's steps are, the last one perhaps not whole.
+std::int64_t epochs_of(Parts& parts, Step& step, Run& run) {
+  const auto batches = parts.task->batches_per_epoch();
+  if (!parts.accumulation->gathers()) return run.steps / batches + (run.steps % batches != 0 ? 1 : 0);
+  constexpr std::int64_t most = 100'000;  // that are counted one by one; nobody needs to know of more
+  const auto samples = step.samples_of_batch(run);
+  std::int64_t epochs = 0;
+  for (std::int64_t steps = 0; steps < run.steps && epochs < most; ++epochs) {
+    steps += steps_of_epoch(epochs, steps, parts, samples);
+  }
+  return epochs;
+}
+
+void plan_validations(Parts& parts, Step& step, Run& run) {
+  const bool holds_nothing_out = run.measures && run.measures->empty();
+  auto& every = parts.validate_every;
+  if (every == each_epoch_if_held_out) every = run.measures && !holds_nothing_out ? each_epoch : 0;
+  if (holds_nothing_out) return;
+  if (every == each_epoch) {
+    run.validations = epochs_of(parts, step, run);
+  } else {
+    run.validations = every == 0 ? 1 : run.steps / every + (run.steps % every != 0 ? 1 : 0);
+  }
+}
+
 void note_measures(Parts& parts, Run& run) {
   run.measures = parts.wiring.task->measures();
   if (run.measures && run.measures->empty()) return;
@@ -139,6 +168,7 @@ void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, co
     parts.ranks.choose_owners(run);
   }
   note_measures(parts, run);
+  plan_validations(parts, step, run);
   for (auto* plugin : wiring.plugins()) {
     parts.calls.note(plugin);
     plugin->check(run);

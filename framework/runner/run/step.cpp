@@ -254,6 +254,7 @@ void Step::finish_step(Run& run) {
   parts_.progress.rewound_from.reset();
   run.grad_scale.reset();  // the optimizer has divided, in memory or not
   run.batches_drawn += gathered_;
+  run.validates = run.validates || parts_.validates_after_step(run);
   const auto& whole = ranks_.whole();
   run.samples += std::llround(whole.samples);
   run.tokens += whole.tokens;

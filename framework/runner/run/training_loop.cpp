@@ -70,9 +70,11 @@ bool goes_on(const Parts& parts, const Run& run) {
 TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop)
     : parts_(wiring, stop),
       step_(parts_),
-      validation_(parts_, validate_every),
+      validation_(parts_),
       saving_(parts_),
-      requests_(parts_, step_, validation_, saving_) {}
+      requests_(parts_, step_, validation_, saving_) {
+  parts_.validate_every = validate_every;
+}
 
 void TrainingLoop::prepare(Run& run, std::int64_t epochs, const InitModel& init) {
   run.stop = &parts_.stop;
@@ -166,7 +168,7 @@ void TrainingLoop::advance(Run& run) {
   {
     const auto changing = saving_.changing();
     const auto start = std::chrono::steady_clock::now();
-    run.validates = validation_.is_due_after_step(run);
+    run.validates = false;
     {
       const auto in_step = parts_.calls.in_step();
       parts_.plugin_times.begin_step(parts_.outcome.steps);

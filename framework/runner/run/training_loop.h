@@ -17,7 +17,8 @@ namespace vernier {
 // Main thread only.
 class TrainingLoop {
  public:
-  // validate_every: 0 validates after the last step only. stop: a signal's number ends the run after the current step.
+  // validate_every: steps, 0: only after the last, or a word (wiring.h). stop: a signal's number ends the run after the
+  // current step.
   TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
   // Builds model, data and states: everything but training; see prepare_plugins().

@@ -12,10 +12,6 @@
 
 namespace vernier {
 
-bool Validation::is_due_after_step(const Run& run) const {
-  return run.step + 1 == run.steps || (every_ > 0 && (run.step + 1) % every_ == 0);
-}
-
 bool Validation::validate(Run& run) {
   if (run.is_stopping()) return false;
   run.metrics.clear();  // those of the step: at Validated there are the validation's

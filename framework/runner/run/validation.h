@@ -11,10 +11,8 @@ namespace vernier {
 // Main thread only.
 class Validation {
  public:
-  // every: steps between validations; 0: after the last step only.
-  Validation(Parts& parts, std::int64_t every) : parts_(parts), every_(every) {}
+  explicit Validation(Parts& parts) : parts_(parts) {}
 
-  bool is_due_after_step(const Run& run) const;  // the step that begins
   // Validates, and emits Validated. Returns false if a signal cut it short: it is repeated on resume, so that a resumed
   // run is the run that was not stopped.
   bool validate(Run& run);
@@ -33,7 +31,6 @@ class Validation {
   torch::Tensor in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost);
 
   Parts& parts_;
-  std::int64_t every_;
 };
 
 }  // namespace vernier

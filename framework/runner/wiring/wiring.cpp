@@ -113,6 +113,21 @@ std::chrono::seconds time_in(Options& options, const char* key, const char* mean
   return *time;
 }
 
+// Returns steps, or one of the words.
+std::int64_t validate_every_in(Options& options) {
+  constexpr const char *key = "validate_every", *word = "epoch";
+  constexpr const char* meaning =
+      "\"epoch\", or steps between validations; 0, as where the task holds nothing out: only after the last";
+  auto tried = options;
+  try {
+    tried.get(key, word, meaning);
+  } catch (const Error&) {  // no word
+    return options.get(key, 0, meaning, at_least(0));
+  }
+  options.choose(key, word, {word}, meaning);
+  return options.given(key) ? each_epoch : each_epoch_if_held_out;
+}
+
 // Takes `sha256` out of a plugin's table: the digest that its file must have, or "".
 std::string taken_pin(Table& table) {
   auto entry = table.extract("sha256");
@@ -169,8 +184,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
       epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
       threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),
-      validate_every(
-          options.get("validate_every", 0, "steps between validations; 0: only after the last", at_least(0))),
+      validate_every(validate_every_in(options)),
       seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))),
       time_limit(time_in(options, "time_limit",
                          "ends this process after the step in work then, with a checkpoint: \"2h30m\"; \"\": never")) {

@@ -13,6 +13,10 @@
 
 namespace vernier {
 
+// The words of [run] validate_every, which is a number of steps else. The default is each_epoch for a task that says
+// that it holds data out, and 0 for others.
+constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
+
 // The [run] table.
 struct RunOptions {
   std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision;

@@ -183,7 +183,14 @@ OrderedJson schema_of(const Host& host) {
                              {{"description", "files that are merged before this one, relative to it"},
                               {"anyOf", OrderedJson::array({file, {{"type", "array"}, {"items", file}}})}}},
                             {"run", closed_object(properties_of(options_of(host, "run").declared()))}};
-  properties["run"]["properties"]["name"].erase("default");  // that of the first file
+  auto& run = properties["run"]["properties"];
+  run["name"].erase("default");  // that of the first file
+  auto steps = or_reference("integer");
+  add_limits("at least 0", steps);
+  auto& every = run["validate_every"];
+  every = {{"description", every["description"]},
+           {"default", every["default"]},
+           {"anyOf", OrderedJson::array({one_of({"epoch"}, R"(\$\{)"), steps})}};
   for (const auto& [role, plugins] : roles) {
     if (!plugins.empty()) properties[role] = schema_of_role(role, plugins);
   }

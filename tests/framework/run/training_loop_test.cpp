@@ -336,6 +336,69 @@ TEST_CASE("trainer: a validation's metrics are its own, and the step before know
   CHECK(told == std::vector<std::string>{one[0], one[1], one[2], one[0], one[1], one[2]});
 }
 
+TEST_CASE("trainer: validations are planned and made by steps, by epochs, or after the last step alone") {
+  struct Measures final : toy::Task {  // epochs of 3 batches
+    using Measured = std::optional<std::vector<vernier::Measure>>;
+    explicit Measures(Measured all) : measured(std::move(all)) {}
+    Measured measures() const override { return measured; }
+    Measured measured;
+  };
+  struct Gathers final : vernier::Accumulation {  // 2 batches, then 1
+    Gathers() { set_id("accumulation/gathers"); }
+    bool gathers() const override { return true; }
+    std::int64_t batches_per_update(std::int64_t, std::int64_t, std::int64_t) override { return 2; }
+    std::vector<vernier::Batch> split(const vernier::Batch& batch) override { return {batch}; }
+  };
+  struct Planned final : vernier::Callback {
+    explicit Planned(std::int64_t& to) : planned(to) { set_id("callback/planned"); }
+    void check(const Run& run) override { planned = run.validations; }
+    std::int64_t& planned;
+  };
+  const Measures::Measured known = {{{"validation_loss", vernier::Better::lower}}};
+  const Measures::Measured nothing = std::vector<vernier::Measure>{};
+  struct Case {
+    Measures::Measured measures;
+    std::int64_t every, steps;
+    bool gathers;
+    Sizes after;
+    std::int64_t planned;
+  };
+  using vernier::each_epoch, vernier::each_epoch_if_held_out;
+  for (const auto& [measures, every, steps, gathers, after, planned] :
+       std::vector<Case>{{known, 0, 7, false, {7}, 1},
+                         {known, 3, 7, false, {3, 6, 7}, 3},
+                         {known, 9, 7, false, {7}, 1},
+                         {known, each_epoch_if_held_out, 7, false, {3, 6, 7}, 3},
+                         {known, each_epoch_if_held_out, 6, false, {3, 6}, 2},
+                         {known, each_epoch_if_held_out, 2, false, {2}, 1},
+                         {known, each_epoch_if_held_out, 5, true, {2, 4, 5}, 3},
+                         {known, each_epoch_if_held_out, 4, true, {2, 4}, 2},
+                         {std::nullopt, each_epoch_if_held_out, 7, false, {7}, 1},  // it may hold nothing out
+                         {std::nullopt, each_epoch, 7, false, {3, 6, 7}, 3},
+                         {nothing, each_epoch_if_held_out, 7, false, {7}, 0},
+                         {nothing, each_epoch, 7, false, {3, 6, 7}, 0},
+                         {nothing, 2, 4, false, {2, 4}, 0}}) {
+    CAPTURE(every);
+    CAPTURE(steps);
+    CAPTURE(gathers);
+    Toy toy;
+    toy.wiring.task = std::make_unique<Measures>(measures);
+    if (gathers) toy.wiring.accumulation = std::make_unique<Gathers>();
+    std::int64_t told = -1;
+    toy.wiring.callbacks.push_back(std::make_unique<Planned>(told));
+    Sizes announced, validated;
+    toy.look(Event::StepEnd, [&](const Run& run) {
+      if (run.validates) announced.push_back(run.step + 1);
+    });
+    toy.look(Event::Validated, [&](const Run& run) { validated.push_back(run.step); });
+    toy.run.steps = steps;
+    toy.prepare(every).train(toy.run);
+    CHECK(announced == after);
+    CHECK(validated == after);
+    CHECK(told == planned);
+  }
+}
+
 TEST_CASE("trainer: callbacks wrap a validation, the last one outermost, and one that throws is named") {
   struct Three final : toy::Task {
     torch::Tensor validate(Run&) override { return torch::tensor(3.0F); }

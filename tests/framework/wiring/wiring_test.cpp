@@ -87,6 +87,24 @@ TEST_CASE("wiring: namesakes are numbered, each has its options") {
   CHECK(says(wiring->table(), "  task          mlp          samples=16 validation=0.5\n"));
 }
 
+TEST_CASE("wiring: validations come by the epoch or by steps") {
+  const auto every = [](const std::string& line) {
+    const auto table = vernier::load_config({}, {}, "[run]\nsteps = 5\n" + line);
+    vernier::Options options("run", std::get<vernier::Table>(table.at("run").data), "test.toml:1");
+    return vernier::RunOptions(options, "test").validate_every;
+  };
+  CHECK(every("") == vernier::each_epoch_if_held_out);
+  CHECK(every("validate_every = \"epoch\"") == vernier::each_epoch);
+  CHECK(every("validate_every = 0") == 0);
+  CHECK(every("validate_every = 20") == 20);
+  for (const auto& [line, text] : std::vector<std::pair<std::string, std::string>>{
+           {"validate_every = \"epochs\"", "is \"epochs\"; did you mean \"epoch\"? It takes epoch"},
+           {"validate_every = -1", "must be at least 0, and is -1 (\"epoch\", or steps between validations"},
+           {"validate_every = 1.5", "must be an integer, and is a number (\"epoch\", or steps between"}}) {
+    CHECK_THROWS_WITH_AS(every(line), doctest::Contains(text.c_str()), vernier::Error);
+  }
+}
+
 TEST_CASE("wiring: options that change no number are saved, and not compared when a run is resumed") {
   const auto wiring =
       wired("[task]\nuse = 'tabular'\ndata = 'x.csv'\ntarget = 'y'\nworkers = 3\n[optimizer]\nuse = 'sgd'\n");
