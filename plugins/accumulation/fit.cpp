@@ -61,6 +61,10 @@ class FitAccumulation final : public vernier::Accumulation {
     run.control->want_rerun(*this);
   }
 
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    return weight_.contradicts(other);
+  }
+
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     micro_batches_begun_ = 0;
     largest_batch_ = std::max(largest_batch_, bytes_of(batch));

@@ -21,6 +21,10 @@ class FixedAccumulation final : public vernier::Accumulation {
       options.refuse("micro_batch_size", "and `micro_batches` say the same; give one");
   }
 
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    return weight_.contradicts(other);
+  }
+
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     largest_ = std::max(largest_, batch.samples);
     refuse_more_than_a_batch("micro_batches", micro_batches_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <vernier/sdk.h>
+#include <vernier/weighs_samples.h>
 
 #include <string>
 #include <vector>
@@ -37,6 +38,7 @@ class Weight {
             "tokens"),
         column_(options.get("weight_column", -1, "which of the batch's tensors has the tokens; -1: the last")),
         padding_(options.get("padding", -100, "value of the places in it that have no token and are not counted")) {
+    has_padding_ = options.given("padding");
     for (const auto* key : {"weight_column", "padding"}) {
       if (options.given(key) && !by_tokens_) options.refuse(key, "is for weight = \"tokens\"");
     }
@@ -52,13 +54,34 @@ class Weight {
                                  " tensors, 0 to ", count - 1, " or -1 to ", -count));
       }
       const auto& tokens = micro_batch.tensors[static_cast<std::size_t>(place)];
+      refuse_other_than_tokens(tokens, count);
       micro_batch.weight = static_cast<double>(tokens.ne(padding_).sum().item<std::int64_t>());
     }
     return micro_batches;
   }
 
+  // Plugin::contradicts() of the accumulation that has these options.
+  vernier::Contradiction contradicts(const vernier::Plugin& other) const {
+    if (!by_tokens_ || dynamic_cast<const vernier::WeighsSamples*>(&other) == nullptr) return {};
+    return {"weight", "is for tasks that do not weigh their samples, and " + other.id() +
+                          " weighs them by the tokens that they learn; leave it out"};
+  }
+
  private:
-  bool by_tokens_;
+  // A tensor that a task appends for itself, such as a weight for each sample, would count as so many tokens.
+  void refuse_other_than_tokens(const torch::Tensor& tensor, std::int64_t count) const {
+    const auto refuse = [&](const std::string& reason) {
+      vernier::refuse(c10::str("weight_column = ", column_, " is a tensor of ", tensor.scalar_type(), " ",
+                               tensor.sizes(), ", ", reason, "; name another of the batch's tensors, 0 to ",
+                               count - 1));
+    };
+    if (tensor.dim() < 2) refuse("with one number for each sample, which are not its tokens");
+    if (tensor.is_floating_point() && !has_padding_) {
+      refuse("and tokens are whole numbers; for a mask, give its `padding`, such as 0");
+    }
+  }
+
+  bool by_tokens_, has_padding_ = false;
   std::int64_t column_, padding_;
 };
 
@@ -71,6 +94,9 @@ class Gathering : public vernier::Accumulation {
   std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples) override {
     batch_ = samples;
     return update(step, epoch) / samples;
+  }
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    return weight_.contradicts(other);
   }
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     return weight_.weighed(at_most(batch, micro_batch_size_ > 0 ? micro_batch_size_ : batch_));

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
+#include <vernier/weighs_samples.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,15 @@ void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& b
   for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
   if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+}
+
+// Weighs micro-batches by the task, if it does so and the accumulation has not.
+void weigh(std::vector<Batch>& micro_batches, const Plugin* task) {
+  const auto* weighing = dynamic_cast<const WeighsSamples*>(task);
+  if (weighing == nullptr) return;
+  for (auto& micro_batch : micro_batches) {
+    if (!micro_batch.weight) micro_batch.weight = weighing->weight_of(micro_batch);
+  }
 }
 
 std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
@@ -178,8 +188,9 @@ void Step::compute_micro_batches(Run& run) {
     parameter.master.mutable_grad().reset();
   }
   for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale, &run.scaled_norm}) result->reset();
-  const auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
+  auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
   refuse_half_a_batch(micro_batches, run.batch);
+  weigh(micro_batches, wiring_.task.get());
   run.batch.weight = weight_of(micro_batches);
   ranks_.weigh(run.batch);
   run.micro_batches = static_cast<std::int64_t>(micro_batches.size());

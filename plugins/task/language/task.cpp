@@ -62,7 +62,6 @@ void PublishedTask::read_data(const vernier::Run& run) {
     const auto nothing = torch::zeros({1, 2}, torch::kInt64);
     return set_training(vernier::tensor_dataset({nothing, nothing}));
   }
-  if (data_.are_texts()) load_whole_batches();  // only a whole batch shows how many tokens it learns
   auto sets = data_.load(vocabulary(), folder_, run.seed);
   if (!sets.summary.empty()) info(sets.summary);
   set_training(sets.training, sets.weights);
@@ -77,24 +76,16 @@ Texts PublishedTask::texts_of(const vernier::Batch& batch) const {
   return {tensors[0], tensors[first], tensors[first + 1]};
 }
 
-// Rows of texts learn different numbers of tokens. The loss is the mean over all that the batch learns, however it is
-// split into micro-batches, so each row gets the weight of a learned token.
 vernier::Batch PublishedTask::next() {
   if (!data_.names_files()) vernier::refuse("data names no file, so there is nothing to train on");
   auto batch = SupervisedTask::next();
-  batch.tokens = batch.tensors[0].numel();
-  if (!data_.are_texts()) return batch;
-  const auto learned = (batch.tensors[1] >= 0).sum().item<std::int64_t>();
-  batch.tensors.push_back(
-      torch::full({batch.samples}, static_cast<double>(batch.samples) / static_cast<double>(learned), torch::kFloat32));
+  if (batch.samples > 0) batch.tokens = batch.tensors[0].numel();
   return batch;
 }
 
-torch::Tensor PublishedTask::loss(const vernier::Batch& micro_batch) {
-  if (!data_.are_texts()) return SupervisedTask::loss(micro_batch);
-  const auto logits = forward(micro_batch).flatten(0, 1).to(torch::kFloat32);
-  const auto sum = at::cross_entropy_loss(logits, micro_batch.tensors[1].flatten(), {}, at::Reduction::Sum);
-  return sum * micro_batch.tensors.back()[0] / micro_batch.samples;
+// Rows of texts learn different numbers of tokens, and the loss is the mean over all that an update learns.
+double PublishedTask::weight_of(const vernier::Batch& part) const {
+  return (part.tensors[1] >= 0).sum().item<double>();
 }
 
 // The mean over all tokens, which are not as many in each row.

@@ -1,10 +1,12 @@
 #include <vernier/predictor.h>
 #include <vernier/published_model.h>
+#include <vernier/weighs_samples.h>
 
 namespace vernier {
 
 Predictor::~Predictor() = default;
 PublishedModel::~PublishedModel() = default;
+WeighsSamples::~WeighsSamples() = default;
 std::vector<Predictor::Column> Predictor::predict(const Batch&) {
   return {};
 }

@@ -48,6 +48,28 @@ TEST_CASE("fixed: micro-batches are in order, add up to the batch and differ by 
   }
 }
 
+TEST_CASE("fixed: tokens are counted in a tensor that has some for each sample, and not in another") {
+  const auto split = [](Batch batch, vernier::Table more) -> std::string {
+    more["weight"] = {std::string("tokens"), "test.toml:2"};
+    more["micro_batches"] = {std::int64_t{2}, "test.toml:2"};
+    const auto fixed = make_plugin<Accumulation>("accumulation/fixed", more);
+    try {
+      return c10::str(*fixed->split(batch).front().weight);
+    } catch (const vernier::Error& error) {
+      return error.what();
+    }
+  };
+  const auto tokens = torch::arange(12).view({4, 3});
+  const auto number = [](std::int64_t value) { return vernier::Value{value, "test.toml:2"}; };
+  CHECK(split({{tokens}, 4}, {}) == "6");
+  CHECK(split({{tokens, torch::ones({4})}, 4}, {}) ==
+        "weight_column = -1 is a tensor of Float [2], with one number for each sample, which are not its tokens; name "
+        "another of the batch's tensors, 0 to 1");
+  CHECK(split({{tokens, torch::ones({4})}, 4}, {{"weight_column", number(0)}}) == "6");
+  CHECK(split({{tokens, torch::ones({4, 3})}, 4}, {}).find("for a mask, give its `padding`") != std::string::npos);
+  CHECK(split({{tokens, torch::ones({4, 3}).tril()}, 4}, {{"padding", number(0)}}) == "3");
+}
+
 TEST_CASE("fixed: nothing is copied") {
   const auto batch = batch_of(8);
   CHECK(in_micro_batches(1)->split(batch)[0].tensors[0].is_same(batch.tensors[0]));
