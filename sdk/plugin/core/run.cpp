@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <vernier/error.h>
+#include <vernier/options.h>
 #include <vernier/run.h>
 
 namespace vernier {
@@ -10,13 +11,17 @@ void Run::notice(const char* name, Notice::Details details, std::string sentence
 
 Better Run::better(const std::string& metric) const {
   if (!measures) return metric == "validation_loss" ? Better::lower : Better::unknown;
-  std::string names;
+  std::vector<std::string> names;
+  std::string all;
   for (const auto& measure : *measures) {
     if (measure.name == metric) return measure.better;
-    names += (names.empty() ? "" : ", ") + measure.name;
+    names.push_back(measure.name);
+    all += (all.empty() ? "" : ", ") + measure.name;
   }
-  refuse("`" + metric + "` is not a metric of this run's validations; " +
-         (names.empty() ? "there are none, because no data is held out" : "they measure " + names));
+  const auto text = "\"" + metric + "\" is not a metric of this run's validations; ";
+  if (names.empty()) refuse(text + "there are none, because no data is held out");
+  const auto near = nearest(metric, names);
+  refuse(text + (near.empty() ? "they measure " : "did you mean \"" + near + "\"? They measure ") + all);
 }
 
 std::vector<torch::Tensor> Run::gradients() {

@@ -7,6 +7,7 @@ namespace vernier {
 namespace {
 
 constexpr const char* by_trainer = "trainer";
+constexpr const char* by_task = "task";
 constexpr const char* by_monitors = "monitors, from what the trainer counts";
 
 constexpr const char* by_hardware = "callback/hardware";
@@ -14,9 +15,17 @@ constexpr const char* by_layers = "callback/layers";
 constexpr const char* by_memory = "callback/memory";
 constexpr const char* by_mfu = "callback/mfu";
 
+// A metric of validations.
+constexpr MetricInfo judged(const char* name, const char* unit, const char* meaning, const char* source, Better better,
+                            double least, double most) {
+  return {name, unit, meaning, source, false, false, better, least, most};
+}
+constexpr auto lower = Better::lower, higher = Better::higher;
+
 constexpr MetricInfo table[] = {
-    {"loss", "", "mean of the training loss over the update's batch", by_trainer},
-    {"validation_loss", "", "mean of the loss over the data that is held out", by_trainer, false, false, Better::lower},
+    judged("loss", "", "mean of the training loss over the update's batch", by_trainer, lower, -HUGE_VAL, HUGE_VAL),
+    judged("validation_loss", "", "mean of the loss over the data that is held out", by_trainer, lower, -HUGE_VAL,
+           HUGE_VAL),
     {"learning_rate", "", "learning rate of the first parameter group, schedules included", "optimizer"},
     {"grad_norm", "", "2-norm of all gradients before clipping", "callback/clip_norm, callback/recovery"},
     {"scale", "", "factor by which the loss is multiplied before backward", "scaler"},
@@ -28,10 +37,17 @@ constexpr MetricInfo table[] = {
     {"layer_update_ratio", "ratio", "2-norm of the layer's update over that of its weights", by_layers},
     {"layer_precision", "", "significant bits of the layer's results: 24 float32, 11 float16, 8 bfloat16", by_layers},
     {"perturbed_loss", "", "training loss at the weights a little uphill", "callback/sam"},
-    {"trained_validation_loss", "", "validation loss of the weights that are not averaged", "callback/ema", false,
-     false, Better::lower},
-    {"accuracy", "ratio", "share of the samples whose class is right", "task", false, false, Better::higher},
-    {"bits_per_byte", "", "validation loss in bits for each byte of text", "task/gpt", false, false, Better::lower},
+    judged("trained_validation_loss", "", "validation loss of the weights that are not averaged", "callback/ema", lower,
+           -HUGE_VAL, HUGE_VAL),
+    judged("accuracy", "ratio", "share of the samples whose class is right", by_task, higher, 0, 1),
+    judged("top_k", "ratio", "share of the samples whose class is among the k likeliest; top_5", by_task, higher, 0, 1),
+    judged("f1", "ratio", "mean of the f1 of the classes that occur, as target or prediction", by_task, higher, 0, 1),
+    judged("auc", "ratio", "area under the receiver operating characteristic of two classes", by_task, higher, 0, 1),
+    judged("perplexity", "", "exponential of the mean cross-entropy", by_task, lower, 1, HUGE_VAL),
+    judged("mae", "", "mean absolute error, in the unit of the target", by_task, lower, 0, HUGE_VAL),
+    judged("rmse", "", "root of the mean squared error, in the unit of the target", by_task, lower, 0, HUGE_VAL),
+    judged("r2", "", "share of the target's variance that is explained; 0 for its mean", by_task, higher, -HUGE_VAL, 1),
+    judged("bits_per_byte", "", "validation loss in bits for each byte of text", "task/gpt", lower, 0, HUGE_VAL),
     {"micro_batches", "", "micro-batches in the update, where there are several", by_trainer},
     {"batch", "", "samples in the update, where it has several micro-batches", by_trainer},
     {"epoch", "", "passes over the task's data that are complete", by_monitors, true},
@@ -90,7 +106,12 @@ std::span<const MetricInfo> metric_infos() {
 }
 
 const MetricInfo* metric_info(std::string_view name) {
-  const auto kind = name.substr(0, name.find('/'));  // of "layer_grad_norm/h.0.mlp"
+  auto kind = name.substr(0, name.find('/'));  // of "layer_grad_norm/h.0.mlp"
+  constexpr std::string_view top = "top_";
+  if (kind.starts_with(top) && kind.size() > top.size() &&
+      kind.find_first_not_of("0123456789", top.size()) == kind.npos) {
+    kind = "top_k";
+  }
   static const auto by_name = [] {
     std::unordered_map<std::string_view, const MetricInfo*> all;
     for (const auto& info : table) all.emplace(info.name, &info);

@@ -65,14 +65,21 @@ class Mean : public Metric {
   torch::Tensor sum_, count_;
 };
 
+// The class with the largest logit; -1 where a logit is NaN, because then none is the largest.
+torch::Tensor predicted(const torch::Tensor& logits) {
+  const auto [largest, place] = logits.max(1);
+  return at::where(largest.isnan(), at::full({}, -1, place.options()), place);
+}
+
 class TopK final : public Mean {
  public:
   TopK(std::string name, std::int64_t k) : Mean(std::move(name)), k_(k) {}
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     const auto [logits, right] = classified(output, target);
-    const auto best =
-        k_ == 1 ? logits.argmax(1, /*keepdim=*/true) : std::get<1>(logits.topk(std::min(k_, logits.size(1)), 1));
-    count((best == right.unsqueeze(1)).any(1).to(torch::kFloat64), right >= 0);
+    if (k_ == 1) return count((predicted(logits) == right).to(torch::kFloat64), right >= 0);
+    const auto [largest, places] = logits.topk(std::min(k_, logits.size(1)), 1);
+    const auto is_hit = (places == right.unsqueeze(1)).any(1) & ~largest.isnan().any(1);
+    count(is_hit.to(torch::kFloat64), right >= 0);
   }
 
  private:
@@ -91,37 +98,40 @@ class CrossEntropy final : public Mean {
   torch::Tensor value() const override { return Mean::value().exp(); }
 };
 
+// Macro f1, as scikit-learn computes it: the mean over the classes that occur, as a target or as a prediction.
 class F1 final : public Metric {
  public:
   explicit F1(std::int64_t classes) : classes_(classes) {
     if (classes < 2) refuse(c10::str("f1 needs at least 2 classes, and has ", classes));
   }
   std::string name() const override { return "f1"; }
-  void reset() override { confusion_ = torch::Tensor(); }
+  void reset() override { counts_ = torch::Tensor(); }
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     const auto [logits, right] = classified(output, target);
-    const auto predicted = logits.argmax(1);
-    // Those that are left out count in a cell behind the others.
-    const auto columns = classes_ + 1, cells = classes_ * columns;
-    const auto cell = at::where(right >= 0, right * columns + predicted.clamp_max(classes_), cells);
-    if (!confusion_.defined()) confusion_ = at::zeros({cells + 1}, cell.options());
-    confusion_.scatter_add_(0, cell, at::ones_like(cell));
+    const auto said = predicted(logits);
+    // What counts for no class goes to a place behind them: targets that are left out, and outputs of no class.
+    const auto counted = right >= 0;
+    const auto place = [&](const torch::Tensor& where, const torch::Tensor& classes) {
+      return at::where(where, classes, at::full({}, classes_, classes.options()));
+    };
+    const auto places = at::stack({place(counted & (said == right), right),
+                                   place(counted & (said >= 0) & (said < classes_), said), place(counted, right)});
+    if (!counts_.defined()) counts_ = at::zeros({3, classes_ + 1}, places.options());
+    counts_.scatter_add_(1, places, at::ones_like(places));
   }
   torch::Tensor value() const override {
-    if (!confusion_.defined()) return at::full({}, NAN, torch::kFloat64);
-    const auto cells = confusion_.narrow(0, 0, classes_ * (classes_ + 1));
-    const auto table = cells.view({classes_, classes_ + 1}).to(torch::kFloat64);
-    const auto hits = table.diagonal(), both = table.sum(0).narrow(0, 0, classes_) + table.sum(1);
-    return at::where(both > 0, 2 * hits / both, at::zeros_like(hits)).mean();
+    if (!counts_.defined()) return at::full({}, NAN, torch::kFloat64);
+    const auto counts = counts_.narrow(1, 0, classes_).to(torch::kFloat64);
+    const auto hits = counts[0], both = counts[1] + counts[2];
+    const auto scores = at::where(both > 0, 2 * hits / both, at::zeros_like(hits));
+    return scores.sum() / (both > 0).sum();
   }
-  std::optional<State> state_dict() const override {
-    return confusion_.defined() ? State{{"confusion", confusion_}} : State{};
-  }
-  void add(const State& state) override { add_to(confusion_, state, "confusion"); }
+  std::optional<State> state_dict() const override { return counts_.defined() ? State{{"counts", counts_}} : State{}; }
+  void add(const State& state) override { add_to(counts_, state, "counts"); }
 
  private:
   std::int64_t classes_;
-  torch::Tensor confusion_;  // [classes * (classes + 1) + 1]: target, predicted; the last column: outputs of no class
+  torch::Tensor counts_;  // [3, classes + 1]: of each class right predictions, predictions, targets
 };
 
 class Auc final : public Metric {
@@ -139,8 +149,12 @@ class Auc final : public Metric {
   }
   torch::Tensor value() const override {
     if (scores_.empty()) return at::full({}, NAN, torch::kFloat64);
+    const auto all = at::cat(targets_);
+    if (((all != 0) & (all != 1)).any().item<bool>())
+      refuse("auc is for two classes, and targets are not 0 or 1 alone");
+    if (at::cat(scores_).isnan().any().item<bool>()) return at::full({}, NAN, all.options());
     const auto [scores, order] = at::cat(scores_).sort();
-    const auto targets = at::cat(targets_).index_select(0, order);
+    const auto targets = all.index_select(0, order);
     // Each score's rank, that of equal scores their mean.
     const auto [unique, which, counts] =
         at::unique_consecutive(scores, /*return_inverse=*/true, /*return_counts=*/true);
@@ -163,7 +177,8 @@ class Auc final : public Metric {
   std::vector<torch::Tensor> scores_, targets_;
 };
 
-// A metric of numbers, from sums of the errors and of the targets.
+// A metric of numbers, from sums of the errors and of the targets. As in scikit-learn, rmse and r2 are those of each
+// output, and then the mean over the outputs.
 class OfErrors final : public Metric {
  public:
   enum class Kind { mae, rmse, r2 };
@@ -176,13 +191,18 @@ class OfErrors final : public Metric {
       refuse(c10::str(name_, " needs as many outputs as targets, and has ", output.sizes(), " and ", target.sizes()));
     }
     if (target.numel() == 0) return;
-    const auto wide = target.reshape({-1}).to(torch::kFloat64);
-    const auto error = output.reshape({-1}).to(torch::kFloat64) - wide;
-    if (!errors_.defined()) errors_ = mean_ = spread_ = zero_like_sum(output);
-    errors_ = errors_ + (kind_ == Kind::mae ? error.abs() : error.square()).sum();
-    const auto mean = wide.mean();
-    if (kind_ == Kind::r2) add_spread(wide.numel(), mean, (wide - mean).square().sum());
-    count_ += wide.numel();
+    const auto rows = kind_ == Kind::mae ? target.numel() : target.size(0);
+    const auto wide = target.reshape({rows, -1}).to(torch::kFloat64);
+    const auto error = output.reshape({rows, -1}).to(torch::kFloat64) - wide;
+    if (!errors_.defined()) errors_ = mean_ = spread_ = at::zeros({wide.size(1)}, wide.options());
+    if (errors_.size(0) != wide.size(1)) {
+      refuse(
+          c10::str(name_, " needs as many numbers in each sample, and has ", errors_.size(0), " and ", wide.size(1)));
+    }
+    errors_ = errors_ + (kind_ == Kind::mae ? error.abs() : error.square()).sum(0);
+    const auto mean = wide.mean(0);
+    if (kind_ == Kind::r2) add_spread(rows, mean, (wide - mean).square().sum(0));
+    count_ += rows;
   }
   std::optional<State> state_dict() const override {
     State state;
@@ -205,12 +225,20 @@ class OfErrors final : public Metric {
   }
   torch::Tensor value() const override {
     if (count_ == 0) return at::full({}, NAN, torch::kFloat64);
-    if (kind_ == Kind::r2) return 1 - errors_ / spread_;
+    if (kind_ == Kind::r2) return r2();
     const auto mean = errors_ / count_;
-    return kind_ == Kind::rmse ? mean.sqrt() : mean;
+    return (kind_ == Kind::rmse ? mean.sqrt() : mean).mean();
   }
 
  private:
+  // Outputs whose target is constant have none, and are left out; NaN where all are.
+  torch::Tensor r2() const {
+    constexpr double rounding = 1e-14;  // of a mean in float64, of its magnitude
+    const auto varies = spread_ > (mean_ * rounding).square() * static_cast<double>(count_);
+    const auto each = at::where(varies, 1 - errors_ / spread_, at::zeros_like(spread_));
+    return each.sum() / varies.sum();
+  }
+
   // The squares around the mean, of two parts together: Chan et al., "Updating formulae …", 1979.
   void add_spread(std::int64_t count, const torch::Tensor& mean, const torch::Tensor& spread) {
     const auto more = static_cast<double>(count), all = static_cast<double>(count_) + more;
@@ -221,8 +249,8 @@ class OfErrors final : public Metric {
 
   std::string name_;
   Kind kind_;
-  std::int64_t count_ = 0;
-  torch::Tensor errors_, mean_, spread_;
+  std::int64_t count_ = 0;                // of rows: samples, or of mae numbers
+  torch::Tensor errors_, mean_, spread_;  // [outputs]
 };
 
 }  // namespace
@@ -282,8 +310,14 @@ MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
       return top_k(k);
     }
   }
-  const auto near = nearest(name, {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2"});
-  refuse("there is no metric \"" + name + "\"" + (near.empty() ? "" : "; did you mean " + near + "?"));
+  static const std::vector<std::string> all = {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2"};
+  const auto near = nearest(name, all);
+  std::string text = "there is no metric \"" + name + "\"";
+  if (!near.empty()) text += "; did you mean " + near + "?";
+  if (nearest(name, {"validation_loss"}) == "validation_loss") text += "; the validation loss is measured anyway";
+  text += near.empty() ? "; there are " : " There are ";
+  for (const auto& each : all) text += (&each == &all.front() ? "" : &each == &all.back() ? " and " : ", ") + each;
+  refuse(text + " (top_ with any number)");
 }
 
 }  // namespace vernier

@@ -195,9 +195,11 @@ TEST_CASE("a plugin checks the whole run before its first step, and knows what v
   }
   OwnRun wrong(options());
   wrong.wiring.callbacks.push_back(std::make_unique<Wants>("acuracy"));
-  CHECK_THROWS_WITH(wrong.prepare(),
-                    doctest::Contains("`acuracy` is not a metric of this run's validations; they measure "
-                                      "validation_loss, accuracy, late_loss, late_accuracy, patience_left"));
+  CHECK_THROWS_WITH(
+      wrong.prepare(),
+      doctest::Contains(
+          "\"acuracy\" is not a metric of this run's validations; did you mean \"accuracy\"? They measure "
+          "validation_loss, accuracy, late_loss, late_accuracy, patience_left"));
 }
 
 TEST_CASE("what a task has learned of its data is saved, and given back without them") {

@@ -38,7 +38,7 @@ double auc_by_pairs(const torch::Tensor& scores, const torch::Tensor& target) {
 }
 
 double f1_by_class(const torch::Tensor& predicted, const torch::Tensor& target, std::int64_t classes) {
-  double sum = 0;
+  double sum = 0, occur = 0;
   for (std::int64_t c = 0; c < classes; ++c) {
     double hits = 0, said = 0, are = 0;
     for (std::int64_t i = 0; i < target.numel(); ++i) {
@@ -47,9 +47,10 @@ double f1_by_class(const torch::Tensor& predicted, const torch::Tensor& target, 
       said += says ? 1 : 0;
       are += is ? 1 : 0;
     }
+    occur += said + are > 0 ? 1 : 0;
     if (hits > 0) sum += 2 / (said / hits + are / hits);  // the harmonic mean of precision and recall
   }
-  return sum / static_cast<double>(classes);
+  return sum / occur;
 }
 
 }  // namespace
@@ -129,14 +130,97 @@ TEST_CASE("metrics of numbers are those of their definitions, also far from 0") 
   }
 }
 
+namespace {
+
+torch::Tensor logits_of(const std::vector<std::int64_t>& predicted, std::int64_t classes) {
+  return torch::nn::functional::one_hot(torch::tensor(predicted), classes).to(torch::kFloat64);
+}
+torch::Tensor rows(std::initializer_list<std::initializer_list<double>> numbers) {
+  std::vector<torch::Tensor> all;
+  for (const auto& row : numbers) all.push_back(torch::tensor(std::vector<double>(row), torch::kFloat64));
+  return torch::stack(all);
+}
+
+}  // namespace
+
+// Values by scikit-learn 1.5: f1_score(average="macro"), r2_score(force_finite=False), root_mean_squared_error.
+TEST_CASE("metrics are those of scikit-learn where classes are missing, and of several outputs") {
+  struct Case {
+    const char* what;
+    const char* metric;
+    torch::Tensor output, target;
+    double expected;
+  };
+  const auto none = torch::full({4, 3}, NAN, torch::kFloat64);
+  const Case cases[] = {
+      {"all right, one class of three absent", "f1", logits_of({0, 1, 0, 1}, 3), torch::tensor({0, 1, 0, 1}), 1},
+      {"an absent class is predicted", "f1", logits_of({0, 2, 0, 1}, 3), torch::tensor({0, 1, 0, 1}), 5.0 / 9},
+      {"a class is never predicted", "f1", logits_of({0, 0, 0, 0}, 3), torch::tensor({0, 1, 0, 1}), 1.0 / 3},
+      {"one class alone", "f1", logits_of({2, 2}, 3), torch::tensor({2, 2}), 1},
+      {"labels from 1", "f1", logits_of({1, 2, 3, 1}, 4), torch::tensor({1, 2, 3, 1}), 1},
+      {"no target counts", "f1", logits_of({0, 1}, 3), torch::tensor({-100, -100}), NAN},
+      {"two outputs of other spreads", "r2", rows({{2.5, 0}, {0, 20}, {2, 20}, {8, 60}}),
+       rows({{3, 0}, {-0.5, 10}, {2, 20}, {7, 50}}), (0.9486081370449679 + 1 - 200.0 / 1400) / 2},
+      {"a constant target", "r2", rows({{1}, {2}}), rows({{3}, {3}}), NAN},
+      {"a constant target, all right", "r2", rows({{0.1}, {0.1}, {0.1}}), rows({{0.1}, {0.1}, {0.1}}), NAN},
+      {"one of two targets is constant", "r2", rows({{1, 5}, {2, 6}, {3, 7}}), rows({{1, 4}, {2, 4}, {3, 4}}), 1},
+      {"one sample", "r2", rows({{1, 2}}), rows({{1, 3}}), NAN},
+      {"a wrong number that is not finite", "r2", rows({{1}, {std::nan("")}}), rows({{1}, {2}}), NAN},
+      {"two outputs", "rmse", rows({{0, 0}, {0, 0}}), rows({{3, 1}, {3, 1}}), 2},
+      {"two outputs", "mae", rows({{0, 0}, {0, 0}}), rows({{3, 1}, {3, 1}}), 2},
+      {"one class alone", "auc", torch::tensor({0.1, 0.7}), torch::tensor({0, 0}), NAN},
+      {"a score is not a number", "auc", torch::tensor({std::nan(""), 0.7, 0.2}), torch::tensor({1, 0, 1}), NAN},
+      {"outputs are not numbers", "accuracy", none, torch::tensor({0, 1, 2, 0}), 0},
+      {"outputs are not numbers", "top_2", none, torch::tensor({0, 1, 2, 0}), 0},
+      {"outputs are not numbers", "f1", none, torch::tensor({0, 1, 2, 0}), 0},
+      {"outputs are not numbers", "perplexity", none, torch::tensor({0, 1, 2, 0}), NAN}};
+  for (const auto& [what, name, output, target, expected] : cases) {
+    CAPTURE(name);
+    CAPTURE(what);
+    for (const std::int64_t batch : {1, 3, 100}) {
+      const auto metric = vernier::metric_by_name(name, std::max<std::int64_t>(2, output.size(output.dim() - 1)));
+      const double value = value_of(*metric, output, target, batch);
+      CHECK((std::isnan(expected) ? std::isnan(value) : value == doctest::Approx(expected).epsilon(1e-12)));
+    }
+  }
+}
+
+TEST_CASE("f1 remembers three counts for each class, and adds those of another rank") {
+  const std::int64_t classes = 20000;
+  const auto here = vernier::f1(classes), there = vernier::f1(classes);
+  const auto small = torch::zeros({2, 3}, torch::kFloat64);
+  here->update(small, torch::tensor({0, 1}));
+  there->update(small, torch::tensor({0, 19999}));
+  std::int64_t remembered = 0;
+  const auto state = *here->state_dict();
+  for (const auto& [name, tensor] : state.tensors) remembered += tensor.numel();
+  CHECK(remembered <= 4 * classes);
+  here->add(*there->state_dict());
+  CHECK(here->value().item<double>() == doctest::Approx(2.0 * 2 / (2 + 4) / 3));
+}
+
 TEST_CASE("metrics have names, and wrong ones get a hint") {
   for (const char* name : {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2"}) {
     const auto metric = vernier::metric_by_name(name, 3);
     CHECK(metric->name() == name);
     CHECK(std::isnan(metric->value().item<double>()));
   }
-  CHECK_THROWS_WITH_AS(vernier::metric_by_name("acuracy", 3), "there is no metric \"acuracy\"; did you mean accuracy?",
-                       Error);
+  const std::pair<const char*, const char*> wrong[] = {
+      {"acuracy", "; did you mean accuracy? There are"},
+      {"acc", "; did you mean accuracy? There are"},
+      {"roc_auc", "; did you mean auc? There are"},
+      {"mse", "; did you mean rmse? There are"},
+      {"r2_score", "; did you mean r2? There are"},
+      {"f1_macro", "; did you mean f1? There are"},
+      {"top5", "; did you mean top_5? There are"},
+      {"val_loss", "; the validation loss is measured anyway; there are"},
+      {"dice", "; there are"}};
+  for (const auto& [name, hint] : wrong) {
+    const auto text = std::string("there is no metric \"") + name + "\"" + hint +
+                      " accuracy, top_5, f1, perplexity, auc, mae, rmse and r2 (top_ with any number)";
+    CHECK_THROWS_WITH_AS(vernier::metric_by_name(name, 3), text.c_str(), Error);
+  }
+  CHECK_THROWS_AS(value_of(*vernier::auc(), torch::rand({3}), torch::tensor({0, 1, 2}), 3), Error);
   CHECK_THROWS_AS(vernier::metric_by_name("top_0", 3), Error);
   CHECK_THROWS_AS(vernier::f1(1), Error);
   CHECK_THROWS_AS(vernier::accuracy()->update(torch::zeros({3}), torch::zeros({3})), Error);

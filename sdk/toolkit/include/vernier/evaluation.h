@@ -31,18 +31,19 @@ class VERNIER_API Metric {
 using MetricPtr = std::unique_ptr<Metric>;
 
 // For classes. output: logits [samples, classes, …], target: int64 [samples, …], as for cross_entropy_loss. Targets
-// below 0 are left out.
+// below 0 are left out; an output with a NaN is wrong.
 VERNIER_API MetricPtr accuracy();                // "accuracy": share of targets with the largest logit
 VERNIER_API MetricPtr top_k(std::int64_t k);     // "top_5": share of targets among the k largest logits
-VERNIER_API MetricPtr f1(std::int64_t classes);  // "f1": mean over the classes (macro); 0 for a class without a hit
+VERNIER_API MetricPtr f1(std::int64_t classes);  // "f1": mean over the classes that occur, as target or output (macro)
 VERNIER_API MetricPtr perplexity();              // "perplexity": exp of the mean cross-entropy
 
 // For two classes. output: logits [samples, 2], or one score a sample; target: 0 or 1. It keeps all scores. Scores that
-// are equal count half, so it is the Mann-Whitney statistic.
+// are equal count half, so it is the Mann-Whitney statistic. NaN where all targets are of one class.
 VERNIER_API MetricPtr auc();  // "auc": area under the receiver operating characteristic
 
-// For numbers: output and target have as many elements. R² is 1 - the sum of squared errors / that around the mean
-// target, over all elements.
+// For numbers: output and target have as many elements, [samples, outputs]. R² is 1 - the sum of squared errors / that
+// around the mean target. rmse and r2 are computed for each output, and the mean is taken. r2 leaves out outputs whose
+// target is constant; it is NaN where all are.
 VERNIER_API MetricPtr mean_absolute_error();      // "mae"
 VERNIER_API MetricPtr root_mean_squared_error();  // "rmse"
 VERNIER_API MetricPtr r_squared();                // "r2"

@@ -4,6 +4,7 @@
 #include <vernier/abi.h>
 #include <vernier/metrics.h>
 
+#include <cmath>
 #include <span>
 #include <string_view>
 
@@ -19,13 +20,15 @@ struct MetricInfo {
   bool is_count = false;
   // True if two equal runs may have different values. Files that are the same for equal runs, as jsonl's, leave it out.
   bool varies = false;
-  Better better = Better::unknown;  // of a metric of validations
+  Better better = Better::unknown;            // of a metric of validations
+  double least = -HUGE_VAL, most = HUGE_VAL;  // the range of its values
 };
 
 // All of them, in the order of docs/metrics.md. Any thread.
 VERNIER_API std::span<const MetricInfo> metric_infos();
 
-// Returns nullptr for other names: a task or a plugin of your own may set any. Any thread.
+// Returns nullptr for other names: a task or a plugin of your own may set any. "top_5" is the metric "top_k". Any
+// thread.
 VERNIER_API const MetricInfo* metric_info(std::string_view name);
 
 }  // namespace vernier
