@@ -1,21 +1,19 @@
 // early_stopping: ends the run when a validation's metric has not improved for a while, and puts the best weights back
 // into the model. Weights and buffers of the best validation are kept in memory and in each checkpoint.
 //   metric = "validation_loss"   any metric of the task's validation
-//   mode = "min"                 min | max: what is better
+//   mode = "auto"                min | max: what is better; auto: as the metric has it, such as higher of accuracy
 //   patience = 10                validations in a row without improvement, after which the run ends
 //   min_delta = 0.0              least improvement that counts
 //   restore_best = true          the run ends with the best weights, also at its last planned step, and where another
 //                                callback has ended it: give that one before this one
 // The last checkpoint then has the best weights, and the optimizer's state of the last step. A run that a signal or the
 // time limit ends goes on with its own weights. With callback/ema the metric may be the average's; what is kept are the
-// trained weights. Without a validation nothing happens: set [run] validate_every.
+// trained weights. A value that is not finite is never the best.
 // Source: Prechelt, Early Stopping - But When?, 1998; the options are those of Keras and Lightning.
 #include <torch/nn/module.h>
 #include <vernier/sdk.h>
 
-#include <cmath>
-
-#include "metric.h"
+#include "../shared/judged_metric.h"
 #include "with_weights.h"
 
 using vernier::Run;
@@ -23,8 +21,7 @@ using vernier::Run;
 class EarlyStopping final : public vernier::Callback {
  public:
   explicit EarlyStopping(vernier::Options& options)
-      : metric_(options.get("metric", "validation_loss", "metric of the validations")),
-        is_max_(options.choose("mode", "min", {"min", "max"}, "whether lower or higher is better") == "max"),
+      : metric_(options),
         patience_(options.get("patience", 10, "validations in a row without improvement, after which the run ends",
                               vernier::at_least(1))),
         min_delta_(options.get("min_delta", 0.0, "least improvement that counts", vernier::at_least(0))),
@@ -36,6 +33,14 @@ class EarlyStopping final : public vernier::Callback {
   void prepare(Run& run) override {
     if (restores_) refuse_masters_of_other_ranks(run, id());
     run_ = &run;
+  }
+  void check(const Run& run) override {
+    metric_.check(run);
+    if (run.validations == 0 || run.validations > patience_ + 1) return;
+    warn("it cannot end this run early: ", run.validations,
+         run.validations == 1 ? " validation is" : " validations are", " planned, and patience = ", patience_,
+         " waits for ", patience_ + 1, " before the last; lower `patience` or [run] validate_every",
+         restores_ && run.validations > 1 ? "; the best weights return at the end all the same" : "");
   }
 
   vernier::State save() const override {
@@ -58,8 +63,8 @@ class EarlyStopping final : public vernier::Callback {
 
  private:
   void look(Run& run) {
-    const double value = measured(run, metric_);
-    if (is_better(value)) {
+    const double value = metric_.value(run);
+    if (metric_.is_better(value, best_step_ == 0 ? std::nullopt : std::optional(best_), min_delta_)) {
       best_ = value;
       best_step_ = run.step;
       bad_ = 0;
@@ -73,14 +78,9 @@ class EarlyStopping final : public vernier::Callback {
                                          : c10::str("has not improved on ", best_, " of step ", best_step_, " in ",
                                                     bad_, bad_ == 1 ? " validation" : " validations");
       bad_ = 0;  // a run that is trained on has its patience again
-      run.control->finish(*this, metric_ + " " + since);
+      run.control->finish(*this, metric_.name() + " " + since);
     }
     if ((run.control->finishes() || run.step == run.steps) && !kept_.empty() && best_step_ != run.step) restore(run);
-  }
-
-  bool is_better(double value) const {
-    if (best_step_ == 0) return !std::isnan(value);
-    return is_max_ ? value > best_ + min_delta_ : value < best_ - min_delta_;
   }
 
   void keep(const Run& run) {
@@ -96,11 +96,10 @@ class EarlyStopping final : public vernier::Callback {
       parameter.model.detach().copy_(kept_.at(parameter.name));
     }
     for (const auto& buffer : run.model->named_buffers()) buffer.value().detach().copy_(kept_.at(buffer.key()));
-    info("the model has the weights of step ", best_step_, " again, where ", metric_, " was ", best_);
+    info("the model has the weights of step ", best_step_, " again, where ", metric_.name(), " was ", best_);
   }
 
-  std::string metric_;
-  bool is_max_;
+  JudgedMetric metric_;
   std::int64_t patience_;
   double min_delta_;
   bool restores_;

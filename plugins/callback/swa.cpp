@@ -34,6 +34,11 @@ class Swa final : public vernier::Callback {
     run_ = &run;
   }
 
+  void check(const Run& run) override {
+    if (run.steps == 0 || from_ <= run.steps) return;
+    warn("it never averages: from = ", from_, ", and the run has ", run.steps, " steps");
+  }
+
   torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
     return average_.empty() ? body() : validate_with(average_, run, body);
   }

@@ -13,8 +13,10 @@
 //   scaler = {use = "dynamic"}
 //
 // docs/architecture.md describes a swap. With a metric, the host waits for the device in each step.
+#include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 
+#include <algorithm>
 #include <cmath>
 
 class Switch final : public vernier::Callback {
@@ -43,6 +45,20 @@ class Switch final : public vernier::Callback {
     });
   }
   void prepare(vernier::Run& run) override { run.control->try_swap(to_); }
+  void check(const vernier::Run& run) override {
+    if (has_switched_) return;
+    if (metric_.empty()) {
+      if (run.steps == 0 || at_step_ < run.steps) return;
+      return warn("it never acts: at_step = ", at_step_, ", and the run has ", run.steps, " steps");
+    }
+    if (const auto* info = vernier::metric_info(metric_)) return check_line(*info, run);
+    std::vector<std::string> names = {"loss"};
+    for (const auto& measure : run.measures.value_or(std::vector<vernier::Measure>())) names.push_back(measure.name);
+    if (std::ranges::find(names, metric_) != names.end()) return;
+    for (const auto& each : vernier::metric_infos()) names.emplace_back(each.name);
+    const auto near = vernier::nearest(metric_, names);
+    if (!near.empty()) warn("nobody is known to set the metric \"", metric_, "\"; did you mean \"", near, "\"?");
+  }
 
   vernier::State save() const override {
     vernier::State state;
@@ -56,6 +72,15 @@ class Switch final : public vernier::Callback {
     if (has_switched_ || !(steps == at_step_ || has_crossed(run))) return;
     has_switched_ = true;
     run.control->swap(to_);
+  }
+  // Refuses a metric of validations that none measures, and a line that no value of the metric crosses.
+  void check_line(const vernier::MetricInfo& info, const vernier::Run& run) const {
+    if (metric_ != "loss" && info.better != vernier::Better::unknown) (void)run.better(metric_);
+    const auto refuse = [&](const char* key, double line, const char* relation, double end) {
+      vernier::refuse(c10::str("`", key, "` is ", line, ", and \"", metric_, "\" is never ", relation, ' ', end));
+    };
+    if (std::isfinite(above_) && above_ >= info.most) refuse("above", above_, "above", info.most);
+    if (std::isfinite(below_) && below_ <= info.least) refuse("below", below_, "below", info.least);
   }
   bool has_crossed(const vernier::Run& run) {
     if (metric_.empty()) return false;

@@ -41,6 +41,14 @@ class Unfreeze final : public vernier::Callback {
     }
   }
 
+  void check(const Run& run) override {
+    for (const auto& group : groups_) {
+      if (run.steps == 0 || group.from < run.steps) continue;
+      warn("\"", group.patterns.front(), "\" never trains: its group has from = ", group.from, ", and the run has ",
+           run.steps, " steps");
+    }
+  }
+
  private:
   struct Group {
     std::vector<std::string> patterns;

@@ -61,7 +61,7 @@ every = 1
 inline const std::vector<std::string> saving_runs = {
     saving_run("keep_last = 2\n", "", "[optimizer]\nuse = \"adamw\"\n"),
     // By the training thread, and validations too decide what stays.
-    saving_run("async = false\nkeep_last = 1\nkeep_every = 3\nkeep_best = 1\nmonitor = \"accuracy\"\nmode = \"max\"\n",
+    saving_run("async = false\nkeep_last = 1\nkeep_every = 3\nkeep_best = 1\nmetric = \"accuracy\"\n",
                "validate_every = 1\n", "[optimizer]\nuse = \"adamw\"\n"),
     // As much to remember as there is: masters, their average, momentum, a scale that changes.
     saving_run("keep_last = 2\non_failure = \"continue\"\n", "validate_every = 2\n", R"([precision]

@@ -6,13 +6,15 @@
 #include <vernier/state.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+
+#include "../../shared/judged_metric.h"
 
 class Plateau {
  public:
   explicit Plateau(vernier::Options& options)
-      : metric_(options.get("metric", "validation_loss", "plateau: metric of the validations")),
-        is_max_(options.choose("mode", "min", {"min", "max"}, "plateau: whether lower or higher is better") == "max"),
+      : metric_(options, "plateau: "),
         reduction_(options.get("factor", 0.1, "plateau: what a reduction multiplies by", vernier::between(0, 1))),
         patience_(options.get("patience", 10, "plateau: validations without improvement that are let pass",
                               vernier::at_least(0))),
@@ -21,8 +23,7 @@ class Plateau {
                                     "plateau: what the threshold is") == "relative"),
         cooldown_(options.get("cooldown", 0, "plateau: validations after a reduction that do not count",
                               vernier::at_least(0))),
-        least_(options.get("min_factor", 0.0, "plateau: least share of the learning rate", vernier::between(0, 1))),
-        best_(is_max_ ? -HUGE_VAL : HUGE_VAL) {}
+        least_(options.get("min_factor", 0.0, "plateau: least share of the learning rate", vernier::between(0, 1))) {}
 
   // After each validation. Returns whether the factor has changed.
   bool look(double value) {
@@ -44,38 +45,37 @@ class Plateau {
     return factor_ != before;
   }
 
-  const std::string& metric() const { return metric_; }
+  JudgedMetric& metric() { return metric_; }
+  std::int64_t patience() const { return patience_; }
   double factor() const { return factor_; }  // what is used of the learning rate now
 
   vernier::State save() const {
     vernier::State state;
     state.put("factor", factor_);
-    state.put("best", best_);
+    if (best_) state.put("best", *best_);
     state.put("bad", bad_);
     state.put("cooling", cooling_);
     return state;
   }
   void load(const vernier::State& state) {
     factor_ = state.real("factor");
-    best_ = state.real("best");
+    best_ = state.has("best") ? std::optional(state.real("best")) : std::nullopt;
     bad_ = state.integer("bad");
     cooling_ = state.integer("cooling");
   }
 
  private:
   bool is_better(double value) const {
-    const double sign = is_max_ ? 1 : -1;
-    const double line = is_relative_ ? best_ * (1 + sign * threshold_) : best_ + sign * threshold_;
-    return is_max_ ? value > line : value < line;
+    return metric_.is_better(value, best_, is_relative_ && best_ ? std::abs(*best_) * threshold_ : threshold_);
   }
 
-  std::string metric_;
-  bool is_max_;
+  JudgedMetric metric_;
   double reduction_;
   std::int64_t patience_;
   double threshold_;
   bool is_relative_;
   std::int64_t cooldown_;
-  double least_, best_, factor_ = 1;
+  double least_, factor_ = 1;
+  std::optional<double> best_;
   std::int64_t bad_ = 0, cooling_ = 0;
 };

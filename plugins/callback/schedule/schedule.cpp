@@ -18,7 +18,7 @@
 //   initial_factor = 0.04   one_cycle: of the learning rate, where it begins
 //   rise = 0.3           one_cycle: share of the updates in which the rate rises
 // Of plateau, which lowers the rate when a validation's metric stops improving:
-//   metric = "validation_loss", mode = "min"   min | max: what is better
+//   metric = "validation_loss", mode = "auto"   min | max: what is better; auto: as the metric has it
 //   factor = 0.1         what a reduction multiplies by
 //   patience = 10        validations without improvement that are let pass
 //   threshold = 1e-4, threshold_mode = "relative"   least improvement that counts: relative | absolute
@@ -37,7 +37,6 @@
 // Haegele et al., NeurIPS 2024 (warmup_stable_decay).
 #include <vernier/sdk.h>
 
-#include "../metric.h"
 #include "courses.h"
 #include "plateau.h"
 
@@ -65,10 +64,19 @@ class Schedule final : public vernier::Callback {
     bus.on(Event::StepBegin, [this](Run& run) { run.learning_rate_factor *= factor(run); });
     if (!is_plateau()) return;
     bus.on(Event::Validated, [this](Run& run) {
-      if (!plateau_.look(measured(run, plateau_.metric()))) return;
-      info("after step ", run.step, " the learning rate is multiplied by ", plateau_.factor(), ": ", plateau_.metric(),
+      auto& metric = plateau_.metric();
+      if (!plateau_.look(metric.value(run))) return;
+      info("after step ", run.step, " the learning rate is multiplied by ", plateau_.factor(), ": ", metric.name(),
            " has not improved");
     });
+  }
+  void check(const Run& run) override {
+    if (!is_plateau()) return;
+    plateau_.metric().check(run);
+    const auto needed = plateau_.patience() + 3;  // the best one, those that are no better, and one after these
+    if (run.validations == 0 || run.validations >= needed) return;
+    warn("kind = \"plateau\" cannot lower the learning rate in this run: validations planned: ", run.validations,
+         ", and patience = ", plateau_.patience(), " needs ", needed, "; lower `patience` or [run] validate_every");
   }
 
   vernier::State save() const override { return is_plateau() ? plateau_.save() : vernier::State(); }

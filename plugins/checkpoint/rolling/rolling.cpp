@@ -7,8 +7,8 @@
 //   keep_last = 3        how many of the newest stay; an older one is removed once a newer one is complete
 //   keep_every = 0       checkpoints of steps that are multiples of this stay for good
 //   keep_best = 0        how many of the best stay; a validation that is among the best is saved at once
-//   monitor = "validation_loss"   the metric of a validation that decides which is best
-//   mode = "min"         the lowest value is best; or "max"
+//   metric = "validation_loss"   the metric of a validation that decides which is best
+//   mode = "auto"        min | max: which value is best; auto: as the metric has it, such as the highest of accuracy
 //   async = true         the state is copied after the step, which needs its size in memory, and written during the
 //                        training. On a GPU, or if a core is free, the optimizer's memory is copied during the next
 //                        forward pass.
@@ -37,6 +37,7 @@
 #include <thread>
 #include <utility>
 
+#include "../../shared/judged_metric.h"
 #include "copies.h"
 #include "folder.h"
 
@@ -74,14 +75,16 @@ class Rolling final : public vernier::Checkpoint {
         every_minutes_(options.get("every_minutes", 0.0,
                                    "minutes from one checkpoint to the next; 0: none by the clock",
                                    vernier::at_least(0))),
-        at_epoch_end_(options.get("at_epoch_end", false, "one where the data start anew")) {
+        at_epoch_end_(options.get("at_epoch_end", false, "one where the data start anew")),
+        metric_(options, "keep_best: ") {
     retention_.keep_last = options.get("keep_last", 3, "the newest checkpoints that stay", vernier::at_least(1));
     retention_.keep_every =
         options.get("keep_every", 0, "those of steps that this divides stay for good; 0: none", vernier::at_least(0));
     retention_.keep_best = options.get("keep_best", 0, "the best checkpoints that stay, saved when they are validated",
                                        vernier::at_least(0));
-    monitor_ = options.get("monitor", "validation_loss", "metric of a validation that says how good");
-    retention_.highest_is_best = options.choose("mode", "min", {"min", "max"}, "whether the lowest is best") == "max";
+    for (const char* key : {"metric", "mode"}) {
+      if (options.given(key) && retention_.keep_best == 0) options.refuse(key, "is for `keep_best`, which is 0");
+    }
     async_ = options.get("async", true, "write while training continues");
     skips_ =
         options.choose("in_flight", "wait", {"wait", "skip"}, "where the last one is still being written") == "skip";
@@ -119,6 +122,13 @@ class Rolling final : public vernier::Checkpoint {
       wait(run, /*is_last=*/true);
       if (!failure_.empty() && !continues_) warn(failure_);
     });
+  }
+
+  void check(const Run& run) override {
+    if (retention_.keep_best == 0) return;
+    metric_.check(run);
+    retention_.highest_is_best = metric_.is_max();
+    if (run.validations == 1) warn("keep_best has one validation to choose from, the last; lower [run] validate_every");
   }
 
   bool due(const Run& run) override {
@@ -406,13 +416,10 @@ class Rolling final : public vernier::Checkpoint {
   void judge(Run& run) {
     if (retention_.keep_best == 0) return;
     was_judged_ = true;
-    const auto value = run.metrics.value(monitor_.c_str());
-    if (!value) {
-      vernier::refuse("monitor = \"" + monitor_ +
-                      "\" is not measured by this run's validation; name one that is, such as " + "validation_loss");
-    }
-    if (!std::isfinite(*value)) return;
-    scores_[run.step] = *value;
+    const auto value = metric_.value(run);
+    retention_.highest_is_best = metric_.is_max();
+    if (!std::isfinite(value)) return;
+    scores_[run.step] = value;
     const auto best = rolling::best_of(scores_, retention_.keep_best, retention_.highest_is_best);
     wanted_ |= std::ranges::find(best, run.step) != best.end();
   }
@@ -420,8 +427,8 @@ class Rolling final : public vernier::Checkpoint {
   std::int64_t every_;
   double every_minutes_;
   bool at_epoch_end_;
+  JudgedMetric metric_;
   rolling::Retention retention_;
-  std::string monitor_;
   bool async_ = true, skips_ = false, continues_ = false;
 
   bool wanted_ = false, skipped_ = false, was_judged_ = false;

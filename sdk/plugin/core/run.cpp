@@ -19,7 +19,8 @@ Better Run::better(const std::string& metric) const {
     all += (all.empty() ? "" : ", ") + measure.name;
   }
   const auto text = "\"" + metric + "\" is not a metric of this run's validations; ";
-  if (names.empty()) refuse(text + "there are none, because no data is held out");
+  if (names.empty())
+    refuse(text + "there are none, because no data is held out; set `validation_share` or `validation` of [task]");
   const auto near = nearest(metric, names);
   refuse(text + (near.empty() ? "they measure " : "did you mean \"" + near + "\"? They measure ") + all);
 }

@@ -1,6 +1,7 @@
 // early_stopping: when it ends a run, with which weights, and what a resumed run does.
 #include <doctest/doctest.h>
 #include <torch/nn/module.h>
+#include <vernier/plugin.h>
 
 #include "same_tensors.h"
 #include "small_run.h"
@@ -20,7 +21,7 @@ class Measured final : public toy::Task {
   explicit Measured(std::vector<double> losses) : losses_(std::move(losses)) {}
   torch::Tensor validate(Run& run) override {
     const double loss = losses_.at(static_cast<std::size_t>(run.step - 1));
-    run.metrics.set("accuracy", -loss);
+    for (const char* name : {"accuracy", "r2", "own"}) run.metrics.set(name, -loss);
     return torch::tensor(loss);
   }
 
@@ -50,6 +51,7 @@ struct Stopping : toy::Toy {
   std::vector<std::vector<torch::Tensor>> trained;  // after each step
 };
 
+constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 constexpr const char* noisy = R"(
@@ -85,8 +87,10 @@ TEST_CASE("early_stopping: the step in which the run ends, and the step whose we
       {"patience = 2\nrestore_best = false", {5, 4, 3, 4, 4, 9, 9}, 5, 5, true},
       {"patience = 1", {5, 5, 1}, 2, 1, true},
       {"patience = 2\nmin_delta = 0.5", {5, 4.7, 4.6, 1}, 3, 1, true},
-      {"patience = 2\nmode = 'max'", {5, 6, 6, 6, 9}, 4, 2, true},
+      {"patience = 2\nmetric = 'own'\nmode = 'max'", {5, 4, 5, 5, 1}, 4, 2, true},
       {"patience = 2\nmetric = 'accuracy'\nmode = 'max'", {5, 4, 5, 5, 1}, 4, 2, true},
+      {"patience = 2\nmetric = 'accuracy'", {5, 4, 5, 5, 1}, 4, 2, true},
+      {"patience = 2\nmetric = 'r2'", {inf, 4, inf, 3, 5, 5, 1}, 6, 4, true},
       {"patience = 2", {nan, nan, 1}, 2, 2, true},
       {"patience = 2", {nan, 3, nan, 2, nan, nan, 1}, 6, 4, true},
   };
@@ -113,9 +117,99 @@ TEST_CASE("early_stopping: says who ended the run, and why") {
 
 TEST_CASE("early_stopping: a metric that is not measured is refused") {
   Stopping toy("metric = 'f1'", {5, 4});
-  CHECK(
-      says(thrown_by([&] { toy.prepare(1).train(toy.run); }).text,
-           "`metric` is \"f1\", which this run's validation does not measure; it measures accuracy, validation_loss"));
+  CHECK(says(thrown_by([&] { toy.prepare(1).train(toy.run); }).text,
+             "`metric` is \"f1\", which this run's validation does not measure; it measures accuracy, r2, own, "
+             "validation_loss"));
+}
+
+namespace {
+
+// What check() of a plugin says to a run with these measures: a refusal, a warning, or nothing.
+std::string said_of(const std::string& plugin, const std::string& options, std::int64_t validations,
+                    std::optional<std::vector<vernier::Measure>> measures) {
+  static std::string warned;
+  warned.clear();
+  Run run;
+  run.steps = 100;
+  run.measures = std::move(measures);
+  run.validations = validations;
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warned += text; });
+  const auto role = plugin.substr(0, plugin.find('/'));
+  const auto thrown = thrown_by([&] {
+    if (role == "checkpoint") {
+      make_plugin<vernier::Checkpoint>(plugin, from_toml({options}))->check(run);
+    } else {
+      make_plugin<vernier::Callback>(plugin, from_toml({options}))->check(run);
+    }
+  });
+  vernier::set_log_sink(nullptr);
+  return thrown.text + warned;
+}
+
+}  // namespace
+
+TEST_CASE("what judges validations says before the first step that it cannot, or must not") {
+  using vernier::Better;
+  const std::vector<vernier::Measure> all = {
+      {"validation_loss", Better::lower}, {"accuracy", Better::higher}, {"own", Better::unknown}};
+  constexpr const char* stopping = "callback/early_stopping";
+  constexpr const char* plateau = "callback/schedule";
+  constexpr const char* rolling = "checkpoint/rolling";
+  const struct {
+    const char *plugin, *options;
+    std::int64_t validations;
+    const char* says;  // a part; "": nothing
+  } cases[] = {
+      {stopping, "", 20, ""},
+      {stopping, "patience = 3", 1, "it cannot end this run early: 1 validation is planned, and patience = 3"},
+      {stopping, "patience = 3", 4, "lower `patience` or [run] validate_every; the best weights return at the end"},
+      {stopping, "patience = 3", 5, ""},
+      {stopping, "metric = 'accuracy'", 20, ""},
+      {stopping, "metric = 'accuracy'\nmode = 'max'", 20, ""},
+      {stopping, "metric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher values of \"accuracy\""},
+      {stopping, "mode = 'max'", 20, "`mode` is \"max\", and lower values of \"validation_loss\" are better; leave"},
+      {stopping, "metric = 'own'", 20, "`mode` is needed: nothing says which values of \"own\" are better"},
+      {stopping, "metric = 'own'\nmode = 'max'", 20, ""},
+      {stopping, "metric = 'val_loss'", 20, "did you mean \"validation_loss\"? They measure validation_loss, accuracy"},
+      {stopping, "metric = 'acc'", 20, "did you mean \"accuracy\"?"},
+      {stopping, "metric = 'dice'", 20, "they measure validation_loss, accuracy, own"},
+      {plateau, "kind = 'cosine'", 0, ""},
+      {plateau, "kind = 'plateau'\nmetric = 'accuracy'\npatience = 2", 20, ""},
+      {plateau, "kind = 'plateau'\nmetric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher"},
+      {plateau, "kind = 'plateau'\nmetric = 'acuracy'", 20, "did you mean \"accuracy\"?"},
+      {plateau, "kind = 'plateau'\npatience = 2", 4, "cannot lower the learning rate in this run"},
+      {plateau, "kind = 'plateau'\npatience = 2", 5, ""},
+      {rolling, "keep_best = 1\nmetric = 'accuracy'", 20, ""},
+      {rolling, "keep_best = 1\nmetric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher"},
+      {rolling, "keep_best = 1\nmetric = 'f1'", 20, "\"f1\" is not a metric of this run's validations"},
+      {rolling, "keep_best = 1\nmonitor = 'accuracy'", 20, "did you mean `metric`?"},
+      {rolling, "keep_best = 2", 1, "one validation to choose from"},
+      {rolling, "metric = 'accuracy'", 20, "`metric` is for `keep_best`, which is 0"},
+      {"callback/switch", "metric = 'accuracy'\nabove = 0.9\nto = {precision = {use = 'bf16'}}", 20, ""},
+      {"callback/switch", "metric = 'accuracy'\nabove = 90\nto = {precision = {use = 'bf16'}}", 20,
+       "`above` is 90, and \"accuracy\" is never above 1"},
+      {"callback/switch", "metric = 'f1'\nabove = 0.9\nto = {precision = {use = 'bf16'}}", 20,
+       "\"f1\" is not a metric"},
+      {"callback/switch", "metric = 'los'\nbelow = 0.9\nto = {precision = {use = 'bf16'}}", 20,
+       "did you mean \"loss\"?"},
+      {"callback/switch", "at_step = 100\nto = {precision = {use = 'bf16'}}", 20, "it never acts: at_step = 100"},
+      {"callback/swa", "from = 101", 20, "it never averages: from = 101, and the run has 100 steps"},
+      {"callback/swa", "from = 75", 20, ""},
+      {"callback/unfreeze", "group = [{match = ['a'], from = 100}]", 20,
+       "\"a\" never trains: its group has from = 100"},
+  };
+  for (const auto& [plugin, options, validations, part] : cases) {
+    CAPTURE(plugin);
+    CAPTURE(options);
+    CAPTURE(validations);
+    const auto text = said_of(plugin, options, validations, all);
+    CHECK_MESSAGE((*part == '\0' ? text.empty() : says(text, part)), text);
+    const bool is_of_validations = std::string(part) != "" || validations == 0;
+    if (is_of_validations || std::string(plugin) == "callback/swa" || std::string(plugin) == "callback/switch")
+      continue;
+    const auto nothing = said_of(plugin, options, 0, std::vector<vernier::Measure>());
+    CHECK_MESSAGE(says(nothing, "there are none, because no data is held out"), nothing);
+  }
 }
 
 TEST_CASE("early_stopping: masters get the best weights too, and a stopped and resumed run is the one that was not") {

@@ -30,7 +30,7 @@ struct Schedule {
   }
   double after(double metric) {
     run.metrics.clear();
-    run.metrics.set("validation_loss", metric);
+    for (const char* name : {"validation_loss", "accuracy"}) run.metrics.set(name, metric);
     bus.emit(Event::Validated, run);
     return factor(0);
   }
@@ -84,8 +84,8 @@ TEST_CASE("schedule: the plateau is PyTorch's, also if it is saved and loaded af
   const std::pair<const char*, const char*> cases[] = {
       {"plateau", "factor = 0.5\npatience = 3"},
       {"plateau_cooldown", "factor = 0.1\npatience = 2\nthreshold = 0.01\ncooldown = 4\nmin_factor = 1e-3"},
-      {"plateau_max", "mode = 'max'\nfactor = 0.3\npatience = 1\nthreshold = 0.02\nthreshold_mode = 'absolute'"},
-      {"plateau_impatient", "mode = 'max'\nfactor = 0.8\npatience = 0"}};
+      {"plateau_max", "metric = 'accuracy'\nfactor = 0.3\npatience = 1\nthreshold = 0.02\nthreshold_mode = 'absolute'"},
+      {"plateau_impatient", "metric = 'accuracy'\nmode = 'max'\nfactor = 0.8\npatience = 0"}};
   const Oracle oracle("schedules");
   for (const auto& [name, options] : cases) {
     CAPTURE(name);
@@ -177,9 +177,10 @@ TEST_CASE("schedule: options of other kinds, and what contradicts itself, are re
 }
 
 TEST_CASE("schedule: a plateau refuses a metric that is not measured") {
-  Schedule schedule("kind = 'plateau'\nmetric = 'accuracy'");
-  CHECK(says(thrown_by([&] { schedule.after(1.0); }).text,
-             "`metric` is \"accuracy\", which this run's validation does not measure; it measures validation_loss"));
+  Schedule schedule("kind = 'plateau'\nmetric = 'f1'");
+  CHECK(
+      says(thrown_by([&] { schedule.after(1.0); }).text,
+           "`metric` is \"f1\", which this run's validation does not measure; it measures validation_loss, accuracy"));
 }
 
 }  // namespace schedule_kinds_test

@@ -117,7 +117,7 @@ struct Fixture {
   bool after_step(std::int64_t step, std::optional<double> validation_loss = std::nullopt) {
     run.step = step;
     if (validation_loss) {
-      run.metrics.set("validation_loss", *validation_loss);
+      for (const char* name : {"validation_loss", "accuracy"}) run.metrics.set(name, *validation_loss);
       bus.emit(Event::Validated, run);
     }
     if (!plugin->due(run)) return false;
@@ -560,9 +560,9 @@ TEST_CASE("rolling: what stays is the newest, the regular and the best, as a pla
     const auto last = static_cast<std::int64_t>(1 + random() % 3),
                regular = static_cast<std::int64_t>(random() % 3) * 20, best = static_cast<std::int64_t>(random() % 4);
     const bool highest = random() % 2 == 0;
-    Fixture fixture(last, {{"keep_every", value(regular)},
-                           {"keep_best", value(best)},
-                           {"mode", value(std::string(highest ? "max" : "min"))}});
+    Table options = {{"keep_every", value(regular)}, {"keep_best", value(best)}};
+    if (best > 0 && highest) options.insert({{"metric", value(std::string("accuracy"))}});
+    Fixture fixture(last, std::move(options));
     std::map<std::int64_t, double> saved;  // step and score, as this test sees it; nan: without one
     for (std::int64_t step = 5; step <= 100; step += 5) {
       CAPTURE(step);
@@ -615,13 +615,13 @@ TEST_CASE("rolling: the scores are remembered over a stop") {
 }
 
 TEST_CASE("rolling: a metric that no validation measures is refused by name") {
-  Fixture fixture(1, {{"keep_best", value(std::int64_t{1})}, {"monitor", value(std::string("acuracy"))}});
+  Fixture fixture(1, {{"keep_best", value(std::int64_t{1})}, {"metric", value(std::string("f1"))}});
   try {
     fixture.after_step(1, 0.5);
     FAIL("not refused");
   } catch (const Error& error) {
     CHECK(error.kind() == Error::Kind::configuration);
-    CHECK(says(error.what(), "monitor = \"acuracy\" is not measured by this run's validation"));
+    CHECK(says(error.what(), "`metric` is \"f1\", which this run's validation does not measure; it measures"));
   }
 }
 
