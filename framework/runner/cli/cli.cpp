@@ -279,6 +279,11 @@ int run(int argc, char** argv) {
     print_usage(std::cerr);
     return 2;
   }
+  std::string help = "--help";
+  if (std::string_view(argv[1]) == "help") {  // `vernier help check` is `vernier check --help`
+    argv[1] = argc == 2 ? help.data() : argv[2];
+    if (argc > 2) argv[2] = help.data();
+  }
   auto word = handed_on(argv[1], std::span(argv + 2, argv + argc));
   argv[1] = word.data();
   if (word == "--help" || word == "--version") {

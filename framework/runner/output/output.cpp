@@ -156,7 +156,13 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted, const std::string& c
     // Two processes that start at once: whoever locks it has it, the other takes the next number.
     auto folder = try_to_lock(path);
     if (!folder) continue;
-    if (!holds_a_run(path)) return std::move(*folder);
+    if (!holds_a_run(path)) {
+      if (number > 1) {
+        log(Level::info, "output",
+            wanted.string() + " has a run already, which --resume goes on with; this one is in " + path.string());
+      }
+      return std::move(*folder);
+    }
     if (folder->lock_ < 0 || !was_killed_early(path, config)) continue;
     log(Level::info, "output",
         path.string() + ": this run was killed here before its first checkpoint, and starts anew in the same folder");

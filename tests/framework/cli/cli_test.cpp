@@ -185,6 +185,7 @@ TEST_CASE("cli: bad calls end in one line") {
   const std::vector<Call> calls = {
       {{"trian", "run.toml"}, "there is no verb \"trian\"; did you mean train?"},
       {{"fly"}, "there is no verb \"fly\"; see vernier --help"},
+      {{"help", "fly"}, "there is no verb \"fly\"; see vernier --help"},
       {{"train"}, "name a TOML file, as in `vernier train configs/quickstart.toml`"},
       {{"train", "none.toml"}, "none.toml: there is no such file"},
       {{"train", "."}, ".: is a folder"},

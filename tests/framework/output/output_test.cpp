@@ -1,4 +1,5 @@
 #include "output/output.h"
+#include "log_lines.h"
 
 #include "tools/common/text/terminal.h"
 
@@ -91,7 +92,9 @@ TEST_CASE("output: a run is never written over") {
   CHECK(OutputFolder::open_new(wanted).path() == wanted);
   CHECK(OutputFolder::open_new(wanted).path() == wanted);  // nothing was written into it
   add_run(wanted, false);
+  const LogLines log;
   CHECK(OutputFolder::open_new(wanted).path() == wanted.string() + "-2");
+  CHECK(log.count("toy has a run already, which --resume goes on with; this one is in ") == 1);
   add_run(wanted.string() + "-2", false);
   add_run(wanted.string() + "-4", false);
   CHECK(OutputFolder::open_new(wanted).path() == wanted.string() + "-3");
