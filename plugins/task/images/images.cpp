@@ -1,10 +1,12 @@
 // images: trains a classifier of images, which is a small convolutional network or a ResNet (He et al., "Deep Residual
 // Learning for Image Recognition", 2016, https://arxiv.org/abs/1512.03385).
 //
-// images                required: a folder that has a folder of PNG and JPEG files for each class, or an IDX file
+// images                required: a folder that has a folder of PNG, JPEG and WebP files for each class; a CSV file
+// with
+//                       the columns `file` and `label`, names relative to its folder; or an IDX file
 // labels = ""           IDX file of the labels, if `images` is an IDX file
 // validation_images = "", validation_labels = ""  the held-out ones, in the same form
-// validation_share = 0.0  share of the images held out, drawn from [run] seed; without validation_images
+// validation_share = 0.1  share of each class held out, drawn from [run] seed, without validation_images; 0: none
 // classes = 0           labels are 0 … classes - 1; 0: one for each folder, or up to the largest label of an IDX file
 // grey = false          reads the images of a folder in grey, with one channel; an IDX file has one
 // size = 0              pixels of a side: the shorter side is resized to it, and the middle is taken; 0: as they are
@@ -14,6 +16,7 @@
 // channels = 16         of the first convolution of "cnn", whose second has twice as many, and of "resnet"
 // blocks = [1, 1, 1]    of each stage of "resnet"; each has twice the channels of the one before at half the size
 // stem = "auto"         of a ResNet: "7x7" with pooling, as for ImageNet, or "3x3"; auto: 3x3 below 64 pixels
+// class_weights = "none"  of the loss; "balanced": a class counts the more, the fewer images it has; their mean is 1
 // batch_size = 64
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
 // recompute = "none"    nothing else is possible here: batch normalization would count each batch twice
@@ -24,7 +27,9 @@
 //
 // Batch normalization (Ioffe and Szegedy 2015) takes its statistics over a micro-batch. So accumulation, which is exact
 // elsewhere, gives slightly different numbers here.
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tensor.h>
 #include <torch/types.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
@@ -37,9 +42,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "networks.h"
+#include "pictures.h"
+#include "reading.h"
 
 namespace {
 
@@ -49,31 +58,53 @@ using vernier::DatasetPtr;
 using vernier::Options;
 using vernier::refuse;
 using vernier::Run;
+using vernier::State;
 
-struct Pictures {
-  DatasetPtr dataset;              // sample: {uint8 [channels, height, width] or [height, width], int64 label}
-  std::vector<std::string> names;  // of the classes of a folder
-  std::int64_t classes = 0;
-};
+std::vector<std::string> class_names(std::vector<std::string> names, std::int64_t classes) {
+  for (auto i = std::ssize(names); i < classes; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+DatasetPtr augmented(const DatasetPtr& images, const std::string& how) {
+  if (how == "none") return images;
+  std::vector<vernier::Transform> transforms;
+  if (how == "crop_flip") {
+    const auto image = pixels_of(*images, 0);
+    const auto height = image.size(-2), width = image.size(-1);
+    transforms.push_back(vernier::random_crop(height, width, std::min(height, width) / 8));
+  }
+  transforms.push_back(vernier::random_flip());
+  return vernier::transform(images, std::move(transforms));
+}
+
+// The weights of classes in the loss: the fewer images, the more each counts.
+torch::Tensor balanced(const Pictures& images) {
+  const auto counts = images.labels.bincount({}, images.classes).to(torch::kFloat32).clamp_min(1);
+  return static_cast<double>(images.labels.numel()) / (static_cast<double>(images.classes) * counts);
+}
 
 class Images final : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   explicit Images(Options& options)
       : SupervisedTask(options, 64),
-        images_(options.require<std::string>("images", "folder with a folder of each class, or IDX file")),
-        labels_(options.get("labels", "", "IDX file of the labels, if `images` is an IDX file")),
-        held_out_images_(options.get("validation_images", "", "images held out, in the same form")),
-        held_out_labels_(options.get("validation_labels", "", "IDX file of their labels")),
-        share_(options.get("validation_share", 0.0, "share of the images held out, without validation_images",
+        files_{options.require<std::string>(
+                   "images", "folder with a folder of each class, CSV file of file and label, or IDX file"),
+               options.get("labels", "", "IDX file of the labels, if `images` is an IDX file")},
+        held_out_files_{options.get("validation_images", "", "images held out, in the same form"),
+                        options.get("validation_labels", "", "IDX file of their labels")},
+        share_(options.get("validation_share", 0.1, "share of each class held out, without validation_images; 0: none",
                            between(0, 0.9))),
         classes_(options.get("classes", 0, "labels are 0 to classes - 1; 0: as many as there are", between(0, 65536))),
         grey_(options.get("grey", false, "read the images of a folder in grey")),
         size_(options.get("size", 0, "pixels of a side after resizing; 0: as they are", between(0, 65536))),
         augment_(options.choose("augment", "none", {"none", "flip", "crop_flip"},
                                 "random changes of the training images: mirrored, and moved by up to an eighth")),
-        mean_(options.get("mean", std::vector<double>{}, "of each channel, of pixels from 0 to 1; none: computed")),
-        std_(options.get("std", std::vector<double>{}, "of each channel, of pixels from 0 to 1; none: computed",
-                         between(1e-6, 1e6))),
+        given_{options.get("mean", std::vector<double>{}, "of each channel, of pixels from 0 to 1; none: computed"),
+               options.get("std", std::vector<double>{}, "of each channel, of pixels from 0 to 1; none: computed",
+                           between(1e-6, 1e6))},
+        is_balanced_(options.choose("class_weights", "none", {"none", "balanced"},
+                                    "of the loss; balanced: a class counts the more, the fewer images it has") ==
+                     "balanced"),
         max_bytes_(options.get("max_bytes", 4'000'000'000, "the most bytes of an IDX file, unpacked; more are refused",
                                vernier::at_least(1))) {
     plan_.model = options.choose("model", "cnn", {"cnn", "resnet18", "resnet34", "resnet"}, "the network");
@@ -82,47 +113,39 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
         options.get("blocks", std::vector<std::int64_t>{1, 1, 1}, "of each stage of resnet", between(1, 1000));
     plan_.stem = options.choose("stem", "auto", {"auto", "7x7", "3x3"},
                                 "first convolution of a ResNet; auto: 3x3 for images below 64 pixels");
-    check(options);
+    check_options(options);
   }
 
   void build(Run& run) override {
-    const auto all = read(images_, labels_, {}, classes_);
-    names_ = all.names;
-    DatasetPtr training = all.dataset, held_out;
-    if (!held_out_images_.empty()) {
-      held_out = read(held_out_images_, held_out_labels_, names_, all.classes).dataset;
-    } else if (share_ > 0) {
-      std::tie(training, held_out) = vernier::split(all.dataset, share_, run.seed);
-    }
-    training = fitted(training);
-    vernier::Random none(run.seed, 0, 0);
-    const auto image = training->get(0, none).at(0);
-    plan_.height = image.size(-2), plan_.width = image.size(-1);
-    plan_.colours = image.dim() == 3 ? image.size(0) : 1;
-    plan_.classes = all.classes;
-    if (plan_.model == "cnn" && (plan_.height < 4 || plan_.width < 4)) {
-      refuse(c10::str("'", images_, "' has images of ", plan_.height, " x ", plan_.width,
-                      "; two poolings need 4 x 4 at least"));
-    }
-    set_norm(*training);
-    shape_ = image.sizes().vec();
-    if (held_out) held_out = fitted(held_out);
-    if (held_out) require_shape(held_out_images_.empty() ? images_ : held_out_images_, *held_out);
-
+    if (is_trained()) recall();
+    if (reads_data()) is_trained() ? read_to_evaluate(run.seed) : read_to_train(run.seed);
     set_model(make_network(plan_, run.seed));
-    set_training(augmented(training));
-    if (held_out) add_validation(held_out);
-    set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+    set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); });
     add_metric(vernier::accuracy());
     if (plan_.classes > 5) add_metric(vernier::top_k(5));
-    info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " in ", plan_.classes, " classes");
+    if (!is_trained()) set_learned(facts());
+  }
+
+  // Every held-out image is read, and those to train on for some seconds.
+  void check(const Run& run) override {
+    if (is_trained()) return;
+    require_batches_of_several();
+    if (files_.is_idx()) return;  // it is in memory
+    if (held_out_) require_readable(*held_out_, std::numeric_limits<double>::infinity(), run.stop);
+    constexpr double seconds = 10;
+    const auto read = require_readable(*training_, seconds, run.stop);
+    if (read < training_->size() && !run.is_stopping()) {
+      info("read ", read, " of ", training_->size(), " training images; the others are read when they are drawn");
+    }
   }
 
   // An image, a folder of images, or an IDX file.
   DatasetPtr read_inputs(const std::string& path) override {
-    if (labels_.empty()) {
+    if (!files_.is_idx()) {
       auto files = vernier::image_files(path, grey_ ? 1 : 3);
-      files_ = files.names;
+      names_of_files_ = files.names;
+      if (!files.left_out.empty()) warn(files.left_out);
+      require_readable(*files.dataset, std::numeric_limits<double>::infinity(), nullptr);
       const auto images = fitted(files.dataset);
       require_shape(path, *images);
       return images;
@@ -136,135 +159,197 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   std::vector<Column> predict(const Batch& batch) override {
     const auto chances = forward(batch).to(torch::kFloat32).softmax(1);
     std::vector<Column> columns = {{"class", chances.argmax(1), names_}, {"probability", chances, {}, names_}};
-    if (!files_.empty()) columns.insert(columns.begin(), {"image", batch.tensors.at(1), files_});
+    if (!names_of_files_.empty()) columns.insert(columns.begin(), {"image", batch.tensors.at(1), names_of_files_});
     return columns;
   }
 
-  std::string python_model() const override { return python_source(plan_); }
+  std::string description() const override {
+    nlohmann::ordered_json all = {{"task", "images"}};
+    auto& input = all["input"];
+    input = {{"dtype", "uint8"}, {"shape", {"samples", plan_.colours, plan_.height, plan_.width}}};
+    input["channels"] = plan_.colours == 3 ? "red, green, blue" : "grey";
+    if (size_ > 0) input["resized"] = c10::str("the shorter side to ", size_, " pixels, then the middle square");
+    input["normalized"] = "by the model, by mean and std of pixels from 0 to 1";
+    input["mean"] = plan_.mean, input["std"] = plan_.std;
+    all["output"] = {
+        {"shape", {"samples", plan_.classes}}, {"is", "logits"}, {"classes", class_names(names_, plan_.classes)}};
+    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  }
+
+  std::string python_model() const override { return python_source(plan_, class_names(names_, plan_.classes)); }
 
  private:
-  bool is_folder() const { return std::filesystem::is_directory(images_); }
-
-  void check(const Options& options) const {
-    if (mean_.size() != std_.size()) options.refuse("mean", "and `std` have a number for each channel, or none");
-    if (images_.empty()) return;  // the options are only described
-    vernier::refuse_recompute(options);
-    if (is_folder() && !labels_.empty()) options.refuse("labels", "is for an IDX file, and `images` is a folder");
-    if (!is_folder() && labels_.empty()) {
-      options.refuse("labels", "is needed, since '" + images_ + "' is not a folder of images");
+  void check_options(const Options& options) const {
+    if (given_.mean.size() != given_.std.size()) {
+      options.refuse("mean", "and `std` have a number for each channel, or none");
     }
-    if (!is_folder() && held_out_images_.empty() != held_out_labels_.empty()) {
+    if (files_.images.empty()) return;  // the options are only described
+    vernier::refuse_recompute(options);
+    if (held_out_files_.images.empty() && !held_out_files_.labels.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");
     }
-    if (is_folder() && !held_out_labels_.empty()) {
-      options.refuse("validation_labels", "is for an IDX file, and `images` is a folder");
+    if (!files_.is_idx() && !held_out_files_.labels.empty()) {
+      options.refuse("validation_labels", "is for an IDX file, and there are no `labels`");
     }
-    if (!held_out_images_.empty() && share_ > 0) {
+    if (files_.is_idx() && held_out_files_.images.empty() != held_out_files_.labels.empty()) {
+      options.refuse("validation_images", "and `validation_labels` are given both or not at all");
+    }
+    if (!held_out_files_.images.empty() && share_ > 0 && options.given("validation_share")) {
       options.refuse("validation_share", "is without meaning where validation_images is given");
     }
   }
 
-  // classes: of all labels; 0: as many as there are.
-  Pictures read(const std::string& images, const std::string& labels, const std::vector<std::string>& names,
-                std::int64_t classes) const {
-    Pictures all;
-    if (labels.empty()) {
-      auto folder = vernier::image_folder(images, {.channels = grey_ ? 1 : 3, .classes = names});
-      all = {folder.dataset, folder.classes, std::ssize(folder.classes)};
-      if (classes > 0 && classes != all.classes) {
-        refuse(c10::str("'", images, "' has ", all.classes, " folders, and classes = ", classes));
-      }
-    } else {
-      const auto pixels = vernier::read_idx(images, 3, max_bytes_);
-      const vernier::Source source{labels, vernier::read_idx(labels, 1, max_bytes_), {}, {}};
-      if (pixels.size(0) != source.tensor.size(0)) {
-        refuse(c10::str("'", images, "' has ", pixels.size(0), " images, '", labels, "' ", source.tensor.size(0),
-                        " labels"));
-      }
-      if (pixels.size(0) == 0) refuse("'" + labels + "' has no labels");
-      const auto numbers = vernier::labels_of(source, classes);
-      all.dataset = vernier::dataset_of({pixels, numbers}, images, vernier::fingerprint_of({pixels, numbers}));
-      all.classes = classes > 0 ? classes : vernier::classes_of(source, numbers);
-    }
-    if (all.classes < 2) refuse("'" + images + "' has a single class; there is nothing to tell apart");
+  Pictures read(const PictureFiles& files) {
+    auto all = read_pictures(files, {plan_.classes > 0 ? plan_.classes : classes_, names_, grey_, max_bytes_});
+    if (!all.left_out.empty()) warn(all.left_out);
     return all;
   }
 
-  DatasetPtr fitted(const DatasetPtr& images) const {
-    return !labels_.empty() && size_ == 0 ? images : vernier::of_one_size(images, size_);
+  void read_to_train(std::uint64_t seed) {
+    const auto all = read(files_);
+    names_ = all.names, plan_.classes = all.classes, contents_ = all.contents;
+    auto training = all;
+    Pictures held_out;
+    if (!held_out_files_.images.empty()) {
+      held_out = read(held_out_files_);
+    } else if (share_ > 0) {
+      std::tie(training, held_out) = split_pictures(all, share_, seed);
+    }
+    training_ = fitted(training.dataset);
+    take_shape(*training_);
+    set_norm(*training_);
+    if (held_out.dataset && held_out.dataset->size() > 0) {
+      held_out_ = fitted(held_out.dataset);
+      require_shape(held_out_files_.images.empty() ? files_.images : held_out_files_.images, *held_out_);
+      add_validation(held_out_);
+    }
+    const auto learning = augmented(training_, augment_);
+    set_training(given_.mean.empty() ? with_moments(learning, {plan_.mean, plan_.std}) : learning);
+    if (is_balanced_) weights_ = balanced(training);
+    info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " with ", plan_.colours,
+         plan_.colours == 1 ? " channel" : " channels", " in ", plan_.classes, " classes: ", counted(all));
+    if (const auto odd = scarce_classes(all, training); !odd.empty()) warn(odd);
   }
 
-  DatasetPtr augmented(const DatasetPtr& images) const {
-    if (augment_ == "none") return images;
-    std::vector<vernier::Transform> transforms;
-    if (augment_ == "crop_flip") {
-      transforms.push_back(vernier::random_crop(plan_.height, plan_.width, std::min(plan_.height, plan_.width) / 8));
+  // All images of data that the model was not trained on; of the others those that were held out.
+  void read_to_evaluate(std::uint64_t seed) {
+    std::error_code none;
+    Pictures all, held_out;
+    if (held_out_files_.images.empty() || std::filesystem::exists(files_.images, none)) all = read(files_);
+    if (all.dataset && all.contents != contents_) {
+      held_out = all;
+    } else if (!held_out_files_.images.empty()) {
+      held_out = read(held_out_files_);
+    } else if (share_ > 0) {
+      held_out = split_pictures(all, share_, seed).second;
     }
-    transforms.push_back(vernier::random_flip());
-    return vernier::transform(images, std::move(transforms));
+    const bool is_any = held_out.dataset && held_out.dataset->size() > 0;
+    const auto images = fitted(is_any ? held_out.dataset : all.dataset);
+    require_shape(files_.images, *images);
+    set_training(images);
+    if (is_any) add_validation(images);
+  }
+
+  void recall() {
+    const auto& learned = this->learned();
+    const auto list = [&](const char* name) {
+      const auto numbers = learned.tensor(name);
+      return std::vector<double>(numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel());
+    };
+    plan_.height = learned.integer("height"), plan_.width = learned.integer("width");
+    plan_.colours = learned.integer("channels"), plan_.classes = learned.integer("classes");
+    plan_.mean = list("mean"), plan_.std = list("std");
+    contents_ = learned.text("contents");
+    for (std::int64_t i = 0; learned.has(c10::str("class/", i)); ++i) {
+      names_.push_back(learned.text(c10::str("class/", i)));
+    }
+    if (learned.has("class_weights")) weights_ = learned.tensor("class_weights");
+    shape_ = {plan_.colours, plan_.height, plan_.width};
+    if (files_.is_idx()) shape_ = {plan_.height, plan_.width};
+  }
+
+  State facts() const {
+    State facts;
+    facts.put("height", plan_.height);
+    facts.put("width", plan_.width);
+    facts.put("channels", plan_.colours);
+    facts.put("classes", plan_.classes);
+    facts.put("mean", at::tensor(plan_.mean, torch::kFloat64));
+    facts.put("std", at::tensor(plan_.std, torch::kFloat64));
+    facts.put("contents", contents_);
+    for (std::size_t i = 0; i < names_.size(); ++i) facts.put(c10::str("class/", i), names_[i]);
+    if (weights_.defined()) facts.put("class_weights", weights_);
+    return facts;
+  }
+
+  // The weighted losses over the samples, not over their weights, so that micro-batches add up to the batch.
+  torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) {
+    if (!weights_.defined()) return at::cross_entropy_loss(output, target);
+    weights_ = weights_.to(output.device());
+    const auto sum = at::cross_entropy_loss(output, target, weights_.to(output.scalar_type()), at::Reduction::Sum);
+    return sum / target.numel();
+  }
+
+  // Batch normalization cannot train on a single number of each channel.
+  void require_batches_of_several() const {
+    if (plan_.model == "cnn" || last_side(plan_) > 1 || training_->size() < 2) return;
+    const auto but_one = vernier::subset(training_, at::arange(training_->size() - 1));
+    const auto batches = loader_of(training_).batches_per_epoch();
+    const bool drops = batches_per_epoch() < batches;
+    if (drops || loader_of(but_one).batches_per_epoch() == batches) return;
+    refuse(c10::str("the last of the ", batches, " batches of an epoch has a single image, and batch normalization of ",
+                    plan_.height, " x ", plan_.width,
+                    " pixels cannot train on it; set drop_last = true, or another batch_size"));
+  }
+
+  DatasetPtr fitted(const DatasetPtr& images) const {
+    return files_.is_idx() && size_ == 0 ? images : vernier::of_one_size(images, size_);
+  }
+
+  void take_shape(const vernier::Dataset& images) {
+    const auto image = pixels_of(images, 0);
+    shape_ = image.sizes().vec();
+    plan_.height = image.size(-2), plan_.width = image.size(-1);
+    plan_.colours = image.dim() == 3 ? image.size(0) : 1;
+    if (plan_.model == "cnn" && (plan_.height < 4 || plan_.width < 4)) {
+      refuse(c10::str("'", files_.images, "' has images of ", plan_.height, " x ", plan_.width,
+                      "; two poolings need 4 x 4 at least"));
+    }
   }
 
   void require_shape(const std::string& name, const vernier::Dataset& images) const {
-    vernier::Random none(0, 0, 0);
-    const auto image = pixels_of(images, 0, none);
+    const auto image = pixels_of(images, 0);
     if (image.sizes() == shape_) return;
     refuse(c10::str("'", name, "' has images of ", image.sizes(), ", those to train on are ",
                     torch::IntArrayRef(shape_), "; set `size`"));
   }
 
   void set_norm(const vernier::Dataset& images) {
-    plan_.mean = mean_, plan_.std = std_;
-    if (mean_.empty()) measure(images);
+    const auto moments = given_.mean.empty() ? moments_of(images, plan_.colours) : given_;
+    plan_.mean = moments.mean, plan_.std = moments.std;
     if (std::ssize(plan_.mean) != plan_.colours) {
       refuse(c10::str("mean and std have ", plan_.mean.size(), " numbers, and the images have ", plan_.colours,
                       " channels"));
     }
   }
 
-  static torch::Tensor pixels_of(const vernier::Dataset& images, std::int64_t index, vernier::Random& random) {
-    try {
-      return images.get(index, random).at(0);
-    } catch (const vernier::Error& error) {
-      const std::string reason = error.what(), place = images.where(index);
-      refuse(reason.find(place) == std::string::npos ? place + ": " + reason : reason);
-    }
-  }
-
-  // Sums of whole numbers are exact, whatever their order.
-  void measure(const vernier::Dataset& images) {
-    constexpr std::int64_t most = 1024;
-    const auto every = (images.size() + most - 1) / most;
-    auto sums = torch::zeros({2, plan_.colours}, torch::kInt64);
-    std::int64_t pixels = 0;
-    for (std::int64_t i = 0; i < images.size(); i += every) {
-      vernier::Random none(0, 0, i);
-      const auto image = pixels_of(images, i, none).to(torch::kInt64).reshape({plan_.colours, -1});
-      sums[0] += image.sum(1);
-      sums[1] += image.square().sum(1);
-      pixels += image.size(1);
-    }
-    const auto moments = sums.to(torch::kFloat64).div_(static_cast<double>(pixels));
-    for (std::int64_t c = 0; c < plan_.colours; ++c) {
-      const double mean = moments[0][c].item<double>();
-      const double variance = moments[1][c].item<double>() - mean * mean;
-      plan_.mean.push_back(mean / 255);
-      plan_.std.push_back(variance > 0 ? std::sqrt(variance) / 255 : 1);
-    }
-  }
-
-  std::string images_, labels_, held_out_images_, held_out_labels_;
+  PictureFiles files_, held_out_files_;
   double share_;
   std::int64_t classes_;
   bool grey_;
   std::int64_t size_;
   std::string augment_;
-  std::vector<double> mean_, std_;
+  Moments given_;
+  bool is_balanced_;
   std::int64_t max_bytes_;
 
   Plan plan_;
-  std::vector<std::int64_t> shape_;  // of an image
-  std::vector<std::string> names_;   // of the classes
-  std::vector<std::string> files_;   // of read_inputs()
+  std::vector<std::int64_t> shape_;          // of an image
+  std::vector<std::string> names_;           // of the classes
+  std::string contents_;                     // of the images that the model was trained on
+  torch::Tensor weights_;                    // of the classes in the loss; undefined: all are 1
+  DatasetPtr training_, held_out_;           // without augmentation, for check()
+  std::vector<std::string> names_of_files_;  // of read_inputs()
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "../python_load.h"
@@ -167,11 +168,19 @@ std::string python_list(const std::vector<T>& numbers) {
   return "[" + text.str() + "]";
 }
 
+// JSON's texts are Python's, too, unless they have the surrogates that stand for characters beyond 16 bits.
+std::string python_texts(const std::vector<std::string>& texts) {
+  return nlohmann::json(texts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 constexpr const char* python_head = R"("""The network of a run of task/images in PyTorch.
 
-    model = load("model.safetensors")
+    model = load_model(".")   # the folder of this file, or a safetensors file
     logits = model(images)    # [batch, classes] of uint8 images [batch, channels, height, width]
+    names = predict(model, images)
 """
+
+import pathlib
 
 import torch
 from torch import nn
@@ -251,6 +260,20 @@ def normalized(images):
         images = images.unsqueeze(1)
     mean, std = (torch.tensor(x, device=images.device).view(-1, 1, 1) for x in (MEAN, STD))
     return (images / 255 - mean) / std
+
+
+def predict(model, images):
+    """The names of the likeliest classes."""
+    with torch.no_grad():
+        return [NAMES[i] for i in model(images).argmax(1).tolist()]
+
+
+def load_model(path):
+    """The model for evaluation. Its `classes` are the names of its outputs."""
+    path = pathlib.Path(path)
+    model = load(path / "model.safetensors" if path.is_dir() else path)
+    model.classes = NAMES
+    return model
 )";
 
 }  // namespace
@@ -275,10 +298,20 @@ std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed)
   return std::make_shared<Cnn>(plan, seed);
 }
 
-std::string python_source(const Plan& plan) {
+std::int64_t last_side(const Plan& plan) {
+  const auto stages = stages_of(plan);
+  auto side = std::max(plan.height, plan.width);
+  const auto halve = [&side] { side = (side + 1) / 2; };
+  if (stages.has_wide_stem) halve(), halve();
+  for (std::size_t stage = 1; stage < stages.blocks.size(); ++stage) halve();
+  return side;
+}
+
+std::string python_source(const Plan& plan, const std::vector<std::string>& classes) {
   std::string source = python_head;
   source += c10::str("COLOURS, HEIGHT, WIDTH, CLASSES = ", plan.colours, ", ", plan.height, ", ", plan.width, ", ",
                      plan.classes, "\n");
+  source += "NAMES = " + python_texts(classes) + "\n";
   source += "MEAN, STD = " + python_list(plan.mean) + ", " + python_list(plan.std) + "\n";
   if (plan.model == "cnn") {
     source += c10::str("CHANNELS = ", plan.channels, "\n", python_normalized, python_cnn);

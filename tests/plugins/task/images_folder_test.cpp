@@ -18,6 +18,7 @@ namespace {
 Table stripes(const TemporaryFolder& folder, Table more = {}) {
   Table table = {
       {"images", value(write_stripes(folder, "train", 10))}, {"batch_size", value(7)}, {"channels", value(4)}};
+  if (!more.contains("validation_images")) table["validation_share"] = value(0.0);
   for (auto& [key, entry] : more) table[key] = entry;
   return table;
 }
@@ -180,14 +181,14 @@ TEST_CASE("images: refuses folders and options that do not fit, in one line") {
   } cases[] = {
       {{}, ""},
       {{{"images", value(folder / "one")}}, "/one' has a single class"},
-      {{{"images", value(folder / "empty")}}, "/empty/left' has no PNG or JPEG file"},
-      {{{"images", value(folder / "missing")}}, "`labels` is needed, since '"},
+      {{{"images", value(folder / "empty")}}, "/empty/left' has no PNG, JPEG or WebP image: 1 file"},
+      {{{"images", value(folder / "missing")}}, "/missing' does not exist"},
       {{{"validation_images", value(folder / "three")}}, "has the folder 'middle', which is none of the classes"},
       {{{"validation_images", value(folder / "one")}}, "has no folder for the class 'left'"},
       {{{"validation_images", value(other)}}, "those to train on are [3, 8, 10]; set `size`"},
       {{{"images", value(odd)}},
        "/odd/left/999.png': the image has the shape [3, 9, 9], and the first one [3, 8, 10]; set `size`"},
-      {{{"classes", value(5)}}, "has 2 folders, and classes = 5"},
+      {{{"classes", value(5)}}, "has 2 classes, and classes = 5"},
       {{{"mean", list<double>({0.5})}}, "`mean` and `std` have a number for each channel, or none"},
       {{{"mean", list<double>({0.5})}, {"std", list<double>({1})}},
        "mean and std have 1 numbers, and the images have 3"},

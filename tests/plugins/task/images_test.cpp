@@ -57,6 +57,7 @@ Table table_of(const std::string& images, const std::string& labels, Table more 
                  {"classes", value(10)},
                  {"batch_size", value(7)},
                  {"channels", value(4)}};
+  if (!more.contains("validation_images")) table["validation_share"] = value(0.0);
   for (auto& [key, entry] : more) table[key] = entry;
   return table;
 }
@@ -252,7 +253,7 @@ TEST_CASE("images: refuses labels and options that do not fit") {
   };
   CHECK(refused({}).empty());
   CHECK(contains(refused({{"images", value("")}}), "`images` is needed: folder with a folder of each class"));
-  CHECK(contains(refused({{"images", value("no/such/file")}}), "'no/such/file' cannot be opened"));
+  CHECK(contains(refused({{"images", value("no/such/file")}}), "'no/such/file' does not exist"));
   CHECK(contains(refused({{"images", value(folder.path().string())}}), "`labels` is for an IDX file"));
   CHECK(contains(refused({{"labels", value(folder.write("l", idx({20}, std::string(19, '\1') + '\12')))}}),
                  "has the label 10 in row 19; with 10 classes the largest is 9"));

@@ -71,6 +71,67 @@ TEST_CASE("images: decodes what Pillow decodes") {
   CHECK(read_image(oracles + "sixteen.png").size(0) == 3);
 }
 
+TEST_CASE("images: WebP without loss has the pixels of the PNG") {
+  CHECK(torch::equal(read_image(oracles + "rgb.webp"), read_image(oracles + "rgb.png")));
+  const auto difference = read_image(oracles + "rgb.webp", grey()).to(torch::kInt32) -
+                          read_image(oracles + "rgb.png", grey()).to(torch::kInt32);
+  CHECK(difference.abs().max().item<int>() <= 1);
+}
+
+TEST_CASE("images: are turned as their EXIF orientation says") {
+  const auto jpeg = read_text(oracles + "smooth.jpg"), png = read_text(oracles + "rgb.png");
+  const auto webp = read_text(oracles + "rgb.webp");
+  const auto tiff = [](int orientation, bool is_big_endian) {
+    const auto o = static_cast<char>(orientation);
+    return is_big_endian ? std::string("MM\0*\0\0\0\10\0\1\1\22\0\3\0\0\0\1\0", 19) + o + std::string(6, '\0')
+                         : std::string("II*\0\10\0\0\0\1\0\22\1\3\0\1\0\0\0", 18) + o + std::string(7, '\0');
+  };
+  const auto in_jpeg = [&](const std::string& exif) {
+    const auto length = exif.size() + 8;
+    return jpeg.substr(0, 2) + "\xff\xe1" + static_cast<char>(length >> 8) + static_cast<char>(length & 255) +
+           std::string("Exif\0\0", 6) + exif + jpeg.substr(2);
+  };
+  const auto in_webp = [&](const std::string& exif) {
+    auto whole = webp.substr(0, 12) + std::string("VP8X\12\0\0\0\10\0\0\0\20\0\0\12\0\0", 18) + webp.substr(12);
+    whole += "EXIF" + std::string(1, static_cast<char>(exif.size())) + std::string(3, '\0') + exif;
+    const auto size = whole.size() - 8;
+    whole[4] = static_cast<char>(size & 255), whole[5] = static_cast<char>(size >> 8);
+    return whole;
+  };
+  const auto turned = [](const torch::Tensor& x, int orientation) {
+    switch (orientation) {
+      case 2:
+        return x.flip({2});
+      case 3:
+        return x.rot90(2, {1, 2});
+      case 4:
+        return x.flip({1});
+      case 5:
+        return x.transpose(1, 2);
+      case 6:
+        return x.rot90(-1, {1, 2});  // clockwise
+      case 7:
+        return x.rot90(2, {1, 2}).transpose(1, 2);
+      case 8:
+        return x.rot90(1, {1, 2});
+      default:
+        return x;
+    }
+  };
+  const auto of_jpeg = vernier::decode_image(jpeg, "a"), of_webp = vernier::decode_image(webp, "a");
+  for (int orientation = 0; orientation <= 9; ++orientation) {
+    CAPTURE(orientation);
+    for (const bool is_big_endian : {false, true}) {
+      const auto exif = tiff(orientation, is_big_endian);
+      CHECK(torch::equal(vernier::decode_image(in_jpeg(exif), "a"), turned(of_jpeg, orientation)));
+      CHECK(torch::equal(vernier::decode_image(in_webp(exif), "a"), turned(of_webp, orientation)));
+      for (std::size_t length = 0; length < exif.size(); ++length) {
+        CHECK(vernier::decode_image(in_jpeg(exif.substr(0, length)), "a").size(0) == 3);  // cut anywhere
+      }
+    }
+  }
+}
+
 TEST_CASE("images: several threads decode at the same time, good and bad files") {
   const TemporaryFolder folder;
   const auto bytes = read_text(oracles + "smooth.jpg"), png = read_text(oracles + "rgb.png");
@@ -101,7 +162,13 @@ TEST_CASE("images: what cannot be decoded is refused with the path and the reaso
   };
   const auto png = read_text(oracles + "rgb.png"), jpeg = read_text(oracles + "smooth.jpg");
   CHECK(refusal("") == "is empty");
-  CHECK(refusal("GIF89a") == "is neither a PNG nor a JPEG");
+  CHECK(refusal("GIF89a") == "is neither PNG, JPEG nor WebP (GIF); convert it");
+  CHECK(refusal("hello") == "is neither PNG, JPEG nor WebP");
+  const auto webp = read_text(oracles + "rgb.webp");
+  for (const std::size_t length : {12, 20, 30, 300, 775}) {
+    CHECK(refusal(webp.substr(0, length)).starts_with("is a damaged WebP"));
+  }
+  CHECK(refusal(read_text(oracles + "animated.webp")) == "is an animated WebP; save one of its pictures");
   CHECK(refusal(png.substr(0, 300)) == "is a damaged PNG: it is cut short");
   CHECK(refusal(jpeg.substr(0, jpeg.size() - 20)).starts_with("is a damaged JPEG: "));
   auto flipped = png;
@@ -123,8 +190,12 @@ TEST_CASE("images: what cannot be decoded is refused with the path and the reaso
 TEST_CASE("images: a folder of classes, in the order of bytes") {
   const TemporaryFolder folder;
   fill(folder);
-  const auto [dataset, classes] = image_folder(folder.path().string());
-  CHECK(classes == std::vector<std::string>{"cat", "dog"});
+  const auto all = image_folder(folder.path().string());
+  const auto& dataset = all.dataset;
+  CHECK(all.left_out == "1 file that is in no folder of a class is left out: '" + (folder / "notes.txt") +
+                            "'; 1 file that is neither PNG, JPEG nor WebP is left out: '" + (folder / "cat/notes.txt") +
+                            "' (not an image)");
+  CHECK(all.classes == std::vector<std::string>{"cat", "dog"});
   REQUIRE(dataset->size() == 3);
   const char* files[] = {"cat/a.png", "cat/b.jpg", "dog/2.PNG"};
   vernier::Random random(1, 0, 0);
@@ -151,7 +222,9 @@ TEST_CASE("images: folders that are no classes with images are refused") {
   const auto refusal = [&](const ImageOptions& options = {}) {
     return thrown_by([&] { image_folder(root, options); }).text;
   };
-  CHECK(refusal() == "'" + root + "' has no folders; each class needs one, with its images in it");
+  CHECK(refusal() == "'" + root +
+                         "' has no folders; each class needs one, with its images in it, or a CSV file has the columns "
+                         "file and label");
   fill(folder);
   ImageOptions options;
   options.classes = {"cat", "dog", "emu"};
@@ -161,11 +234,15 @@ TEST_CASE("images: folders that are no classes with images are refused") {
   options.classes = {"cat", "dog", "cat"};
   CHECK(refusal(options) == "the classes have 'cat' twice");
   copied(folder, "cat/old/c.png", "rgb.png");
-  CHECK(refusal() == "'" + root + "/cat/old' is a folder within a class; move its images to the class");
+  CHECK(refusal() == "'" + root +
+                         "/cat/old' is a folder within a class; move its images to the class, or the "
+                         "folder elsewhere");
   std::filesystem::remove_all(folder / "cat/old");
   std::filesystem::remove(folder / "dog/2.PNG");
-  CHECK(refusal() == "'" + root + "/dog' has no PNG or JPEG file (.png, .jpg, .jpeg)");
-  CHECK(says(thrown_by([&] { image_folder(folder / "none"); }).text, "cannot be read as a folder: No such file"));
+  CHECK(refusal() == "the class '" + root +
+                         "/dog' has no PNG, JPEG or WebP image; put some there, or move the folder "
+                         "elsewhere");
+  CHECK(says(thrown_by([&] { image_folder(folder / "none"); }).text, "does not exist"));
 }
 
 TEST_CASE("images: an image that changes after its folder was listed is refused") {

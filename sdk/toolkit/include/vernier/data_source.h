@@ -54,11 +54,12 @@ VERNIER_API std::string fingerprint_of(const std::vector<torch::Tensor>& tensors
 // Sample i has entry i of each tensor. name: for messages.
 VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint);
 
-// Images without classes: one file, or the PNG and JPEG files of a folder by name, without those whose names begin with
-// a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}.
+// Images without classes: one file, or the PNG, JPEG and WebP files of a folder by name, without those whose names
+// begin with a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}.
 struct ImageFiles {
   DatasetPtr dataset;
   std::vector<std::string> names;
+  std::string left_out;  // as of ImageFolder
 };
 VERNIER_API ImageFiles image_files(const std::string& path, std::int64_t channels);
 

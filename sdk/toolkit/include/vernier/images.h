@@ -1,4 +1,4 @@
-// Images in PNG and JPEG files, one or a folder of classes.
+// Images in PNG, JPEG and WebP files, one or a folder of classes.
 //
 //   const auto training = vernier::image_folder("train");
 //   vernier::ImageOptions options;
@@ -26,10 +26,11 @@ struct ImageOptions {
 
 // Any thread may call the functions, several at the same time. They throw Error with the path of the image.
 
-// Decodes an image: uint8 [channels, height, width]. The first bytes of the file tell PNG from JPEG, not its name.
-// libpng and libjpeg-turbo convert palettes, grey, 16 bits a channel (to the upper 8), interlaced and progressive
-// images. Transparency is dropped, as torchvision does it. Colour profiles, gamma and the orientation in EXIF are
-// ignored. Refused are CMYK, images that are cut short or damaged, and those with more pixels than max_pixels.
+// Decodes an image: uint8 [channels, height, width]. The first bytes of the file decide its format, not its name. The
+// image is turned as its EXIF orientation says. libpng, libjpeg-turbo and libwebp convert palettes, grey, 16 bits a
+// channel (to the upper 8), interlaced and progressive images. Transparency is dropped, as torchvision does it. Colour
+// profiles and gamma are ignored. Refused are CMYK, animations, images that are cut short or damaged, and those with
+// more pixels than max_pixels.
 VERNIER_API torch::Tensor read_image(const std::string& path, const ImageOptions& options = {});
 
 // The same of the bytes of a file. name: for messages.
@@ -39,15 +40,23 @@ VERNIER_API torch::Tensor decode_image(const std::string& bytes, const std::stri
 struct ImageFolder {
   DatasetPtr dataset;                // sample: {uint8 [channels, height, width], int64 label}
   std::vector<std::string> classes;  // the label i stands for classes[i]
+  torch::Tensor labels;              // int64 [samples]
+  std::string left_out;              // a sentence about files that are left out, with an example; "": there are none
+  std::string contents;              // a checksum of names, labels and sizes; the dataset's fingerprint has no sizes
 };
 
-// The images root/class/name.png, .jpg and .jpeg (also in capitals), by class and then by name, in the order of bytes.
-// Names that begin with a dot and other files are left out. Decoded images may differ in size: a transform must make
-// them equal before they can be batched. Throws Error if there is no class, a class has no folder or no image, the root
-// has a folder that is not a class, or a class has a folder in it.
+// The images root/class/name, by class and then by name, in the order of bytes. The first bytes of a file decide if it
+// is one. Other files are left out, and those whose names begin with a dot. Decoded images may differ in size: a
+// transform must make them equal before they can be batched. Throws Error if there is no class, a class has no folder
+// or no image, the root has a folder that is not a class, or a class has a folder in it.
 //
 // An image whose size or time of change differs from when the folder was listed is refused by get(). The fingerprint
-// has the names and sizes of all files, but not their bytes, since reading them would take as long as an epoch.
+// has the names of all files, but not their bytes, since reading them would take as long as an epoch.
 VERNIER_API ImageFolder image_folder(const std::string& root, const ImageOptions& options = {});
+
+// The same of a CSV file with the columns `file` and `label`. Names are relative to the folder of the CSV file. Throws
+// Error for a file that is not there, is not an image, or is named twice.
+VERNIER_API ImageFolder image_list(const std::string& path, const ImageOptions& options = {});
+VERNIER_API bool is_image_list(const std::string& path);  // by its ending
 
 }  // namespace vernier

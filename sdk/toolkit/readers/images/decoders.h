@@ -1,5 +1,5 @@
-// Decodes PNG and JPEG to uint8 [height, width, channels]. Their C libraries report errors with longjmp, which must not
-// leave a C++ object behind: the functions that may jump have none.
+// Decodes PNG, JPEG and WebP to uint8 [height, width, channels]. The C libraries of the first two report errors with
+// longjmp, which must not leave a C++ object behind: the functions that may jump have none.
 #pragma once
 
 #include <torch/types.h>
@@ -13,13 +13,26 @@ namespace vernier {
 // `refuse` throws Error for the image.
 using RefuseImage = std::function<void(const std::string& reason)>;
 
-torch::Tensor decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
+struct DecodedImage {
+  torch::Tensor pixels;
+  int orientation = 1;  // of EXIF, 1 to 8: how a camera held the image when it stored it
+};
+
+DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
+                        const RefuseImage& refuse);
+DecodedImage decode_jpeg(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
                          const RefuseImage& refuse);
-torch::Tensor decode_jpeg(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
-                          const RefuseImage& refuse);
+DecodedImage decode_webp(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
+                         const RefuseImage& refuse);
 
 // Memory for the pixels; refuses too many of them.
 torch::Tensor pixels_of(std::int64_t height, std::int64_t width, std::int64_t channels, std::int64_t max_pixels,
                         const RefuseImage& refuse);
+
+// Returns the orientation that EXIF data name, from their TIFF header on; 1 if they name none.
+int exif_orientation(const unsigned char* bytes, std::size_t count);
+
+// Returns the pixels as they are to be seen.
+torch::Tensor upright(const DecodedImage& image);
 
 }  // namespace vernier

@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
 #include <sys/stat.h>
 #include <vernier/checksum.h>
@@ -15,6 +16,8 @@
 #include <system_error>
 
 #include "decoders.h"
+#include "kinds.h"
+#include "listed.h"
 
 namespace vernier {
 
@@ -29,21 +32,17 @@ void check_image_options(const ImageOptions& options) {
   }
 }
 
-bool is_image_name(const std::string& name) {
-  const auto dot = name.rfind('.');
-  auto suffix = dot == std::string::npos ? "" : name.substr(dot + 1);
-  for (auto& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return suffix == "png" || suffix == "jpg" || suffix == "jpeg";
-}
-
-// The names in a folder that do not begin with a dot, in the order of bytes.
-std::vector<std::string> visible_names(const std::string& folder) {
+// The names in a folder, in the order of bytes.
+std::vector<std::string> sorted_names(const std::string& folder) {
   std::error_code trouble;
   auto names = names_in(folder, trouble);
   if (trouble) refuse("'" + folder + "' cannot be read as a folder: " + trouble.message());
-  std::erase_if(names, [](const auto& name) { return name.starts_with('.'); });
   std::ranges::sort(names);
   return names;
+}
+
+bool is_hidden(const std::string& name) {
+  return name.starts_with('.');
 }
 
 struct stat status_of(const std::string& path) {
@@ -68,69 +67,113 @@ class FilesDataset final : public Dataset {
   ImageOptions options_;
 };
 
-struct ListedImage {
-  std::string name;
-  std::int64_t label;
-  std::int64_t size, seconds, nanoseconds;  // when the folder was listed
-};
-
 class ImageFolderDataset final : public Dataset {
  public:
-  ImageFolderDataset(std::string root, ImageOptions options, std::vector<ListedImage> images)
-      : root_(std::move(root)), options_(std::move(options)), images_(std::move(images)) {}
+  ImageFolderDataset(ImageOptions options, std::vector<ListedImage> images)
+      : options_(std::move(options)), images_(std::move(images)) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(images_.size()); }
   Sample get(std::int64_t index, Random&) const override {
     const auto& image = images_[static_cast<std::size_t>(index)];
-    const auto path = path_of(image);
-    const auto status = status_of(path);
+    const auto status = status_of(image.path);
     if (status.st_size != image.size || status.st_mtim.tv_sec != image.seconds ||
         status.st_mtim.tv_nsec != image.nanoseconds) {
-      refuse("'" + path + "' has changed since its folder was listed; start again when nothing writes to it");
+      refuse("'" + image.path + "' has changed since its folder was listed; start again when nothing writes to it");
     }
-    return {read_image(path, options_), at::scalar_tensor(image.label, torch::kInt64)};
+    return {read_image(image.path, options_), at::scalar_tensor(image.label, torch::kInt64)};
   }
   std::string where(std::int64_t index) const override {
-    return "'" + path_of(images_[static_cast<std::size_t>(index)]) + "'";
+    return "'" + images_[static_cast<std::size_t>(index)].path + "'";
   }
-  std::string fingerprint() const override {
+  std::string fingerprint() const override { return c10::str(size(), " images, XXH3 of names ", checksum(false)); }
+  std::string checksum(bool has_sizes) const {
     Checksum sum;
     for (const auto& image : images_) {
-      const auto line = c10::str(options_.classes[static_cast<std::size_t>(image.label)], "/", image.name, " ",
-                                 image.label, " ", image.size, "\n");
+      auto line = c10::str(options_.classes[static_cast<std::size_t>(image.label)], "/", image.name, " ", image.label);
+      if (has_sizes) line += c10::str(" ", image.size);
+      line += "\n";
       sum.add(line.data(), line.size());
     }
-    return c10::str(size(), " images, XXH3 of names and sizes ", sum.digits());
+    return sum.digits();
   }
 
  private:
-  std::string path_of(const ListedImage& image) const {
-    return root_ + "/" + options_.classes[static_cast<std::size_t>(image.label)] + "/" + image.name;
-  }
-
-  std::string root_;
   ImageOptions options_;
   std::vector<ListedImage> images_;
 };
 
-void list_class(const std::string& folder, std::int64_t label, std::vector<ListedImage>& images) {
-  const auto before = images.size();
-  for (const auto& name : visible_names(folder)) {
-    const auto path = folder + "/" + name;
-    const auto status = status_of(path);
-    if (S_ISDIR(status.st_mode)) refuse("'" + path + "' is a folder within a class; move its images to the class");
-    if (!is_image_name(name)) continue;
-    images.push_back({name, label, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec});
+// Returns the folders of a folder, without hidden ones.
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> folders;
+  for (const auto& name : sorted_names(folder)) {
+    if (!is_hidden(name) && S_ISDIR(status_of(folder + "/" + name).st_mode)) folders.push_back(name);
   }
-  if (images.size() == before) refuse("'" + folder + "' has no PNG or JPEG file (.png, .jpg, .jpeg)");
+  return folders;
+}
+
+void list_class(const std::string& folder, std::int64_t label, std::vector<ListedImage>& images, LeftOut& left_out) {
+  const auto before = images.size();
+  LeftOut here;
+  for (const auto& name : sorted_names(folder)) {
+    const auto path = folder + "/" + name;
+    if (is_hidden(name)) {
+      is_taken(path, true, left_out);
+      continue;
+    }
+    const auto status = status_of(path);
+    if (S_ISDIR(status.st_mode)) {
+      refuse("'" + path + "' is a folder within a class; move its images to the class, or the folder elsewhere");
+    }
+    if (!is_taken(path, false, here)) {
+      is_taken(path, false, left_out);
+      continue;
+    }
+    images.push_back(listed_image(path, name, label));
+  }
+  if (images.size() > before) return;
+  const auto others = here.text();
+  refuse("the class '" + folder + "' has no PNG, JPEG or WebP image" + (others.empty() ? "" : ": " + others) +
+         "; put some there, or move the folder elsewhere");
+}
+
+std::string lower_case(std::string text) {
+  for (auto& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// A folder whose folders are "train" and "val", or that has a single folder with all classes in it.
+void refuse_folders_of_classes(const std::string& root, const std::vector<std::string>& folders) {
+  std::string training, held_out;
+  for (const auto& name : folders) {
+    const auto word = lower_case(name);
+    if (word.starts_with("train")) training = name;
+    if (word.starts_with("val") || word == "dev") held_out = name;
+    if (held_out.empty() && word.starts_with("test")) held_out = name;
+  }
+  const auto has_folders = [&](const std::string& name) { return !folders_in(root + "/" + name).empty(); };
+  if (!training.empty() && !held_out.empty() && has_folders(training)) {
+    refuse("'" + root + "' has the folders '" + training + "' and '" + held_out +
+           "', which are not classes; name them by images = \"" + root + "/" + training +
+           "\" and validation_images = \"" + root + "/" + held_out + "\"");
+  }
+  if (folders.size() == 1 && has_folders(folders[0])) {
+    refuse("'" + root + "' has a single folder, and the classes are in it; name it by images = \"" + root + "/" +
+           folders[0] + "\"");
+  }
 }
 
 // The folders in the root; they must be the classes, if those are given.
-void find_classes(const std::string& root, std::vector<std::string>& classes) {
-  std::vector<std::string> folders;
-  for (const auto& name : visible_names(root)) {
-    if (S_ISDIR(status_of(root + "/" + name).st_mode)) folders.push_back(name);
+void find_classes(const std::string& root, std::vector<std::string>& classes, LeftOut& left_out) {
+  std::error_code none;
+  if (!std::filesystem::exists(root, none)) {
+    refuse("'" + root + "' does not exist; paths are relative to the working folder");
   }
-  if (folders.empty()) refuse("'" + root + "' has no folders; each class needs one, with its images in it");
+  const auto folders = folders_in(root);
+  if (folders.empty()) {
+    refuse("'" + root +
+           "' has no folders; each class needs one, with its images in it, or a CSV file has the columns file and "
+           "label");
+  }
+  refuse_folders_of_classes(root, folders);
   if (classes.empty()) classes = folders;
   for (const auto& name : classes) {
     if (std::ranges::count(classes, name) > 1) refuse("the classes have '" + shortened(name) + "' twice");
@@ -141,6 +184,10 @@ void find_classes(const std::string& root, std::vector<std::string>& classes) {
     if (std::ranges::count(classes, name)) continue;
     refuse("'" + root + "' has the folder '" + shortened(name) + "', which is none of the classes " +
            shortened(some_of(classes)));
+  }
+  for (const auto& name : sorted_names(root)) {
+    const auto path = root + "/" + name;
+    if (!is_hidden(name) && !S_ISDIR(status_of(path).st_mode)) left_out.add("in no folder of a class", path);
   }
 }
 
@@ -158,39 +205,65 @@ torch::Tensor decode_image(const std::string& bytes, const std::string& name, co
   check_image_options(options);
   const RefuseImage refuse_image = [&](const std::string& reason) { refuse("'" + name + "' " + reason); };
   if (bytes.empty()) refuse_image("is empty");
-  const bool is_png = bytes.starts_with("\x89PNG"), is_jpeg = bytes.starts_with("\xff\xd8");
-  if (!is_png && !is_jpeg) refuse_image("is neither a PNG nor a JPEG");
-  const auto decode = is_png ? decode_png : decode_jpeg;
-  return decode(bytes, options.channels, options.max_pixels, refuse_image).permute({2, 0, 1}).contiguous();
+  const auto kind = image_kind(bytes);
+  if (kind == ImageKind::other) {
+    const auto word = other_kind(std::string_view(bytes).substr(0, bytes_of_kind));
+    refuse_image("is neither PNG, JPEG nor WebP" + (word == "not an image" ? "" : " (" + word + "); convert it"));
+  }
+  const auto decode = kind == ImageKind::png ? decode_png : kind == ImageKind::jpeg ? decode_jpeg : decode_webp;
+  return upright(decode(bytes, options.channels, options.max_pixels, refuse_image)).permute({2, 0, 1}).contiguous();
 }
 
 torch::Tensor read_image(const std::string& path, const ImageOptions& options) {
   return decode_image(read_data_file(path, longest_image), path, options);
 }
 
+ListedImage listed_image(const std::string& path, const std::string& name, std::int64_t label) {
+  const auto status = status_of(path);
+  return {path, name, label, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+ImageFolder folder_of_images(const ImageOptions& options, std::vector<ListedImage> images, const LeftOut& left_out) {
+  std::vector<std::int64_t> labels;
+  for (const auto& image : images) labels.push_back(image.label);
+  const auto dataset = std::make_shared<ImageFolderDataset>(options, std::move(images));
+  return {dataset, options.classes, at::tensor(labels, torch::kInt64), left_out.text(), dataset->checksum(true)};
+}
+
 ImageFiles image_files(const std::string& path, std::int64_t channels) {
   namespace fs = std::filesystem;
   std::error_code trouble;
+  if (!fs::exists(path, trouble)) refuse("'" + path + "' does not exist; paths are relative to the working folder");
   if (!fs::is_directory(path, trouble)) {
-    return {std::make_shared<FilesDataset>(std::vector{path}, channels), {fs::path(path).filename()}};
+    return {std::make_shared<FilesDataset>(std::vector{path}, channels), {fs::path(path).filename()}, ""};
   }
-  auto names = visible_names(path);
-  std::erase_if(names, [](const auto& name) { return !is_image_name(name); });
-  if (names.empty()) refuse("'" + path + "' has no PNG or JPEG file (.png, .jpg, .jpeg)");
-  std::vector<std::string> paths;
-  for (const auto& name : names) paths.push_back(fs::path(path) / name);
-  return {std::make_shared<FilesDataset>(std::move(paths), channels), std::move(names)};
+  LeftOut left_out;
+  std::vector<std::string> names, paths;
+  for (const auto& name : sorted_names(path)) {
+    const auto file = (fs::path(path) / name).string();
+    if (!is_hidden(name) && S_ISDIR(status_of(file).st_mode)) {
+      left_out.add("folders", file);
+    } else if (is_taken(file, is_hidden(name), left_out)) {
+      names.push_back(name), paths.push_back(file);
+    }
+  }
+  const auto others = left_out.text();
+  if (names.empty()) {
+    refuse("'" + path + "' has no PNG, JPEG or WebP image" + (others.empty() ? "" : ": " + others));
+  }
+  return {std::make_shared<FilesDataset>(std::move(paths), channels), std::move(names), others};
 }
 
 ImageFolder image_folder(const std::string& root, const ImageOptions& options) {
   check_image_options(options);
   auto all = options;
-  find_classes(root, all.classes);
+  LeftOut left_out;
+  find_classes(root, all.classes, left_out);
   std::vector<ListedImage> images;
   for (std::size_t i = 0; i < all.classes.size(); ++i) {
-    list_class(root + "/" + all.classes[i], static_cast<std::int64_t>(i), images);
+    list_class(root + "/" + all.classes[i], static_cast<std::int64_t>(i), images, left_out);
   }
-  return {std::make_shared<ImageFolderDataset>(root, all, std::move(images)), all.classes};
+  return folder_of_images(all, std::move(images), left_out);
 }
 
 }  // namespace vernier

@@ -5,6 +5,8 @@
 #include <jpeglib.h>
 #include <vernier/error.h>
 
+#include <cstring>
+
 #include "decoders.h"
 
 namespace vernier {
@@ -37,8 +39,18 @@ bool start_jpeg(jpeg_decompress_struct* jpeg, JpegTrouble* trouble, const char* 
   if (setjmp(trouble->back) != 0) return false;
   jpeg_create_decompress(jpeg);
   jpeg_mem_src(jpeg, reinterpret_cast<const unsigned char*>(bytes), static_cast<unsigned long>(count));
+  jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xffff);
   jpeg_read_header(jpeg, TRUE);
   return true;
+}
+
+int jpeg_orientation(const jpeg_decompress_struct& jpeg) {
+  constexpr unsigned name_bytes = 6;
+  for (const auto* marker = jpeg.marker_list; marker != nullptr; marker = marker->next) {
+    if (marker->data_length < name_bytes || std::memcmp(marker->data, "Exif\0\0", name_bytes) != 0) continue;
+    return exif_orientation(marker->data + name_bytes, marker->data_length - name_bytes);
+  }
+  return 1;
 }
 
 bool read_jpeg_rows(jpeg_decompress_struct* jpeg, JpegTrouble* trouble, unsigned char* pixels, std::size_t row_bytes,
@@ -71,19 +83,20 @@ struct JpegReader {
 
 }  // namespace
 
-torch::Tensor decode_jpeg(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
-                          const RefuseImage& refuse) {
+DecodedImage decode_jpeg(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
+                         const RefuseImage& refuse) {
   JpegReader reader;
   const auto refuse_damaged = [&] { refuse("is a damaged JPEG: " + printable(reader.trouble.text)); };
   if (!start_jpeg(&reader.jpeg, &reader.trouble, bytes.data(), bytes.size())) refuse_damaged();
   const auto colours = reader.jpeg.jpeg_color_space;
   if (colours == JCS_CMYK || colours == JCS_YCCK) refuse("is a JPEG in CMYK; convert it to RGB");
+  const int orientation = jpeg_orientation(reader.jpeg);  // before the end, which drops the markers
   auto pixels = pixels_of(reader.jpeg.image_height, reader.jpeg.image_width, channels, max_pixels, refuse);
   if (!read_jpeg_rows(&reader.jpeg, &reader.trouble, pixels.mutable_data_ptr<std::uint8_t>(),
                       static_cast<std::size_t>(pixels.stride(0)), channels == 1)) {
     refuse_damaged();
   }
-  return pixels;
+  return {pixels, orientation};
 }
 
 }  // namespace vernier

@@ -61,6 +61,12 @@ bool read_png_rows(png_structp png, png_bytep pixels, png_uint_32 height, std::s
   return true;
 }
 
+int png_orientation(png_structp png, png_infop info) {
+  png_uint_32 count = 0;
+  png_bytep exif = nullptr;
+  return png_get_eXIf_1(png, info, &count, &exif) == 0 || exif == nullptr ? 1 : exif_orientation(exif, count);
+}
+
 // Frees libpng's structures.
 struct PngReader {
   PngReader() : png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &trouble, fail_png, ignore_png_warning)) {
@@ -76,8 +82,8 @@ struct PngReader {
 
 }  // namespace
 
-torch::Tensor decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
-                         const RefuseImage& refuse) {
+DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
+                        const RefuseImage& refuse) {
   PngReader reader;
   if (reader.info == nullptr) refuse("cannot be decoded: there is no memory left");
   PngBytes rest{bytes.data(), bytes.size()};
@@ -92,7 +98,7 @@ torch::Tensor decode_png(const std::string& bytes, std::int64_t channels, std::i
   if (!read_png_rows(reader.png, pixels.mutable_data_ptr<std::uint8_t>(), height, row_bytes, passes)) {
     refuse_damaged();
   }
-  return pixels;
+  return {pixels, png_orientation(reader.png, reader.info)};
 }
 
 }  // namespace vernier

@@ -1,0 +1,44 @@
+// The data of task/images: folders and lists of images, and IDX files.
+#pragma once
+
+#include <vernier/dataset.h>
+#include <vernier/tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The paths in the configuration.
+struct PictureFiles {
+  std::string images;  // a folder, a CSV file or an IDX file
+  std::string labels;  // an IDX file, or ""
+  bool is_idx() const { return !labels.empty(); }
+};
+
+struct PictureOptions {
+  std::int64_t classes = 0;        // 0: as many as there are
+  std::vector<std::string> names;  // of the classes, if they are known
+  bool is_grey = false;
+  std::int64_t max_bytes = 0;  // of an IDX file
+};
+
+struct Pictures {
+  vernier::DatasetPtr dataset;     // sample: {uint8 [channels, height, width] or [height, width], int64 label}
+  std::vector<std::string> names;  // of the classes of a folder
+  std::int64_t classes = 0;
+  torch::Tensor labels;  // int64 [samples]
+  std::string left_out;  // as of vernier::ImageFolder
+  std::string contents;  // identifies the data
+};
+
+// Throws Error for data that do not fit together.
+Pictures read_pictures(const PictureFiles& files, const PictureOptions& options);
+
+// Returns the images to train on and those held out: the same share of each class, but no class's only image.
+std::pair<Pictures, Pictures> split_pictures(const Pictures& all, double share, std::uint64_t seed);
+
+// Returns "circle 180, square 170 and 4 more", with the number of images of each class.
+std::string counted(const Pictures& pictures);
+// Returns a warning about classes without an image to train on, or with a single one of `all`; "": there are none.
+std::string scarce_classes(const Pictures& all, const Pictures& training);

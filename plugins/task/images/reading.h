@@ -1,0 +1,26 @@
+// Reads images before they are needed: whether they can be read, and the mean of their pixels.
+#pragma once
+
+#include <vernier/dataset.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// Reads images on several threads, evenly spread over the dataset, for `seconds` at most, or until `stop` is not 0 (it
+// may be null). Returns how many it read. Throws Error with the first one that cannot be read and the number of those.
+std::int64_t require_readable(const vernier::Dataset& images, double seconds, const std::atomic<int>* stop);
+
+struct Moments {
+  std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1
+};
+// Measures the first, every n-th, … of 1024 images. Sums of whole numbers are exact, whatever their order.
+Moments moments_of(const vernier::Dataset& images, std::int64_t channels);
+
+// Returns the pixels of an image. Throws Error with the place of one that cannot be read.
+torch::Tensor pixels_of(const vernier::Dataset& images, std::int64_t index);
+
+// The same images with more in their fingerprint, so that a run is not resumed with other pixels in files of the same
+// names.
+vernier::DatasetPtr with_moments(vernier::DatasetPtr images, const Moments& moments);
