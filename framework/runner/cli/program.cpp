@@ -26,6 +26,21 @@ void open_standard_files() {
   }
 }
 
+// Writes what another library said in several lines, of which `message` has left some out, into the run's log alone.
+void log_whole_cause(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    const auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+    if (nested != nullptr && nested->nested_ptr()) return log_whole_cause(nested->nested_ptr());
+    const std::string text = error.what();
+    if (dynamic_cast<const Error*>(&error) != nullptr || text.find('\n') == std::string::npos) return;
+    set_log_level(static_cast<int>(Level::error));
+    write_log(static_cast<int>(Level::info), "vernier", "the whole error: " + printable(text, "\n\t"));
+  } catch (...) {  // there is no text
+  }
+}
+
 }  // namespace
 
 int run_program(const std::function<int()>& body) {
@@ -45,6 +60,7 @@ int run_program(const std::function<int()>& body) {
   } catch (...) {
     const auto [text, kind] = caught();
     write_log(static_cast<int>(Level::error), "vernier", text);  // into the run's log too, if there is one
+    log_whole_cause(std::current_exception());
     return static_cast<int>(kind);
   }
 }

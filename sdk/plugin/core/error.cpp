@@ -2,15 +2,56 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <sstream>
 
 namespace vernier {
 
 Error::Error(const std::string& what, Kind kind) : std::runtime_error(what), kind_(kind) {}
 Error::~Error() = default;
 
+namespace {
+
+// The last line that begins like "RuntimeError: ", without this beginning; "": there is none.
+std::string cause_in(const std::string& text) {
+  std::istringstream lines(text);
+  std::string cause;
+  for (std::string line; std::getline(lines, line);) {
+    const auto colon = line.find("Error: ");
+    if (colon != std::string::npos && line.find(' ') > colon) cause = line.substr(colon + 7);
+  }
+  return cause;
+}
+
+// The line of a TorchScript model that an error arose in: the one above the last mark; "": none is marked.
+std::string code_in(const std::string& text) {
+  const auto mark = text.rfind("<--- HERE");
+  const auto end = mark == std::string::npos ? mark : text.rfind('\n', mark);
+  if (end == std::string::npos || end == 0) return "";
+  const auto begin = text.find_first_not_of(" \n", text.rfind('\n', end - 1));
+  return begin < end ? text.substr(begin, end - begin) : "";
+}
+
+// A text of another library, without its traceback and marks.
+std::string without_trace(std::string text) {
+  if (text.starts_with("[json.exception") || text.starts_with("[enforce fail at")) {
+    const auto end = text.find("] ");
+    if (end != std::string::npos) text.erase(0, end + 2);
+  }
+  constexpr std::size_t most = 400;
+  const bool has_trace = text.find("Traceback of TorchScript") != std::string::npos;
+  if (!has_trace && text.size() <= most) return text;
+  const auto cause = cause_in(text), code = code_in(text);
+  if (has_trace) return (cause.empty() ? text : cause) + (code.empty() ? "" : " (in `" + code + "`)");
+  const auto first = text.substr(0, text.find('\n', text.find_first_not_of('\n')));
+  return cause.empty() || first.find(cause) != std::string::npos ? first : first + ": " + cause;
+}
+
+}  // namespace
+
 std::string message(const std::exception& exception) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&exception);
   std::string text = torch_error ? torch_error->what_without_backtrace() : exception.what();
+  if (dynamic_cast<const Error*>(&exception) == nullptr) text = without_trace(std::move(text));
   std::string line;
   for (char c : text) {
     if (c == '\n') c = ' ';

@@ -38,6 +38,29 @@ TEST_CASE("error: LibTorch's messages come without its backtrace") {
   }
 }
 
+TEST_CASE("error: tracebacks of other libraries are left out") {
+  const std::string here = "    return self.e(c)\n           ~~~~~~ <--- HERE\n", many(500, '.');
+  const struct {
+    std::string text, message;
+  } cases[] = {
+      {"The following operation failed in the TorchScript interpreter.\nTraceback of TorchScript, serialized code "
+       "(most "
+       "recent call last):\n  File \"code/__torch__.py\", line 7, in forward\n" +
+           here + "\nTraceback of TorchScript, original code (most recent call last):\n" + here +
+           "RuntimeError: Expected Long, Int; but got CPUFloatType\n",
+       "Expected Long, Int; but got CPUFloatType (in `return self.e(c)`)"},
+      {"[json.exception.type_error.316] invalid UTF-8 byte at index 2: 0xF6", "invalid UTF-8 byte at index 2: 0xF6"},
+      {"[enforce fail at alloc_cpu.cpp:127] err == 0. you tried to allocate 8 bytes",
+       "err == 0. you tried to allocate 8 bytes"},
+      {"CUDA error: misaligned address\n" + many + "\nand more", "CUDA error: misaligned address"},
+      {"it failed\n" + many + "\nValueError: the cause\n", "it failed: the cause"},
+      {"short\ntext", "short text"},
+  };
+  for (const auto& [text, message] : cases) CHECK(vernier::message(std::runtime_error(text)) == message);
+  const auto own = "our own text\n" + many;
+  CHECK(vernier::message(Error(own)) == "our own text " + many);
+}
+
 TEST_CASE("error: an exception is rethrown with its plugin, once, and the cause nested") {
   const auto renamed = [](const auto& exception, const std::string& place = "") {
     return thrown_by([&] {
