@@ -35,7 +35,11 @@ int evaluate(const boost::program_options::variables_map& given) {
     std::cout << "stopped; nothing was written\n";
     return 128 + signal;
   }
-  if (!loss.defined()) refuse(call.path + ": " + prepared->wiring->task->id() + " has no data to validate on");
+  if (!loss.defined()) {
+    refuse(call.path + ": " + prepared->wiring->task->id() +
+           " has no data to validate on; name some, as in --set task.validation=new.csv, or hold out a share of the "
+           "training data: --set task.validation_share=0.1");
+  }
   run.metrics.set("validation_loss", loss);
   std::cout << printable(call.path) << " after step " << run.step << '\n';
   for (const auto* metric : run.metrics.set_now()) {

@@ -29,7 +29,9 @@ Writes the model of a run's newest checkpoint, with the average of callback/ema 
 
   --format FORMAT        torchscript, safetensors, python, huggingface for a published language model, or peft for what
                          an adapter such as callback/lora added; the other formats have the adapter merged
-  --output FILE          the file, or the folder of python, huggingface and peft; it must not exist
+  --output FILE          the file, or the folder of python, huggingface and peft; it must not exist. A task such as
+                         tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.json; a
+                         TorchScript module and model.py return it as text from describe()
   --set KEY=VALUE        changes the run's configuration
   --plugin-path FOLDER   looks for plugins there first
 )";
@@ -64,13 +66,53 @@ void check_format(const std::string& format) {
          (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
+// Where the description of an exported file stands: beside it.
+std::string place_of_description(const std::string& output) {
+  auto path = fs::path(output).replace_extension(".json").string();
+  return path == output ? output + ".json" : path;
+}
+
+void write_text(const std::string& file, const std::string& text) {
+  std::ofstream out(file, std::ios::binary);
+  if (!(out << text).flush()) throw Error(file + ": cannot be written; the disk may be full");
+}
+
+void refuse_existing(const std::string& output) {
+  std::error_code none;
+  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
+}
+
+// The description of the same model stays.
+void refuse_other_description(const std::string& file, const std::string& description) {
+  std::ifstream in(file, std::ios::binary);
+  if (in && std::string(std::istreambuf_iterator<char>(in), {}) == description + '\n') return;
+  refuse_existing(file);
+}
+
+// The folder of the Python form, without the weights.
+void write_python(const std::string& folder, const SupervisedTask& task, const Predictor* predictor) {
+  const auto source = predictor == nullptr ? "" : predictor->python_model();
+  if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
+  const auto description = predictor->description();
+  const bool has_describe = source.find("\ndef describe(") != std::string::npos;
+  fs::create_directories(folder);
+  write_text(folder + "/model.py", description.empty() || has_describe ? source : source + R"(
+
+def describe():
+    """Returns the names, order and words of the inputs, and what the outputs are, as JSON text."""
+    from pathlib import Path
+
+    return Path(__file__).with_name("description.json").read_text(encoding="utf-8")
+)");
+  if (!description.empty()) write_text(folder + "/description.json", description + '\n');
+}
+
 int export_run(const boost::program_options::variables_map& given) {
   const std::string example = "vernier export runs/NAME --format torchscript --output model.pt";
   const auto call = run_of(given, example);
   const auto output = needed(given, "output", example), format = needed(given, "format", example);
   check_format(format);
-  std::error_code none;
-  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
+  refuse_existing(output);
   const auto prepared = load_run(call, given, Use::model);
   Run& run = prepared->run;
   const auto weights = [&](const std::string& file) {
@@ -86,7 +128,13 @@ int export_run(const boost::program_options::variables_map& given) {
       return torch::Tensor();
     });
   };
-  WholeFile file(output);
+  const auto* predictor = dynamic_cast<const Predictor*>(prepared->wiring->task.get());
+  const auto description =
+      predictor == nullptr || (format != "torchscript" && format != "safetensors") ? "" : predictor->description();
+  const auto beside = place_of_description(output);
+  if (!description.empty()) refuse_other_description(beside, description);
+  fs::create_directories(fs::absolute(output).parent_path());
+  WholeFile file(output), description_file(beside);
   const auto& part = file.part();
   if (format == "safetensors") {
     in_evaluation([&] { weights(part); });
@@ -95,12 +143,7 @@ int export_run(const boost::program_options::variables_map& given) {
     in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
   } else if (format == "python") {
     const auto& task = supervised(*prepared, "export to Python");
-    const auto* predictor = dynamic_cast<const Predictor*>(&task);
-    const auto source = predictor == nullptr ? "" : predictor->python_model();
-    if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
-    fs::create_directories(part);
-    std::ofstream model(part + "/model.py");
-    if (!(model << source).flush()) throw Error(output + ": model.py cannot be written");
+    write_python(part, task, predictor);
     in_evaluation([&] { weights(part + "/model.safetensors"); });
   } else if (format == "huggingface") {
     const auto& model = published(*prepared);
@@ -108,6 +151,7 @@ int export_run(const boost::program_options::variables_map& given) {
   } else {  // peft
     in_evaluation([&] { write_adapter(*prepared, part); });
   }
+  if (!description.empty()) write_text(description_file.part(), description + '\n'), description_file.finish();
   file.finish();
   std::cout << printable(output) << ": the model after step " << run.step << '\n';
   return 0;

@@ -33,6 +33,27 @@ torch::jit::Module scripted(const torch::nn::Module& module, const std::string& 
   return copy;
 }
 
+// A literal of TorchScript.
+std::string literal(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '\\' || c == '"') quoted += '\\';
+    quoted += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return quoted + '"';
+}
+
+// Writes a script, with a method describe() that returns the task's description.
+void write_script(const std::string& file, torch::jit::Module script, const Predictor* task) {
+  const auto description = task == nullptr ? "" : task->description();
+  if (!description.empty() && !script.find_method("describe")) {
+    script.define("def describe(self) -> str:\n  return " + literal(description) + "\n");
+  }
+  std::ostringstream bytes;  // its own writer of files ends the process where the disk is full
+  script.save(bytes);
+  write_file(file, bytes.str());
+}
+
 torch::jit::Stack inputs_of(const Batch& batch) {
   return {batch.tensors.begin(), batch.tensors.end()};
 }
@@ -41,7 +62,7 @@ torch::jit::Stack inputs_of(const Batch& batch) {
 
 void save_torchscript(const std::string& file, torch::nn::Module& model, SupervisedTask& task, torch::Device device) {
   const auto* own = dynamic_cast<const Predictor*>(&task);
-  if (own != nullptr && own->save_torchscript(file)) return;
+  if (own != nullptr && own->save_torchscript(file)) return write_script(file, torch::jit::load(file), own);
   const Autocast without(device.type(), torch::kFloat, /*enabled=*/false);
   const auto forward = [&](torch::jit::Stack inputs) {
     Batch batch;
@@ -57,9 +78,7 @@ void save_torchscript(const std::string& file, torch::nn::Module& model, Supervi
   const c10::QualifiedName name(*script.type()->name(), "forward");
   script.type()->addMethod(script._ivalue()->compilation_unit()->create_function(name, traced.first->graph));
   script.eval();
-  std::ostringstream bytes;  // its own writer of files ends the process where the disk is full
-  script.save(bytes);
-  write_file(file, bytes.str());
+  write_script(file, script, own);
 
   const auto batch = task.example(3).to(device);
   const auto expected = forward(inputs_of(batch));

@@ -3,6 +3,7 @@
 #include <vernier/predictor.h>
 #include <vernier/whole_file.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -17,12 +18,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* usage = R"(usage: vernier predict RUN --input FILE --output FILE [--set KEY=VALUE]…
+constexpr const char* usage = R"(usage: vernier predict RUN --input FILE… --output FILE [--set KEY=VALUE]…
 
 Reads samples from the input, and writes what the model of a run's newest checkpoint predicts for each.
 
-  --input FILE           the samples, in a format that the run's task reads
+  --input FILE           the samples, in a format that the run's task reads. A model of several inputs (task/script)
+                         takes one file that has them all, such as new.npz, or an --input for each, in their order
   --output FILE          .csv, .npy or .jsonl
+  --probabilities        writes the probability of each class, where a task writes that of the likeliest alone
   --set KEY=VALUE        changes the run's configuration
   --plugin-path FOLDER   looks for plugins there first
 )";
@@ -49,30 +52,47 @@ std::string source_at(const Value& value, const fs::path& path) {
 }
 
 // Refuses an output that would replace data.
-void refuse_data_as_output(const std::string& output, const std::string& input, const Table& config) {
+void refuse_data_as_output(const std::string& output, const std::vector<std::string>& inputs, const Table& config) {
   std::error_code none;
   if (!fs::exists(output, none)) return;
-  if (is_same_file(input, output)) refuse(output + ": is the input, which it would replace; name another file");
+  if (std::ranges::any_of(inputs, [&](const auto& input) { return is_same_file(input, output); })) {
+    refuse(output + ": is the input, which it would replace; name another file");
+  }
   const auto task = config.find(Task::role);
   if (task != config.end() && !source_at(task->second, output).empty()) {
     refuse(output + ": is a file that [task] of the run names, and would be replaced; name another one");
   }
 }
 
+// The columns to write of a batch.
+std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& task, const Batch& batch,
+                                          bool has_probabilities) {
+  auto columns = predictor.predict(batch);
+  if (columns.empty()) columns.push_back({"output", task.forward(batch)});
+  const auto is_of_classes = [](const auto& column) { return column.on_request || column.parts.size() > 1; };
+  if (has_probabilities && std::ranges::none_of(columns, is_of_classes)) {
+    refuse("--probabilities is for models of several classes, and " + task.id() + " predicts numbers here");
+  }
+  if (!has_probabilities) std::erase_if(columns, [](const auto& column) { return column.on_request; });
+  return columns;
+}
+
 int predict(const boost::program_options::variables_map& given) {
   const std::string example = "vernier predict runs/NAME --input new.csv --output predictions.csv";
   const auto call = run_of(given, example);
-  const auto output = needed(given, "output", example), input = needed(given, "input", example);
+  const auto output = needed(given, "output", example);
+  const auto inputs = words_in(given, "input");
+  if (inputs.empty()) refuse("--input is missing, as in `" + example + "`");
   refuse_unknown_format(output);
   const auto prepared = load_run(call, given, Use::model);
   auto& task = supervised(*prepared, "predict");
-  refuse_data_as_output(output, input, prepared->config);
+  refuse_data_as_output(output, inputs, prepared->config);
   auto* predictor = dynamic_cast<Predictor*>(&task);
   if (predictor == nullptr) {
-    refuse(task.id() + " has no read_inputs(), so it cannot predict from a file such as '" + input + "'");
+    refuse(task.id() + " has no read_inputs(), so it cannot predict from a file such as '" + inputs[0] + "'");
   }
-  const auto dataset = predictor->read_inputs(input);
-  if (dataset->size() == 0) refuse(input + ": there is nothing in it to predict");
+  const auto dataset = predictor->read_several(inputs);
+  if (dataset->size() == 0) refuse(inputs[0] + ": there is nothing in it to predict");
   WholeFile file(output);
   auto predictions = write_predictions(file.part(), output);
   prepared->trainer.validation().evaluate(prepared->run, [&] {
@@ -80,9 +100,7 @@ int predict(const boost::program_options::variables_map& given) {
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
       const auto batch = loader.next().to(prepared->run.device);
-      auto columns = predictor->predict(batch);
-      if (columns.empty()) columns.push_back({"output", task.forward(batch)});
-      predictions->add(columns);
+      predictions->add(columns_of(*predictor, task, batch, given.count("probabilities") != 0));
     }
     return torch::Tensor();
   });
@@ -99,6 +117,7 @@ int predict(const boost::program_options::variables_map& given) {
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::run_options();
-  options.add_options()("input", po::value<std::string>())("output", po::value<std::string>());
+  options.add_options()("input", po::value<std::vector<std::string>>())("output", po::value<std::string>())(
+      "probabilities", "");
   return vernier::call_run_verb({"predict", vernier::usage, options, vernier::predict}, argc, argv);
 }

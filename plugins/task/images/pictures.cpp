@@ -42,10 +42,11 @@ Pictures read_idx_files(const PictureFiles& files, const PictureOptions& options
   }
   if (pixels.size(0) == 0) refuse("'" + files.labels + "' has no labels");
   Pictures all;
-  all.labels = vernier::labels_of(source, options.classes);
+  vernier::Classes classes{options.classes, options.names};
+  all.labels = vernier::codes_of(source, classes, "");
   all.contents = vernier::fingerprint_of({pixels, all.labels});
   all.dataset = vernier::dataset_of({pixels, all.labels}, files.images, all.contents);
-  all.classes = options.classes > 0 ? options.classes : vernier::classes_of(source, all.labels);
+  all.classes = classes.count, all.names = classes.words;
   return all;
 }
 

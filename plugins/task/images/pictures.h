@@ -25,7 +25,7 @@ struct PictureOptions {
 
 struct Pictures {
   vernier::DatasetPtr dataset;     // sample: {uint8 [channels, height, width] or [height, width], int64 label}
-  std::vector<std::string> names;  // of the classes of a folder
+  std::vector<std::string> names;  // of the classes; none: they are numbers from 0
   std::int64_t classes = 0;
   torch::Tensor labels;  // int64 [samples]
   std::string left_out;  // as of vernier::ImageFolder

@@ -3,8 +3,8 @@
 //
 // model                 required: a file of torch.jit.script(module).save(path), or of torch.jit.trace
 // inputs                required: a source (vernier/data_source.h) for each argument of forward(), such as
-//                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; or one folder that has a folder of images
-//                       for each class: float32 [3, height, width] from 0 to 1
+//                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
+//                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1
 // target = ""           a source; a folder of images has its own
 // validation_inputs = [], validation_target = ""  the held-out ones, in the same form
 // validation_share = 0.1  share held out without validation_inputs, drawn from [run] seed
@@ -17,6 +17,9 @@
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
 // recompute = "none"    nothing else is possible here
 //
+// Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the
+// model's file in them, so that a trained one is used without it and without the data.
+//
 // Weights start as the file has them, not from [run] seed. Use torch.jit.script where forward() has dropout or other
 // branches: tracing keeps the one that it saw.
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
@@ -25,10 +28,7 @@
 #include <ATen/ops/l1_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_nd.h>
-#include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/runtime/graph_executor.h>
-#include <torch/csrc/jit/serialization/import.h>
-#include <torch/nn/module.h>
+#include <ATen/ops/stack.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
 #include <vernier/predictor.h>
@@ -37,10 +37,14 @@
 #include <vernier/task_options.h>
 #include <vernier/transforms.h>
 
+#include <algorithm>
+#include <bit>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
+
+#include "module.h"
 
 namespace {
 
@@ -50,55 +54,6 @@ using vernier::DatasetPtr;
 using vernier::Options;
 using vernier::refuse;
 using vernier::Run;
-
-// A part of a script: its tensors under its names.
-class Part : public torch::nn::Module {
- public:
-  explicit Part(const torch::jit::Module& script) {
-    for (const auto& entry : script.named_parameters(/*recurse=*/false)) {
-      register_parameter(entry.name, entry.value, entry.value.requires_grad());
-    }
-    for (const auto& entry : script.named_buffers(/*recurse=*/false)) register_buffer(entry.name, entry.value);
-    for (const auto& entry : script.named_children()) register_module(entry.name, std::make_shared<Part>(entry.value));
-  }
-};
-
-class Script final : public Part {
- public:
-  explicit Script(const torch::jit::Module& script) : Part(script), script_(script) {}
-  void train(bool on) override {
-    Part::train(on);
-    script_.train(on);
-  }
-  torch::Tensor forward(const std::vector<torch::Tensor>& inputs) {
-    const auto output = script_.forward(std::vector<c10::IValue>(inputs.begin(), inputs.end()));
-    if (output.isTensor()) return output.toTensor();
-    refuse("forward() of the model returns " + output.tagKind() + "; it must return one tensor");
-  }
-  const torch::jit::Module& script() const { return script_; }
-
- private:
-  torch::jit::Module script_;
-};
-
-std::shared_ptr<Script> read_script(const std::string& path) {
-  // The executor's own backward of aten::linear would not be seen by interceptors, and has other last bits.
-  torch::jit::setGraphExecutorOptimize(false);
-  std::error_code none;
-  if (!std::filesystem::is_regular_file(path, none)) refuse("'" + path + "' is not a file; export a model to it first");
-  std::shared_ptr<Script> model;
-  try {
-    model = std::make_shared<Script>(torch::jit::load(path, torch::kCPU));
-  } catch (const std::exception& exception) {
-    const auto reason = vernier::message(exception);
-    refuse("'" + path + "' cannot be read as TorchScript: " + reason.substr(0, reason.find(". ")) +
-           "; write it with torch.jit.script(model).save(path)");
-  }
-  for (const auto& parameter : model->parameters()) {
-    if (parameter.requires_grad()) return model;
-  }
-  refuse("'" + path + "' has no parameters to train; do not freeze the model before saving it");
-}
 
 // Outputs with as many numbers as the targets, in their shape.
 torch::Tensor as_target(const torch::Tensor& output, const torch::Tensor& target) {
@@ -111,6 +66,50 @@ void require_logits(const torch::Tensor& output, std::int64_t classes) {
   if (output.dim() >= 2 && output.size(1) >= classes) return;
   refuse(c10::str("the model returns ", output.sizes(), " for a batch, and the labels need [samples, ", classes,
                   "] or more"));
+}
+
+// A metric of two classes for one logit a sample, whose target is 0 or 1.
+class OfOneLogit final : public vernier::Metric {
+ public:
+  explicit OfOneLogit(vernier::MetricPtr metric) : metric_(std::move(metric)) {}
+  std::string name() const override { return metric_->name(); }
+  vernier::Better better() const override { return metric_->better(); }
+  void reset() override { metric_->reset(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto logits = output.reshape({-1});
+    metric_->update(at::stack({torch::zeros_like(logits), logits}, 1), (target.reshape({-1}) > 0.5).to(torch::kInt64));
+  }
+  torch::Tensor value() const override { return metric_->value(); }
+  std::optional<vernier::State> state_dict() const override { return metric_->state_dict(); }
+  void add(const vernier::State& state) override { metric_->add(state); }
+
+ private:
+  vernier::MetricPtr metric_;
+};
+
+// What an input or a target has become, learned from the training data.
+struct Form {
+  torch::ScalarType dtype = torch::kFloat32;
+  std::vector<std::int64_t> shape;          // of a sample
+  std::vector<std::string> columns, words;  // of a CSV file
+  bool may_be_codes = false;                // whole numbers that are not int64
+};
+
+bool is_folder(const std::string& path) {
+  std::error_code none;
+  return std::filesystem::is_directory(path, none);
+}
+
+void require_rows(const std::vector<torch::Tensor>& tensors, const std::vector<std::string>& names) {
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    if (tensors[i].size(0) == tensors[0].size(0)) continue;
+    refuse(
+        c10::str("'", names[0], "' has ", tensors[0].size(0), " samples, and '", names[i], "' ", tensors[i].size(0)));
+  }
+}
+
+DatasetPtr pixels(const DatasetPtr& images, std::int64_t size) {
+  return vernier::transform(vernier::of_one_size(images, size), {vernier::to_float()});
 }
 
 class ScriptTask final : public vernier::SupervisedTask, public vernier::Predictor {
@@ -135,16 +134,15 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   }
 
   void build(Run& run) override {
-    network_ = read_script(model_);
-    DatasetPtr training = read(inputs_, target_), held_out;
-    if (!held_out_inputs_.empty()) {
-      held_out = read(held_out_inputs_, held_out_target_);
-    } else if (share_ > 0) {
-      std::tie(training, held_out) = vernier::split(training, share_, run.seed);
+    if (is_trained()) {
+      recall();
+    } else {
+      check_data();
+      bytes_ = script::bytes_of(model_);
     }
-    if (training->size() == 0) refuse("'" + inputs_[0] + "' has no sample left to train on; hold out less");
-    set_training(training);
-    if (held_out) add_validation(held_out);
+    network_ = script::script_of(bytes_, model_);
+    if (reads_data()) build_data(run.seed);
+    if (!is_trained()) set_learned(facts());
     // With loss = "output" the model takes all tensors of a batch, and needs no target.
     const auto arguments = inputs_.size() + (loss_ == "output" && has_target() ? 1 : 0);
     set_model(network_, [network = network_.get(), arguments](const Batch& batch) {
@@ -154,23 +152,29 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
              has_target() ? inputs_.size() : 0);
     for (const auto& name : metrics_) {
+      if (loss_ == "bce" && (name == "accuracy" || name == "f1")) {
+        add_metric(std::make_unique<OfOneLogit>(vernier::metric_by_name(name, 2)));
+        continue;
+      }
       vernier::require_fitting_metric(name, has_labels() ? vernier::Predicts::classes : vernier::Predicts::scores,
-                                      classes_);
-      add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_, 2)));
+                                      classes_.count);
+      add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_.count, 2)));
     }
   }
 
-  // A source for the first input, or a file with the same part in it; an image or a folder of images.
-  DatasetPtr read_inputs(const std::string& path) override {
+  DatasetPtr read_inputs(const std::string& path) override { return read_several({path}); }
+
+  // A source for each input, or a file with the same parts in it; an image or a folder of images.
+  DatasetPtr read_several(const std::vector<std::string>& paths) override {
     if (loss_ == "output") {
       refuse("loss = \"output\": the model returns its loss, so there is nothing to predict; export the model instead");
     }
-    if (inputs_.size() > 1) {
-      refuse("the model takes " + std::to_string(inputs_.size()) + " inputs, and '" + path + "' names one");
-    }
-    if (is_folder(inputs_[0])) return pixels(vernier::image_files(path, 3).dataset);
-    const auto source = read_finite(vernier::same_part(inputs_[0], path));
-    return vernier::dataset_of({source.tensor}, source.name, vernier::fingerprint_of({source.tensor}));
+    const auto names = sources_of(paths);
+    if (has_images_) return pixels(vernier::image_files(names[0], 3).dataset, size_);
+    auto tensors = read_tensors(names);
+    require_rows(tensors, names);
+    const auto fingerprint = vernier::fingerprint_of(tensors);
+    return vernier::dataset_of(std::move(tensors), names[0], fingerprint);
   }
 
   std::vector<Column> predict(const Batch& batch) override {
@@ -178,35 +182,53 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     if (loss_ == "bce") return {{"probability", output.to(torch::kFloat32).sigmoid()}};
     if (!has_labels() || output.dim() != 2) return {{"output", output}};
     // Outputs beyond the words are of no class. Of log-probabilities, softmax changes nothing.
-    const auto known = words_.empty() ? output : output.narrow(1, 0, std::ssize(words_));
+    const auto& words = classes_.words;
+    const auto known = words.empty() ? output : output.narrow(1, 0, std::ssize(words));
     const auto chances = known.to(torch::kFloat32).softmax(1);
-    return {{"class", chances.argmax(1), words_}, {"probability", chances, {}, words_}};
+    return {{"class", chances.argmax(1), words}, {"probability", chances, {}, words}};
+  }
+
+  std::string description() const override {
+    nlohmann::ordered_json all = {{"task", "script"}, {"inputs", nlohmann::ordered_json::array()}};
+    for (std::size_t i = 0; i < inputs_.size() && i < forms_.size(); ++i) {
+      const auto& form = forms_[i];
+      nlohmann::ordered_json input = {{"name", inputs_[i]}, {"dtype", script::name_of(form.dtype)}};
+      input["shape"] = {"samples"};
+      for (const auto size : form.shape) input["shape"].push_back(size);
+      if (!form.columns.empty()) input["columns"] = form.columns;
+      if (!form.words.empty()) input["words"] = form.words;
+      all["inputs"].push_back(input);
+    }
+    if (has_images_) {
+      all["inputs"] = {{{"dtype", "float32"}, {"shape", {"samples", 3, "height", "width"}}, {"range", {0, 1}}}};
+      if (size_ > 0) all["inputs"][0]["size"] = size_;
+    }
+    auto& output = all["output"];
+    output["is"] = loss_ == "cross_entropy" ? "logits"
+                   : loss_ == "nll"         ? "log-probabilities"
+                   : loss_ == "bce"         ? "logit of a probability"
+                   : loss_ == "output"      ? "the loss"
+                                            : "numbers, in the units of the target";
+    if (has_labels()) {
+      output["classes"] = classes_.words;
+      for (auto i = std::ssize(classes_.words); i < classes_.count; ++i) output["classes"].push_back(std::to_string(i));
+    }
+    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   }
 
   // The trained script itself, so that its branches stay.
   bool save_torchscript(const std::string& file) const override {
-    std::ostringstream bytes;  // its own writer of files ends the process where the disk is full
-    network_->script().save(bytes);
-    std::ofstream out(file, std::ios::binary);
-    out << bytes.str();
-    if (!out.flush()) throw vernier::Error(file + ": cannot be written; the disk may be full");
+    network_->write(file);
     return true;
   }
 
  private:
-  static bool is_folder(const std::string& path) {
-    std::error_code none;
-    return std::filesystem::is_directory(path, none);
-  }
   bool has_labels() const { return loss_ == "cross_entropy" || loss_ == "nll"; }
-  bool has_target() const { return !target_.empty() || is_folder(inputs_[0]); }
+  bool has_target() const { return !target_.empty() || has_images_; }
 
   void check(const Options& options) const {
     if (inputs_.empty()) return;  // the options are only described
     vernier::refuse_recompute(options);
-    if (is_folder(inputs_[0]) && inputs_.size() > 1) options.refuse("inputs", "has a folder of images and others");
-    if (is_folder(inputs_[0]) && !target_.empty()) options.refuse("target", "is for files; a folder has its classes");
-    if (!has_target() && loss_ != "output") options.refuse("target", "is needed for loss = \"" + loss_ + "\"");
     if (!held_out_inputs_.empty() && held_out_inputs_.size() != inputs_.size()) {
       options.refuse("validation_inputs",
                      c10::str("has ", held_out_inputs_.size(), " sources, and `inputs` has ", inputs_.size()));
@@ -218,45 +240,191 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
       options.refuse("metrics", "need outputs, and the model returns its loss");
   }
 
-  static vernier::Source read_finite(const std::string& name) {
-    auto source = vernier::read_source(name);
-    if (!source.words.empty()) refuse("'" + name + "' has words; inputs are numbers");
-    vernier::require_finite(source);
-    return source;
+  // Of the files: a trained model is used where they are not.
+  void check_data() {
+    has_images_ = is_folder(inputs_[0]);
+    if (has_images_ && inputs_.size() > 1) refuse("`inputs` has a folder of images and others");
+    if (has_images_ && !target_.empty()) refuse("`target` is for files; a folder has its classes");
+    if (!has_target() && loss_ != "output") refuse("`target` is needed for loss = \"" + loss_ + "\"");
   }
 
-  DatasetPtr pixels(const DatasetPtr& images) const {
-    return vernier::transform(vernier::of_one_size(images, size_), {vernier::to_float()});
+  // What the model needs of its training data besides its weights.
+  vernier::State facts() const {
+    vernier::State state;
+    state.put("module", bytes_);
+    vernier::put_words(state, "inputs", inputs_);
+    state.put("target", target_);
+    vernier::put_words(state, "validation", held_out_inputs_);
+    state.put("fingerprint", fingerprint_);
+    state.put("images", static_cast<std::int64_t>(has_images_));
+    state.put("classes", classes_.count);
+    vernier::put_words(state, "words", classes_.words);
+    for (std::size_t i = 0; i < forms_.size(); ++i) {
+      vernier::State form;
+      form.put("dtype", torch::zeros({0}, forms_[i].dtype));
+      form.put("shape", torch::tensor(forms_[i].shape, torch::kInt64));
+      vernier::put_words(form, "columns", forms_[i].columns);
+      vernier::put_words(form, "words", forms_[i].words);
+      state.put(c10::str("form/", i), form);
+    }
+    return state;
+  }
+
+  void recall() {
+    const auto& facts = learned();
+    bytes_ = facts.tensor("module").to(torch::kCPU);
+    has_images_ = facts.integer("images") != 0;
+    fingerprint_ = facts.text("fingerprint");
+    classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
+    forms_.clear();
+    for (std::size_t i = 0; facts.has(c10::str("form/", i, "/dtype")); ++i) {
+      const auto form = facts.part(c10::str("form/", i));
+      const auto shape = form.tensor("shape").to(torch::kCPU).contiguous();
+      const auto* sizes = shape.const_data_ptr<std::int64_t>();
+      forms_.push_back({form.tensor("dtype").scalar_type(),
+                        {sizes, sizes + shape.numel()},
+                        vernier::words_of(form, "columns"),
+                        vernier::words_of(form, "words")});
+    }
+    const auto trained_on = vernier::words_of(facts, "inputs");
+    if (inputs_ == trained_on) return;
+    // Files alone, as in --set 'task.inputs=["new.csv"]', have the parts of those that were trained on.
+    const auto given = std::exchange(inputs_, trained_on);
+    const auto target = facts.text("target");
+    if (target_ == target && vernier::file_of(target) == vernier::file_of(trained_on[0])) {
+      target_ = vernier::same_part(target, vernier::file_of(given.at(0)));
+    }
+    inputs_ = sources_of(given);
+    if (held_out_inputs_ == vernier::words_of(facts, "validation")) held_out_inputs_.clear(), held_out_target_.clear();
+  }
+
+  // A source for each input, of files that are given for them.
+  std::vector<std::string> sources_of(const std::vector<std::string>& files) const {
+    const auto wanted = inputs_.size();
+    const bool is_one_for_all = files.size() == 1 && wanted > 1 && files[0] == vernier::file_of(files[0]);
+    if (files.size() != wanted && !is_one_for_all) {
+      refuse(c10::str(
+          "the model takes ", wanted, " inputs, and ",
+          files.size() == 1 ? "'" + files[0] + "' names one" : c10::str(files.size(), " are given"),
+          "; name one file that has all of them, such as new.npz, or a file for each, in the order of `inputs`"));
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < wanted; ++i) {
+      names.push_back(vernier::same_part(inputs_[i], files[is_one_for_all ? 0 : i]));
+    }
+    return names;
+  }
+
+  void build_data(std::uint64_t seed) {
+    DatasetPtr training, held_out;
+    if (is_trained() && !held_out_inputs_.empty()) {
+      training = held_out = read(held_out_inputs_, held_out_target_);
+    } else {
+      training = read(inputs_, target_);
+      if (!is_trained()) fingerprint_ = training->fingerprint();
+      if (!held_out_inputs_.empty()) {
+        held_out = read(held_out_inputs_, held_out_target_);
+      } else if (is_trained() && training->fingerprint() != fingerprint_) {
+        held_out = training;  // a model is evaluated on all of a file that it was not trained on
+      } else if (share_ > 0) {
+        std::tie(training, held_out) = vernier::split(training, share_, seed);
+      }
+    }
+    if (training->size() == 0) refuse("'" + inputs_[0] + "' has no sample left to train on; hold out less");
+    set_training(training);
+    if (held_out) add_validation(held_out);
   }
 
   DatasetPtr read(const std::vector<std::string>& inputs, const std::string& target) {
-    if (is_folder(inputs[0])) {
-      const auto folder = vernier::image_folder(inputs[0], {.classes = words_});
-      words_ = folder.classes;
-      classes_ = std::ssize(words_);
-      return pixels(folder.dataset);
+    if (has_images_) {
+      const auto folder = vernier::image_folder(inputs[0], {.classes = classes_.words});
+      classes_ = {std::ssize(folder.classes), folder.classes};
+      return pixels(folder.dataset, size_);
     }
-    std::vector<torch::Tensor> tensors;
-    for (const auto& name : inputs) tensors.push_back(read_finite(name).tensor);
-    if (!target.empty()) tensors.push_back(read_target(target));
-    for (std::size_t i = 1; i < tensors.size(); ++i) {
-      if (tensors[i].size(0) == tensors[0].size(0)) continue;
-      refuse(c10::str("'", inputs[0], "' has ", tensors[0].size(0), " samples, and '",
-                      i < inputs.size() ? inputs[i] : target, "' ", tensors[i].size(0)));
+    const bool is_first = forms_.empty();
+    auto names = inputs;
+    if (loss_ == "output" && !target.empty()) names.push_back(target);  // an argument of forward() as well
+    auto tensors = read_tensors(names);
+    torch::Tensor output;
+    if (is_first) output = fit_dtypes(tensors);
+    if (loss_ != "output") {
+      names.push_back(target);
+      tensors.push_back(read_target(target, output));
     }
+    require_rows(tensors, names);
     return vernier::dataset_of(tensors, inputs[0], vernier::fingerprint_of(tensors));
   }
 
-  torch::Tensor read_target(const std::string& name) {
-    const auto source = vernier::read_source(name, words_);
+  // The arguments of forward(), in the forms of the training data. The first call learns these.
+  std::vector<torch::Tensor> read_tensors(const std::vector<std::string>& names) {
+    const bool is_first = forms_.empty();
+    std::vector<torch::Tensor> tensors;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto known = is_first ? Form() : forms_.at(i);
+      auto source = vernier::read_source(names[i], known.words, known.columns);
+      vernier::require_finite(source);
+      if (!is_first && source.words.empty() != known.words.empty()) {
+        refuse("'" + names[i] + "' has " +
+               (source.words.empty() ? "numbers, and the model learned from words"
+                                     : "words, and the model learned from numbers"));
+      }
+      if (is_first) {
+        const auto& tensor = source.tensor;
+        const bool is_whole =
+            !tensor.is_floating_point() || (!source.columns.empty() && (tensor == tensor.round()).all().item<bool>());
+        forms_.push_back({tensor.scalar_type(), tensor.sizes().slice(1).vec(), source.columns, source.words,
+                          is_whole && tensor.scalar_type() != torch::kInt64});
+      } else if (source.tensor.sizes().slice(1) != c10::IntArrayRef(known.shape)) {
+        refuse(c10::str("'", names[i], "' has samples of the shape ", source.tensor.sizes().slice(1),
+                        ", and the model learned from ", c10::IntArrayRef(known.shape)));
+      }
+      tensors.push_back(is_first ? source.tensor : source.tensor.to(known.dtype));
+    }
+    return tensors;
+  }
+
+  // Makes whole numbers int64 if forward() fails for their own dtypes. Returns what it returns for two samples; nothing
+  // where it fails for any: the first batch will say why.
+  torch::Tensor fit_dtypes(std::vector<torch::Tensor>& tensors) {
+    std::vector<std::size_t> choices;
+    for (std::size_t i = 0; i < tensors.size() && choices.size() < 6; ++i) {
+      if (forms_[i].may_be_codes) choices.push_back(i);
+    }
+    std::vector<unsigned> changes(std::size_t{1} << choices.size());
+    for (unsigned i = 0; i < changes.size(); ++i) changes[i] = i;
+    std::ranges::stable_sort(changes, {}, [](unsigned bits) { return std::popcount(bits); });
+    for (const auto bits : changes) {
+      auto changed = tensors;
+      for (std::size_t i = 0; i < choices.size(); ++i) {
+        if ((bits >> i & 1) != 0) changed[choices[i]] = tensors[choices[i]].to(torch::kInt64);
+      }
+      const auto output = network_->tried(changed);
+      if (!output.defined()) continue;
+      for (std::size_t i = 0; i < changed.size(); ++i) forms_[i].dtype = changed[i].scalar_type();
+      tensors = changed;
+      return output;
+    }
+    return {};
+  }
+
+  // output: of the model for two samples, where it is known.
+  torch::Tensor read_target(const std::string& name, const torch::Tensor& output) {
+    const auto source = vernier::read_source(name, classes_.words);
     if (has_labels()) {
-      const auto labels = vernier::labels_of(source, classes_);
-      if (classes_ == 0) classes_ = vernier::classes_of(source, labels), words_ = source.words;
+      const bool is_first = classes_.count == 0;
+      const auto outputs = output.defined() && output.dim() > 1 ? output.size(1) : 0;
+      // A model that has been trained before knows its classes by their numbers, also where some do not occur.
+      if (is_first && source.words.empty() && source.tensor.dim() == 1) {
+        const auto [least, most] = source.tensor.aminmax();
+        if (least.item<double>() >= 0 && most.item<double>() < static_cast<double>(outputs))
+          classes_.count = most.item<std::int64_t>() + 1;
+      }
+      const auto labels = vernier::codes_of(source, classes_, "set loss = \"mse\"");
+      if (is_first) info(vernier::counted(classes_, labels));
       return labels;
     }
     if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
     vernier::require_finite(source);
-    if (loss_ == "output") return source.tensor;
     const auto numbers = source.tensor.to(torch::kFloat32);
     if (loss_ == "bce" && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {
       refuse("'" + name + "' has numbers below 0 or above 1; loss = \"bce\" takes probabilities");
@@ -267,14 +435,15 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) const {
     if (loss_ == "output") return output.mean();
     if (has_labels()) {
-      require_logits(output, classes_);
+      require_logits(output, classes_.count);
       return loss_ == "nll" ? at::nll_loss_nd(output, target) : at::cross_entropy_loss(output, target);
     }
     const auto numbers = as_target(output, target);
-    if (loss_ == "mse") return at::mse_loss(numbers, target);
-    if (loss_ == "l1") return at::l1_loss(numbers, target);
-    if (loss_ == "huber") return at::huber_loss(numbers, target);
-    return at::binary_cross_entropy_with_logits(numbers, target);
+    const auto wanted = target.to(numbers.scalar_type());  // of a model in float64
+    if (loss_ == "mse") return at::mse_loss(numbers, wanted);
+    if (loss_ == "l1") return at::l1_loss(numbers, wanted);
+    if (loss_ == "huber") return at::huber_loss(numbers, wanted);
+    return at::binary_cross_entropy_with_logits(numbers, wanted);
   }
 
   std::string model_;
@@ -287,9 +456,12 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   std::string loss_;
   std::vector<std::string> metrics_;
 
-  std::shared_ptr<Script> network_;
-  std::int64_t classes_ = 0;
-  std::vector<std::string> words_;  // for the labels
+  torch::Tensor bytes_;  // of the model's file
+  std::shared_ptr<script::Script> network_;
+  bool has_images_ = false;
+  std::vector<Form> forms_;  // of the arguments of forward()
+  vernier::Classes classes_;
+  std::string fingerprint_;  // of the training data, before the split
 };
 
 }  // namespace

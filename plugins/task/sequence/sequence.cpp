@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <tuple>
 
@@ -45,6 +46,11 @@ using vernier::Run;
 
 torch::Tensor without_zeros(const torch::Tensor& deviation) {
   return at::where(deviation > 0, deviation, at::ones_like(deviation));
+}
+
+void require_steps(const vernier::Source& series, std::int64_t steps) {
+  if (series.tensor.size(0) >= steps) return;
+  refuse(c10::str("'", series.name, "' has ", series.tensor.size(0), " steps, and a window has ", steps));
 }
 
 class Sequence final : public vernier::SupervisedTask, public vernier::Predictor {
@@ -74,11 +80,10 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   }
 
   void build(Run& run) override {
-    if (kind_ == "forecast") {
-      build_forecast();
-    } else {
-      build_whole(run.seed);
-    }
+    if (is_trained()) recall();
+    if (reads_data() && kind_ == "forecast") build_forecast();
+    if (reads_data() && kind_ != "forecast") build_whole(run.seed);
+    if (!is_trained()) set_learned(facts());
     const auto network =
         make_network(plan_, [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); });
     network->set_norm(input_mean_, input_std_, output_mean_, output_std_);
@@ -101,23 +106,28 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   // one, which nothing follows.
   DatasetPtr read_inputs(const std::string& path) override {
     const auto source = read_inputs_of(vernier::same_part(data_, path));
-    auto x = source.tensor;
-    if (kind_ == "forecast") {
-      require_steps(source, context_);
-      x = x.unfold(0, context_, stride_).transpose(1, 2);
+    const auto fingerprint = vernier::fingerprint_of({source.tensor});
+    if (kind_ != "forecast") {
+      require_shape(source.name, source.tensor);
+      return vernier::dataset_of({source.tensor}, source.name, fingerprint);
     }
-    require_shape(source.name, x);
-    return vernier::dataset_of({x}, source.name, vernier::fingerprint_of({source.tensor}));
+    require_steps(source, context_);
+    const auto windows = source.tensor.unfold(0, context_, stride_).transpose(1, 2);
+    require_shape(source.name, windows);
+    return vernier::dataset_of({windows, torch::arange(windows.size(0)) * stride_ + context_}, source.name,
+                               fingerprint);
   }
 
   std::vector<Column> predict(const Batch& batch) override {
     const auto output = forward(batch).to(torch::kFloat32);
     if (plan_.has_classes) {
       const auto chances = output.softmax(1);
-      return {{"class", chances.argmax(1), words_}, {"probability", chances, {}, words_}};
+      return {{"class", chances.argmax(1), classes_.words}, {"probability", chances, {}, classes_.words}};
     }
     if (kind_ == "regression") return {{"value", output}};
-    std::vector<Column> columns;
+    std::vector<Column> columns;  // the number of the first step that is predicted, from 0, and the predicted ones
+    if (batch.tensors.size() > 1)
+      columns.push_back({std::ranges::count(names_, "step") > 0 ? "first_step" : "step", batch.tensors[1]});
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       columns.push_back({names_.at(i), output.select(2, static_cast<std::int64_t>(i))});
     }
@@ -126,7 +136,70 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   std::string python_model() const override { return python_source(plan_); }
 
+  std::string description() const override {
+    nlohmann::ordered_json all = {{"task", "sequence"}, {"kind", kind_}};
+    all["input"] = {{"dtype", "float32"}, {"shape", {"samples", plan_.steps, plan_.features}}};
+    if (!columns_.empty()) all["input"][std::ssize(columns_) == plan_.features ? "features" : "columns"] = columns_;
+    all["input"]["scaled"] = "by the model";
+    auto& output = all["output"];
+    output["shape"] = {"samples"};
+    for (const auto size : plan_.output) output["shape"].push_back(size);
+    if (plan_.has_classes) {
+      output["is"] = "logits";
+      output["classes"] = classes_.words;
+      for (auto i = std::ssize(classes_.words); i < classes_.count; ++i) output["classes"].push_back(std::to_string(i));
+    } else if (kind_ == "forecast") {
+      output["is"] = c10::str("the ", horizon_, " steps after the input, in the units of the data");
+      output["features"] = names_;
+    } else {
+      output["is"] = "numbers, in the units of the targets";
+    }
+    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  }
+
  private:
+  // What the model needs of its training data besides the weights, which include means and deviations.
+  vernier::State facts() const {
+    vernier::State state;
+    state.put("data", trained_on_.data);
+    state.put("targets", trained_on_.targets);
+    state.put("validation", trained_on_.validation);
+    state.put("fingerprint", trained_on_.fingerprint);
+    vernier::put_words(state, "columns", columns_);
+    vernier::put_words(state, "names", names_);
+    vernier::put_words(state, "words", classes_.words);
+    state.put("classes", classes_.count);
+    state.put("steps", plan_.steps);
+    state.put("features", plan_.features);
+    state.put("outputs", torch::tensor(outputs_, torch::kInt64));
+    state.put("output", torch::tensor(plan_.output, torch::kInt64));
+    return state;
+  }
+
+  void recall() {
+    const auto& facts = learned();
+    trained_on_ = {facts.text("data"), facts.text("targets"), facts.text("validation"), facts.text("fingerprint")};
+    columns_ = vernier::words_of(facts, "columns");
+    names_ = vernier::words_of(facts, "names");
+    classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
+    plan_.steps = facts.integer("steps"), plan_.features = facts.integer("features");
+    const auto numbers = [&](const char* name) {
+      const auto tensor = facts.tensor(name).to(torch::kCPU).contiguous();
+      return std::vector<std::int64_t>(tensor.const_data_ptr<std::int64_t>(),
+                                       tensor.const_data_ptr<std::int64_t>() + tensor.numel());
+    };
+    outputs_ = numbers("outputs"), plan_.output = numbers("output");
+    input_mean_ = torch::zeros({plan_.features}), input_std_ = torch::ones({plan_.features});  // weights follow
+    if (!plan_.has_classes) output_mean_ = torch::zeros({plan_.output.back()}), output_std_ = output_mean_ + 1;
+    // A file alone, as in --set task.data=new.csv, has the parts of the one that was trained on.
+    if (data_ == trained_on_.data) return;
+    if (targets_ == trained_on_.targets && vernier::file_of(targets_) == vernier::file_of(trained_on_.data)) {
+      targets_ = vernier::same_part(targets_, vernier::file_of(data_));
+    }
+    data_ = vernier::same_part(trained_on_.data, data_);
+    if (held_out_data_ == trained_on_.validation) held_out_data_.clear(), held_out_targets_.clear();
+  }
+
   void check(const Options& options) const {
     if (plan_.model == "transformer" && plan_.width % plan_.heads != 0) {
       options.refuse("heads", c10::str("does not divide a width of ", plan_.width));
@@ -153,7 +226,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   // [samples, steps, features], or of a series [steps, features].
   vernier::Source read_inputs_of(const std::string& name) const {
-    auto source = vernier::read_source(name);
+    auto source = vernier::read_source(name, {}, columns_);
     const auto dimensions = kind_ == "forecast" ? 2 : 3;
     if (!source.words.empty()) refuse("'" + name + "' has words; sequences are numbers");
     if (source.tensor.dim() == dimensions - 1) source.tensor = source.tensor.unsqueeze(-1);
@@ -174,23 +247,20 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
                     plan_.steps, " of ", plan_.features));
   }
 
-  static void require_steps(const vernier::Source& series, std::int64_t steps) {
-    if (series.tensor.size(0) >= steps) return;
-    refuse(c10::str("'", series.name, "' has ", series.tensor.size(0), " steps, and a window has ", steps));
-  }
-
   // Whole sequences and their targets.
   DatasetPtr read_whole(const std::string& data, const std::string& targets) {
     const auto inputs = read_inputs_of(data);
-    auto target = vernier::read_source(targets, words_);
+    if (!is_trained()) columns_ = inputs.columns;
+    auto target = vernier::read_source(targets, classes_.words);
     if (target.tensor.size(0) != inputs.tensor.size(0)) {
       refuse(c10::str("'", data, "' has ", inputs.tensor.size(0), " sequences, and '", targets, "' ",
                       target.tensor.size(0), " targets"));
     }
     if (plan_.has_classes) {
-      target.tensor = vernier::labels_of(target, classes_);
-      if (classes_ == 0) classes_ = vernier::classes_of(target, target.tensor), words_ = target.words;
-      if (classes_ < 2) refuse("'" + targets + "' has a single class; there is nothing to tell apart");
+      const bool is_first = classes_.count == 0;
+      target.tensor = vernier::codes_of(target, classes_, "set kind = \"regression\"");
+      if (is_first) info(vernier::counted(classes_, target.tensor));
+      if (classes_.count < 2) refuse("'" + targets + "' has a single class; there is nothing to tell apart");
     } else {
       if (!target.words.empty()) refuse("'" + targets + "' has words; set kind = \"classification\"");
       if (target.tensor.dim() == 1) target.tensor = target.tensor.unsqueeze(1);
@@ -207,33 +277,52 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   }
 
   void build_whole(std::uint64_t seed) {
-    DatasetPtr training = read_whole(data_, targets_), held_out;
-    if (!held_out_data_.empty()) {
-      held_out = read_whole(held_out_data_, held_out_targets_);
-    } else if (share_ > 0) {
-      std::tie(training, held_out) = vernier::split(training, share_, seed);
+    DatasetPtr training, held_out;
+    if (is_trained() && !held_out_data_.empty()) {
+      training = held_out = read_whole(held_out_data_, held_out_targets_);
+    } else {
+      training = read_whole(data_, targets_);
+      const auto fingerprint = training->fingerprint();
+      if (!is_trained()) trained_on_ = {data_, targets_, held_out_data_, fingerprint};
+      if (!held_out_data_.empty()) {
+        held_out = read_whole(held_out_data_, held_out_targets_);
+      } else if (is_trained() && fingerprint != trained_on_.fingerprint) {
+        held_out = training;  // a model is evaluated on all of a file that it was not trained on
+      } else if (share_ > 0) {
+        std::tie(training, held_out) = vernier::split(training, share_, seed);
+      }
     }
     if (training->size() == 0) refuse("'" + data_ + "' has no sequence left to train on; hold out less");
-    const auto all = *training->get_batch(torch::arange(training->size()));
+    if (is_trained()) {
+      require_form(*training, data_, targets_);
+    } else {
+      learn_form(*training);
+    }
+    set_training(training);
+    if (!held_out) return;
+    require_form(*held_out, held_out_data_, held_out_targets_);
+    add_validation(held_out);
+  }
+
+  void learn_form(const vernier::Dataset& training) {
+    const auto all = *training.get_batch(torch::arange(training.size()));
     plan_.steps = all[0].size(1), plan_.features = all[0].size(2);
     set_input_norm(all[0].flatten(0, 1));
     if (plan_.has_classes) {
-      plan_.output = {classes_};
+      plan_.output = {classes_.count};
     } else {
       plan_.output = {all[1].size(1)};
       output_mean_ = all[1].mean(0);
       output_std_ = without_zeros(all[1].std(0, /*unbiased=*/false));
     }
-    set_training(training);
-    if (held_out) {
-      const auto sample = (*held_out->get_batch(torch::zeros({1}, torch::kInt64)));
-      require_shape(held_out_data_, sample[0]);
-      if (!plan_.has_classes && sample[1].size(1) != plan_.output[0]) {
-        refuse(c10::str("'", held_out_targets_, "' has ", sample[1].size(1), " numbers for each sample, and '",
-                        targets_, "' ", plan_.output[0]));
-      }
-      add_validation(held_out);
-    }
+  }
+
+  void require_form(const vernier::Dataset& other, const std::string& data, const std::string& targets) const {
+    const auto sample = (*other.get_batch(torch::zeros({1}, torch::kInt64)));
+    require_shape(data, sample[0]);
+    if (plan_.has_classes || sample[1].size(1) == plan_.output[0]) return;
+    refuse(c10::str("'", targets, "' has ", sample[1].size(1),
+                    " numbers for each sample, and the model was trained on ", plan_.output[0]));
   }
 
   // The windows of a series that has the context before its first step to predict.
@@ -247,11 +336,21 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   }
 
   void build_forecast() {
-    const auto source = read_inputs_of(data_);
+    const auto name = is_trained() && !held_out_data_.empty() ? held_out_data_ : data_;
+    const auto source = read_inputs_of(name);
     const auto& series = source.tensor;
+    const auto fingerprint = vernier::fingerprint_of({series});
     const auto steps = series.size(0), window = context_ + horizon_;
-    plan_.steps = context_, plan_.features = series.size(1);
-    name_outputs(source);
+    if (!is_trained()) {
+      plan_.steps = context_, plan_.features = series.size(1);
+      columns_ = source.columns;
+      trained_on_ = {data_, "", held_out_data_, fingerprint};
+      name_outputs(source);
+    }
+    if (is_trained() && fingerprint != trained_on_.fingerprint) {
+      add_series(source, /*is_training=*/true);
+      return add_series(source, false);
+    }
     const bool is_split = held_out_data_.empty() && share_ > 0;
     const auto held_out = is_split ? static_cast<std::int64_t>(std::ceil(static_cast<double>(steps) * share_)) : 0;
     const auto training = series.narrow(0, 0, steps - held_out);
@@ -259,20 +358,26 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       refuse(c10::str("'", data_, "' has ", training.size(0), " steps to train on and ", held_out,
                       " held out; a window has ", context_, " and ", horizon_));
     }
-    set_input_norm(training);
-    const auto outputs = torch::tensor(outputs_, torch::kInt64);
-    output_mean_ = input_mean_.index_select(0, outputs);
-    output_std_ = input_std_.index_select(0, outputs);
-    plan_.output = {horizon_, std::ssize(outputs_)};
+    if (!is_trained()) {
+      set_input_norm(training);
+      const auto outputs = torch::tensor(outputs_, torch::kInt64);
+      output_mean_ = input_mean_.index_select(0, outputs);
+      output_std_ = input_std_.index_select(0, outputs);
+      plan_.output = {horizon_, std::ssize(outputs_)};
+    }
     set_training(windows_of(source, training));
     if (is_split)
       add_validation(windows_of(source, series.narrow(0, steps - held_out - context_, held_out + context_)));
-    if (!held_out_data_.empty()) {
-      const auto other = read_inputs_of(held_out_data_);
-      require_steps(other, window);
-      require_shape(held_out_data_, other.tensor.unfold(0, context_, stride_).transpose(1, 2));
-      add_validation(windows_of(other, other.tensor));
-    }
+    if (!held_out_data_.empty()) add_series(read_inputs_of(held_out_data_), false);
+  }
+
+  // All windows of a series other than the one that was trained on.
+  void add_series(const vernier::Source& source, bool is_training) {
+    require_steps(source, context_ + horizon_);
+    require_shape(source.name, source.tensor.unfold(0, context_, stride_).transpose(1, 2));
+    const auto windows = windows_of(source, source.tensor);
+    if (is_training) return set_training(windows);
+    add_validation(windows);
   }
 
   void name_outputs(const vernier::Source& source) {
@@ -303,9 +408,12 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::vector<std::int64_t> outputs_;
 
   Plan plan_;
-  std::int64_t classes_ = 0;
-  std::vector<std::string> words_;  // for the labels
-  std::vector<std::string> names_;  // of outputs_
+  vernier::Classes classes_;
+  std::vector<std::string> columns_;  // of the features in a CSV file
+  std::vector<std::string> names_;    // of outputs_
+  struct {
+    std::string data, targets, validation, fingerprint;
+  } trained_on_;
   torch::Tensor input_mean_, input_std_, output_mean_, output_std_;
 };
 

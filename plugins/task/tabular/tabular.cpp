@@ -208,8 +208,11 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     const bool has_whole_numbers = !source.tensor.is_floating_point();
     if (is_first) is_classification_ = kind_ == "classification" || (kind_ == "auto" && has_whole_numbers);
     if (!is_classification_) vernier::require_finite(source);
-    const auto target = is_classification_ ? vernier::labels_of(source, classes_) : source.tensor.to(torch::kFloat32);
-    if (is_classification_ && classes_ == 0) classes_ = vernier::classes_of(source, target);
+    vernier::Classes classes{classes_, labels_};
+    const auto target = is_classification_ ? vernier::codes_of(source, classes, "set kind = \"regression\"")
+                                           : source.tensor.to(torch::kFloat32);
+    if (is_classification_) classes_ = classes.count, labels_ = classes.words;
+    if (is_first && is_classification_) info(vernier::counted(classes, target));
     return {vernier::dataset_of({numbers, target}, data, vernier::fingerprint_of({numbers, target})), {}, target};
   }
 

@@ -1,5 +1,6 @@
 #include <vernier/data_source.h>
 
+#include <ATen/ops/_unique2.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
@@ -9,8 +10,11 @@
 #include <vernier/safetensors.h>
 #include <vernier/transforms.h>
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <sstream>
+#include <unordered_map>
 
 #include "data/tensor_dataset.h"
 
@@ -59,12 +63,29 @@ torch::Tensor pick(const Tensors& tensors, const Name& name) {
   refuse("'" + name.path + "' has no '" + name.part + "'; it has " + has);
 }
 
-void read_table(const Name& name, const std::vector<std::string>& words, Source& source) {
+bool is_whole_number(const std::string& word) {
+  std::int64_t number = 0;
+  const auto* end = word.data() + word.size();
+  const auto [last, error] = std::from_chars(word.data(), end, number);
+  return error == std::errc() && last == end;
+}
+
+void refuse_other_order(const std::string& path, const std::vector<std::string>& now,
+                        const std::vector<std::string>& before) {
+  if (now == before || now.size() != before.size() || !std::ranges::is_permutation(now, before)) return;
+  refuse("'" + path + "' is named with the columns " + some_of(now) + ", and the model learned from " +
+         some_of(before) + ", in this order; name the file alone");
+}
+
+// words, columns: of another file. Numbers that became words are numbers here too.
+void read_table(const Name& name, const std::vector<std::string>& words, const std::vector<std::string>& columns,
+                Source& source) {
   CsvOptions options;
-  options.columns = split_at_commas(name.part);
+  options.columns = name.part.empty() ? columns : split_at_commas(name.part);
+  refuse_other_order(name.path, options.columns, columns);
   options.sorted = true;  // codes do not depend on the order of the rows
   CsvSchema schema;
-  if (!words.empty() && options.columns.size() == 1) {
+  if (!words.empty() && options.columns.size() == 1 && !std::ranges::all_of(words, is_whole_number)) {
     schema.columns = {{options.columns[0], CsvType::category, words, {}}};
   }
   const auto table = schema.columns.empty() ? read_csv(name.path, options) : read_csv(name.path, schema, options);
@@ -107,7 +128,8 @@ class SourceDataset final : public TensorDataset {
 
 }  // namespace
 
-Source read_source(const std::string& name, const std::vector<std::string>& words) {
+Source read_source(const std::string& name, const std::vector<std::string>& words,
+                   const std::vector<std::string>& columns) {
   const auto parts = parse(name);
   const auto ending = ending_of(parts.path);
   Source source;
@@ -120,7 +142,7 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
   } else if (ending == ".safetensors") {
     source.tensor = pick(read_tensors(parts.path), parts);
   } else if (ending == ".csv") {
-    read_table(parts, words, source);
+    read_table(parts, words, columns, source);
   } else {
     refuse("'" + name +
            "' is not a source of data; name a file that ends in .npy, .npz:NAME, .safetensors:NAME, .csv or "
@@ -132,6 +154,10 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
   source.tensor = without_unsigned(name, source.tensor);
   source.tensor = source.tensor.contiguous();
   return source;
+}
+
+std::string file_of(const std::string& name) {
+  return parse(name).path;
 }
 
 std::string same_part(const std::string& name, const std::string& file) {
@@ -149,33 +175,105 @@ void require_finite(const Source& source) {
                   ", counted from 0, and in ", bad.size(0) - 1, " others; remove or fill them"));
 }
 
-torch::Tensor labels_of(const Source& source, std::int64_t classes) {
+namespace {
+
+std::string named(const Classes& classes) {
+  if (classes.words.empty()) return c10::str("0 to ", classes.count - 1);
+  return some_of(classes.words);
+}
+
+// The labels as whole numbers, int64 [samples].
+torch::Tensor whole_numbers(const Source& source) {
+  require_finite(source);
+  const auto& tensor = source.tensor;
+  const auto labels = tensor.to(torch::kInt64).contiguous();
+  const auto refuse_label = [&](const torch::Tensor& rows, const char* reason) {
+    if (rows.numel() == 0) return;
+    const auto row = rows[0][0].item<std::int64_t>();
+    refuse(c10::str("'", source.name, "' has the label ", tensor[row].item<double>(), " in row ", row, reason));
+  };
+  refuse_label((labels != tensor).nonzero(), "; labels are whole numbers, or words");
+  if (tensor.is_floating_point()) {
+    refuse_label((tensor.abs() >= 16777216).nonzero(), ", too large to be exact in float32; save labels as int64");
+  }
+  return labels;
+}
+
+void refuse_too_many(const Source& source, std::int64_t classes, const std::string& range,
+                     const std::string& for_numbers) {
+  const auto samples = source.tensor.size(0);
+  if (samples < 20 || classes * 2 <= samples) return;
+  refuse(c10::str("'", source.name, "' has ", classes, " different labels in ", samples, " samples", range,
+                  ", too many for classes", for_numbers.empty() ? "" : "; to predict numbers, " + for_numbers));
+}
+
+// Learns the classes of a source.
+torch::Tensor first_codes(const Source& source, Classes& classes, const std::string& for_numbers) {
+  if (!source.words.empty()) {
+    refuse_too_many(source, std::ssize(source.words), "", "");
+    classes = {std::ssize(source.words), source.words};
+    return source.tensor.to(torch::kInt64);
+  }
+  const auto numbers = whole_numbers(source);
+  const auto [different, codes, none] = at::_unique2(numbers, /*sorted=*/true, /*return_inverse=*/true);
+  const auto* label = different.const_data_ptr<std::int64_t>();
+  const auto count = different.numel();
+  refuse_too_many(source, count, c10::str(", from ", label[0], " to ", label[count - 1]), for_numbers);
+  classes = {count, {}};
+  if (label[0] == 0 && label[count - 1] == count - 1) return numbers;
+  for (std::int64_t i = 0; i < count; ++i) classes.words.push_back(std::to_string(label[i]));
+  return codes;
+}
+
+}  // namespace
+
+torch::Tensor codes_of(const Source& source, Classes& classes, const std::string& for_numbers) {
   if (source.tensor.dim() != 1) {
     refuse(c10::str("'", source.name, "' has the shape ", source.tensor.sizes(), "; labels have [samples]"));
   }
-  require_finite(source);
-  const auto labels = source.tensor.to(torch::kInt64).contiguous();
-  const auto fractions = (labels != source.tensor).nonzero();
-  if (fractions.numel() > 0) {
-    const auto row = fractions[0][0].item<std::int64_t>();
-    refuse(c10::str("'", source.name, "' has the label ", source.tensor[row].item<double>(), " in row ", row,
-                    "; labels are the whole numbers from 0"));
-  }
-  const auto* label = labels.const_data_ptr<std::int64_t>();
+  if (classes.count == 0) return first_codes(source, classes, for_numbers);
+  if (!source.words.empty() && source.words == classes.words) return source.tensor.to(torch::kInt64);
+  std::unordered_map<std::string, std::int64_t> codes;
+  for (std::size_t i = 0; i < classes.words.size(); ++i) codes[classes.words[i]] = static_cast<std::int64_t>(i);
+  auto labels = (source.words.empty() ? whole_numbers(source) : source.tensor.to(torch::kInt64)).clone();
+  auto* label = labels.mutable_data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < labels.numel(); ++row) {
-    if (label[row] < 0)
-      refuse(c10::str("'", source.name, "' has the label ", label[row], " in row ", row,
-                      "; labels are the whole numbers from 0"));
-    if (classes > 0 && label[row] >= classes) {
-      refuse(c10::str("'", source.name, "' has the label ", label[row], " in row ", row, "; with ", classes,
-                      " classes the largest is ", classes - 1));
+    const auto word =
+        source.words.empty() ? std::to_string(label[row]) : source.words.at(static_cast<std::size_t>(label[row]));
+    const auto found = codes.find(word);
+    if (found != codes.end()) {
+      label[row] = found->second;
+    } else if (!classes.words.empty() || !source.words.empty() || label[row] < 0 || label[row] >= classes.count) {
+      refuse(
+          c10::str("'", source.name, "' has the label ", word, " in row ", row, "; the classes are ", named(classes)));
     }
   }
   return labels;
 }
 
-std::int64_t classes_of(const Source& source, const torch::Tensor& labels) {
-  return source.words.empty() ? labels.max().item<std::int64_t>() + 1 : static_cast<std::int64_t>(source.words.size());
+std::string counted(const Classes& classes, const torch::Tensor& codes) {
+  constexpr std::int64_t most = 10;
+  const auto counts = codes.bincount({}, classes.count);
+  auto line = c10::str(classes.count, classes.count == 1 ? " class: " : " classes: ");
+  for (std::int64_t i = 0; i < std::min(most, classes.count); ++i) {
+    const auto name = classes.words.empty() ? std::to_string(i) : classes.words[static_cast<std::size_t>(i)];
+    line += c10::str(i > 0 ? ", " : "", shortened(name, 40), " ", counts[i].item<std::int64_t>());
+  }
+  return classes.count > most ? c10::str(line, " and ", classes.count - most, " more") : line;
+}
+
+// A zero byte ends each: words may have line ends.
+void put_words(State& state, const std::string& name, const std::vector<std::string>& words) {
+  std::string all;
+  for (const auto& word : words) all += word + '\0';
+  state.put(name, all);
+}
+
+std::vector<std::string> words_of(const State& state, const std::string& name) {
+  std::vector<std::string> words;
+  std::istringstream in(state.text(name));
+  for (std::string word; std::getline(in, word, '\0');) words.push_back(word);
+  return words;
 }
 
 void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes) {

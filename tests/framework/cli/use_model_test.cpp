@@ -129,6 +129,17 @@ TEST_CASE("predictions have the labels and the names of their numbers in each fo
   CHECK(vernier::read_npy(folder / "p.npy").equal(expected));
 }
 
+TEST_CASE("labels of any bytes are written") {
+  const TemporaryFolder folder;
+  for (const char* name : {"p.csv", "p.jsonl"}) {
+    const auto file = vernier::write_predictions(folder / name, name);
+    file->add({{"class", torch::tensor({0}), {"gr\xf6"}}});
+    file->finish();
+  }
+  CHECK(read_text(folder / "p.csv") == "class\ngr\xf6\n");
+  CHECK(read_text(folder / "p.jsonl") == "{\"class\":\"gr\xef\xbf\xbd\"}\n");
+}
+
 TEST_CASE("predictions that a file cannot hold are refused") {
   const TemporaryFolder folder;
   const auto numbers = torch::zeros({2}), codes = torch::zeros({2}, torch::kInt64);
@@ -214,6 +225,9 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
   };
   const Case cases[] = {
       {{"evaluate"}, "name a run or a checkpoint"},
+      {{"evaluate", "out", "--set", "task.validation_share=0"}, "has no data to validate on; name some, as in --set"},
+      {{"predict", "out", "--input", "new.csv", "--input", "new.csv", "--output", "p.csv"},
+       "the model takes one input, and --input is given 2 times"},
       {{"evaluate", "none"}, "there is no such run or checkpoint"},
       {{"evaluate", "points.csv"}, "is neither a run nor a checkpoint"},
       {{"predict", "out", "--output", "p.csv"}, "--input is missing"},

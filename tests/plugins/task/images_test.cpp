@@ -256,7 +256,7 @@ TEST_CASE("images: refuses labels and options that do not fit") {
   CHECK(contains(refused({{"images", value("no/such/file")}}), "'no/such/file' does not exist"));
   CHECK(contains(refused({{"images", value(folder.path().string())}}), "`labels` is for an IDX file"));
   CHECK(contains(refused({{"labels", value(folder.write("l", idx({20}, std::string(19, '\1') + '\12')))}}),
-                 "has the label 10 in row 19; with 10 classes the largest is 9"));
+                 "has the label 10 in row 19; the classes are 0 to 9"));
   for (const char* key : {"classes", "batch_size", "channels"}) {
     CHECK(contains(refused({{key, value(std::int64_t{9000000000000000000})}}),
                    "test.toml:2: task/images: `" + std::string(key) + "` must be "));

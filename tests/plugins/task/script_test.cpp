@@ -10,6 +10,7 @@
 #include "loaded_task.h"
 #include "picture_folder.h"
 #include "run/state/snapshot.h"
+#include "thrown.h"
 #include "tools/export/torchscript.h"
 
 namespace script_test {
@@ -72,7 +73,9 @@ std::string write_points(const TemporaryFolder& folder) {
                                                             {"number", x.norm(2, 1)},
                                                             {"numbers", x},
                                                             {"share", x.select(1, 0).abs()},
+                                                            {"half", (x.select(1, 0) > 0).to(torch::kFloat32)},
                                                             {"five", labels + 3},
+                                                            {"four", torch::arange(60) % 4},
                                                             {"few", labels.narrow(0, 0, 50)}});
   return folder / "points.safetensors";
 }
@@ -241,6 +244,75 @@ TEST_CASE("script: words have the same codes in any order of the rows") {
   CHECK(labels("b.csv", "2,2,bee\n1,1,ant\n").equal(torch::tensor({1, 0})));
 }
 
+TEST_CASE("script: whole numbers and words become what an embedding takes, and doubles are of one kind") {
+  const TemporaryFolder folder;
+  torch::jit::Module words("__torch__.Words");
+  words.register_parameter("table", drawn({4, 3}, 6).set_requires_grad(true), false);
+  words.define("def forward(self, x, c):\n  return torch.embedding(self.table, c) + x[:, None]\n");
+  words.save(folder / "words.pt");
+  std::string csv = "x,c,w,y\n";
+  for (int i = 0; i < 30; ++i) {
+    csv +=
+        std::to_string(i * 0.1) + "," + std::to_string(i % 3) + "," + "abc"[i % 3] + "," + std::to_string(i % 2) + "\n";
+  }
+  const auto table = folder.write("table.csv", csv);
+  vernier::save_safetensors(folder / "codes.safetensors", {{"c", torch::arange(30).remainder(4).to(torch::kUInt8)},
+                                                           {"f", torch::arange(30).remainder(4).to(torch::kFloat32)}});
+  const struct {
+    std::string codes, says;
+  } cases[] = {
+      {table + ":c", ""},
+      {table + ":w", ""},
+      {folder / "codes.safetensors:c", ""},
+      // Numbers that an array has as float32 stay so.
+      {folder / "codes.safetensors:f", "forward() of the model fails for float32 [10], float32 [10]: Expected tensor"},
+      {table + ":x", "(in `return torch.embedding(self.table, c) + x[:, None]`)"},
+  };
+  for (const auto& [codes, text] : cases) {
+    CAPTURE(codes);
+    const auto error = thrown_by([&, &codes = codes] {
+      const LoadedTask task("script", table_of(folder, {{"model", value(folder / "words.pt")},
+                                                        {"inputs", list<std::string>({table + ":x", codes})},
+                                                        {"target", value(table + ":y")}}));
+      const auto batch = task->next();
+      CHECK((batch.tensors[1].scalar_type() == torch::kInt64) == text.empty());
+      task->loss(batch).backward();
+    });
+    CAPTURE(error.text);
+    CHECK(error.text.empty() == text.empty());
+    CHECK(says(error.text, text));
+    CHECK_FALSE(says(error.text, "\n"));
+    CHECK(error.text.size() < 400);
+  }
+  torch::jit::Module twice("__torch__.Twice");
+  twice.register_parameter("weight", drawn({2, 1}, 7).to(torch::kFloat64).detach().set_requires_grad(true), false);
+  twice.define("def forward(self, x):\n  return torch.matmul(x, self.weight)\n");
+  twice.save(folder / "twice.pt");
+  for (const char* loss : {"mse", "l1", "huber", "bce"}) {
+    const LoadedTask task("script", table_of(folder, {{"model", value(folder / "twice.pt")},
+                                                      {"loss", value(loss)},
+                                                      {"target", value(write_points(folder) + ":share")}}));
+    const auto value = task->loss(task->next());
+    value.backward();
+    CHECK((value.scalar_type() == torch::kFloat64));
+  }
+}
+
+TEST_CASE("script: one logit has the metrics of two classes") {
+  const TemporaryFolder folder;
+  const auto file = write_points(folder);
+  auto table = table_of(folder, {{"loss", value("bce")},
+                                 {"target", value(file + ":half")},
+                                 {"validation_share", value(0.5)},
+                                 {"metrics", list<std::string>({"accuracy", "f1", "auc"})}});
+  table["model"] = value(write_network(folder, 2, 1));
+  LoadedTask task("script", table);
+  for (int step = 0; step < 200; ++step) task.descend(task->next(), 0.5);
+  task.validate();
+  CHECK(*task.run.metrics.value("accuracy") > 0.9);
+  CHECK(*task.run.metrics.value("f1") > 0.9);
+}
+
 TEST_CASE("script: refuses models, data and options that do not fit, in one line") {
   const TemporaryFolder folder;
   const auto file = write_points(folder);
@@ -263,8 +335,9 @@ TEST_CASE("script: refuses models, data and options that do not fit, in one line
       {{{"inputs", inputs("nothing")}}, "has no 'nothing'; it has"},
       {{{"target", value("")}}, "`target` is needed for loss = \"cross_entropy\""},
       {{{"target", target("few")}}, "' has 60 samples, and '"},
-      {{{"target", target("number")}}, "; labels are the whole numbers from 0"},
-      {{{"target", target("five")}}, "the model returns [10, 3] for a batch, and the labels need [samples, 6] or more"},
+      {{{"target", target("number")}}, "; labels are whole numbers, or words"},
+      {{{"target", target("five")}}, ""},  // three classes: 3, 4, 5
+      {{{"target", target("four")}}, "the model returns [10, 3] for a batch, and the labels need [samples, 4] or more"},
       {{{"loss", value("mse")}, {"target", target("number")}}, "this loss needs as many numbers of both"},
       {{{"loss", value("bce")}, {"target", target("numbers")}}, "has numbers below 0 or above 1"},
       {{{"loss", value("output")}, {"metrics", list<std::string>({"mae"})}}, "`metrics` need outputs"},
@@ -272,7 +345,7 @@ TEST_CASE("script: refuses models, data and options that do not fit, in one line
       {{{"metrics", list<std::string>({"auc"})}},
        "`metrics` has \"auc\", which is for two classes, and the task has 3"},
       {{{"metrics", list<std::string>({"rmse"})}}, "`metrics` has \"rmse\", which is for numbers"},
-      {{{"loss", value("bce")}, {"target", target("share")}, {"metrics", list<std::string>({"f1"})}},
+      {{{"loss", value("mse")}, {"target", target("share")}, {"metrics", list<std::string>({"f1"})}},
        "`metrics` has \"f1\", which is for classes"},
       {{{"recompute", value("full")}}, "`recompute` has no effect on this task"},
       {{{"validation_inputs", inputs("x")}}, "`validation_inputs` and `validation_target` are given both"},

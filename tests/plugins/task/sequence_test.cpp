@@ -148,11 +148,13 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
   const TemporaryFolder folder;
   const LoadedTask task("sequence", forecast(folder));
   const auto rows = predicted(task, folder.write("other.csv", series(9)));
-  REQUIRE(rows.size() == 2);
-  CHECK(rows[0].name == "a");
-  CHECK(rows[1].name == "b");
-  CHECK(has_shape(rows[0].numbers, {5, 3}));  // also of the last window, which nothing follows
-  CHECK((rows[1].numbers - buffer(task, "output_mean").select(-1, 1)).abs().max().item<float>() < 40);
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[0].name == "step");
+  CHECK(rows[0].numbers.equal(torch::arange(5, 10)));
+  CHECK(rows[1].name == "a");
+  CHECK(rows[2].name == "b");
+  CHECK(has_shape(rows[1].numbers, {5, 3}));  // also of the last window, which nothing follows
+  CHECK((rows[2].numbers - buffer(task, "output_mean").select(-1, 1)).abs().max().item<float>() < 40);
 
   const auto file = write_sequences(folder);
   const LoadedTask classes("sequence", table_of(folder, "classification"));
@@ -271,6 +273,7 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
                                              {"halves", sequences().rate * 0.5},
                                              {"minus", sequences().rises - 1},
                                              {"zeros", torch::zeros({60}, torch::kInt64)},
+                                             {"many", torch::arange(60) * 10},
                                              {"few", torch::zeros({59}, torch::kInt64)},
                                              {"deep", torch::zeros({60, 2, 2, 2})},
                                              {"wide", torch::zeros({60, 12, 3})},
@@ -280,7 +283,7 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
       folder,
       {
           {"classification", {}, ""},
-          {"classification", {{"data", value(file)}}, "' has deep,few,halves and 9 more; name one, as in"},
+          {"classification", {{"data", value(file)}}, "' has deep,few,halves and 10 more; name one, as in"},
           {"classification", {{"data", source("nothing")}}, "has no 'nothing'; it has"},
           {"classification", {{"data", value("x.txt")}}, "'x.txt' is not a source of data"},
           {"classification", {{"data", value("none.npy")}}, "'none.npy' cannot be opened"},
@@ -290,8 +293,9 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
            {{"data", source("deep")}},
            "sequences have [samples, steps] or [samples, steps, features]"},
           {"classification", {{"targets", source("few")}}, "' has 60 sequences, and '"},
-          {"classification", {{"targets", source("halves")}}, "; labels are the whole numbers from 0"},
-          {"classification", {{"targets", source("minus")}}, "has the label -1 in row"},
+          {"classification", {{"targets", source("halves")}}, "; labels are whole numbers, or words"},
+          {"classification", {{"targets", source("minus")}}, ""},  // two classes: -1 and 0
+          {"classification", {{"targets", source("many")}}, "has 60 different labels in 60 samples"},
           {"classification", {{"targets", source("x")}}, "labels have [samples]"},
           {"classification", {{"targets", source("zeros")}}, "has a single class; there is nothing to tell apart"},
           {"classification",

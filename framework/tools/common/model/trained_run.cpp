@@ -31,23 +31,27 @@ std::string configuration_at(const fs::path& path) {
 }
 
 // A task that keeps nothing of its data in checkpoints reads words and classes from them. Other data may give others.
-void require_same_data(const std::string& path, const State& snapshot, const Plugin& task) {
+// One that keeps such facts is evaluated on the same held-out data.
+void require_same_data(const std::string& path, const State& snapshot, const Plugin& task, bool has_facts) {
   const auto before = snapshot.part("plugin/" + task.id()), now = task.save();
   for (const auto& [key, what] : {std::pair{"data", "training"}, {"held_out", "held-out"}}) {
+    if (has_facts && key == std::string("data")) continue;
     if (!before.has(key) || !now.has(key) || before.text(key) == now.text(key)) continue;
     refuse(path + ": the " + what + " data have changed since this checkpoint was saved: then " + before.text(key) +
            ", now " + now.text(key) + "; put the run's files back, or name them with --set task.KEY=FILE");
   }
 }
 
-// Gives the task what training learned of its data, if it keeps such facts. "example/" every SupervisedTask has.
-void give_learned(const State& snapshot, Task& task, bool reads_data) {
+// Gives the task what training learned of its data, and returns true, if it keeps such facts. "example/" every
+// SupervisedTask has.
+bool give_learned(const State& snapshot, Task& task, bool reads_data) {
   auto* supervised = dynamic_cast<SupervisedTask*>(&task);
-  if (supervised == nullptr) return;
+  if (supervised == nullptr) return false;
   auto learned = snapshot.part("plugin/" + task.id()).part("learned");
   const bool has_facts =
       std::ranges::any_of(learned.tensors, [](const auto& entry) { return !entry.first.starts_with("example/"); });
   if (has_facts) supervised->use_learned(std::move(learned), reads_data);
+  return has_facts;
 }
 
 }  // namespace
@@ -58,17 +62,18 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   auto config = load_config({configuration_at(path)}, sets);
   config.erase(Monitor::role);
   std::optional<State> snapshot;
+  bool has_facts = false;
   const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {
     Run run;
     run.output = output;
     snapshot = wiring.checkpoint->read(run, path);
     if (!snapshot) refuse(path + ": there is no checkpoint in this run");
-    give_learned(*snapshot, *wiring.task, use != Use::model);
+    has_facts = give_learned(*snapshot, *wiring.task, use != Use::model);
     return true;
   };
   auto prepared = prepare(std::move(config), "run", host, stop, read);
   const auto* task = dynamic_cast<const SupervisedTask*>(prepared->wiring->task.get());
-  if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task);
+  if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task, has_facts);
   try {
     restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
   } catch (...) {

@@ -12,6 +12,7 @@
 
 #include <vernier/abi.h>
 #include <vernier/dataset.h>
+#include <vernier/state.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>
@@ -28,20 +29,35 @@ struct Source {
   std::vector<std::string> words;    // of a column of words: the code i stands for words[i]
 };
 
-// words: of another file, if a column of words is to have the same codes.
-VERNIER_API Source read_source(const std::string& name, const std::vector<std::string>& words = {});
+// words: of another file, if a column of words is to have the same codes. columns: of another file: a CSV file whose
+// columns the source does not name gives these, and one that names them in another order is refused.
+VERNIER_API Source read_source(const std::string& name, const std::vector<std::string>& words = {},
+                               const std::vector<std::string>& columns = {});
 
 // The same part of another file: "x.npz:images" and "y.npz" give "y.npz:images". A file that names its part keeps it.
 VERNIER_API std::string same_part(const std::string& name, const std::string& file);
+// The file of a source: "x.npz:images" gives "x.npz".
+VERNIER_API std::string file_of(const std::string& name);
 
 // Refuses a source with a number that is NaN or infinite.
 VERNIER_API void require_finite(const Source& source);
 
-// The labels of a source as int64 [samples]. Refuses fractions and labels below 0 or, where `classes` is not 0, not
-// below it.
-VERNIER_API torch::Tensor labels_of(const Source& source, std::int64_t classes);
-// The number of classes: of the words if it has such, else the largest label and 1.
-VERNIER_API std::int64_t classes_of(const Source& source, const torch::Tensor& labels);
+// The classes of a target.
+struct Classes {
+  std::int64_t count = 0;          // 0: not known yet
+  std::vector<std::string> words;  // their names; none: class i is the number i
+};
+// Returns the labels of a source as codes, int64 [samples]. If `classes` is not known yet, it becomes that of the
+// source: its words, its numbers if they are 0, 1, … without a gap, or else words for its different whole numbers in
+// ascending order. Refuses fractions, a label that known classes lack, and more different labels than half the samples.
+// for_numbers: how to predict numbers instead, for that error: "set kind = \"regression\"".
+VERNIER_API torch::Tensor codes_of(const Source& source, Classes& classes, const std::string& for_numbers);
+// Returns a line such as "3 classes: ant 20, bee 31, cat 9", with the samples of each.
+VERNIER_API std::string counted(const Classes& classes, const torch::Tensor& codes);
+
+// Texts in a State, under one name.
+VERNIER_API void put_words(State& state, const std::string& name, const std::vector<std::string>& words);
+VERNIER_API std::vector<std::string> words_of(const State& state, const std::string& name);
 
 // Refuses a metric that does not fit what a task predicts: classes, numbers, or scores whose targets are 0 and 1 or
 // numbers. Names of no metric are left to metric_by_name().

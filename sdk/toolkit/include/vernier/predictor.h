@@ -18,11 +18,15 @@ class VERNIER_API Predictor {
     torch::Tensor numbers;                 // [samples] or [samples, parts], any dtype
     std::vector<std::string> labels = {};  // words for integers, if there are any
     std::vector<std::string> parts = {};   // names of several numbers, if there are any
+    bool on_request = false;               // written for `vernier predict --probabilities` alone
   };
 
   virtual ~Predictor();
   // Returns the data of a file that `vernier predict` names, without targets.
   virtual DatasetPtr read_inputs(const std::string& path) = 0;
+  // The same for a model of several inputs, which get a file each, or all the same one. By default it refuses more than
+  // one file.
+  virtual DatasetPtr read_several(const std::vector<std::string>& paths);
   // Returns the rows of `vernier predict` for a batch on the run's device. By default empty: the column "output" has
   // what SupervisedTask::forward() returns.
   virtual std::vector<Column> predict(const Batch& batch);

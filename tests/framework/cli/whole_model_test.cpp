@@ -1,0 +1,200 @@
+#include <doctest/doctest.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+#include <vernier/safetensors.h>
+
+#include <sstream>
+
+#include "run_folder.h"
+#include "thrown.h"
+
+// A model is used where its training data are not.
+namespace whole_model_test {
+
+namespace {
+
+constexpr const char* frame = R"(
+[run]
+steps = 20
+output = "out"
+threads = 1
+[optimizer]
+use = "adamw"
+learning_rate = 1e-2
+[task]
+validation_share = 0.2
+batch_size = 8
+)";
+
+// y = words of the sum, z = 2 a + b, in 60 rows; b has the whole numbers 0 to 2, c the words of it.
+std::string table(int rows, int from = 0) {
+  std::ostringstream text;
+  text << "a,b,c,y,z,id\n";
+  const char* words[] = {"ant", "bee", "cat"};
+  for (int i = from; i < from + rows; ++i) {
+    const double a = std::sin(i * 1.7);
+    text << a << ',' << i % 3 << ',' << words[i % 3] << ',' << (a > 0 ? "up" : "down") << ',' << 2 * a + i % 3 << ','
+         << (i % 3 == 0   ? 100
+             : i % 3 == 1 ? 200
+                          : 90000)
+         << '\n';
+  }
+  return text.str();
+}
+
+void write_models(const TemporaryFolder& folder) {
+  torch::jit::Module linear("__torch__.Linear");
+  linear.register_parameter("weight", torch::full({2, 3}, 0.1).set_requires_grad(true), false);
+  linear.define("def forward(self, x):\n  return torch.matmul(x, self.weight)\n");
+  linear.save(folder / "linear.pt");
+  torch::jit::Module pair("__torch__.Pair");
+  pair.register_parameter("weight", torch::ones({1}).set_requires_grad(true), false);
+  pair.register_parameter("table", torch::arange(3).to(torch::kFloat32).set_requires_grad(true), false);
+  pair.define("def forward(self, x, c):\n  return x * self.weight + torch.embedding(self.table[:, None], c)[:, 0]\n");
+  pair.save(folder / "pair.pt");
+}
+
+struct Case {
+  const char* name;
+  std::string task;
+  std::vector<std::string> input, evaluate;  // of predict; what evaluate sets for another file
+  const char* described;                     // in the JSON
+};
+
+const Case cases[] = {
+    {"classification",
+     "use = 'sequence'\nkind = 'classification'\ndata = 'data.csv:a,b'\ntargets = 'data.csv:y'\nwidth = 8\n",
+     {"--input", "new.csv"},
+     {"--set", "task.data=other.csv"},
+     R"("classes": [
+      "down",
+      "up"
+    ])"},
+    {"numbered",
+     "use = 'sequence'\nkind = 'classification'\ndata = 'data.csv:a,b'\ntargets = 'data.csv:id'\nwidth = 8\n",
+     {"--input", "new.csv"},
+     {"--set", "task.data=other.csv"},
+     "\"90000\""},
+    {"regression",
+     "use = 'sequence'\nkind = 'regression'\ndata = 'data.csv:a,b'\ntargets = 'data.csv:z'\nwidth = 8\n",
+     {"--input", "new.csv"},
+     {"--set", "task.data=other.csv"},
+     "in the units of the targets"},
+    {"forecast",
+     "use = 'sequence'\nkind = 'forecast'\ndata = 'data.csv:a,b'\noutputs = [1]\ncontext = 4\nhorizon = 2\nwidth = 8\n",
+     {"--input", "new.csv"},
+     {"--set", "task.data=other.csv"},
+     R"("features": [
+      "b"
+    ])"},
+    {"script",
+     "use = 'script'\nmodel = 'linear.pt'\ninputs = ['data.csv:a,b']\ntarget = 'data.csv:y'\n",
+     {"--input", "new.csv"},
+     {"--set", "task.inputs=[\"other.csv\"]"},
+     "\"logits\""},
+    {"script of words",
+     "use = 'script'\nmodel = 'pair.pt'\ninputs = ['data.csv:a', 'data.csv:c']\ntarget = 'data.csv:z'\nloss = 'mse'\n",
+     {"--input", "new.csv"},
+     {"--set", "task.inputs=[\"other.csv\"]"},
+     R"("words": [
+        "ant",
+        "bee",
+        "cat"
+      ])"},
+    {"script of whole numbers",
+     "use = 'script'\nmodel = 'pair.pt'\ninputs = ['data.csv:a', 'data.csv:b']\ntarget = 'data.csv:z'\nloss = 'mse'\n",
+     {"--input", "new.csv:a", "--input", "new.csv:b"},
+     {"--set", "task.inputs=[\"other.csv\"]"},
+     "\"int64\""},
+};
+
+std::vector<std::string> joined(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+void check_exports(RunFolder& empty, const Case& each) {
+  REQUIRE_MESSAGE(empty.call({"export", "out", "--format", "torchscript", "--output", "no/folder/m.pt"}) == 0,
+                  empty.err);
+  const auto beside = read_text(empty.at("no/folder/m.json"));
+  CHECK_MESSAGE(says(beside, each.described), beside);
+  auto script = torch::jit::load(empty.at("no/folder/m.pt").string());
+  CHECK(script.get_method("describe")({}).toStringRef() + '\n' == beside);
+  empty.folder.write("no/folder/m.json", "of another model");
+  CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "no/folder/m.safetensors"}) == 2);
+  CHECK(says(empty.err, "no/folder/m.json: is there already; name another file"));
+  CHECK_FALSE(std::filesystem::exists(empty.at("no/folder/m.safetensors")));
+  CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "n.safetensors"}) == 0);
+  CHECK(read_text(empty.at("n.json")) == beside);
+  CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "n.st"}) == 0);  // n.json is right
+  if (says(each.task, "script")) return;
+  CHECK(empty.call({"export", "out", "--format", "python", "--output", "python"}) == 0);
+  CHECK(read_text(empty.at("python/description.json")) == beside);
+  CHECK(says(read_text(empty.at("python/model.py")), "\ndef describe():\n"));
+}
+
+}  // namespace
+
+TEST_CASE("a trained model predicts, is evaluated and exported in a folder without its data") {
+  for (const auto& each : cases) {
+    CAPTURE(each.name);
+    RunFolder home(std::string(frame) + each.task);
+    write_models(home.folder);
+    for (const auto* folder : {&home.folder}) {
+      folder->write("data.csv", table(60));
+      folder->write("new.csv", table(12, 60));
+      folder->write("other.csv", table(40, 60));
+    }
+    REQUIRE_MESSAGE(home.train({"--quiet"}) == 0, home.err);
+    REQUIRE_MESSAGE(home.call(joined({"predict", "out", "--output", "p.csv"}, each.input)) == 0, home.err);
+    REQUIRE_MESSAGE(home.call({"evaluate", "out"}) == 0, home.err);
+    REQUIRE_MESSAGE(home.call(joined({"evaluate", "out"}, each.evaluate)) == 0, home.err);
+    const auto on_other = home.out;
+
+    RunFolder empty("");
+    std::filesystem::rename(home.at("out"), empty.at("out"));
+    empty.folder.write("new.csv", table(12, 60));
+    empty.folder.write("other.csv", table(40, 60));
+    REQUIRE_MESSAGE(empty.call(joined({"predict", "out", "--output", "p.csv"}, each.input)) == 0, empty.err);
+    CHECK(read_text(empty.at("p.csv")) == read_text(home.at("p.csv")));
+    REQUIRE_MESSAGE(empty.call(joined({"evaluate", "out"}, each.evaluate)) == 0, empty.err);
+    CHECK(empty.out == on_other);
+    CHECK(empty.call({"evaluate", "out"}) == 2);  // the data are not here
+    CHECK_MESSAGE(says(empty.err, "data.csv"), empty.err);
+    CHECK(is_one_line(empty.err));
+    check_exports(empty, each);
+  }
+}
+
+TEST_CASE("columns are found by name, and other words, orders and numbers of inputs are refused in one line") {
+  RunFolder run(std::string(frame) + cases[5].task);
+  write_models(run.folder);
+  run.folder.write("data.csv", table(60));
+  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  run.folder.write("turned.csv", "c,a\nbee,1\nant,2\n");
+  run.folder.write("mars.csv", "c,a\nmars,1\n");
+  const auto predict = [&](std::vector<std::string> inputs) {
+    std::vector<std::string> words = {"predict", "out", "--output", "p.csv"};
+    for (auto& input : inputs) words.insert(words.end(), {"--input", input});
+    return run.call(words);
+  };
+  REQUIRE_MESSAGE(predict({"turned.csv"}) == 0, run.err);
+  CHECK(says(run.out, "p.csv: 2 rows"));
+  const struct {
+    std::vector<std::string> inputs;
+    const char* says;
+  } refused[] = {
+      {{"mars.csv"}, "mars"},
+      {{"turned.csv:a"}, "the model takes 2 inputs, and 'turned.csv:a' names one"},
+      {{"turned.csv", "turned.csv", "turned.csv"}, "the model takes 2 inputs, and 3 are given"},
+      {{"turned.csv:c", "turned.csv:a"}, "has words, and the model learned from numbers"},
+      {{"data.csv:a,b", "data.csv:c"}, "and the model learned from"},
+  };
+  for (const auto& [inputs, text] : refused) {
+    CHECK(predict(inputs) == 2);
+    CHECK_MESSAGE(says(run.err, text), run.err);
+    CHECK(is_one_line(run.err));
+  }
+}
+
+}  // namespace whole_model_test
