@@ -4,9 +4,9 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
-#include <c10/util/StringUtil.h>
 #include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
@@ -92,67 +92,18 @@ torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor
   return output.squeeze(1).to(wide) * target_deviation + target_mean;
 }
 
-std::string python_source(const Shape& shape) {
-  const auto list = [](const auto& numbers) { return "[" + c10::Join(", ", numbers) + "]"; };
-  return c10::str(R"(# The network of Vernier's task/tabular. load() reads model.safetensors beside this file.
-import pathlib
-
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-NUMBERS, CATEGORIES, HIDDEN, RESIDUAL, OUTPUTS = )",
-                  shape.numbers, ", ", list(shape.categories), ", ", list(shape.hidden), ", ",
-                  shape.residual ? "True" : "False", ", ", shape.outputs, R"(
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.first = nn.Linear(width, width)
-        self.second = nn.Linear(width, width)
-
-    def forward(self, x):
-        return x + self.second(F.relu(self.first(self.norm(x))))
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(NUMBERS))
-        self.register_buffer("deviation", torch.ones(NUMBERS))
-        self.register_buffer("target_mean", torch.zeros(()))
-        self.register_buffer("target_deviation", torch.ones(()))
-        widths = [min(50, (codes + 1) // 2) for codes in CATEGORIES]
-        self.embeddings = nn.ModuleList(nn.Embedding(c, w) for c, w in zip(CATEGORIES, widths))
-        self.layers = nn.ModuleList()
-        width = NUMBERS + sum(widths)
-        for i, hidden in enumerate(HIDDEN):
-            self.layers.append(Block(width) if RESIDUAL and i > 0 else nn.Linear(width, hidden))
-            width = hidden
-        self.last = nn.Linear(width, OUTPUTS)
-
-    def forward(self, numbers, categories=None):
-        """numbers: float32 [samples, columns]; categories: int64 [samples, columns]."""
-        parts = [(numbers - self.mean) / self.deviation]
-        parts += [embed(categories[:, i]) for i, embed in enumerate(self.embeddings)]
-        x = torch.cat(parts, 1).to((self.layers[0] if HIDDEN else self.last).weight.dtype)
-        for i, layer in enumerate(self.layers):
-            x = layer(x) if RESIDUAL else F.relu(layer(x))
-        x = self.last(x)
-        if OUTPUTS > 1:
-            return x
-        return x.squeeze(1).to(self.target_mean.dtype) * self.target_deviation + self.target_mean
-
-
-def load():
-    from safetensors.torch import load_file
-
-    model = Model()
-    model.load_state_dict(load_file(pathlib.Path(__file__).with_name("model.safetensors")))
-    return model.eval()
-)");
+void Network::standardise(const torch::Tensor& numbers, const torch::Tensor& targets) {
+  const auto spread = [](const torch::Tensor& values) {
+    const auto of_column = values.to(torch::kFloat64).std(0, /*unbiased=*/false);
+    return torch::where(of_column > 0, of_column, torch::ones_like(of_column));  // one value stays as it is
+  };
+  if (shape_.numbers > 0) {
+    mean.copy_(numbers.to(torch::kFloat64).mean(0));
+    deviation.copy_(spread(numbers));
+  }
+  if (!targets.defined()) return;
+  target_mean.copy_(targets.to(torch::kFloat64).mean());
+  target_deviation.copy_(spread(targets));
 }
 
 }  // namespace tabular

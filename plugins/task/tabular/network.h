@@ -34,6 +34,9 @@ class Network final : public torch::nn::Module {
   // in the units of the targets.
   torch::Tensor forward(const torch::Tensor& numbers, const torch::Tensor& categories);
 
+  // Sets the buffers from the training rows; targets: of a regression.
+  void standardise(const torch::Tensor& numbers, const torch::Tensor& targets);
+
   // Buffers: mean and deviation of each column of numbers, and of the targets.
   torch::Tensor mean, deviation, target_mean, target_deviation;
 
@@ -44,7 +47,8 @@ class Network final : public torch::nn::Module {
   torch::nn::Linear last_ = nullptr;
 };
 
-// Python source of a torch.nn.Module with the same names and outputs.
-std::string python_source(const Shape& shape);
+// Python source of a torch.nn.Module with the same names and outputs, and of a model that takes rows by name. facts:
+// JSON.
+std::string python_source(const Shape& shape, const std::string& facts);
 
 }  // namespace tabular

@@ -3,48 +3,64 @@
 // data                  required: CSV file, or .npy file with numbers [rows, columns]
 // target = ""           CSV: the column that is predicted; required
 // targets = ""          .npy: the file of the targets, [rows]; required
-// kind = "auto"         classification | regression | auto: whole numbers in `targets` and words are classes
-// validation = ""       file with the same columns that is held out
-// validation_targets = ""  .npy: its targets
-// validation_share = 0.1   of the rows that is held out at random, where `validation` is not given; 0: none
+// kind = "auto"         classification | regression | auto: words are classes, and whole numbers with few different
+// ones validation = ""       file with the same columns that is held out validation_targets = ""  .npy: its targets
+// validation_share = 0.1   of the rows that is held out, where `validation` is not given; 0: none
+// split = "auto"        how they are drawn: random; stratified, by class; group:COLUMN, whole groups; last, those at
+// the
+//                       end; auto: stratified for classes, else random
 // columns = []          CSV: the columns to use; []: all but the target
-// categories = []       CSV: columns whose numbers are names of categories, such as postcodes
-// separator = ","       CSV: also ";" and "\t"
+// leave_out = []        CSV: columns that are not used
+// types = {}            CSV: number | category | date | day-month-year | month-day-year by column: {zip = "category"}
+// missing = "refuse"    CSV: a missing value is refused, becomes the "mean" of its column or "zero" (a category: a word
+//                       of its own), or "drop": its row is not used; without a target a row is not used in all three
+// missing_words = []    CSV: more words for "no value", besides those such as NA and ?
+// separator = ""        CSV: between two fields: , ; | tab or blank; "": it is found
+// decimal = "."         CSV: or ","
+// thousands = ""        CSV: between groups of three digits: , . ' or blank
+// encoding = "utf-8"    CSV: or "latin-1"
 // header = true         CSV: the first line has the names; false: columns are "1", "2", …
-// missing = "refuse"    CSV: a missing number is refused, or becomes the "mean" of its column, or "zero"
+// skip_lines = 0        CSV: lines before the header
 // hidden = [64, 64]     widths of the layers, with relu between them
 // residual = false      blocks of two layers that add to their input; all widths must be equal
 // dropout = 0.0         after each layer
 // balanced = false      classification: draw all classes equally often
+// class_weights = "none"  classification: or "balanced": in the loss all classes weigh the same in sum
 // metrics = []          names; []: accuracy and f1, and auc for two classes; or mae, rmse and r2
 // batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"
 //                       see docs/data.md; recompute computes each layer again in backward
 //
-// Numbers are standardised with mean and deviation of the training rows, which are buffers of the model. Categories get
-// embeddings. A category that training has not seen gets zeros, the mean of what embeddings begin with, so the other
-// columns decide. The loss of a regression is the mean squared error over the variance of the training targets, so 1 is
-// as good as their mean.
+// All that is learned of data is learned of the training rows: words of categories, fill values, and mean and
+// deviation, by which numbers are standardised and which are buffers of the model. Categories get embeddings. A
+// category that training has not seen gets zeros, the mean of what embeddings begin with, so the other columns decide.
+// Dates become numbers and parts of the calendar. The loss of a regression is the mean squared error over the variance
+// of the training targets, so 1 is as good as their mean.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <torch/types.h>
 #include <vernier/csv.h>
 #include <vernier/data_source.h>
-#include <vernier/numpy.h>
 #include <vernier/predictor.h>
 #include <vernier/sdk.h>
+#include <vernier/split.h>
 #include <vernier/supervised_task.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
+#include "csv_options.h"
+#include "data.h"
 #include "network.h"
 
 namespace {
 
+using tabular::Data;
 using vernier::between;
 using vernier::DatasetPtr;
 using vernier::Options;
 using vernier::Run;
+using vernier::SplitRows;
 
 constexpr double widest = 1e6;
 
@@ -52,10 +68,16 @@ bool is_array(const std::string& path) {
   return path.ends_with(".npy");
 }
 
-struct Part {
-  DatasetPtr dataset;
-  torch::Tensor numbers, targets;  // of all its samples
-};
+// The samples of some rows.
+DatasetPtr part_of(const Data& data, const torch::Tensor& rows) {
+  return rows.numel() == data.dataset->size() ? data.dataset : vernier::subset(data.dataset, rows);
+}
+
+// To draw all classes equally often: for each row one over the rows of its class.
+torch::Tensor weights_of(const torch::Tensor& classes) {
+  const auto counts = classes.bincount().to(torch::kFloat64).clamp_min(1);
+  return counts.reciprocal().index_select(0, classes);
+}
 
 class Tabular final : public vernier::SupervisedTask, public vernier::Predictor {
  public:
@@ -69,10 +91,13 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
         validation_targets_(options.get("validation_targets", "", ".npy: its targets")),
         share_(options.get("validation_share", 0.1, "of the rows that is held out, without `validation`; 0: none",
                            between(0, 0.9))),
+        split_(options.get("split", "auto", "of the rows: random, stratified, group:COLUMN, last or auto")),
         balanced_(options.get("balanced", false, "classification: draw all classes equally often")),
+        class_weights_(options.choose("class_weights", "none", {"none", "balanced"}, "classification: in the loss")),
         metrics_(options.get("metrics", std::vector<std::string>{}, "names; []: those usual for the kind")) {
     read_shape(options);
     read_csv_options(options);
+    read_split(options);
     const bool is_npy = is_array(data_);
     if (options.given("data") && is_npy && targets_.empty()) options.refuse("targets", "is missing: name a .npy file");
     if (options.given("data") && !is_npy && target_.empty()) options.refuse("target", "is missing: name a column");
@@ -83,41 +108,50 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
   }
 
   void build(Run& run) override {
-    const auto whole = is_array(data_) ? read_arrays(data_, targets_) : read_table();
-    if (shape_.numbers == 0 && shape_.categories.empty()) refuse("there is no column to learn from but the target");
-    auto training = whole;
-    Part held_out;
-    if (!validation_.empty()) {
-      held_out =
-          is_array(data_) ? read_arrays(validation_, validation_targets_) : part_of(more_rows(validation_, true));
-    } else if (share_ > 0) {
-      std::tie(training.dataset, held_out.dataset) = vernier::split(whole.dataset, share_, run.seed);
+    seed_ = run.seed;
+    if (is_trained()) facts_ = tabular::Facts::parse(learned().text("table"));
+    Data data;
+    SplitRows split;
+    if (!is_trained()) {
+      learn(data, split);
+    } else if (reads_data()) {
+      read_again(data, split);
     }
-    if (training.dataset->size() == 0) refuse("no row is left to train on");
-    const auto rows = *training.dataset->get_batch(torch::arange(training.dataset->size()));
-    training.numbers = rows.front();
-    training.targets = rows.back();
-    require_classes(whole, held_out);
-    make_model(training);
-    set_training(training.dataset, balanced_ ? weights_of(training.targets) : torch::Tensor());
-    if (held_out.dataset) add_validation(held_out.dataset);
+    facts_.put_columns(shape_);
+    if (shape_.numbers == 0 && shape_.categories.empty()) refuse("there is no column to learn from but the target");
+    if (!facts_.is_classification && (balanced_ || class_weights_ != "none")) {
+      refuse(std::string(balanced_ ? "`balanced`" : "`class_weights`") + " is for classes, and the target is a number");
+    }
+    make_model(data, split.training);
+    choose_loss();
     choose_metrics();
+    if (!data.dataset) return;
+    const auto targets = data.targets.index_select(0, split.training);
+    set_training(part_of(data, split.training), balanced_ ? weights_of(targets) : torch::Tensor());
+    hold_out(data, split);
   }
 
   DatasetPtr read_inputs(const std::string& path) override {
-    if (is_array(data_)) return vernier::tensor_dataset({numbers_of(path)});
-    return vernier::csv_dataset(more_rows(path, false));
+    if (is_array(data_)) return vernier::tensor_dataset({tabular::read_numbers(path, facts_.numbers)});
+    auto table = more_rows(path, false);
+    for (const auto& odd : table.found.odd) warn("'", path, "': ", odd);
+    return vernier::csv_dataset(std::move(table));
   }
 
   std::vector<Column> predict(const vernier::Batch& batch) override {
-    const auto output = forward(batch);
-    if (!is_classification_) return {{target_.empty() ? "prediction" : target_, output.to(torch::kFloat32)}};
-    const auto [probability, code] = output.to(torch::kFloat32).softmax(1).max(1);
+    const auto output = forward(batch).to(torch::kFloat32);
+    if (!facts_.is_classification) return {{target_.empty() ? "prediction" : target_, output}};
+    const auto chances = output.softmax(1);
+    const auto [probability, code] = chances.max(1);
     const auto* of_class = target_ == "probability" ? "class_probability" : "probability";
-    return {{target_.empty() ? "class" : target_, code, labels_}, {of_class, probability}};
+    const auto* of_all = target_ == "probabilities" ? "class_probabilities" : "probabilities";
+    return {{target_.empty() ? "class" : target_, code, facts_.classes},
+            {of_class, probability},
+            {of_all, chances, {}, facts_.classes, /*on_request=*/true}};
   }
 
-  std::string python_model() const override { return tabular::python_source(shape_); }
+  std::string description() const override { return facts_.json(); }
+  std::string python_model() const override { return tabular::python_source(shape_, facts_.json()); }
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse("'" + data_ + "': " + reason); }
@@ -137,158 +171,192 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     csv_.target = target_;
     csv_.columns =
         options.get("columns", std::vector<std::string>{}, "CSV: the columns to use; []: all but the target");
-    for (const auto& name : options.get("categories", std::vector<std::string>{}, "CSV: columns of categories")) {
-      csv_.types[name] = vernier::CsvType::category;
-    }
-    csv_.separator = options.choose("separator", ",", {",", ";", "\t"}, "CSV: between two fields")[0];
-    csv_.header = options.get("header", true, "CSV: the first line has the names");
-    const auto missing =
-        options.choose("missing", "refuse", {"refuse", "mean", "zero"}, "CSV: what becomes of a missing number");
+    csv_.leave_out = options.get("leave_out", std::vector<std::string>{}, "CSV: columns that are not used");
+    tabular::read_types(options, csv_);
+    const auto missing = options.choose("missing", "refuse", {"refuse", "mean", "zero", "drop"},
+                                        "CSV: what becomes of a missing value; drop: its row is not used");
     using Fill = vernier::CsvFill;
-    csv_.fill = missing == "mean" ? Fill::mean : missing == "zero" ? Fill::zero : Fill::refuse;
+    csv_.fill = missing == "mean"   ? Fill::mean
+                : missing == "zero" ? Fill::zero
+                : missing == "drop" ? Fill::drop
+                                    : Fill::refuse;
+    const auto words = options.get("missing_words", std::vector<std::string>{}, "CSV: more words for no value");
+    csv_.missing.insert(csv_.missing.end(), words.begin(), words.end());
+    tabular::read_text_options(options, csv_);
     csv_.sorted = true;  // codes do not depend on the order of the rows
-    csv_.unknown = true;
+    csv_.unknown = csv_.has_keys = true;
+    csv_.classes = kind_ == "auto";
     if (kind_ == "classification" && !target_.empty()) csv_.types[target_] = vernier::CsvType::category;
     if (kind_ == "regression" && !target_.empty()) csv_.types[target_] = vernier::CsvType::number;
+    if (!is_array(data_)) return;
+    for (const char* key : {"columns", "leave_out", "types", "missing", "missing_words", "separator", "decimal",
+                            "thousands", "encoding", "header", "skip_lines"}) {
+      if (options.given(key)) options.refuse(key, "is for CSV files, and `data` is a .npy file; leave it out");
+    }
+  }
+
+  void read_split(Options& options) {
+    const std::string group = "group:";
+    if (split_.starts_with(group) && split_.size() > group.size()) {
+      csv_.group = split_.substr(group.size());
+      if (is_array(data_)) options.refuse("split", "by group is for CSV files, and `data` is a .npy file");
+    } else if (split_ != "auto" && split_ != "random" && split_ != "stratified" && split_ != "last") {
+      options.refuse("split", "must be random, stratified, last, group:COLUMN or auto");
+    }
+    if (split_ == "auto") return;
+    if (!validation_.empty()) options.refuse("split", "has no effect with `validation`; leave one of them out");
+    if (share_ == 0) options.refuse("split", "has no effect with validation_share = 0; leave one of them out");
+  }
+
+  // The rows to train on and those that are held out, of the rows to use.
+  SplitRows divide(const torch::Tensor& rows, const torch::Tensor& all_targets, const torch::Tensor& groups) const {
+    if (!validation_.empty() || share_ == 0) return {rows, torch::empty({0}, torch::kInt64)};
+    const auto targets = all_targets.index_select(0, rows);
+    const bool is_classes = !targets.is_floating_point();
+    if (split_ == "stratified" && !is_classes)
+      refuse("split = \"stratified\" is for classes, and the target is a number");
+    const auto split = split_ == "last"   ? vernier::split_last(rows.numel(), share_)
+                       : groups.defined() ? vernier::split_groups(groups.index_select(0, rows), share_, seed_)
+                       : is_classes && split_ != "random" ? vernier::split_classes(targets, share_, seed_)
+                                                          : vernier::split_random(rows.numel(), share_, seed_);
+    return {rows.index_select(0, split.training), rows.index_select(0, split.held_out)};
+  }
+
+  // Reads the data to train on and learns the facts of the training rows.
+  void learn(Data& data, SplitRows& split) {
+    if (is_array(data_)) {
+      data = tabular::read_arrays(data_, targets_, kind_, true, facts_);
+      facts_.is_array = true;
+      split = divide(data.rows, data.targets, data.groups);
+    } else {
+      auto csv = csv_;
+      csv.training_rows = [&](const vernier::CsvTable& table) {
+        split = divide(table.rows, table.target, table.groups);
+        return split.training;
+      };
+      auto table = vernier::read_csv(data_, csv);
+      facts_.schema = table.schema;
+      facts_.is_classification = table.schema.target->type == vernier::CsvType::category;
+      facts_.classes = table.schema.target->vocabulary;
+      facts_.missing = csv_.missing;
+      data = tabular::data_of(std::move(table));
+      data.guessed_classes =
+          facts_.is_classification && !csv_.types.contains(target_) && tabular::are_whole(facts_.classes);
+    }
+    facts_.rows = split.training.numel();
+    facts_.fingerprint = data.dataset->fingerprint();
+    if (facts_.is_classification) {
+      facts_.counts = tabular::counts_of(data.targets.index_select(0, split.training), facts_.classes.size());
+    }
+    const auto odd = tabular::check_target(facts_, data, split, data_);
+    info(tabular::summary(facts_, data));
+    for (const auto& each : data.found.odd) warn("'", data_, "': ", each);
+    for (const auto& each : odd) warn("'", data_, "': ", each);
+    vernier::State learned;
+    learned.put("table", facts_.json());
+    set_learned(learned);
+  }
+
+  // Reads data with the facts of the training: the same rows are held out, and all rows of other data.
+  void read_again(Data& data, SplitRows& split) {
+    std::error_code none;
+    const bool has_data = std::filesystem::exists(data_, none);
+    if (!has_data && validation_.empty())
+      vernier::refuse("'" + data_ + "' is not there; name data to evaluate on: --set task.data=FILE");
+    data = read_more(has_data ? data_ : validation_, has_data ? targets_ : validation_targets_);
+    if (data.dataset->fingerprint() == facts_.fingerprint) {
+      split = divide(data.rows, data.targets, data.groups);
+    } else {
+      split = {data.rows, data.rows};
+    }
+  }
+
+  void hold_out(const Data& data, const SplitRows& split) {
+    if (split.held_out.numel() > 0) {
+      add_validation(part_of(data, split.held_out));
+    } else if (!validation_.empty()) {
+      const auto held_out = read_more(validation_, validation_targets_);
+      add_validation(part_of(held_out, held_out.rows));
+    }
+  }
+
+  // The samples of another file, with targets.
+  Data read_more(const std::string& path, const std::string& targets) {
+    if (is_array(data_)) return tabular::read_arrays(path, targets, kind_, false, facts_);
+    auto data = tabular::data_of(more_rows(path, true));
+    for (const auto& odd : data.found.odd) warn("'", path, "': ", odd);
+    return data;
   }
 
   // The rows of another file, in the columns of the first one.
   vernier::CsvTable more_rows(const std::string& path, bool with_target) const {
-    auto schema = schema_;
+    auto schema = facts_.schema;
     if (!with_target) schema.target.reset();
     return vernier::read_csv(path, schema, csv_);
   }
 
-  static Part part_of(vernier::CsvTable table) {
-    auto targets = table.target;
-    return {vernier::csv_dataset(std::move(table)), {}, targets};
-  }
-
-  Part read_table() {
-    auto table = vernier::read_csv(data_, csv_);
-    schema_ = table.schema;
-    for (const auto& column : schema_.columns) {
-      if (column.type == vernier::CsvType::number) {
-        ++shape_.numbers;
-      } else {
-        shape_.categories.push_back(std::ssize(column.vocabulary) + 1);
-      }
-    }
-    is_classification_ = schema_.target->type == vernier::CsvType::category;
-    labels_ = schema_.target->vocabulary;
-    classes_ = std::ssize(labels_);
-    return part_of(std::move(table));
-  }
-
-  torch::Tensor numbers_of(const std::string& path) const {
-    const auto numbers = vernier::read_npy(path);
-    if (numbers.dim() != 2) {
-      vernier::refuse(c10::str("'", path, "' has the shape ", numbers.sizes(), "; wanted is [rows, columns]"));
-    }
-    const auto wide = numbers.to(torch::kFloat32);
-    const auto bad = wide.isfinite().all(1).logical_not().nonzero();
-    if (bad.size(0) > 0) {
-      vernier::refuse(c10::str("'", path, "' has a number that is not finite in row ", bad[0].item<std::int64_t>()));
-    }
-    if (shape_.numbers != 0 && wide.size(1) != shape_.numbers) {
-      vernier::refuse(c10::str("'", path, "' has ", wide.size(1), " columns, and '", data_, "' has ", shape_.numbers));
-    }
-    return wide;
-  }
-
-  Part read_arrays(const std::string& data, const std::string& targets) {
-    const bool is_first = shape_.numbers == 0;
-    const auto numbers = numbers_of(data);
-    shape_.numbers = numbers.size(1);
-    const auto source = vernier::read_source(targets);
-    if (source.tensor.dim() != 1 || source.tensor.size(0) != numbers.size(0)) {
-      vernier::refuse(c10::str("'", targets, "' has the shape ", source.tensor.sizes(), "; wanted is [",
-                               numbers.size(0), "], a target for each row of '", data, "'"));
-    }
-    const bool has_whole_numbers = !source.tensor.is_floating_point();
-    if (is_first) is_classification_ = kind_ == "classification" || (kind_ == "auto" && has_whole_numbers);
-    if (!is_classification_) vernier::require_finite(source);
-    vernier::Classes classes{classes_, labels_};
-    const auto target = is_classification_ ? vernier::codes_of(source, classes, "set kind = \"regression\"")
-                                           : source.tensor.to(torch::kFloat32);
-    if (is_classification_) classes_ = classes.count, labels_ = classes.words;
-    if (is_first && is_classification_) info(vernier::counted(classes, target));
-    return {vernier::dataset_of({numbers, target}, data, vernier::fingerprint_of({numbers, target})), {}, target};
-  }
-
-  void require_classes(const Part& whole, const Part& held_out) const {
-    if (!is_classification_) {
-      if (balanced_) refuse("`balanced` is for classes, and the target is a number");
-      return;
-    }
-    if (classes_ < 2) refuse(c10::str("the target has ", classes_, " class; a classification needs at least 2"));
-    for (const auto& targets : {whole.targets, held_out.targets}) {
-      if (!targets.defined() || targets.numel() == 0 || targets.max().item<std::int64_t>() < classes_) continue;
-      refuse("the held-out rows have a class that the training rows lack");
-    }
-  }
-
-  void make_model(const Part& training) {
-    shape_.outputs = is_classification_ ? classes_ : 1;
+  // Without data the buffers stay as they are, until the weights of the trained model come.
+  void make_model(const Data& data, const torch::Tensor& training) {
     const auto network = std::make_shared<tabular::Network>(
         shape_, [this](const auto& part, const auto& x) { return recomputed(part, x); });
-    const auto spread = [](const torch::Tensor& numbers) {
-      const auto deviation = numbers.to(torch::kFloat64).std(0, /*unbiased=*/false);
-      return torch::where(deviation > 0, deviation,
-                          torch::ones_like(deviation));  // a column of one value stays as it is
-    };
-    if (shape_.numbers > 0) {
-      network->mean.copy_(training.numbers.to(torch::kFloat64).mean(0));
-      network->deviation.copy_(spread(training.numbers));
+    if (data.dataset) {
+      network->standardise(data.numbers.index_select(0, training),
+                           facts_.is_classification ? torch::Tensor() : data.targets.index_select(0, training));
     }
-    if (!is_classification_) {
-      network->target_mean.copy_(training.targets.to(torch::kFloat64).mean());
-      network->target_deviation.copy_(spread(training.targets));
-    }
-    const std::size_t target = shape_.categories.empty() ? 1 : 2;
     keep_float_inputs();
     set_model(network, [net = network.get(), has_categories = !shape_.categories.empty()](const vernier::Batch& batch) {
       return net->forward(batch.tensors.at(0), has_categories ? batch.tensors.at(1) : torch::Tensor());
     });
-    if (is_classification_) {
-      set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target);
-    } else {
-      const auto loss = [net = network.get()](const auto& output, const auto& numbers) {
+    network_ = network.get();
+  }
+
+  void choose_loss() {
+    const std::size_t target = shape_.categories.empty() ? 1 : 2;
+    if (!facts_.is_classification) {
+      const auto loss = [net = network_](const auto& output, const auto& numbers) {
         const auto unit = net->target_deviation.to(output.scalar_type());
         return at::mse_loss(output / unit, numbers / unit);
+      };
+      set_loss(loss, target);
+    } else if (class_weights_ == "none") {
+      set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target);
+    } else {
+      // Their mean over the training rows is 1, so a batch is not divided by the weights that it happens to have.
+      const auto counts = torch::tensor(facts_.counts, torch::kFloat32);
+      const auto weights = counts.sum() / (counts.clamp_min(1) * (counts > 0).sum());
+      const auto loss = [weights](const auto& output, const auto& classes) {
+        const auto each = at::cross_entropy_loss(output, classes, {}, at::Reduction::None);
+        return (each * weights.to(output.device(), output.scalar_type()).index_select(0, classes)).mean();
       };
       set_loss(loss, target);
     }
   }
 
-  static torch::Tensor weights_of(const torch::Tensor& classes) {
-    const auto counts = classes.bincount().to(torch::kFloat64).clamp_min(1);
-    return counts.reciprocal().index_select(0, classes);
-  }
-
   void choose_metrics() {
+    const auto classes = std::ssize(facts_.classes);
     if (metrics_.empty()) {
-      metrics_ = is_classification_ ? std::vector<std::string>{"accuracy", "f1"}
-                                    : std::vector<std::string>{"mae", "rmse", "r2"};
-      if (is_classification_ && classes_ == 2) metrics_.emplace_back("auc");
+      metrics_ = facts_.is_classification ? std::vector<std::string>{"accuracy", "f1"}
+                                          : std::vector<std::string>{"mae", "rmse", "r2"};
+      if (facts_.is_classification && classes == 2) metrics_.emplace_back("auc");
     }
     for (const auto& name : metrics_) {
       vernier::require_fitting_metric(
-          name, is_classification_ ? vernier::Predicts::classes : vernier::Predicts::numbers, classes_);
-      add_metric(vernier::metric_by_name(name, classes_));
+          name, facts_.is_classification ? vernier::Predicts::classes : vernier::Predicts::numbers, classes);
+      add_metric(vernier::metric_by_name(name, classes));
     }
   }
 
   std::string data_, target_, targets_, kind_, validation_, validation_targets_;
   double share_;
+  std::string split_;
   bool balanced_;
+  std::string class_weights_;
   std::vector<std::string> metrics_;
   tabular::Shape shape_;
   vernier::CsvOptions csv_;
-  vernier::CsvSchema schema_;
-  bool is_classification_ = false;
-  std::int64_t classes_ = 0;
-  std::vector<std::string> labels_;
+  tabular::Facts facts_;
+  tabular::Network* network_ = nullptr;  // of the model
+  std::uint64_t seed_ = 0;
 };
 
 }  // namespace

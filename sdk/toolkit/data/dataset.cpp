@@ -5,7 +5,7 @@
 #include <vernier/checksum.h>
 #include <vernier/dataset.h>
 #include <vernier/error.h>
-#include <vernier/sampler.h>
+#include <vernier/split.h>
 
 #include <algorithm>
 #include <cmath>
@@ -212,13 +212,8 @@ DatasetPtr concat(std::vector<DatasetPtr> datasets) {
 }
 
 std::pair<DatasetPtr, DatasetPtr> split(const DatasetPtr& dataset, double share, std::uint64_t seed) {
-  const auto size = dataset->size();
-  const auto second = static_cast<std::int64_t>(std::ceil(static_cast<double>(size) * share));
-  if (!(share >= 0 && share <= 1)) refuse(c10::str("a share of ", share, " cannot be split off; it must be 0 to 1"));
-  const auto order = size == 0 ? torch::empty({0}, torch::kInt64) : Sampler(size, seed).next(size);
-  // In order, so that neighbours of a file stay neighbours.
-  return {subset(dataset, std::get<0>(order.narrow(0, second, size - second).sort())),
-          subset(dataset, std::get<0>(order.narrow(0, 0, second).sort()))};
+  const auto parts = split_random(dataset->size(), share, seed);
+  return {subset(dataset, parts.training), subset(dataset, parts.held_out)};
 }
 
 }  // namespace vernier

@@ -162,26 +162,27 @@ TEST_CASE("predictions that a file cannot hold are refused") {
   }
 }
 
-TEST_CASE("a run is not used with other data than it was trained with") {
+TEST_CASE("a run is not evaluated on other data than it was trained with, and used without them") {
   Points points;
   const auto text = read_text(points.at("points.csv"));
   auto other = text;  // the same classes by other words, in another order
   for (std::size_t at = 0; (at = other.find("down", at)) != std::string::npos;) other.replace(at, 4, "zero");
-  points.folder.write("points.csv", other);
   points.folder.write("moved.csv", text);
-  const std::vector<std::string> uses[] = {
-      {"evaluate", "out"},
-      {"predict", "out", "--input", "new.csv", "--output", "p.csv"},
-      {"export", "out", "--format", "safetensors", "--output", "m.safetensors"},
-  };
-  for (auto arguments : uses) {
-    CAPTURE(arguments[0]);
-    CHECK(points.call(arguments) == 2);
-    CHECK(says(points.err, "out: the training data have changed since this checkpoint was saved: then "));
+  const auto evaluate = [&](const std::string& data, const std::string& says_what) {
+    points.folder.write("points.csv", data);
+    CHECK(points.call({"evaluate", "out"}) == 2);
+    CHECK_MESSAGE(says(points.err, says_what), points.err);
     CHECK(is_one_line(points.err));
-    arguments.insert(arguments.end(), {"--set", "task.data=moved.csv"});
-    CHECK_MESSAGE(points.call(arguments) == 0, points.err);
-  }
+  };
+  evaluate(text + "1,1,down\n", "out: the training data have changed since this checkpoint was saved: then ");
+  evaluate(other, "column 'class' is 'zero', which is none of the 2 known categories");
+  CHECK_MESSAGE(points.call({"evaluate", "out", "--set", "task.data=moved.csv"}) == 0, points.err);
+  std::filesystem::remove(points.at("points.csv"));
+  CHECK(points.call({"evaluate", "out"}) == 2);
+  CHECK_MESSAGE(says(points.err, "'points.csv' is not there; name data to evaluate on: --set task.data=FILE"),
+                points.err);
+  CHECK_MESSAGE(points.call({"predict", "out", "--input", "new.csv", "--output", "p.csv"}) == 0, points.err);
+  CHECK_MESSAGE(points.call({"export", "out", "--format", "python", "--output", "py"}) == 0, points.err);
 }
 
 TEST_CASE("a model is exported to TorchScript, safetensors and Python") {

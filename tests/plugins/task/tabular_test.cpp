@@ -134,6 +134,9 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   CHECK(answer.at(0).labels == std::vector<std::string>{"other", "same"});
   CHECK(answer.at(1).name == "probability");
   CHECK(answer.at(1).numbers.item<float>() >= 0.5F);
+  CHECK(answer.at(2).on_request);
+  CHECK(answer.at(2).parts == answer.at(0).labels);
+  CHECK(answer.at(2).numbers.sum().item<float>() == doctest::Approx(1));
 
   const auto named = folder.write("named.csv", "x,probability\n1,low\n2,high\n3,low\n");
   LoadedTask same("tabular", {{"data", value(named)}, {"target", value("probability")}});
@@ -195,7 +198,7 @@ TEST_CASE("wrong tables and options are one line with their place") {
       {{{"data", value(folder.write("empty.csv", ""))}, {"target", value("b")}}, "empty.csv"},
       {{{"data", value(x)}}, "`targets` is missing"},
       {{{"data", value(x)}, {"targets", value(halves)}, {"kind", value("classification")}},
-       "halves.npy' has the label 0.5 in row 0; labels are whole numbers, or words"},
+       "halves.npy' has the label 0.5 in row 0; labels are whole numbers"},
       {{{"data", value(x)}, {"targets", value(no_number)}}, "no_number.npy' has a NaN or infinite number in row 1"},
       {{{"data", value(folder.write("alone.csv", "b\n1\n2\n"))}, {"target", value("b")}},
        "there is no column to learn from but the target"},
@@ -218,9 +221,9 @@ TEST_CASE("wrong tables and options are one line with their place") {
   }
 }
 
-TEST_CASE("the Python form of the network gives the same outputs") {
-  if (!has_python("torch, safetensors")) {
-    MESSAGE("skipped: there is no python3 with torch and safetensors");
+TEST_CASE("the Python form gives the same outputs, of tensors and of rows by name") {
+  if (!has_python("torch")) {
+    MESSAGE("skipped: there is no python3 with torch");
     return;
   }
   const TemporaryFolder folder;
@@ -233,17 +236,59 @@ TEST_CASE("the Python form of the network gives the same outputs") {
     const torch::NoGradGuard no_grad;
     folder.write("model.py", predictor(task).python_model());
     vernier::save_safetensors(folder / "model.safetensors", vernier::model_tensors(*loaded.run.model));
-    vernier::save_safetensors(
-        folder / "batch.safetensors",
-        {{"numbers", batch.tensors[0]}, {"categories", batch.tensors[1]}, {"expected", task.forward(batch)}});
+    const auto rows = "year,floor,rooms,area,district\n1990,2,3,70,mill\n1990,2,3,70,moon\n";
+    auto loader = task.loader_of(predictor(task).read_inputs(folder.write("new.csv", rows)));
+    vernier::save_safetensors(folder / "batch.safetensors", {{"numbers", batch.tensors[0]},
+                                                             {"categories", batch.tensors[1]},
+                                                             {"expected", task.forward(batch)},
+                                                             {"of_rows", task.forward(loader.next())}});
+    folder.write("check.py", R"(
+import csv, model
+b = model.read_safetensors("batch.safetensors")
+y = model.load()(b["numbers"], b["categories"])
+assert y.shape == b["expected"].shape and (y - b["expected"]).abs().max() < 1e-2, (y, b)
+rents = model.load_model()(list(csv.DictReader(open("new.csv"))))
+assert all(abs(a - b) < 1e-2 for a, b in zip(rents, b["of_rows"].tolist())), (rents, b)
+)");
     std::string out;
-    const int status = python(
-        "-c 'import model, safetensors.torch as s; b = s.load_file(\"batch.safetensors\"); "
-        "y = model.load()(b[\"numbers\"], b[\"categories\"]); "
-        "assert y.shape == b[\"expected\"].shape and (y - b[\"expected\"]).abs().max() < 1e-2, (y, b)'",
-        folder.path(), out);
+    const int status = python("check.py", folder.path(), out);
     CHECK_MESSAGE(status == 0, out);
   }
+}
+
+TEST_CASE("the Python form reads dates, missing values and classes as training does") {
+  if (!has_python("torch")) {
+    MESSAGE("skipped: there is no python3 with torch");
+    return;
+  }
+  const TemporaryFolder folder;
+  std::string text = "at,price,colour,y\n";
+  for (int i = 0; i < 40; ++i) {
+    text += std::to_string(1 + i % 28) + ".3.2024 12:" + std::to_string(10 + i) + ",$" + std::to_string(i * 7 % 11) +
+            (i % 2 == 0 ? ",red,no\n" : ",,yes\n");
+  }
+  const auto types = from_toml({"types = {price = 'number'}\nmissing = 'mean'"});
+  Table table = {{"data", value(folder.write("a.csv", text))}, {"target", value("y")}};
+  table.insert(types.begin(), types.end());
+  LoadedTask loaded("tabular", table);
+  auto& task = dynamic_cast<vernier::SupervisedTask&>(*loaded.task);
+  loaded.run.model->eval();
+  const torch::NoGradGuard no_grad;
+  folder.write("model.py", predictor(task).python_model());
+  vernier::save_safetensors(folder / "model.safetensors", vernier::model_tensors(*loaded.run.model));
+  auto loader = task.loader_of(predictor(task).read_inputs(folder / "a.csv"));
+  vernier::save_safetensors(folder / "batch.safetensors", {{"expected", task.forward(loader.next()).softmax(1)}});
+  folder.write("check.py", R"(
+import csv, model
+expected = model.read_safetensors("batch.safetensors")["expected"]
+rows = list(csv.DictReader(open("a.csv")))[:len(expected)]
+for row, right in zip(model.load_model().probabilities(rows), expected.tolist()):
+    assert list(row) == ["no", "yes"] and abs(row["no"] - right[0]) < 1e-4, (row, right)
+assert set(model.load_model()(rows)) <= {"no", "yes"}
+)");
+  std::string out;
+  const int status = python("check.py", folder.path(), out);
+  CHECK_MESSAGE(status == 0, out);
 }
 
 }  // namespace tabular_test

@@ -247,7 +247,10 @@ TEST_CASE("csv: options that the file does not fit are refused") {
        }),
        "has no column 'a'; its columns are 1,2,3"},
   };
-  for (const auto& [options, reason] : cases) CHECK(refusal(text, options).starts_with(reason));
+  for (const auto& [options, reason] : cases) {
+    CAPTURE(refusal(text, options));
+    CHECK(refusal(text, options).starts_with(reason));
+  }
 }
 
 TEST_CASE("csv: missing values are filled, and another file is filled the same way") {
@@ -267,10 +270,15 @@ TEST_CASE("csv: missing values are filled, and another file is filled the same w
     CHECK(torch::equal(filled.numbers, floats({value, 7}, {2, 1})));
     CHECK(torch::equal(filled.categories, longs({1, 0}, {2, 1})));
   }
-  CHECK(refusal("a,b,c\n1,x,\n", options).starts_with("line 2, column 'c' has no value, and it is the target"));
+  const auto without_target = parsed("a,b,c\n1,x,\n3,x,2\n", options);
+  CHECK(torch::equal(without_target.rows, longs({1}, {1})));
+  CHECK(without_target.found.dropped == 1);
   options.fill = CsvFill::mean;
   CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("column 'a' has no value, and so no mean to fill in"));
+  options.fill = CsvFill::drop;
+  CHECK(torch::equal(parsed("a,b,c\n-999,x,1\n2,,1\n3,x,1\n", options).rows, longs({2}, {1})));
   options.fill = CsvFill::refuse;
+  CHECK(refusal("a,b,c\n1,x,\n", options).starts_with("line 2, column 'c' has no value, and it is the target"));
   CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("line 2, column 'a' has no value"));
   options.unknown = true;
   const auto schema = parsed("a,b,c\n1,x,0\n", options).schema;
@@ -295,8 +303,12 @@ TEST_CASE("csv: a schema gives other files the same codes, and refuses what it d
   CHECK(says(refused("kind,colour,size\ncat,green,1\n", {}),
              "line 2, column 'colour' is 'green', which is none of the 2 known categories: red,blue"));
   options.unknown = true;
-  const auto unknown = read_csv(folder.write("d.csv", "kind,colour,size\ncat,green,1\n"), training.schema, options);
-  CHECK(torch::equal(unknown.categories, longs({2}, {1, 1})));
+  const auto unknown =
+      read_csv(folder.write("d.csv", "kind,colour,size\ncat,green,1\ncat,red,1\n"), training.schema, options);
+  CHECK(torch::equal(unknown.categories, longs({2, 0}, {2, 1})));
+  CHECK(unknown.found.odd.at(0) == "column 'colour': 1 of 2 values are unknown, such as 'green'");
+  CHECK(says(refused("kind,colour,size\ncat,green,1\ncat,blau,1\n", options),
+             "column 'colour': 2 of 2 values are unknown, such as 'green'; write them as in training"));
   CHECK(says(refused("kind,colour,size\nbird,red,1\n", options), "column 'kind' is 'bird', which is none of the 2"));
   CHECK(says(refused("kind,size\ncat,1\n", {}), "has no column 'colour'"));
   CHECK(says(refused("kind,colour,size\ncat,red,\n", {}), "line 2, column 'size' has no value"));

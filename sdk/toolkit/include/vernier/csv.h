@@ -8,59 +8,39 @@
 //   auto held_out = vernier::csv_dataset(vernier::read_csv("test.csv", table.schema, options));
 //
 // The format is RFC 4180: a field may be in quotes, and then have separators, line ends and doubled quotes in it. Lines
-// end in LF or CRLF. The text is UTF-8, with or without a byte-order mark. Spaces around a field without quotes are
-// dropped. Empty lines at the end of the file are ignored.
+// end in LF or CRLF. The text is UTF-8, with or without a byte-order mark, or Latin-1; it may be compressed by gzip.
+// Spaces around a field without quotes are dropped. Empty lines at the end of the file are ignored.
 #pragma once
 
 #include <vernier/abi.h>
+#include <vernier/csv_schema.h>
 #include <vernier/dataset.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace vernier {
 
-enum class CsvType { number, category };
-enum class CsvFill { refuse, mean, zero };
-
-struct CsvOptions {
-  char separator = ',';              // also ';' and '\t'
-  bool header = true;                // the first record has the names; else the columns are named "1", "2", …
-  std::vector<std::string> columns;  // the inputs, in this order; none: all but the target, as in the file
-  std::string target;                // what is to be predicted; "": nothing
-  // Types by name. For a column that is not here the first 1000 records decide: all numbers, or all text. A column with
-  // both is refused.
-  std::map<std::string, CsvType> types;
-
-  std::vector<std::string> missing = {"", "NA", "N/A", "NaN", "nan", "NULL", "null", "?"};  // words for "no value"
-  CsvFill fill = CsvFill::refuse;  // a missing number becomes the mean of its column, or 0; a category becomes ""
-  bool sorted = false;             // the vocabularies are sorted by bytes; else in the order of first appearance
-  bool unknown = false;  // an input's category that the schema lacks gets the code vocabulary.size(); else refused
-};
-
-struct CsvColumn {
-  std::string name;
-  CsvType type = CsvType::number;
-  std::vector<std::string> vocabulary;  // of a category: the code i stands for vocabulary[i]
-  std::optional<float> fill;            // of a number: the value of a missing one; nullopt: it is refused
-};
-
-// The parts that must be the same for training, validation and prediction. Save it with the model.
-struct CsvSchema {
-  std::vector<CsvColumn> columns;   // the inputs
-  std::optional<CsvColumn> target;  // reset it to read a file without a target
+// Facts of a file, to be shown.
+struct CsvFound {
+  char separator = ',';
+  std::vector<std::string> left_out;                         // columns that are neither inputs nor the target
+  std::vector<std::pair<std::string, std::int64_t>> filled;  // columns with missing values, and how many
+  std::int64_t dropped = 0;                                  // rows that CsvTable::rows lacks
+  std::vector<std::string> odd;  // sentences on inputs: constant ones, nearly a word a row, row numbers, unknown words
 };
 
 struct VERNIER_API CsvTable {
-  torch::Tensor numbers;     // float32 [rows, columns of type number], as in schema.columns
+  torch::Tensor numbers;     // float32 [rows, numbers], as numbers_of() the columns in schema.columns
   torch::Tensor categories;  // int64 [rows, columns of type category], as in schema.columns
   torch::Tensor target;      // float32 [rows], or int64 [rows] for a category; undefined without a target
+  torch::Tensor groups;      // int64 [rows]: equal numbers for equal words in CsvOptions::group; or undefined
+  torch::Tensor rows;        // int64: the rows to use, in order: all but the dropped ones, which have NaN or -1
   CsvSchema schema;
+  CsvFound found;
 
   std::string where(std::int64_t row) const;  // "'train.csv' line 17"
 
@@ -72,17 +52,20 @@ struct VERNIER_API CsvTable {
 
 // Any thread may call the functions. read_csv() uses LibTorch's number of threads and the memory of the result; the
 // file is mapped. Throws Error, which names the file and where possible line and column, for: a file that cannot be
-// read, is empty or changes meanwhile; records of different length; a wrong quote; a name that is missing or occurs
-// twice; text where a number belongs; numbers that are infinite or too large for float32; missing values unless filled;
-// a missing target; an unknown category. float32 has 24 bits: make a column of longer whole numbers a category.
+// read, is empty, is not a text or changes meanwhile; records of different length; a wrong quote; a name that is
+// missing or occurs twice; text where a number belongs; numbers that are infinite or too large for float32; missing
+// values unless filled; an unknown category. float32 has 24 bits: CsvFound::odd names whole numbers that become equal.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the
-// options it uses separator, header, missing and unknown, and for missing categories fill. A file without header and
-// target has all inputs of one with the target, in the same order.
+// options it uses those of the text, missing and unknown, and for missing categories fill. A file without header and
+// target has all inputs of one with the target, in the same order. Categories of which all are unknown are refused.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options = {});
 
-// Sample i is {numbers[i]}, then categories[i] if there are such columns, then target[i] if there is a target.
+// The sample of each row is {numbers}, then categories if there are such columns, then target if there is a target.
 VERNIER_API DatasetPtr csv_dataset(CsvTable table);
+
+// Returns a column's name as a key of TOML: a, or "two words".
+VERNIER_API std::string toml_key(const std::string& name);
 
 }  // namespace vernier

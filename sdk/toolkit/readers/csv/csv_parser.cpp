@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
 #include "base/parts.h"
@@ -65,10 +64,21 @@ bool CsvRecords::next(std::vector<CsvField>& fields) {
     fields.push_back(at_ != end_ && *at_ == '"' ? quoted() : plain());
     last_line_ = line_;
     if (at_ == end_) return true;
-    if (*at_++ == separator_) continue;
+    if (*at_++ == separator_ && !ends_in_blanks()) continue;
     ++line_;
     return true;
   }
+}
+
+// Several blanks between two fields are one separator, and those at the end of a line none.
+bool CsvRecords::ends_in_blanks() {
+  if (separator_ != ' ') return false;
+  while (at_ != end_ && *at_ == ' ') ++at_;
+  if (at_ != end_ && *at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n')) ++at_;
+  if (at_ == end_) return true;
+  if (*at_ != '\n') return false;
+  ++at_;
+  return true;
 }
 
 CsvField CsvRecords::plain() {
@@ -130,37 +140,6 @@ std::vector<CsvPart> divide_csv(std::string_view text, std::int64_t line, std::s
     lines_before += count.lines;
   }
   return parts;
-}
-
-bool parse_number(std::string_view text, float& value) {
-  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  const auto* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc() || stop != end) return error == std::errc() && stop == end;
-  if (error != std::errc::result_out_of_range) return false;
-  double wide = 0;  // has a number that is too small for float32, and mostly also one that is too large
-  const auto outcome = std::from_chars(text.data(), end, wide);
-  const auto at = text.find_first_of("eE");
-  const bool is_small = outcome.ec == std::errc()
-                            ? wide < 1 && wide > -1
-                            : at != std::string_view::npos && text.substr(at + 1).starts_with('-');
-  value = is_small ? static_cast<float>(wide) : std::numeric_limits<float>::infinity();
-  return true;
-}
-
-MissingWords::MissingWords(std::vector<std::string> words) : words_(std::move(words)) {
-  for (const auto& word : words_) {
-    if (word.empty()) {
-      empty_ = true;
-    } else {
-      begins_[static_cast<unsigned char>(word[0])] = true;
-    }
-  }
-}
-
-bool MissingWords::has(std::string_view text) const {
-  if (text.empty()) return empty_;
-  return begins_[static_cast<unsigned char>(text[0])] && std::ranges::find(words_, text) != words_.end();
 }
 
 }  // namespace vernier

@@ -1,13 +1,12 @@
 // The records and fields of CSV files (RFC 4180).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "mapped_file.h"
+#include "readers/mapped_file.h"
 
 namespace vernier {
 
@@ -30,6 +29,7 @@ class CsvRecords {
  private:
   CsvField plain();
   CsvField quoted();
+  bool ends_in_blanks();
   [[noreturn]] void refuse(const std::string& reason) const;
 
   const MappedFile& file_;
@@ -48,20 +48,5 @@ struct CsvPart {
 
 // Divides a text into parts of about `bytes` bytes. It begins with a record, and does not end with a line end.
 std::vector<CsvPart> divide_csv(std::string_view text, std::int64_t line, std::size_t bytes);
-
-// Returns whether the whole text is a number. One that is too large for float32 is infinite.
-bool parse_number(std::string_view text, float& value);
-
-// The words that stand for a missing value.
-class MissingWords {
- public:
-  explicit MissingWords(std::vector<std::string> words);
-  bool has(std::string_view text) const;
-
- private:
-  std::vector<std::string> words_;
-  bool empty_ = false;
-  std::array<bool, 256> begins_ = {};
-};
 
 }  // namespace vernier

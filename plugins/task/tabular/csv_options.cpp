@@ -1,0 +1,54 @@
+#include "csv_options.h"
+
+#include <map>
+#include <string>
+
+namespace tabular {
+
+namespace {
+
+// One character of those in `allowed`, or 0 for "".
+char character(vernier::Options& options, const char* key, const char* allowed, const char* listed,
+               const char* meaning) {
+  const auto text = options.get(key, "", meaning);
+  if (text.empty()) return 0;
+  if (text.size() != 1 || std::string(allowed).find(text[0]) == std::string::npos) {
+    options.refuse(key, std::string("must be ") + listed);
+  }
+  return text[0];
+}
+
+}  // namespace
+
+void read_types(vernier::Options& options, vernier::CsvOptions& csv) {
+  using vernier::CsvType;
+  static const std::map<std::string, CsvType> types = {{"number", CsvType::number},
+                                                       {"category", CsvType::category},
+                                                       {"date", CsvType::date},
+                                                       {"day-month-year", CsvType::day_first},
+                                                       {"month-day-year", CsvType::month_first}};
+  for (const auto& [column, value] :
+       options.get("types", vernier::Table{}, "CSV: types by column, {zip = \"category\"}")) {
+    const auto* name = std::get_if<std::string>(&value.data);
+    const auto type = name == nullptr ? types.end() : types.find(*name);
+    if (type == types.end()) {
+      options.refuse("types", "has a wrong type for column '" + column +
+                                  "'; it must be number, category, date, day-month-year or month-day-year");
+    }
+    csv.types[column] = type->second;
+  }
+}
+
+void read_text_options(vernier::Options& options, vernier::CsvOptions& csv) {
+  csv.separator = character(options, "separator", ",;|\t ", "\",\", \";\", \"|\", \"\\t\" or \" \"",
+                            "CSV: between two fields; \"\": it is found");
+  csv.decimal = options.choose("decimal", ".", {".", ","}, "CSV: before the decimals of a number")[0];
+  csv.thousands =
+      character(options, "thousands", ",.' ", "\",\", \".\", \"'\" or \" \"", "CSV: between groups of three digits");
+  if (csv.thousands == csv.decimal) options.refuse("thousands", "is the sign of `decimal`");
+  csv.is_latin1 = options.choose("encoding", "utf-8", {"utf-8", "latin-1"}, "CSV: of the text") == "latin-1";
+  csv.header = options.get("header", true, "CSV: the first line has the names");
+  csv.skip_lines = options.get("skip_lines", 0, "CSV: lines before the header", vernier::between(0, 1e6));
+}
+
+}  // namespace tabular

@@ -1,0 +1,156 @@
+#include "csv_learn.h"
+
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/where.h>
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/csv.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "csv_values.h"
+#include "readers/mapped_file.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t most_classes = 20;
+
+std::optional<float> number_of(const std::string& word) {
+  float value = 0;
+  if (!parse_number(word, {}, value)) return {};
+  return value;
+}
+
+// Words that no training row has become unknown: the code behind the last word.
+void learn_words(CsvColumn& column, torch::Tensor codes, const torch::Tensor& training) {
+  std::vector<bool> is_used(column.vocabulary.size());
+  const auto used = codes.index_select(0, training).contiguous();
+  for (std::int64_t i = 0; i < used.numel(); ++i) {
+    is_used[static_cast<std::size_t>(used.const_data_ptr<std::int64_t>()[i])] = true;
+  }
+  std::vector<std::string> words;
+  std::vector<std::int64_t> code_of(column.vocabulary.size());
+  for (std::size_t i = 0; i < is_used.size(); ++i) {
+    code_of[i] = std::ssize(words);
+    if (is_used[i]) words.push_back(column.vocabulary[i]);
+  }
+  for (std::size_t i = 0; i < is_used.size(); ++i) {
+    if (!is_used[i]) code_of[i] = std::ssize(words);
+  }
+  if (words.size() == column.vocabulary.size()) return;
+  codes.copy_(torch::tensor(code_of, torch::kInt64).index_select(0, codes));
+  column.vocabulary = words;
+}
+
+// The mean of the training rows that have a value.
+float mean_of(const torch::Tensor& numbers, const torch::Tensor& training, const CsvColumn& column,
+              const MappedFile& file) {
+  const auto values = numbers.index_select(0, training).to(torch::kFloat64);
+  const auto there = values.masked_select(values.isnan().logical_not());
+  if (there.numel() == 0) {
+    file.refuse("column '" + shortened(column.name) + "' has no value, and so no mean to fill in");
+  }
+  return static_cast<float>(there.mean().item<double>());
+}
+
+void fill(torch::Tensor numbers, float value) {
+  numbers.masked_fill_(numbers.isnan(), value);
+}
+
+}  // namespace
+
+bool all_numbers(const std::vector<std::string>& words) {
+  return std::ranges::all_of(words, [](const auto& word) { return number_of(word).has_value(); });
+}
+
+void sort_words(std::vector<std::string>& words) {
+  std::ranges::sort(words);
+  if (!all_numbers(words)) return;
+  std::ranges::stable_sort(words, {}, [](const auto& word) { return *number_of(word); });
+}
+
+// Ten rows for each value, or three where they are 0, 1, 2, … or 1, 2, 3, …: fewer are a measurement.
+void make_classes(CsvTable& table) {
+  auto& target = table.schema.target;
+  if (!target || target->type != CsvType::number) return;
+  const auto has_value = table.target.isnan().logical_not();
+  const auto values = table.target.masked_select(has_value).contiguous();
+  std::vector<float> different;
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    const auto value = values.const_data_ptr<float>()[i];
+    if (std::trunc(value) != value || std::abs(value) >= 1e6F) return;
+    const auto at = std::ranges::lower_bound(different, value);
+    if (at != different.end() && *at == value) continue;
+    if (std::ssize(different) == most_classes) return;
+    different.insert(at, value);
+  }
+  if (different.size() < 2) return;
+  const auto count = std::ssize(different);
+  const bool is_counted =
+      (different[0] == 0 || different[0] == 1) && different.back() == different[0] + static_cast<float>(count - 1);
+  if (values.numel() < count * (is_counted ? 3 : 10)) return;
+  auto codes = torch::full({table.target.size(0)}, -1, torch::kInt64);
+  for (std::int64_t code = 0; code < count; ++code) {
+    const auto value = different[static_cast<std::size_t>(code)];
+    codes.masked_fill_(table.target == value, code);
+    target->vocabulary.push_back(c10::str(static_cast<std::int64_t>(value)));
+  }
+  table.target = codes;
+  target->type = CsvType::category;
+}
+
+void drop_rows(CsvTable& table, const CsvOptions& options) {
+  const auto rows = table.numbers.size(0);
+  auto keeps = torch::ones({rows}, torch::kBool);
+  const auto note = [&](const CsvColumn& column, const torch::Tensor& is_missing) {
+    const auto count = is_missing.sum().item<std::int64_t>();
+    if (count > 0) table.found.filled.emplace_back(column.name, count);
+    if (options.fill == CsvFill::drop && table.target.defined()) keeps.logical_and_(is_missing.logical_not());
+  };
+  std::int64_t number = 0, category = 0;
+  for (const auto& column : table.schema.columns) {
+    if (column.type != CsvType::category) {
+      note(column, table.numbers.select(1, number).isnan());
+      number += std::ssize(numbers_of(column));
+      continue;
+    }
+    const auto codes = table.categories.select(1, category++);
+    const auto blank = std::ranges::find(column.vocabulary, "");
+    if (blank != column.vocabulary.end()) note(column, codes == (blank - column.vocabulary.begin()));
+  }
+  if (table.target.defined()) {
+    keeps.logical_and_(table.target.is_floating_point() ? table.target.isnan().logical_not() : table.target >= 0);
+  }
+  table.rows = keeps.nonzero().select(1, 0).contiguous();
+  table.found.dropped = rows - table.rows.numel();
+}
+
+void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema, const MappedFile& file) {
+  torch::Tensor training = table.rows;
+  if (!has_schema && options.training_rows) training = options.training_rows(table);
+  std::int64_t number = 0, category = 0;
+  for (auto& column : table.schema.columns) {
+    if (column.type == CsvType::category) {
+      auto codes = table.categories.select(1, category++);
+      if (!has_schema && options.training_rows) learn_words(column, codes, training);
+      continue;
+    }
+    const auto parts = std::ssize(numbers_of(column));
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const auto values = table.numbers.select(1, number++);
+      const bool is_date = column.type == CsvType::date;
+      if (!has_schema && options.fill == CsvFill::mean) {
+        const auto mean = mean_of(values, training, column, file);
+        is_date ? column.fills.push_back(mean) : void(column.fill = mean);
+      }
+      if (is_date && !column.fills.empty()) fill(values, column.fills.at(static_cast<std::size_t>(part)));
+      if (!is_date && column.fill) fill(values, *column.fill);
+    }
+  }
+}
+
+}  // namespace vernier

@@ -1,0 +1,26 @@
+// Words, fill values and classes, learned once all rows of a table are read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+struct CsvOptions;
+struct CsvTable;
+class MappedFile;
+
+// Sorts words by bytes, but numbers by value if all are numbers.
+void sort_words(std::vector<std::string>& words);
+bool all_numbers(const std::vector<std::string>& words);
+
+// Makes a category of a target of numbers, if they are whole and few are different.
+void make_classes(CsvTable& table);
+
+// Makes CsvTable::rows, and counts missing values. They are NaN and the word "".
+void drop_rows(CsvTable& table, const CsvOptions& options);
+
+// Learns words and means from the training rows, unless a schema has them, and fills missing values.
+void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema, const MappedFile& file);
+
+}  // namespace vernier

@@ -1,0 +1,32 @@
+// Sentences on odd columns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vernier {
+
+struct CsvTable;
+
+// Words that a schema lacks.
+struct UnknownWords {
+  std::int64_t count = 0;
+  std::string example;  // the first one
+  void add(std::string_view word) {
+    if (count++ == 0) example = word;
+  }
+  void add(const UnknownWords& more) {
+    if (count == 0) example = more.example;
+    count += more.count;
+  }
+};
+
+// Adds sentences on the inputs: constant ones, row numbers, columns without a name, nearly a word a row.
+void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd);
+
+// Adds a sentence if some of the whole numbers of a column become equal in float32.
+void note_merged(const std::string& column, std::vector<double>& numbers, std::vector<std::string>& odd);
+
+}  // namespace vernier

@@ -1,0 +1,180 @@
+// Odd tables: the files of tests/plugins/task/tables, and what task/tabular prints of each. A line of cases.txt is
+// "file | options | refused TEXT" or "file | options | says TEXT", with "; " between options.
+#include <doctest/doctest.h>
+#include <vernier/csv.h>
+#include <vernier/predictor.h>
+#include <vernier/split.h>
+#include <vernier/supervised_task.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "loaded_task.h"
+#include "log_lines.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace tabular_tables_test {
+
+namespace {
+
+const std::string tables = VERNIER_SOURCE_DIR "/tests/plugins/task/tables/";
+
+vernier::Table options_of(const std::string& path, std::string options) {
+  for (auto at = options.find("; "); at != std::string::npos; at = options.find("; ")) options.replace(at, 2, "\n");
+  const auto config = from_toml({"[task]\ndata = '" + path + "'\nworkers = 0\n" + options + "\n"});
+  return std::get<vernier::Table>(config.at("task").data);
+}
+
+// The lines that a task with these options prints; or the error.
+std::string printed(const std::string& path, const std::string& options) {
+  const LogLines log;
+  const auto thrown = thrown_by([&] { LoadedTask("tabular", options_of(path, options)); });
+  std::string text;
+  for (const auto& line : LogLines::lines()) text += "says " + line + "\n";
+  if (thrown.kind == 0) return text;
+  CHECK_MESSAGE(thrown.kind == 2, thrown.text);
+  CHECK_MESSAGE(thrown.text.find('\n') == std::string::npos, thrown.text);
+  return "refused " + thrown.text;
+}
+
+vernier::SupervisedTask& supervised(LoadedTask& task) {
+  return dynamic_cast<vernier::SupervisedTask&>(*task.task);
+}
+
+// A trained model that reads no data, from what training learned.
+struct Trained {
+  explicit Trained(const vernier::Table& options, vernier::State learned, bool reads_data)
+      : task(make_plugin<vernier::Task>("task/tabular", options)) {
+    dynamic_cast<vernier::SupervisedTask&>(*task).use_learned(std::move(learned), reads_data);
+    run.seed = 1;
+    task->prepare(run);
+    run.model->eval();
+  }
+  std::vector<vernier::Predictor::Column> predict(const std::string& path) {
+    auto& supervised = dynamic_cast<vernier::SupervisedTask&>(*task);
+    auto& predictor = dynamic_cast<vernier::Predictor&>(*task);
+    return predictor.predict(supervised.loader_of(predictor.read_inputs(path)).next());
+  }
+  std::unique_ptr<vernier::Task> task;
+  vernier::Run run;
+};
+
+}  // namespace
+
+TEST_CASE("tabular prints what it understood of odd tables, or refuses them in one line") {
+  std::ifstream cases(tables + "cases.txt");
+  int count = 0;
+  for (std::string line; std::getline(cases, line); ++count) {
+    const auto first = line.find(" | "), second = line.find(" | ", first + 3);
+    const auto expected = line.substr(second + 3);
+    const auto text = printed(tables + line.substr(0, first), line.substr(first + 3, second - first - 3));
+    const auto word = expected.substr(0, expected.find(' ') + 1);
+    CAPTURE(line);
+    CAPTURE(text);
+    CHECK(text.starts_with(word));
+    CHECK(says(text, expected.substr(word.size())));
+  }
+  CHECK(count >= 60);
+}
+
+TEST_CASE("tabular says one line of a plain table") {
+  const auto text = printed(tables + "plain.csv", "target = 'y'");
+  CHECK(std::ranges::count(text, '\n') == 2);  // and the numbers of samples
+}
+
+TEST_CASE("tabular learns words and means from the training rows alone") {
+  const TemporaryFolder folder;
+  std::string text = "x,word,y\n";
+  for (int i = 0; i < 20; ++i) text += i < 10 ? "1,early,0.5\n" : i == 10 ? ",early,1\n" : "100,late,2\n";
+  const auto path = folder.write("a.csv", text);
+  LoadedTask loaded("tabular",
+                    options_of(path, "target = 'y'; missing = 'mean'; split = 'last'; validation_share = 0.45"));
+  const auto buffers = loaded.run.model->named_buffers();
+  CHECK(buffers["mean"].item<float>() == 1);                                        // the missing value too
+  CHECK(loaded.run.model->named_parameters()["embeddings.0.weight"].size(0) == 2);  // early and unknown
+  CHECK(buffers["target_mean"].item<float>() == doctest::Approx(6.0 / 11));
+}
+
+TEST_CASE("tabular keeps groups together and classes in proportion") {
+  const auto groups = torch::tensor({1, 1, 1, 2, 2, 3, 3, 3, 4, 4}, torch::kInt64);
+  const auto by_group = vernier::split_groups(groups, 0.3, 1);
+  const auto held_out = groups.index_select(0, by_group.held_out), rest = groups.index_select(0, by_group.training);
+  CHECK(held_out.numel() >= 3);
+  CHECK_FALSE((held_out.unsqueeze(1) == rest.unsqueeze(0)).any().item<bool>());
+  const auto classes = torch::cat({torch::zeros({90}, torch::kInt64), torch::ones({10}, torch::kInt64)});
+  const auto by_class = vernier::split_classes(classes, 0.1, 1);
+  CHECK(classes.index_select(0, by_class.held_out).bincount().equal(torch::tensor({9, 1}, torch::kInt64)));
+  CHECK(by_class.training.numel() + by_class.held_out.numel() == 100);
+  const auto single = vernier::split_classes(torch::tensor({0, 1, 2, 3}, torch::kInt64), 0.5, 1);
+  CHECK(single.held_out.numel() == 0);
+  CHECK(vernier::split_last(10, 0.25).held_out.equal(torch::tensor({7, 8, 9}, torch::kInt64)));
+}
+
+TEST_CASE("a trained model of tabular is whole without its data") {
+  const TemporaryFolder folder;
+  const auto options = options_of(tables + "plain.csv", "target = 'y'; hidden = [8]");
+  LoadedTask loaded("tabular", options);
+  auto& task = supervised(loaded);
+  auto elsewhere = options;
+  elsewhere.at("data").data = std::string("nowhere.csv");
+  Trained trained(elsewhere, task.learned(), false);
+  vernier::load_state_dict(*trained.run.model, vernier::state_dict(*loaded.run.model));
+  loaded.run.model->eval();
+  const auto rows = folder.write("new.csv", "colour,more,x\nblue,1,4\nred,2,9\n");
+  auto& predictor = dynamic_cast<vernier::Predictor&>(*loaded.task);
+  const auto before = predictor.predict(task.loader_of(predictor.read_inputs(rows)).next());
+  const auto after = trained.predict(rows);
+  CHECK(torch::equal(before.at(1).numbers, after.at(1).numbers));
+  CHECK(after.at(0).labels == std::vector<std::string>{"no", "yes"});
+  const auto description = dynamic_cast<vernier::Predictor&>(*trained.task).description();
+  for (const char* part :
+       {R"("task":"classification")", R"("name":"colour")", R"("words":["blue","red"])", R"("classes":["no","yes"])"}) {
+    CHECK(says(description, part));
+  }
+  const LogLines log;
+  trained.predict(folder.write("some.csv", "x,colour\n4,red\n5,green\n"));
+  CHECK(LogLines::count("column 'colour': 1 of 2 values are unknown, such as 'green'") == 1);
+  const auto all = folder.write("all.csv", "x,colour\n4,Red\n5,Blue\n");
+  CHECK(
+      says(thrown_by([&] { trained.predict(all); }).text,
+           "column 'colour': 2 of 2 values are unknown, such as 'Red'; write them as in training, such as 'blue,red'"));
+}
+
+TEST_CASE("a trained model of tabular is evaluated on the rows that were held out, or on all rows of other data") {
+  const TemporaryFolder folder;
+  const auto options = options_of(tables + "plain.csv", "target = 'y'; hidden = [8]");
+  LoadedTask loaded("tabular", options);
+  const auto text = read_text(tables + "plain.csv");
+  auto other = options;
+  const auto check = [&](const std::string& path, std::int64_t samples) {
+    other.at("data").data = path;
+    const LogLines log;
+    Trained trained(other, supervised(loaded).learned(), true);
+    CHECK(LogLines::count(std::to_string(samples) + " held out") == 1);
+  };
+  check(folder.write("same.csv", text), 4);
+  check(folder.write("other.csv", text + "3,red,no\n"), 41);
+  other.at("data").data = std::string("nowhere.csv");
+  CHECK(says(thrown_by([&] { Trained(other, supervised(loaded).learned(), true); }).text,
+             "name data to evaluate on: --set task.data=FILE"));
+}
+
+TEST_CASE("tabular reads dates as numbers and parts of the calendar") {
+  const TemporaryFolder folder;
+  vernier::CsvOptions options;
+  options.has_keys = true;
+  const auto parts_of = [&](const std::string& field) {
+    const auto table = vernier::read_csv(folder.write("d.csv", "d\n" + field + "\n"), options);
+    return table.numbers[0].contiguous();
+  };
+  const auto floats = [](std::vector<float> values) { return torch::tensor(values); };
+  CHECK(torch::equal(parts_of("2024-02-29"), floats({19782, 2024, 2, 29, 3, 60})));
+  CHECK(torch::equal(parts_of("29.2.2024"), floats({19782, 2024, 2, 29, 3, 60})));
+  CHECK(torch::equal(parts_of("29-Feb-2024"), floats({19782, 2024, 2, 29, 3, 60})));
+  CHECK(torch::equal(parts_of("\"February 29, 2024\""), floats({19782, 2024, 2, 29, 3, 60})));
+  CHECK(torch::allclose(parts_of("2024-03-01T00:30:00+01:00"), floats({19782.98F, 2024, 2, 29, 3, 60, 23.5F}), 1e-4));
+  CHECK(torch::equal(parts_of("1969-12-31"), floats({-1, 1969, 12, 31, 2, 365})));
+}
+
+}  // namespace tabular_tables_test
