@@ -36,7 +36,9 @@ class Builder final : public Json::json_sax_t {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
-    fail(path_, the_ + " is not JSON: " + error.what());
+    const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, …"
+    const auto place = what.find("at line");
+    fail(path_, the_ + " is not JSON " + (place == std::string::npos ? ": " + what : what.substr(place)));
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "text/unicode/unicode.h"
+#include "tokenizer_beside.h"
 #include "tokenizer_model.h"
 
 namespace vernier {
@@ -15,16 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t most_bytes = 1'000'000'000;
-constexpr std::size_t deepest = 16;
-
-ParsedJson parsed(const std::string& path, const std::string& what) {
-  const auto text = read_data_file(path, most_bytes);
-  try {
-    return parse_json("'" + path + "'", what, text, deepest);
-  } catch (const Error& error) {
-    refuse(message(error));
-  }
-}
 
 // A first line "#version: 0.2", then a merge a line.
 void read_merges_txt(const std::string& path, TokenizerFile& file) {
@@ -45,7 +36,7 @@ void read_merges_txt(const std::string& path, TokenizerFile& file) {
 }
 
 void read_tokenizer_json(TokenizerFile& file) {
-  const auto json = parsed(file.path, "tokenizer");
+  const auto json = read_tokenizer_part(file.path, "tokenizer");
   const JsonPart root(file.path, json.value);
   root.require_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                      "post_processor", "decoder", "model"});
@@ -56,7 +47,7 @@ void read_tokenizer_json(TokenizerFile& file) {
 }
 
 void read_vocab_and_merges(const fs::path& folder, TokenizerFile& file) {
-  const auto json = parsed(file.path, "vocabulary");
+  const auto json = read_tokenizer_part(file.path, "vocabulary");
   read_vocabulary(JsonPart(file.path, json.value), file);
   file.path = folder / "merges.txt";
   read_merges_txt(file.path, file);
@@ -65,20 +56,6 @@ void read_vocab_and_merges(const fs::path& folder, TokenizerFile& file) {
   require_bytes(JsonPart(file.path, json.value), file);
   const auto end = file.vocabulary.find("<|endoftext|>");
   if (end != file.vocabulary.end()) file.added.push_back({.id = end->second, .text = end->first, .is_special = true});
-}
-
-// A text, or an object that has it as `content`.
-void read_end_of_text(const fs::path& folder, TokenizerFile& file) {
-  const auto path = (folder / "tokenizer_config.json").string();
-  if (!fs::exists(path)) return;
-  const auto json = parsed(path, "configuration");
-  const auto token = JsonPart(path, json.value).member("eos_token");
-  if (token.is_null()) return;
-  file.end_of_text = token.json().is_object() ? token.member("content").text() : token.text();
-  const bool is_known =
-      file.vocabulary.contains(*file.end_of_text) ||
-      std::ranges::any_of(file.added, [&](const auto& each) { return each.text == *file.end_of_text; });
-  if (!is_known) token.refuse("is not in the vocabulary");
 }
 
 }  // namespace
@@ -108,7 +85,7 @@ TokenizerFile read_tokenizer_folder(const fs::path& folder) {
     }
     read_vocab_and_merges(folder, file);
   }
-  read_end_of_text(folder, file);
+  read_files_beside(folder, file);
   return file;
 }
 

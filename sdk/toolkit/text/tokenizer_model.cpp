@@ -12,12 +12,6 @@ std::string in_quotes(std::string_view token) {
   return "'" + shortened(std::string(token)) + "'";
 }
 
-TokenId token_id(const JsonPart& number) {
-  const auto id = number.number();
-  if (id < 0 || id >= most_tokens) number.refuse("is not an id: ids are from 0 to 16777215");
-  return static_cast<TokenId>(id);
-}
-
 void read_merges(const JsonPart& merges, TokenizerFile& file) {
   const auto count = merges.size();
   file.merges.reserve(count);
@@ -56,6 +50,12 @@ void read_template(const JsonPart& processor, TokenizerFile& file) {
 }
 
 }  // namespace
+
+TokenId token_id(const JsonPart& number) {
+  const auto id = number.number();
+  if (id < 0 || id >= most_tokens) number.refuse("is not an id: ids are from 0 to 16777215");
+  return static_cast<TokenId>(id);
+}
 
 void read_vocabulary(const JsonPart& vocab, TokenizerFile& file) {
   if (!vocab.json().is_object()) vocab.refuse("is not a JSON object of tokens and their ids");
@@ -116,29 +116,53 @@ void read_model(const JsonPart& model, TokenizerFile& file) {
   file.unknown = found->second;
 }
 
+AddedToken added_token(const JsonPart& token, TokenId id) {
+  AddedToken added;
+  added.id = id;
+  added.text = token.member("content").text();
+  added.is_special = token.flag("special", false);
+  added.strips_left = token.flag("lstrip", false);
+  added.strips_right = token.flag("rstrip", false);
+  added.is_normalized = token.flag("normalized", !added.is_special);
+  if (token.flag("single_word", false)) token.refuse("has `single_word`, which Vernier does not have");
+  return added;
+}
+
+TokenAdder::TokenAdder(TokenizerFile& file) : file_(file) {
+  for (const auto& [text, id] : file.vocabulary) of_id_.emplace(id, text);
+  for (const auto& token : file.added) {
+    of_id_.emplace(token.id, token.text);
+    added_.emplace(token.text, token.id);
+  }
+}
+
+bool TokenAdder::add(const JsonPart& place, AddedToken token) {
+  if (token.text.empty()) place.refuse("is an empty token");
+  const auto id = id_of(token.text);
+  if (id && *id != token.id) {
+    place.refuse("has the id " + std::to_string(token.id) + ", and the same token in '" + file_.path + "' has " +
+                 std::to_string(*id));
+  }
+  const auto [other, is_new] = of_id_.emplace(token.id, token.text);
+  if (!is_new && other->second != token.text) place.refuse("has the id of the token " + in_quotes(other->second));
+  if (!added_.emplace(token.text, token.id).second) return false;
+  file_.added.push_back(std::move(token));
+  return true;
+}
+
+std::optional<TokenId> TokenAdder::id_of(const std::string& text) const {
+  if (const auto found = file_.vocabulary.find(text); found != file_.vocabulary.end()) return found->second;
+  if (const auto found = added_.find(text); found != added_.end()) return found->second;
+  return std::nullopt;
+}
+
 void read_added_tokens(const JsonPart& tokens, TokenizerFile& file) {
-  std::unordered_map<TokenId, std::string> of_id;
-  for (const auto& [text, id] : file.vocabulary) of_id.emplace(id, text);
-  std::unordered_set<std::string> texts;
+  TokenAdder adder(file);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto token = tokens[i];
-    AddedToken added;
-    added.id = token_id(token.member("id"));
-    added.text = token.member("content").text();
-    added.is_special = token.flag("special", false);
-    added.strips_left = token.flag("lstrip", false);
-    added.strips_right = token.flag("rstrip", false);
-    added.is_normalized = token.flag("normalized", !added.is_special);
-    if (added.text.empty()) token.refuse("is an empty token");
-    if (token.flag("single_word", false)) token.refuse("has `single_word`, which Vernier does not have");
-    const auto in_model = file.vocabulary.find(added.text);
-    if (in_model != file.vocabulary.end() && in_model->second != added.id) {
-      token.refuse("has another id than the same token in `model.vocab`");
-    }
-    const auto [other, is_new] = of_id.emplace(added.id, added.text);
-    if (!is_new && other->second != added.text) token.refuse("has the id of the token " + in_quotes(other->second));
-    if (!texts.insert(added.text).second) token.refuse("is there twice: " + in_quotes(added.text));
-    file.added.push_back(std::move(added));
+    auto added = added_token(token, token_id(token.member("id")));
+    const auto text = added.text;
+    if (!adder.add(token, std::move(added))) token.refuse("is there twice: " + in_quotes(text));
   }
 }
 

@@ -22,6 +22,25 @@ void read_model(const JsonPart& model, TokenizerFile& file);
 // `normalizer`, `pre_tokenizer` and `decoder`, which must fit each other.
 void read_style(const JsonPart& root, TokenizerFile& file);
 
+TokenId token_id(const JsonPart& number);
+// A token as `added_tokens` of tokenizer.json and `added_tokens_decoder` of tokenizer_config.json have it.
+AddedToken added_token(const JsonPart& token, TokenId id);
+
+// Adds tokens to those of a file.
+class TokenAdder {
+ public:
+  explicit TokenAdder(TokenizerFile& file);
+  // Returns false if the token is there already. Refuses another id of the same token, and an id of another one.
+  bool add(const JsonPart& place, AddedToken token);
+  std::optional<TokenId> id_of(const std::string& text) const;
+  bool is_added(const std::string& text) const { return added_.contains(text); }
+
+ private:
+  TokenizerFile& file_;
+  std::unordered_map<TokenId, std::string> of_id_;
+  std::unordered_map<std::string, TokenId> added_;
+};
+
 // `added_tokens` and `post_processor`.
 void read_added_tokens(const JsonPart& tokens, TokenizerFile& file);
 void read_post_processor(const JsonPart& post_processor, TokenizerFile& file);

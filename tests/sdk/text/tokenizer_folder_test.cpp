@@ -78,7 +78,7 @@ TEST_CASE("tokenizer folder: each damage of the model and its tokens has its lin
       {"gpt2", "/model/unk_token", "nothing", "`model.unk_token` is not in the vocabulary"},
       {"gpt2", "/model/new_thing", 1, "`model` has the member 'new_thing', which Vernier does not know"},
       {"gpt2", "/new_thing", 1, "it has the member 'new_thing', which Vernier does not know"},
-      {"gpt2", "/added_tokens/0/id", 5, "`added_tokens[0]` has another id than the same token in `model.vocab`"},
+      {"gpt2", "/added_tokens/0/id", 5, "`added_tokens[0]` has the id 5, and the same token in"},
       {"gpt2", "/added_tokens/0/single_word", true, "`added_tokens[0]` has `single_word`, which Vernier does not have"},
       {"gpt2", "/added_tokens/0/content", "", "`added_tokens[0]` is an empty token"},
       {"gpt2", "/added_tokens/0/content", "new", "`added_tokens[0]` has the id of the token '<|endoftext|>'"},

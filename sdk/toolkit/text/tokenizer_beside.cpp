@@ -1,0 +1,171 @@
+#include "tokenizer_beside.h"
+
+#include <vernier/data_file.h>
+#include <vernier/error.h>
+
+#include <charconv>
+#include <set>
+
+#include "tokenizer_model.h"
+
+namespace vernier {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t most_bytes_of_part = 1'000'000'000;
+constexpr std::size_t deepest_part = 16;
+constexpr const char* special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token"};
+
+// A file of the folder; null without one.
+class Beside {
+ public:
+  Beside(const fs::path& folder, const char* name, const char* what) : path_((folder / name).string()) {
+    std::error_code none;
+    if (!fs::exists(path_, none)) return;
+    json_.emplace(read_tokenizer_part(path_, what));
+    if (!json_->value.is_object()) refuse("'" + path_ + "' is not a JSON object");
+  }
+  explicit operator bool() const { return json_.has_value(); }
+  JsonPart part() const { return {path_, json_ ? json_->value : nothing()}; }
+  JsonPart member(const char* name) const { return part().member(name); }
+  const std::string& path() const { return path_; }
+
+ private:
+  static const Json& nothing() {
+    static const Json empty = Json::object();
+    return empty;
+  }
+  std::string path_;
+  std::optional<ParsedJson> json_;
+};
+
+// A text, or an object that has it as `content`.
+std::string text_of_token(const JsonPart& token) {
+  return token.json().is_object() ? token.member("content").text() : token.text();
+}
+
+class FilesBeside {
+ public:
+  FilesBeside(const fs::path& folder, TokenizerFile& file)
+      : file_(file),
+        config_(folder, "tokenizer_config.json", "configuration"),
+        map_(folder, "special_tokens_map.json", "map of special tokens"),
+        added_(folder, "added_tokens.json", "list of added tokens"),
+        adder_(file) {}
+
+  void read() {
+    for (const auto* key : {"do_lower_case", "split_special_tokens"}) {
+      if (config_.part().flag(key, false)) config_.member(key).refuse("is true, and Vernier does not have it");
+    }
+    read_decoder();
+    read_added();
+    read_special();
+    read_around();
+  }
+
+ private:
+  // From ids to tokens.
+  void read_decoder() {
+    const auto decoder = config_.member("added_tokens_decoder");
+    if (decoder.is_null()) return;
+    if (!decoder.json().is_object()) decoder.refuse("is not an object of ids and tokens");
+    for (const auto& [number, value] : decoder.json().items()) {
+      const JsonPart token(config_.path(), value, "added_tokens_decoder." + number);
+      TokenId id = -1;
+      const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), id);
+      const bool is_id = error == std::errc() && end == number.data() + number.size() && id >= 0 && id < most_tokens;
+      if (!is_id) token.refuse("is not an id: ids are from 0 to 16777215");
+      adder_.add(token, added_token(token, id));
+    }
+  }
+
+  // From tokens to ids. tokenizer_config.json has them all if it has some.
+  void read_added() {
+    const bool has_decoder = !config_.member("added_tokens_decoder").is_null();
+    std::set<std::string> special;
+    for_each_special([&](const JsonPart&, const std::string& text) { special.insert(text); });
+    for (const auto& [text, value] : added_.part().json().items()) {
+      const JsonPart token(added_.path(), value, shortened(text));
+      if (has_decoder && !adder_.is_added(text))
+        token.refuse("is not in added_tokens_decoder of tokenizer_config.json");
+      AddedToken added;
+      added.id = token_id(token);
+      added.text = text;
+      added.is_special = special.contains(text);
+      added.is_normalized = !added.is_special;
+      adder_.add(token, std::move(added));
+    }
+  }
+
+  template <class Use>
+  void for_each_special(const Use& use) const {
+    for (const auto* from : {&config_, &map_}) {
+      for (const auto* name : special_names) {
+        if (const auto token = from->member(name); !token.is_null()) use(token, text_of_token(token));
+      }
+      const auto more = from->member("additional_special_tokens");
+      for (std::size_t i = 0; i < more.size(); ++i) use(more[i], text_of_token(more[i]));
+    }
+  }
+
+  // A special token is found in a text before all else, and has no text of its own.
+  void read_special() {
+    for_each_special([&](const JsonPart& token, const std::string& text) {
+      const auto id = adder_.id_of(text);
+      if (!id) token.refuse("is not in the vocabulary");
+      AddedToken added;
+      added.id = *id;
+      added.text = text;
+      added.is_special = true;
+      adder_.add(token, std::move(added));
+    });
+    for (const auto* from : {&map_, &config_}) {  // the latter counts
+      if (const auto end = from->member("eos_token"); !end.is_null()) file_.end_of_text = text_of_token(end);
+    }
+  }
+
+  std::vector<TokenId> ids_of(const char* name, const char* flag) const {
+    for (const auto* from : {&config_, &map_}) {
+      if (const auto token = from->member(name); !token.is_null()) return {*adder_.id_of(text_of_token(token))};
+    }
+    config_.member(flag).refuse(std::string("is true, and no file names the token ") + name);
+  }
+
+  // tokenizer_config.json says what is put around a text for vocab.json, and for Llama 2's tokenizer.json.
+  void read_around() {
+    const auto kind = config_.member("tokenizer_class");
+    const bool is_json = file_.path.ends_with("tokenizer.json");
+    if (is_json && (kind.is_null() || !kind.text().starts_with("LlamaTokenizer"))) return;
+    if (!is_json && config_.part().flag("add_prefix_space", false)) file_.adds_space = true;
+    const auto put = [&](const char* flag, const char* name, std::vector<TokenId>& around) {
+      if (config_.member(flag).is_null()) return;
+      around = config_.part().flag(flag, false) ? ids_of(name, flag) : std::vector<TokenId>();
+    };
+    put("add_bos_token", "bos_token", file_.before);
+    put("add_eos_token", "eos_token", file_.after);
+  }
+
+  TokenizerFile& file_;
+  Beside config_, map_, added_;
+  TokenAdder adder_;
+};
+
+}  // namespace
+
+ParsedJson read_tokenizer_part(const std::string& path, const std::string& what) {
+  const auto text = read_data_file(path, most_bytes_of_part);
+  try {
+    return parse_json("'" + path + "'", what, text, deepest_part);
+  } catch (const Error& error) {
+    refuse(message(error));
+  }
+}
+
+void read_files_beside(const fs::path& folder, TokenizerFile& file) {
+  FilesBeside(folder, file).read();
+}
+
+}  // namespace vernier

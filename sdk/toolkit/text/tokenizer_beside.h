@@ -1,0 +1,18 @@
+// The files of a tokenizer's folder beside tokenizer.json, or beside vocab.json and merges.txt.
+#pragma once
+
+#include <filesystem>
+
+#include "tokenizer_file.h"
+#include "tokenizer_json.h"
+
+namespace vernier {
+
+// Parses a file of a tokenizer's folder. what: for errors.
+ParsedJson read_tokenizer_part(const std::string& path, const std::string& what);
+
+// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, as transformers does: more tokens, which
+// ones are special, and what is put around a text.
+void read_files_beside(const std::filesystem::path& folder, TokenizerFile& file);
+
+}  // namespace vernier
