@@ -11,6 +11,7 @@
 #include "advice.h"
 #include "tools/common/run_files.h"
 #include "tools/common/scratch_folder.h"
+#include "tools/common/text/quoting.h"
 #include "tools/common/trials.h"
 #include "tools/common/verb.h"
 
@@ -177,7 +178,7 @@ ShortRun train_for(int seconds, const Common& common, const Candidate& candidate
                    Children& children) {
   const auto begin = std::chrono::steady_clock::now();
   auto words = command_of("train", common, candidate);
-  words.insert(words.end(), {"--quiet", "--set=run.output=\"" + folder.string() + "\"", "--set=run.resume=never",
+  words.insert(words.end(), {"--quiet", "--set=run.output=" + toml_quoted(folder.string()), "--set=run.resume=never",
                              "--set=run.requeue=false", "--set=run.time_limit=" + std::to_string(seconds) + "s",
                              "--set=checkpoint.use=none", "--set=monitor=[]", "--set=monitor.csv.every=1"});
   const auto ended = children.run(words);

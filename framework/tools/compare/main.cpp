@@ -13,6 +13,7 @@
 #include "comparison.h"
 #include "tools/common/page/comparison_view.h"
 #include "tools/common/page/report_page.h"
+#include "tools/common/text/quoting.h"
 #include "tools/common/toml_text.h"
 #include "tools/common/trials.h"
 #include "tools/common/verb.h"
@@ -162,7 +163,7 @@ void train(const Plan& plan, const Candidate& candidate, Trial& trial, Children&
   fs::remove_all(trial.folder);
   auto words = command_of("train", plan.common, candidate);
   words.insert(words.end(), {"--quiet", "--set=run.seed=" + std::to_string(trial.seed),
-                             "--set=run.output=\"" + fs::absolute(trial.folder).string() + "\""});
+                             "--set=run.output=" + toml_quoted(fs::absolute(trial.folder).string())});
   const auto ended = children.run(words);
   if (is_refusal(ended)) {
     trial.refusal = reason_of(ended);

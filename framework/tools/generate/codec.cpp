@@ -50,6 +50,10 @@ std::optional<TokenId> Codec::end_of_text() const {
   return tokenizer_ == nullptr ? std::nullopt : tokenizer_->end_of_text();
 }
 
+std::optional<TokenId> Codec::id(const std::string& word) const {
+  return tokenizer_ == nullptr ? std::nullopt : tokenizer_->id(word);
+}
+
 std::optional<TokenId> Codec::special(const std::string& word) const {
   if (tokenizer_ == nullptr) return std::nullopt;
   const auto token = tokenizer_->id(word);

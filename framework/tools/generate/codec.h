@@ -22,6 +22,7 @@ class Codec {
   // Whole characters only, but for bytes: what is not UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens) const;
   std::optional<TokenId> end_of_text() const;
+  std::optional<TokenId> id(const std::string& word) const;  // of a token by its text
   // The special token that a stop word is, which has no text.
   std::optional<TokenId> special(const std::string& word) const;
 

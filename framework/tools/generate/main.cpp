@@ -1,6 +1,7 @@
 // `vernier generate`: continues texts with the model of a run, or with a published one.
 #include <ATen/CPUGeneratorImpl.h>
 #include <unistd.h>
+#include <vernier/data_file.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -13,9 +14,11 @@
 
 #include "batch.h"
 #include "codec.h"
+#include "model_settings.h"
 #include "output/log.h"
 #include "text_stream.h"
 #include "tools/common/model/trained_run.h"
+#include "tools/common/text/quoting.h"
 #include "tools/common/verb.h"
 #include "wiring/config.h"
 #include "wiring/plugin_folders.h"
@@ -43,7 +46,7 @@ Prints what follows the prompt, token by token.
   --stop TEXT          ends a completion before this text; may be repeated
   --seed NUMBER        of the draws (1); line n of a file has this seed + n
 
-how the next token is drawn, in this order
+how the next token is drawn, in this order; defaults are those of the model's generation_config.json, or else these
   --repetition-penalty NUMBER  makes tokens that the text has less likely; 1: does not (1)
   --temperature NUMBER         divides the logits; 0: always the likeliest token (1)
   --top-k NUMBER               among the k likeliest; 0: all (0)
@@ -93,8 +96,16 @@ Settings read_settings(const po::variables_map& given) {
 // The task for a published folder, by its config.json.
 std::string family_of_folder(const std::string& folder) {
   const auto path = (fs::path(folder) / "config.json").string();
-  std::ifstream file(path);
-  const auto json = vernier::Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  constexpr std::uint64_t longest = 16'000'000;  // bytes
+  constexpr std::size_t deepest = 16;
+  const auto parsed = [&] {
+    try {
+      return vernier::parse_json("'" + path + "'", "configuration", vernier::read_data_file(path, longest), deepest);
+    } catch (const vernier::Error& error) {
+      vernier::refuse(vernier::message(error));
+    }
+  }();
+  const auto& json = parsed.value;
   const auto type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()
                         ? json["model_type"].get<std::string>()
                         : "";
@@ -107,7 +118,7 @@ std::string family_of_folder(const std::string& folder) {
 std::unique_ptr<vernier::Prepared> load_folder(const std::string& path, Words sets, const vernier::Host& host) {
   const auto family = family_of_folder(path);
   const auto text = "[run]\nsteps = 1\n[task]\nuse = '" + family + "'\ndata = []\n[optimizer]\nuse = 'adamw'\n";
-  sets.insert(sets.begin(), "task.folder=" + path);
+  sets.insert(sets.begin(), "task.folder=" + vernier::toml_quoted(path));
   vernier::set_log_level(static_cast<int>(vernier::Level::warning));
   auto config = vernier::load_config({}, sets, text);
   return vernier::prepare(std::move(config), "generate", host, stop_signal, [](auto&&...) { return true; });
@@ -134,6 +145,30 @@ vernier::LanguageModel& model_of(const vernier::Prepared& prepared) {
                   " has none; see docs/finetune.md");
 }
 
+// Puts what the model's folder says in the place of defaults, and says so.
+void apply(const vernier::ModelSettings& model, const po::variables_map& given, Settings& settings) {
+  std::string taken;
+  const auto take = [&](const char* option, const auto& value, auto& into) {
+    if (!value || !given[option].defaulted() || *value == into) return;
+    into = *value;
+    taken += c10::str(taken.empty() ? "" : ", ", option, " ", *value);
+  };
+  auto& sampling = settings.options.sampling;
+  take("temperature", model.temperature, sampling.temperature);
+  take("top-k", model.top_k, sampling.top_k);
+  take("top-p", model.top_p, sampling.top_p);
+  take("min-p", model.min_p, sampling.min_p);
+  take("repetition-penalty", model.repetition_penalty, sampling.repetition_penalty);
+  take("max-tokens", model.max_tokens, settings.options.max_tokens);
+  auto& ends = settings.options.ends;
+  ends.insert(ends.end(), model.ends.begin(), model.ends.end());
+  settings.stops.insert(settings.stops.end(), model.stops.begin(), model.stops.end());
+  if (!taken.empty()) std::cerr << "vernier: by the model's generation_config.json: " << taken << '\n';
+  if (model.ignored.empty()) return;
+  std::cerr << "vernier: of the model's generation_config.json, this is not applied: "
+            << vernier::some_of(model.ignored) << '\n';
+}
+
 std::string prompt_of(const po::variables_map& given) {
   const auto prompt = given["prompt"].as<std::string>();
   if (prompt != "-") return prompt;
@@ -155,6 +190,9 @@ class Generator {
         settings_(std::move(settings)),
         device_(prepared.run.device) {
     if (const auto end = codec_.end_of_text()) settings_.options.ends.push_back(*end);
+    for (const auto& word : model_.end_words()) {
+      if (const auto end = codec_.id(word)) settings_.options.ends.push_back(*end);
+    }
     for (const auto& stop : settings_.stops) {
       if (const auto token = codec_.special(stop)) settings_.options.ends.push_back(*token);
     }
@@ -197,6 +235,7 @@ int run(const po::variables_map& given) {
   auto settings = read_settings(given);
   const auto lines = is_batch ? vernier::read_prompts(text("input")) : std::vector<vernier::PromptLine>();
   const auto prepared = load(given);
+  apply(vernier::read_model_settings(model_of(*prepared).model_folder()), given, settings);
   const Generator generator(*prepared, std::move(settings), text("tokenizer"));
   // Within an evaluation, so that precision and averages are those of a validation.
   prepared->trainer.validation().evaluate(prepared->run, [&] {

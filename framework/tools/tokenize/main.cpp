@@ -3,11 +3,13 @@
 #include <vernier/error.h>
 #include <vernier/whole_file.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <thread>
 
 #include "base/parts.h"
+#include "readers/tokens/token_note.h"
 #include "text/bpe/bpe_trainer.h"
 #include "text/text_tokenizer.h"
 #include "text_reader.h"
@@ -23,6 +25,7 @@ constexpr const char* usage = R"(usage: vernier tokenize FILE… --tokenizer FOL
        vernier tokenize FILE… --train --vocabulary NUMBER --tokenizer FOLDER [--output FILE]
 
 Writes the tokens of texts to FILE: 2 bytes each, or 4 if the vocabulary has more than 65536 tokens, without a header.
+FILE.json, beside it, says of which type they are and which tokenizer made them.
 A file is one text; in a file that ends in .jsonl, each line has a text in its field "text". A token that ends a text
 is written behind each.
 
@@ -148,7 +151,7 @@ Encoded encode(const TextTokenizer& tokenizer, const Settings& settings, const s
 }
 
 // A file of tokens as token_dataset() reads it: no header, little-endian, 2 bytes a token where the vocabulary allows
-// it, else 4. Writes to a file beside it until finish().
+// it, else 4. Writes to a file beside it until finish(), which writes the note, too.
 class TokenFile {
  public:
   TokenFile(const std::string& path, std::int64_t vocabulary)
@@ -165,11 +168,20 @@ class TokenFile {
     require_written("; is the disk full?");
     count_ += static_cast<std::int64_t>(ids.size());
   }
-  void finish() {
+  void finish(const Tokenizer& tokenizer) {
     file_.flush();
     require_written("; is the disk full?");
     file_.close();
+    const auto path = note_path(path_);
+    WholeFile note(path);
+    std::ofstream text(note.part(), std::ios::binary);
+    text << text_of(TokenNote{type(), count_, tokenizer.vocabulary(), tokenizer.checksum()});
+    if (!text.flush()) throw Error("'" + path + "' cannot be written; is the disk full?");
+    text.close();
+    std::error_code none;
+    std::filesystem::remove(path, none);  // a note must not stand beside tokens that it is not of
     whole_.finish();
+    note.finish();
   }
   std::int64_t count() const { return count_; }
   const char* type() const { return is_short_ ? "uint16" : "uint32"; }
@@ -202,7 +214,7 @@ void tokenize(const Settings& settings) {
         bytes += encoded.bytes;
       });
   if (file.count() == 0) refuse("the files have no text");
-  file.finish();
+  file.finish(*tokenizer);
   std::cout << "wrote " << settings.output << ": " << file.count() << " tokens, " << file.type() << ", of " << texts
             << " texts with " << bytes << " bytes; the vocabulary has " << tokenizer->vocabulary() << "\n";
 }

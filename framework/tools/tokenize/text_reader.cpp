@@ -21,8 +21,8 @@ bool is_json_lines(const std::string& path, const TextFormat& format) {
 nlohmann::json parsed(const std::string& where, const std::string& line) {
   try {
     return nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& error) {
-    refuse(where + " is not JSON: " + error.what());
+  } catch (const nlohmann::json::parse_error& error) {
+    refuse(where + " is not JSON at byte " + std::to_string(error.byte));
   }
 }
 
@@ -56,12 +56,17 @@ void TextReader::fill(std::size_t more) {
 void TextReader::take_in() {
   const auto kept = is_lines_ || is_at_end_ ? 0 : unfinished_utf8(rest_);
   const auto whole = std::string_view(rest_).substr(0, rest_.size() - kept);
+  constexpr std::string_view mark = "\xEF\xBB\xBF";  // of the byte order
+  const auto text = offset_ == 0 && !is_lines_ && whole.starts_with(mark) ? whole.substr(mark.size()) : whole;
   if (is_lines_) {
     text_ += whole;
+  } else if (const auto nul = whole.find('\0'); nul != std::string_view::npos && !format_.replaces_invalid) {
+    file_->refuse("is not a text in UTF-8: byte " + std::to_string(offset_ + nul) +
+                  " is 0; convert UTF-16 by iconv -f UTF-16 -t UTF-8, or give --invalid replace to keep it");
   } else if (const auto good = valid_utf8(whole); good == whole.size()) {
-    text_ += whole;
+    text_ += text;
   } else if (format_.replaces_invalid) {
-    text_ += with_replacements(whole);
+    text_ += with_replacements(text);
   } else {
     file_->refuse("is not UTF-8 at byte " + std::to_string(offset_ + good) + "; mend it, or give --invalid replace");
   }

@@ -142,9 +142,16 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
             "is for micro-batches of one size, which " + other.id() + " looks for; leave one of them out"};
   }
 
+  void use_trained(const vernier::State& saved, bool reads_data) override {
+    trained_on_ = saved.text("checksum");
+    reads_data_ = reads_data;
+  }
+
   void prepare(Run& run) override {
-    read_data();
-    sampler_.emplace(training_.numel(), run.seed, order_);
+    if (reads_data_) {
+      read_data();
+      sampler_.emplace(training_.numel(), run.seed, order_);
+    }
     network_ = std::make_shared<gpt::Network>(shape_, run.seed);
     run.model = network_;
     if (recompute_budget_.empty()) return;
@@ -152,9 +159,14 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     network_->set_budget(*budgeted_);
   }
 
-  Batch next() override { return windows_.gather(training_.index_select(0, sampler_->next(batch_size_))); }
+  Batch next() override {
+    if (!sampler_) vernier::refuse("a trained model was loaded without its data, and cannot be trained");
+    return windows_.gather(training_.index_select(0, sampler_->next(batch_size_)));
+  }
 
-  std::int64_t batches_per_epoch() const override { return (training_.numel() + batch_size_ - 1) / batch_size_; }
+  std::int64_t batches_per_epoch() const override {
+    return sampler_ ? (training_.numel() + batch_size_ - 1) / batch_size_ : 1;
+  }
 
   torch::Tensor loss(const Batch& micro_batch) override {
     const auto forward = [&] {
@@ -162,6 +174,12 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
       return at::cross_entropy_loss(logits.view({-1, gpt::vocabulary}), micro_batch.tensors[1].view(-1));
     };
     return budgeted_ ? budgeted_->forward(micro_batch.samples, micro_batch.tensors[0].device(), forward) : forward();
+  }
+
+  std::optional<std::vector<vernier::Measure>> measures() const override {
+    if (looked_at_.numel() == 0) return std::vector<vernier::Measure>();
+    return std::vector<vernier::Measure>{{"validation_loss", vernier::Better::lower},
+                                         {"bits_per_byte", vernier::Better::lower}};
   }
 
   std::string memory_remedy() const override { return "compute activations again ([task] recompute)"; }
@@ -183,7 +201,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
 
   vernier::State save() const override {
     vernier::State state;
-    state.put("sampler", sampler_->state_dict());
+    if (sampler_) state.put("sampler", sampler_->state_dict());
     state.put("checksum", checksum_);
     return state;
   }
@@ -218,6 +236,10 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     checksum_ = text.checksum;
     windows_ = gpt::Windows(text.bytes, shape_.context);
     std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
+    if (!trained_on_.empty() && checksum_ != trained_on_) {
+      training_ = held_out_ = torch::arange(windows_.count());
+      warn("the model was not trained on these data, so all are held out");
+    }
     check_size(text.bytes.numel());
     choose_looked_at();
     info(text.bytes.numel(), " bytes of ", text.files, " files (", text.skipped,
@@ -228,7 +250,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     const auto refuse = [bytes](const std::string& reason) {
       vernier::refuse(c10::str("data has ", bytes, " bytes; ", reason));
     };
-    if (training_.numel() < batch_size_) {
+    if (training_.numel() < (trained_on_.empty() ? batch_size_ : 1)) {
       refuse(c10::str("one batch needs ", batch_size_, " windows of ", shape_.context, " bytes, and one byte more",
                       validation_ > 0 ? ", beside those held out for validation" : "",
                       ". Give more text, or a smaller batch_size or context"));
@@ -287,9 +309,12 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   std::int64_t validation_batches_;
   Sample sample_;
 
-  std::string checksum_;  // of the text
+  std::string checksum_;    // of the text
+  std::string trained_on_;  // checksum of the text of a trained model; empty: a new one
+  bool reads_data_ = true;
   gpt::Windows windows_;
-  torch::Tensor training_, held_out_, looked_at_;  // numbers of windows
+  // Numbers of windows.
+  torch::Tensor training_ = torch::empty({0}, torch::kInt64), held_out_ = training_, looked_at_ = training_;
   std::optional<vernier::Sampler> sampler_;
   std::shared_ptr<gpt::Network> network_;
   std::optional<vernier::BudgetedBlocks> budgeted_;

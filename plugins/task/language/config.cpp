@@ -20,8 +20,7 @@ constexpr std::uint64_t largest_config = 16'000'000;  // bytes; published ones h
 constexpr double largest_integer = 1e15;
 
 nlohmann::json read_object(const std::string& path) {
-  const auto text = vernier::read_data_file(path, largest_config);
-  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto json = read_json(path, largest_config);
   if (!json.is_object()) vernier::refuse(path + ": is not a JSON object, which a model's config.json is");
   return json;
 }
@@ -31,6 +30,21 @@ std::string shown(const nlohmann::json& value) {
 }
 
 }  // namespace
+
+nlohmann::json read_json(const std::string& path, std::uint64_t most) {
+  const auto text = vernier::read_data_file(path, most);
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    // "[json.exception.parse_error.101] parse error at line 3, column 1: syntax error …"
+    const std::string what = error.what();
+    const auto place = what.find("at line"), reason = what.find(": ", std::min(place, what.size()));
+    vernier::refuse(path + ": is not JSON " +
+                    (place == std::string::npos ? vernier::shortened(what)
+                                                : what.substr(place, reason - place) + ": " +
+                                                      vernier::printable(vernier::shortened(what.substr(reason + 2)))));
+  }
+}
 
 Config::Config(const std::string& folder)
     : place_(folder + "/config.json: "), object_(read_object(folder + "/config.json")) {}

@@ -9,6 +9,9 @@
 
 namespace language {
 
+// Throws Error, with line and column, for what is not JSON. most: bytes.
+nlohmann::json read_json(const std::string& path, std::uint64_t most);
+
 // An object of the file. A key that is missing or null has the value that transformers takes for it. A value of another
 // type, or out of range, throws Error with the file and the key.
 class Config {

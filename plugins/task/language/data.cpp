@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "model_files.h"
+
 namespace language {
 
 namespace {
@@ -20,6 +22,12 @@ constexpr std::int64_t not_learned = -100;  // as cross_entropy_loss() has it
 
 bool is_text(const std::string& file) {
   return file.ends_with(".jsonl") || file.ends_with(".txt");
+}
+
+std::string content_of(const std::vector<std::string>& files) {
+  std::string all;
+  for (const auto& file : files) all += (all.empty() ? "" : "; ") + vernier::file_fingerprint(file);
+  return all;
 }
 
 DatasetPtr together(const std::vector<DatasetPtr>& sets) {
@@ -54,11 +62,13 @@ class Overlapping final : public vernier::Dataset {
 Data::Data(vernier::Options& options)
     : is_given_(options.given("data")),
       files_(options.get("data", std::vector<std::string>{},
-                         "needed: files of tokens without a header, or of texts: .txt and .jsonl; []: the model is "
-                         "only used, not trained")),
+                         "needed: files of tokens, .bin or .npy, or of texts: .txt and .jsonl; []: the model is only "
+                         "used, not trained")),
       held_out_(options.get("validation", std::vector<std::string>{}, "held-out files of the same kind")),
-      token_type_(options.choose("token_type", "auto", {"auto", "uint8", "uint16", "uint32"},
-                                 "of files of tokens; auto: uint16 if the vocabulary fits into it, else uint32")),
+      token_type_(options.choose("token_type", "auto",
+                                 {"auto", "uint8", "uint16", "int16", "uint32", "int32", "uint64", "int64"},
+                                 "of files of tokens; auto: what the file says, else uint16 if the vocabulary fits "
+                                 "into it, else uint32")),
       tokenizer_(options.get("tokenizer", "", "folder of the tokenizer for texts; empty: the model's folder")),
       context_(options.get("context", 256, "tokens that a window predicts", between(1, 1e7))),
       stride_(options.get("stride", 0, "tokens between the beginnings of two windows of a file of tokens; 0: context",
@@ -125,59 +135,97 @@ std::string Data::tokenizer_folder(const std::string& model) const {
   return has_one ? model : "";
 }
 
-DatasetPtr Data::tokens_of(const std::string& file, std::int64_t vocabulary, std::int64_t stride) const {
-  constexpr std::int64_t most_in_16_bits = 65536;
-  const bool is_short = token_type_ == "uint16" || (token_type_ == "auto" && vocabulary <= most_in_16_bits);
-  const auto type = token_type_ == "uint8" ? torch::kUInt8 : is_short ? torch::kUInt16 : torch::kUInt32;
-  return vernier::token_dataset(file, type, {.length = context_, .stride = stride, .vocabulary = vocabulary});
+// The checksum of the model's tokenizer, which a note beside a file of tokens names; "" without such a note.
+std::string Data::checksum_of_tokenizer(const std::string& model) const {
+  const auto has_note = [](const std::string& file) { return std::filesystem::exists(file + ".json"); };
+  if (are_texts_ || (std::ranges::none_of(files_, has_note) && std::ranges::none_of(held_out_, has_note))) return "";
+  const auto folder = tokenizer_folder(model);
+  return folder.empty() ? "" : vernier::open_tokenizer(folder)->checksum();
 }
 
-std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, std::int64_t vocabulary,
-                                       const std::string& model, std::string& summary) const {
-  const auto folder = tokenizer_folder(model);
+DatasetPtr Data::tokens_of(const std::string& file, Model& model, std::int64_t stride) const {
+  vernier::WindowOptions options;
+  options.length = context_;
+  options.stride = stride;
+  options.vocabulary = model.vocabulary;
+  if (token_type_ != "auto") options.type = token_type_;
+  options.tokenizer = model.checksum;
+  const auto data = vernier::read_tokens(file, options);
+  model.note(c10::str(file, ": ", data.tokens, " tokens of ", data.type, data.known_by.empty() ? "" : ", ",
+                      data.known_by, ", the largest ", data.largest));
+  return data.dataset;
+}
+
+std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, Model& model) const {
+  const auto folder = tokenizer_folder(model.folder);
   if (folder.empty()) {
-    vernier::refuse("'" + files.front() + "' has texts, and " + model +
+    vernier::refuse("'" + files.front() + "' has texts, and " + model.folder +
                     " has no tokenizer; name the folder of one with `tokenizer`");
   }
   const auto tokenizer = vernier::open_tokenizer(folder);
-  if (tokenizer->vocabulary() > vocabulary) {
+  if (tokenizer->vocabulary() > model.vocabulary) {
     vernier::refuse(c10::str("the tokenizer of ", folder, " has ", tokenizer->vocabulary(),
-                             " tokens, and the model of ", model, " ", vocabulary, "; give the model's own tokenizer"));
+                             " tokens, and the model of ", model.folder, " ", model.vocabulary,
+                             "; give the model's own tokenizer"));
   }
   std::vector<DatasetPtr> all;
   for (const auto& file : files) {
     const auto data = vernier::read_language_data(*tokenizer, file, texts_);
-    summary +=
-        c10::str(summary.empty() ? "" : "; ", file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ",
-                 data.tokens, " tokens, ", data.learned, " learned, ", data.left_out, " texts left out");
+    if (data.chats > 0) require_chat_style(folder, is_chatml());
+    model.has_chats = model.has_chats || data.chats > 0;
+    model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
+                        data.learned, " learned, ", data.left_out, " texts left out"));
     all.push_back(data.dataset);
   }
   return all;
 }
 
-std::vector<DatasetPtr> Data::read(const std::vector<std::string>& files, std::int64_t vocabulary,
-                                   const std::string& model, std::string& summary) const {
-  if (are_texts_) return texts_of(files, vocabulary, model, summary);
+std::vector<DatasetPtr> Data::read(const std::vector<std::string>& files, Model& model) const {
+  if (are_texts_) return texts_of(files, model);
   std::vector<DatasetPtr> all;
-  for (const auto& file : files) all.push_back(tokens_of(file, vocabulary, stride_));
+  for (const auto& file : files) all.push_back(tokens_of(file, model, stride_));
   return all;
 }
 
-DatasetPtr Data::held_out_windows(std::int64_t vocabulary) const {
+// Each token is predicted once if the option validation_stride is given.
+DatasetPtr Data::held_out_of(const std::vector<std::string>& files, Model& model) const {
+  if (validation_stride_ == 0) return together(read(files, model));
   std::vector<DatasetPtr> all;
-  for (const auto& file : held_out_) {
-    all.push_back(std::make_shared<Overlapping>(tokens_of(file, vocabulary, 1), context_, validation_stride_));
+  for (const auto& file : files) {
+    all.push_back(std::make_shared<Overlapping>(tokens_of(file, model, 1), context_, validation_stride_));
   }
   return together(all);
 }
 
-Data::Sets Data::load(std::int64_t vocabulary, const std::string& model, std::uint64_t seed) const {
+Data::Sets Data::load(std::int64_t vocabulary, const std::string& folder, std::uint64_t seed,
+                      const std::string& trained_on) const {
+  Model model{vocabulary, folder, checksum_of_tokenizer(folder), {}, false};
   Sets sets;
-  auto training = read(files_, vocabulary, model, sets.summary);
-  if (validation_stride_ > 0) {
-    sets.held_out = held_out_windows(vocabulary);
-  } else if (!held_out_.empty()) {
-    sets.held_out = together(read(held_out_, vocabulary, model, sets.summary));
+  std::error_code none;
+  const auto is_missing = [&](const std::string& file) { return !std::filesystem::exists(file, none); };
+  const bool is_trained = !trained_on.empty();
+  if (is_trained && !held_out_.empty() && std::ranges::any_of(files_, is_missing)) {
+    sets.training = sets.held_out = held_out_of(held_out_, model);
+  } else {
+    sets.content = content_of(files_);
+    if (is_trained && sets.content != trained_on) {
+      sets.training = sets.held_out = held_out_of(files_, model);
+    } else {
+      read_both(model, seed, sets);
+    }
+  }
+  sets.summary = model.summary;
+  sets.has_chats = model.has_chats;
+  if (sets.training->size() == 0) {
+    vernier::refuse("data: no window is left to train on; give more data, a smaller context, or hold out less");
+  }
+  return sets;
+}
+
+void Data::read_both(Model& model, std::uint64_t seed, Sets& sets) const {
+  auto training = read(files_, model);
+  if (!held_out_.empty()) {
+    sets.held_out = held_out_of(held_out_, model);
   } else if (share_ > 0) {
     // With shares, of each file.
     if (shares_.empty()) training = {together(training)};
@@ -190,10 +238,6 @@ Data::Sets Data::load(std::int64_t vocabulary, const std::string& model, std::ui
   }
   if (!shares_.empty()) sets.weights = vernier::mixture_weights(training, shares_);
   sets.training = together(training);
-  if (sets.training->size() == 0) {
-    vernier::refuse("data: no window is left to train on; give more data, a smaller context, or hold out less");
-  }
-  return sets;
 }
 
 void TokenLoss::update(const torch::Tensor& logits, const torch::Tensor& targets) {

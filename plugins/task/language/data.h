@@ -19,31 +19,46 @@ class Data {
 
   bool is_given() const { return is_given_; }  // the option is, perhaps as an empty list
   bool names_files() const { return !files_.empty(); }
-  // Files of texts, whose samples are {inputs, targets, positions, segments} as in vernier/language_data.h. Those of
-  // tokens are {inputs, targets}.
-  bool are_texts() const { return are_texts_; }
-  bool packs() const { return texts_.packs; }
+  // True if rows have several texts: samples are {inputs, targets, positions, segments}, as in vernier/language_data.h.
+  bool packs() const { return are_texts_ && texts_.packs; }
   bool reads_bytes() const { return token_type_ == "uint8"; }
   std::int64_t context() const { return context_; }
   // Returns the tokenizer folder that the option names, or the model's own, or "" if there is none.
   std::string tokenizer_folder(const std::string& model) const;
 
+  // Takes the tokenizer from the model's folder, whatever the option names.
+  void forget_tokenizer() { tokenizer_.clear(); }
+  // The token that ends a message of a chat, as it is written here.
+  std::string end_of_message() const { return is_chatml() ? "<|im_end|>" : "<|eot_id|>"; }
+
   struct Sets {
     vernier::DatasetPtr training, held_out;  // held_out: may be missing
     torch::Tensor weights;                   // of the training samples; undefined: all are drawn once
-    std::string summary;                     // what was read of texts
+    std::string summary;                     // what was read
+    std::string content;                     // of the files in `data`
+    bool has_chats = false;                  // some are messages
   };
-  // vocabulary: of the model, whose folder may have a tokenizer.
-  Sets load(std::int64_t vocabulary, const std::string& model, std::uint64_t seed) const;
+  // folder: of the model, which may have a tokenizer. trained_on: `content` of the data that a trained model knows, ""
+  // of a new one. All of other data are held out.
+  Sets load(std::int64_t vocabulary, const std::string& folder, std::uint64_t seed,
+            const std::string& trained_on) const;
 
  private:
+  // Whom the data are read for, and what was read.
+  struct Model {
+    std::int64_t vocabulary;
+    std::string folder, checksum, summary;  // checksum: of its tokenizer
+    bool has_chats;
+    void note(const std::string& what) { summary += (summary.empty() ? "" : "; ") + what; }
+  };
   void refuse_mistakes(const vernier::Options& options) const;
-  std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, std::int64_t vocabulary,
-                                        const std::string& model, std::string& summary) const;
-  std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, std::int64_t vocabulary,
-                                            const std::string& model, std::string& summary) const;
-  vernier::DatasetPtr tokens_of(const std::string& file, std::int64_t vocabulary, std::int64_t stride) const;
-  vernier::DatasetPtr held_out_windows(std::int64_t vocabulary) const;
+  bool is_chatml() const { return texts_.chat == vernier::ChatStyle::chatml; }
+  std::string checksum_of_tokenizer(const std::string& model) const;
+  std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
+  std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
+  vernier::DatasetPtr tokens_of(const std::string& file, Model& model, std::int64_t stride) const;
+  vernier::DatasetPtr held_out_of(const std::vector<std::string>& files, Model& model) const;
+  void read_both(Model& model, std::uint64_t seed, Sets& sets) const;
 
   bool is_given_, are_texts_ = false;
   std::vector<std::string> files_, held_out_;

@@ -5,12 +5,14 @@
 #include <vernier/safetensors.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
+
+#include "config.h"
+#include "model_files.h"
 
 namespace language {
 
@@ -37,7 +39,7 @@ std::vector<std::string> weight_files(const std::string& folder) {
                          ? "It has pytorch_model.bin: save it with safetensors in Python"
                          : "Set weights = \"random\" to begin with random weights"));
   }
-  const auto json = nlohmann::json::parse(vernier::read_data_file(index, largest_index), nullptr, false);
+  const auto json = read_json(index, largest_index);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || map == json.end() || !map->is_object() || map->empty()) {
     vernier::refuse(index + ": has no weight_map, an object with the file of each tensor");
@@ -155,7 +157,7 @@ torch::ScalarType common_type(const vernier::Tensors& tensors) {
 }
 
 void write_config(const std::string& to, const std::string& source, torch::ScalarType type) {
-  auto config = OrderedJson::parse(vernier::read_data_file(source + "/config.json", largest_index));
+  auto config = OrderedJson::parse(source);
   for (const char* key : {"dtype", "torch_dtype"}) {  // of transformers 5 and 4
     if (config.contains(key) || std::string(key) == "dtype") config[key] = name_of(type);
   }
@@ -176,16 +178,7 @@ void read_weights(const std::string& folder, Network& network, const Layout& lay
   reader.finish(folder);
 }
 
-void write_folder(const std::string& to, const std::string& source, const Network& network, const Layout& layout) {
-  constexpr std::array beside = {"generation_config.json",
-                                 "tokenizer.json",
-                                 "tokenizer_config.json",
-                                 "special_tokens_map.json",
-                                 "tokenizer.model",
-                                 "vocab.json",
-                                 "merges.txt",
-                                 "chat_template.jinja",
-                                 "added_tokens.json"};
+void write_folder(const std::string& to, const vernier::State& files, const Network& network, const Layout& layout) {
   vernier::Tensors tensors;
   for (const auto& entry : network.named_parameters()) {
     tensors[published_name(layout, entry.key())] = entry.value().detach();
@@ -194,11 +187,8 @@ void write_folder(const std::string& to, const std::string& source, const Networ
   for (auto& [name, tensor] : tensors) tensor = tensor.to(type);
   fs::create_directories(to);
   vernier::save_safetensors(to + "/model.safetensors", tensors, vernier::Metadata{{"format", "pt"}});
-  write_config(to, source, type);
-  for (const char* name : beside) {
-    std::error_code none;
-    if (fs::is_regular_file(source + "/" + name, none)) fs::copy_file(source + "/" + name, to + "/" + name);
-  }
+  write_model_files(files, to);
+  write_config(to, text_of(files, "config.json"), type);
 }
 
 }  // namespace language

@@ -1,6 +1,8 @@
 // The weights of a published model folder: model.safetensors, or its shards with model.safetensors.index.json.
 #pragma once
 
+#include <vernier/state.h>
+
 #include <string>
 
 #include "network.h"
@@ -24,9 +26,9 @@ std::string published_name(const Layout& layout, const std::string& name);
 // another shape or dtype.
 void read_weights(const std::string& folder, Network& network, const Layout& layout);
 
-// Writes a folder that transformers' from_pretrained() reads: model.safetensors, the config.json of `source` with the
-// dtype of the weights, and copies of the files of the tokenizer in `source`. All parameters of the network are
-// written, so an adapter must be merged before.
-void write_folder(const std::string& to, const std::string& source, const Network& network, const Layout& layout);
+// Writes a folder that transformers' from_pretrained() reads: model.safetensors, and `files` (model_files.h), whose
+// config.json gets the dtype of the weights. All parameters of the network are written, so an adapter must be merged
+// before.
+void write_folder(const std::string& to, const vernier::State& files, const Network& network, const Layout& layout);
 
 }  // namespace language

@@ -29,6 +29,9 @@ void Samples::open(const vernier::LanguageModel& model) {
   if (folder.empty()) vernier::refuse("sample_prompts needs a tokenizer; name its folder with `tokenizer`");
   tokenizer_ = vernier::open_tokenizer(folder);
   if (const auto end = tokenizer_->end_of_text()) options_.ends = {*end};
+  for (const auto& word : model.end_words()) {
+    if (const auto end = tokenizer_->id(word)) options_.ends.push_back(*end);
+  }
   for (const auto& prompt : prompts_) {
     const auto size = std::ssize(tokenizer_->encode(prompt));
     if (size > 0 && (model.longest() == 0 || size <= model.longest())) continue;

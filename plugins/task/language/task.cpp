@@ -4,6 +4,7 @@
 #include <vernier/control.h>
 #include <vernier/error.h>
 #include <vernier/run.h>
+#include <vernier/tokenizer.h>
 
 #include <memory>
 
@@ -23,10 +24,16 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
           options.get("dropout", -1.0, "replaces all dropouts of config.json; below 0: those", between(-1, 0.99))) {}
 
 void PublishedTask::build(vernier::Run& run) {
-  const Config config(folder_);
+  if (is_trained()) {
+    files_ = learned().part("files");
+    has_chats_ = learned().integer("has_chats") != 0;
+    kept_.emplace(files_);
+    data_.forget_tokenizer();
+  }
+  const Config config(model_folder());
   require_model_type(config, family_.layout.model_type);
   network_ = family_.make(config, dropout_, run.seed);
-  if (weights_ == "folder") read_weights(folder_, *network_, family_.layout);
+  if (weights_ == "folder" && !is_trained()) read_weights(folder_, *network_, family_.layout);
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });
   set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
   set_loss([](const torch::Tensor& logits, const torch::Tensor& targets) {
@@ -35,6 +42,7 @@ void PublishedTask::build(vernier::Run& run) {
   auto token_loss = std::make_unique<TokenLoss>();
   token_loss_ = token_loss.get();
   add_metric(std::move(token_loss));
+  if (!reads_data()) return;
   if (data_.names_files()) refuse_long_rows();
   read_data(run);
   samples_.open(*this);
@@ -48,7 +56,7 @@ void PublishedTask::refuse_long_rows() const {
   if (longest > 0 && data_.context() > longest) {
     refuse(c10::str("has positions for ", longest, " tokens; give a smaller context"));
   }
-  if (is_packed() && same > 0 && data_.context() > same) {
+  if (data_.packs() && same > 0 && data_.context() > same) {
     refuse(c10::str("turns the positions of rows above ", same,
                     " tokens in another way, and a packed row has shorter texts; set packing = false"));
   }
@@ -56,22 +64,38 @@ void PublishedTask::refuse_long_rows() const {
 
 void PublishedTask::read_data(const vernier::Run& run) {
   if (!data_.is_given()) {
-    vernier::refuse("`data` is needed: files of tokens without a header, or of texts: .txt and .jsonl");
+    vernier::refuse("`data` is needed: files of tokens, .bin or .npy, or of texts, .txt and .jsonl");
   }
   if (!data_.names_files()) {  // next() refuses to train
+    if (!is_trained()) learn({});
     const auto nothing = torch::zeros({1, 2}, torch::kInt64);
     return set_training(vernier::tensor_dataset({nothing, nothing}));
   }
-  auto sets = data_.load(vocabulary(), folder_, run.seed);
-  if (!sets.summary.empty()) info(sets.summary);
+  auto sets = data_.load(vocabulary(), model_folder(), run.seed, is_trained() ? learned().text("data") : std::string());
+  info(sets.summary);
+  if (!is_trained()) learn(sets);
+  if (is_trained() && sets.training == sets.held_out) {
+    warn("the model was not trained on these data, so all are held out");
+  }
   set_training(sets.training, sets.weights);
   if (sets.held_out) add_validation(sets.held_out);
+}
+
+// A trained model is used without its data, and without the folders that it came from.
+void PublishedTask::learn(const Data::Sets& sets) {
+  files_ = read_model_files(folder_, tokenizer_folder());
+  has_chats_ = sets.has_chats;
+  vernier::State facts;
+  facts.put("files", files_);
+  facts.put("data", sets.content);
+  facts.put("has_chats", std::int64_t{has_chats_});
+  set_learned(std::move(facts));
 }
 
 // A batch of texts has targets in its second tensor, but for those that have none: an example for export.
 Texts PublishedTask::texts_of(const vernier::Batch& batch) const {
   const auto& tensors = batch.tensors;
-  if (!is_packed()) return {tensors[0]};
+  if (!data_.packs()) return {tensors[0]};
   const std::size_t first = tensors.size() == 3 ? 1 : 2;
   return {tensors[0], tensors[first], tensors[first + 1]};
 }
@@ -105,8 +129,19 @@ std::string PublishedTask::published_name(const std::string& name) const {
   return language::published_name(family_.layout, name);
 }
 
+std::vector<std::string> PublishedTask::end_words() const {
+  return has_chats_ ? std::vector{data_.end_of_message()} : std::vector<std::string>();
+}
+
+// Programs that generate with the folder end an answer of a chat where its messages ended in training.
 void PublishedTask::write_published(const std::string& folder) const {
-  write_folder(folder, folder_, *network_, family_.layout);
+  auto files = files_;
+  if (has_chats_ && !tokenizer_folder().empty()) {
+    if (const auto end = vernier::open_tokenizer(tokenizer_folder())->id(data_.end_of_message())) {
+      add_end(files, *end);
+    }
+  }
+  write_folder(folder, files, *network_, family_.layout);
 }
 
 }  // namespace language

@@ -1,7 +1,7 @@
 // A task that trains a published model on files of tokens or texts: what task/llama and, with `folder`, task/gpt are.
 //
 // folder                required: the folder of the model, with config.json
-// data                  needed: files of tokens without a header (vernier/readers.h), or of texts: .txt and .jsonl
+// data                  needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt and .jsonl
 //                       (vernier/language_data.h); []: the model is only used, not trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
@@ -13,7 +13,8 @@
 // sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
 // sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
 // Of files of tokens:
-// token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
+// token_type = "auto"   uint8, uint16, int16, uint32, int32, uint64 or int64; auto: what the file says, else uint16 if
+//                       the vocabulary fits into it, else uint32
 // stride = 0            tokens between the beginnings of two windows; 0: context
 // validation_stride = 0 the same in `validation`, where each token is predicted once, with at least
 //                       context - validation_stride tokens before it; 0: context
@@ -32,11 +33,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "config.h"
 #include "data.h"
 #include "folder.h"
+#include "model_files.h"
 #include "samples.h"
 
 namespace language {
@@ -66,18 +70,24 @@ class PublishedTask : public vernier::SupervisedTask,
   std::int64_t vocabulary() const override { return network_->vocabulary(); }
   std::int64_t longest() const override { return network_->longest(); }
   std::int64_t cacheable() const override { return network_->cacheable(); }
-  std::string tokenizer_folder() const override { return data_.tokenizer_folder(folder_); }
+  std::string tokenizer_folder() const override { return data_.tokenizer_folder(model_folder()); }
+  // The folder of its files: those of the checkpoint, or else of the option.
+  std::string model_folder() const override { return kept_ ? kept_->path() : folder_; }
+  std::vector<std::string> end_words() const override;
   bool reads_bytes() const override { return data_.reads_bytes(); }
   torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override;
 
  private:
-  bool is_packed() const { return data_.are_texts() && data_.packs(); }
   void refuse_long_rows() const;
   void read_data(const vernier::Run& run);
+  void learn(const Data::Sets& sets);
   Texts texts_of(const vernier::Batch& batch) const;
 
   Family family_;
   std::string folder_, weights_;
+  std::optional<ModelFolder> kept_;  // of a trained model
+  vernier::State files_;             // of the model and its tokenizer
+  bool has_chats_ = false;           // it was trained on some
   Data data_;
   Samples samples_;
   double dropout_;

@@ -2,7 +2,7 @@
 // ones.
 //
 // folder                required: the folder of the model, with config.json
-// data = []             needed: files of tokens without a header (vernier/readers.h), or of texts: .txt and .jsonl
+// data = []             needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt and .jsonl
 //                       (vernier/language_data.h); []: the model is only used, not trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
@@ -14,7 +14,8 @@
 // sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
 // sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
 // Of files of tokens:
-// token_type = "auto"   uint8, uint16, uint32; auto: uint16 if the vocabulary fits into it, else uint32
+// token_type = "auto"   uint8, uint16, int16, uint32, int32, uint64 or int64; auto: what the file says, else uint16 if
+//                       the vocabulary fits into it, else uint32
 // stride = 0            tokens between the beginnings of two windows; 0: context
 // validation_stride = 0 the same in `validation`, where each token is predicted once, with at least
 //                       context - validation_stride tokens before it; 0: context

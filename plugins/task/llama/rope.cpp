@@ -23,6 +23,11 @@ double yarn_amplitude(double factor, double scale) {
 
 Rope::Kind Rope::kind_of(const language::Config& part) {
   const char* key = part.has("rope_type") ? "rope_type" : "type";
+  if (!part.has(key) && part.has("factor")) {
+    part.refuse("rope_type",
+                ", so it is not known how factor stretches the positions; add \"rope_type\": \"linear\", "
+                "or dynamic, llama3 or yarn");
+  }
   const auto name = part.text(key, "default");
   if (name == "default") return Kind::plain;
   if (name == "linear") return Kind::linear;

@@ -20,7 +20,7 @@ struct SupervisedTask::Parts {
 
   DataLoaderOptions options;
   std::string recompute;
-  bool has_recomputed = false, keeps_inputs = false, loads_whole_batches = false;
+  bool has_recomputed = false, keeps_inputs = false;
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
 
   State learned;
@@ -135,10 +135,6 @@ void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name)
   if (dataset->size() > 0) parts_->held_out.emplace_back(name, std::move(dataset));
 }
 
-void SupervisedTask::load_whole_batches() {
-  parts_->loads_whole_batches = true;
-}
-
 void SupervisedTask::set_loss(Loss loss, std::size_t target) {
   parts_->loss = std::move(loss);
   parts_->target = target;
@@ -165,9 +161,7 @@ void SupervisedTask::prepare(Run& run) {
     parts_->options.rank = run.control->rank();
     parts_->options.ranks = run.control->ranks();
   }
-  auto of_training = parts_->options;
-  if (parts_->loads_whole_batches) of_training.rank = 0, of_training.ranks = 1;
-  parts_->loader.emplace(parts_->training, of_training);
+  parts_->loader.emplace(parts_->training, parts_->options);
   std::string sizes = c10::str(parts_->training->size(), " samples");
   for (const auto& [name, dataset] : parts_->held_out) {
     sizes += c10::str(", ", dataset->size(), " held out", name.empty() ? "" : " as ", name);

@@ -6,8 +6,13 @@
 
 #include "arrays.h"
 #include "files/safetensors_file.h"
+#include "mapped_file.h"
 
 namespace vernier {
+
+std::string file_fingerprint(const std::string& path) {
+  return MappedFile::open(path)->fingerprint();
+}
 
 DatasetPtr safetensors_dataset(const std::string& path, const std::vector<std::string>& names) try {
   const auto mapped = MappedFile::open(path);

@@ -96,6 +96,13 @@ class Reader {
 }  // namespace
 
 LanguageModel::~LanguageModel() = default;
+void LanguageModel::use_trained(const State&, bool) {}
+std::string LanguageModel::model_folder() const {
+  return "";
+}
+std::vector<std::string> LanguageModel::end_words() const {
+  return {};
+}
 
 std::int64_t LanguageModel::cacheable() const {
   return longest();

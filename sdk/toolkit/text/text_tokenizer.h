@@ -21,6 +21,7 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::optional<TokenId> id(std::string_view token) const override;
   std::optional<TokenId> end_of_text() const override { return end_of_text_; }
+  std::string checksum() const override;
 
   // Adds the ids of a part of a text, valid UTF-8, without what the folder adds around a text. is_first: the text
   // begins with it. If each part but the last ends where last_cut() says, all parts give the ids of the whole text.

@@ -1,3 +1,4 @@
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 #include <vernier/tokenizer.h>
 
@@ -151,6 +152,19 @@ std::string TextTokenizer::decode(std::span<const TokenId> ids, bool keep_specia
 std::optional<TokenId> TextTokenizer::id(std::string_view token) const {
   const auto found = ids_.find(std::string(token));
   return found != ids_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+std::string TextTokenizer::checksum() const {
+  std::vector<std::pair<TokenId, std::string_view>> tokens;
+  tokens.reserve(ids_.size());
+  for (const auto& [text, id] : ids_) tokens.emplace_back(id, text);
+  std::ranges::sort(tokens);
+  std::string all;
+  for (const auto& [id, text] : tokens) {
+    all += std::to_string(id) + ' ' + std::to_string(text.size()) + ' ';
+    all += text;
+  }
+  return checksum_of(all);
 }
 
 std::shared_ptr<const TextTokenizer> open_text_tokenizer(const std::filesystem::path& folder) {

@@ -77,13 +77,16 @@ TEST_CASE("tokenize: files of text become tokens, whatever their length and the 
                                                 "--output", "tokens.bin", "--threads", threads},
                                                folder);
       REQUIRE_MESSAGE(status == 0, err);
+      const auto note = read_text(folder / "tokens.bin.json");
+      CHECK(note.find("\"type\": \"uint16\"") != std::string::npos);
+      CHECK(note.find(vernier::open_tokenizer(oracles + style)->checksum()) != std::string::npos);
       const auto ids = tokens_in(folder / "tokens.bin");
       CHECK(ids == expected(style, {text, "short"}));
       CHECK(says(out, std::to_string(ids.size()) + " tokens, uint16, of 2 texts"));
     }
   }
   CHECK(!has_partial(folder.path()));
-  const auto dataset = vernier::token_dataset(folder / "tokens.bin", torch::kUInt16, {.length = 8, .vocabulary = 420});
+  const auto dataset = vernier::token_dataset(folder / "tokens.bin", {.length = 8, .vocabulary = 420});
   CHECK(dataset->size() > 1000);
 }
 

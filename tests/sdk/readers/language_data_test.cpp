@@ -235,7 +235,8 @@ TEST_CASE("language data: mistakes name file and line") {
   const Case cases[] = {
       {"a.jsonl", "{\"text\": \"a\"}\n{", "'PATH' line 2: the line is not JSON"},
       {"a.jsonl", "[]", "'PATH' line 1 is not a JSON object"},
-      {"a.jsonl", "{\"body\": \"a\"}", "'PATH' line 1: the field 'text' is missing or no text"},
+      {"a.jsonl", "{\"body\": \"a\"}",
+       "'PATH' line 1 has the fields 'body'; known are text, prompt with completion, and messages"},
       {"a.jsonl", "{\"prompt\": \"a\"}", "'PATH' line 1: the field 'completion' is missing or no text"},
       {"a.jsonl", "{\"messages\": []}", "'PATH' line 1: the field 'messages' is not an array of messages"},
       {"a.jsonl", "{\"messages\": [{\"role\": \"user\"}]}", "'PATH' line 1: the field 'content' is missing or no text"},

@@ -38,6 +38,10 @@ WindowOptions windows(std::int64_t length, std::int64_t stride = 0, std::int64_t
   options.vocabulary = vocabulary;
   return options;
 }
+WindowOptions typed(const char* type, WindowOptions options) {
+  options.type = type;
+  return options;
+}
 
 Sample sample(const DatasetPtr& dataset, std::int64_t index) {
   Random random(1, 0, index);
@@ -69,7 +73,7 @@ TEST_CASE("readers: windows of tokens, whatever their length and stride") {
     std::vector<std::uint32_t> tokens;
     for (int i = 0; i < count; ++i) tokens.push_back(static_cast<std::uint32_t>(random()));
     const auto dataset =
-        vernier::token_dataset(folder.write("a.bin", bytes_of(tokens)), torch::kUInt32, windows(length, stride));
+        vernier::token_dataset(folder.write("a.bin", bytes_of(tokens)), typed("uint32", windows(length, stride)));
     const auto step = stride == 0 ? length : stride;
     std::vector<Sample> expected;
     for (int at = 0; at + length + 1 <= count; at += step) {
@@ -90,7 +94,7 @@ TEST_CASE("readers: windows of tokens, whatever their length and stride") {
 TEST_CASE("readers: tokens of 16 bits and bytes of a text") {
   const TemporaryFolder folder;
   const auto path = folder.write("a.bin", bytes_of<std::uint16_t>({1, 65535, 3, 4, 5}));
-  const auto dataset = vernier::token_dataset(path, torch::kUInt16, windows(2));
+  const auto dataset = vernier::token_dataset(path, typed("uint16", windows(2)));
   CHECK(torch::equal(sample(dataset, 0)[0], longs({1, 65535})));
   CHECK(torch::equal(sample(dataset, 1)[1], longs({4, 5})));
   CHECK(dataset->where(1) == "'" + path + "' tokens 2 to 4");
@@ -101,17 +105,17 @@ TEST_CASE("readers: tokens of 16 bits and bytes of a text") {
 TEST_CASE("readers: token files that do not fit are refused") {
   const TemporaryFolder folder;
   const auto path = folder.write("a.bin", bytes_of<std::uint16_t>({1, 2, 3, 400}));
-  const auto refusal = [&](torch::ScalarType type, const WindowOptions& options) {
-    return thrown_by([&] { sample(vernier::token_dataset(path, type, options), 0); }).text;
+  const auto refusal = [&](const char* type, const WindowOptions& options) {
+    return thrown_by([&] { vernier::token_dataset(path, typed(type, options)); }).text;
   };
-  CHECK(says(refusal(torch::kUInt16, windows(4)), "has 4 tokens; a window of length 4 needs 4 and the one after"));
-  CHECK(says(refusal(torch::kUInt16, windows(3, 0, 400)), "has the token 400 at place 3, and the vocabulary 400"));
-  CHECK(refusal(torch::kUInt16, windows(3, 0, 401)).empty());
-  CHECK(says(refusal(torch::kUInt16, windows(0)), "length and stride must be at least 1"));
-  CHECK(says(refusal(torch::kInt64, windows(1)), "tokens are read as kUInt8, kUInt16 or kUInt32, not Long"));
+  CHECK(says(refusal("uint16", windows(4)), "has 4 tokens; a window of length 4 needs 4 and the one after"));
+  CHECK(says(refusal("uint16", windows(3, 0, 400)), "has the token 400 at place 3, read as uint16, and the vocabulary 400"));
+  CHECK(refusal("uint16", windows(3, 0, 401)).empty());
+  CHECK(says(refusal("uint16", windows(0)), "length and stride must be at least 1"));
+  CHECK(says(refusal("float", windows(1)), "tokens of the type 'float' are not read; there are uint8, int8, uint16"));
   const auto odd = folder.write("b.bin", "abc");
-  CHECK(says(thrown_by([&] { vernier::token_dataset(odd, torch::kUInt16, windows(1)); }).text,
-             "ends within a token: it has 3 bytes, and a token has 2"));
+  CHECK(says(thrown_by([&] { vernier::token_dataset(odd, windows(1)); }).text,
+             "ends within a token: it has 3 bytes, and a token of uint16 has 2"));
   const auto empty = folder.write("c.bin", "");
   CHECK(says(thrown_by([&] { vernier::text_dataset(empty, windows(1)); }).text, "has 0 tokens"));
 }
@@ -276,7 +280,7 @@ std::vector<Truncated> truncated_files(const TemporaryFolder& folder) {
        [](const auto& path) { read_all(vernier::json_lines_dataset(path, {{"a"}})); }, false},
       {"csv", "a,\"b\"\"\"\n1,\"2\"\n3,4\n", [](const auto& path) { vernier::read_csv(path); }, false},
       {"tokens", bytes_of<std::uint16_t>({1, 2, 3, 4, 5}),
-       [](const auto& path) { read_all(vernier::token_dataset(path, torch::kUInt16, windows(2))); }, false},
+       [](const auto& path) { read_all(vernier::token_dataset(path, typed("uint16", windows(2)))); }, false},
   };
 }
 

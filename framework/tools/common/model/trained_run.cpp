@@ -1,6 +1,7 @@
 #include "trained_run.h"
 
 #include <vernier/error.h>
+#include <vernier/generation.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -45,9 +46,14 @@ void require_same_data(const std::string& path, const State& snapshot, const Plu
 // Gives the task what training learned of its data, and returns true, if it keeps such facts. "example/" every
 // SupervisedTask has.
 bool give_learned(const State& snapshot, Task& task, bool reads_data) {
+  const auto saved = snapshot.part("plugin/" + task.id());
   auto* supervised = dynamic_cast<SupervisedTask*>(&task);
-  if (supervised == nullptr) return false;
-  auto learned = snapshot.part("plugin/" + task.id()).part("learned");
+  if (supervised == nullptr) {
+    auto* model = dynamic_cast<LanguageModel*>(&task);
+    if (model != nullptr) model->use_trained(saved, reads_data);
+    return model != nullptr;
+  }
+  auto learned = saved.part("learned");
   const bool has_facts =
       std::ranges::any_of(learned.tensors, [](const auto& entry) { return !entry.first.starts_with("example/"); });
   if (has_facts) supervised->use_learned(std::move(learned), reads_data);
@@ -61,6 +67,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   set_log_level(static_cast<int>(Level::warning));
   auto config = load_config({configuration_at(path)}, sets);
   config.erase(Monitor::role);
+  config.erase(Accumulation::role);  // which may ask for a batch to train on
   std::optional<State> snapshot;
   bool has_facts = false;
   const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {

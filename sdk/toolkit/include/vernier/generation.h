@@ -11,6 +11,7 @@
 
 #include <ATen/core/Generator.h>
 #include <vernier/abi.h>
+#include <vernier/state.h>
 #include <vernier/tensor.h>
 #include <vernier/tokenizer.h>
 
@@ -22,14 +23,12 @@
 
 namespace vernier {
 
-// The keys and values of a text, for each layer of a model. A forward pass over the tokens that come next adds theirs,
-// so that it does not compute those before them again.
+// The keys and values of a text, for each layer of a model. A forward pass adds those of the tokens that come next.
 class VERNIER_API KeyValueCache {
  public:
   std::int64_t length() const { return length_; }  // tokens before this forward pass
   // Called once by each layer in a forward pass, with keys and values [batch, heads, time, width] of the new tokens, in
-  // any one floating-point dtype.
-  // Returns those of the whole text, as views of the cache.
+  // any one floating-point dtype. Returns those of the whole text, as views of the cache.
   std::pair<torch::Tensor, torch::Tensor> add(std::int64_t layer, const torch::Tensor& keys,
                                               const torch::Tensor& values);
   void end_pass(std::int64_t time) { length_ += time; }  // called after the last layer
@@ -48,13 +47,18 @@ class VERNIER_API KeyValueCache {
 class VERNIER_API LanguageModel {
  public:
   virtual ~LanguageModel();
+  // Called before Task::prepare to use a trained model, with what the task has saved, unless it is a SupervisedTask.
+  // reads_data: to evaluate on data; else no file of the configuration is opened.
+  virtual void use_trained(const State& saved, bool reads_data);
   virtual std::int64_t vocabulary() const = 0;
   virtual std::int64_t longest() const = 0;  // tokens that the model has positions for; 0: any number
-  // The most tokens up to which keys and values stay what they are while a text grows; 0: any number. By default
-  // longest().
+  // The most tokens up to which keys and values stay what they are while a text grows; 0: any. By default longest().
   virtual std::int64_t cacheable() const;
   virtual std::string tokenizer_folder() const = 0;  // "": there is none
-  virtual bool reads_bytes() const = 0;              // a token is a byte
+  virtual std::string model_folder() const;          // where generation_config.json may be; by default "", nowhere
+  // Tokens that end a completion, besides those that the folders name: of a chat, "<|im_end|>". By default none.
+  virtual std::vector<std::string> end_words() const;
+  virtual bool reads_bytes() const = 0;  // a token is a byte
   // Returns the logits [vocabulary] of the token after a text. tokens: int64 [time] on the model's device, at least
   // one; with a cache those that come after cache->length() others. Gradients are off.
   virtual torch::Tensor next_logits(const torch::Tensor& tokens, KeyValueCache* cache) = 0;

@@ -42,6 +42,7 @@ struct LanguageData {
   std::int64_t texts = 0;     // in the rows
   std::int64_t tokens = 0;    // inputs in the rows, without those that fill them up
   std::int64_t learned = 0;   // targets that are learned
+  std::int64_t chats = 0;     // of the texts in the file, those of messages
   std::int64_t left_out = 0;  // texts without a token to learn in the first `length`
 };
 

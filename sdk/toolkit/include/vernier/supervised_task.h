@@ -84,7 +84,6 @@ class VERNIER_API SupervisedTask : public Task {
   bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
 
   void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
-  void load_whole_batches();  // on each of several ranks, which trains on its share of them; not its share alone
   // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
   void add_validation(DatasetPtr dataset, const std::string& name = "");
   void set_loss(Loss loss, std::size_t target = 1);  // mean over the samples; target: its place in Batch::tensors

@@ -53,6 +53,9 @@ class VERNIER_API Tokenizer {
   // Returns the token that ends a text: `eos_token` of tokenizer_config.json. Without it, the first of
   // "<|endoftext|>", "<|end_of_text|>" and "</s>" that is a special token.
   virtual std::optional<TokenId> end_of_text() const = 0;
+
+  // Returns the XXH3 of all tokens and their ids, which a note beside a file of tokens names.
+  virtual std::string checksum() const = 0;
 };
 
 // Reads tokenizer.json of a folder or, where there is none, vocab.json and merges.txt as GPT-2 has them. Throws Error

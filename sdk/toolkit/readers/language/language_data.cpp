@@ -122,6 +122,7 @@ LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& p
     }
     ++(learned > 0 ? data.texts : data.left_out);
     data.learned += learned;
+    data.chats += part.is_chat ? 1 : 0;
     part = {};
   }
   if (chunks.empty()) refuse("'" + path + "' has no text with a token to learn");

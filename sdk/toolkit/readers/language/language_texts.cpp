@@ -17,6 +17,29 @@ const std::string& text_of(const Json& object, const char* name, const std::stri
   return found->get_ref<const std::string&>();
 }
 
+constexpr const char* known_fields = "known are text, prompt with completion, and messages";
+
+std::string fields_of(const Json& line) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : line.items()) names.push_back("'" + shortened(name) + "'");
+  return names.empty() ? "no field" : "the fields " + some_of(names);
+}
+
+// Other words for "assistant", which nothing would be learned of.
+void refuse_synonym(const std::string& role, const std::string& where) {
+  for (const auto* other : {"gpt", "model", "bot", "chatbot", "ai", "Assistant"}) {
+    if (role == other) refuse(where + ": the role '" + role + "' is not known; name it \"assistant\"");
+  }
+}
+
+// UTF-16 has them, and files of tokens.
+void refuse_zeros(const MappedFile& file) {
+  const auto zero = file.bytes().find('\0');
+  if (zero == std::string_view::npos) return;
+  file.refuse("is not a text in UTF-8: byte " + std::to_string(zero) +
+              " is 0; convert UTF-16 by iconv -f UTF-16 -t UTF-8, and name a file of tokens .bin");
+}
+
 void add(TokenizedText& text, const std::vector<TokenId>& ids, bool is_learned) {
   text.ids.insert(text.ids.end(), ids.begin(), ids.end());
   text.is_learned.resize(text.ids.size(), is_learned);
@@ -38,11 +61,12 @@ std::string_view trimmed(std::string_view text) {
 LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options)
     : tokenizer_(tokenizer), options_(options), file_(MappedFile::open(path)) {
   auto bytes = file_->bytes();
+  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);  // a byte-order mark
   if (!path.ends_with(".jsonl")) {
+    refuse_zeros(*file_);
     texts_.push_back({bytes, 0});
     return;
   }
-  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
   for (std::size_t line = 1; !bytes.empty(); ++line) {
     const auto end = std::min(bytes.find('\n'), bytes.size());
     const auto text = bytes.substr(0, end);
@@ -79,7 +103,9 @@ std::vector<TokenId> LanguageTexts::encode(const std::string& text, const std::s
 
 TokenId LanguageTexts::token(const char* name) const {
   if (const auto id = tokenizer_.id(name)) return *id;
-  refuse(std::string("the tokenizer has no token '") + name + "', which the style of the chats needs");
+  refuse(std::string("the tokenizer has no token '") + name +
+         "', which the style of the chats needs; set chat to the style that it has, chatml or llama3, or write the "
+         "chats as prompt and completion");
 }
 
 TokenizedText LanguageTexts::of_text(const std::string& text, const std::string& where) const {
@@ -97,6 +123,7 @@ TokenizedText LanguageTexts::of_line(const Json& line, const std::string& where)
   if (line.contains("prompt")) {
     return of_prompt(text_of(line, "prompt", where), text_of(line, "completion", where), where);
   }
+  if (!line.contains("text")) refuse(where + " has " + fields_of(line) + "; " + known_fields);
   return of_text(text_of(line, "text", where), where);
 }
 
@@ -117,10 +144,13 @@ TokenizedText LanguageTexts::of_prompt(const std::string& prompt, const std::str
 TokenizedText LanguageTexts::of_messages(const Json& messages, const std::string& where) const {
   if (!messages.is_array() || messages.empty()) refuse(where + ": the field 'messages' is not an array of messages");
   TokenizedText chat;
+  chat.is_chat = true;
   if (options_.chat == ChatStyle::llama3) add(chat, {token("<|begin_of_text|>")}, options_.learns_all);
   for (const auto& message : messages) {
     if (!message.is_object()) refuse(where + ": a message is not a JSON object with 'role' and 'content'");
-    add_message(text_of(message, "role", where), text_of(message, "content", where), chat);
+    const auto& role = text_of(message, "role", where);
+    refuse_synonym(role, where);
+    add_message(role, text_of(message, "content", where), chat);
   }
   return chat;
 }

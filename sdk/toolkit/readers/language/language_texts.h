@@ -14,6 +14,7 @@ namespace vernier {
 struct TokenizedText {
   std::vector<TokenId> ids;
   std::vector<bool> is_learned;  // of each id, as a target
+  bool is_chat = false;
   bool goes_on = false;          // in the next row if it is longer than one
 };
 

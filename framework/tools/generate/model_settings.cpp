@@ -1,0 +1,164 @@
+#include "model_settings.h"
+
+#include <vernier/data_file.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "files/json.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::uint64_t longest_file = 16'000'000;  // bytes
+constexpr std::size_t deepest_json = 16;
+
+// Keys that change no text, are read below, or say what the command line says.
+const std::set<std::string, std::less<>> without_effect = {"_from_model_config",
+                                                           "assistant_confidence_threshold",
+                                                           "assistant_early_exit",
+                                                           "assistant_lookbehind",
+                                                           "bos_token_id",
+                                                           "cache_config",
+                                                           "cache_implementation",
+                                                           "chat_format",
+                                                           "decoder_start_token_id",
+                                                           "do_sample",
+                                                           "eos_token_id",
+                                                           "generation_kwargs",
+                                                           "is_assistant",
+                                                           "max_length",
+                                                           "max_matching_ngram_size",
+                                                           "max_new_tokens",
+                                                           "max_time",
+                                                           "max_window_size",
+                                                           "min_p",
+                                                           "num_assistant_tokens",
+                                                           "num_assistant_tokens_schedule",
+                                                           "num_return_sequences",
+                                                           "output_attentions",
+                                                           "output_hidden_states",
+                                                           "output_logits",
+                                                           "output_scores",
+                                                           "pad_token_id",
+                                                           "prompt_lookup_num_tokens",
+                                                           "repetition_penalty",
+                                                           "return_dict_in_generate",
+                                                           "return_legacy_cache",
+                                                           "stop_strings",
+                                                           "target_lookbehind",
+                                                           "temperature",
+                                                           "top_k",
+                                                           "top_p",
+                                                           "transformers_version",
+                                                           "trust_remote_code",
+                                                           "use_cache",
+                                                           "user_token_id",
+                                                           "assistant_token_id",
+                                                           "disable_compile",
+                                                           "low_memory",
+                                                           "renormalize_logits"};
+
+// The value of these keys that changes nothing.
+bool is_neutral(const std::string& key, const Json& value) {
+  if (value.is_null() || value == false || value == Json::array() || value == Json::object()) return true;
+  static const std::set<std::string, std::less<>> neutral_at_1 = {
+      "num_beams", "num_beam_groups", "length_penalty", "typical_p", "encoder_repetition_penalty", "guidance_scale"};
+  if (!value.is_number()) return false;
+  return value.get<double>() == (neutral_at_1.contains(key) ? 1.0 : 0.0);
+}
+
+// One file, whose errors name it.
+class SettingsFile {
+ public:
+  explicit SettingsFile(std::string path) : path_(std::move(path)) {
+    try {
+      json_ = std::move(
+          parse_json("'" + path_ + "'", "configuration", read_data_file(path_, longest_file), deepest_json).value);
+    } catch (const Error& error) {
+      vernier::refuse(message(error));
+    }
+    if (!json_.is_object()) vernier::refuse("'" + path_ + "' is not a JSON object");
+  }
+  const Json& json() const { return json_; }
+  bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
+
+  template <class Number>
+  std::optional<Number> number(const char* key, double least, double most) const {
+    if (!has(key)) return std::nullopt;
+    const auto& value = json_.at(key);
+    const bool is_right = std::is_integral_v<Number> ? value.is_number_integer() : value.is_number();
+    if (!is_right || !(value.get<double>() >= least && value.get<double>() <= most)) {
+      refuse(key, c10::str("must be a number from ", least, " to ", most));
+    }
+    return value.get<Number>();
+  }
+  std::vector<TokenId> ends() const {
+    if (!has("eos_token_id")) return {};
+    const auto& value = json_.at("eos_token_id");
+    std::vector<TokenId> ends;
+    for (const auto& each : value.is_array() ? value : Json::array({value})) {
+      if (!each.is_number_integer() || each < 0 || each > INT32_MAX) {
+        refuse("eos_token_id", "must be the number of a token, or a list of such");
+      }
+      ends.push_back(each.get<TokenId>());
+    }
+    return ends;
+  }
+  std::vector<std::string> stops() const {
+    if (!has("stop_strings")) return {};
+    const auto& value = json_.at("stop_strings");
+    std::vector<std::string> stops;
+    for (const auto& each : value.is_array() ? value : Json::array({value})) {
+      if (!each.is_string() || each.get_ref<const std::string&>().empty()) {
+        refuse("stop_strings", "must be a text, or a list of such");
+      }
+      stops.push_back(each.get<std::string>());
+    }
+    return stops;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& key, const std::string& reason) const {
+    vernier::refuse("'" + path_ + "': " + key + " is " +
+                    shortened(json_.at(key).dump(-1, ' ', false, Json::error_handler_t::replace)) + ", and " + reason);
+  }
+  std::string path_;
+  Json json_;
+};
+
+}  // namespace
+
+ModelSettings read_model_settings(const std::string& folder) {
+  namespace fs = std::filesystem;
+  ModelSettings settings;
+  const auto path = [&](const char* name) { return (fs::path(folder) / name).string(); };
+  std::error_code none;
+  if (folder.empty()) return settings;
+  if (!fs::exists(path("generation_config.json"), none)) {
+    if (fs::exists(path("config.json"), none)) settings.ends = SettingsFile(path("config.json")).ends();
+    return settings;
+  }
+  const SettingsFile file(path("generation_config.json"));
+  settings.ends = file.ends();
+  settings.stops = file.stops();
+  constexpr double many = 1e9, least_share = 1e-9;
+  settings.temperature = file.number<double>("temperature", 0, 1000);
+  settings.top_k = file.number<std::int64_t>("top_k", 0, many);
+  settings.top_p = file.number<double>("top_p", least_share, 1);
+  settings.min_p = file.number<double>("min_p", 0, 1);
+  settings.repetition_penalty = file.number<double>("repetition_penalty", least_share, 1000);
+  settings.max_tokens = file.number<std::int64_t>("max_new_tokens", 1, many);
+  if (file.json().contains("do_sample") && file.json()["do_sample"] == false) settings.temperature = 0;
+  for (const auto& [key, value] : file.json().items()) {
+    if (without_effect.contains(key) || is_neutral(key, value)) continue;
+    settings.ignored.push_back(
+        printable(shortened(key + " = " + value.dump(-1, ' ', false, Json::error_handler_t::replace))));
+  }
+  return settings;
+}
+
+}  // namespace vernier

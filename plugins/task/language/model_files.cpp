@@ -1,0 +1,129 @@
+#include "model_files.h"
+
+#include <unistd.h>
+#include <vernier/data_file.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace language {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t largest_file = 256'000'000;  // bytes
+constexpr const char* generation = "generation_config.json";
+constexpr std::array of_model = {"config.json", generation};
+constexpr std::array of_tokenizer = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",  "vocab.json",
+    "merges.txt",     "chat_template.jinja",   "chat_template.json",      "added_tokens.json"};
+
+void take(vernier::State& files, const fs::path& folder, const char* name) {
+  std::error_code none;
+  if (!fs::is_regular_file(folder / name, none)) return;
+  const auto text = vernier::read_data_file((folder / name).string(), largest_file);
+  auto bytes = torch::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
+  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  files.put(name, bytes);
+}
+
+// The template of a folder for chats, or ""; several in one file behind each other.
+std::string chat_template_of(const fs::path& folder) {
+  std::error_code none;
+  if (const auto path = folder / "chat_template.jinja"; fs::is_regular_file(path, none)) {
+    return vernier::read_data_file(path.string(), largest_file);
+  }
+  std::string all;
+  for (const auto* name : {"chat_template.json", "tokenizer_config.json"}) {
+    if (!fs::is_regular_file(folder / name, none)) continue;
+    const auto json = Json::parse(vernier::read_data_file((folder / name).string(), largest_file), nullptr, false);
+    if (!json.is_object() || !json.contains("chat_template")) continue;
+    const auto& value = json["chat_template"];
+    all += value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump(-1, ' ', true);
+  }
+  return all;
+}
+
+}  // namespace
+
+vernier::State read_model_files(const std::string& model, const std::string& tokenizer) {
+  vernier::State files;
+  for (const auto* name : of_model) take(files, model, name);
+  for (const auto* name : of_tokenizer) take(files, tokenizer.empty() ? model : tokenizer, name);
+  return files;
+}
+
+std::string text_of(const vernier::State& files, const std::string& name) {
+  if (!files.has(name)) return "";
+  const auto bytes = files.tensor(name).cpu().contiguous();
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel())};
+}
+
+void write_model_files(const vernier::State& files, const fs::path& folder) {
+  for (const auto& [name, bytes] : files.tensors) {
+    std::ofstream file(folder / name, std::ios::binary);
+    if (!(file << text_of(files, name)).flush()) {
+      throw vernier::Error((folder / name).string() + ": cannot be written");
+    }
+  }
+}
+
+void add_end(vernier::State& files, std::int64_t token) {
+  const auto text = text_of(files, generation);
+  auto json = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
+  if (!json.is_object()) return;
+  auto ends = Json::array();
+  const auto config = Json::parse(text_of(files, "config.json"), nullptr, false);
+  const auto& from = text.empty() && config.is_object() ? config : json;  // as transformers has it
+  if (from.contains("eos_token_id")) {
+    const auto& had = from["eos_token_id"];
+    if (had.is_array()) ends = had;
+    if (had.is_number()) ends.push_back(had);
+  }
+  if (std::ranges::find(ends, Json(token)) != ends.end()) return;
+  ends.push_back(token);
+  json["eos_token_id"] = ends;
+  const auto written = json.dump(2) + "\n";
+  auto bytes = torch::empty({static_cast<std::int64_t>(written.size())}, torch::kUInt8);
+  std::memcpy(bytes.mutable_data_ptr(), written.data(), written.size());
+  files.put(generation, bytes);
+}
+
+ModelFolder::ModelFolder(const vernier::State& files) {
+  auto name = (fs::temp_directory_path() / "vernier-model-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    vernier::refuse(name + ": cannot be made: " + std::strerror(errno) + "; set TMPDIR to a folder with room");
+  }
+  path_ = name;
+  try {
+    write_model_files(files, path_);
+  } catch (...) {
+    std::error_code none;
+    fs::remove_all(path_, none);
+    throw;
+  }
+}
+
+ModelFolder::~ModelFolder() {
+  std::error_code none;
+  fs::remove_all(path_, none);
+}
+
+void require_chat_style(const std::string& folder, bool is_chatml) {
+  const auto text = chat_template_of(folder);
+  const bool has_chatml = text.find("<|im_start|>") != std::string::npos;
+  const bool has_llama3 = text.find("<|start_header_id|>") != std::string::npos;
+  if (text.empty() || (is_chatml ? has_chatml : has_llama3)) return;
+  vernier::refuse(
+      "the chat template of " + folder + " is not that of chat = \"" + (is_chatml ? "chatml" : "llama3") + "\"; " +
+      (has_chatml || has_llama3 ? std::string("set chat = \"") + (has_chatml ? "chatml" : "llama3") + "\""
+                                : "write the chats as prompt and completion, in the words of that template"));
+}
+
+}  // namespace language

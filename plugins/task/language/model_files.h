@@ -1,0 +1,36 @@
+// The small files of a published model's folder and of its tokenizer: what a checkpoint keeps and an export writes.
+#pragma once
+
+#include <vernier/state.h>
+
+#include <filesystem>
+#include <string>
+
+namespace language {
+
+// The bytes of config.json and generation_config.json of a folder, and of the files of a tokenizer's folder, by name.
+// tokenizer: may be the same folder, or "" where there is none; then only what lies in the model's folder is taken.
+vernier::State read_model_files(const std::string& model, const std::string& tokenizer);
+std::string text_of(const vernier::State& files, const std::string& name);
+void write_model_files(const vernier::State& files, const std::filesystem::path& folder);
+
+// Adds a token to those that end a text by generation_config.json.
+void add_end(vernier::State& files, std::int64_t token);
+
+// A folder of its own with such files, as long as it lives.
+class ModelFolder {
+ public:
+  explicit ModelFolder(const vernier::State& files);
+  ModelFolder(const ModelFolder&) = delete;
+  ModelFolder& operator=(const ModelFolder&) = delete;
+  ~ModelFolder();
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Throws Error if the folder has a template for chats that writes them in another way.
+void require_chat_style(const std::string& folder, bool is_chatml);
+
+}  // namespace language

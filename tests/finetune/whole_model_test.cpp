@@ -1,0 +1,202 @@
+// A trained language model is used without its data and the folders that it came from, and its export has all files.
+#include <doctest/doctest.h>
+#include <vernier/tokenizer.h>
+
+#include <filesystem>
+
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace whole_model_test {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+const std::string tokenizers = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
+
+// A Llama that has learned "abc abc<|end|>" by heart, with a tokenizer of a folder of its own.
+struct LearnedTexts : RunFolder {
+  explicit LearnedTexts(const std::string& line = R"({"text": "abc abc<|end|> never never"})",
+                        const std::string& added_tokens = "")
+      : RunFolder(R"(
+[run]
+steps = 100
+output = "out"
+threads = 1
+device = "cpu"
+[task]
+use = "llama"
+folder = "bare"
+tokenizer = "tok"
+weights = "random"
+data = ["d.jsonl"]
+validation_share = 0.0
+context = 48
+batch_size = 4
+[optimizer]
+use = "adamw"
+learning_rate = 1e-2
+)") {
+    fs::create_directories(at("tok"));
+    fs::copy_file(tokenizers + "llama3/tokenizer.json", at("tok/tokenizer.json"));
+    folder.write("bare/config.json",
+                 R"({"model_type": "llama", "vocab_size": 406, "hidden_size": 32, "intermediate_size": 64,
+                     "num_hidden_layers": 1, "num_attention_heads": 4, "tie_word_embeddings": true})");
+    if (!added_tokens.empty()) folder.write("tok/added_tokens.json", added_tokens);
+    std::string lines;
+    for (int i = 0; i < 8; ++i) lines += line + "\n";
+    folder.write("d.jsonl", lines);
+    REQUIRE_MESSAGE(train({"--quiet"}) == 0, err);
+  }
+  void leave_all_behind() const {
+    for (const char* name : {"bare", "tok", "d.jsonl"}) fs::remove_all(at(name));
+  }
+  std::string called(const Words& words, int status = 0) {
+    CHECK_MESSAGE(call(words) == status, err);
+    return out;
+  }
+  std::string generated(const std::string& model, const std::string& prompt, Words more = {}) {
+    Words words = {"generate", model, "--prompt", prompt, "--temperature", "0", "--max-tokens", "12"};
+    words.insert(words.end(), more.begin(), more.end());
+    return called(words);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("whole model: generate, export and evaluate work without data and folders") {
+  LearnedTexts run;
+  run.leave_all_behind();
+  CHECK(run.generated("out", "abc").starts_with(" abc never never\n"));
+  run.called({"export", "out", "--format", "huggingface", "--output", "model"});
+  CHECK(read_text(run.at("model/tokenizer.json")) == read_text(tokenizers + "llama3/tokenizer.json"));
+  CHECK(run.generated("model", "abc").starts_with(" abc never never\n"));
+  fs::rename(run.at("model"), run.at("2024"));
+  CHECK(run.generated("2024", "abc").starts_with(" abc never never\n"));
+  run.folder.write("other.jsonl", "{\"text\": \"abc abc<|end|> never never\"}\n{\"text\": \"never abc\"}\n");
+  CHECK(run.called({"evaluate", "out", "--set", "task.data=[\"other.jsonl\"]"}).find("perplexity") !=
+        std::string::npos);
+  CHECK(run.err.find("the model was not trained on these data, so all are held out") != std::string::npos);
+  CHECK(run.called({"evaluate", "out"}, 2).empty());
+  CHECK(is_one_line(run.err));
+}
+
+TEST_CASE("whole model: generation_config.json ends completions and gives defaults") {
+  LearnedTexts run;
+  run.called({"export", "out", "--format", "huggingface", "--output", "model"});
+  CHECK(run.generated("model", "abc abc") == " never never\n");
+  run.folder.write("model/generation_config.json", R"({"eos_token_id": [402, 403]})");
+  CHECK(run.generated("model", "abc abc") == "\n");
+  run.folder.write("model/generation_config.json", R"({"eos_token_id": 5, "do_sample": false, "max_new_tokens": 2,
+      "top_k": 50, "num_beams": 4, "use_cache": true, "length_penalty": 1.0})");
+  run.called({"generate", "model", "--prompt", "abc"});
+  CHECK(run.err ==
+        "vernier: by the model's generation_config.json: temperature 0, top-k 50, max-tokens 2\n"
+        "vernier: of the model's generation_config.json, this is not applied: num_beams = 4\n");
+  run.folder.write("model/generation_config.json", R"({"temperature": "warm"})");
+  run.called({"generate", "model", "--prompt", "abc"}, 2);
+  CHECK(run.err.find("temperature is \"warm\", and must be a number from 0 to 1000") != std::string::npos);
+  CHECK(is_one_line(run.err));
+  run.folder.write("model/config.json", "{\"model_type\": \"llama\",\n}\n");
+  run.called({"generate", "model", "--prompt", "abc"}, 2);
+  CHECK(run.err.find("line 2, column 1") != std::string::npos);
+  CHECK(is_one_line(run.err));
+}
+
+TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
+  LearnedTexts run(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "abc never"}]})",
+                   R"({"<|im_start|>": 404, "<|im_end|>": 405})");
+  const std::string question = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n";
+  CHECK(run.generated("out", question) == "abc never\n");
+  run.called({"export", "out", "--format", "huggingface", "--output", "model"});
+  CHECK(nlohmann::json::parse(read_text(run.at("model/generation_config.json")))["eos_token_id"] ==
+        nlohmann::json::array({405}));
+  CHECK(run.generated("model", question) == "abc never\n");
+  run.folder.write("tok/chat_template.jinja", "{{ '<|start_header_id|>' + message['role'] }}");
+  CHECK(run.train({"--quiet"}) == 2);
+  CHECK_MESSAGE(run.err.find("is not that of chat = \"chatml\"; set chat = \"llama3\"") != std::string::npos, run.err);
+  CHECK(is_one_line(run.err));
+}
+
+TEST_CASE("whole model: a model over bytes generates without its text, and is evaluated on all of another") {
+  RunFolder run(R"(
+[run]
+steps = 80
+output = "out"
+threads = 1
+device = "cpu"
+[task]
+use = "gpt"
+data = ["text.txt"]
+layers = 1
+heads = 2
+width = 32
+context = 32
+batch_size = 8
+sample_bytes = 0
+[optimizer]
+use = "adamw"
+learning_rate = 2e-2
+)");
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "abcdefghij";
+  run.folder.write("text.txt", text);
+  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  fs::remove(run.at("text.txt"));
+  CHECK(run.call({"generate", "out", "--prompt", "abcdefg", "--temperature", "0", "--max-tokens", "5"}) == 0);
+  CHECK(run.out == "hijab\n");
+  CHECK(run.call({"export", "out", "--format", "safetensors", "--output", "out.safetensors"}) == 0);
+  run.folder.write("other.txt", text.substr(0, 200));
+  CHECK(run.call({"evaluate", "out", "--set", "task.data=[\"other.txt\"]"}) == 0);
+  CHECK(run.out.find("bits_per_byte") != std::string::npos);
+  CHECK(run.err.find("so all are held out") != std::string::npos);
+  CHECK(run.call({"evaluate", "out"}) == 2);
+  CHECK(is_one_line(run.err));
+}
+
+TEST_CASE("whole model: tokens of all files of a folder are found in texts") {
+  const TemporaryFolder folder;
+  const auto encoded = [&] { return vernier::open_tokenizer(folder.path())->encode("<|im_start|>abc<|im_end|>"); };
+  using Ids = std::vector<vernier::TokenId>;
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    fs::copy_file(tokenizers + "gpt2_files/" + name, folder / name);
+  }
+  // As transformers has them.
+  folder.write("added_tokens.json", R"({"<|im_start|>": 420, "<|im_end|>": 421})");
+  CHECK(encoded() == Ids{420, 65, 66, 67, 421});
+  folder.write("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>"}})");
+  CHECK(vernier::open_tokenizer(folder.path())->end_of_text() == 421);
+  CHECK(vernier::open_tokenizer(folder.path())->decode(Ids{420, 65, 421}) == "<|im_start|>a");
+  fs::remove(folder / "added_tokens.json");
+  fs::remove(folder / "special_tokens_map.json");
+  folder.write("tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<|im_start|>",
+      "added_tokens_decoder": {"420": {"content": "<|im_start|>", "special": true},
+                               "421": {"content": "<|im_end|>"}}})");
+  CHECK(encoded() == Ids{420, 420, 65, 66, 67, 421});
+  struct {
+    const char *file, *text, *refused;
+  } const cases[] = {
+      {"added_tokens.json", R"({"<|x|>": 422})", "is not in added_tokens_decoder of tokenizer_config.json"},
+      {"added_tokens.json", R"({"<|im_end|>": 422})", "`<|im_end|>` has the id 422, and the same token in"},
+      {"added_tokens.json", R"({"<|im_end|>": "x"})", "is not a whole number"},
+      {"added_tokens.json", "{\"a\": 1,}", "is not JSON at line 1, column 9"},
+      {"special_tokens_map.json", R"({"pad_token": "[PAD]"})", "`pad_token` is not in the vocabulary"},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"5": {"content": "<|y|>"}}})", "has the id of the token"},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<|y|>"}}})", "is not an id"},
+      {"tokenizer_config.json", R"({"do_lower_case": true})", "`do_lower_case` is true, and Vernier does not have it"},
+      {"tokenizer_config.json", R"({"add_bos_token": true})", "is true, and no file names the token bos_token"},
+  };
+  for (const auto& [file, text, refused] : cases) {
+    const auto before = read_text(folder / file);
+    folder.write(file, text);
+    const auto thrown = thrown_by(encoded);
+    CHECK(thrown.kind == 2);
+    CHECK_MESSAGE(thrown.text.find(refused) != std::string::npos, thrown.text);
+    fs::remove(folder / file);
+    if (!before.empty()) folder.write(file, before);
+  }
+}
+
+}  // namespace whole_model_test
