@@ -258,6 +258,7 @@ int complete(int argc, char** argv, const std::vector<Verb>& verbs) {
 // Returns the verb that another program runs in place of this one's: the laws of plugins, for example, are tried for
 // `vernier check plugin.so`.
 std::string handed_on(const std::string& verb, std::span<char* const> words) {
+  if (verb == "new" && !words.empty() && words.front() == std::string("toml")) return "new-toml";
   for (const std::string word : words) {
     const bool is_library = word.ends_with(".so") && word.find('=') == std::string::npos;
     if (verb == "check" && is_library) return "check-plugin";

@@ -21,12 +21,15 @@ using Words = std::vector<std::string>;
 constexpr const char* usage = R"(usage: vernier new plugin ROLE NAME [--output FOLDER]
        vernier new task NAME [--output FOLDER]
        vernier new app NAME [--output FOLDER]
+       vernier new toml DATA [--target NAME] [--output FILE]
 
 Writes the folder NAME, or FOLDER, which builds, tests itself and runs at once: source, CMakeLists.txt, test, README.md.
 
   plugin   a strategy; ROLE is accumulation, callback, checkpoint, monitor, optimizer, precision, scaler or task
   task     model, data and loss, from a CSV file; the same as plugin task
   app      a training loop of your own, with Vernier's toolkit
+
+`vernier new toml` writes a run for your data instead: see vernier new toml --help.
 )";
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -45,6 +48,9 @@ constexpr const char* reserved =
     " ";
 
 constexpr std::size_t longest_name = 47;  // vernier::Descriptor has no room for more
+
+// The first word; `vernier` runs another program for toml.
+const Words kinds = {"plugin", "task", "app", "toml"};
 
 // The roles that have a template.
 const Words roles = {"accumulation", "callback", "checkpoint", "monitor", "optimizer", "precision", "scaler", "task"};
@@ -107,7 +113,6 @@ struct Wanted {
 };
 
 Wanted read(const Words& words) {
-  const Words kinds = {"plugin", "task", "app"};
   if (words.empty())
     refuse("say what to write, as in `vernier new plugin callback grad_watch`; see vernier new --help");
   const auto& kind = words[0];
@@ -115,7 +120,7 @@ Wanted read(const Words& words) {
     if (std::ranges::find(roles, kind) != roles.end()) {
       refuse("write `vernier new plugin " + kind + " NAME`");
     }
-    refuse(with_nearest("`new` writes a plugin, a task or an app", kind, kinds));
+    refuse(with_nearest("`new` writes a plugin, a task, an app or a toml", kind, kinds));
   }
   const bool is_plugin = kind == "plugin";
   if (is_plugin && words.size() > 1) {
@@ -176,5 +181,5 @@ int run(const po::variables_map& given) {
 int main(int argc, char** argv) {
   po::options_description options;
   options.add_options()("output", po::value<std::string>());
-  return call_verb({"new", usage, options, run, {{"new", {"plugin", "task", "app"}}, {"plugin", roles}}}, argc, argv);
+  return call_verb({"new", usage, options, run, {{"new", kinds}, {"plugin", roles}}}, argc, argv);
 }

@@ -227,7 +227,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     set_training(given_.mean.empty() ? with_moments(learning, {plan_.mean, plan_.std}) : learning);
     if (is_balanced_) weights_ = balanced(training);
     info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " with ", plan_.colours,
-         plan_.colours == 1 ? " channel" : " channels", " in ", plan_.classes, " classes: ", counted(all));
+         plan_.colours == 1 ? " channel" : " channels", " in ", vernier::counted({plan_.classes, names_}, all.labels));
     if (const auto odd = scarce_classes(all, training); !odd.empty()) warn(odd);
   }
 
@@ -260,9 +260,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     plan_.colours = learned.integer("channels"), plan_.classes = learned.integer("classes");
     plan_.mean = list("mean"), plan_.std = list("std");
     contents_ = learned.text("contents");
-    for (std::int64_t i = 0; learned.has(c10::str("class/", i)); ++i) {
-      names_.push_back(learned.text(c10::str("class/", i)));
-    }
+    names_ = vernier::words_of(learned, "names");
     if (learned.has("class_weights")) weights_ = learned.tensor("class_weights");
     shape_ = {plan_.colours, plan_.height, plan_.width};
     if (files_.is_idx()) shape_ = {plan_.height, plan_.width};
@@ -277,7 +275,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     facts.put("mean", at::tensor(plan_.mean, torch::kFloat64));
     facts.put("std", at::tensor(plan_.std, torch::kFloat64));
     facts.put("contents", contents_);
-    for (std::size_t i = 0; i < names_.size(); ++i) facts.put(c10::str("class/", i), names_[i]);
+    vernier::put_words(facts, "names", names_);
     if (weights_.defined()) facts.put("class_weights", weights_);
     return facts;
   }

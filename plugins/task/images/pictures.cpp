@@ -103,20 +103,16 @@ std::pair<Pictures, Pictures> split_pictures(const Pictures& all, double share, 
     held_out.insert(held_out.end(), images.begin(), images.begin() + count);
     training.insert(training.end(), images.begin() + count, images.end());
   }
+  if (held_out.empty() && share > 0) {  // of few images at least one
+    auto& most = *std::ranges::max_element(of_class, {}, [](const auto& images) { return images.size(); });
+    if (most.size() > 1) {
+      held_out.push_back(most.front());
+      std::erase(training, most.front());
+    }
+  }
   std::ranges::sort(training);
   std::ranges::sort(held_out);
   return {part_of(all, training), part_of(all, held_out)};
-}
-
-std::string counted(const Pictures& pictures) {
-  constexpr std::int64_t most = 8;
-  const auto counts = counts_of(pictures);
-  std::string text;
-  for (std::int64_t i = 0; i < std::min(most, pictures.classes); ++i) {
-    text +=
-        c10::str(i > 0 ? ", " : "", vernier::shortened(name_of(pictures, i), 40), " ", counts[i].item<std::int64_t>());
-  }
-  return pictures.classes > most ? c10::str(text, " and ", pictures.classes - most, " more") : text;
 }
 
 std::string scarce_classes(const Pictures& all, const Pictures& training) {

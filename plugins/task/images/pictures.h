@@ -38,7 +38,5 @@ Pictures read_pictures(const PictureFiles& files, const PictureOptions& options)
 // Returns the images to train on and those held out: the same share of each class, but no class's only image.
 std::pair<Pictures, Pictures> split_pictures(const Pictures& all, double share, std::uint64_t seed);
 
-// Returns "circle 180, square 170 and 4 more", with the number of images of each class.
-std::string counted(const Pictures& pictures);
 // Returns a warning about classes without an image to train on, or with a single one of `all`; "": there are none.
 std::string scarce_classes(const Pictures& all, const Pictures& training);

@@ -89,8 +89,8 @@ struct Refused {
 
 const std::vector<Refused> refusals = {
     {{}, "say what to write, as in `vernier new plugin callback grad_watch`"},
-    {{"plguin", "scaler", "mine"}, "`new` writes a plugin, a task or an app; did you mean plugin?"},
-    {{"everything"}, "`new` writes a plugin, a task or an app\n"},
+    {{"plguin", "scaler", "mine"}, "`new` writes a plugin, a task, an app or a toml; did you mean plugin?"},
+    {{"everything"}, "`new` writes a plugin, a task, an app or a toml\n"},
     {{"plugin"}, "write `vernier new plugin ROLE NAME`"},
     {{"plugin", "scaler"}, "write `vernier new plugin scaler NAME`"},
     {{"scaler", "mine"}, "write `vernier new plugin scaler NAME`"},

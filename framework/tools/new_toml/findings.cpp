@@ -1,0 +1,109 @@
+#include "findings.h"
+
+#include <torch/types.h>
+#include <vernier/data_source.h>
+#include <vernier/error.h>
+#include <vernier/images.h>
+#include <vernier/numpy.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+
+#include "tools/common/text/quoting.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string ending_of(const std::string& path) {
+  auto ending = fs::path(path).extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending;
+}
+
+// Refuses by name what people have and no task reads.
+void refuse_other_formats(const std::string& path) {
+  char first[4] = {};
+  std::ifstream(path, std::ios::binary).read(first, sizeof first);
+  const std::string start(first, sizeof first), ending = ending_of(path);
+  const auto refuse_as = [&](const std::string& what) {
+    refuse("'" + path + "' is " + what + ", which no task reads; write it as CSV, as to_csv of pandas does");
+  };
+  if (start == "PAR1" || ending == ".parquet") refuse_as("a Parquet file");
+  if (ending == ".xlsx" || ending == ".xls" || ending == ".ods") refuse_as("a spreadsheet");
+  if (ending == ".json" || ending == ".jsonl") refuse_as("a JSON file");
+  if (ending == ".feather" || start == "ARRO") refuse_as("an Arrow file");
+  if (ending == ".npz") {
+    refuse("'" + path +
+           "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
+  }
+}
+
+// The targets beside an array, where there is one file with such a name.
+std::string targets_beside(const std::string& path) {
+  std::vector<std::string> found;
+  for (const char* name : {"y.npy", "labels.npy", "target.npy", "targets.npy"}) {
+    const auto file = (fs::path(path).parent_path() / name).string();
+    if (file != path && fs::exists(file)) found.push_back(file);
+  }
+  if (found.size() == 1) return found[0];
+  refuse("name the file of the targets of '" + path + "', as in --target y.npy");
+}
+
+Findings look_at_array(const std::string& path, const std::string& given) {
+  const auto targets = given.empty() ? targets_beside(path) : given;
+  const auto x = read_npy(path), y = read_npy(targets);
+  if (x.dim() < 2 || x.dim() > 3) {
+    refuse(c10::str("'", path, "' has the shape ", x.sizes(),
+                    "; a table has [rows, columns], sequences have [samples, steps, features]"));
+  }
+  if (y.dim() == 0 || y.size(0) != x.size(0)) {
+    refuse(c10::str("'", path, "' has ", x.size(0), " samples, and '", targets, "' the shape ", y.sizes()));
+  }
+  const auto numbers = y.to(torch::kFloat64).flatten();
+  const auto different = std::get<0>(at::_unique(numbers)).numel();
+  const bool is_whole = numbers.equal(numbers.round());
+  constexpr std::int64_t most_classes = 50;
+  const bool is_classes = y.dim() == 1 && is_whole && different <= std::min(most_classes, x.size(0) / 2);
+  Findings found;
+  found.samples = x.size(0);
+  const bool is_table = x.dim() == 2;
+  found.lines.push_back(
+      is_table ? c10::str(path, ": a table of ", x.size(0), " rows and ", x.size(1), " columns")
+               : c10::str(path, ": ", x.size(0), " sequences of ", x.size(1), " steps and ", x.size(2), " features"));
+  found.lines.push_back(c10::str(targets, ": ", is_classes ? c10::str(different, " classes") : "numbers"));
+  found.task = {{"use", is_table ? "\"tabular\"" : "\"sequence\""},
+                {"kind", is_classes ? "\"classification\"" : "\"regression\""},
+                {"data", toml_value(path)},
+                {"targets", toml_value(targets)}};
+  return found;
+}
+
+}  // namespace
+
+std::string toml_value(const std::string& text) {
+  if (printable(text, text) != text) refuse("'" + printable(text) + "' is not UTF-8, as TOML must be; rename it");
+  std::string escaped;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 2, "${") == 0) escaped += '$';
+    escaped += text[i];
+  }
+  return toml_quoted(escaped);
+}
+
+Findings look_at(const std::string& path, const std::string& target) {
+  std::error_code none;
+  if (!fs::exists(path, none)) refuse("'" + path + "' does not exist; paths are relative to the working folder");
+  if (fs::is_directory(path, none)) {
+    if (!target.empty()) refuse("--target is for files; the classes of images are their folders");
+    return look_at_images(path);
+  }
+  refuse_other_formats(path);
+  return ending_of(path) == ".npy" ? look_at_array(path, target) : look_at_table(path, target);
+}
+
+}  // namespace vernier

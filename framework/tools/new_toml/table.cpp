@@ -1,0 +1,190 @@
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/csv.h>
+#include <vernier/error.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <memory>
+#include <sstream>
+
+#include "findings.h"
+
+namespace vernier {
+
+namespace {
+
+// The fields of the first two lines, packed by gzip or not, cut at any separator.
+std::vector<std::vector<std::string>> first_lines(const std::string& path) {
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  std::vector<std::vector<std::string>> lines;
+  std::string bytes(1 << 16, '\0');
+  const int count = file ? gzread(file.get(), bytes.data(), static_cast<unsigned>(bytes.size())) : 0;
+  bytes.resize(static_cast<std::size_t>(std::max(0, count)));
+  std::istringstream in(bytes);
+  for (std::string line; lines.size() < 2 && std::getline(in, line);) {
+    auto& fields = lines.emplace_back();
+    const bool has_signs = line.find_first_of(",;\t|") != std::string::npos;
+    for (std::size_t at = 0; at < line.size();) {
+      const auto end = std::min(line.size(), line.find_first_of(has_signs ? ",;\t|\r" : " \r", at));
+      if (end > at || has_signs) fields.push_back(line.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  return lines;
+}
+
+bool is_number(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) || c == '"'; });
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool are_numbers(const std::vector<std::string>& fields) {
+  return !fields.empty() && std::ranges::all_of(fields, is_number);
+}
+
+struct Form {
+  bool has_header = true;
+  std::int64_t skipped = 0;
+};
+
+// scikit-learn's own files begin with the numbers of rows and inputs and the names of the classes.
+Form form_of(const std::string& path) {
+  const auto lines = first_lines(path);
+  if (lines.size() < 2) return {};
+  const auto &first = lines[0], &second = lines[1];
+  if (are_numbers(first)) return {.has_header = false};
+  const bool counts = first.size() > 2 && is_number(first[0]) && first[1] == std::to_string(second.size() - 1);
+  if (counts && are_numbers(second)) return {.has_header = false, .skipped = 1};
+  return {};
+}
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// Returns the column that is predicted, where its name or its place says so.
+std::string choose_target(const std::vector<std::string>& columns, const Form& form, Findings& found) {
+  constexpr const char* usual[] = {"target", "label", "class", "species", "y"};
+  std::vector<std::string> named;
+  for (const auto& column : columns) {
+    if (std::ranges::count(usual, lower_case(column)) > 0) named.push_back(column);
+  }
+  if (named.size() == 1) return named[0];
+  if (named.size() > 1) {
+    refuse("several columns may be what is predicted: " + some_of(named) + "; name one by --target");
+  }
+  found.comments.emplace_back("target", form.has_header ? "the last column; another by --target" : "the last column");
+  return columns.back();
+}
+
+void require_column(const std::string& path, const std::string& target, const std::vector<std::string>& columns) {
+  if (std::ranges::count(columns, target) > 0) return;
+  refuse("'" + path + "' has no column '" + shortened(target) + "'; name one of " + c10::Join(", ", columns) +
+         " by --target");
+}
+
+// Adds a line about the target. Returns true for classes.
+bool describe_target(const CsvTable& table, const std::string& target, Findings& found) {
+  const auto& column = *table.schema.target;
+  const auto start = "target " + printable(target) + ": ";
+  auto values = table.target.to(torch::kFloat64);
+  values = values.masked_select(
+      values.isfinite().logical_and(column.type == CsvType::category ? values.ge(0) : values.isfinite()));
+  const auto [different, inverse, counts] = at::_unique2(values, /*sorted=*/true, false, /*return_counts=*/true);
+  const bool is_words = column.type == CsvType::category;
+  constexpr std::int64_t most_classes = 50;
+  const auto fewest = std::min(most_classes, values.numel() / 10 + 1);
+  const bool is_classes = is_words || (values.equal(values.round()) && different.numel() <= fewest);
+  if (is_words && different.numel() > std::max<std::int64_t>(2, values.numel() / 2)) {
+    refuse(c10::str("the column '", shortened(target), "' has ", different.numel(), " different words in ",
+                    values.numel(), " rows, so it is not a target; name another by --target"));
+  }
+  if (different.numel() < 2) {
+    refuse("the column '" + shortened(target) + "' has a single value; name another by --target");
+  }
+  if (!is_classes) {
+    found.lines.push_back(c10::str(start, "numbers from ", values.min().item<double>(), " to ",
+                                   values.max().item<double>(), ", mean ", values.mean().item<double>()));
+    return false;
+  }
+  auto line = c10::str(start, different.numel(), " classes: ");
+  constexpr std::int64_t most = 8;
+  for (std::int64_t i = 0; i < std::min(most, different.numel()); ++i) {
+    const auto value = different[i].item<double>();
+    const auto name = is_words ? shortened(column.vocabulary.at(static_cast<std::size_t>(value)), 40) : c10::str(value);
+    line += c10::str(i > 0 ? ", " : "", name, " ", counts[i].item<std::int64_t>());
+  }
+  found.lines.push_back(different.numel() > most ? c10::str(line, " and ", different.numel() - most, " more") : line);
+  return true;
+}
+
+std::string described(const CsvSchema& schema) {
+  std::int64_t numbers = 0, categories = 0, others = 0;
+  for (const auto& column : schema.columns) {
+    ++(column.type == CsvType::number ? numbers : column.type == CsvType::category ? categories : others);
+  }
+  std::string text;
+  const auto add = [&](std::int64_t count, const char* what) {
+    if (count > 0) text += c10::str(text.empty() ? "" : ", ", count, count == 1 ? " column of " : " columns of ", what);
+  };
+  add(numbers, "numbers");
+  add(categories, "words");
+  add(others, "dates");
+  return text;
+}
+
+}  // namespace
+
+Findings look_at_table(const std::string& path, const std::string& given) {
+  Findings found;
+  const auto form = form_of(path);
+  CsvOptions options;
+  options.header = form.has_header;
+  options.skip_lines = form.skipped;
+  options.has_keys = true;
+  options.sorted = true;
+  bool has_missing = false;
+  const auto read = [&] {
+    try {
+      return read_csv(path, options);
+    } catch (const Error&) {  // what is wrong besides missing values is wrong again
+      options.fill = CsvFill::mean;
+      has_missing = true;
+      return read_csv(path, options);
+    }
+  };
+  auto table = read();
+  std::vector<std::string> columns;
+  for (const auto& column : table.schema.columns) columns.push_back(column.name);
+  if (columns == std::vector<std::string>{"file", "label"} && given.empty()) return look_at_images(path);
+  options.target = given.empty() ? choose_target(columns, form, found) : given;
+  require_column(path, options.target, columns);
+  if (columns.size() < 2) refuse("'" + path + "' has a single column; there is nothing to predict it from");
+  table = read();
+  found.samples = table.target.size(0);
+  found.lines.push_back(c10::str(printable(path), ": ", found.samples, " rows, ", described(table.schema)));
+  for (const auto& odd : table.found.odd) found.lines.push_back(odd);
+  const bool is_classes = describe_target(table, options.target, found);
+  found.task = {{"use", "\"tabular\""},
+                {"kind", is_classes ? "\"classification\"" : "\"regression\""},
+                {"data", toml_value(path)},
+                {"target", toml_value(options.target)}};
+  if (!form.has_header) {
+    found.task.emplace_back("header", "false");
+    found.lines.push_back("there is no line of names, so columns are named by their numbers");
+  }
+  if (form.skipped > 0) found.task.emplace_back("skip_lines", std::to_string(form.skipped));
+  if (has_missing) {
+    found.task.emplace_back("missing", "\"mean\"");
+    found.lines.push_back("there are missing values: a number becomes the mean of its column");
+  }
+  return found;
+}
+
+}  // namespace vernier

@@ -1,0 +1,196 @@
+// `vernier new toml`: what it finds in data, and the runs that it writes.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "picture_folder.h"
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace new_toml_test {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+namespace {
+
+// Numbers that are neither drawn nor in order.
+double wave(int i, double speed) {
+  return std::round(1000 * std::sin(i * speed)) / 1000;
+}
+
+std::string flowers(const std::string& head = "sepal,petal,species\n") {
+  std::string text = head;
+  const char* const names[] = {"setosa", "versicolor", "virginica"};
+  for (int i = 0; i < 90; ++i) {
+    text += std::to_string(2 * (i % 3) + wave(i, 0.7)) + "," + std::to_string(wave(i, 1.3) - i % 3) + "," +
+            names[i % 3] + "\n";
+  }
+  return text;
+}
+
+std::string rents(bool has_gaps = false) {
+  std::string text = "district,area,rent\n";
+  for (int i = 0; i < 120; ++i) {
+    const double area = 60 + 40 * wave(i, 0.7);
+    text += (i % 2 == 0 ? "mill," : "centre,") + (has_gaps && i % 9 == 0 ? "" : std::to_string(area)) + "," +
+            std::to_string(area * (i % 2 == 0 ? 8.5 : 14.5)) + "\n";
+  }
+  return text;
+}
+
+std::string points() {
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    const double x = wave(i, 0.7);
+    text += std::to_string(x) + "," + std::to_string(wave(i, 1.9)) + "," + (x > 0 ? "1" : "0") + "\n";
+  }
+  return text;
+}
+
+template <class Number>
+std::string npy(const std::string& type, const std::string& shape, const std::vector<Number>& numbers) {
+  std::string header = "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  header.resize(117, ' ');
+  return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + '\n' +
+         std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number));
+}
+
+void write_arrays(const TemporaryFolder& folder, const std::string& shape, int numbers) {
+  std::vector<float> x;
+  std::vector<std::int64_t> y;
+  for (int i = 0; i < numbers; ++i) x.push_back(static_cast<float>(wave(i, 0.7)));
+  for (int i = 0; i < 60; ++i) y.push_back(i % 2);
+  folder.write("x.npy", npy("<f4", shape, x));
+  folder.write("y.npy", npy("<i8", "60,", y));
+}
+
+struct Case {
+  std::function<void(const TemporaryFolder&)> fill;
+  Arguments arguments;  // after `new toml`
+  std::string says;     // printed, or the error
+  std::string toml;     // in the file; "": there is an error
+};
+
+const auto file = [](const char* name, const std::string& text) {
+  return [=](const TemporaryFolder& folder) { folder.write(name, text); };
+};
+
+const std::vector<Case> runs = {
+    {file("iris.csv", flowers()),
+     {"iris.csv"},
+     "iris.csv: 90 rows, 2 columns of numbers\ntarget species: 3 classes: setosa 30, versicolor 30, virginica 30\n"
+     "wrote iris.toml\n",
+     "kind = \"classification\"\ndata = \"iris.csv\"\ntarget = \"species\"\n"},
+    {file("flats.csv", rents()),
+     {"flats.csv"},
+     "120 rows, 1 column of numbers, 1 column of words\ntarget rent: numbers from ",
+     "kind = \"regression\"\ndata = \"flats.csv\"\ntarget = \"rent\"  # the last column; another by --target\n"},
+    {file("flats.csv", rents()),
+     {"flats.csv", "--target", "district", "--output", "own.toml"},
+     "target district: 2 classes: centre 60, mill 60\nwrote own.toml\n",
+     "target = \"district\"\n"},
+    {file("gaps.csv", rents(true)), {"gaps.csv"}, "there are missing values", "missing = \"mean\"\n"},
+    {file("points.csv", points()),
+     {"points.csv"},
+     "there is no line of names",
+     "target = \"3\"  # the last column\nheader = false\n"},
+    {file("my ${data}'s.csv", flowers("x,\"two \"\"words\"\"\",Class\n")),
+     {"my ${data}'s.csv"},
+     "target Class: 3 classes",
+     "data = \"my $${data}'s.csv\"\ntarget = \"Class\"\n"},
+    {[](const TemporaryFolder& f) { write_arrays(f, "60, 4", 240); },
+     {"x.npy"},
+     "x.npy: a table of 60 rows and 4 columns\ny.npy: 2 classes\n",
+     "use = \"tabular\"\nkind = \"classification\"\ndata = \"x.npy\"\ntargets = \"y.npy\"\n"},
+    {[](const TemporaryFolder& f) { write_arrays(f, "60, 5, 2", 600); },
+     {"x.npy", "--target", "y.npy"},
+     "x.npy: 60 sequences of 5 steps and 2 features\n",
+     "use = \"sequence\"\nkind = \"classification\"\n"},
+    {[](const TemporaryFolder& f) { write_stripes(f, "pictures", 10); },
+     {"pictures/"},
+     "pictures/: 20 images in 2 classes: left 10, right 10\n",
+     "use = \"images\"\nimages = \"pictures/\"\nmodel = \"resnet\"\n"},
+    {[](const TemporaryFolder& f) { write_stripes(f, "d/train", 10, 80, 90), write_stripes(f, "d/val", 2, 70, 70); },
+     {"d"},
+     "d/train: 20 images in 2 classes: left 10, right 10\nd/val: held out\nimages become 64 x 64",
+     "images = \"d/train\"\nvalidation_images = \"d/val\"\nsize = 64\n"},
+    {[](const TemporaryFolder& f) {
+       write_stripes(f, "d", 2);
+       f.write("list.csv", "file,label\nd/left/100.png,a\nd/right/101.png,b\nd/left/102.png,a\nd/right/103.png,b\n");
+     },
+     {"list.csv"},
+     "list.csv: 4 images in 2 classes: a 2, b 2\n",
+     "use = \"images\"\nimages = \"list.csv\"\n"},
+};
+
+const std::vector<Case> refusals = {
+    {file("a.csv", "target,label\n1,2\n2,3\n"),
+     {"a.csv"},
+     "several columns may be what is predicted: target,label; name one by --target",
+     ""},
+    {file("a.csv", flowers()), {"a.csv", "--target", "nope"}, "'a.csv' has no column 'nope'; name one of sepal", ""},
+    {file("a.csv", "x,name\n1,ann\n2,bob\n3,cid\n4,dan\n5,eva\n6,fay\n"),
+     {"a.csv"},
+     "the column 'name' has 6 different words in 6 rows, so it is not a target",
+     ""},
+    {file("a.csv", "x,y\n1,3\n2,3\n3,3\n"), {"a.csv"}, "the column 'y' has a single value", ""},
+    {file("a.csv", "y\n1\n3\n"), {"a.csv"}, "'a.csv' has a single column", ""},
+    {file("a.parquet", "PAR1...."), {"a.parquet"}, "'a.parquet' is a Parquet file, which no task reads", ""},
+    {file("a.xlsx", "PK"), {"a.xlsx"}, "'a.xlsx' is a spreadsheet, which no task reads", ""},
+    {file("a.npz", "PK"), {"a.npz"}, "'a.npz' is a NumPy archive; save inputs and targets by numpy.save", ""},
+    {file("b.npy", npy<float>("<f4", "4,", {1, 2, 3, 4})), {"b.npy"}, "name the file of the targets of 'b.npy'", ""},
+    {file("iris.toml", ""), {"nope.csv"}, "'nope.csv' does not exist; paths are relative to the working folder", ""},
+    {file("a.toml", ""), {"a.csv"}, "a.toml is there already; name another file by --output", ""},
+    {file("a", ""), {}, "name the data, as in `vernier new toml iris.csv`", ""},
+    {file("d/a/1.png", ""), {"d"}, "the class 'd/a' has no PNG, JPEG or WebP image", ""},
+};
+
+}  // namespace
+
+TEST_CASE("new toml writes runs that pass check and train") {
+  for (const auto& each : runs) {
+    CAPTURE(each.says);
+    RunFolder place("");
+    each.fill(place.folder);
+    Arguments all = {"new", "toml"};
+    all.insert(all.end(), each.arguments.begin(), each.arguments.end());
+    CHECK(place.call(all) == 0);
+    CHECK(place.err == "");
+    CHECK(says(place.out, each.says));
+    const auto start = place.out.find("wrote ") + 6;
+    const auto name = place.out.substr(start, place.out.find('\n', start) - start);
+    CHECK(says(read_text(place.at(name)), each.toml));
+    CHECK(place.call({"check", name}) == 0);
+    CHECK(place.call({"train", name, "--set", "run.epochs=4", "--set", "run.validate_every=1", "--set",
+                      "callback.early_stopping.patience=1", "--quiet"}) == 0);
+    CHECK(place.err == "");
+  }
+}
+
+TEST_CASE("new toml for data in another folder") {
+  RunFolder place("");
+  const TemporaryFolder other;
+  CHECK(place.call({"new", "toml", other.write("iris.csv", flowers())}) == 0);
+  CHECK(says(read_text(place.at("iris.toml")), "data = \"" + other.path().string() + "/iris.csv\"\n"));
+  CHECK(place.call({"train", "iris.toml", "--quiet"}) == 0);
+  CHECK(place.call({"evaluate", "runs/iris"}) == 0);
+  CHECK(says(place.out, "accuracy                 1\n"));
+}
+
+TEST_CASE("new toml refuses in one line what is not clear, and writes nothing") {
+  for (const auto& each : refusals) {
+    CAPTURE(each.says);
+    RunFolder place("");
+    each.fill(place.folder);
+    Arguments all = {"new", "toml"};
+    all.insert(all.end(), each.arguments.begin(), each.arguments.end());
+    CHECK(place.call(all) == 2);
+    CHECK(is_one_line(place.err));
+    CHECK(says(place.err, each.says));
+    CHECK_FALSE(fs::exists(place.at("b.toml")));
+  }
+}
+
+}  // namespace new_toml_test
