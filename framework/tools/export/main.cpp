@@ -66,7 +66,7 @@ void check_format(const std::string& format) {
          (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
-// Where the description of an exported file stands: beside it.
+// Returns the file of the description of an exported one.
 std::string place_of_description(const std::string& output) {
   auto path = fs::path(output).replace_extension(".json").string();
   return path == output ? output + ".json" : path;

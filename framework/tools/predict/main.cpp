@@ -71,7 +71,7 @@ std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& 
   if (columns.empty()) columns.push_back({"output", task.forward(batch)});
   const auto is_of_classes = [](const auto& column) { return column.on_request || column.parts.size() > 1; };
   if (has_probabilities && std::ranges::none_of(columns, is_of_classes)) {
-    refuse("--probabilities is for models of several classes, and " + task.id() + " predicts numbers here");
+    refuse("--probabilities is for models of classes, and " + task.id() + " predicts numbers here");
   }
   if (!has_probabilities) std::erase_if(columns, [](const auto& column) { return column.on_request; });
   return columns;

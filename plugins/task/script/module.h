@@ -22,7 +22,7 @@ class Script final : public Part {
   void train(bool on) override;
   // Throws Error with the dtypes and shapes of the inputs where TorchScript throws.
   torch::Tensor forward(const std::vector<torch::Tensor>& inputs);
-  // What forward() returns for the first two samples in evaluation mode; undefined where it fails.
+  // Returns forward() of the first two samples in evaluation mode; undefined if it fails.
   torch::Tensor tried(const std::vector<torch::Tensor>& tensors);
   void write(const std::string& file) const;
 

@@ -13,6 +13,7 @@
 // loss = "cross_entropy"  logits, labels; "nll": log-probabilities, labels; "mse", "l1", "huber": numbers;
 //                       "bce": logits, 0 or 1; "output": forward() gets the target last and returns the loss itself
 // metrics = []          of the outputs: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2
+// separator = "", header = true, missing = "refuse", missing_words = []  of CSV files: see vernier/data_source.h
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
 // recompute = "none"    nothing else is possible here
@@ -87,7 +88,7 @@ class OfOneLogit final : public vernier::Metric {
   vernier::MetricPtr metric_;
 };
 
-// What an input or a target has become, learned from the training data.
+// The form of an argument of forward(), learned from the training data.
 struct Form {
   torch::ScalarType dtype = torch::kFloat32;
   std::vector<std::int64_t> shape;          // of a sample
@@ -130,6 +131,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
                              "of output and target; output: forward() gets the target last and returns the loss")),
         metrics_(options.get("metrics", std::vector<std::string>{},
                              "of outputs and targets: accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
+    form_ = vernier::table_form(options);
     check(options);
   }
 
@@ -229,26 +231,26 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   void check(const Options& options) const {
     if (inputs_.empty()) return;  // the options are only described
     vernier::refuse_recompute(options);
-    if (!held_out_inputs_.empty() && held_out_inputs_.size() != inputs_.size()) {
-      options.refuse("validation_inputs",
-                     c10::str("has ", held_out_inputs_.size(), " sources, and `inputs` has ", inputs_.size()));
-    }
-    if (!target_.empty() && held_out_inputs_.empty() != held_out_target_.empty()) {
-      options.refuse("validation_inputs", "and `validation_target` are given both or not at all");
-    }
     if (loss_ == "output" && !metrics_.empty())
       options.refuse("metrics", "need outputs, and the model returns its loss");
   }
 
-  // Of the files: a trained model is used where they are not.
+  // Checks the names of files, of which a trained model needs none.
   void check_data() {
+    if (!held_out_inputs_.empty() && held_out_inputs_.size() != inputs_.size()) {
+      refuse(
+          c10::str("`validation_inputs` has ", held_out_inputs_.size(), " sources, and `inputs` has ", inputs_.size()));
+    }
+    if (!target_.empty() && held_out_inputs_.empty() != held_out_target_.empty()) {
+      refuse("`validation_inputs` and `validation_target` are given both or not at all");
+    }
     has_images_ = is_folder(inputs_[0]);
     if (has_images_ && inputs_.size() > 1) refuse("`inputs` has a folder of images and others");
     if (has_images_ && !target_.empty()) refuse("`target` is for files; a folder has its classes");
     if (!has_target() && loss_ != "output") refuse("`target` is needed for loss = \"" + loss_ + "\"");
   }
 
-  // What the model needs of its training data besides its weights.
+  // The facts that the model needs besides its weights.
   vernier::State facts() const {
     vernier::State state;
     state.put("module", bytes_);
@@ -286,16 +288,27 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
                         vernier::words_of(form, "columns"),
                         vernier::words_of(form, "words")});
     }
-    const auto trained_on = vernier::words_of(facts, "inputs");
-    if (inputs_ == trained_on) return;
-    // Files alone, as in --set 'task.inputs=["new.csv"]', have the parts of those that were trained on.
-    const auto given = std::exchange(inputs_, trained_on);
-    const auto target = facts.text("target");
-    if (target_ == target && vernier::file_of(target) == vernier::file_of(trained_on[0])) {
-      target_ = vernier::same_part(target, vernier::file_of(given.at(0)));
+    if (reads_data()) follow();
+  }
+
+  // After training files alone, as in --set 'task.inputs=["new.csv"]', have the parts of those that were trained on.
+  void follow() {
+    const auto target = learned().text("target");
+    const auto given = std::exchange(inputs_, vernier::words_of(learned(), "inputs"));
+    const bool is_one_file = target_ == target && vernier::file_of(target) == vernier::file_of(inputs_[0]);
+    if (!held_out_inputs_.empty() && held_out_inputs_ != vernier::words_of(learned(), "validation")) {
+      if (held_out_target_.empty() && is_one_file) {
+        held_out_target_ = vernier::same_part(target, vernier::file_of(held_out_inputs_[0]));
+      }
+      held_out_inputs_ = sources_of(held_out_inputs_);
+    } else if (given != inputs_) {
+      if (is_one_file) target_ = vernier::same_part(target, vernier::file_of(given.at(0)));
+      inputs_ = sources_of(given);
+      held_out_inputs_.clear(), held_out_target_.clear();
     }
-    inputs_ = sources_of(given);
-    if (held_out_inputs_ == vernier::words_of(facts, "validation")) held_out_inputs_.clear(), held_out_target_.clear();
+    const auto file = vernier::file_of(held_out_inputs_.empty() ? inputs_[0] : held_out_inputs_[0]);
+    if (std::filesystem::exists(file)) return;
+    refuse("'" + file + "' is not here; name files to evaluate on, as in --set 'task.inputs=[\"new.csv\"]'");
   }
 
   // A source for each input, of files that are given for them.
@@ -361,7 +374,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     std::vector<torch::Tensor> tensors;
     for (std::size_t i = 0; i < names.size(); ++i) {
       const auto known = is_first ? Form() : forms_.at(i);
-      auto source = vernier::read_source(names[i], known.words, known.columns);
+      auto source = vernier::read_source(names[i], known.words, known.columns, form_);
       vernier::require_finite(source);
       if (!is_first && source.words.empty() != known.words.empty()) {
         refuse("'" + names[i] + "' has " +
@@ -409,7 +422,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
 
   // output: of the model for two samples, where it is known.
   torch::Tensor read_target(const std::string& name, const torch::Tensor& output) {
-    const auto source = vernier::read_source(name, classes_.words);
+    const auto source = vernier::read_source(name, classes_.words, {}, form_);
     if (has_labels()) {
       const bool is_first = classes_.count == 0;
       const auto outputs = output.defined() && output.dim() > 1 ? output.size(1) : 0;
@@ -459,6 +472,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   torch::Tensor bytes_;  // of the model's file
   std::shared_ptr<script::Script> network_;
   bool has_images_ = false;
+  vernier::TableForm form_;
   std::vector<Form> forms_;  // of the arguments of forward()
   vernier::Classes classes_;
   std::string fingerprint_;  // of the training data, before the split

@@ -14,6 +14,7 @@
 // outputs = []          "forecast": the features that it predicts, by number from 0; none: all
 // model = "lstm"        or "gru", "transformer"
 // width = 64, layers = 1, heads = 4, dropout = 0.0  heads: of the transformer; dropout: between layers or in blocks
+// separator = "", header = true, missing = "refuse", missing_words = []  of CSV files: see vernier/data_source.h
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //
@@ -29,6 +30,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <tuple>
@@ -76,11 +78,15 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     plan_.heads = options.get("heads", 4, "of the transformer's attention", between(1, 1000));
     plan_.dropout = options.get("dropout", 0.0, "between layers, or in each block of the transformer", between(0, 0.9));
     plan_.has_classes = kind_ == "classification";
+    form_ = vernier::table_form(options);
     check(options);
   }
 
   void build(Run& run) override {
     if (is_trained()) recall();
+    if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {
+      refuse("`validation` and `validation_targets` are given both or not at all");
+    }
     if (reads_data() && kind_ == "forecast") build_forecast();
     if (reads_data() && kind_ != "forecast") build_whole(run.seed);
     if (!is_trained()) set_learned(facts());
@@ -158,7 +164,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   }
 
  private:
-  // What the model needs of its training data besides the weights, which include means and deviations.
+  // The facts that the model needs besides its weights, which include means and deviations.
   vernier::State facts() const {
     vernier::State state;
     state.put("data", trained_on_.data);
@@ -191,13 +197,25 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     outputs_ = numbers("outputs"), plan_.output = numbers("output");
     input_mean_ = torch::zeros({plan_.features}), input_std_ = torch::ones({plan_.features});  // weights follow
     if (!plan_.has_classes) output_mean_ = torch::zeros({plan_.output.back()}), output_std_ = output_mean_ + 1;
-    // A file alone, as in --set task.data=new.csv, has the parts of the one that was trained on.
-    if (data_ == trained_on_.data) return;
-    if (targets_ == trained_on_.targets && vernier::file_of(targets_) == vernier::file_of(trained_on_.data)) {
-      targets_ = vernier::same_part(targets_, vernier::file_of(data_));
+    if (reads_data()) follow();
+  }
+
+  // After training a file alone, as in --set task.data=new.csv, has the parts of the one that was trained on.
+  void follow() {
+    const auto& [data, targets, validation, none] = trained_on_;
+    const bool is_one_file = targets_ == targets && vernier::file_of(targets) == vernier::file_of(data);
+    if (!held_out_data_.empty() && held_out_data_ != validation) {
+      const auto file = vernier::file_of(held_out_data_);
+      if (held_out_targets_.empty() && is_one_file) held_out_targets_ = vernier::same_part(targets, file);
+      held_out_data_ = vernier::same_part(data, held_out_data_);
+    } else if (data_ != data) {
+      if (is_one_file) targets_ = vernier::same_part(targets, vernier::file_of(data_));
+      data_ = vernier::same_part(data, data_);
+      held_out_data_.clear(), held_out_targets_.clear();
     }
-    data_ = vernier::same_part(trained_on_.data, data_);
-    if (held_out_data_ == trained_on_.validation) held_out_data_.clear(), held_out_targets_.clear();
+    const auto file = vernier::file_of(held_out_data_.empty() ? data_ : held_out_data_);
+    if (std::filesystem::exists(file)) return;
+    refuse("'" + file + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
   }
 
   void check(const Options& options) const {
@@ -213,9 +231,6 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
                      "is without meaning: a forecast predicts the series itself");
     }
     if (kind_ != "forecast" && targets_.empty()) options.refuse("targets", "is needed for " + kind_);
-    if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {
-      options.refuse("validation", "and `validation_targets` are given both or not at all");
-    }
     for (const auto output : outputs_) {
       if (std::ranges::count(outputs_, output) > 1) options.refuse("outputs", c10::str("has ", output, " twice"));
     }
@@ -226,7 +241,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   // [samples, steps, features], or of a series [steps, features].
   vernier::Source read_inputs_of(const std::string& name) const {
-    auto source = vernier::read_source(name, {}, columns_);
+    auto source = vernier::read_source(name, {}, columns_, form_);
     const auto dimensions = kind_ == "forecast" ? 2 : 3;
     if (!source.words.empty()) refuse("'" + name + "' has words; sequences are numbers");
     if (source.tensor.dim() == dimensions - 1) source.tensor = source.tensor.unsqueeze(-1);
@@ -251,7 +266,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   DatasetPtr read_whole(const std::string& data, const std::string& targets) {
     const auto inputs = read_inputs_of(data);
     if (!is_trained()) columns_ = inputs.columns;
-    auto target = vernier::read_source(targets, classes_.words);
+    auto target = vernier::read_source(targets, classes_.words, {}, form_);
     if (target.tensor.size(0) != inputs.tensor.size(0)) {
       refuse(c10::str("'", data, "' has ", inputs.tensor.size(0), " sequences, and '", targets, "' ",
                       target.tensor.size(0), " targets"));
@@ -408,6 +423,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::vector<std::int64_t> outputs_;
 
   Plan plan_;
+  vernier::TableForm form_;
   vernier::Classes classes_;
   std::vector<std::string> columns_;  // of the features in a CSV file
   std::vector<std::string> names_;    // of outputs_

@@ -85,7 +85,7 @@ void load_state_dict(torch::optim::Optimizer& optimizer, const State& state) {
     optimizer.load(archive);
   } catch (const std::exception& error) {
     optimizer.state() = std::move(before);
-    throw Error("the saved state of " + own + " cannot be read: " + error.what());
+    throw Error("the saved state of " + own + " cannot be read: " + message(error));
   }
 }
 

@@ -12,7 +12,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <sstream>
 #include <unordered_map>
 
@@ -77,10 +80,42 @@ void refuse_other_order(const std::string& path, const std::vector<std::string>&
          some_of(before) + ", in this order; name the file alone");
 }
 
+CsvOptions options_of(const TableForm& form) {
+  CsvOptions options;
+  if (!form.separator.empty()) options.separator = form.separator[0];
+  options.header = form.header;
+  if (form.missing != "refuse") options.fill = CsvFill::zero;
+  options.missing.insert(options.missing.end(), form.missing_words.begin(), form.missing_words.end());
+  return options;
+}
+
+// The table with the number of the row before in the place of a missing one; in the first rows, the next number.
+CsvTable with_previous(CsvTable table, const CsvOptions& options) {
+  for (auto& column : table.schema.columns) {
+    if (column.type == CsvType::number) column.fill = std::numeric_limits<float>::quiet_NaN();
+  }
+  auto filled = read_csv(table.path, table.schema, options);
+  if (filled.numbers.numel() == 0) return filled;
+  auto numbers = filled.numbers.contiguous();
+  auto* number = numbers.mutable_data_ptr<float>();
+  const auto rows = numbers.size(0), width = numbers.size(1);
+  for (std::int64_t column = 0; column < width; ++column) {
+    std::int64_t first = 0;
+    while (first < rows && std::isnan(number[first * width + column])) ++first;
+    if (first == rows) refuse("'" + table.path + "' has a column without a number");
+    for (std::int64_t row = 0; row < rows; ++row) {
+      auto& here = number[row * width + column];
+      if (std::isnan(here)) here = number[(row < first ? first : row - 1) * width + column];
+    }
+  }
+  filled.numbers = numbers;
+  return filled;
+}
+
 // words, columns: of another file. Numbers that became words are numbers here too.
 void read_table(const Name& name, const std::vector<std::string>& words, const std::vector<std::string>& columns,
-                Source& source) {
-  CsvOptions options;
+                const TableForm& form, Source& source) {
+  auto options = options_of(form);
   options.columns = name.part.empty() ? columns : split_at_commas(name.part);
   refuse_other_order(name.path, options.columns, columns);
   options.sorted = true;  // codes do not depend on the order of the rows
@@ -88,7 +123,8 @@ void read_table(const Name& name, const std::vector<std::string>& words, const s
   if (!words.empty() && options.columns.size() == 1 && !std::ranges::all_of(words, is_whole_number)) {
     schema.columns = {{options.columns[0], CsvType::category, words, {}}};
   }
-  const auto table = schema.columns.empty() ? read_csv(name.path, options) : read_csv(name.path, schema, options);
+  auto table = schema.columns.empty() ? read_csv(name.path, options) : read_csv(name.path, schema, options);
+  if (form.missing == "previous") table = with_previous(std::move(table), options);
   for (const auto& column : table.schema.columns) source.columns.push_back(column.name);
   if (source.columns.size() == 1 && table.schema.columns[0].type == CsvType::category) {
     source.tensor = table.categories.select(1, 0);
@@ -96,9 +132,9 @@ void read_table(const Name& name, const std::vector<std::string>& words, const s
     return;
   }
   for (const auto& column : table.schema.columns) {
-    if (column.type == CsvType::category) {
-      refuse("'" + name.path + "' has words in column '" + column.name + "'; name the columns of numbers, as in \"" +
-             name.path + ":first,second\"");
+    if (column.type != CsvType::number) {
+      refuse("'" + name.path + "' has " + (column.type == CsvType::category ? "words" : "dates") + " in column '" +
+             column.name + "'; name the columns of numbers, as in \"" + name.path + ":first,second\"");
     }
   }
   source.tensor = options.columns.size() == 1 ? table.numbers.select(1, 0) : table.numbers;
@@ -128,8 +164,21 @@ class SourceDataset final : public TensorDataset {
 
 }  // namespace
 
+TableForm table_form(Options& options) {
+  TableForm form;
+  form.separator = options.get("separator", "", "CSV: between two fields; \"\": it is found");
+  if (form.separator.size() > 1 || (!form.separator.empty() && !std::strchr(",;|\t ", form.separator[0]))) {
+    options.refuse("separator", R"(must be ",", ";", "|", "\t" or " ")");
+  }
+  form.header = options.get("header", true, "CSV: the first line has the names; else columns are \"1\", \"2\", …");
+  form.missing = options.choose("missing", "refuse", {"refuse", "zero", "previous"},
+                                "CSV: what becomes of a missing number; previous: that of the row before");
+  form.missing_words = options.get("missing_words", std::vector<std::string>{}, "CSV: more words for no value");
+  return form;
+}
+
 Source read_source(const std::string& name, const std::vector<std::string>& words,
-                   const std::vector<std::string>& columns) {
+                   const std::vector<std::string>& columns, const TableForm& form) {
   const auto parts = parse(name);
   const auto ending = ending_of(parts.path);
   Source source;
@@ -142,7 +191,7 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
   } else if (ending == ".safetensors") {
     source.tensor = pick(read_tensors(parts.path), parts);
   } else if (ending == ".csv") {
-    read_table(parts, words, columns, source);
+    read_table(parts, words, columns, form, source);
   } else {
     refuse("'" + name +
            "' is not a source of data; name a file that ends in .npy, .npz:NAME, .safetensors:NAME, .csv or "

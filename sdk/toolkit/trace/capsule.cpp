@@ -258,7 +258,7 @@ Capsule read_capsule(const std::string& path) {
     capsule.repeated = fingerprint_from(report.at("repeated"));
     if (const auto& origin = report.at("origin"); !origin.is_null()) capsule.origin = origin_from(origin);
   } catch (const Json::exception& error) {
-    throw Error(path + ": its report cannot be read: " + error.what());
+    throw Error(path + ": its report cannot be read: " + message(error));
   }
   capsule.batch.samples = state.integer("capsule/samples");
   capsule.batch.tokens = state.integer("capsule/tokens");

@@ -110,6 +110,20 @@ TEST_CASE("predict writes the same rows as CSV and JSON Lines") {
   }
 }
 
+TEST_CASE("predict writes the probabilities of all classes on request") {
+  Points points;
+  points.folder.write("two.csv", "x,y\n1,1\n-1,-1\n");
+  for (const char* file : {"p.csv", "p.jsonl"}) {
+    REQUIRE_MESSAGE(points.call({"predict", "out", "--input", "two.csv", "--output", file, "--probabilities"}) == 0,
+                    points.err);
+  }
+  CHECK(read_text(points.at("p.csv"))
+            .starts_with("class,probability,probabilities_down,\"probabilities_up, or \"\"so\"\"\"\n"));
+  const auto line = nlohmann::json::parse(lines_of(read_text(points.at("p.jsonl"))).at(1));
+  CHECK(line["class"] == "down");
+  CHECK(line["probabilities"]["down"] == line["probability"]);
+}
+
 TEST_CASE("predictions have the labels and the names of their numbers in each format") {
   const TemporaryFolder folder;
   const std::vector<Column> columns = {

@@ -58,6 +58,7 @@ struct Case {
   const char* name;
   std::string task;
   std::vector<std::string> input, evaluate;  // of predict; what evaluate sets for another file
+  std::string held_out;                      // the same as a file that is held out
   const char* described;                     // in the JSON
 };
 
@@ -66,6 +67,7 @@ const Case cases[] = {
      "use = 'sequence'\nkind = 'classification'\ndata = 'data.csv:a,b'\ntargets = 'data.csv:y'\nwidth = 8\n",
      {"--input", "new.csv"},
      {"--set", "task.data=other.csv"},
+     "task.validation=other.csv",
      R"("classes": [
       "down",
       "up"
@@ -74,16 +76,19 @@ const Case cases[] = {
      "use = 'sequence'\nkind = 'classification'\ndata = 'data.csv:a,b'\ntargets = 'data.csv:id'\nwidth = 8\n",
      {"--input", "new.csv"},
      {"--set", "task.data=other.csv"},
+     "task.validation=other.csv",
      "\"90000\""},
     {"regression",
      "use = 'sequence'\nkind = 'regression'\ndata = 'data.csv:a,b'\ntargets = 'data.csv:z'\nwidth = 8\n",
      {"--input", "new.csv"},
      {"--set", "task.data=other.csv"},
+     "task.validation=other.csv",
      "in the units of the targets"},
     {"forecast",
      "use = 'sequence'\nkind = 'forecast'\ndata = 'data.csv:a,b'\noutputs = [1]\ncontext = 4\nhorizon = 2\nwidth = 8\n",
      {"--input", "new.csv"},
      {"--set", "task.data=other.csv"},
+     "task.validation=other.csv",
      R"("features": [
       "b"
     ])"},
@@ -91,11 +96,13 @@ const Case cases[] = {
      "use = 'script'\nmodel = 'linear.pt'\ninputs = ['data.csv:a,b']\ntarget = 'data.csv:y'\n",
      {"--input", "new.csv"},
      {"--set", "task.inputs=[\"other.csv\"]"},
+     "task.validation_inputs=[\"other.csv\"]",
      "\"logits\""},
     {"script of words",
      "use = 'script'\nmodel = 'pair.pt'\ninputs = ['data.csv:a', 'data.csv:c']\ntarget = 'data.csv:z'\nloss = 'mse'\n",
      {"--input", "new.csv"},
      {"--set", "task.inputs=[\"other.csv\"]"},
+     "task.validation_inputs=[\"other.csv\"]",
      R"("words": [
         "ant",
         "bee",
@@ -105,6 +112,7 @@ const Case cases[] = {
      "use = 'script'\nmodel = 'pair.pt'\ninputs = ['data.csv:a', 'data.csv:b']\ntarget = 'data.csv:z'\nloss = 'mse'\n",
      {"--input", "new.csv:a", "--input", "new.csv:b"},
      {"--set", "task.inputs=[\"other.csv\"]"},
+     "task.validation_inputs=[\"other.csv\"]",
      "\"int64\""},
 };
 
@@ -159,8 +167,10 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
     CHECK(read_text(empty.at("p.csv")) == read_text(home.at("p.csv")));
     REQUIRE_MESSAGE(empty.call(joined({"evaluate", "out"}, each.evaluate)) == 0, empty.err);
     CHECK(empty.out == on_other);
-    CHECK(empty.call({"evaluate", "out"}) == 2);  // the data are not here
-    CHECK_MESSAGE(says(empty.err, "data.csv"), empty.err);
+    REQUIRE_MESSAGE(empty.call({"evaluate", "out", "--set", each.held_out}) == 0, empty.err);
+    CHECK(empty.out == on_other);
+    CHECK(empty.call({"evaluate", "out"}) == 2);
+    CHECK_MESSAGE(says(empty.err, "'data.csv' is not here; name "), empty.err);
     CHECK(is_one_line(empty.err));
     check_exports(empty, each);
   }

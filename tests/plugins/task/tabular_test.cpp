@@ -146,6 +146,17 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   CHECK(both.at(1).name == "class_probability");
 }
 
+TEST_CASE("tabular makes classes of labels with gaps, and keeps their numbers") {
+  const TemporaryFolder folder;
+  const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));
+  const auto y = folder.write("y.npy", npy<std::int64_t>("<i8", "(4,)", {90000, 100, 200, 100}));
+  const LoadedTask task("tabular", {{"data", value(x)}, {"targets", value(y)}, {"validation_share", value(0)}});
+  CHECK(task->next().tensors[1].max().item<int>() == 2);
+  auto& supervised = dynamic_cast<vernier::SupervisedTask&>(*task.task);
+  CHECK(predictor(supervised).predict(supervised.example(1)).at(0).labels ==
+        std::vector<std::string>{"100", "200", "90000"});
+}
+
 TEST_CASE("tabular takes unsigned labels of NumPy") {
   const TemporaryFolder folder;
   const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));

@@ -96,6 +96,22 @@ TEST_CASE("labels that are no classes are refused in one line") {
   }
 }
 
+TEST_CASE("tables are read as their form says") {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.csv", "a;b\n-;1\n2;NA\n-;3\n");
+  const auto plain = folder.write("b.csv", "1,2\n,4\n");
+  const auto read = [&](const std::string& missing) {
+    return vernier::read_source(file, {}, {}, {";", true, missing, {"-"}}).tensor;
+  };
+  CHECK(read("previous").equal(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 3.0F}})));
+  CHECK(read("zero").equal(torch::tensor({{0.0F, 1.0F}, {2.0F, 0.0F}, {0.0F, 3.0F}})));
+  CHECK(says(thrown_by([&] { read("refuse"); }).text, "a.csv' line 2"));
+  CHECK(vernier::read_source(plain, {}, {}, {"", false, "previous", {}})
+            .tensor.equal(torch::tensor({{1.0F, 2.0F}, {1.0F, 4.0F}})));
+  const auto none = folder.write("c.csv", "a,b\n1,\n2,\n");
+  CHECK(says(thrown_by([&] { vernier::read_source(none, {}, {}, {"", true, "previous", {}}); }).text, "c.csv"));
+}
+
 TEST_CASE("sources of other files have the words and the columns of the first") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.csv", "a,b,w,n\n1,2,bee,10\n3,4,ant,20\n");

@@ -12,6 +12,7 @@
 
 #include <vernier/abi.h>
 #include <vernier/dataset.h>
+#include <vernier/options.h>
 #include <vernier/state.h>
 #include <vernier/tensor.h>
 
@@ -29,10 +30,19 @@ struct Source {
   std::vector<std::string> words;    // of a column of words: the code i stands for words[i]
 };
 
+// How CSV files are read: options `separator`, `header`, `missing` and `missing_words` of a task.
+struct TableForm {
+  std::string separator;  // "": it is found
+  bool header = true;
+  std::string missing = "refuse";  // or "zero", or "previous": the number of the row before, of the first one the next
+  std::vector<std::string> missing_words;
+};
+VERNIER_API TableForm table_form(Options& options);
+
 // words: of another file, if a column of words is to have the same codes. columns: of another file: a CSV file whose
 // columns the source does not name gives these, and one that names them in another order is refused.
 VERNIER_API Source read_source(const std::string& name, const std::vector<std::string>& words = {},
-                               const std::vector<std::string>& columns = {});
+                               const std::vector<std::string>& columns = {}, const TableForm& form = {});
 
 // The same part of another file: "x.npz:images" and "y.npz" give "y.npz:images". A file that names its part keeps it.
 VERNIER_API std::string same_part(const std::string& name, const std::string& file);
