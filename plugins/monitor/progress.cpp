@@ -113,7 +113,7 @@ class Rate {
 class Screen {
  public:
   // A line that stays, above the one that is drawn.
-  void line(const std::string& text) { write((drawn_.empty() ? "" : clear_line) + text + '\n' + drawn_); }
+  void line(const std::string& text) { write((drawn_.empty() ? "" : clear_line) + broken(text) + '\n' + drawn_); }
   // Draws over the last drawing. The text must fit into a line of the terminal, since a wrapped line cannot be redrawn.
   void draw(const std::string& text) {
     drawn_ = text;
@@ -133,6 +133,22 @@ class Screen {
   }
 
  private:
+  // Between words, so that no terminal breaks it within one.
+  static std::string broken(std::string text) {
+    winsize size = {};
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return text;
+    std::size_t space = std::string::npos, column = 0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if ((static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U) continue;
+      if (text[i] == ' ') space = i;
+      if (++column <= size.ws_col || space == std::string::npos) continue;
+      text.replace(space, 1, "\n  ");
+      i = space + 2;  // goes on after the indentation
+      column = 2;
+      space = std::string::npos;
+    }
+    return text;
+  }
   static void write(std::string_view text) {
     while (!text.empty()) {
       const auto written = ::write(STDERR_FILENO, text.data(), text.size());

@@ -127,6 +127,17 @@ const Series* RunFiles::find(const std::string& metric) const {
   return found == series.end() ? nullptr : &*found;
 }
 
+std::vector<MetricSeen> RunFiles::metrics() const {
+  std::vector<MetricSeen> all;
+  if (!summary.is_object() || !summary.contains("validation")) return all;
+  for (const auto& [metric, values] : summary["validation"].items()) {
+    if (!values.is_object()) continue;
+    all.push_back({metric, number_in(values.value("final", Json())), number_in(values.value("best", Json())),
+                   values.value("better", "")});
+  }
+  return all;
+}
+
 bool is_run(const fs::path& folder) {
   std::error_code none;
   return fs::exists(folder / "summary.json", none) || fs::exists(folder / history, none) ||
@@ -167,6 +178,16 @@ std::map<std::string, std::string> flat_configuration(const Json& configuration)
   std::map<std::string, std::string> all;
   if (configuration.is_object() && !configuration.empty()) flatten(configuration, "", all);
   return all;
+}
+
+std::vector<std::string> metric_names(const std::vector<RunFiles>& runs) {
+  std::vector<std::string> names;
+  for (const auto& run : runs) {
+    for (const auto& metric : run.metrics()) {
+      if (std::ranges::find(names, metric.name) == names.end()) names.push_back(metric.name);
+    }
+  }
+  return names;
 }
 
 std::optional<double> lowest(const Series* series) {

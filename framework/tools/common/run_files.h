@@ -23,6 +23,12 @@ struct Series {
   std::string name;  // "loss", "validation_loss", "grad_norm", …
   std::vector<Point> points;
 };
+// A metric of the validations, but the loss, as summary.json has it. best: where it is known which values are better.
+struct MetricSeen {
+  std::string name;
+  std::optional<double> last, best;
+  std::string better;  // "higher", "lower" or ""
+};
 struct NoticeSeen {
   std::int64_t step;
   std::string name, details;  // details: "reason=gradients not finite"
@@ -40,6 +46,7 @@ struct RunFiles {
   nlohmann::ordered_json summary;  // null before the run has ended once
 
   const Series* find(const std::string& metric) const;  // null where no step has it
+  std::vector<MetricSeen> metrics() const;              // of the summary
 };
 
 bool is_run(const std::filesystem::path& folder);
@@ -51,6 +58,9 @@ RunFiles read_run(const std::filesystem::path& folder);
 // A configuration as one list of values: "task.use": "mlp". Callbacks and monitors go by their names:
 // "callback.clip_norm.max_norm".
 std::map<std::string, std::string> flat_configuration(const nlohmann::ordered_json& configuration);
+
+// The names of the metrics of all runs, each once.
+std::vector<std::string> metric_names(const std::vector<RunFiles>& runs);
 
 // The lowest value that is a number, and the last of all.
 std::optional<double> lowest(const Series* series);

@@ -45,6 +45,15 @@ Words split(const std::string& text) {
   return parts;
 }
 
+// Lists without what a folder's name lacks: "[64, 64]" is 64,64.
+std::string plain(const std::string& value) {
+  std::string text;
+  for (const char c : value) {
+    if (std::string("[]{}\"' ").find(c) == std::string::npos) text += c;
+  }
+  return text;
+}
+
 // "precision=fp32,bf16": a candidate for each value.
 std::vector<Candidate> read_sweep(const std::string& sweep) {
   const auto sign = sweep.find('=');
@@ -58,7 +67,7 @@ std::vector<Candidate> read_sweep(const std::string& sweep) {
   std::vector<Candidate> all;
   for (const auto& value : split(sweep.substr(sign + 1))) {
     if (value.empty()) refuse("a value is empty; write KEY=VALUE,VALUE");
-    const auto name = names_plugins ? value : key.substr(key.rfind('.') + 1) + "=" + value;
+    const auto name = names_plugins ? value : key.substr(key.rfind('.') + 1) + "=" + plain(value);
     all.push_back({name, {}, {key + "=" + value}});
   }
   return all;

@@ -19,18 +19,46 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 struct Measure {
-  const char* key;   // of a run in compare.json
-  const char* path;  // in summary.json
+  std::string key;   // of a run in compare.json
+  std::string path;  // in summary.json
   bool is_ratio;     // to the baseline; a difference otherwise
   double least;      // a smaller part of the baseline's value is never claimed
   bool is_judged;
 };
-constexpr Measure measures[] = {{"samples_per_second", "/this_process/samples_per_second", true, 0.03, true},
-                                {"peak_memory_bytes", "/this_process/peak_memory_bytes", true, 0.02, true},
-                                {"loss", "/loss/final", false, 0.001, true},
-                                {"validation_loss", "/validation_loss/final", false, 0.001, true},
-                                {"overflows", "/amp/overflows", false, 0, false},
-                                {"updates_skipped", "/updates_skipped", false, 0, false}};
+const std::vector<Measure> always = {{"samples_per_second", "/this_process/samples_per_second", true, 0.03, true},
+                                     {"peak_memory_bytes", "/this_process/peak_memory_bytes", true, 0.02, true},
+                                     {"loss", "/loss/final", false, 0.001, true},
+                                     {"validation_loss", "/validation_loss/final", false, 0.001, true},
+                                     {"overflows", "/amp/overflows", false, 0, false},
+                                     {"updates_skipped", "/updates_skipped", false, 0, false}};
+
+constexpr double least_of_metrics = 0.001;
+
+// Those of every run, and the metrics of the validations in this comparison.
+std::vector<Measure> measures_of(const Json& metrics) {
+  auto all = always;
+  for (const auto& [name, better] : metrics.items()) {
+    all.push_back({name, "/validation/" + name + "/final", false, least_of_metrics, true});
+  }
+  return all;
+}
+
+// By name "higher" or "lower", whichever is better, or "". Names that are other measures' are left out.
+Json metrics_of(const std::vector<Row>& rows) {
+  Json metrics = Json::object();
+  for (const auto& row : rows) {
+    for (const auto& trial : row.trials) {
+      if (!is_run(trial.folder)) continue;
+      for (const auto& metric : read_run(trial.folder).metrics()) {
+        const bool is_plain = metric.name.find_first_of("/~") == std::string::npos;
+        if (is_plain && std::ranges::find(always, metric.name, &Measure::key) == always.end()) {
+          metrics[metric.name] = metric.better;
+        }
+      }
+    }
+  }
+  return metrics;
+}
 
 bool has_results(const std::string& state) {
   return state == "done" || state == "finished" || state == "time_limit";
@@ -42,7 +70,7 @@ std::optional<double> number_in(const Json& value) {
 
 using ByRun = std::map<std::size_t, double>;  // by the place of a run among those of its candidate
 
-ByRun values_of(const Json& candidate, const char* key) {
+ByRun values_of(const Json& candidate, const std::string& key) {
   ByRun values;
   const auto& runs = candidate["runs"];
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -152,16 +180,18 @@ Json result_of(const Trial& trial, const fs::path& root) {
   result["state"] = run.state;
   if (!trial.error.empty()) result["error"] = trial.error;
   if (!run.summary.is_object()) return result;
-  const auto at = [&](const char* path) { return run.summary.value(Json::json_pointer(path), Json()); };
+  const auto at = [&](const std::string& path) { return run.summary.value(Json::json_pointer(path), Json()); };
   if (run.summary.contains("error")) result["error"] = run.summary["error"];
   if (!at("/this_process/emulated").is_null()) result["emulated"] = at("/this_process/emulated");
-  for (const auto& measure : measures) result[measure.key] = at(measure.path);
+  for (const auto& measure : measures_of(metrics_of({{"", {trial}}}))) result[measure.key] = at(measure.path);
   result["digest"] = at("/digest");
   return result;
 }
 
 Json comparison_of(const std::vector<Row>& rows, const fs::path& root) {
   refuse_different_tasks(rows);
+  auto metrics = metrics_of(rows);
+  const auto measures = measures_of(metrics);
   Json candidates = Json::array();
   for (const auto& row : rows) {
     Json runs = Json::array();
@@ -181,14 +211,39 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root) {
     candidate["measures"] = std::move(medians);
     if (&candidate != &candidates[0]) candidate["against_baseline"] = std::move(differences);
   }
-  return {{"baseline", baseline["name"]}, {"confidence", confidence}, {"candidates", std::move(candidates)}};
+  return {{"baseline", baseline["name"]},
+          {"confidence", confidence},
+          {"metrics", std::move(metrics)},
+          {"candidates", std::move(candidates)}};
+}
+
+void judge_by(Json& comparison, const std::string& metric) {
+  Json all = {{"loss", "lower"}, {"validation_loss", "lower"}};
+  all.update(comparison.value("metrics", Json::object()));
+  std::string names;
+  for (const auto& [name, better] : all.items()) names += (names.empty() ? "" : ", ") + name;
+  if (!all.contains(metric)) throw Refused("--metric " + metric + ": these runs measure " + names);
+  const std::string better = all[metric];
+  if (better.empty()) throw Refused("--metric " + metric + ": nothing says which of its values are better");
+  std::vector<std::pair<double, std::string>> order;
+  for (const auto& candidate : comparison["candidates"]) {
+    const auto spread = candidate["measures"].value(metric, Json());
+    if (!spread.is_object()) continue;
+    const double median = spread["median"];
+    order.emplace_back(better == "higher" ? -median : median, candidate["name"]);
+  }
+  std::ranges::stable_sort(order, {}, &std::pair<double, std::string>::first);
+  Json names_in_order = Json::array();
+  for (const auto& [value, name] : order) names_in_order.push_back(name);
+  comparison["judged_by"] = {{"metric", metric}, {"better", better}, {"order", std::move(names_in_order)}};
 }
 
 std::string csv_of(const Json& comparison) {
+  const auto measures = measures_of(comparison.value("metrics", Json::object()));
   std::ostringstream out;
   out << "candidate,state,seeds";
   for (const auto& measure : measures) {
-    const std::string key = measure.key, compared = key + (measure.is_ratio ? "_ratio" : "_difference");
+    const auto &key = measure.key, compared = key + (measure.is_ratio ? "_ratio" : "_difference");
     out << ',' << key << ',' << key << "_low," << key << "_high," << compared << ',' << compared << "_low," << compared
         << "_high," << compared << "_verdict";
   }

@@ -31,6 +31,10 @@ nlohmann::ordered_json result_of(const Trial& trial, const std::filesystem::path
 // root, if it is not empty. Throws Refused if runs trained different tasks, or a file of a run is damaged.
 nlohmann::ordered_json comparison_of(const std::vector<Row>& rows, const std::filesystem::path& root);
 
+// Adds the order of the candidates by the median of a metric, the best first, as "judged_by". Throws Refused if the
+// runs do not measure it, or nothing says which of its values are better.
+void judge_by(nlohmann::ordered_json& comparison, const std::string& metric);
+
 // One line for each candidate.
 std::string csv_of(const nlohmann::ordered_json& comparison);
 

@@ -38,6 +38,7 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --precision          six candidates: fp32, fp16 unscaled, fp16 mixed, bf16, fp16 mixed in 4 micro-batches, fp8
   --base FILE          is merged before each FILE, so that these may be overlays; may be repeated
   --set KEY=VALUE      sets one value in all candidates; may be repeated
+  --metric NAME        says which candidate is best by a metric of the validations: accuracy, validation_loss
   --seeds NUMBER       runs of each candidate, with run.seed from 1 on; 3, if not given; a verdict needs 3
   --steps NUMBER       run.steps of all candidates
   --output FOLDER      runs/compare, if not given; gets compare.json, compare.csv, compare.html, and the runs
@@ -238,14 +239,23 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
   return rows;
 }
 
+// By --metric, where it is given.
+bool judge(Json& comparison, const po::variables_map& given) {
+  if (given.count("metric") == 0) return false;
+  judge_by(comparison, given["metric"].as<std::string>());
+  return true;
+}
+
 int train_and_compare(const po::variables_map& given) {
   const auto plan = read_plan(given);
   lock(plan.folder);
   refuse_folder_of_another(plan);
   Children children(program_beside_this());
   check_configurations(plan, children);
-  const auto comparison = comparison_of(train_rounds(plan, children), plan.folder);
-  const bool is_written = write_files(comparison, plan.folder), as_json = given.count("json") != 0;
+  auto comparison = comparison_of(train_rounds(plan, children), plan.folder);
+  bool is_written = write_files(comparison, plan.folder);
+  const bool as_json = given.count("json") != 0;
+  if (judge(comparison, given)) is_written = write_files(comparison, plan.folder);
   print(comparison, as_json);
   if (!is_written) return nothing_trained;
   if (!as_json)
@@ -265,7 +275,9 @@ int compare_runs(const po::variables_map& given) {
   const auto words = words_of(given);
   const bool as_json = given.count("json") != 0;
   if (words.size() == 1 && is_comparison(words[0])) {
-    print(read_comparison(words[0]), as_json);
+    auto comparison = read_comparison(words[0]);
+    judge(comparison, given);
+    print(comparison, as_json);
     return 0;
   }
   std::vector<Row> rows;
@@ -273,7 +285,9 @@ int compare_runs(const po::variables_map& given) {
     const auto seed = read_run(word).summary.value("seed", std::int64_t{0});
     rows.push_back({word, {{seed, word, "", ""}}});
   }
-  print(comparison_of(rows, ""), as_json);
+  auto comparison = comparison_of(rows, "");
+  judge(comparison, given);
+  print(comparison, as_json);
   return 0;
 }
 
@@ -295,7 +309,7 @@ int main(int argc, char** argv) {
   const auto words = [] { return po::value<Words>()->composing(); };
   po::options_description known;
   known.add_options()("sweep", words(), "")("precision", "")("base", words(), "")("set", words(), "")(
-      "seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
+      "metric", po::value<std::string>())("seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
       "output", po::value<std::string>()->default_value("runs/compare"))("plugin-path", words(), "")("json", "")(
       "quiet", "");
   return call_verb({"compare", usage, known, compare}, argc, argv);

@@ -1,8 +1,11 @@
 // `vernier runs`: a table of the runs in a folder.
+#include <unistd.h>
+
 #include <algorithm>
 #include <iostream>
 
 #include "tools/common/run_files.h"
+#include "tools/common/text/terminal.h"
 #include "tools/common/text/text_table.h"
 #include "tools/common/verb.h"
 
@@ -13,7 +16,8 @@ using vernier::RunFiles;
 
 constexpr const char* usage = R"(usage: vernier runs [FOLDER] [--json]
 
-Lists the runs in FOLDER (runs) and in the folders below it, the newest last: state, steps, losses, precision, time.
+Lists the runs in FOLDER (runs) and in the folders below it, the newest last: state, steps, losses, the best values of up
+to three metrics, precision, time.
 "killed" is a run that nobody writes and nothing ended; `vernier train … --resume` goes on with it.
 
   --json   one line of JSON for each run
@@ -55,18 +59,33 @@ std::optional<double> best(const RunFiles& run, const std::string& metric) {
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 
+// The best value; the last one of a run that has no summary yet, or where nobody knows which values are better.
+std::optional<double> value_of(const RunFiles& run, const std::string& metric) {
+  for (const auto& seen : run.metrics()) {
+    if (seen.name == metric) return seen.best ? seen.best : seen.last;
+  }
+  return vernier::last(run.find(metric));
+}
+
 std::string shortened(const std::string& text) {
   return text.size() > 40 ? "…" + text.substr(text.size() - 39) : text;
 }
 
 void print_table(const std::vector<RunFiles>& runs, const fs::path& root) {
-  vernier::TextRows rows = {{"run", "state", "steps", "loss", "best", "validation", "precision", "time"}};
+  constexpr std::size_t most_metrics = 3;
+  auto metrics = vernier::metric_names(runs);
+  if (metrics.size() > most_metrics) metrics.resize(most_metrics);
+  vernier::TextRows rows = {{"run", "state", "steps", "loss", "best", "validation"}};
+  rows[0].insert(rows[0].end(), metrics.begin(), metrics.end());
+  rows[0].insert(rows[0].end(), {"precision", "time"});
   for (const auto& run : runs) {
     rows.push_back({shortened(fs::relative(run.folder, root).string()), run.state, steps_of(run),
                     vernier::text_of(vernier::last(run.find("loss"))), vernier::text_of(best(run, "loss")),
-                    vernier::text_of(best(run, "validation_loss")), run.precision, vernier::duration_of(run.seconds)});
+                    vernier::text_of(best(run, "validation_loss"))});
+    for (const auto& metric : metrics) rows.back().push_back(vernier::text_of(value_of(run, metric)));
+    rows.back().insert(rows.back().end(), {run.precision, vernier::duration_of(run.seconds)});
   }
-  std::cout << vernier::aligned(rows);
+  std::cout << vernier::wrapped(vernier::aligned(rows), vernier::screen_of(STDOUT_FILENO).columns, 2);
 }
 
 void print_json(const std::vector<RunFiles>& runs) {
@@ -74,6 +93,10 @@ void print_json(const std::vector<RunFiles>& runs) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   for (const auto& run : runs) {
+    auto metrics = nlohmann::ordered_json::object();
+    for (const auto& metric : run.metrics()) {
+      metrics[metric.name] = {{"last", number(metric.last)}, {"best", number(metric.best)}};
+    }
     std::cout << nlohmann::ordered_json{{"folder", run.folder.string()},
                                         {"name", run.name},
                                         {"state", run.state},
@@ -82,6 +105,7 @@ void print_json(const std::vector<RunFiles>& runs) {
                                         {"loss", number(vernier::last(run.find("loss")))},
                                         {"best_loss", number(best(run, "loss"))},
                                         {"best_validation_loss", number(best(run, "validation_loss"))},
+                                        {"metrics", std::move(metrics)},
                                         {"precision", run.precision},
                                         {"seconds", run.seconds}}
                      .dump()

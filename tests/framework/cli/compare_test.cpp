@@ -55,6 +55,14 @@ struct Compared : RunFolder {
     if (end == "diverged") summary["error"] = "the last loss is nan";
     folder.write("c/" + candidate + "/seed-" + std::to_string(seed) + "/summary.json", summary.dump());
   }
+  // Adds metrics of the validations to a summary that is there.
+  void measure(const std::string& candidate, int seed, double accuracy, double own) const {
+    const auto path = "c/" + candidate + "/seed-" + std::to_string(seed) + "/summary.json";
+    auto summary = nlohmann::json::parse(read_text(at(path)));
+    summary["validation"] = {{"accuracy", {{"final", accuracy}, {"best", accuracy}, {"better", "higher"}}},
+                             {"own", {{"final", own}, {"best", nullptr}}}};
+    folder.write(path, summary.dump());
+  }
   nlohmann::json json() const { return nlohmann::json::parse(read_text(at("c/compare.json"))); }
   nlohmann::json verdict(int candidate, const std::string& measure) const {
     return json()["candidates"][candidate]["against_baseline"][measure]["verdict"];
@@ -160,7 +168,7 @@ TEST_CASE("compare: the candidates are the product of files, precisions and swee
        {"fp32,learning_rate=1e-3", "fp32,learning_rate=3e-3", "bf16,learning_rate=1e-3", "bf16,learning_rate=3e-3"},
        {"precision.use=bf16", "optimizer.learning_rate=3e-3"}},
       {{.files = {"x.toml", "y.toml"}, .sweeps = {"task.hidden=[1, 2],[3]"}},
-       {"x,hidden=-1,-2-", "x,hidden=-3-", "y,hidden=-1,-2-", "y,hidden=-3-"},
+       {"x,hidden=1,2", "x,hidden=3", "y,hidden=1,2", "y,hidden=3"},
        {"task.hidden=[3]"}},
       {{.files = {"x.toml"}, .sweeps = {"task.data=\"a,b\",'c'"}}, {"data=-a,b-", "data=-c-"}, {"task.data='c'"}},
       {{.files = {"x.toml"}, .precisions = true},
@@ -206,6 +214,41 @@ TEST_CASE("compare: of runs that are there it says what they show") {
   CHECK(read_text(place.at("again.html")) == read_text(place.at("c/compare.html")));
   CHECK(place.call({"compare", "c/run/seed-1", "c/other/seed-1"}) == 0);
   CHECK(says(place.out, "c/other/seed-1: not enough seeds for a verdict, which needs 3"));
+}
+
+TEST_CASE("compare: metrics of the validations are shown and judged, and one of them says which is best") {
+  Compared place;
+  for (int seed = 1; seed <= 3; ++seed) {
+    const double wobble = 0.0002 * seed;
+    place.leave("run", seed, 100, 2e8, 2.0);
+    place.measure("run", seed, 0.90 + wobble, 3);
+    place.leave("other", seed, 100, 2e8, 2.0);
+    place.measure("other", seed, 0.95 - wobble, 4 + wobble);
+  }
+  REQUIRE(place.compare({"other.toml", "--quiet", "--metric", "accuracy"}) == 0);
+  CHECK(matches(place.out, "\ncandidate +accuracy +gap +own +gap\nrun +0.9004 "));
+  CHECK(says(place.out, "\nby accuracy, where higher is better: other 0.9496, run 0.9004\n"));
+  CHECK(says(place.out, "better (higher) accuracy, by 0.04"));
+  CHECK(says(place.out, "higher own, by 0.999"));
+  CHECK(place.verdict(1, "accuracy") == "higher");
+  CHECK(place.json()["judged_by"]["order"] == nlohmann::json{"other", "run"});
+  CHECK(says(read_text(place.at("c/compare.csv")), ",accuracy_difference_verdict,own,"));
+  CHECK(says(read_text(place.at("c/compare.html")), "by accuracy, where higher is better"));
+  CHECK(place.call({"compare", "c", "--metric", "validation_loss"}) == 0);
+  CHECK(says(place.out, "by validation_loss, where lower is better: run 3, other 3"));
+  CHECK(place.call({"compare", "c", "--metric", "acc"}) == 2);
+  CHECK(says(place.err, "--metric acc: these runs measure loss, validation_loss, accuracy, own"));
+  CHECK(place.call({"compare", "c", "--metric", "own"}) == 2);
+  CHECK(says(place.err, "--metric own: nothing says which of its values are better"));
+  CHECK(place.call({"runs", "c"}) == 0);
+  CHECK(matches(place.out, "validation +accuracy +own +precision +time\n"));
+  CHECK(matches(place.out, " 0.9002 +3 "));
+  CHECK(place.call({"report", "c/run/seed-1", "--output", "one.html"}) == 0);
+  const auto page = read_text(place.at("one.html"));
+  CHECK(says(page, "<th>accuracy, best</th><td class=number>0.9002</td>"));
+  CHECK(says(page, "<th>own, last</th><td class=number>3</td>"));
+  CHECK_FALSE(says(page, "own, best"));
+  CHECK_FALSE(says(page, "tokens per second"));
 }
 
 TEST_CASE("compare: one seed that diverged is reported, and the others are compared") {

@@ -53,8 +53,8 @@ struct Candidate {
   const Json& json;
   bool has_spread;
   Cell cell;
-  bool has(const char* key) { return read(json.at("measures").value(key, Json()), has_spread, cell); }
-  bool differs(const char* key) {
+  bool has(const std::string& key) { return read(json.at("measures").value(key, Json()), has_spread, cell); }
+  bool differs(const std::string& key) {
     return json.contains("against_baseline") && read(json.at("against_baseline").value(key, Json()), has_spread, cell);
   }
   std::string speed() { return has("samples_per_second") ? number(cell.median) + in_percent(cell) : ""; }
@@ -74,10 +74,10 @@ struct Candidate {
     return print_number("%.4g", cell.median) +
            (cell.farthest == 0 ? "" : plus_minus(cell, print_number("%.3g", cell.farthest)));
   }
-  std::string loss(const char* key) {
+  std::string loss(const std::string& key) {
     return has(key) ? print_number("%.5g", cell.median) + plus_minus(cell, print_number("%.2g", cell.farthest)) : "";
   }
-  std::string gap(const char* key) {
+  std::string gap(const std::string& key) {
     if (!differs(key)) return "";
     return print_number("%+.3g", cell.median) + plus_minus(cell, print_number("%.2g", cell.farthest));
   }
@@ -96,8 +96,8 @@ std::string interval_of(const Json& compared, double factor, const char* format)
   return print_number(format, std::min(one, other)) + " to " + print_number(format, std::max(one, other));
 }
 
-// "faster, 1.55 to 1.59 times", for one that is higher or lower.
-std::string claim_of(const std::string& key, const Json& compared) {
+// "faster, 1.55 to 1.59 times", for one that is higher or lower. better: of a metric's values.
+std::string claim_of(const std::string& key, const std::string& what, const std::string& better, const Json& compared) {
   const bool is_higher = compared.at("verdict") == "higher";
   if (key == "samples_per_second") {
     return (is_higher ? "faster, " : "slower, ") + interval_of(compared, 1, "%.3g") + " times the samples/s";
@@ -105,8 +105,9 @@ std::string claim_of(const std::string& key, const Json& compared) {
   if (key == "peak_memory_bytes") {
     return (is_higher ? "more memory, " : "less memory, ") + interval_of(compared, 1, "%.3g") + " times the baseline's";
   }
-  const std::string what = key == "loss" ? "loss" : "validation loss";
-  return (is_higher ? "higher " : "lower ") + what + ", by " + interval_of(compared, is_higher ? 1 : -1, "%.3g");
+  const std::string direction = is_higher ? "higher" : "lower";
+  const auto judged = better.empty() ? direction : (better == direction ? "better (" : "worse (") + direction + ")";
+  return judged + ' ' + what + ", by " + interval_of(compared, is_higher ? 1 : -1, "%.3g");
 }
 
 void append(std::string& list, const std::string& separator, const std::string& text) {
@@ -114,18 +115,20 @@ void append(std::string& list, const std::string& separator, const std::string& 
 }
 
 // Every measure that has a verdict, claims first. "" where the candidate has no result beside the baseline's.
-std::string verdict_of(const Json& candidate) {
-  static const std::pair<const char*, const char*> words[] = {{"samples_per_second", "speed"},
-                                                              {"peak_memory_bytes", "memory"},
-                                                              {"loss", "loss"},
-                                                              {"validation_loss", "validation loss"}};
+std::string verdict_of(const Json& candidate, const Json& metrics) {
+  std::vector<std::pair<std::string, std::string>> words = {{"samples_per_second", "speed"},
+                                                            {"peak_memory_bytes", "memory"},
+                                                            {"loss", "loss"},
+                                                            {"validation_loss", "validation loss"}};
+  for (const auto& [name, better] : metrics.items()) words.emplace_back(name, name);
   std::string claims, equal, not_shown;
   bool are_too_few = false;
   for (const auto& [key, word] : words) {
     const auto compared = candidate.at("against_baseline").value(key, Json());
     if (!compared.is_object()) continue;
     const std::string verdict = compared.value("verdict", "");
-    if (verdict == "higher" || verdict == "lower") append(claims, "; ", claim_of(key, compared));
+    if (verdict == "higher" || verdict == "lower")
+      append(claims, "; ", claim_of(key, word, metrics.value(key, ""), compared));
     if (verdict == "equal") append(equal, ", ", word);
     if (verdict == "no difference shown") append(not_shown, ", ", word);
     are_too_few = are_too_few || verdict == "not enough seeds";
@@ -163,6 +166,50 @@ std::string heading_of(const Json& comparison, std::size_t seeds) {
          (seeds > 1 ? ": the median, and ± the distance of the farthest seed from it" : "");
 }
 
+// Two metrics in a table, so that it fits into the columns.
+std::vector<TextRows> metric_tables(const Json& comparison) {
+  constexpr std::size_t in_a_table = 2, longest_metric = 16;
+  std::vector<std::string> names;
+  const auto metrics = comparison.value("metrics", Json::object());
+  for (const auto& [name, better] : metrics.items()) names.push_back(name);
+  std::vector<TextRows> tables;
+  for (std::size_t first = 0; first < names.size(); first += in_a_table) {
+    const auto end = std::min(names.size(), first + in_a_table);
+    TextRows rows = {{"candidate"}};
+    for (auto i = first; i < end; ++i) {
+      const auto& name = names[i];
+      const bool is_long = name.size() > longest_metric;
+      rows[0].push_back(is_long ? "…" + name.substr(name.size() - longest_metric + 1) : name);
+      rows[0].push_back("gap");
+    }
+    for (const auto& json : comparison.at("candidates")) {
+      Candidate candidate{json, json.at("runs").size() > 1, {}};
+      rows.push_back({name_of(json)});
+      for (auto i = first; i < end; ++i) {
+        rows.back().push_back(candidate.loss(names[i]));
+        rows.back().push_back(candidate.gap(names[i]));
+      }
+    }
+    tables.push_back(std::move(rows));
+  }
+  return tables;
+}
+
+// "by accuracy, where higher is better: b 0.98, a 0.95"
+std::string order_of(const Json& comparison) {
+  const auto judged = comparison.value("judged_by", Json());
+  if (!judged.is_object()) return "";
+  const std::string metric = judged.at("metric");
+  std::string text;
+  for (const auto& name : judged.at("order")) {
+    for (const auto& json : comparison.at("candidates")) {
+      if (json.at("name") != name) continue;
+      append(text, ", ", name.get<std::string>() + print_number(" %.5g", json.at("measures").at(metric).at("median")));
+    }
+  }
+  return "by " + metric + ", where " + judged.at("better").get<std::string>() + " is better: " + text;
+}
+
 }  // namespace
 
 ComparisonView view_of(const Json& comparison) try {
@@ -188,10 +235,12 @@ ComparisonView view_of(const Json& comparison) try {
     view.losses.push_back({name, candidate.loss("loss"), candidate.gap("loss"), candidate.loss("validation_loss"),
                            candidate.gap("validation_loss")});
     if (!json.contains("against_baseline")) continue;
-    const auto verdict = verdict_of(json);
+    const auto verdict = verdict_of(json, comparison.value("metrics", Json::object()));
     if (!verdict.empty()) view.verdicts.emplace_back(json.at("name").get<std::string>(), verdict);
   }
   view.heading = heading_of(comparison, most_seeds);
+  view.metrics = metric_tables(comparison);
+  view.order = order_of(comparison);
   return view;
 } catch (const Json::exception& error) {
   throw Refused(std::string(file_name) + " is damaged (" + error.what() + "); run `vernier compare` again");
@@ -200,6 +249,8 @@ ComparisonView view_of(const Json& comparison) try {
 std::string text_of(const ComparisonView& view) {
   std::string text =
       wrapped(view.heading + '\n', columns, 2) + '\n' + aligned(view.speed) + '\n' + aligned(view.losses);
+  for (const auto& rows : view.metrics) text += '\n' + aligned(rows);
+  if (!view.order.empty()) text += '\n' + wrapped(view.order + '\n', columns, 2);
   const auto add = [&](const char* head, const std::vector<std::pair<std::string, std::string>>& lines) {
     if (!lines.empty()) text += std::string("\n") + head + '\n';
     for (const auto& [name, sentence] : lines) text += wrapped(name + ": " + sentence + '\n', columns, 2);

@@ -73,6 +73,8 @@ Row from_summary(const char* words, const char* path) {
   return {words, [path](const RunFiles& run) { return value_at(run.summary, path); }};
 }
 
+constexpr const char* lowest_validation_loss = "validation loss, lowest";
+
 const std::vector<Row>& result_rows() {
   static const std::vector<Row> rows = {
       {"state", [](const RunFiles& run) { return run.state; }},
@@ -81,7 +83,7 @@ const std::vector<Row>& result_rows() {
       {"loss, last", [](const RunFiles& run) { return text_of(last(run.find("loss"))); }},
       from_summary("loss, lowest", "/loss/best"),
       from_summary("validation loss, last", "/validation_loss/final"),
-      from_summary("validation loss, lowest", "/validation_loss/best"),
+      from_summary(lowest_validation_loss, "/validation_loss/best"),
       from_summary("updates applied", "/updates_applied"),
       from_summary("updates skipped", "/updates_skipped"),
       from_summary("steps with overflow", "/amp/overflows"),
@@ -89,7 +91,11 @@ const std::vector<Row>& result_rows() {
       from_summary("seconds of steps", "/this_process/seconds"),
       from_summary("steps per second", "/this_process/steps_per_second"),
       from_summary("samples per second", "/this_process/samples_per_second"),
-      from_summary("tokens per second", "/this_process/tokens_per_second"),
+      {"tokens per second",
+       [](const RunFiles& run) {
+         const auto rate = value_at(run.summary, "/this_process/tokens_per_second");
+         return rate == "0" ? "" : rate;  // the task counts none
+       }},
       from_summary("seconds of waiting for data", "/this_process/times/data_wait"),
       from_summary("seconds of forward", "/this_process/times/forward"),
       from_summary("seconds of backward", "/this_process/times/backward"),
@@ -126,6 +132,21 @@ void write_row(const std::string& words, const std::vector<std::string>& values,
   out << "</tr>\n";
 }
 
+void write_metrics(const std::vector<RunFiles>& runs, std::ostream& out) {
+  for (const auto& name : metric_names(runs)) {
+    std::vector<std::string> lasts, bests;
+    for (const auto& run : runs) {
+      const auto metrics = run.metrics();
+      const auto found = std::ranges::find(metrics, name, &MetricSeen::name);
+      lasts.push_back(found == metrics.end() ? "" : text_of(found->last));
+      bests.push_back(found == metrics.end() ? "" : text_of(found->best));
+    }
+    write_row(name + ", last", lasts, out);
+    const bool has_best = std::ranges::any_of(bests, [](const auto& value) { return !value.empty(); });
+    if (has_best) write_row(name + ", best", bests, out);
+  }
+}
+
 void write_results(const std::vector<RunFiles>& runs, std::ostream& out) {
   out << "<div class=wide><table>\n";
   write_head(runs, out);
@@ -134,6 +155,7 @@ void write_results(const std::vector<RunFiles>& runs, std::ostream& out) {
     for (const auto& run : runs) values.push_back(row.value(run));
     if (std::ranges::any_of(values, [](const auto& value) { return !value.empty(); }))
       write_row(row.words, values, out);
+    if (row.words == lowest_validation_loss) write_metrics(runs, out);
   }
   out << "</table></div>\n";
 }
@@ -238,6 +260,8 @@ void write_comparison(const Json& comparison, std::ostream& out) {
   out << "<h2>Comparison</h2>\n<p>" << escaped(view.heading) << "</p>\n";
   write_text_table(view.speed, out);
   write_text_table(view.losses, out);
+  for (const auto& rows : view.metrics) write_text_table(rows, out);
+  if (!view.order.empty()) out << "<p>" << escaped(view.order) << "</p>\n";
   for (const auto& [head, lines] : {std::pair("Verdicts", &view.verdicts), std::pair("Notes", &view.notes)}) {
     if (lines->empty()) continue;
     out << "<h2>" << head << "</h2>\n<ul>\n";

@@ -47,8 +47,10 @@ void draw_axes(const Axis& x, const Axis& y, std::ostream& out) {
         << "</text>\n";
   }
   for (const double tick : x.ticks()) {
-    out << "<text x=" << x.place(tick) << " y=" << height - bottom + 16 << " text-anchor=middle>"
-        << print_number("%.4g", tick) << "</text>\n";
+    const double place = x.place(tick);
+    const bool is_at_edge = place > width - right - 20;  // half of "100000" would be outside
+    out << "<text x=" << place << " y=" << height - bottom + 16 << " text-anchor=" << (is_at_edge ? "end" : "middle")
+        << '>' << print_number("%.4g", tick) << "</text>\n";
   }
   out << "<text x=" << (left + width - right) / 2 << " y=" << height - 4 << " text-anchor=middle>step</text>\n";
 }
