@@ -13,7 +13,7 @@
 #include <torch/nn/module.h>
 #include <vernier/sdk.h>
 
-#include "../shared/judged_metric.h"
+#include "shared/judged_metric.h"
 #include "with_weights.h"
 
 using vernier::Run;
@@ -49,6 +49,7 @@ class EarlyStopping final : public vernier::Callback {
     if (best_step_ == 0) return state;
     state.put("best", best_);
     state.put("best_step", best_step_);
+    for (const auto& [name, value] : best_metrics_) state.put("metrics/" + name, value);
     for (const auto& [name, tensor] : kept_) state.put("kept/" + name, tensor);
     return state;
   }
@@ -57,6 +58,9 @@ class EarlyStopping final : public vernier::Callback {
     bad_ = state.integer("bad");
     best_step_ = state.has("best_step") ? state.integer("best_step") : 0;
     best_ = best_step_ != 0 ? state.real("best") : 0;
+    best_metrics_.clear();
+    const auto metrics = state.part("metrics");
+    for (const auto& [name, value] : metrics.tensors) best_metrics_.emplace_back(name, metrics.real(name));
     kept_.clear();
     for (const auto& [name, tensor] : state.part("kept").tensors) kept_[name] = tensor.to(run_->device).clone();
   }
@@ -68,6 +72,10 @@ class EarlyStopping final : public vernier::Callback {
       best_ = value;
       best_step_ = run.step;
       bad_ = 0;
+      best_metrics_.clear();
+      for (const auto* metric : run.metrics.set_now()) {
+        if (!metric->is_time) best_metrics_.emplace_back(metric->name, metric->value());
+      }
       if (restores_) keep(run);
     } else {
       bad_ += 1;
@@ -89,7 +97,9 @@ class EarlyStopping final : public vernier::Callback {
     for (const auto& buffer : run.model->named_buffers()) kept_[buffer.key()] = buffer.value().detach().clone();
   }
 
-  void restore(const Run& run) const {
+  // The metrics of this validation become those of the weights that the model has now.
+  void restore(Run& run) const {
+    for (const auto& [name, value] : best_metrics_) run.metrics.set(name.c_str(), value);
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
       parameter.best().detach().copy_(kept_.at(parameter.name));
@@ -105,9 +115,10 @@ class EarlyStopping final : public vernier::Callback {
   bool restores_;
   const Run* run_ = nullptr;
   double best_ = 0;
-  std::int64_t best_step_ = 0;  // 0: none so far
-  std::int64_t bad_ = 0;        // validations since then
-  vernier::Tensors kept_;       // of the best validation: weights and buffers by name
+  std::int64_t best_step_ = 0;                                // 0: none so far
+  std::vector<std::pair<std::string, double>> best_metrics_;  // of its validation
+  std::int64_t bad_ = 0;                                      // validations since then
+  vernier::Tensors kept_;                                     // of the best validation: weights and buffers by name
 };
 
 VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.0.0")

@@ -10,6 +10,7 @@
 #include "output.h"
 #include "run/process/device.h"
 #include "run/state/snapshot.h"
+#include "run/validation.h"
 
 namespace vernier {
 
@@ -20,6 +21,17 @@ OrderedJson number(double value) {
 }
 OrderedJson number(const std::optional<double>& value) {
   return value ? number(*value) : OrderedJson(nullptr);
+}
+
+// The metrics of the validations, but the loss: last and best values, and which are better.
+OrderedJson validation(const Run& run, const Outcome& outcome) {
+  OrderedJson all = OrderedJson::object();
+  for (const auto& [name, measured] : outcome.measured) {
+    const auto better = better_of(run, name);
+    all[name] = {{"final", number(measured.last)}, {"best", number(measured.best)}};
+    if (better != Better::unknown) all[name]["better"] = better == Better::higher ? "higher" : "lower";
+  }
+  return all;
 }
 
 OrderedJson swaps(const Wiring& wiring) {
@@ -76,6 +88,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};
   summary["validation_loss"] = {{"final", number(outcome.validation_loss)},
                                 {"best", number(outcome.best_validation_loss)}};
+  summary["validation"] = validation(run, outcome);
   summary["this_process"] = {{"steps", outcome.steps},
                              {"seconds", number(outcome.seconds)},
                              {"times", times},

@@ -79,6 +79,10 @@ State Saving::snapshot(Run& run) {
   parts_.progress.finished_of.reset();
   if (!parts_.requests.finished.empty()) parts_.progress.finished_of = run.steps;
   for_each_entry(parts_, run, Put{own});
+  for (const auto& [name, measured] : parts_.outcome.measured) {
+    if (measured.last) own.put("measured/last/" + name, *measured.last);
+    if (measured.best) own.put("measured/best/" + name, *measured.best);
+  }
   if (const auto swaps = text_of_swaps(parts_.wiring); !swaps.empty()) own.put("swaps", swaps);
   const auto& asked = parts_.requests.pending.swap;
   if (!asked.empty()) own.put("asked", to_toml(asked));
@@ -91,6 +95,10 @@ void Saving::load(Run& run, const State& own) {
   parts_.update_log.load(own);
   if (own.has("amp/total_steps")) run.amp.load_state_dict(own.part("amp"));
   for_each_entry(parts_, run, Take{own, run.device});
+  const auto last = own.part("measured/last"), best = own.part("measured/best");
+  parts_.outcome.measured.clear();
+  for (const auto& [name, value] : last.tensors) parts_.outcome.measured[name].last = last.real(name);
+  for (const auto& [name, value] : best.tensors) parts_.outcome.measured[name].best = best.real(name);
   if (parts_.progress.finished_of && run.steps > *parts_.progress.finished_of) parts_.requests.finished.clear();
 }
 

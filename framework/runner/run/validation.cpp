@@ -2,7 +2,9 @@
 
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
+#include <vernier/metric_info.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -11,6 +13,15 @@
 #include "step.h"
 
 namespace vernier {
+
+Better better_of(const Run& run, const std::string& metric) {
+  if (run.measures) {
+    const auto found = std::ranges::find(*run.measures, metric, &Measure::name);
+    if (found != run.measures->end()) return found->better;
+  }
+  const auto* info = metric_info(metric);
+  return info == nullptr ? Better::unknown : info->better;
+}
 
 bool Validation::validate(Run& run) {
   if (run.is_stopping()) return false;
@@ -24,11 +35,28 @@ bool Validation::validate(Run& run) {
   parts_.clock.add_validation(seconds);
   run.metrics.set("validation_loss", value);
   run.metrics.set_time("validation_time", seconds);
-  auto& outcome = parts_.outcome;
-  outcome.validation_loss = value;
-  outcome.best_validation_loss = std::fmin(value, outcome.best_validation_loss.value_or(value));
   parts_.wiring.bus.emit(Event::Validated, run);
+  note_outcome(run);
   return true;
+}
+
+// After the listeners: callback/early_stopping puts other weights into the model, and their metrics into run.metrics.
+void Validation::note_outcome(const Run& run) {
+  const auto note = [](double value, Better better, std::optional<double>& last, std::optional<double>& best) {
+    last = value;
+    if (better == Better::unknown || !std::isfinite(value)) return;
+    if (!best || (better == Better::higher ? value > *best : value < *best)) best = value;
+  };
+  auto& outcome = parts_.outcome;
+  for (const auto* metric : run.metrics.set_now()) {
+    if (metric->is_time) continue;
+    if (metric->name == "validation_loss") {
+      note(metric->value(), Better::lower, outcome.validation_loss, outcome.best_validation_loss);
+    } else {
+      auto& [last, best] = outcome.measured[metric->name];
+      note(metric->value(), better_of(run, metric->name), last, best);
+    }
+  }
 }
 
 std::optional<double> Validation::loss(Run& run) {

@@ -8,6 +8,9 @@
 
 namespace vernier {
 
+// Which values of a metric are better, as the task says it, or by its name.
+Better better_of(const Run& run, const std::string& metric);
+
 // Main thread only.
 class Validation {
  public:
@@ -28,6 +31,7 @@ class Validation {
   }
 
  private:
+  void note_outcome(const Run& run);
   torch::Tensor in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost);
 
   Parts& parts_;

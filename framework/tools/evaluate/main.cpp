@@ -1,13 +1,18 @@
 // `vernier evaluate`: prints the metrics of a trained run's model on its validation data.
 #include <vernier/error.h>
+#include <vernier/predictor.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
+#include <map>
 
+#include "class_table.h"
 #include "cli/command.h"
 #include "cli/program.h"
 #include "tools/common/model/trained_run.h"
 #include "tools/common/text/numbers.h"
+#include "tools/common/text/text_table.h"
 
 namespace vernier {
 
@@ -15,7 +20,8 @@ namespace {
 
 constexpr const char* usage = R"(usage: vernier evaluate RUN [--set KEY=VALUE]… [--plugin-path FOLDER]…
 
-Prints the metrics of a run's newest checkpoint, or of the checkpoint RUN, on its validation data.
+Prints the metrics of a run's newest checkpoint, or of the checkpoint RUN, on its validation data, beside those of
+models that have learned nothing. Classes are listed one by one, with what they are taken for.
 
   --set KEY=VALUE        changes the run's configuration, such as --set task.validation=other.csv
   --plugin-path FOLDER   looks for plugins there first
@@ -25,27 +31,87 @@ bool sets_task(const std::vector<std::string>& sets) {
   return std::ranges::any_of(sets, [](const auto& each) { return each.starts_with("task."); });
 }
 
+struct Column {
+  std::string head;
+  std::vector<std::pair<std::string, double>> values;  // by metric
+};
+
+// Validates the model by `body`. Empty values: there is nothing to validate on, or a signal came.
+Column column_of(Prepared& prepared, const std::string& head, const std::function<torch::Tensor()>& body) {
+  Run& run = prepared.run;
+  run.metrics.clear();
+  Column column{head, {}};
+  const auto loss = prepared.trainer.validation().evaluate(run, body);
+  if (cli::stop_signal() != 0 || !loss.defined()) return column;
+  run.metrics.set("validation_loss", loss);
+  for (const auto* metric : run.metrics.set_now()) column.values.emplace_back(metric->name, metric->value());
+  return column;
+}
+
+// The words of the classes, if the task has any.
+std::vector<std::string> class_names(SupervisedTask& task, const Run& run) {
+  auto* predictor = dynamic_cast<Predictor*>(&task);
+  if (predictor == nullptr) return {};
+  const torch::NoGradGuard no_grad;
+  for (const auto& column : predictor->predict(task.example(1).to(run.device))) {
+    if (!column.labels.empty()) return column.labels;
+  }
+  return {};
+}
+
+void print_metrics(const std::vector<Column>& columns) {
+  constexpr std::size_t widest = 23;
+  TextRows rows = {{std::string(widest, ' ')}};
+  for (const auto& column : columns) rows[0].push_back(column.head);
+  for (const auto& [name, value] : columns[0].values) {
+    rows.push_back({printable(name)});
+    for (const auto& column : columns) {
+      const auto found = std::ranges::find(column.values, name, &std::pair<std::string, double>::first);
+      rows.back().push_back(found == column.values.end() ? "" : print_number("%.6g", found->second));
+    }
+  }
+  if (columns.size() == 1) rows[0].resize(1);
+  std::string lines = aligned(rows);
+  if (columns.size() == 1) lines.erase(0, lines.find('\n') + 1);
+  for (std::size_t begin = 0; begin < lines.size();) {
+    const auto end = lines.find('\n', begin);
+    std::cout << "  " << lines.substr(begin, end - begin) << '\n';
+    begin = end + 1;
+  }
+}
+
 int evaluate(const boost::program_options::variables_map& given) {
   const auto call = run_of(given, "vernier evaluate runs/NAME");
   const auto prepared = load_run(call, given, sets_task(call.sets) ? Use::other_data : Use::evaluation);
   Run& run = prepared->run;
-  run.metrics.clear();
-  const auto loss = prepared->trainer.validation().evaluate(run, [&] { return prepared->wiring->task->validate(run); });
-  if (const int signal = cli::stop_signal(); signal != 0) {
-    std::cout << "stopped; nothing was written\n";
-    return 128 + signal;
-  }
-  if (!loss.defined()) {
+  auto* task = dynamic_cast<SupervisedTask*>(prepared->wiring->task.get());
+  const auto baselines = task != nullptr ? task->baselines() : std::vector<Baseline>();
+  std::map<std::string, ClassTable> classes;  // by the name of the validation set
+  std::vector<Column> columns = {column_of(*prepared, "model", [&] {
+    if (baselines.empty()) return prepared->wiring->task->validate(run);  // maybe an own way to validate
+    classes.clear();  // callback/ema may validate other weights first
+    return task->validate_with(
+        run, [&](const Batch& batch) { return task->forward(batch); },
+        [&](const auto& set, const auto& output, const auto& target) { classes[set].update(output, target); });
+  })};
+  if (columns[0].values.empty() && cli::stop_signal() == 0) {
     refuse(call.path + ": " + prepared->wiring->task->id() +
            " has no data to validate on; name some, as in --set task.validation=new.csv, or hold out a share of the "
            "training data: --set task.validation_share=0.1");
   }
-  run.metrics.set("validation_loss", loss);
+  for (const auto& baseline : baselines) {
+    if (cli::stop_signal() != 0) break;
+    columns.push_back(column_of(*prepared, baseline.name, [&] { return task->validate_with(run, baseline.forward); }));
+  }
+  if (const int signal = cli::stop_signal(); signal != 0) {
+    std::cout << "stopped; nothing was written\n";
+    return 128 + signal;
+  }
   std::cout << printable(call.path) << " after step " << run.step << '\n';
-  for (const auto* metric : run.metrics.set_now()) {
-    std::cout << "  " << printable(metric->name) << ' '
-              << std::string(std::max<std::size_t>(24, metric->name.size()) - metric->name.size(), ' ')
-              << print_number("%.6g", metric->value()) << '\n';
+  print_metrics(columns);
+  for (const auto& [set, table] : classes) {
+    if (table.empty()) continue;
+    std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(class_names(*task, run));
   }
   return 0;
 }

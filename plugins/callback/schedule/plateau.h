@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "../../shared/judged_metric.h"
+#include "shared/judged_metric.h"
 
 class Plateau {
  public:

@@ -37,9 +37,9 @@
 #include <thread>
 #include <utility>
 
-#include "../../shared/judged_metric.h"
 #include "copies.h"
 #include "folder.h"
+#include "shared/judged_metric.h"
 
 namespace {
 

@@ -225,6 +225,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     }
     const auto learning = augmented(training_, augment_);
     set_training(given_.mean.empty() ? with_moments(learning, {plan_.mean, plan_.std}) : learning);
+    learn_targets(vernier::target_facts(training.labels, plan_.classes));
     if (is_balanced_) weights_ = balanced(training);
     info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " with ", plan_.colours,
          plan_.colours == 1 ? " channel" : " channels", " in ", vernier::counted({plan_.classes, names_}, all.labels));

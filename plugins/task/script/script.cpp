@@ -345,7 +345,13 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     }
     if (training->size() == 0) refuse("'" + inputs_[0] + "' has no sample left to train on; hold out less");
     set_training(training);
+    if (!is_trained() && !has_images_ && loss_ != "bce" && loss_ != "output") learn_targets_of(*training);
     if (held_out) add_validation(held_out);
+  }
+
+  void learn_targets_of(const vernier::Dataset& training) {
+    const auto targets = training.get_batch(torch::arange(training.size()))->at(inputs_.size());
+    learn_targets(vernier::target_facts(targets, has_labels() ? classes_.count : 0));
   }
 
   DatasetPtr read(const std::vector<std::string>& inputs, const std::string& target) {

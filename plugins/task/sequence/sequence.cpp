@@ -330,6 +330,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       output_mean_ = all[1].mean(0);
       output_std_ = without_zeros(all[1].std(0, /*unbiased=*/false));
     }
+    learn_targets(vernier::target_facts(all[1], plan_.has_classes ? classes_.count : 0));
   }
 
   void require_form(const vernier::Dataset& other, const std::string& data, const std::string& targets) const {
@@ -379,6 +380,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       output_mean_ = input_mean_.index_select(0, outputs);
       output_std_ = input_std_.index_select(0, outputs);
       plan_.output = {horizon_, std::ssize(outputs_)};
+      learn_targets(vernier::forecast_facts(training, outputs_, context_, horizon_));
     }
     set_training(windows_of(source, training));
     if (is_split)

@@ -128,6 +128,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     if (!data.dataset) return;
     const auto targets = data.targets.index_select(0, split.training);
     set_training(part_of(data, split.training), balanced_ ? weights_of(targets) : torch::Tensor());
+    if (!is_trained()) learn_targets(vernier::target_facts(targets, facts_.is_classification ? shape_.outputs : 0));
     hold_out(data, split);
   }
 

@@ -109,7 +109,7 @@ class F1 final : public Metric {
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     const auto [logits, right] = classified(output, target);
     const auto said = predicted(logits);
-    // What counts for no class goes to a place behind them: targets that are left out, and outputs of no class.
+    // The place behind the classes counts what is of none: targets that are left out, and outputs of no class.
     const auto counted = right >= 0;
     const auto place = [&](const torch::Tensor& where, const torch::Tensor& classes) {
       return at::where(where, classes, at::full({}, classes_, classes.options()));

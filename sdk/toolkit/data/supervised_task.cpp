@@ -23,10 +23,12 @@ struct SupervisedTask::Parts {
   bool has_recomputed = false, keeps_inputs = false;
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
 
-  State learned;
+  State learned, target_facts;
   bool is_trained = false, reads_data = true;
 
-  torch::Tensor validate_on(SupervisedTask& task, Run& run, const DatasetPtr& dataset);
+  torch::Tensor validate_on(Run& run, const std::string& name, const DatasetPtr& dataset, const Forward& model,
+                            const Watch& watch);
+  void warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss);
   void note_example();
   Batch first_samples(std::int64_t samples) const;
   void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
@@ -144,6 +146,14 @@ void SupervisedTask::add_metric(MetricPtr metric) {
   parts_->metrics.push_back(std::move(metric));
 }
 
+void SupervisedTask::learn_targets(State facts) {
+  parts_->target_facts = std::move(facts);
+}
+
+std::vector<Baseline> SupervisedTask::baselines() const {
+  return baselines_of(parts_->learned.part("targets"));
+}
+
 void SupervisedTask::prepare(Run& run) {
   build(run);
   const auto require = [this](bool is_there, const char* function) {
@@ -155,6 +165,7 @@ void SupervisedTask::prepare(Run& run) {
   run.model = parts_->model;
   if (!parts_->training) return;
   parts_->note_example();
+  if (!parts_->is_trained) parts_->learned.put("targets", parts_->target_facts);
   parts_->options.seed = run.seed;
   parts_->options.pin_memory = run.device.is_cuda();
   if (run.control != nullptr) {
@@ -216,9 +227,17 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
 }
 
 torch::Tensor SupervisedTask::validate(Run& run) {
+  const auto loss = validate_with(run, [this](const Batch& batch) { return forward(batch); });
+  if (loss.defined() && run.step == run.steps && parts_->target_facts.has("season")) {
+    parts_->warn_of_better(*this, run, loss);
+  }
+  return loss;
+}
+
+torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, const Watch& watch) {
   torch::Tensor first;
   for (const auto& [name, dataset] : parts_->held_out) {
-    const auto loss = parts_->validate_on(*this, run, dataset);
+    const auto loss = parts_->validate_on(run, name, dataset, model, watch);
     if (!loss.defined()) return {};
     const auto prefix = name.empty() ? "" : name + "_";
     for (const auto& metric : parts_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
@@ -231,9 +250,24 @@ torch::Tensor SupervisedTask::validate(Run& run) {
   return first;
 }
 
+// After the last validation. Its loss is compared with the losses of the forecasts that need no training.
+void SupervisedTask::Parts::warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss) {
+  std::string best;
+  double least = loss.item<double>();
+  for (const auto& baseline : task.baselines()) {
+    const auto other = validate_on(run, held_out.front().first, held_out.front().second, baseline.forward, {});
+    if (!other.defined()) return;
+    if (const double value = other.item<double>(); value < least) best = baseline.name, least = value;
+  }
+  if (best.empty()) return;
+  task.warn("the model is worse than no model: \"", best, "\" has the validation loss ", least,
+            "; `vernier evaluate` compares their metrics");
+}
+
 // The mean loss; undefined where a signal cut it short. Several ranks share the work if all metrics can be put
 // together.
-torch::Tensor SupervisedTask::Parts::validate_on(SupervisedTask& task, Run& run, const DatasetPtr& dataset) {
+torch::Tensor SupervisedTask::Parts::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
+                                                 const Forward& model, const Watch& watch) {
   auto options = in_order();
   const bool is_shared = options.ranks > 1 && std::ranges::all_of(metrics, [](const auto& metric) {
                            metric->reset();
@@ -248,10 +282,11 @@ torch::Tensor SupervisedTask::Parts::validate_on(SupervisedTask& task, Run& run,
     if (run.is_stopping()) return {};
     const auto batch = loader.next().to(run.device);
     if (batch.samples == 0) continue;  // of this rank's share
-    const auto output = task.forward(batch);
+    const auto output = model(batch);
     sum += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
     samples += batch.samples;
     for (const auto& metric : metrics) metric->update(output, target_of(batch));
+    if (watch) watch(name, output, target_of(batch));
   }
   if (is_shared) put_together(*run.control, sum, samples);
   return sum / samples;

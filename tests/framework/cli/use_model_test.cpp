@@ -9,6 +9,7 @@
 #include "limited_files.h"
 #include "run_folder.h"
 #include "thrown.h"
+#include "tools/evaluate/class_table.h"
 #include "tools/predict/predictions.h"
 
 // evaluate, predict and export, called as a person would.
@@ -88,6 +89,39 @@ TEST_CASE("evaluate takes other data, and writes nothing into the run") {
   REQUIRE(points.call({"evaluate", "out", "--set", "task.validation=others.csv"}) == 0);
   CHECK(number_after(points.out, "accuracy") == "0");
   CHECK(read_text(points.at("out/log.txt")) == before);
+}
+
+TEST_CASE("evaluate has baselines beside the metrics, and lists classes") {
+  Points points;
+  points.folder.write("others.csv", "x,y,class\n1,1,down\n-1,-1,\"up, or \"\"so\"\"\"\n-1,-0.9,down\n");
+  REQUIRE_MESSAGE(points.call({"evaluate", "out", "--set", "task.validation=others.csv"}) == 0, points.err);
+  const auto lines = lines_of(points.out);
+  REQUIRE(lines.size() >= 12);
+  CHECK(lines[1].find("model") == 27);
+  CHECK(lines[1].ends_with("most frequent class"));
+  CHECK(says(points.out,
+             "  class        precision  recall   f1  support\n"
+             "  down               0.5     0.5  0.5        2\n"
+             "  up, or \"so\"          0       0    0        1\n"));
+  CHECK(says(points.out,
+             "  target \\ prediction  down  up, or \"so\"\n"
+             "  down                    1            1\n"
+             "  up, or \"so\"            1            0\n"));
+}
+
+TEST_CASE("classes: many of them are the worst ones and the pairs that are confused most") {
+  vernier::ClassTable table;
+  CHECK(table.empty());
+  const auto target = torch::arange(40).repeat({3});
+  auto said = target.clone();
+  said[7] = 9, said[47] = 9, said[8] = 9;
+  table.update(torch::nn::functional::one_hot(said, 40).to(torch::kFloat32), target);
+  table.update(torch::zeros({2, 3, 5}), torch::zeros({2, 5}, torch::kInt64));  // not a class for each sample
+  const auto text = table.text({});
+  CHECK(says(text, "\n  7              1   0.333    0.5        3\n"));
+  CHECK(says(text, "the worst of 40 classes\n"));
+  CHECK(says(text, "\n  7                      9               2\n  8                      9               1\n"));
+  CHECK(lines_of(text).size() == 26);
 }
 
 TEST_CASE("predict writes the same rows as CSV and JSON Lines") {

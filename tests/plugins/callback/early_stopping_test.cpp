@@ -124,7 +124,7 @@ TEST_CASE("early_stopping: a metric that is not measured is refused") {
 
 namespace {
 
-// What check() of a plugin says to a run with these measures: a refusal, a warning, or nothing.
+// Returns the refusal or the warning of a plugin's check() for a run with these measures, or "".
 std::string said_of(const std::string& plugin, const std::string& options, std::int64_t validations,
                     std::optional<std::vector<vernier::Measure>> measures) {
   static std::string warned;

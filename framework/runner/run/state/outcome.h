@@ -11,6 +11,11 @@ namespace vernier {
 // The value of Outcome::signal if no signal ended the run, but the program that the trainer is part of.
 constexpr int stopped_by_program = -1;
 
+// A metric of the validations: its last value, and the best finite one where its direction is known.
+struct MetricValues {
+  std::optional<double> last, best;
+};
+
 struct Outcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
   std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
@@ -20,6 +25,7 @@ struct Outcome {
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
+  std::map<std::string, MetricValues> measured;                     // the other metrics of the validations
   int signal = 0;                                               // that ended the run early, or stopped_by_program, or 0
   bool is_out_of_time = false;                                  // the time limit ended the run early
   std::string finished;                        // who ended the run before its last planned step, and why; "": nobody

@@ -43,8 +43,8 @@ void require_same_data(const std::string& path, const State& snapshot, const Plu
   }
 }
 
-// Gives the task what training learned of its data, and returns true, if it keeps such facts. "example/" every
-// SupervisedTask has.
+// Gives the task what training learned of its data, and returns true, if it keeps such facts. "example/" and "targets/"
+// are facts that SupervisedTask keeps by itself.
 bool give_learned(const State& snapshot, Task& task, bool reads_data) {
   const auto saved = snapshot.part("plugin/" + task.id());
   auto* supervised = dynamic_cast<SupervisedTask*>(&task);
@@ -54,8 +54,9 @@ bool give_learned(const State& snapshot, Task& task, bool reads_data) {
     return model != nullptr;
   }
   auto learned = saved.part("learned");
-  const bool has_facts =
-      std::ranges::any_of(learned.tensors, [](const auto& entry) { return !entry.first.starts_with("example/"); });
+  const bool has_facts = std::ranges::any_of(learned.tensors, [](const auto& entry) {
+    return !entry.first.starts_with("example/") && !entry.first.starts_with("targets/");
+  });
   if (has_facts) supervised->use_learned(std::move(learned), reads_data);
   return has_facts;
 }

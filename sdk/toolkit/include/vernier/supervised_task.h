@@ -1,28 +1,22 @@
 // The base of a task of your own: give it a model, data and a loss. Batching, the order of the data, worker threads,
 // validation, metrics, saving, micro-batches and stopping come with it. docs/train-your-own.md shows whole examples.
 //
-//   class Digits final : public vernier::SupervisedTask {
-//    public:
-//     explicit Digits(vernier::Options& options)
-//         : SupervisedTask(options), path_(options.require<std::string>("data", "folder of images")) {}
-//     void build(vernier::Run& run) override {
-//       const auto [training, held_out] = vernier::split(vernier::image_folder(path_).dataset, 0.1, run.seed);
-//       set_training(training);
-//       add_validation(held_out);
-//       set_model(std::make_shared<Network>());
-//       set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
-//       add_metric(vernier::accuracy());
-//     }
-//     …
+//   void Digits::build(vernier::Run& run) {
+//     const auto [training, held_out] = vernier::split(vernier::image_folder(path_).dataset, 0.1, run.seed);
+//     set_training(training);
+//     add_validation(held_out);
+//     set_model(std::make_shared<Network>());
+//     set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+//     add_metric(vernier::accuracy());
+//   }
 #pragma once
 
+#include <vernier/baselines.h>
 #include <vernier/data_loader.h>
 #include <vernier/evaluation.h>
 #include <vernier/roles.h>
 
 #include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 namespace vernier {
@@ -59,6 +53,10 @@ class VERNIER_API SupervisedTask : public Task {
   State save() const override;
   void load(const State& state) override;
   std::string memory_remedy() const override;
+  // Validates another model on the same data, such as a baseline. `watch` gets each batch's outputs and targets.
+  using Watch = std::function<void(const std::string& set, const torch::Tensor& output, const torch::Tensor& target)>;
+  torch::Tensor validate_with(Run& run, const Forward& model, const Watch& watch = {});
+  std::vector<Baseline> baselines() const;  // of learn_targets()
 
  protected:
   // Any module whose forward() takes the batch's first tensor, also a torch::nn::Sequential. With another forward(),
@@ -88,6 +86,9 @@ class VERNIER_API SupervisedTask : public Task {
   void add_validation(DatasetPtr dataset, const std::string& name = "");
   void set_loss(Loss loss, std::size_t target = 1);  // mean over the samples; target: its place in Batch::tensors
   void add_metric(MetricPtr metric);                 // of each validation set
+  // target_facts() or forecast_facts() of the training data, for baselines(): learned() keeps them. Given in training
+  // alone. The last validation warns if a forecast without training is better than the model.
+  void learn_targets(State facts);
 
  private:
   struct Parts;

@@ -43,6 +43,7 @@
 
 // Data: datasets, changes of images, batches, the order of the samples, metrics of a model's outputs. The readers of
 // files are in vernier::readers: csv.h, images.h, language_data.h, numpy.h and readers.h.
+#include <vernier/baselines.h>
 #include <vernier/data_loader.h>
 #include <vernier/dataset.h>
 #include <vernier/evaluation.h>

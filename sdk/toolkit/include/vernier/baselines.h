@@ -1,0 +1,32 @@
+// Models without weights. A trained model must be better than they are.
+#pragma once
+
+#include <vernier/abi.h>
+#include <vernier/batch.h>
+#include <vernier/state.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+struct Baseline {
+  std::string name;                                          // "most frequent class"
+  std::function<torch::Tensor(const Batch& batch)> forward;  // its outputs, of the shape and units of the model's
+};
+
+// Returns facts of all training targets [samples, …] for baselines_of(): how often each class occurs, or of numbers
+// mean and median. classes: 0 for numbers.
+VERNIER_API State target_facts(const torch::Tensor& targets, std::int64_t classes);
+// The same for forecasts: of a training series [steps, features] the season, the number of steps from 1 to `context`
+// after which its outputs, some of the features, repeat themselves best.
+VERNIER_API State forecast_facts(const torch::Tensor& series, const std::vector<std::int64_t>& outputs,
+                                 std::int64_t context, std::int64_t horizon);
+
+// "most frequent class"; or "mean" and "median"; or "last value" and "24 steps before", of inputs [samples, steps,
+// features]; none where the facts are empty. Outputs of classes are logarithms of their shares.
+VERNIER_API std::vector<Baseline> baselines_of(const State& facts);
+
+}  // namespace vernier
