@@ -51,20 +51,63 @@ double rate_of(const Run& run) {
 
 }  // namespace
 
-std::optional<double> steepest(const std::vector<RateTest::Point>& points) {
-  constexpr std::size_t settling = 5;  // points whose mean is of few losses
-  const auto end =
-      static_cast<std::size_t>(std::ranges::min_element(points, {}, &RateTest::Point::loss) - points.begin());
-  std::optional<double> best;
-  double lowest_slope = 0;
-  for (std::size_t i = std::max<std::size_t>(settling, 1); i < end; ++i) {
-    const auto &before = points[i - 1], &after = points[i + 1];
-    const double slope = (after.loss - before.loss) / std::log(after.rate / before.rate);
-    if (slope >= lowest_slope) continue;
-    lowest_slope = slope;
-    best = points[i].rate;
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// The standard deviation of a loss from one step to the next. Second differences leave out what the rate changes.
+double scatter_of(const std::vector<RateTest::Point>& points) {
+  double squares = 0;
+  for (std::size_t i = 2; i < points.size(); ++i) {
+    const double second = points[i].loss - 2 * points[i - 1].loss + points[i - 2].loss;
+    squares += second * second / 6;  // of independent losses: six times their variance
   }
-  return best;
+  return std::sqrt(squares / static_cast<double>(points.size() - 2));
+}
+
+// Points from `first` on. A single loss, however low, moves neither slope nor level much.
+struct Window {
+  Window(const std::vector<RateTest::Point>& points, std::size_t first, std::size_t size) {
+    std::vector<double> slopes, losses;
+    double mean = 0;
+    for (std::size_t i = first; i < first + size; ++i) {
+      const double x = std::log(points[i].rate);
+      losses.push_back(points[i].loss);
+      mean += x / static_cast<double>(size);
+      for (std::size_t j = first; j < i; ++j) {
+        slopes.push_back((points[i].loss - points[j].loss) / (x - std::log(points[j].rate)));
+      }
+    }
+    slope = median(slopes);  // Theil and Sen's
+    level = median(losses);
+    for (std::size_t i = first; i < first + size; ++i) spread += std::pow(std::log(points[i].rate) - mean, 2);
+  }
+  double slope = 0, level = 0, spread = 0;
+};
+
+}  // namespace
+
+std::optional<double> steepest(const std::vector<RateTest::Point>& all) {
+  constexpr std::size_t least_points = 25;
+  if (all.size() < least_points) return std::nullopt;
+  // The end, where the loss jumps, is no measure of the scatter before it.
+  const std::vector<RateTest::Point> calm(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
+  const auto size = all.size() / 10 * 2 + 1;
+  std::vector<Window> windows;
+  for (std::size_t first = 0; first + size <= all.size(); ++first) windows.emplace_back(all, first, size);
+  const auto lowest = std::ranges::min_element(windows, {}, &Window::level);
+  const auto best = std::ranges::min_element(windows.begin(), lowest + 1, {}, &Window::slope);
+  const double scatter = std::max(scatter_of(calm), 1e-9 * std::abs(windows.front().level));
+  // A median of so many losses scatters by that much; dozens of windows are looked at.
+  const double of_level = 1.25 * scatter * std::sqrt(2 / static_cast<double>(size));
+  const bool falls =
+      windows.front().level - lowest->level > 4.5 * of_level && best->slope < -2 * scatter / std::sqrt(best->spread);
+  if (!falls) return std::nullopt;
+  return all[static_cast<std::size_t>(best - windows.begin()) + size / 2].rate;
 }
 
 namespace {
@@ -84,6 +127,7 @@ RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   RateSetter setter;
   wiring.bus.attach(setter, false);
   RateTest test;
+  std::vector<RateTest::Point> measured;
   Smooth smooth;
   double least = HUGE_VAL;
   for (int i = 0; i < most_steps && !test.has_diverged; ++i) {
@@ -92,9 +136,11 @@ RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
     const double loss = smooth(run.loss.item<double>());
     least = std::fmin(least, loss);
     test.has_diverged = !std::isfinite(loss) || loss > least + 3 * std::abs(least);
-    if (std::isfinite(loss)) test.points.push_back({rate_of(run), loss});
+    if (!std::isfinite(loss)) continue;
+    test.points.push_back({rate_of(run), loss});
+    measured.push_back({rate_of(run), run.loss.item<double>()});
   }
-  test.suggestion = steepest(test.points);
+  test.suggestion = steepest(measured);
   return test;
 }
 
@@ -127,7 +173,11 @@ std::string plot(const RateTest& test) {
   auto last = print_number("%.3g", test.points.back().rate);
   last.insert(0, width - std::min<std::size_t>(width, first.size() + last.size()), ' ');
   text += std::string(12, ' ') + first + last + '\n';
-  if (!test.suggestion) return text + "the loss does not fall at any of these rates\n";
+  if (!test.suggestion) {
+    return text +
+           "cannot tell: at none of these rates the loss falls by more than it scatters from batch to batch; try a " +
+           "larger task.batch_size, or another optimizer.learning_rate to begin with\n";
+  }
   return text + "the loss falls fastest at O: learning_rate = " + print_number("%.2g", *test.suggestion) + "\n";
 }
 

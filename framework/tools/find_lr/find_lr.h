@@ -15,7 +15,7 @@ struct RateTest {
     double rate, loss;  // loss: smoothed, as fastai does it
   };
   std::vector<Point> points;
-  std::optional<double> suggestion;  // the rate at which the loss falls fastest; nothing where it does not fall
+  std::optional<double> suggestion;  // the rate at which the loss falls fastest; nothing where that cannot be told
   bool has_diverged = false;         // the test ended because of that
 };
 
@@ -25,7 +25,8 @@ struct RateTest {
 // if the optimizer reports no learning rate, or 0.
 RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run);
 
-// The rate at which the loss falls fastest, which the text plot marks.
+// The rate at which the losses of single batches fall fastest: the slope over a fifth of them, if it is clear beside
+// their scatter. Nothing where it is not, and of fewer than 25 points.
 std::optional<double> steepest(const std::vector<RateTest::Point>& points);
 
 // Loss over rate, in lines of text, with the suggestion.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "run_folder.h"
 #include "small_run.h"
@@ -60,6 +61,38 @@ TEST_CASE("find_lr: where the loss falls fastest, before its lowest value") {
   CHECK_FALSE(vernier::steepest({{0.1, 2.0}}));
 }
 
+TEST_CASE("find_lr: a rate is not found in noise, and noise hides none") {
+  // Losses of 100 steps over 7 decades. Of heavy tails, as squared errors of prices are.
+  const auto measured = [](std::uint64_t seed, double noise, double fall, bool has_lucky_batch) {
+    std::mt19937_64 engine(seed);
+    std::normal_distribution<double> normal;
+    std::vector<RateTest::Point> points;
+    for (int i = 0; i < 100; ++i) {
+      const double decade = -6 + 7 * i / 99.0;
+      const double mean = 1 - fall * (0.5 + 0.5 * std::tanh(2 * (decade + 2.5)));
+      points.push_back({std::pow(10, decade), mean * std::exp(noise * normal(engine) - noise * noise / 2)});
+    }
+    if (has_lucky_batch) points[7].loss = 0.01;
+    return points;
+  };
+  const struct {
+    double noise, fall;
+    bool has_lucky_batch, is_found;
+  } cases[] = {{0.1, 0.7, false, true},  {0.1, 0.7, true, true},  {0.2, 0.8, false, true}, {0.2, 0.8, true, true},
+               {0.1, 0.0, false, false}, {0.5, 0.0, true, false}, {1.0, 0.0, false, false}};
+  for (const auto& [noise, fall, has_lucky_batch, is_found] : cases) {
+    CAPTURE(noise);
+    CAPTURE(fall);
+    CAPTURE(has_lucky_batch);
+    for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+      CAPTURE(seed);
+      const auto found = vernier::steepest(measured(seed, noise, fall, has_lucky_batch));
+      CHECK(found.has_value() == is_found);
+      if (found) CHECK(std::abs(std::log10(*found) + 2.5) < 1);
+    }
+  }
+}
+
 TEST_CASE("find_lr: the plot has one mark, its axes the first and last rate, and the suggestion as a number") {
   RateTest test{points_of([](double x) { return 2 - std::tanh(x + 2); }), 0.01, false};
   test.suggestion = test.points.at(20).rate;
@@ -70,7 +103,7 @@ TEST_CASE("find_lr: the plot has one mark, its axes the first and last rate, and
   CHECK(says(text, "63.1\n"));
   CHECK(says(text, "learning_rate = 0.01\n"));
   test.suggestion.reset();
-  CHECK(says(vernier::plot(test), "the loss does not fall at any of these rates"));
+  CHECK(says(vernier::plot(test), "cannot tell: at none of these rates the loss falls by more than it scatters"));
   CHECK(says(vernier::plot({}), "not finite from the first step on"));
 }
 
