@@ -41,6 +41,11 @@ class Ema final : public vernier::Callback {
     });
   }
 
+  void check(const Run& run) override {
+    if (run.steps == 0 || start_ + every_ <= run.steps) return;
+    warn("it never averages: start = ", start_, " and every = ", every_, ", and the run has ", run.steps, " steps");
+  }
+
   std::vector<vernier::Measure> measures() const override {
     if (validate_ != "both") return {};
     return {{"trained_validation_loss", vernier::Better::lower}};

@@ -24,6 +24,8 @@
 //   threshold = 1e-4, threshold_mode = "relative"   least improvement that counts: relative | absolute
 //   cooldown = 0         validations after a reduction that do not count
 //   min_factor = 0.0     of the learning rate, below which it is not lowered
+//   replan = false       a run that is resumed with other steps goes on as if these had been planned from the start; if
+//                        false, it keeps the course that it began with
 //   phase = []           several courses in sequence: [[callback.phase]] tables, each with `updates`, and with a kind
 //                        and its options instead of those of [[callback]]
 // A phase has these; its options count from its beginning, and what is planned is its length:
@@ -55,13 +57,20 @@ class Schedule final : public vernier::Callback {
   explicit Schedule(Options& options) : course_(read_course(options)), plateau_(options) {
     options.tables("phase", "several courses in sequence, each with `updates`, a kind and its options",
                    [this](Options& one) { read_phase(one); });
+    replan_ = options.get("replan", false, "resumed with other steps: as if these had been planned from the start");
+    options.resumable("replan");
+    options_ = options;
     options.given("phase") ? refuse_beside_phases(options) : refuse_contradictions(options, course_, false);
   }
 
   void attach(vernier::Bus& bus) override {
     using vernier::Event;
     // run.updates is saved and resumed by the runner.
-    bus.on(Event::StepBegin, [this](Run& run) { run.learning_rate_factor *= factor(run); });
+    bus.on(Event::StepBegin, [this](Run& run) {
+      note_other_plan(run);
+      if (planned_ == 0) planned_ = run.steps;
+      run.learning_rate_factor *= factor(run.updates, planned_);
+    });
     if (!is_plateau()) return;
     bus.on(Event::Validated, [this](Run& run) {
       auto& metric = plateau_.metric();
@@ -71,6 +80,7 @@ class Schedule final : public vernier::Callback {
     });
   }
   void check(const Run& run) override {
+    refuse_beyond_end(run);
     if (!is_plateau()) return;
     plateau_.metric().check(run);
     const auto needed = plateau_.patience() + 3;  // the best one, those that are no better, and one after these
@@ -79,9 +89,14 @@ class Schedule final : public vernier::Callback {
          ", and patience = ", plateau_.patience(), " needs ", needed, "; lower `patience` or [run] validate_every");
   }
 
-  vernier::State save() const override { return is_plateau() ? plateau_.save() : vernier::State(); }
+  vernier::State save() const override {
+    auto state = is_plateau() ? plateau_.save() : vernier::State();
+    state.put("planned", planned_);
+    return state;
+  }
   void load(const vernier::State& state) override {
     if (is_plateau() && state.has("factor")) plateau_.load(state);  // else another kind saved it
+    planned_ = state.has("planned") ? state.integer("planned") : 0;
   }
 
  private:
@@ -97,14 +112,56 @@ class Schedule final : public vernier::Callback {
     refuse_contradictions(one, phases_.back().course, true);
   }
 
-  double factor(const Run& run) const {
-    if (phases_.empty()) return factor_of(course_, run.updates, run.steps) * plateau_.factor();
+  // What would never be reached is a mistake of the run's length, or of the schedule.
+  void refuse_beyond_end(const Run& run) const {
+    if (run.steps == 0) return;
+    const auto refuse_warmup = [&](const Course& course, std::int64_t updates) {
+      if (course.warmup_steps <= updates) return;
+      options_.refuse("warmup_steps",
+                      c10::str("is ", course.warmup_steps, ", and the ", phases_.empty() ? "run" : "phase", " has ",
+                               updates, " updates; lower it, or train longer"));
+    };
+    if (phases_.empty()) refuse_warmup(course_, run.steps);
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < phases_.size(); ++i) {
+      const auto& [course, updates] = phases_[i];
+      if (begin >= run.steps) {
+        options_.refuse("phase",
+                        c10::str("has a ", i + 1, ". one that begins after ", begin, " updates, and the run has ",
+                                 run.steps, " steps; shorten those before it, or train longer"));
+      }
+      refuse_warmup(course, updates != 0 ? updates : run.steps - begin);
+      begin += updates;
+    }
+  }
+
+  // Once, where a run is resumed with other steps than were planned.
+  void note_other_plan(const Run& run) {
+    if (planned_ == 0 || planned_ == run.steps) return;
+    const auto before = factor(run.updates > 0 ? run.updates - 1 : 0, planned_);
+    const auto kept = factor(run.updates, planned_), other = factor(run.updates, run.steps);
+    if (kept != other && noted_ != run.steps) {
+      const auto from = c10::str("planned updates were ", planned_, " and are ", run.steps);
+      if (replan_) {
+        warn(from, ": the learning rate goes from ", before, " to ", other, " times the optimizer's");
+      } else {
+        warn(from, ": the course of ", planned_, " is kept, and the learning rate is ", kept,
+             " times the optimizer's; replan = true goes to ", other, " times, as if ", run.steps, " had been planned");
+      }
+    }
+    noted_ = run.steps;
+    if (replan_) planned_ = run.steps;
+  }
+
+  // done: applied updates. planned: the run's steps.
+  double factor(std::int64_t done, std::int64_t planned) const {
+    if (phases_.empty()) return factor_of(course_, done, planned) * plateau_.factor();
     std::int64_t begin = 0;
     for (const auto& phase : phases_) {
       const bool is_last = &phase == &phases_.back();
-      if (is_last || run.updates < begin + phase.updates) {
-        const auto length = phase.updates != 0 ? phase.updates : std::max<std::int64_t>(1, run.steps - begin);
-        return factor_of(phase.course, run.updates - begin, length);
+      if (is_last || done < begin + phase.updates) {
+        const auto length = phase.updates != 0 ? phase.updates : std::max<std::int64_t>(1, planned - begin);
+        return factor_of(phase.course, done - begin, length);
       }
       begin += phase.updates;
     }
@@ -114,6 +171,10 @@ class Schedule final : public vernier::Callback {
   Course course_;
   Plateau plateau_;
   std::vector<Phase> phases_;
+  Options options_{"", {}, ""};  // for messages
+  bool replan_ = false;
+  std::int64_t planned_ = 0;  // the steps that the course is for, from the first step on
+  std::int64_t noted_ = 0;    // the other steps that a line was logged about
 };
 
 }  // namespace
