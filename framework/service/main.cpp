@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vernier/cores.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -235,10 +236,10 @@ int main(int argc, char** argv) {
   po::options_description known;
   known.add_options()("listen", po::value<std::string>()->default_value("127.0.0.1:8080"))(
       "tls-certificate", po::value<std::string>())("tls-key", po::value<std::string>())("host", po::value<Words>())(
-      "cores", number(std::max(1U, std::thread::hardware_concurrency())))("gpus", number(gpus_of_machine()))(
-      "data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))(
-      "memory-limit", number(0))("file-size", number(0))("open-files", number(4096))("processes", number(0))(
-      "grace", number(30))("slurm", "")("sbatch", po::value<Words>())("requests-per-second", number(100));
+      "cores", number(vernier::available_cores()))("gpus", number(gpus_of_machine()))("data", po::value<Words>())(
+      "plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))("memory-limit", number(0))(
+      "file-size", number(0))("open-files", number(4096))("processes", number(0))("grace", number(30))("slurm", "")(
+      "sbatch", po::value<Words>())("requests-per-second", number(100));
   const auto run = [](const po::variables_map& given) { return serve_jobs(settings_in(given)); };
   return vernier::call_verb({"serve", usage, known, run}, argc, argv);
 }

@@ -6,6 +6,7 @@
 // Gradients are those that the optimizer gets; weights are those after the update. A resumed run keeps the lines up to
 // its checkpoint. A line costs one pass over the gradients and the weights, and on a GPU their copy to the host.
 #include <vernier/capsule.h>
+#include <vernier/json_text.h>
 #include <vernier/sdk.h>
 
 #include <filesystem>
@@ -61,7 +62,7 @@ class Digest final : public vernier::Monitor {
                                          {"loss", seen_.loss},
                                          {"gradients", seen_.gradients},
                                          {"weights", vernier::digests_of_weights(run)}};
-    file_->append(line.dump() + '\n');
+    file_->append(vernier::json_text(line) + '\n');
     file_->flush();
   }
 

@@ -11,6 +11,7 @@
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last step always have a line
 // On a GPU each line waits for the device.
+#include <vernier/json_text.h>
 #include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 
@@ -145,7 +146,7 @@ class Jsonl final : public vernier::Monitor {
   }
 
   void append(const Json& line) {
-    if (file_->append(line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n')) lines_ += 1;
+    if (file_->append(vernier::json_text(line) + '\n')) lines_ += 1;
   }
 
   static Json notices_of(const Run& run) {

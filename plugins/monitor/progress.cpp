@@ -415,7 +415,7 @@ class Progress final : public vernier::Monitor {
 
   // The device may have failed: it is not asked for numbers.
   void fail(const Run& run) {
-    show_notices(run, run.step + 1);
+    show_notices(run, run.step + 1);  // of the step that failed
     if (shown_ != run.step) fields_ = {count(run, run.step)};
     draw_last(run);
   }

@@ -27,7 +27,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       allowed["embed"] = sdk " tools/common wiring process state run output"
       allowed["trained_run"] = sdk " tools/common " runner
       tools = sdk " tools/common trained_run " runner  # each tool
-      before = "tools/common"
+      before = "base tools/common"  # headers that need no library
       count = split(service, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
       count = split(toolkit, names)

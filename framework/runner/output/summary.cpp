@@ -110,7 +110,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["versions"] = {{"vernier", VERNIER_VERSION}, {"libtorch", TORCH_VERSION}, {"plugin_abi", VERNIER_ABI}};
   summary["swaps"] = swaps(wiring);
   summary["configuration"] = OrderedJson::parse(resolved_configuration(run_table, wiring));
-  write_file(path, summary.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+  write_file(path, json_text(summary, 2) + "\n");
 }
 
 }  // namespace vernier

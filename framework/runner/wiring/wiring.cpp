@@ -190,7 +190,8 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
                          "ends this process after the step in work then, with a checkpoint: \"2h30m\"; \"\": never")) {
   options.refuse_unread();
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
-  if (steps != 0 && epochs != 0) options.refuse("epochs", "and `steps` both say how long to train; set one of them to 0");
+  if (steps != 0 && epochs != 0)
+    options.refuse("epochs", "and `steps` both say how long to train; set one of them to 0");
   if (requeue && resume != "auto") options.refuse("requeue", "needs resume = \"auto\", or the job would start anew");
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
     options.refuse("name", "must be a file name, and is \"" + shortened(name) + "\"");
@@ -352,7 +353,7 @@ std::string resolved_configuration(const Options& run_table, const Wiring& wirin
       all[role] = std::move(table);
     }
   }
-  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return json_text(all);
 }
 
 }  // namespace vernier

@@ -1,5 +1,7 @@
 #include "service/api/api.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -117,7 +119,7 @@ HttpRoute list_route(const ApiOf& of) {
                                .state = given("state"),
                                .user = given("user")};
             if (call.parameters.contains("state") && std::ranges::find(state_names, page.state) == state_names.end()) {
-              throw HttpRefused{422, "state must be one of " + Json(state_names).dump()};
+              throw HttpRefused{422, "state must be one of " + vernier::json_text(Json(state_names))};
             }
             auto jobs = of.queue.list(page);
             const bool has_more = std::ssize(jobs) == page.limit;

@@ -1,4 +1,6 @@
 // Routes about the run of a job: its numbers, and commands, which go to its callback/control.
+#include <vernier/json_text.h>
+
 #include <sstream>
 
 #include "service/api/api.h"
@@ -84,7 +86,7 @@ HttpRoute command_route(const ApiOf& of) {
             refuse_without_run(job);
             check_command(call.body, of.data);
             note(of, call, "command", {{"job", job.id}, {"command", call.body}});
-            return of.workers.answer([run = of.queue.run_of(job.id), body = call.body.dump()] {
+            return of.workers.answer([run = of.queue.run_of(job.id), body = vernier::json_text(call.body)] {
               return ask_run(run, "POST", "/v1/commands", body);
             });
           }};

@@ -1,5 +1,7 @@
 #include "service/api/first_jobs.h"
 
+#include <vernier/json_text.h>
+
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -87,7 +89,8 @@ void require_type(const Json& value, const Place& place) {
   if (type == "boolean") return require_boolean(value, place.key);
   const std::string key = place.key;
   if (type == "level") {
-    if (!is_one_of(level_names(), value)) throw NotAllowed(key + " must be one of " + level_names().dump());
+    if (!is_one_of(level_names(), value))
+      throw NotAllowed(key + " must be one of " + vernier::json_text(level_names()));
   } else if (!is_in_range(value, place)) {
     throw NotAllowed(key + " must be a " + (type == "integer" ? "whole number" : "number") + " from " +
                      std::to_string(place.least) + " to " + std::to_string(place.most));
@@ -160,7 +163,7 @@ std::string texts_of(const Json& body) {
   std::string lines;
   for (const auto& text : body["texts"]) {
     if (!text.is_string()) throw NotAllowed("texts must be a list of texts");
-    lines += (body.contains("model") ? Json{{"text", text}}.dump() : text.get<std::string>()) + "\n";
+    lines += (body.contains("model") ? vernier::json_text(Json{{"text", text}}) : text.get<std::string>()) + "\n";
   }
   return lines;
 }
@@ -232,7 +235,7 @@ Json precision_tables(const Json& settings) {
   const bool is_on = !settings.contains("enabled") || settings["enabled"] == true;
   const auto given = settings.contains("precision") ? settings["precision"] : Json("bf16");
   if (!is_one_of(precision_names(), given)) {
-    throw NotAllowed("precision must be one of " + precision_names().dump());
+    throw NotAllowed("precision must be one of " + vernier::json_text(precision_names()));
   }
   const auto name = !is_on || given == "no" ? "fp32" : given.get<std::string>();
   config["precision"]["use"] = name;

@@ -1,5 +1,7 @@
 #include "audit.h"
 
+#include <vernier/json_text.h>
+
 #include <fcntl.h>
 #include <openssl/sha.h>
 #include <unistd.h>
@@ -44,7 +46,8 @@ std::string trouble_with(const std::string& line, std::int64_t number, std::stri
   }
   const auto computed = sha256(line.substr(0, at));
   if (line != line.substr(0, at) + before_hash + computed + "\"}") return "was changed: its hash is another one";
-  if (json["seq"] != number) return "has the number " + json["seq"].dump() + ": lines were removed or added before it";
+  if (json["seq"] != number)
+    return "has the number " + vernier::json_text(json["seq"]) + ": lines were removed or added before it";
   if (json["prev"] != hash) return "does not follow the line before it";
   hash = computed;
   return "";
@@ -86,7 +89,7 @@ void AuditLog::add(const std::string& who, const std::string& action, const Json
   Json line = {{"seq", next_}, {"time", vernier::time_text()}, {"who", who}, {"action", action}};
   for (const auto& [key, value] : details.items()) line[key] = value;
   line["prev"] = last_hash_;
-  auto text = line.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  auto text = vernier::json_text(line, -1, /*ascii=*/true);
   text.pop_back();  // }
   const auto hash = sha256(text);
   text += before_hash + hash + "\"}\n";

@@ -1,5 +1,7 @@
 #include "event_ring.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +14,7 @@ EventRing::EventRing() {
 }
 
 void EventRing::add(const char* type, const Json& data) {
-  const auto text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const auto text = vernier::json_text(data);
   const std::lock_guard lock(mutex_);
   last_ += 1;
   auto& slot = events_[static_cast<std::size_t>(last_) % most];

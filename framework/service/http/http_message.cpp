@@ -1,5 +1,7 @@
 #include "http_message.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -42,7 +44,7 @@ HttpResponse problem(unsigned status, const std::string& detail, HttpFields fiel
       {"type", "about:blank"}, {"title", title_of(status)}, {"status", status}, {"detail", detail}};
   // Text from outside may be invalid UTF-8.
   return {.status = status,
-          .body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n",
+          .body = vernier::json_text(body) + "\n",
           .content_type = "application/problem+json",
           .fields = std::move(fields)};
 }

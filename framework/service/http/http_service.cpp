@@ -1,5 +1,7 @@
 #include "http_service.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <boost/algorithm/string.hpp>
 #include <charconv>
@@ -100,9 +102,7 @@ std::int64_t HttpCall::integer(const std::string& name, std::int64_t fallback, s
 }
 
 HttpResponse json_response(const Json& body, unsigned status) {
-  return {.status = status,
-          .body = body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n",
-          .content_type = "application/json"};
+  return {.status = status, .body = vernier::json_text(body) + "\n", .content_type = "application/json"};
 }
 
 std::string time_text(std::chrono::seconds ago) {

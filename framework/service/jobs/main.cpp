@@ -1,4 +1,6 @@
 // `vernier jobs`: the client of `vernier serve`.
+#include <vernier/json_text.h>
+
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -74,7 +76,7 @@ struct Call {
 
 std::string text_in(const Json& job, const char* key) {
   const auto& value = job.at(key);
-  return value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump();
+  return value.is_string() ? value.get<std::string>() : value.is_null() ? "" : vernier::json_text(value);
 }
 
 // "2026-11-23 14:05:09"
@@ -178,7 +180,7 @@ int list(const Call& call) {
   const auto answer = call.server.get(target);
   vernier::TextRows rows = {{"id", "name", "user", "state", "attempt", "cores", "gpus", "created (UTC)", "error"}};
   for (const auto& job : answer.at("jobs")) {
-    if (call.has("json")) std::cout << job.dump() << '\n';
+    if (call.has("json")) std::cout << vernier::json_text(job) << '\n';
     rows.push_back({text_in(job, "id"), text_in(job, "name"), text_in(job, "user"), text_in(job, "state"),
                     text_in(job, "attempt"), text_in(job, "cores"), text_in(job, "gpus"), time_in(job, "created"),
                     text_in(job, "error").substr(0, 100)});
@@ -191,7 +193,7 @@ int list(const Call& call) {
 int show(const Call& call) {
   const auto job = call.server.get(call.target());
   if (call.has("json")) {
-    std::cout << job.dump() << '\n';
+    std::cout << vernier::json_text(job) << '\n';
     return 0;
   }
   vernier::TextRows rows;

@@ -1,6 +1,8 @@
 // The job server, as its client sees it.
 #pragma once
 
+#include <vernier/json_text.h>
+
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,7 +23,7 @@ class Server {
   // Throw Refused with what the server says where it refuses, and where it does not answer.
   Json get(const std::string& target) const { return ask("GET", target, ""); }
   Json post(const std::string& target) const { return ask("POST", target, ""); }
-  Json post(const std::string& target, const Json& body) const { return ask("POST", target, body.dump()); }
+  Json post(const std::string& target, const Json& body) const { return ask("POST", target, vernier::json_text(body)); }
   Json remove(const std::string& target) const { return ask("DELETE", target, ""); }
 
  private:

@@ -1,5 +1,7 @@
 #include "service/queue/attempt.h"
 
+#include <vernier/json_text.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -74,7 +76,7 @@ bool Attempt::begin() const {
 
 void Attempt::end(const End& end) const {
   const Json text = {{"status", end.status}, {"reason", end.reason}, {"text", end.text}};
-  write_durably(file("done"), text.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_durably(file("done"), vernier::json_text(text) + "\n");
 }
 
 Attempt::Claim Attempt::claim() const {

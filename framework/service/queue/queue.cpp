@@ -1,5 +1,7 @@
 #include "service/queue/queue.h"
 
+#include <vernier/json_text.h>
+
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -333,7 +335,7 @@ void Queue::write_files(const Job& job) const {
   }
   work.time_limit = request.time_limit;
   work.memory_limit = request.memory_limit;
-  write_durably(Attempt(folder, job.attempt).file("json"), nlohmann::json(work).dump() + "\n");
+  write_durably(Attempt(folder, job.attempt).file("json"), vernier::json_text(nlohmann::json(work)) + "\n");
 }
 
 void Queue::remove_old() {

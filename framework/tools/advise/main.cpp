@@ -1,4 +1,6 @@
 // `vernier advise`: measures real steps of a configuration's variants on this machine, and says which one to use.
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -325,8 +327,7 @@ int advise(const po::variables_map& given) {
     return 128 + signal;
   }
   const bool as_json = given.count("json") != 0;
-  std::cout << (as_json ? json_of(advice).dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text_of(advice))
-            << std::flush;
+  std::cout << (as_json ? json_text(json_of(advice), 2) + "\n" : text_of(advice)) << std::flush;
   if (chosen(advice) == nullptr) return nothing_advised;
   if (!write_or_complain(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
   if (!as_json) std::cout << "\nwrote " << wish.output << std::endl;

@@ -1,5 +1,7 @@
 #include "run_files.h"
 
+#include <vernier/json_text.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -44,7 +46,7 @@ void add_notices(const Json& line, std::int64_t step, RunFiles& run) {
     std::string details;
     for (const auto& [key, value] : notice.items()) {
       if (key == "name" || key == "step") continue;
-      const auto text = value.is_string() ? value.get<std::string>() : value.dump();
+      const auto text = value.is_string() ? value.get<std::string>() : json_text(value);
       details += (details.empty() ? "" : ", ") + key + "=" + text;
     }
     run.notices.push_back({notice.value("step", step), notice.value("name", ""), details});
@@ -102,7 +104,7 @@ void flatten(const Json& value, const std::string& path, std::map<std::string, s
   const bool has_parts =
       (value.is_object() || value.is_array()) && !value.empty() && (value.is_object() || value[0].is_object());
   if (!has_parts) {
-    out[path] = value.is_string() ? value.get<std::string>() : value.dump();
+    out[path] = value.is_string() ? value.get<std::string>() : json_text(value);
     return;
   }
   std::size_t index = 0;

@@ -1,5 +1,7 @@
 #include "comparison.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -257,7 +259,7 @@ std::string csv_of(const Json& comparison) {
       for (const auto* table : {&candidate["measures"], &differences}) {
         const auto spread = table->value(measure.key, Json());
         for (const char* part : {"median", "low", "high"}) {
-          out << ',' << (spread.is_object() ? spread[part].dump() : "");
+          out << ',' << (spread.is_object() ? json_text(spread[part]) : "");
         }
       }
       const auto compared = differences.value(measure.key, Json());

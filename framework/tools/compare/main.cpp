@@ -1,4 +1,6 @@
 // `vernier compare`: trains configurations with the same seeds, in turn, and says which differences that shows.
+#include <vernier/json_text.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -108,16 +110,13 @@ void refuse_folder_of_another(const Plan& plan) {
 }
 
 bool write_files(const Json& comparison, const fs::path& folder) {
-  return write_or_complain(folder / "compare.json",
-                           comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n") &&
+  return write_or_complain(folder / "compare.json", json_text(comparison, 2) + "\n") &&
          write_or_complain(folder / "compare.csv", csv_of(comparison)) &&
          write_or_complain(folder / "compare.html", report_page(runs_of(comparison, folder), {comparison}));
 }
 
 void print(const Json& comparison, bool as_json) {
-  std::cout << (as_json ? comparison.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                        : text_of(view_of(comparison)))
-            << std::flush;
+  std::cout << (as_json ? json_text(comparison, 2) + "\n" : text_of(view_of(comparison))) << std::flush;
 }
 
 bool has_a_result(const Json& comparison) {

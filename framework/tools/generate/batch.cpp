@@ -1,6 +1,7 @@
 #include "batch.h"
 
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 #include <vernier/whole_file.h>
 
 #include <filesystem>
@@ -67,7 +68,7 @@ void write_completions(const std::vector<PromptLine>& lines, const std::string& 
     object["completion"] = completion.text;
     object["tokens"] = completion.tokens;
     object["end"] = ends[static_cast<std::size_t>(completion.end)];
-    out << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << std::endl;
+    out << json_text(object) << std::endl;
     if (!out) throw Error((output.empty() ? "standard output" : output) + ": cannot be written");
   }
   if (!whole) return;

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <toml++/toml.h>
 #include <unistd.h>
+#include <vernier/cores.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <iostream>
 #include <sstream>
-#include <thread>
 
 #include "local_ranks.h"
 #include "run_folder_watch.h"
@@ -109,10 +109,10 @@ Configuration read_configuration(const std::string& text, const Words& words) {
 }
 
 // The threads of a rank: its share of the cores. 0 if the user has chosen a number.
-unsigned threads_of_a_rank(const Plan& plan, const Configuration& configuration) {
+std::int64_t threads_of_a_rank(const Plan& plan, const Configuration& configuration) {
   if (configuration.has_threads || std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  const unsigned threads = std::max(1U, cores / static_cast<unsigned>(plan.ranks));
+  const auto cores = vernier::available_cores();
+  const auto threads = std::max<std::int64_t>(1, cores / static_cast<std::int64_t>(plan.ranks));
   if (std::ranges::find(plan.words, "--quiet") == plan.words.end()) {
     std::cerr << "vernier: " << plan.ranks << (plan.ranks == 1 ? " rank" : " ranks") << " with " << threads
               << (threads == 1 ? " thread" : " threads") << " each, of " << cores
@@ -144,7 +144,7 @@ std::string launched_as(int ranks) {
 
 // The environment is that of torchrun (https://docs.pytorch.org/docs/2.11/elastic/run.html), where rank 0 serves the
 // store.
-std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, int attempt, unsigned threads) {
+std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, int attempt, std::int64_t threads) {
   Words all = {vernier::program_beside_this(), "train"};
   all.insert(all.end(), words.begin(), words.end());
   const auto size = std::to_string(ranks), port = free_port();
@@ -201,7 +201,7 @@ void report_restart(int attempt, const Plan& plan, int ranks, const Words& words
             << (goes_on ? " with " + words.back() : " from the start, since there is no checkpoint yet") << '\n';
 }
 
-int train(const Plan& plan, Words words, const fs::path& output, unsigned threads) {
+int train(const Plan& plan, Words words, const fs::path& output, std::int64_t threads) {
   vernier::LocalRanks ranks(
       std::cerr, {.log_folder = plan.log_folder, .line_begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : ""});
   int count = plan.ranks;

@@ -144,7 +144,7 @@ class JsonLines final : public File {
     for (std::int64_t row = 0; row < all.at(0).size(0); ++row) {
       OrderedJson line = OrderedJson::object();
       for (std::size_t i = 0; i < columns.size(); ++i) line[columns[i].name] = value_of(columns[i], all[i], row);
-      write(line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + '\n');  // words of any encoding
+      write(json_text(line) + '\n');  // words of any encoding
     }
   }
 

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/program.h"
 #include "replay.h"
+#include "tools/common/text/quoting.h"
 #include "travel.h"
 
 namespace vernier {
@@ -38,7 +39,7 @@ int call(const boost::program_options::variables_map& given) {
   const auto& path = paths.front();
   const auto text = [&](const char* option) { return word_or(given, option, ""); };
   auto sets = words_in(given, "set");
-  if (given.count("precision") != 0) sets.push_back("precision.use=" + text("precision"));
+  if (given.count("precision") != 0) sets.push_back("precision.use=" + toml_quoted(text("precision")));
   const bool is_one_step = given.count("watch") == 0 && given.count("against") == 0;
   if (!is_one_step && !sets.empty()) refuse("--set and --precision replay a single step: say --step N alone");
   const auto host = make_host(given);

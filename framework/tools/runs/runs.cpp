@@ -1,5 +1,6 @@
 // `vernier runs`: a table of the runs in a folder.
 #include <unistd.h>
+#include <vernier/json_text.h>
 
 #include <algorithm>
 #include <iostream>
@@ -97,18 +98,17 @@ void print_json(const std::vector<RunFiles>& runs) {
     for (const auto& metric : run.metrics()) {
       metrics[metric.name] = {{"last", number(metric.last)}, {"best", number(metric.best)}};
     }
-    std::cout << nlohmann::ordered_json{{"folder", run.folder.string()},
-                                        {"name", run.name},
-                                        {"state", run.state},
-                                        {"step", run.step},
-                                        {"steps", run.steps},
-                                        {"loss", number(vernier::last(run.find("loss")))},
-                                        {"best_loss", number(best(run, "loss"))},
-                                        {"best_validation_loss", number(best(run, "validation_loss"))},
-                                        {"metrics", std::move(metrics)},
-                                        {"precision", run.precision},
-                                        {"seconds", run.seconds}}
-                     .dump()
+    std::cout << vernier::json_text(
+                     nlohmann::ordered_json{{"folder", run.folder.string()},
+                                            {"name", run.name},
+                                            {"state", run.state},
+                                            {"step", run.step},
+                                            {"steps", run.steps},
+                                            {"loss", number(vernier::last(run.find("loss")))},
+                                            {"best_loss", number(best(run, "loss"))},
+                                            {"best_validation_loss", number(best(run, "validation_loss"))},
+                                            {"precision", run.precision},
+                                            {"seconds", run.seconds}})
               << '\n';
   }
 }

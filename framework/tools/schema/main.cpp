@@ -1,5 +1,6 @@
 // `vernier config --schema`: a JSON Schema of configurations.
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 
 #include <iostream>
 
@@ -16,7 +17,7 @@ Prints a JSON Schema of configurations, with which editors check and complete th
 
 int print_schema(const boost::program_options::variables_map& given) {
   if (!vernier::words_of(given).empty()) vernier::refuse("--schema is that of every configuration; name no file");
-  std::cout << vernier::schema_of(vernier::cli::make_host(given)).dump(2) << '\n';
+  std::cout << vernier::json_text(vernier::schema_of(vernier::cli::make_host(given)), 2) << '\n';
   return 0;
 }
 

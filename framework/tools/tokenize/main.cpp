@@ -1,12 +1,12 @@
 // `vernier tokenize`: makes a file of tokens of texts, and trains tokenizers.
 #include <ATen/Parallel.h>
+#include <vernier/cores.h>
 #include <vernier/error.h>
 #include <vernier/whole_file.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <thread>
 
 #include "base/parts.h"
 #include "readers/tokens/token_note.h"
@@ -230,7 +230,7 @@ int run(const po::variables_map& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const auto cores = vernier::available_cores();
   po::options_description known;
   known.add_options()("tokenizer", po::value<std::string>())("output", po::value<std::string>())(
       "field", po::value<std::string>())("end", po::value<std::string>())("special", "")("plain", "")(

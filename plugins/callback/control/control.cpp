@@ -8,6 +8,7 @@
 // resumed run and `vernier replay` repeat those that steered the run at the same steps. Place it behind the other
 // callbacks: it shows the numbers that they measure. With several processes rank 0 serves, and takes no commands.
 // Source of the rules of the service: RFC 9110, RFC 9457 and the WHATWG's "Server-sent events".
+#include <vernier/json_text.h>
 #include <vernier/sdk.h>
 
 #include <filesystem>
@@ -203,7 +204,8 @@ class Control final : public vernier::Callback {
     } catch (const vernier::Error& error) {
       warn(error.what());  // the command is recorded, and took effect
     }
-    info("step ", step, ": command ", asked.id, " of ", asked.who, ", ", asked.command.body.dump(), ": ", result.text);
+    info("step ", step, ": command ", asked.id, " of ", asked.who, ", ", vernier::json_text(asked.command.body), ": ",
+         result.text);
     service_->board.answer(asked.id, step, result);
   }
 

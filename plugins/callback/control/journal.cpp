@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -69,7 +70,7 @@ void Journal::answered(std::int64_t id, const Result& result) {
 }
 
 void Journal::write(const Json& line) {
-  const auto text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const auto text = vernier::json_text(line) + "\n";
   const auto written = ::write(descriptor_, text.data(), text.size());
   if (written == static_cast<ssize_t>(text.size()) && ::fdatasync(descriptor_) == 0) return;
   const std::string why = std::strerror(errno);

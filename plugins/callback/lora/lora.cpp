@@ -22,6 +22,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
+#include <vernier/json_text.h>
 #include <vernier/linear_call.h>
 #include <vernier/model_adapter.h>
 #include <vernier/name_pattern.h>
@@ -208,7 +209,8 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     };
     std::filesystem::create_directories(folder);
     std::ofstream file(folder + "/adapter_config.json");
-    if (!(file << config.dump(2) << '\n').flush()) throw Error(folder + "/adapter_config.json: cannot be written");
+    if (!(file << vernier::json_text(config, 2) << '\n').flush())
+      throw Error(folder + "/adapter_config.json: cannot be written");
     vernier::save_safetensors(folder + "/adapter_model.safetensors", tensors, vernier::Metadata{{"format", "pt"}});
   }
 

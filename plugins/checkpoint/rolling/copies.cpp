@@ -5,9 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <vernier/cores.h>
 
 #include <future>
-#include <thread>
 #include <utility>
 
 namespace rolling {
@@ -25,7 +25,7 @@ bool can_be_saved(const torch::Tensor& tensor) {
 
 // If training uses all cores, a copy beside it takes longer than a copy before it (tests/benchmarks/checkpoint).
 bool is_a_core_free() {
-  return at::get_num_threads() < static_cast<int>(std::thread::hardware_concurrency());
+  return at::get_num_threads() < vernier::available_cores();
 }
 
 // An event after everything that the stream has been given so far.

@@ -8,6 +8,7 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 
 #include <cmath>
 #include <map>
@@ -26,7 +27,7 @@ nlohmann::json read_object(const std::string& path) {
 }
 
 std::string shown(const nlohmann::json& value) {
-  return vernier::shortened(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return vernier::shortened(vernier::json_text(value));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ std::vector<std::string> weight_files(const std::string& folder) {
   for (const auto& [tensor, file] : map->items()) {
     const auto name = file.is_string() ? file.get<std::string>() : "";
     if (name.empty() || name.find('/') != std::string::npos) {
-      refuse_tensor(index, tensor, "its file is " + file.dump() + ", and must be the name of a file in this folder");
+      refuse_tensor(index, tensor,
+                    "its file is " + vernier::json_text(file) + ", and must be the name of a file in this folder");
     }
     files.insert(folder + "/" + name);
   }
@@ -162,7 +164,8 @@ void write_config(const std::string& to, const std::string& source, torch::Scala
     if (config.contains(key) || std::string(key) == "dtype") config[key] = name_of(type);
   }
   std::ofstream file(to + "/config.json");
-  if (!(file << config.dump(2) << '\n').flush()) throw vernier::Error(to + "/config.json: cannot be written");
+  if (!(file << vernier::json_text(config, 2) << '\n').flush())
+    throw vernier::Error(to + "/config.json: cannot be written");
 }
 
 }  // namespace

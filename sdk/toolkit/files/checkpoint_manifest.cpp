@@ -1,6 +1,7 @@
 #include "checkpoint_manifest.h"
 
 #include <vernier/checksum.h>
+#include <vernier/json_text.h>
 
 #include "file.h"
 #include "json.h"
@@ -47,7 +48,7 @@ T value_as(const std::string& path, const Json& value, const char* key) {
   if constexpr (std::is_same_v<T, std::int64_t>) {
     is_right = value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX;
   }
-  if (!is_right) fail(path, std::string("its '") + key + "' is not what it must be: " + value.dump().substr(0, 80));
+  if (!is_right) fail(path, std::string("its '") + key + "' is not what it must be: " + json_text(value).substr(0, 80));
   return value.get<T>();
 }
 
@@ -150,7 +151,7 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
     if (!plugin.is_object()) fail(path, "one of its 'plugins' is not an object");
     manifest.plugins.push_back({member<std::string>(path, plugin, "id"), member<std::string>(path, plugin, "version")});
   }
-  manifest.configuration = structure(path, json, "configuration").dump();
+  manifest.configuration = json_text(structure(path, json, "configuration"));
   const Json& files = structure(path, json, "files");
   for (const char* name : {checkpoint_model_file, checkpoint_state_file}) {
     manifest.files[name] = file_in(path, structure(path, files, name));

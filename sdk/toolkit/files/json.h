@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/abi.h>
+#include <vernier/json_text.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

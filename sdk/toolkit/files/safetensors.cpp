@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <torch/types.h>
+#include <vernier/json_text.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
@@ -108,7 +109,7 @@ std::vector<std::int64_t> parse_numbers(const std::string& path, const std::stri
   for (const Json& number : json) {
     const bool natural = number.is_number_unsigned();
     if (!natural || number.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
-      fail(path, name, std::string("its ") + what + " has " + number.dump() + ", which is not a size");
+      fail(path, name, std::string("its ") + what + " has " + json_text(number) + ", which is not a size");
     }
     numbers.push_back(number.get<std::int64_t>());
   }

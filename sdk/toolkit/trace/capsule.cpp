@@ -206,7 +206,7 @@ std::string Capsule::report() const {
     if (state.has(key)) json["machine"][key + 4] = state.text(key);
   }
   if (state.has("run/threads")) json["machine"]["threads"] = state.integer("run/threads");
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 void write_capsule(const std::string& path, const Capsule& capsule, const std::string& run) {
@@ -271,7 +271,7 @@ Capsule read_capsule(const std::string& path) {
 }
 
 std::string text_of(const std::deque<StepSample>& ring) {
-  return json_of(ring).dump();
+  return json_text(json_of(ring));
 }
 
 std::deque<StepSample> ring_from(const std::string& text) {
@@ -288,7 +288,7 @@ std::deque<StepSample> ring_from(const std::string& text) {
 }
 
 std::string text_of(const NonFiniteOrigin& origin) {
-  return json_of(origin).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json_of(origin));
 }
 
 NonFiniteOrigin origin_from(const std::string& text) {

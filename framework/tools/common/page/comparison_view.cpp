@@ -1,5 +1,7 @@
 #include "comparison_view.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -150,12 +152,12 @@ void add_notes(const Json& candidate, ComparisonView& view) {
     const bool holds_for_all = candidate.at("state") == state;
     const bool is_in_row = state == "done" || (holds_for_all && error.empty());
     if (!is_in_row && seen.insert(state + error).second) {
-      const auto whose = holds_for_all ? "" : "seed " + run.at("seed").dump() + " ";
+      const auto whose = holds_for_all ? "" : "seed " + json_text(run.at("seed")) + " ";
       view.notes.emplace_back(name, whose + state + (error.empty() ? "" : ": " + error));
     }
     const auto emulated = run.value("emulated", Json());
     if (emulated.is_null() || !seen.insert("emulated").second) continue;
-    const auto what = emulated.is_string() ? emulated.get<std::string>() : emulated.dump();
+    const auto what = emulated.is_string() ? emulated.get<std::string>() : json_text(emulated);
     view.notes.emplace_back(name, "this machine emulates " + what + "; the speed is not that of hardware");
   }
 }

@@ -1,5 +1,7 @@
 #include "report_page.h"
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -61,7 +63,7 @@ std::string value_at(const Json& summary, const char* path) {
   const auto value = summary.is_object() ? summary.value(Json::json_pointer(path), Json()) : Json();
   if (value.is_null()) return "";
   if (value.is_number_float()) return text_of(value.get<double>());
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 struct Row {

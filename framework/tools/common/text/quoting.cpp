@@ -1,5 +1,7 @@
 #include "quoting.h"
 
+#include <vernier/json_text.h>
+
 #include <nlohmann/json.hpp>
 
 namespace vernier {
@@ -15,7 +17,7 @@ std::string shell_quoted(const std::string& word) {
 // TOML's quotes are those of JSON, except for the character DEL.
 std::string toml_quoted(const std::string& text) {
   using nlohmann::json;
-  const auto quoted = json(text).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+  const auto quoted = json_text(json(text));
   std::string written;
   for (const char c : quoted) written += c == '\x7F' ? "\\u007F" : std::string(1, c);
   return written;

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string in_json(const std::string& text) {
-  return Json(text).dump();
+  return json_text(Json(text));
 }
 
 std::string vocab_json(const TrainedBpe& trained) {
