@@ -169,7 +169,7 @@ int print_version(bool as_json) {
                                {"libtorch", TORCH_VERSION}, {"cuda", has_cuda()},
                                {"compiler", compiler()},    {"cxx11_abi", _GLIBCXX_USE_CXX11_ABI == 1}};
   if (as_json) {
-    std::cout << version.dump(2) << '\n';
+    std::cout << json_text(version, 2) << '\n';
     return 0;
   }
   std::cout << version_line() << "\ncompiled by " << compiler() << "; LibTorch " << TORCH_VERSION

@@ -92,6 +92,10 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
   return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);
 }
 
+std::string steps_text(std::int64_t steps) {
+  return c10::str(steps, steps == 1 ? " step" : " steps");
+}
+
 void print_text(const std::string& text, std::size_t indent) {
   std::cout << wrapped(text, screen_of(STDOUT_FILENO).columns, indent);
 }
@@ -104,7 +108,7 @@ void print_table(const Wiring& wiring) {
 
 void print_wiring(const Prepared& prepared) {
   const Run& run = prepared.run;
-  print_text(c10::str("run ", run.name, ": ", run.steps, " steps on ", run.device, ", ", at::get_num_threads(),
+  print_text(c10::str("run ", run.name, ": ", steps_text(run.steps), " on ", run.device, ", ", at::get_num_threads(),
                       at::get_num_threads() == 1 ? " thread, " : " threads, ", count_parameters(run), " parameters",
                       prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n"));
   print_table(*prepared.wiring);

@@ -79,8 +79,8 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   const char* end = is_stopped ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
   if (outcome.is_out_of_time) std::cout << "the time of [run] time_limit is over\n";
   if (!outcome.finished.empty()) print_text("finished early by " + outcome.finished + '\n');
-  std::cout << end << " after " << run.step << " steps, " << run.step - outcome.updates << " skipped; everything is in "
-            << printable(run.output) << '\n';
+  std::cout << end << " after " << steps_text(run.step) << ", " << run.step - outcome.updates
+            << " skipped; everything is in " << printable(run.output) << '\n';
   if (is_stopped) {
     std::cout << "resume with:  " << command_of(given) << " --resume=" << shell_quoted(run.output) << '\n';
     return;
@@ -108,6 +108,11 @@ void requeue() {
   log(is_done ? Level::info : Level::warning, "requeue", text);
 }
 
+// A run without a [[monitor]] would show nothing of its losses. `monitor = []` above all tables leaves it out.
+void show_progress(Table& config) {
+  config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string("progress"), ""}}}, ""}}, ""});
+}
+
 // Ends a run that a signal stopped before there is anything to save.
 int stop_before_the_first_step(const Prepared& prepared) {
   const int signal = stop_signal();
@@ -130,7 +135,7 @@ int train(const po::variables_map& given) {
   const bool quiet = given.count("quiet") != 0, inexact = given.count("allow-inexact") != 0;
   if (quiet) std::cout.setstate(std::ios::failbit);  // prints nothing
   listen_for_signals();
-  const auto prepared = prepare(given);
+  const auto prepared = prepare(given, show_progress);
   for (const auto* plugin : prepared->wiring->plugins()) {
     log(Level::debug, plugin->id(), "version " + plugin->version());
   }
@@ -145,8 +150,9 @@ int train(const po::variables_map& given) {
   if (has_all_it_needs(*prepared)) {
     const auto& finished = prepared->trainer.finished();
     std::cout << printable(run.output)
-              << (finished.empty() ? c10::str(" has all its ", run.step, " steps")
-                                   : c10::str(" was finished after ", run.step, " steps by ", printable(finished)))
+              << (finished.empty()
+                      ? c10::str(" has all its ", steps_text(run.step))
+                      : c10::str(" was finished after ", steps_text(run.step), " by ", printable(finished)))
               << "; to train on, raise run.steps or run.epochs\n";
     return 0;
   }
@@ -160,7 +166,8 @@ int train(const po::variables_map& given) {
   try {
     outcome = prepared->trainer.train(run);
   } catch (...) {
-    summarize_failure(*prepared, prepared->trainer.outcome(), caught().kind);
+    const auto kind = caught().kind;
+    if (!remove_untrained(*prepared, folder)) summarize_failure(*prepared, prepared->trainer.outcome(), kind);
     throw;
   }
   summarize(*prepared, outcome);

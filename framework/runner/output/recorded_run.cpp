@@ -116,6 +116,18 @@ void summarize_failure(const Prepared& prepared, const Outcome& outcome, Error::
   }
 }
 
+// A folder in it has something to look at, such as the capsule of the step that failed.
+bool remove_untrained(const Prepared& prepared, const OutputFolder& folder) {
+  const bool is_new = !prepared.resumes && prepared.run.step == 0 && prepared.trainer.outcome().steps == 0;
+  if (!is_new || prepared.wiring->distributed->ranks() > 1) return false;
+  std::error_code trouble;
+  for (fs::directory_iterator entry(folder.path(), trouble), end; !trouble && entry != end; entry.increment(trouble)) {
+    if (entry->is_directory(trouble) && !fs::is_empty(entry->path(), trouble)) return false;
+  }
+  if (!trouble) fs::remove_all(folder.path(), trouble);
+  return !trouble;
+}
+
 void warn_of_divergence(const Run& run, const Outcome& outcome) {
   if (!outcome.diverged.empty()) {
     log(Level::error, "run",

@@ -32,6 +32,9 @@ void summarize(const Prepared& prepared, const Outcome& outcome);
 // trained anything gets none: what stands there is still true.
 void summarize_failure(const Prepared& prepared, const Outcome& outcome, Error::Kind kind);
 
+// After a failure: removes the folder of a new run that has trained and saved nothing. Returns whether it did.
+bool remove_untrained(const Prepared& prepared, const OutputFolder& folder);
+
 // Logs that a run has diverged, or that all its updates were skipped.
 void warn_of_divergence(const Run& run, const Outcome& outcome);
 

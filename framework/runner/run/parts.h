@@ -41,11 +41,11 @@ struct Parts {
   }
   // Returns whether the run ends here, for another reason than the time.
   bool is_over(const Run& run) const {
-    return run.step >= run.steps || !requests.finished.empty() || stop_signal() != 0;
+    return run.step >= run.steps || !requests.finished.empty() || !outcome.diverged.empty() || stop_signal() != 0;
   }
   // Within a step, once its batches are counted.
   bool validates_after_step(const Run& run) const {
-    const bool ends_epoch = run.batches_drawn / wiring.task->batches_per_epoch() != run.epoch;
+    const bool ends_epoch = run.batches_drawn / wiring.task->batches_per_epoch() > run.epoch;
     return run.step + 1 == run.steps || (validate_every == each_epoch && ends_epoch) ||
            (validate_every > 0 && (run.step + 1) % validate_every == 0);
   }

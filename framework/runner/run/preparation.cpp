@@ -46,7 +46,7 @@ void refuse_other_programs(const Parts& parts, const Run& run) {
       for (const auto& [place, value] : flat.items()) {
         auto key = table + place;
         std::ranges::replace(key, '/', '.');  // "callback/0/use" becomes "callback.0.use"
-        facts[key] = value.dump();
+        facts[key] = json_text(value);
       }
     }
   }

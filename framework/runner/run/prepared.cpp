@@ -6,13 +6,17 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <vernier/cores.h>
 #include <vernier/error.h>
 #include <vernier/fused_kernels.h>
+#include <vernier/launch_place.h>
 #include <vernier/memory.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "run/state/init_weights.h"
+#include "wiring/config.h"
 
 namespace vernier {
 
@@ -48,6 +52,20 @@ MatmulChoice choose_kernels(const RunOptions& options, const Options& run_table)
   }
 }
 
+// OpenMP counts the cores of the affinity, and knows no quota. 0: its number stays.
+int fewer_threads() {
+  const auto cores = available_cores();
+  return std::getenv("OMP_NUM_THREADS") == nullptr && cores < at::get_num_threads() ? static_cast<int>(cores) : 0;
+}
+
+// One that is written out, or an object of the program, is meant.
+void refuse_to_train_alone(const Table& config, const Wiring& wiring) {
+  const auto table = config.find(Distributed::role);
+  const bool is_written = table != config.end() && !use_of(table->second).empty();
+  if (is_written || use_of(wiring.table_of(*wiring.distributed)).empty()) return;
+  if (const auto reason = several_of_launcher(); !reason.empty()) refuse(reason);
+}
+
 }  // namespace
 
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
@@ -62,9 +80,11 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   });
   auto matmul = choose_kernels(options, run_table);
   if (threads == 0) threads = static_cast<int>(options.threads);
+  if (threads == 0) threads = fewer_threads();
   if (threads > 0) at::set_num_threads(threads);
   torch::manual_seed(options.seed);
   auto wiring = wire(config, host, std::move(given));
+  refuse_to_train_alone(config, *wiring);
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
   auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),

@@ -68,6 +68,12 @@ void for_each_entry(Parts& parts, Run& run, const Visit& visit) {
   visit("finished_of", finished_of);
 }
 
+// The run would be resumed from such a checkpoint, and it would displace older ones.
+void warn_of_spoiled(const Run& run, const std::string& weight) {
+  log(Level::warning, "trainer",
+      c10::str("no checkpoint is made after step ", run.step, ": ", weight, " is not finite"));
+}
+
 }  // namespace
 
 State Saving::snapshot(Run& run) {
@@ -189,20 +195,16 @@ std::string Saving::bad_weight(const Run& run) {
   return weight.empty() ? "a weight of another rank" : weight;
 }
 
-// The run would be resumed from such a checkpoint, and it would displace older ones.
-bool Saving::is_spoiled(const Run& run) {
-  const auto weight = bad_weight(run);
-  if (weight.empty()) return false;
-  log(Level::warning, "trainer",
-      c10::str("no checkpoint is made after step ", run.step, ": ", weight, " is not finite"));
-  return true;
-}
-
 // Bad weights make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them. On a GPU
 // the host would wait for the update, and a save holds it up for its copy alone.
-void Saving::save_unless_spoiled(Run& run) {
+std::string Saving::spoiled_weight(const Run& run) {
   const bool is_suspect = !run.results_are_late && run.loss.defined() && !std::isfinite(run.loss.item<double>());
-  if (!is_suspect || !is_spoiled(run)) save(run);
+  return is_suspect ? bad_weight(run) : "";
+}
+
+void Saving::save_unless_spoiled(Run& run) {
+  if (const auto weight = spoiled_weight(run); !weight.empty()) return warn_of_spoiled(run, weight);
+  save(run);
 }
 
 // Hours of training need not be lost with a step that failed, if its state is whole. Several ranks save together or
@@ -211,7 +213,7 @@ void Saving::save_what_is_whole(Run& run) {
   if (parts_.ranks.are_several()) return;
   const bool is_new = run.step > 0 && !is_saved(run);
   if (!is_whole_ || !is_new || parts_.calls.called() == parts_.wiring.checkpoint.get()) return;
-  if (is_spoiled(run)) return;
+  if (const auto weight = bad_weight(run); !weight.empty()) return warn_of_spoiled(run, weight);
   try {
     save(run);
   } catch (...) {

@@ -21,8 +21,10 @@ class Saving {
   // Has the checkpoint plugin write the run as it is, between two steps; not twice. Throws Error if a weight is not
   // finite.
   void save_now(Run& run);
-  void save_finite(Run& run);            // the same, also twice
-  void save_unless_spoiled(Run& run);    // on a CPU, not if loss and weights are not finite
+  void save_finite(Run& run);          // the same, also twice
+  void save_unless_spoiled(Run& run);  // on a CPU, not if loss and weights are not finite
+  // On a CPU, where the loss is not finite: the first weight that is not. The run has diverged then.
+  std::string spoiled_weight(const Run& run);
   void save_what_is_whole(Run& run);     // after a failure
   void save_in_memory_if_due(Run& run);  // Control::keep_savepoints
   // Called when something comes after this step's checkpoint that the checkpoint lacks.
@@ -41,7 +43,6 @@ class Saving {
   void load(Run& run, const State& own);
   void save(Run& run);
   std::string bad_weight(const Run& run);
-  bool is_spoiled(const Run& run);
 
   Parts& parts_;
   std::int64_t saved_step_ = -1;

@@ -285,7 +285,7 @@ void Step::skip_dropped_batches(Run& run) {
 }
 
 void Step::end_epoch(Run& run) {
-  if (run.batches_drawn / task_->batches_per_epoch() == run.epoch) return;
+  if (run.batches_drawn / task_->batches_per_epoch() <= run.epoch) return;  // less: a run resumed with more data
   wiring_.bus.emit(Event::EpochEnd, run);
   run.epoch += 1;
 }

@@ -33,10 +33,14 @@ void count_step(Parts& parts, const Run& run) {
   parts.outcome.micro_batches += run.micro_batches;
 }
 
+std::string divergence_of(const std::string& weight) {
+  return "the weight " + weight + " is not finite";
+}
+
 // Returns what is not finite at the end of a run that no error ended. A loss whose update was skipped has changed
 // nothing.
 std::string divergence(Parts& parts, const Run& run) {
-  if (const auto weight = not_finite(run); !weight.empty()) return "the weight " + weight + " is not finite";
+  if (const auto weight = not_finite(run); !weight.empty()) return divergence_of(weight);
   const auto& loss = parts.outcome.loss;
   const auto last = parts.update_log.last();
   if (!loss || std::isfinite(*loss) || is_skipped(last ? last->result : run.last_update)) return "";
@@ -136,7 +140,7 @@ void TrainingLoop::saved_on_failure(Run& run, const std::function<void()>& part)
   }
   if (is_running_) return;
   complete_outcome(parts_, run);
-  parts_.outcome.diverged = divergence(parts_, run);
+  if (parts_.outcome.diverged.empty()) parts_.outcome.diverged = divergence(parts_, run);
   for (const auto& [plugin, share] : parts_.outcome.slow_plugins) {
     log(Level::warning, plugin, c10::str("took ", std::lround(100 * share), " % of the steps' time"));
   }
@@ -203,13 +207,18 @@ void TrainingLoop::conclude(Run& run) {
   if (!is_validated) return;
   requests_.swap_if_asked(run);  // before a checkpoint, so that it contains the swap
   saving_.save_in_memory_if_due(run);
-  if (parts_.checkpoint->due(run)) saving_.save_unless_spoiled(run);
+  const bool can_go_back = !parts_.snapshots.empty();
+  if (const auto weight = can_go_back ? "" : saving_.spoiled_weight(run); !weight.empty()) {
+    parts_.outcome.diverged = divergence_of(weight);
+  } else if (parts_.checkpoint->due(run)) {
+    saving_.save_unless_spoiled(run);
+  }
 }
 
 void TrainingLoop::end(Run& run) {
   auto& outcome = parts_.outcome;
   outcome.signal = is_finished(run) ? 0 : parts_.stop_signal();
-  outcome.is_out_of_time = !is_finished(run) && outcome.signal == 0;
+  outcome.is_out_of_time = !is_finished(run) && outcome.signal == 0 && outcome.diverged.empty();
   outcome.finished = run.step < run.steps ? finished() : "";
   if (!saving_.is_saved(run)) saving_.save_unless_spoiled(run);
   parts_.update_log.conclude(run);

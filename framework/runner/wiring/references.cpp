@@ -240,10 +240,23 @@ void replace_in_strings(Value& value, const std::string& from, const std::string
   }
 }
 
+// The shell's "~/data.csv", which it does not expand in a file, nor in --set KEY=~/data.csv.
+void expand_home(Value& value, const std::string& home) {
+  if (auto* table = std::get_if<Table>(&value.data)) {
+    for (auto& [key, child] : *table) expand_home(child, home);
+  } else if (auto* list = std::get_if<Array>(&value.data)) {
+    for (auto& child : *list) expand_home(child, home);
+  } else if (auto* text = std::get_if<std::string>(&value.data); text != nullptr && text->starts_with("~/")) {
+    text->replace(0, 1, home);
+  }
+}
+
 }  // namespace
 
 Table expanded(const Table& config, const Table& defaults) {
-  return std::get<Table>(Expansion(config, defaults).expand({config, ""}).data);
+  auto all = Expansion(config, defaults).expand({config, ""});
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') expand_home(all, home);
+  return std::get<Table>(std::move(all.data));
 }
 
 Table escaped(Table config) {

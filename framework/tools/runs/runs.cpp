@@ -107,6 +107,7 @@ void print_json(const std::vector<RunFiles>& runs) {
                                             {"loss", number(vernier::last(run.find("loss")))},
                                             {"best_loss", number(best(run, "loss"))},
                                             {"best_validation_loss", number(best(run, "validation_loss"))},
+                                            {"metrics", std::move(metrics)},
                                             {"precision", run.precision},
                                             {"seconds", run.seconds}})
               << '\n';

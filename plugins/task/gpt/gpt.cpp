@@ -125,6 +125,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
         validation_batches_(
             options.get("validation_batches", 20, "held-out batches of a validation; 0: all", between(0, 1e9))),
         sample_(read_sample(options)) {
+    options.resumable("data");  // content counts, not path
     options.get("folder", "", "of a published model, to train it on tokens with the options of task/llama");
   }
 
@@ -209,7 +210,10 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   void load(const vernier::State& state) override {
     sampler_->load_state_dict(state.part("sampler"));
     if (state.text("checksum") == checksum_) return;
-    vernier::refuse("data has changed since this run was saved; give the same files, or start a new run");
+    const std::string difference = "the data have changed since this run was saved";
+    if (state.has("allow_inexact")) return warn(difference, "; the run is resumed all the same");
+    vernier::refuse(difference +
+                    "; give the same files, give --allow-inexact to resume all the same, or start a new run");
   }
 
  private:

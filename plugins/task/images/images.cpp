@@ -107,6 +107,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
                      "balanced"),
         max_bytes_(options.get("max_bytes", 4'000'000'000, "the most bytes of an IDX file, unpacked; more are refused",
                                vernier::at_least(1))) {
+    for (const char* key : {"images", "labels", "validation_images", "validation_labels"})
+      options.resumable(key);  // content counts, not path
     plan_.model = options.choose("model", "cnn", {"cnn", "resnet18", "resnet34", "resnet"}, "the network");
     plan_.channels = options.get("channels", 16, "of the first convolution of cnn and resnet", between(1, 65536));
     plan_.blocks =

@@ -83,6 +83,7 @@ Data::Data(vernier::Options& options)
                           "how often each file of data is drawn from, relative to the "
                           "others, whatever its size; []: each sample once in an epoch",
                           between(0, 1e9))) {
+  for (const char* key : {"data", "validation", "tokenizer"}) options.resumable(key);  // content counts, not path
   texts_.length = context_;
   texts_.packs = options.get("packing", true, "texts: several in one row, none of which sees another");
   texts_.learns_all = options.choose("learn", "answers", {"answers", "all"},

@@ -131,6 +131,8 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
                              "of output and target; output: forward() gets the target last and returns the loss")),
         metrics_(options.get("metrics", std::vector<std::string>{},
                              "of outputs and targets: accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
+    for (const char* key : {"inputs", "target", "validation_inputs", "validation_target"})
+      options.resumable(key);  // content counts, not path
     form_ = vernier::table_form(options);
     check(options);
   }

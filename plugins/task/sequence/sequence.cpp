@@ -72,6 +72,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
         stride_(options.get("stride", 1, "steps between the beginnings of two windows", between(1, 1e6))),
         outputs_(options.get("outputs", std::vector<std::int64_t>{}, "features that it predicts, from 0; none: all",
                              between(0, 1e6))) {
+    for (const char* key : {"data", "targets", "validation", "validation_targets"})
+      options.resumable(key);  // content counts, not path
     plan_.model = options.choose("model", "lstm", {"lstm", "gru", "transformer"}, "the network");
     plan_.width = options.get("width", 64, "of its layers", between(1, 65536));
     plan_.layers = options.get("layers", 1, "of the network", between(1, 1000));

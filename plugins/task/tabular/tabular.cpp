@@ -95,6 +95,8 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
         balanced_(options.get("balanced", false, "classification: draw all classes equally often")),
         class_weights_(options.choose("class_weights", "none", {"none", "balanced"}, "classification: in the loss")),
         metrics_(options.get("metrics", std::vector<std::string>{}, "names; []: those usual for the kind")) {
+    for (const char* key : {"data", "targets", "validation", "validation_targets"})
+      options.resumable(key);  // content counts, not path
     read_shape(options);
     read_csv_options(options);
     read_split(options);

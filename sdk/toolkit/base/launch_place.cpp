@@ -81,6 +81,14 @@ std::string first_node(const std::string& list) {
   return first_node(list.substr(0, open) + number + list.substr(close + 1, list.find(',', close) - close - 1));
 }
 
+std::string several_of_launcher() {
+  const auto place = found();
+  if (place.ranks <= 1) return "";
+  return c10::str(place.launcher, " has started this process as rank ", place.rank, " of ", place.ranks,
+                  ", and without [distributed] each of them would train the whole run alone; add --set "
+                  "distributed.use=ddp, or --set distributed.use=none if that is meant");
+}
+
 LaunchPlace place_in_environment() {
   auto place = found();
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks) {

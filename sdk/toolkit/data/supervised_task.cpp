@@ -21,6 +21,7 @@ struct SupervisedTask::Parts {
   DataLoaderOptions options;
   std::string recompute;
   bool has_recomputed = false, keeps_inputs = false;
+  std::string unreadable;            // the error of the sample that could not be read; "": none
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
 
   State learned, target_facts;
@@ -29,6 +30,9 @@ struct SupervisedTask::Parts {
   torch::Tensor validate_on(Run& run, const std::string& name, const DatasetPtr& dataset, const Forward& model,
                             const Watch& watch);
   void warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss);
+  Batch next_of(DataLoader& from);
+  void read_held_out(const Run& run) const;
+  void refuse_lone_sample(SupervisedTask& task) const;
   void note_example();
   Batch first_samples(std::int64_t samples) const;
   void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
@@ -179,11 +183,64 @@ void SupervisedTask::prepare(Run& run) {
     parts_->held_out_data += (parts_->held_out_data.empty() ? "" : ", ") + dataset->fingerprint();
   }
   info(sizes);
+  if (parts_->is_trained) return;
+  parts_->refuse_lone_sample(*this);
+  parts_->read_held_out(run);
+}
+
+// A sample that cannot be read is found before the first step.
+void SupervisedTask::Parts::read_held_out(const Run& run) const {
+  for (const auto& [name, dataset] : held_out) {
+    DataLoader each(dataset, in_order());
+    for (auto left = each.batches_per_epoch(); left > 0 && !run.is_stopping(); --left) each.next();
+  }
+}
+
+constexpr const char *lone_sample = "more than 1 value per channel",
+                     *lone_remedy =
+                         "batch normalisation cannot train on a batch of one sample; set [task] drop_last = true, "
+                         "another batch_size, or larger micro-batches";
+
+// Batch normalisation has no variance of one value: the last batch of an epoch would end the run.
+void SupervisedTask::Parts::refuse_lone_sample(SupervisedTask& task) const {
+  const auto samples = training->size(), size = options.batch_size;
+  const bool has_one = size == 1 || (samples % size == 1 && !options.drop_last);
+  const auto buffers = model->named_buffers();
+  const auto is_running_mean = [](const auto& buffer) { return buffer.key().ends_with("running_mean"); };
+  if (!has_one || std::ranges::none_of(buffers, is_running_mean)) return;
+  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
+  const auto random = generator.get_state().clone();
+  std::vector<torch::Tensor> before;
+  for (const auto& buffer : buffers) before.push_back(buffer.value().clone());
+  std::string trouble;
+  try {
+    const torch::NoGradGuard no_grad;
+    Random none(options.seed, 0, 0);
+    const std::vector<Sample> one = {training->get(0, none)};
+    model->train();
+    task.forward(stack(one));
+  } catch (...) {
+    trouble = caught().message;  // another one is the first step's to report
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) buffers[i].value().set_data(before[i]);
+  generator.set_state(random);
+  if (trouble.find(lone_sample) == std::string::npos) return;
+  refuse(c10::str(task.id(), ": ", size == 1 ? "each batch" : "the last batch of an epoch", " has one sample, of ",
+                  samples, " in batches of ", size, ": ", lone_remedy));
 }
 
 Batch SupervisedTask::next() {
   if (!parts_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained");
-  return parts_->loader->next();
+  return parts_->next_of(*parts_->loader);
+}
+
+Batch SupervisedTask::Parts::next_of(DataLoader& from) {
+  try {
+    return from.next();
+  } catch (...) {
+    unreadable = caught().message;
+    throw;
+  }
 }
 
 std::int64_t SupervisedTask::batches_per_epoch() const {
@@ -217,7 +274,14 @@ torch::Tensor SupervisedTask::forward(const Batch& batch) {
 }
 
 torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
-  const auto loss = parts_->loss_of(forward(micro_batch), micro_batch);
+  const auto loss = [&] {
+    try {
+      return parts_->loss_of(forward(micro_batch), micro_batch);
+    } catch (const std::exception& error) {  // TorchScript has its own
+      if (std::string_view(error.what()).find(lone_sample) == std::string_view::npos) throw;
+      refuse(id() + ": " + lone_remedy);
+    }
+  }();
   if (parts_->recompute != "none" && !parts_->has_recomputed) {
     refuse(id() +
            ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
@@ -280,7 +344,7 @@ torch::Tensor SupervisedTask::Parts::validate_on(Run& run, const std::string& na
   std::int64_t samples = 0;
   for (auto left = loader.batches_per_epoch(); left > 0; --left) {
     if (run.is_stopping()) return {};
-    const auto batch = loader.next().to(run.device);
+    const auto batch = next_of(loader).to(run.device);
     if (batch.samples == 0) continue;  // of this rank's share
     const auto output = model(batch);
     sum += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
@@ -313,17 +377,37 @@ State SupervisedTask::save() const {
   if (parts_->loader) {
     state = parts_->loader->state_dict();
     state.put("held_out", parts_->held_out_data);
+    if (!parts_->unreadable.empty()) state.put("unreadable", parts_->unreadable);
   }
   state.put("learned", parts_->learned);
   return state;
 }
 
+// A sample that could not be read has ended the run that was saved, so other bytes of the data are its remedy.
 void SupervisedTask::load(const State& state) {
-  if (const auto saved = state.text("held_out"); saved != parts_->held_out_data) {
-    refuse(id() + ": the held-out data have changed since this run was saved: then " + saved + ", now " +
-           parts_->held_out_data + "; give the same files, or start a new run");
+  auto wanted = state;
+  const auto own = parts_->loader->state_dict();
+  const bool has_same_size = state.integer("size") == own.integer("size");
+  const bool is_mended = state.has("unreadable") && has_same_size, allows = state.has("allow_inexact");
+  const auto compare = [&](const std::string& what, const std::string& before, const std::string& now) {
+    if (before == now) return;
+    const auto difference = what + " have changed since this run was saved: then " + before + ", now " + now;
+    if (is_mended) return warn(difference, "; the run goes on, because it had ended with: ", state.text("unreadable"));
+    if (allows) return warn(difference, "; the run is resumed all the same");
+    refuse(id() + ": " + difference +
+           "; give the same files, give --allow-inexact to resume all the same, or start a new run");
+  };
+  compare("the data", state.text("data"), own.text("data"));
+  compare("the held-out data", state.text("held_out"), parts_->held_out_data);
+  if (is_mended || allows) wanted.put("data", own.text("data"));
+  if (allows) {
+    for (const char* entry : {"size", "seed", "order"}) wanted.put(entry, own.integer(entry));
+    if (state.integer("position") >= own.integer("size")) {  // of fewer samples
+      wanted.put("position", std::int64_t{0});
+      wanted.put("epoch", state.integer("epoch") + 1);
+    }
   }
-  parts_->loader->load_state_dict(state);
+  parts_->loader->load_state_dict(wanted);
 }
 
 DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {

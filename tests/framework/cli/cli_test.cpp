@@ -38,7 +38,7 @@ struct Bad {
   Arguments says;
 };
 
-void is_refused(const Bad& bad, bool has_output = false) {
+void is_refused(const Bad& bad) {
   CAPTURE(bad.what);
   Place place(bad.more);
   CHECK(place.train(bad.arguments) == bad.status);
@@ -46,7 +46,7 @@ void is_refused(const Bad& bad, bool has_output = false) {
   CHECK(is_one_line(place.err));
   CHECK(place.err.starts_with("vernier: "));
   for (const auto& part : bad.says) CHECK_MESSAGE(says(place.err, part), part);
-  CHECK(fs::exists(place.at("out")) == has_output);
+  CHECK_FALSE(fs::exists(place.at("out")));
 }
 
 std::string set(const std::string& text) {
@@ -160,7 +160,7 @@ bool has_gpu() {
 }  // namespace
 
 TEST_CASE("cli: bad configurations end in one line with the place and the remedy") {
-  for (const auto& bad : bad_configurations) is_refused(bad, bad.what == "more micro-batches than samples");
+  for (const auto& bad : bad_configurations) is_refused(bad);
 }
 
 TEST_CASE("cli: cuda where there is none is refused with its line") {
@@ -300,7 +300,7 @@ TEST_CASE("cli: where standard input, output and error are closed, no file of th
 TEST_CASE("cli: a run leaves its summary, its configuration, and checkpoints") {
   Place place;
   REQUIRE(place.train() == 0);
-  CHECK(place.err.empty());
+  CHECK(place.err.starts_with("step 20/20  loss "));
   CHECK(says(place.out, "done after 20 steps, 0 skipped; everything is in out\n"));
   const auto summary = place.summary();
   CHECK(summary["steps"] == 20);
@@ -509,7 +509,7 @@ TEST_CASE("cli: a run that diverges says so at its end, and has an exit code of 
   CHECK(place.train({set("optimizer.learning_rate=1e30")}) == 5);
   CHECK(
       says(place.err, "the training has diverged: the weight layers.0.weight is not finite; lower the learning rate"));
-  CHECK(says(place.out, "\ndiverged after 20 steps, 0 skipped; everything is in out\n"));
+  CHECK(says(place.out, "\ndiverged after 2 steps, 0 skipped; everything is in out\n"));
   CHECK_FALSE(says(place.out, "try next"));
   CHECK(place.summary()["ended_by"] == "diverged");
   CHECK(place.summary()["error"] == "the weight layers.0.weight is not finite");

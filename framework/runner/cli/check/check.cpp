@@ -73,12 +73,18 @@ int check(const po::variables_map& given) {
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
   const auto of_ranks = memory_of_ranks(prepared->run, seen.memory);
   const auto validation_loss = rehearse(prepared->trainer, prepared->run);
+  const auto batches = prepared->wiring->task->batches_per_epoch();
+  const auto drawn = read_epoch(prepared->trainer, prepared->run);
   prepared.reset();  // two models at once may be too many
   std::optional<DryRun> in_float32;
   if (seen.is_low && is_alone) in_float32 = dry_run_in_float32(given);  // the ranks meet once
   print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
   std::cout << of_ranks;
   if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
+  if (drawn < batches) {
+    print_text(c10::str("of the data, ", drawn, " of ", batches, " batches of an epoch were read; the others may have ",
+                        "what cannot be read\n"));
+  }
   std::cout << "ready: nothing was trained or written\n";
   return 0;
 }

@@ -349,6 +349,18 @@ std::optional<double> rehearse(TrainingLoop& trainer, Run& run) {
   return validation_loss;
 }
 
+std::int64_t read_epoch(TrainingLoop& trainer, Run& run) {
+  constexpr double most_seconds = 10;
+  auto& parts = trainer.parts();
+  const auto begin = std::chrono::steady_clock::now();
+  std::int64_t drawn = 0;
+  parts.calls.attributed(run, [&] {
+    const auto batches = parts.task->batches_per_epoch();
+    for (; drawn < batches && seconds_since(begin) < most_seconds && !run.is_stopping(); ++drawn) parts.task->next();
+  });
+  return drawn;
+}
+
 std::vector<std::string> advise(const DryRun& dry_run, const std::optional<DryRun>& in_float32) {
   Lines lines;
   if (!std::isfinite(dry_run.loss)) lines.push_back("the loss of the first batch is not a finite number");

@@ -47,6 +47,10 @@ DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run);
 // the validation's loss, if there is one.
 std::optional<double> rehearse(TrainingLoop& trainer, Run& run);
 
+// Draws the batches of an epoch, for ten seconds at most, so that data that cannot be read are found now. Returns how
+// many were drawn. Call it after rehearse(); it leaves the task anywhere.
+std::int64_t read_epoch(TrainingLoop& trainer, Run& run);
+
 // Returns advice on layers that suffer from low precision, one line for each problem and remedy. in_float32: the dry
 // run of the same configuration in float32, if that is another one.
 std::vector<std::string> advise(const DryRun& dry_run, const std::optional<DryRun>& in_float32);

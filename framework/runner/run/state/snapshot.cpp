@@ -129,13 +129,16 @@ void compare_versions(const std::string& before, const std::string& now, Differe
 void compare_options(const std::string& table, const Json& before, const Json& now, Differences& differences) {
   if (before.value("use", Json()) != now.value("use", Json())) return;  // another plugin, already reported
   for (const auto& [key, value] : now.items()) {
-    differences.compare(table + "." + key, before.contains(key) ? before[key].dump() : "not there", value.dump());
+    differences.compare(table + "." + key, before.contains(key) ? json_text(before[key]) : "not there",
+                        json_text(value));
   }
 }
 
 // The length of a run, its folder and who looks at it may change.
 void compare_configurations(const Json& before, const Json& now, Differences& differences) {
-  const auto seed_of = [](const Json& all) { return all.value("run", Json::object()).value("seed", Json()).dump(); };
+  const auto seed_of = [](const Json& all) {
+    return json_text(all.value("run", Json::object()).value("seed", Json()));
+  };
   differences.compare("run.seed", seed_of(before), seed_of(now));
   for (const auto& [role, table] : now.items()) {
     if (role == "run" || !is_part_of_the_numbers(role + "/") || !before.contains(role)) continue;
@@ -262,6 +265,11 @@ void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plug
     log(Level::warning, "resume", text + "; it is resumed all the same");
   }
   warn_of_a_task_without_state(snapshot, plugins);
+  const auto task = std::ranges::find_if(
+      plugins, [](const auto* plugin) { return plugin->id().starts_with(std::string(Task::role) + "/"); });
+  // The task alone knows whether its data are the same.
+  if (allow_inexact && task != plugins.end())
+    snapshot.put("plugin/" + (*task)->id() + "/allow_inexact", std::int64_t{1});
   restore_snapshot_quietly(std::move(snapshot), run, plugins);
 }
 

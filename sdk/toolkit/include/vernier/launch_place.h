@@ -21,6 +21,9 @@ struct LaunchPlace {
 // of them is not a number, or if rank and number of ranks do not fit.
 VERNIER_API LaunchPlace place_in_environment();
 
+// Why a process must not train alone: its launcher has started it as one of several. "" where it has not.
+VERNIER_API std::string several_of_launcher();
+
 // The first machine of a list as Slurm writes it: "gpu003" of "gpu[003-005,9],cpu1".
 VERNIER_API std::string first_node(const std::string& list);
 
