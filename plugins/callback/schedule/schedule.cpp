@@ -112,7 +112,7 @@ class Schedule final : public vernier::Callback {
     refuse_contradictions(one, phases_.back().course, true);
   }
 
-  // What would never be reached is a mistake of the run's length, or of the schedule.
+  // Refuses a warm-up or a phase that the run is too short for.
   void refuse_beyond_end(const Run& run) const {
     if (run.steps == 0) return;
     const auto refuse_warmup = [&](const Course& course, std::int64_t updates) {
