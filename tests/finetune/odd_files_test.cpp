@@ -211,7 +211,7 @@ TEST_CASE("odd files: of texts") {
       {"\xEF\xBB\xBF{\"text\": \"one two\"}\r\n{\"text\": \"b\"}\n", "2 texts in"},
       {"{\"text\": \"one\"\n", "line 1"},
       {"{\"text\": \"a\"}\n{\"instruction\": \"b\", \"output\": \"c\"}\n",
-       "line 2 has the fields 'instruction', 'output'; known are text, prompt with completion, and messages"},
+       "line 2 has the fields 'instruction','output'; known are text, prompt with completion, and messages"},
       {"{\"messages\": [{\"role\": \"gpt\", \"content\": \"b\"}]}\n",
        "the role 'gpt' is not known; name it \"assistant\""},
       {"{\"text\": \"a\"}\n[1, 2]\n", "line 2 is not a JSON object, such as {\"text\": \"abc\"}"},

@@ -94,7 +94,7 @@ struct Window {
 std::optional<double> steepest(const std::vector<RateTest::Point>& all) {
   constexpr std::size_t least_points = 25;
   if (all.size() < least_points) return std::nullopt;
-  // The end, where the loss jumps, is no measure of the scatter before it.
+  // The scatter is that of the first half: at the end the loss jumps.
   const std::vector<RateTest::Point> calm(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
   const auto size = all.size() / 10 * 2 + 1;
   std::vector<Window> windows;

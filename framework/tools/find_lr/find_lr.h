@@ -15,7 +15,7 @@ struct RateTest {
     double rate, loss;  // loss: smoothed, as fastai does it
   };
   std::vector<Point> points;
-  std::optional<double> suggestion;  // the rate at which the loss falls fastest; nothing where that cannot be told
+  std::optional<double> suggestion;  // the rate at which the loss falls fastest; nothing where it falls at none
   bool has_diverged = false;         // the test ended because of that
 };
 

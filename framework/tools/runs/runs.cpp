@@ -17,8 +17,8 @@ using vernier::RunFiles;
 
 constexpr const char* usage = R"(usage: vernier runs [FOLDER] [--json]
 
-Lists the runs in FOLDER (runs) and in the folders below it, the newest last: state, steps, losses, the best values of up
-to three metrics, precision, time.
+Lists the runs in FOLDER (runs) and in the folders below it, the newest last: state, steps, losses, the best
+values of up to three metrics, precision, time.
 "killed" is a run that nobody writes and nothing ended; `vernier train … --resume` goes on with it.
 
   --json   one line of JSON for each run

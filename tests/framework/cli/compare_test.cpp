@@ -170,7 +170,7 @@ TEST_CASE("compare: the candidates are the product of files, precisions and swee
       {{.files = {"x.toml", "y.toml"}, .sweeps = {"task.hidden=[1, 2],[3]"}},
        {"x,hidden=1,2", "x,hidden=3", "y,hidden=1,2", "y,hidden=3"},
        {"task.hidden=[3]"}},
-      {{.files = {"x.toml"}, .sweeps = {"task.data=\"a,b\",'c'"}}, {"data=-a,b-", "data=-c-"}, {"task.data='c'"}},
+      {{.files = {"x.toml"}, .sweeps = {"task.data=\"a,b\",'c'"}}, {"data=a,b", "data=c"}, {"task.data='c'"}},
       {{.files = {"x.toml"}, .precisions = true},
        {"fp32", "fp16-unscaled", "fp16-mixed", "bf16", "fp16-accumulated", "fp8"},
        {"precision.use=fp8", "scaler.use=none"}}};

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <regex>
 
 #include "picture_folder.h"
 #include "run_folder.h"
@@ -176,7 +177,7 @@ TEST_CASE("new toml for data in another folder") {
   CHECK(says(read_text(place.at("iris.toml")), "data = \"" + other.path().string() + "/iris.csv\"\n"));
   CHECK(place.call({"train", "iris.toml", "--quiet"}) == 0);
   CHECK(place.call({"evaluate", "runs/iris"}) == 0);
-  CHECK(says(place.out, "accuracy                 1\n"));
+  CHECK_MESSAGE(std::regex_search(place.out, std::regex("accuracy +1 ")), place.out);
 }
 
 TEST_CASE("new toml refuses in one line what is not clear, and writes nothing") {

@@ -55,7 +55,7 @@ std::string rows(int count) {
 
 }  // namespace
 
-TEST_CASE("preconditions: a damaged file ends a run that goes on once it is mended") {
+TEST_CASE("preconditions: a damaged file is found before the first step, and other content on resume") {
   RunFolder place(pictures);
   write_stripes(place.folder, "d", 20);
   const auto file = place.at("d/left/112.png");
@@ -66,11 +66,12 @@ TEST_CASE("preconditions: a damaged file ends a run that goes on once it is mend
   CHECK(says(place.err, "d/left/112.png' is a damaged PNG"));
   CHECK(place.train() != 0);
   CHECK(says(place.err, "d/left/112.png' is a damaged PNG"));
+  CHECK_FALSE(fs::exists(place.at("out")));
   place.folder.write("d/left/112.png", whole);
-  CHECK(place.train({"--resume"}) == 0);
-  CHECK(says(place.err, "the data have changed since this run was saved: then 40 images"));
-  CHECK(says(place.err, "the run goes on, because it had ended with: "));
-  place.folder.write("d/left/112.png", whole + "x");  // nobody saw it damaged
+  CHECK(place.train({"--quiet"}) == 0);
+  for (int i = 0; i < 20; ++i) {  // other pictures by the same names
+    place.folder.write("d/left/" + std::to_string(100 + 2 * i) + ".png", png(8, 10, 3, std::string(240, '\xff')));
+  }
   CHECK(place.train({"--resume", "--set=run.epochs=2"}) != 0);
   CHECK(is_one_line(place.err.substr(place.err.find("vernier: "))));
   CHECK(says(place.err, "give the same files, give --allow-inexact to resume all the same, or start a new run"));
@@ -135,8 +136,8 @@ TEST_CASE("preconditions: one of several processes does not train alone, unless 
 
 TEST_CASE("preconditions: batch normalisation of a last batch of one sample") {
   RunFolder place(pictures);
-  write_stripes(place.folder, "d", 16);
-  place.folder.write("d/left/200.png", png(8, 10, 3, striped(100, 8, 10)));
+  write_stripes(place.folder, "d", 16, 8, 8);
+  place.folder.write("d/left/200.png", png(8, 8, 3, striped(100, 8, 8)));
   const std::vector<std::string> deep = {"--set=task.model=resnet", "--set=task.blocks=[1, 1, 1, 1]",
                                          "--set=task.channels=4", "--set=task.batch_size=32"};
   const auto with = [&](const std::string& set) {

@@ -222,7 +222,7 @@ TEST_CASE("a run is not evaluated on other data than it was trained with, and us
     CHECK_MESSAGE(says(points.err, says_what), points.err);
     CHECK(is_one_line(points.err));
   };
-  evaluate(text + "1,1,down\n", "out: the training data have changed since this checkpoint was saved: then ");
+  evaluate(text + "1,1,down\n", "out: the held-out data have changed since this checkpoint was saved: then ");
   evaluate(other, "column 'class' is 'zero', which is none of the 2 known categories");
   CHECK_MESSAGE(points.call({"evaluate", "out", "--set", "task.data=moved.csv"}) == 0, points.err);
   std::filesystem::remove(points.at("points.csv"));

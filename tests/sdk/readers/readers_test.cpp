@@ -109,7 +109,8 @@ TEST_CASE("readers: token files that do not fit are refused") {
     return thrown_by([&] { vernier::token_dataset(path, typed(type, options)); }).text;
   };
   CHECK(says(refusal("uint16", windows(4)), "has 4 tokens; a window of length 4 needs 4 and the one after"));
-  CHECK(says(refusal("uint16", windows(3, 0, 400)), "has the token 400 at place 3, read as uint16, and the vocabulary 400"));
+  CHECK(says(refusal("uint16", windows(3, 0, 400)),
+             "has the token 400 at place 3, read as uint16, and the vocabulary 400"));
   CHECK(refusal("uint16", windows(3, 0, 401)).empty());
   CHECK(says(refusal("uint16", windows(0)), "length and stride must be at least 1"));
   CHECK(says(refusal("float", windows(1)), "tokens of the type 'float' are not read; there are uint8, int8, uint16"));

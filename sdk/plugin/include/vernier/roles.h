@@ -6,7 +6,6 @@
 #include <vernier/plugin.h>
 
 #include <optional>
-#include <vector>
 
 namespace vernier {
 
@@ -19,10 +18,10 @@ class VERNIER_API Task : public Plugin {
   virtual std::int64_t batches_per_epoch() const = 0;        // calls of next() in an epoch, at least 1
   virtual torch::Tensor loss(const Batch& micro_batch) = 0;  // 0-dim: mean over the samples, differentiable
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
-  // mode. Further numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
+  // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
-  // After prepare: all that validations measure, "validation_loss" included; empty: there is no data that is held out.
-  // The default returns nothing: it is not known before the first validation.
+  // After prepare: all that validations measure, "validation_loss" too. Empty: nothing is held out; none: not known
+  // yet.
   virtual std::optional<std::vector<Measure>> measures() const;
 };
 
@@ -56,15 +55,13 @@ class VERNIER_API Scaler : public Plugin {
   virtual void update(Run& run);   // after the update, even a skipped one: chooses the scale of the next step
 };
 
-// Splits the samples of an update into micro-batches, in order. They add up to the batch. If one has a `weight`, all
-// have; those of weight 0 are left out.
+// Splits a batch into micro-batches, in order, without losing samples. All have a `weight` or none; 0 is left out.
 class VERNIER_API Accumulation : public Plugin {
  public:
   static constexpr const char *role = "accumulation", *standard = "fixed";
   ~Accumulation() override;
   virtual std::vector<Batch> split(const Batch& batch) = 0;
-  // True: an update trains on batches_per_update() of the task's batches; the last one of an epoch on what is left.
-  virtual bool gathers() const;
+  virtual bool gathers() const;  // true: an update has batches_per_update() batches, the last of an epoch what is left
   // step: updates before it; epoch: 0 in the first; samples: in a whole batch. The trainer may ask ahead of the step.
   virtual std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples);
   virtual bool can_shrink() const;  // true: the size of micro-batches may change at any time

@@ -75,8 +75,8 @@ class VERNIER_API SupervisedTask : public Task {
   torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
                            const torch::Tensor& x) const;
 
-  // What the model needs of the training data besides its weights: columns, words, classes, scales, sizes. build()
-  // gives it once it has learned it. Each checkpoint keeps it, as "learned"; a trained model is used without the data.
+  // Keeps what the model needs of the training data besides its weights: columns, words, classes, scales, sizes.
+  // build() calls it. Each checkpoint has it, as "learned", so that a trained model is used without the data.
   void set_learned(State learned);
   bool is_trained() const;  // build(): learned() has been given, so nothing is learned from data
   bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
