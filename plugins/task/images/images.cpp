@@ -131,7 +131,6 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   // Every held-out image is read, and those to train on for some seconds.
   void check(const Run& run) override {
     if (is_trained()) return;
-    require_batches_of_several();
     if (files_.is_idx()) return;  // it is in memory
     if (held_out_) require_readable(*held_out_, std::numeric_limits<double>::infinity(), run.stop);
     constexpr double seconds = 10;
@@ -226,7 +225,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
       add_validation(held_out_);
     }
     const auto learning = augmented(training_, augment_);
-    set_training(given_.mean.empty() ? with_moments(learning, {plan_.mean, plan_.std}) : learning);
+    set_training(with_moments(learning, measured_));
     learn_targets(vernier::target_facts(training.labels, plan_.classes));
     if (is_balanced_) weights_ = balanced(training);
     info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " with ", plan_.colours,
@@ -291,18 +290,6 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     return sum / target.numel();
   }
 
-  // Batch normalization cannot train on a single number of each channel.
-  void require_batches_of_several() const {
-    if (plan_.model == "cnn" || last_side(plan_) > 1 || training_->size() < 2) return;
-    const auto but_one = vernier::subset(training_, at::arange(training_->size() - 1));
-    const auto batches = loader_of(training_).batches_per_epoch();
-    const bool drops = batches_per_epoch() < batches;
-    if (drops || loader_of(but_one).batches_per_epoch() == batches) return;
-    refuse(c10::str("the last of the ", batches, " batches of an epoch has a single image, and batch normalization of ",
-                    plan_.height, " x ", plan_.width,
-                    " pixels cannot train on it; set drop_last = true, or another batch_size"));
-  }
-
   DatasetPtr fitted(const DatasetPtr& images) const {
     return files_.is_idx() && size_ == 0 ? images : vernier::of_one_size(images, size_);
   }
@@ -326,7 +313,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   }
 
   void set_norm(const vernier::Dataset& images) {
-    const auto moments = given_.mean.empty() ? moments_of(images, plan_.colours) : given_;
+    measured_ = moments_of(images, plan_.colours);
+    const auto& moments = given_.mean.empty() ? measured_ : given_;
     plan_.mean = moments.mean, plan_.std = moments.std;
     if (std::ssize(plan_.mean) != plan_.colours) {
       refuse(c10::str("mean and std have ", plan_.mean.size(), " numbers, and the images have ", plan_.colours,
@@ -340,7 +328,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   bool grey_;
   std::int64_t size_;
   std::string augment_;
-  Moments given_;
+  Moments given_, measured_;  // by the TOML; of the training images
   bool is_balanced_;
   std::int64_t max_bytes_;
 

@@ -298,15 +298,6 @@ std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed)
   return std::make_shared<Cnn>(plan, seed);
 }
 
-std::int64_t last_side(const Plan& plan) {
-  const auto stages = stages_of(plan);
-  auto side = std::max(plan.height, plan.width);
-  const auto halve = [&side] { side = (side + 1) / 2; };
-  if (stages.has_wide_stem) halve(), halve();
-  for (std::size_t stage = 1; stage < stages.blocks.size(); ++stage) halve();
-  return side;
-}
-
 std::string python_source(const Plan& plan, const std::vector<std::string>& classes) {
   std::string source = python_head;
   source += c10::str("COLOURS, HEIGHT, WIDTH, CLASSES = ", plan.colours, ", ", plan.height, ", ", plan.width, ", ",

@@ -33,8 +33,5 @@ class ImageNetwork : public torch::nn::Module {
 // Its weights depend on the plan and the seed alone. "cnn" needs 4 x 4 pixels at least.
 std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed);
 
-// The longer side, in pixels, of what the last batch normalization of a ResNet sees.
-std::int64_t last_side(const Plan& plan);
-
 // The same in PyTorch, with the same names.
 std::string python_source(const Plan& plan, const std::vector<std::string>& classes);

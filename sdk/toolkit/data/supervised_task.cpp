@@ -248,6 +248,7 @@ std::int64_t SupervisedTask::batches_per_epoch() const {
 }
 
 std::optional<std::vector<Measure>> SupervisedTask::measures() const {
+  if (!parts_->reads_data) return std::nullopt;  // a trained model is used, and nothing is judged
   std::vector<Measure> all;
   for (const auto& [name, dataset] : parts_->held_out) {
     const auto prefix = name.empty() ? "" : name + "_";

@@ -300,7 +300,7 @@ TEST_CASE("cli: where standard input, output and error are closed, no file of th
 TEST_CASE("cli: a run leaves its summary, its configuration, and checkpoints") {
   Place place;
   REQUIRE(place.train() == 0);
-  CHECK(place.err.starts_with("step 20/20  loss "));
+  CHECK(says(place.err, "step 20/20  loss "));
   CHECK(says(place.out, "done after 20 steps, 0 skipped; everything is in out\n"));
   const auto summary = place.summary();
   CHECK(summary["steps"] == 20);

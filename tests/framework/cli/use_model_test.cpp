@@ -106,7 +106,7 @@ TEST_CASE("evaluate has baselines beside the metrics, and lists classes") {
   CHECK(says(points.out,
              "  target \\ prediction  down  up, or \"so\"\n"
              "  down                    1            1\n"
-             "  up, or \"so\"            1            0\n"));
+             "  up, or \"so\"             1            0\n"));
 }
 
 TEST_CASE("classes: many of them are the worst ones and the pairs that are confused most") {

@@ -371,29 +371,20 @@ TEST_CASE("flight_recorder: a run that was stopped tells what the unstopped one 
   }
 }
 
-TEST_CASE("flight_recorder: steps that a known bad weight breaks are skipped, and looked into once") {
+TEST_CASE("flight_recorder: a bad weight is looked into once, and ends the run") {
   for (const bool is_looking : {true, false}) {
     CAPTURE(is_looking);
     const auto looks = std::string("check_parameters_every = ") + (is_looking ? "1\n" : "0\n");
     Flight flight({mlp(9), recorder + looks}, std::nullopt);
     spoil_bias_in(flight.run, 2, HUGE_VAL);
-    flight.run.on(Event::StepBegin, [](Run& run) {
-      const torch::NoGradGuard no_grad;
-      if (run.step != 6) return;
-      for (auto& parameter : run.parameters) parameter.model.nan_to_num_(0, 0, 0);
-    });
-    flight.run.on(Event::LossReady, [](Run& run) {
-      if (run.step == 7) run.micro_batch_loss = run.micro_batch_loss * std::nan("");
-    });
     flight.run.train();
     std::vector<std::string> kept;
     for (const auto& notice : flight.notices) {
       if (!told(notice, "capsule").empty()) kept.push_back(told(notice, "step"));
     }
-    CHECK(kept == std::vector<std::string>{"3", "8"});  // once mended, another fault is another one
-    REQUIRE(flight.notices.size() == (is_looking ? 6 : 5));
-    CHECK(told(flight.notices[is_looking ? 3 : 2], "place").find("layers.0.bias: optimizer/sgd") != std::string::npos);
-    CHECK(flight.run.run.updates == 4);
+    CHECK(kept == std::vector<std::string>{"3"});
+    CHECK(flight.run.run.step == 3);
+    CHECK(flight.run.run.updates == 2);
   }
 }
 
@@ -414,7 +405,7 @@ TEST_CASE("flight_recorder: what cannot be told of an update does not end the ru
   flight.run.on(Event::GradientsReady, [&](Run& run) { is_mute = run.step == 1; });
   flight.run.on(Event::StepEnd, [&](Run&) { is_mute = false; });
   flight.run.train();
-  CHECK(flight.run.run.step == 4);
+  CHECK(flight.run.run.step == 3);  // the weight stays broken, so the run ends
   REQUIRE_FALSE(flight.notices.empty());
   CHECK(told(flight.notices[0], "tensor") == "layers.0.bias");
   CHECK(told(flight.notices[0], "operation") == "optimizer");

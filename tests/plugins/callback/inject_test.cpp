@@ -274,7 +274,8 @@ TEST_CASE("inject: random faults are where they should be, and the same in each 
       CHECK(seen.losses[step - 1] == untouched().losses[step - 1]);
     const auto again = train(options);
     CHECK(again.notices == seen.notices);
-    for (std::size_t k = 0; k < 5; ++k) CHECK(equal(again.gradients[k], seen.gradients[k]));
+    REQUIRE(again.gradients.size() == seen.gradients.size());  // a run with a broken weight ends before step 5
+    for (std::size_t k = 0; k < seen.gradients.size(); ++k) CHECK(equal(again.gradients[k], seen.gradients[k]));
   }
 }
 

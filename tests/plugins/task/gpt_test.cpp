@@ -203,7 +203,7 @@ TEST_CASE("gpt: a run is not resumed with other data") {
   const auto saved = LoadedTask("gpt", table)->save();
   CHECK(refusal([&] { LoadedTask("gpt", table)->load(saved); }).empty());
   folder.write("a", std::string(201, 'z'));
-  CHECK(contains(refusal([&] { LoadedTask("gpt", table)->load(saved); }), "data has changed"));
+  CHECK(contains(refusal([&] { LoadedTask("gpt", table)->load(saved); }), "the data have changed"));
   folder.write("a", numbered(51));
   CHECK(contains(refusal([&] { LoadedTask("gpt", table)->load(saved); }), "size 50, this run has 51"));
 }

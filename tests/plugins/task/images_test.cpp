@@ -140,7 +140,7 @@ TEST_CASE("images: a run goes on with the same data only, however they are packe
   auto other_images = images, other_labels = labels;
   other_images.back() ^= 1;
   other_labels.back() ^= 1;
-  const std::string remedy = "; give the same files, or start a new run";
+  const std::string remedy = "; give the same files, give --allow-inexact to resume all the same, or start a new run";
   CHECK(contains(
       resumed_with(table_of(folder.write("i", other_images), folder.write("l", labels), held_out(alternating(9)))),
       remedy));
