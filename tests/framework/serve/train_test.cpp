@@ -119,9 +119,10 @@ TEST_CASE("jobs: the quickstart is a job, where the server may read its data") {
   JobServer closed({"--cores", "1"}, /*with_script=*/false);
   JobServer server({"--cores", "1", "--data", source}, /*with_script=*/false);
   const auto submit = [&](const JobServer& to, std::string& out) {
-    Program program({"jobs", "--folder", to.path().string(), "submit", "configs/quickstart.toml", "--set",
-                     "run.steps=2", "--set", "run.validate_every=0", "--set", "callback.schedule.warmup_steps=0", "--set", "task.layers=1", "--follow"},
-                    source);
+    Program program(
+        {"jobs", "--folder", to.path().string(), "submit", "configs/quickstart.toml", "--set", "run.steps=2", "--set",
+         "run.validate_every=0", "--set", "callback.schedule.warmup_steps=0", "--set", "task.layers=1", "--follow"},
+        source);
     const int status = program.wait();
     out = program.out() + program.err();
     return status;

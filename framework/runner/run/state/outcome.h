@@ -25,7 +25,7 @@ struct Outcome {
   std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
   std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
   std::optional<double> validation_loss, best_validation_loss;  // last and lowest
-  std::map<std::string, MetricValues> measured;                     // the other metrics of the validations
+  std::map<std::string, MetricValues> measured;                 // the other metrics of the validations
   int signal = 0;                                               // that ended the run early, or stopped_by_program, or 0
   bool is_out_of_time = false;                                  // the time limit ended the run early
   std::string finished;                        // who ended the run before its last planned step, and why; "": nobody

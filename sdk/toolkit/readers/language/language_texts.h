@@ -15,7 +15,7 @@ struct TokenizedText {
   std::vector<TokenId> ids;
   std::vector<bool> is_learned;  // of each id, as a target
   bool is_chat = false;
-  bool goes_on = false;          // in the next row if it is longer than one
+  bool goes_on = false;  // in the next row if it is longer than one
 };
 
 // Any thread may call the functions.
