@@ -149,18 +149,6 @@ class Rows:
     def outputs(self, rows):
         return self.network(*self.tensors(rows)).float()
 
-    def __call__(self, rows):
-        """The class or the number that is predicted for each row."""
-        outputs = self.outputs(rows)
-        return [FACTS["classes"][i] for i in outputs.argmax(1)] if OUTPUTS > 1 else outputs.tolist()
-
-    def probabilities(self, rows):
-        return [dict(zip(FACTS["classes"], row)) for row in self.outputs(rows).softmax(1).tolist()]
-
-
-def load_model(path=None):
-    return Rows(load(path))
-
 )python";
 
 // The same for NumPy arrays, which have no names.
@@ -175,7 +163,10 @@ class Rows:
     def outputs(self, rows):
         return self.network(torch.as_tensor(rows, dtype=torch.float32)).float()
 
-    def __call__(self, rows):
+)python";
+
+// The end of both classes, and what makes one.
+constexpr const char* rows_end = R"python(    def __call__(self, rows):
         """The class or the number that is predicted for each row."""
         outputs = self.outputs(rows)
         return [FACTS["classes"][i] for i in outputs.argmax(1)] if OUTPUTS > 1 else outputs.tolist()
@@ -230,7 +221,8 @@ std::string python_source(const Shape& shape, const std::string& facts) {
   const bool has_names = nlohmann::json::parse(facts).contains("columns");
   return c10::str(head, "NUMBERS, CATEGORIES, HIDDEN, RESIDUAL, OUTPUTS = ", shape.numbers, ", ",
                   list(shape.categories), ", ", list(shape.hidden), ", ", shape.residual ? "True" : "False", ", ",
-                  shape.outputs, "\nFACTS = json.loads(", literal, ")\n", network, has_names ? rows : arrays, load);
+                  shape.outputs, "\nFACTS = json.loads(", literal, ")\n", network, has_names ? rows : arrays, rows_end,
+                  load);
 }
 
 }  // namespace tabular
