@@ -2,7 +2,26 @@
 #include <vernier/model_adapter.h>
 #include <vernier/roles.h>
 
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <string_view>
+
 namespace vernier {
+
+namespace {
+
+// The step in "step-00000100" or "step-100.one"; -1 for any other name.
+std::int64_t step_in(const std::string& name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return -1;
+  std::int64_t step = -1;
+  const char *first = name.data() + prefix.size(), *last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(first, last, step);
+  return error == std::errc() && (end == last || *end == '.') ? step : -1;
+}
+
+}  // namespace
 
 // Destructors stand here so that this library holds the key function, and so the type information, of every role.
 Task::~Task() = default;
@@ -95,6 +114,23 @@ bool Checkpoint::writes_shards() const {
 }
 void Checkpoint::write_shard(const State&, Run&) {
   refuse("cannot save a state that ranks share out; use checkpoint/rolling, or distributed/ddp");
+}
+
+std::vector<std::string> Checkpoint::snapshots(const std::string& folder) {
+  std::vector<std::pair<std::int64_t, std::string>> found;
+  std::error_code none;
+  for (std::filesystem::directory_iterator entry(folder + "/checkpoints", none), end; !none && entry != end;
+       entry.increment(none)) {
+    if (const auto step = step_in(entry->path().filename().string()); step >= 0)
+      found.emplace_back(step, entry->path());
+  }
+  std::ranges::sort(found, std::ranges::greater());
+  std::vector<std::string> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  if (!paths.empty()) return paths;
+  Run run;
+  run.output = folder;
+  return read(run, "") ? std::vector{folder} : paths;
 }
 
 std::int64_t Distributed::rank() const {

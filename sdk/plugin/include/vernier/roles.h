@@ -20,8 +20,7 @@ class VERNIER_API Task : public Plugin {
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
   // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
-  // After prepare: all that validations measure, "validation_loss" too. Empty: nothing is held out; none: not known
-  // yet.
+  // After prepare: all that validations measure, "validation_loss" too. Empty: nothing held out; none: not known yet.
   virtual std::optional<std::vector<Measure>> measures() const;
 };
 
@@ -38,14 +37,12 @@ class VERNIER_API Precision : public Plugin {
   virtual void collect(Run& run);  // after backward: gradients of `model` into those of `master`, if they differ
   virtual void commit(Run& run);   // after the optimizer's step: `master` into `model`, if they differ
   // Called between steps before another precision replaces this one. Writes the most exact weights into `model`, by
-  // set_data() in the task's dtypes, and makes `model` the master. Must not change this plugin: it stays in its role if
-  // its replacement is refused.
+  // set_data() in the task's dtypes, and makes `model` the master. Leaves this plugin as it is: it may stay.
   virtual void release(Run& run) const;
   virtual std::string describe() const;  // after prepare, one line for people: "bfloat16 autocast, …"
 };
 
-// Keeps small gradients above the underflow of 16-bit floats.
-class VERNIER_API Scaler : public Plugin {
+class VERNIER_API Scaler : public Plugin {  // keeps small gradients above the underflow of 16-bit floats
  public:
   static constexpr const char *role = "scaler", *standard = "none";
   ~Scaler() override;
@@ -65,8 +62,7 @@ class VERNIER_API Accumulation : public Plugin {
   // step: updates before it; epoch: 0 in the first; samples: in a whole batch. The trainer may ask ahead of the step.
   virtual std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples);
   virtual bool can_shrink() const;  // true: the size of micro-batches may change at any time
-  // A micro-batch ran out of memory. True: split() returns smaller ones from now on, and the batch is computed again
-  // from the copy of run.control->want_rerun(). False: the run ends.
+  // Memory ran out. True: split() is finer now, and the batch of want_rerun() is computed again. False: the run ends.
   virtual bool shrink(Run& run);
 };
 
@@ -94,8 +90,11 @@ class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
   // after the same step, with the entries that no lower rank has: one checkpoint together. The defaults refuse.
   virtual bool writes_shards() const;
   virtual void write_shard(const State& shard, Run& run);
-  // The newest snapshot in the run's folder, or the one at `from`; nothing where there is none.
+  // The newest snapshot in the folder run.output, or the one at `from`; nothing where there is none. Throws if damaged.
   virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
+  // What read() takes as `from`: each snapshot in a run's folder, whole or not, the newest first. Called at any time.
+  // Default: all in `checkpoints` with a name like "step-100" or "step-100.one"; else `folder`, if read() finds one.
+  virtual std::vector<std::string> snapshots(const std::string& folder);
 };
 
 }  // namespace vernier
