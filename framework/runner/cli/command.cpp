@@ -12,6 +12,7 @@
 #include "low_memory.h"
 #include "output/log.h"
 #include "output/output.h"
+#include "run/process/crash.h"
 #include "shorthands.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/terminal.h"
@@ -27,12 +28,14 @@ std::atomic<int> first_signal = 0;
 
 constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-// The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once;
-// another is not a reason to: Slurm sends SIGUSR1, and later SIGTERM.
+// The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once,
+// and says where it was; another is not a reason to: Slurm sends SIGUSR1, and later SIGTERM.
 extern "C" void remember_signal(int signal) {
   int none = 0;
-  first_signal.compare_exchange_strong(none, signal);
+  if (first_signal.compare_exchange_strong(none, signal) || signal != SIGINT) return;
+  report_interrupt();
   std::signal(SIGINT, SIG_DFL);
+  (void)std::raise(SIGINT);
 }
 
 std::int64_t count_parameters(const Run& run) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/plugin_calls.h"
+#include "core/process_state.h"
 #include "files/json.h"
 #include "run/state/snapshot.h"
 
@@ -146,17 +147,20 @@ void note_measures(Parts& parts, Run& run) {
 
 void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, const InitModel& init) {
   auto& wiring = parts.wiring;
-  parts.calls.note(wiring.distributed.get());
-  wiring.distributed->prepare(run);
+  const auto prepare = [&](Plugin* plugin) {
+    parts.calls.note(plugin);
+    const PluginCall call(plugin->id(), "in prepare");
+    plugin->prepare(run);
+  };
+  prepare(wiring.distributed.get());
   if (run.is_stopping()) return;
   if (parts.ranks.are_several()) run.stop = &parts.ranks.stop();
   refuse_other_programs(parts, run);
   for (auto* plugin : wiring.plugins()) {
     if (run.is_stopping()) return;
     if (plugin == wiring.distributed.get()) continue;
-    parts.calls.note(plugin);
     const auto parameters = run.parameters.size();
-    plugin->prepare(run);
+    prepare(plugin);
     refuse_other_parameters(run, parameters);
     if (plugin == wiring.precision.get()) parts.ranks.refuse_masters_of_others(run);
     if (plugin != wiring.task.get()) continue;
@@ -171,6 +175,7 @@ void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, co
   plan_validations(parts, step, run);
   for (auto* plugin : wiring.plugins()) {
     parts.calls.note(plugin);
+    const PluginCall call(plugin->id(), "in check");
     plugin->check(run);
   }
   step.note_listeners();

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "core/process_state.h"
+
 namespace vernier {
 
 namespace fs = std::filesystem;
@@ -42,10 +44,11 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   if (role != found.role) {
     refuse_library(file.string() + ": is a " + found.role + " (\"" + found.name + "\"), not a " + role);
   }
-  const Descriptor& plugin = library.open();
-  const std::string id = role + "/" + plugin.name;
+  const std::string id = role + "/" + found.name;
+  const Descriptor& plugin = library.open(id);
   std::unique_ptr<Plugin> made;
   try {
+    const PluginCall call(id, "in its constructor");
     made.reset(plugin.create(options));
   } catch (...) {
     rethrow_naming(id, " failed in its constructor", Error::Kind::plugin);

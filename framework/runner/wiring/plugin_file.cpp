@@ -22,6 +22,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/process_state.h"
+
 namespace vernier {
 
 namespace fs = std::filesystem;
@@ -302,10 +304,14 @@ std::string PluginFile::sha256() const {
 
 // Through the folder's descriptor, so that another folder which has taken its path is not used. The file itself is not
 // opened so: the loader would look for the libraries that it needs in /proc/self/fd, for that is its $ORIGIN then.
-const Descriptor& PluginFile::open() {
+const Descriptor& PluginFile::open(const std::string& id) {
   const int folder = kept(std::exchange(folder_, -1));
   const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + real_.filename().string();
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // and never closed: objects that it made may live on
+  void* library = nullptr;
+  {
+    const PluginCall call(id, "as its library was opened");
+    library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // and never closed: objects that it made may live on
+  }
   if (library == nullptr) {
     std::string reason = ::dlerror();
     c10::ReplaceAll(reason, path, real_.string());
@@ -314,6 +320,7 @@ const Descriptor& PluginFile::open() {
   name_by_path(library, real_.string());
   const auto* exported = static_cast<const Descriptor*>(::dlsym(library, "vernier_plugin"));
   if (exported == nullptr) refuse_library(file_.string() + ": does not export `vernier_plugin`; rebuild the plugin");
+  note_opened(exported, id);
   return *exported;
 }
 

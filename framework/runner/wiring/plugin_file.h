@@ -33,8 +33,8 @@ class PluginFile {
   // As `sha256sum` prints it: 64 hexadecimal digits.
   std::string sha256() const;
   // Opens the library for the rest of the process, in the folder that was checked. Returns what it exports. Throws
-  // Error::Kind::plugin with the loader's reason if it cannot be opened.
-  const Descriptor& open();
+  // Error::Kind::plugin with the loader's reason if it cannot be opened. id: the plugin's, "callback/ema".
+  const Descriptor& open(const std::string& id);
 
  private:
   void read();

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "config.h"
+#include "core/process_state.h"
 
 namespace vernier {
 
@@ -134,6 +135,7 @@ void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover
       run.emulated.clear();
       put_back(run, built);
     }
+    const PluginCall call(takeover.next->id(), "as it took over");
     takeover.next->prepare(run);
     takeover.next->check(run);
     const bool takes_all = takeover.role == Optimizer::role

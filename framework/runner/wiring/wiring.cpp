@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "core/process_state.h"
 #include "core/synonyms.h"
 #include "duration.h"
 #include "files/json.h"
@@ -276,6 +277,19 @@ const std::vector<std::string>& swappable_roles() {
   return roles;
 }
 
+Wiring::~Wiring() {
+  bus = {};
+  const auto destroy = [](auto& plugin) {
+    if (plugin == nullptr) return;
+    const PluginCall call(plugin->id(), "in its destructor");
+    plugin.reset();
+  };
+  for (auto& monitor : monitors) destroy(monitor);
+  for (auto& callback : callbacks) destroy(callback);
+  const auto destroy_all = [&](auto&... of_roles) { (destroy(of_roles), ...); };
+  destroy_all(distributed, checkpoint, optimizer, accumulation, scaler, precision, task);
+}
+
 void Wiring::swap_in(const std::string& role, Made& made) {
   const auto swap = [&]<class Role>(std::unique_ptr<Role>& place) {
     if (role != Role::role) return;
@@ -295,9 +309,17 @@ void Wiring::swap_in(const std::string& role, Made& made) {
 void Wiring::refuse_contradictions() const {
   const auto all = plugins();
   for (const auto* plugin : all) {
+    const PluginCall call(plugin->id(), "in contradicts");
+    const auto of_other = [&](const Plugin& other) {
+      try {
+        return plugin->contradicts(other, bus);
+      } catch (...) {
+        rethrow_naming(plugin->id(), " in contradicts", Error::Kind::plugin);
+      }
+    };
     for (const auto* other : all) {
       if (other == plugin) continue;
-      const auto [option, reason] = plugin->contradicts(*other, bus);
+      const auto [option, reason] = of_other(*other);
       if (!option.empty()) origin_of(*plugin).options.refuse(option.c_str(), reason);
     }
   }

@@ -68,8 +68,9 @@ struct Swap {
   std::string role, from, to;
 };
 
-// Owns every plugin of a run. The bus is destroyed first, so that no listener outlives its plugin.
+// Owns every plugin of a run. The bus is destroyed first, so that no listener outlives its plugin; the task last.
 struct Wiring {
+  ~Wiring();
   std::unique_ptr<Task> task;
   std::unique_ptr<Precision> precision;
   std::unique_ptr<Scaler> scaler;

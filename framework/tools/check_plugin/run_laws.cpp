@@ -1,13 +1,10 @@
 // Laws of a run with the plugin, whatever its role.
-#include <ATen/autocast_mode.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
-#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 
+#include "core/process_state.h"
 #include "laws.h"
 #include "trial.h"
 
@@ -102,66 +99,28 @@ void check_bears_failures(const Subject& subject) {
   for (int i = 0; i < event_count; ++i) throw_at(subject, static_cast<Event>(i));
 }
 
-namespace {
-
-// State that LibTorch keeps for a thread, or for the process, and that a step may not change.
-struct ThreadState {
-  bool is_autocast, is_cuda_autocast, is_autocast_cache, has_gradients, is_inference;
-  torch::ScalarType autocast_dtype, cuda_autocast_dtype, default_dtype;
-
-  static ThreadState now() {
-    return {at::autocast::is_autocast_enabled(at::kCPU),
-            at::autocast::is_autocast_enabled(at::kCUDA),
-            at::autocast::is_autocast_cache_enabled(),
-            c10::GradMode::is_enabled(),
-            c10::InferenceMode::is_enabled(),
-            at::autocast::get_autocast_dtype(at::kCPU),
-            at::autocast::get_autocast_dtype(at::kCUDA),
-            c10::get_default_dtype_as_scalartype()};
-  }
-  void restore() const {
-    at::autocast::set_autocast_enabled(at::kCPU, is_autocast);
-    at::autocast::set_autocast_enabled(at::kCUDA, is_cuda_autocast);
-    at::autocast::set_autocast_cache_enabled(is_autocast_cache);
-    at::autocast::set_autocast_dtype(at::kCPU, autocast_dtype);
-    at::autocast::set_autocast_dtype(at::kCUDA, cuda_autocast_dtype);
-    c10::GradMode::set_enabled(has_gradients);
-    c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_dtype));
-  }
-  // The first that differs, by name; "" where none does.
-  std::string changed_in(const ThreadState& now) const {
-    if (is_autocast != now.is_autocast || is_cuda_autocast != now.is_cuda_autocast) return "autocast, on or off,";
-    if (autocast_dtype != now.autocast_dtype) return "autocast's dtype on the CPU";
-    if (cuda_autocast_dtype != now.cuda_autocast_dtype) return "autocast's dtype on GPUs";
-    if (is_autocast_cache != now.is_autocast_cache) return "autocast's cache, on or off,";
-    if (has_gradients != now.has_gradients) return "the gradient mode";
-    if (is_inference != now.is_inference) return "the inference mode";
-    return default_dtype != now.default_dtype ? "the default dtype" : "";
-  }
-};
-
-}  // namespace
-
+// The trainer puts back what is changed outside of a step, and warns.
 void check_leaves_the_thread(const Subject& subject) {
-  const auto before = ThreadState::now();
-  const auto restored = c10::make_scope_exit([&] { before.restore(); });
+  const auto start = ProcessState::now();
+  const auto restored = c10::make_scope_exit([&] { start.restore(); });
+  const auto warned = PluginCall::first_warning();
   std::string changed;
-  const auto look = [&](const std::string& when) {
-    if (const auto what = before.changed_in(ThreadState::now()); !what.empty() && changed.empty()) {
-      changed = when + " " + what + " is not as it was before; use guards, which restore it on every way out";
-    }
-  };
   try {
     Trial trial(subject.host, subject.config());
-    look("after prepare()");
+    const auto before = ProcessState::now();
+    const auto look = [&](const std::string& when) {
+      if (const auto what = before.changed_in(ProcessState::now()); !what.empty() && changed.empty()) {
+        changed = when + " " + what + " is not as it was before; use guards, which restore it on every way out";
+      }
+    };
     trial.on_last(Event::StepBegin, [&](const Run& run) { look(c10::str("before step ", run.step + 1)); });
     trial.on_last(Event::StepEnd, [&](const Run& run) { look(c10::str("after step ", run.step + 1)); });
     trial.train();
     look("at the end of the run");
   } catch (...) {
-    if (changed.empty()) throw;
+    if (changed.empty() && PluginCall::first_warning() == warned) throw;
   }
-  look("after the plugin was destroyed");
+  if (PluginCall::first_warning() != warned) throw Error(PluginCall::first_warning());
   if (!changed.empty()) throw Error(changed);
 }
 

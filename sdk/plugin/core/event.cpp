@@ -1,4 +1,5 @@
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 #include <vernier/event.h>
@@ -8,6 +9,7 @@
 #include <chrono>
 
 #include "plugin_calls.h"
+#include "process_state.h"
 
 namespace vernier {
 
@@ -98,6 +100,13 @@ void refuse_other_parameters(const Run& run, std::size_t count) {
               Error::Kind::plugin);
 }
 
+void refuse_no_gradients() {
+  if (c10::GradMode::is_enabled()) return;
+  c10::GradMode::set_enabled(true);
+  throw Error("it left LibTorch's gradient mode off, so that nothing can be trained; use torch::NoGradGuard",
+              Error::Kind::plugin);
+}
+
 void Bus::attach(Plugin& plugin, bool monitor) {
   attached_.push_back(&plugin);
   let_listen(plugin, monitor, attached_.size() - 1);
@@ -122,6 +131,7 @@ void Bus::let_listen(Plugin& plugin, bool monitor, std::size_t place) {
   attaching_monitor_ = monitor;
   attaching_at_ = place;
   try {
+    const PluginCall call(plugin.id(), "in attach");
     plugin.attach(*this);
   } catch (...) {
     attaching_ = nullptr;
@@ -151,6 +161,7 @@ void Bus::tell(Event event, Run& run) {
   detached_.clear();
   auto& listeners = listeners_[static_cast<std::size_t>(event)];
   const auto parameters = run.parameters.size();
+  const bool has_gradients = c10::GradMode::is_enabled();
   const auto end = c10::make_scope_exit([plugin = listening, of = event_listened] {
     listening = plugin;
     event_listened = of;
@@ -164,6 +175,7 @@ void Bus::tell(Event event, Run& run) {
         listening = listeners[i].plugin;
         is_watched ? call_watched(listeners[i].call, listeners[i].plugin, event, run) : listeners[i].call(run);
         refuse_other_parameters(run, parameters);
+        if (has_gradients) refuse_no_gradients();
       }
     } catch (...) {
       const auto [text, kind] = caught();

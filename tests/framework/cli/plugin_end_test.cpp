@@ -44,6 +44,13 @@ const std::vector<End> crashes = {
     {"segv", "GradientsReady",
      "callback/ends at GradientsReady of step 12: crashed with SIGSEGV (invalid memory access)", SIGSEGV},
     {"fpe", "StepEnd", "callback/ends at StepEnd of step 12: crashed with SIGFPE (arithmetic error)", SIGFPE},
+    {"ill", "StepEnd",
+     "callback/ends at StepEnd of step 12: crashed with SIGILL (illegal instruction; was it built for another "
+     "processor?)",
+     SIGILL},
+    {"sys", "StepEnd", "callback/ends at StepEnd of step 12: crashed with SIGSYS (a system call that is not allowed)",
+     SIGSYS},
+    {"alarm", "StepEnd", "callback/ends at StepEnd of step 12: crashed with SIGALRM (a timer)", SIGALRM},
     {"abort", "StepBegin", "callback/ends at StepBegin of step 12: crashed with SIGABRT (abort)", SIGABRT},
     {"thread", "UpdateDone",
      "callback/ends at UpdateDone of step 12, in another thread: crashed with SIGSEGV (invalid memory access)",
@@ -68,11 +75,53 @@ TEST_CASE("plugin end: a crash is one line with plugin, event and step, and the 
   }
 }
 
-TEST_CASE("plugin end: a crash before the first step names the plugin, and says nothing of checkpoints") {
-  Place place;
-  CHECK(died_of(place.train_with("segv", "prepare", "1"), SIGSEGV));
-  CHECK(says(place.err, "vernier: callback/ends: crashed with SIGSEGV (invalid memory access)\n"));
-  CHECK_FALSE(std::filesystem::exists(place.at("out")));
+TEST_CASE("plugin end: outside of steps a crash or exit() names the plugin, and says nothing of checkpoints") {
+  struct Outside {
+    std::string how, event, line;
+    int status;
+  };
+  const std::string segv = ": crashed with SIGSEGV (invalid memory access)\n";
+  const std::string exits = ": exit() was called, and ends the process; throw vernier::Error instead\n";
+  const std::string abort = ": crashed with SIGABRT (abort): nobody caught boom\n";
+  const Outside all[] = {{"segv", "constructor", " in its constructor" + segv, -SIGSEGV},
+                         {"exit", "constructor", " in its constructor" + exits, 4},
+                         {"segv", "attach", " in attach" + segv, -SIGSEGV},
+                         {"segv", "contradicts", " in contradicts" + segv, -SIGSEGV},
+                         {"throw", "contradicts", " in contradicts: boom\n", 3},
+                         {"segv", "prepare", " in prepare" + segv, -SIGSEGV},
+                         {"segv", "check", " in check" + segv, -SIGSEGV},
+                         {"thread", "destructor", " in its destructor, in another thread" + segv, -SIGSEGV},
+                         {"throw", "destructor", " in its destructor" + abort, -SIGABRT},
+                         {"exit", "destructor", " in its destructor" + exits, 4},
+                         {"throw", "open :", " as its library was opened" + abort, -SIGABRT},
+                         {"exit", "open :", " as its library was opened" + exits, 4},
+                         {"segv", "close:", segv, -SIGSEGV},
+                         {"exit", "close:", exits, 4}};
+  for (const auto& [how, event, line, status] : all) {
+    CAPTURE(how);
+    CAPTURE(event);
+    Place place;
+    const bool is_static = event.ends_with(":");
+    if (is_static) ::setenv("VERNIER_TEST_ENDS", (event + how).c_str(), 1);
+    const int ended = place.train_with(how, event, "1000");
+    ::unsetenv("VERNIER_TEST_ENDS");
+    CHECK((status < 0 ? died_of(ended, -status) : ended == status));
+    CHECK_MESSAGE(says(place.err, "vernier: callback/ends" + line), place.err);
+    if (std::string(VERNIER_SANITIZER).empty()) CHECK(is_one_line(place.err));
+  }
+}
+
+TEST_CASE("plugin end: a second Ctrl-C says where the run hangs") {
+  RunFolder place(base + "how = \"hang\"\nstep = 12\n");
+  Program program({"train", "run.toml", "--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"},
+                  place.folder.path());
+  REQUIRE(program.wait_until([&] { return std::filesystem::exists(place.at("out/checkpoints/step-00000010")); }));
+  ::usleep(100'000);
+  program.send(SIGINT);
+  ::usleep(100'000);
+  program.send(SIGINT);
+  CHECK(program.wait() == -SIGINT);
+  CHECK(program.err() == "vernier: callback/ends at StepEnd of step 12: interrupted by a second Ctrl-C" + saved + "\n");
 }
 
 TEST_CASE("plugin end: exit() in mid-run is not a success") {
@@ -92,7 +141,7 @@ TEST_CASE("plugin end: exit() in mid-run is not a success") {
   }
   Place early;
   CHECK(early.train_with("exit", "prepare", "1") == 4);
-  CHECK(says(early.err, "vernier: callback/ends: exit() was called"));
+  CHECK(says(early.err, "vernier: callback/ends in prepare: exit() was called"));
 }
 
 TEST_CASE("plugin end: a plugin that takes much of the steps' time is named, others are not") {

@@ -12,6 +12,8 @@
 #include <random>
 #include <set>
 
+#include "core/process_state.h"
+#include "log_lines.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 
@@ -369,6 +371,32 @@ TEST_CASE("host: every plugin of the product exports its descriptor and nothing 
     ++libraries;
   }
   CHECK(libraries > 10);
+}
+
+TEST_CASE("host: what a library or a constructor changes of the process is put back, with a warning in its name") {
+  struct Change {
+    const char *library, *how, *changed;
+  };
+  const Change changes[] = {{"fast_math", "nothing",
+                             "as its library was opened it changed the floating-point mode (numbers near 0 became 0)"},
+                            {"lawless", "rounding", "in its constructor it changed the floating-point mode"},
+                            {"lawless", "mask", "in its constructor it changed the mask of signals"},
+                            {"lawless", "handler", "in its constructor it changed the handler of SIGINT"},
+                            {"lawless", "umask", "in its constructor it changed the umask"},
+                            {"lawless", "threads", "in its constructor it changed the number of threads"},
+                            {"lawless", "locale", "in its constructor it changed the locale"},
+                            {"lawless", "folder", "in its constructor it changed the working directory"},
+                            {"lawless", "grad_mode_at_once", "in its constructor it changed the gradient mode"}};
+  const auto before = vernier::ProcessState::now();
+  for (const auto& [library, how, changed] : changes) {
+    CAPTURE(std::string(how));
+    const LogLines log;
+    Options options("callback/lawless", with("how", how), "run.toml:3");
+    (void)Host({fixtures}).make("callback", library, options);
+    CHECK(before.changed_in(vernier::ProcessState::now()).empty());
+    CHECK(LogLines::count(std::string("callback/lawless: ") + changed +
+                          " of the whole process, which was put back; ") == 1);
+  }
 }
 
 }  // namespace host_test

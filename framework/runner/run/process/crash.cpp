@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "core/plugin_calls.h"
+#include "core/process_state.h"
 
 namespace vernier {
 
@@ -26,17 +27,24 @@ namespace {
 struct Fatal {
   int signal;
   const char* name;
-  struct sigaction before;
+  struct sigaction before = {};
 };
-std::array<Fatal, 4> fatal = {{{SIGSEGV, "SIGSEGV (invalid memory access)", {}},
-                               {SIGBUS, "SIGBUS (bus error)", {}},
-                               {SIGFPE, "SIGFPE (arithmetic error)", {}},
-                               {SIGABRT, "SIGABRT (abort)", {}}}};
+Fatal fatal[] = {{SIGSEGV, "SIGSEGV (invalid memory access)"},
+                 {SIGBUS, "SIGBUS (bus error)"},
+                 {SIGFPE, "SIGFPE (arithmetic error)"},
+                 {SIGILL, "SIGILL (illegal instruction; was it built for another processor?)"},
+                 {SIGABRT, "SIGABRT (abort)"},
+                 {SIGSYS, "SIGSYS (a system call that is not allowed)"},
+                 {SIGTRAP, "SIGTRAP (trap)"},
+                 {SIGALRM, "SIGALRM (a timer)"},
+                 {SIGVTALRM, "SIGVTALRM (a timer)"},
+                 {SIGPROF, "SIGPROF (a timer)"}};
 
 std::atomic<const CallsWatched::Calls*> watched = nullptr;
 std::atomic<int> log_file = -1;
 std::atomic<bool> is_terminal = false;
 const ExitRefused* exit_refused = nullptr;
+std::atomic<const char*> uncaught = "";
 
 // A line of text in memory of its own: in a signal handler nothing can be allocated.
 class Line {
@@ -71,16 +79,29 @@ bool is_main_thread() {
   return ::syscall(SYS_gettid) == ::getpid();
 }
 
+// Returns whether a plugin, perhaps the second of its kind, as "callback/ema#2", is of this library or of none.
+bool is_of(std::string_view id, const char* library) {
+  return library == nullptr || id.substr(0, id.find('#')) == library;
+}
+
 // "callback/ema at StepEnd of step 3", "task/gpt in step 3", or "" where no plugin is called.
 void add_caller(Line& line) {
+  const char* running = running_plugin();
   const auto* calls = watched.load();
-  if (calls == nullptr) return;
-  if (const auto* listener = listening_now(); listener != nullptr) {
+  const auto* listener = listening_now();
+  const auto* call = PluginCall::now();
+  if (call != nullptr && is_of(call->who(), running)) {
+    line.add(call->who()).add(" ").add(call->doing());
+  } else if (calls == nullptr) {
+    if (running == nullptr) return;
+    line.add(running);
+  } else if (listener != nullptr && is_of(listener->id(), running)) {
     const auto event = listening_event();
     line.add(listener->id()).add(" at ").add(name_of(event)).add(" of step ").add(step_of(event, *calls->run));
   } else {
     const auto* called = *calls->called;
-    line.add(called != nullptr ? std::string_view(called->id()) : "trainer");
+    const bool is_it = called != nullptr && is_of(called->id(), running);
+    line.add(is_it ? std::string_view(called->id()) : running != nullptr ? running : "trainer");
     const auto step = calls->run->step;
     if (*calls->in_step) {
       line.add(" in step ").add(step + 1);
@@ -91,21 +112,38 @@ void add_caller(Line& line) {
   line.add(is_main_thread() ? ": " : ", in another thread: ");
 }
 
-// Async-signal-safe. The memory that it reads may be damaged: then the same signal comes again, and ends the process.
-extern "C" void report_crash(int signal, siginfo_t* info, void*) {
-  const auto* found = fatal.data();
-  while (found->signal != signal) ++found;
-  ::sigaction(signal, &found->before, nullptr);
-  const int error = errno;
+// Async-signal-safe, as far as a walk over the stack is. The memory that it reads may be damaged.
+void write_last_line(const char* end, const char* signal = "", const char* more = "") {
   Line line;
   line.add("vernier: ");
   add_caller(line);
-  line.add("crashed with ").add(found->name);
-  if (log_file >= 0) line.add("; what the run has saved is intact, and --resume continues from its last checkpoint");
+  line.add(end).add(signal).add(more);
+  const auto* calls = watched.load();
+  if (log_file >= 0 && calls != nullptr && calls->run->step < calls->run->steps) {
+    line.add("; what the run has saved is intact, and --resume continues from its last checkpoint");
+  }
   line.write();
+}
+
+extern "C" void report_crash(int signal, siginfo_t* info, void*) {
+  static volatile std::sig_atomic_t depth = 0;
+  const auto* found = fatal;
+  while (found->signal != signal) ++found;
+  depth = depth + 1;
+  if (depth > 1) ::sigaction(signal, &found->before, nullptr);  // the line could not be written, or without the stack
+  const int error = errno;
+  if (depth <= 2) write_last_line("crashed with ", found->name, signal == SIGABRT ? uncaught.load() : "");
+  ::sigaction(signal, &found->before, nullptr);
   errno = error;
   // A fault comes again when its instruction is tried again, so the core shows the place. Another is sent again.
-  if (info->si_code <= 0) (void)::raise(signal);
+  const bool comes_again = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL;
+  if (!comes_again || info->si_code <= 0) (void)::raise(signal);
+}
+
+// An exception was thrown by a destructor, a noexcept function or a thread. The line about the abort says it.
+[[noreturn]] void note_uncaught() {
+  if (std::current_exception() != nullptr) uncaught = (new std::string(": nobody caught " + caught().message))->c_str();
+  std::abort();
 }
 
 }  // namespace
@@ -118,6 +156,8 @@ void name_crashes() {
   stack.ss_size = room.size();
   (void)::sigaltstack(&stack, nullptr);
   is_terminal = ::isatty(STDERR_FILENO) != 0;
+  std::set_terminate(note_uncaught);
+  (void)running_plugin();  // the first walk over the stack opens libgcc
   for (auto& each : fatal) {
     struct sigaction action = {};
     action.sa_sigaction = report_crash;
@@ -139,17 +179,24 @@ CallsWatched::~CallsWatched() {
   watched = before_;
 }
 
-// At exit, before the objects go that were there when the last ExitRefused was made.
+void report_interrupt() {
+  write_last_line("interrupted by a second Ctrl-C");
+}
+
+// At exit, before the objects go that were there when the last ExitRefused was made. After the last one is gone, only
+// the end of a plugin's library can call exit() again.
 void ExitRefused::refuse() {
   const auto* refused = std::exchange(exit_refused, nullptr);
-  if (refused == nullptr) return;
+  if (refused == nullptr && running_plugin() == nullptr) return;
   Line line, error;
   add_caller(error);
-  error.add("exit() was called, and the run is not done; throw vernier::Error, or call run.control->finish()");
+  error.add("exit() was called");
+  error.add(watched == nullptr ? ", and ends the process; throw vernier::Error instead"
+                               : ", and the run is not done; throw vernier::Error, or call run.control->finish()");
   line.add("vernier: ").add(error.text());
   line.write();
   try {
-    if (refused->at_exit_ && is_main_thread()) refused->at_exit_(std::string(error.text()));
+    if (refused != nullptr && refused->at_exit_ && is_main_thread()) refused->at_exit_(std::string(error.text()));
   } catch (...) {
     std::cerr << "vernier: summary.json: " << caught().message << '\n';
   }

@@ -10,9 +10,12 @@ namespace vernier {
 
 class Plugin;
 
-// From now on, SIGSEGV, SIGBUS, SIGFPE and SIGABRT write one line to stderr that names plugin, event and step, and then
-// do what they did before: by default, they end the process with a core. Call it once, on the main thread.
+// From now on, the signals of a crash and of timers write one line to stderr that names plugin, event and step, and
+// then do what they did before: by default, they end the process. Call it once, on the main thread.
 void name_crashes();
+
+// Writes such a line about a second Ctrl-C, in its signal handler.
+void report_interrupt();
 
 // The line goes into this file too. Main thread only.
 void name_crashes_in(const std::string& log);

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/process_state.h"
 #include "files/json.h"
 
 namespace vernier {
@@ -208,12 +209,13 @@ void warn_of_a_task_without_state(const State& snapshot, const std::vector<Plugi
 
 // A monitor only looks, so one that cannot save or load is reported, and the run continues.
 template <class Body>
-void named(const Plugin& plugin, const char* doing, const Body& body) {
+void named(const Plugin& plugin, const std::string& doing, const Body& body) {
   try {
+    const PluginCall call(plugin.id(), doing);
     body();
   } catch (...) {
-    if (!plugin.id().starts_with("monitor/")) rethrow_naming(plugin.id(), doing, Error::Kind::training);
-    log(Level::warning, plugin.id() + doing, caught().message + " (the run goes on)");
+    if (!plugin.id().starts_with("monitor/")) rethrow_naming(plugin.id(), " " + doing, Error::Kind::training);
+    log(Level::warning, plugin.id() + " " + doing, caught().message + " (the run goes on)");
   }
 }
 
@@ -231,7 +233,7 @@ State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const s
   if (!configuration.empty()) state.put("run/configuration", configuration);
   for (const auto& [name, tensor] : model_tensors(*run.model)) state.put("model/" + name, tensor.detach());
   for (const auto* plugin : plugins) {
-    named(*plugin, " while it was saved", [&] { state.put("plugin/" + plugin->id(), plugin->save()); });
+    named(*plugin, "while it was saved", [&] { state.put("plugin/" + plugin->id(), plugin->save()); });
   }
   state.put("run/plugins", ids_of(plugins));
   state.put("run/versions", lines_of(plugins));
@@ -288,7 +290,7 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
     const auto saved_by_it = snapshot.part("plugin/" + plugin->id());
     const bool is_known = std::ranges::find(ids, plugin->id()) != ids.end();
     if (is_known || !saved_by_it.tensors.empty()) {
-      named(*plugin, " while it was resumed", [&] { plugin->load(saved_by_it); });
+      named(*plugin, "while it was resumed", [&] { plugin->load(saved_by_it); });
     }
   }
   counted.amp = run.amp;  // which has entries of its own
@@ -309,7 +311,7 @@ void restore_weights(State snapshot, Run& run, const std::vector<Plugin*>& plugi
     const auto own = snapshot.part("plugin/" + id);
     const bool is_kept =
         id.starts_with(std::string(Precision::role) + "/") || id.starts_with(std::string(Callback::role) + "/");
-    if (is_kept && !own.tensors.empty()) named(*plugin, " while it was loaded", [&] { plugin->load(own); });
+    if (is_kept && !own.tensors.empty()) named(*plugin, "while it was loaded", [&] { plugin->load(own); });
   }
   run.step = snapshot.integer("run/step");
   run.updates = snapshot.integer("run/updates");
