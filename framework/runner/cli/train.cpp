@@ -110,7 +110,7 @@ void requeue() {
 
 // A run without a [[monitor]] would show nothing of its losses. `monitor = []` above all tables leaves it out.
 void show_progress(Table& config) {
-  config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string("progress"), ""}}}, ""}}, ""});
+  config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string(standard_monitor), ""}}}, ""}}, ""});
 }
 
 // Ends a run that a signal stopped before there is anything to save.

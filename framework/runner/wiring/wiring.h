@@ -17,6 +17,9 @@ namespace vernier {
 // that it holds data out, and 0 for others.
 constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
 
+// The monitor that `vernier train` adds where the configuration has none.
+constexpr const char* standard_monitor = "progress";
+
 // The [run] table.
 struct RunOptions {
   std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision;
