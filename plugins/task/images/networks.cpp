@@ -11,6 +11,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <vernier/json_text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -170,7 +171,7 @@ std::string python_list(const std::vector<T>& numbers) {
 
 // JSON's texts are Python's, too, unless they have the surrogates that stand for characters beyond 16 bits.
 std::string python_texts(const std::vector<std::string>& texts) {
-  return nlohmann::json(texts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return vernier::json_text(nlohmann::json(texts));
 }
 
 constexpr const char* python_head = R"("""The network of a run of task/images in PyTorch.
@@ -179,8 +180,6 @@ constexpr const char* python_head = R"("""The network of a run of task/images in
     logits = model(images)    # [batch, classes] of uint8 images [batch, channels, height, width]
     names = predict(model, images)
 """
-
-import pathlib
 
 import torch
 from torch import nn
@@ -268,10 +267,9 @@ def predict(model, images):
         return [NAMES[i] for i in model(images).argmax(1).tolist()]
 
 
-def load_model(path):
+def load_model(path=None):
     """The model for evaluation. Its `classes` are the names of its outputs."""
-    path = pathlib.Path(path)
-    model = load(path / "model.safetensors" if path.is_dir() else path)
+    model = load(path)
     model.classes = NAMES
     return model
 )";

@@ -1,7 +1,9 @@
 #include <c10/util/StringUtil.h>
+#include <vernier/json_text.h>
 
 #include <nlohmann/json.hpp>
 
+#include "../python_load.h"
 #include "network.h"
 
 namespace tabular {
@@ -19,7 +21,6 @@ constexpr const char* head =
 import datetime
 import json
 import math
-import pathlib
 import re
 
 import torch
@@ -180,35 +181,6 @@ def load_model(path=None):
 
 )python";
 
-constexpr const char* load = R"python(
-TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
-
-
-def read_safetensors(path):
-    data = pathlib.Path(path).read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    tensors = {}
-    for name, entry in json.loads(data[8:start]).items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        raw = bytearray(data[start + begin : start + end])
-        dtype = TYPES[entry["dtype"]]
-        flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-        tensors[name] = flat.reshape(entry["shape"])
-    return tensors
-
-
-def load(path=None):
-    """The network. path: the weights, or their folder; else they are beside this file."""
-    path = pathlib.Path(path or __file__)
-    if path.suffix != ".safetensors":
-        path = (path if path.is_dir() else path.parent) / "model.safetensors"
-    model = Model()
-    model.load_state_dict(read_safetensors(path))
-    return model.eval()
-)python";
-
 std::string list(const std::vector<std::int64_t>& numbers) {
   return "[" + c10::Join(", ", numbers) + "]";
 }
@@ -217,12 +189,12 @@ std::string list(const std::vector<std::int64_t>& numbers) {
 
 std::string python_source(const Shape& shape, const std::string& facts) {
   // A JSON text in quotes of JSON and in ASCII is a literal of Python too.
-  const auto literal = nlohmann::json(nlohmann::ordered_json::parse(facts).dump(-1, ' ', true)).dump(-1, ' ', true);
-  const bool has_names = nlohmann::json::parse(facts).contains("columns");
+  const auto json = nlohmann::ordered_json::parse(facts);
+  const auto literal = vernier::json_text(nlohmann::json(vernier::json_text(json, -1, true)), -1, true);
   return c10::str(head, "NUMBERS, CATEGORIES, HIDDEN, RESIDUAL, OUTPUTS = ", shape.numbers, ", ",
                   list(shape.categories), ", ", list(shape.hidden), ", ", shape.residual ? "True" : "False", ", ",
-                  shape.outputs, "\nFACTS = json.loads(", literal, ")\n", network, has_names ? rows : arrays, rows_end,
-                  load);
+                  shape.outputs, "\nFACTS = json.loads(", literal, ")\n", network,
+                  json.contains("columns") ? rows : arrays, rows_end, python_load);
 }
 
 }  // namespace tabular

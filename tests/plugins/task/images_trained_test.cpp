@@ -63,7 +63,7 @@ TEST_CASE("images: a trained model predicts and describes itself without its fol
     CHECK(json["input"]["mean"].size() == 3);
     CHECK(json["output"]["classes"].dump() == R"(["left","right"])");
     CHECK(contains(described.python_model(), "NAMES = [\"left\",\"right\"]"));
-    CHECK(contains(described.python_model(), "def load_model(path)"));
+    CHECK(contains(described.python_model(), "def load_model(path=None)"));
     std::filesystem::remove_all(folder / "gone");
   }
 }
