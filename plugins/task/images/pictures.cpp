@@ -6,9 +6,9 @@
 #include <vernier/error.h>
 #include <vernier/images.h>
 #include <vernier/readers.h>
+#include <vernier/split.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 using vernier::refuse;
@@ -58,9 +58,8 @@ torch::Tensor counts_of(const Pictures& pictures) {
   return pictures.labels.bincount({}, pictures.classes);
 }
 
-Pictures part_of(const Pictures& all, const std::vector<std::int64_t>& indices) {
+Pictures part_of(const Pictures& all, const torch::Tensor& rows) {
   auto part = all;
-  const auto rows = torch::tensor(indices, torch::kInt64);
   part.dataset = vernier::subset(all.dataset, rows);
   part.labels = all.labels.index_select(0, rows);
   return part;
@@ -87,32 +86,8 @@ Pictures read_pictures(const PictureFiles& files, const PictureOptions& options)
 }
 
 std::pair<Pictures, Pictures> split_pictures(const Pictures& all, double share, std::uint64_t seed) {
-  const auto* labels = all.labels.const_data_ptr<std::int64_t>();
-  std::vector<std::vector<std::int64_t>> of_class(static_cast<std::size_t>(all.classes));
-  for (std::int64_t i = 0; i < all.labels.numel(); ++i) of_class[static_cast<std::size_t>(labels[i])].push_back(i);
-  std::vector<std::int64_t> training, held_out;
-  double wanted = 0;  // of all classes so far, so that rounding does not add up
-  vernier::Random random(seed, 0, 0);
-  for (auto& images : of_class) {
-    for (auto left = std::ssize(images); left > 1; --left) {
-      std::swap(images[static_cast<std::size_t>(left - 1)], images[static_cast<std::size_t>(random.below(left))]);
-    }
-    wanted += share * static_cast<double>(images.size());
-    const auto most = std::max<std::int64_t>(0, std::ssize(images) - 1);
-    const auto count = std::clamp<std::int64_t>(std::llround(wanted) - std::ssize(held_out), 0, most);
-    held_out.insert(held_out.end(), images.begin(), images.begin() + count);
-    training.insert(training.end(), images.begin() + count, images.end());
-  }
-  if (held_out.empty() && share > 0) {  // of few images at least one
-    auto& most = *std::ranges::max_element(of_class, {}, [](const auto& images) { return images.size(); });
-    if (most.size() > 1) {
-      held_out.push_back(most.front());
-      std::erase(training, most.front());
-    }
-  }
-  std::ranges::sort(training);
-  std::ranges::sort(held_out);
-  return {part_of(all, training), part_of(all, held_out)};
+  const auto parts = vernier::split_classes(all.labels, share, seed);
+  return {part_of(all, parts.training), part_of(all, parts.held_out)};
 }
 
 std::string scarce_classes(const Pictures& all, const Pictures& training) {

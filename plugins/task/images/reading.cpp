@@ -44,6 +44,26 @@ std::vector<std::int64_t> spread(std::int64_t size) {
   return order;
 }
 
+// Calls `use` with each index, on several threads, until it returns false. Returns the errors by index, so that the
+// first one is named whichever thread found it.
+template <class Use>
+std::map<std::int64_t, std::string> on_threads(const std::vector<std::int64_t>& indices, const Use& use) {
+  std::map<std::int64_t, std::string> errors;
+  std::mutex mutex;
+  std::atomic<std::size_t> next = 0;
+  at::parallel_for(0, at::get_num_threads(), 1, [&](std::int64_t, std::int64_t) {
+    for (auto i = next++; i < indices.size(); i = next++) {
+      try {
+        if (!use(indices[i])) return;
+      } catch (...) {
+        const std::scoped_lock lock(mutex);
+        errors[indices[i]] = vernier::caught().message;
+      }
+    }
+  });
+  return errors;
+}
+
 }  // namespace
 
 torch::Tensor pixels_of(const vernier::Dataset& images, std::int64_t index) {
@@ -57,27 +77,17 @@ torch::Tensor pixels_of(const vernier::Dataset& images, std::int64_t index) {
 }
 
 std::int64_t require_readable(const vernier::Dataset& images, double seconds, const std::atomic<int>* stop) {
-  const auto order = spread(images.size());
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  std::atomic<std::int64_t> next = 0, read = 0;
-  std::map<std::int64_t, std::string> damaged;
-  std::mutex mutex;
-  at::parallel_for(0, at::get_num_threads(), 1, [&](std::int64_t, std::int64_t) {
-    for (auto i = next++; i < images.size(); i = next++) {
-      if (std::chrono::steady_clock::now() > end || (stop != nullptr && *stop != 0)) return;
-      const auto index = order[static_cast<std::size_t>(i)];
-      try {
-        pixels_of(images, index);
-        ++read;
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        damaged[index] = vernier::caught().message;
-      }
-    }
+  std::atomic<std::int64_t> read = 0;
+  const auto refused = on_threads(spread(images.size()), [&](std::int64_t index) {
+    if (std::chrono::steady_clock::now() > end || (stop != nullptr && *stop != 0)) return false;
+    pixels_of(images, index);
+    ++read;
+    return true;
   });
-  if (damaged.empty()) return read;
-  const auto others = std::ssize(damaged) - 1;
-  vernier::refuse(damaged.begin()->second +
+  if (refused.empty()) return read;
+  const auto others = std::ssize(refused) - 1;
+  vernier::refuse(refused.begin()->second +
                   (others > 0
                        ? c10::str("; ", others, others == 1 ? " other image is" : " other images are", " refused too")
                        : ""));
@@ -86,26 +96,19 @@ std::int64_t require_readable(const vernier::Dataset& images, double seconds, co
 Moments moments_of(const vernier::Dataset& images, std::int64_t channels) {
   constexpr std::int64_t most = 1024;
   const auto every = (images.size() + most - 1) / most;
-  const auto count = (images.size() + every - 1) / every;
+  std::vector<std::int64_t> chosen;
+  for (std::int64_t i = 0; i < images.size(); i += every) chosen.push_back(i);
   auto sums = at::zeros({2, channels}, torch::kInt64);
   std::int64_t pixels = 0;
   std::mutex mutex;
-  std::atomic<std::int64_t> next = 0;
-  std::map<std::int64_t, std::string> refused;  // the first one is named, whichever thread found it
-  at::parallel_for(0, at::get_num_threads(), 1, [&](std::int64_t, std::int64_t) {
-    for (auto i = next++; i < count; i = next++) {
-      try {
-        const auto image = pixels_of(images, i * every).to(torch::kInt64).reshape({channels, -1});
-        const auto sum = image.sum(1), squares = image.square().sum(1);
-        const std::scoped_lock lock(mutex);
-        sums[0] += sum;
-        sums[1] += squares;
-        pixels += image.size(1);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        refused[i] = vernier::caught().message;
-      }
-    }
+  const auto refused = on_threads(chosen, [&](std::int64_t index) {
+    const auto image = pixels_of(images, index).to(torch::kInt64).reshape({channels, -1});
+    const auto sum = image.sum(1), squares = image.square().sum(1);
+    const std::scoped_lock lock(mutex);
+    sums[0] += sum;
+    sums[1] += squares;
+    pixels += image.size(1);
+    return true;
   });
   constexpr double seconds = 10;
   if (!refused.empty()) require_readable(images, seconds, nullptr);  // counts them
