@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "files/json.h"
 
@@ -17,50 +19,24 @@ constexpr std::uint64_t longest_file = 16'000'000;  // bytes
 constexpr std::size_t deepest_json = 16;
 
 // Keys that change no text, are read below, or say what the command line says.
-const std::set<std::string, std::less<>> without_effect = {"_from_model_config",
-                                                           "assistant_confidence_threshold",
-                                                           "assistant_early_exit",
-                                                           "assistant_lookbehind",
-                                                           "bos_token_id",
-                                                           "cache_config",
-                                                           "cache_implementation",
-                                                           "chat_format",
-                                                           "decoder_start_token_id",
-                                                           "do_sample",
-                                                           "eos_token_id",
-                                                           "generation_kwargs",
-                                                           "is_assistant",
-                                                           "max_length",
-                                                           "max_matching_ngram_size",
-                                                           "max_new_tokens",
-                                                           "max_time",
-                                                           "max_window_size",
-                                                           "min_p",
-                                                           "num_assistant_tokens",
-                                                           "num_assistant_tokens_schedule",
-                                                           "num_return_sequences",
-                                                           "output_attentions",
-                                                           "output_hidden_states",
-                                                           "output_logits",
-                                                           "output_scores",
-                                                           "pad_token_id",
-                                                           "prompt_lookup_num_tokens",
-                                                           "repetition_penalty",
-                                                           "return_dict_in_generate",
-                                                           "return_legacy_cache",
-                                                           "stop_strings",
-                                                           "target_lookbehind",
-                                                           "temperature",
-                                                           "top_k",
-                                                           "top_p",
-                                                           "transformers_version",
-                                                           "trust_remote_code",
-                                                           "use_cache",
-                                                           "user_token_id",
-                                                           "assistant_token_id",
-                                                           "disable_compile",
-                                                           "low_memory",
-                                                           "renormalize_logits"};
+constexpr std::string_view without_effect = R"(
+  _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind
+  assistant_token_id bos_token_id cache_config cache_implementation chat_format decoder_start_token_id
+  disable_compile do_sample eos_token_id generation_kwargs is_assistant low_memory max_length
+  max_matching_ngram_size max_new_tokens max_time max_window_size min_p num_assistant_tokens
+  num_assistant_tokens_schedule num_return_sequences output_attentions output_hidden_states output_logits
+  output_scores pad_token_id prompt_lookup_num_tokens renormalize_logits repetition_penalty
+  return_dict_in_generate return_legacy_cache stop_strings target_lookbehind temperature top_k top_p
+  transformers_version trust_remote_code use_cache user_token_id
+)";
+
+bool has_effect(const std::string& key) {
+  static const auto others = [] {
+    std::istringstream words{std::string(without_effect)};
+    return std::set<std::string>(std::istream_iterator<std::string>(words), {});
+  }();
+  return !others.contains(key);
+}
 
 // The value of these keys that changes nothing.
 bool is_neutral(const std::string& key, const Json& value) {
@@ -123,8 +99,7 @@ class SettingsFile {
 
  private:
   [[noreturn]] void refuse(const std::string& key, const std::string& reason) const {
-    vernier::refuse("'" + path_ + "': " + key + " is " +
-                    shortened(json_.at(key).dump(-1, ' ', false, Json::error_handler_t::replace)) + ", and " + reason);
+    vernier::refuse("'" + path_ + "': " + key + " is " + shortened(json_text(json_.at(key))) + ", and " + reason);
   }
   std::string path_;
   Json json_;
@@ -154,9 +129,8 @@ ModelSettings read_model_settings(const std::string& folder) {
   settings.max_tokens = file.number<std::int64_t>("max_new_tokens", 1, many);
   if (file.json().contains("do_sample") && file.json()["do_sample"] == false) settings.temperature = 0;
   for (const auto& [key, value] : file.json().items()) {
-    if (without_effect.contains(key) || is_neutral(key, value)) continue;
-    settings.ignored.push_back(
-        printable(shortened(key + " = " + value.dump(-1, ' ', false, Json::error_handler_t::replace))));
+    if (!has_effect(key) || is_neutral(key, value)) continue;
+    settings.ignored.push_back(printable(shortened(key + " = " + json_text(value))));
   }
   return settings;
 }

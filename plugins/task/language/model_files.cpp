@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 
 #include <algorithm>
 #include <array>
@@ -45,7 +46,7 @@ std::string chat_template_of(const fs::path& folder) {
     const auto json = Json::parse(vernier::read_data_file((folder / name).string(), largest_file), nullptr, false);
     if (!json.is_object() || !json.contains("chat_template")) continue;
     const auto& value = json["chat_template"];
-    all += value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump(-1, ' ', true);
+    all += value.is_string() ? value.get<std::string>() : value.is_null() ? "" : vernier::json_text(value, -1, true);
   }
   return all;
 }
@@ -89,7 +90,7 @@ void add_end(vernier::State& files, std::int64_t token) {
   if (std::ranges::find(ends, Json(token)) != ends.end()) return;
   ends.push_back(token);
   json["eos_token_id"] = ends;
-  const auto written = json.dump(2) + "\n";
+  const auto written = vernier::json_text(json, 2) + "\n";
   auto bytes = torch::empty({static_cast<std::int64_t>(written.size())}, torch::kUInt8);
   std::memcpy(bytes.mutable_data_ptr(), written.data(), written.size());
   files.put(generation, bytes);

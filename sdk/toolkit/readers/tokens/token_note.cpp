@@ -28,7 +28,7 @@ std::string text_of(const TokenNote& note) {
   json["tokens"] = note.tokens;
   json["vocabulary"] = note.vocabulary;
   json["tokenizer"] = note.tokenizer;
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::optional<TokenNote> read_token_note(const std::string& tokens) {
