@@ -127,6 +127,11 @@ void plan_validations(Parts& parts, Step& step, Run& run) {
   auto& every = parts.validate_every;
   if (every == each_epoch_if_held_out) every = run.measures && !holds_nothing_out ? each_epoch : 0;
   if (holds_nothing_out) return;
+  if (every > run.steps && run.steps > 0 && run.measures) {
+    log(Level::warning, "run",
+        c10::str("validate_every = ", every, ", and the run has ", run.steps, " steps, so it is ",
+                 "validated after the last alone; lower [run] validate_every"));
+  }
   if (every == each_epoch) {
     run.validations = epochs_of(parts, step, run);
   } else {

@@ -76,6 +76,7 @@ class Rolling final : public vernier::Checkpoint {
                                    "minutes from one checkpoint to the next; 0: none by the clock",
                                    vernier::at_least(0))),
         at_epoch_end_(options.get("at_epoch_end", false, "one where the data start anew")),
+        is_every_given_(options.given("every")),
         metric_(options, "keep_best: ") {
     retention_.keep_last = options.get("keep_last", 3, "the newest checkpoints that stay", vernier::at_least(1));
     retention_.keep_every =
@@ -125,6 +126,10 @@ class Rolling final : public vernier::Checkpoint {
   }
 
   void check(const Run& run) override {
+    if (is_every_given_ && every_ > run.steps && run.steps > 0) {
+      warn("every = ", every_, ", and the run has ", run.steps,
+           " steps, so a checkpoint is made at its end alone; lower [checkpoint] every");
+    }
     if (retention_.keep_best == 0) return;
     metric_.check(run);
     retention_.highest_is_best = metric_.is_max();
@@ -426,7 +431,7 @@ class Rolling final : public vernier::Checkpoint {
 
   std::int64_t every_;
   double every_minutes_;
-  bool at_epoch_end_;
+  bool at_epoch_end_, is_every_given_;
   JudgedMetric metric_;
   rolling::Retention retention_;
   bool async_ = true, skips_ = false, continues_ = false;

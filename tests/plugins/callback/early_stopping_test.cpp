@@ -146,59 +146,60 @@ std::string said_of(const std::string& plugin, const std::string& options, std::
   return thrown.text + warned;
 }
 
+constexpr const char* stopping = "callback/early_stopping";
+constexpr const char* plateau = "callback/schedule";
+constexpr const char* rolling = "checkpoint/rolling";
+
+struct Judge {
+  const char *plugin, *options;
+  std::int64_t validations;
+  const char* says;  // a part; "": nothing
+};
+const Judge judges[] = {
+    {stopping, "", 20, ""},
+    {stopping, "patience = 3", 1, "it cannot end this run early: 1 validation is planned, and patience = 3"},
+    {stopping, "patience = 3", 4, "lower `patience` or [run] validate_every; the best weights return at the end"},
+    {stopping, "patience = 3", 5, ""},
+    {stopping, "metric = 'accuracy'", 20, ""},
+    {stopping, "metric = 'accuracy'\nmode = 'max'", 20, ""},
+    {stopping, "metric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher values of \"accuracy\""},
+    {stopping, "mode = 'max'", 20, "`mode` is \"max\", and lower values of \"validation_loss\" are better; leave"},
+    {stopping, "metric = 'own'", 20, "`mode` is needed: nothing says which values of \"own\" are better"},
+    {stopping, "metric = 'own'\nmode = 'max'", 20, ""},
+    {stopping, "metric = 'val_loss'", 20, "did you mean \"validation_loss\"? They measure validation_loss, accuracy"},
+    {stopping, "metric = 'acc'", 20, "did you mean \"accuracy\"?"},
+    {stopping, "metric = 'dice'", 20, "they measure validation_loss, accuracy, own"},
+    {plateau, "kind = 'cosine'", 0, ""},
+    {plateau, "kind = 'plateau'\nmetric = 'accuracy'\npatience = 2", 20, ""},
+    {plateau, "kind = 'plateau'\nmetric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher"},
+    {plateau, "kind = 'plateau'\nmetric = 'acuracy'", 20, "did you mean \"accuracy\"?"},
+    {plateau, "kind = 'plateau'\npatience = 2", 4, "cannot lower the learning rate in this run"},
+    {plateau, "kind = 'plateau'\npatience = 2", 5, ""},
+    {rolling, "keep_best = 1\nmetric = 'accuracy'", 20, ""},
+    {rolling, "keep_best = 1\nmetric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher"},
+    {rolling, "keep_best = 1\nmetric = 'f1'", 20, "\"f1\" is not a metric of this run's validations"},
+    {rolling, "keep_best = 1\nmonitor = 'accuracy'", 20, "did you mean `metric`?"},
+    {rolling, "keep_best = 2", 1, "one validation to choose from"},
+    {rolling, "every = 101", 20, "every = 101, and the run has 100 steps, so a checkpoint is made at its end alone"},
+    {rolling, "metric = 'accuracy'", 20, "`metric` is for `keep_best`, which is 0"},
+    {"callback/switch", "metric = 'accuracy'\nabove = 0.9\nto = {precision = {use = 'bf16'}}", 20, ""},
+    {"callback/switch", "metric = 'accuracy'\nabove = 90\nto = {precision = {use = 'bf16'}}", 20,
+     "`above` is 90, and \"accuracy\" is never above 1"},
+    {"callback/switch", "metric = 'f1'\nabove = 0.9\nto = {precision = {use = 'bf16'}}", 20, "\"f1\" is not a metric"},
+    {"callback/switch", "metric = 'los'\nbelow = 0.9\nto = {precision = {use = 'bf16'}}", 20, "did you mean \"loss\"?"},
+    {"callback/switch", "at_step = 100\nto = {precision = {use = 'bf16'}}", 20, "it never acts: at_step = 100"},
+    {"callback/swa", "from = 101", 20, "it never averages: from = 101, and the run has 100 steps"},
+    {"callback/swa", "from = 75", 20, ""},
+    {"callback/unfreeze", "group = [{match = ['a'], from = 100}]", 20, "\"a\" never trains: its group has from = 100"},
+};
+
 }  // namespace
 
 TEST_CASE("what judges validations says before the first step that it cannot, or must not") {
   using vernier::Better;
   const std::vector<vernier::Measure> all = {
       {"validation_loss", Better::lower}, {"accuracy", Better::higher}, {"own", Better::unknown}};
-  constexpr const char* stopping = "callback/early_stopping";
-  constexpr const char* plateau = "callback/schedule";
-  constexpr const char* rolling = "checkpoint/rolling";
-  const struct {
-    const char *plugin, *options;
-    std::int64_t validations;
-    const char* says;  // a part; "": nothing
-  } cases[] = {
-      {stopping, "", 20, ""},
-      {stopping, "patience = 3", 1, "it cannot end this run early: 1 validation is planned, and patience = 3"},
-      {stopping, "patience = 3", 4, "lower `patience` or [run] validate_every; the best weights return at the end"},
-      {stopping, "patience = 3", 5, ""},
-      {stopping, "metric = 'accuracy'", 20, ""},
-      {stopping, "metric = 'accuracy'\nmode = 'max'", 20, ""},
-      {stopping, "metric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher values of \"accuracy\""},
-      {stopping, "mode = 'max'", 20, "`mode` is \"max\", and lower values of \"validation_loss\" are better; leave"},
-      {stopping, "metric = 'own'", 20, "`mode` is needed: nothing says which values of \"own\" are better"},
-      {stopping, "metric = 'own'\nmode = 'max'", 20, ""},
-      {stopping, "metric = 'val_loss'", 20, "did you mean \"validation_loss\"? They measure validation_loss, accuracy"},
-      {stopping, "metric = 'acc'", 20, "did you mean \"accuracy\"?"},
-      {stopping, "metric = 'dice'", 20, "they measure validation_loss, accuracy, own"},
-      {plateau, "kind = 'cosine'", 0, ""},
-      {plateau, "kind = 'plateau'\nmetric = 'accuracy'\npatience = 2", 20, ""},
-      {plateau, "kind = 'plateau'\nmetric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher"},
-      {plateau, "kind = 'plateau'\nmetric = 'acuracy'", 20, "did you mean \"accuracy\"?"},
-      {plateau, "kind = 'plateau'\npatience = 2", 4, "cannot lower the learning rate in this run"},
-      {plateau, "kind = 'plateau'\npatience = 2", 5, ""},
-      {rolling, "keep_best = 1\nmetric = 'accuracy'", 20, ""},
-      {rolling, "keep_best = 1\nmetric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher"},
-      {rolling, "keep_best = 1\nmetric = 'f1'", 20, "\"f1\" is not a metric of this run's validations"},
-      {rolling, "keep_best = 1\nmonitor = 'accuracy'", 20, "did you mean `metric`?"},
-      {rolling, "keep_best = 2", 1, "one validation to choose from"},
-      {rolling, "metric = 'accuracy'", 20, "`metric` is for `keep_best`, which is 0"},
-      {"callback/switch", "metric = 'accuracy'\nabove = 0.9\nto = {precision = {use = 'bf16'}}", 20, ""},
-      {"callback/switch", "metric = 'accuracy'\nabove = 90\nto = {precision = {use = 'bf16'}}", 20,
-       "`above` is 90, and \"accuracy\" is never above 1"},
-      {"callback/switch", "metric = 'f1'\nabove = 0.9\nto = {precision = {use = 'bf16'}}", 20,
-       "\"f1\" is not a metric"},
-      {"callback/switch", "metric = 'los'\nbelow = 0.9\nto = {precision = {use = 'bf16'}}", 20,
-       "did you mean \"loss\"?"},
-      {"callback/switch", "at_step = 100\nto = {precision = {use = 'bf16'}}", 20, "it never acts: at_step = 100"},
-      {"callback/swa", "from = 101", 20, "it never averages: from = 101, and the run has 100 steps"},
-      {"callback/swa", "from = 75", 20, ""},
-      {"callback/unfreeze", "group = [{match = ['a'], from = 100}]", 20,
-       "\"a\" never trains: its group has from = 100"},
-  };
-  for (const auto& [plugin, options, validations, part] : cases) {
+  for (const auto& [plugin, options, validations, part] : judges) {
     CAPTURE(plugin);
     CAPTURE(options);
     CAPTURE(validations);
