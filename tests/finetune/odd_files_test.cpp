@@ -131,6 +131,14 @@ TEST_CASE("odd files: of tokens, for a vocabulary of 16 bits") {
           {"empty.bin", "", "has 0 tokens"},
           {"text.bin", std::string(500, 'a') + "\n", "has text where tokens belong; name it .txt"},
           {"bytes.bin", std::string(500, 'a'), "500 tokens of uint8, the largest 97", "uint8"},
+      });
+}
+
+TEST_CASE("odd files: of tokens that say their type, and of other kinds") {
+  const Model model(50257);
+  check(
+      model,
+      {
           {"i8.npy", npy("<i8", "4000,", tokens<std::int64_t>()),
            "4000 tokens of int64, as its header says, the largest 103"},
           {"u2.npy", npy("<u2", "4000,", tokens<std::uint16_t>()), "4000 tokens of uint16, as its header says"},

@@ -336,24 +336,29 @@ TEST_CASE("trainer: a validation's metrics are its own, and the step before know
   CHECK(told == std::vector<std::string>{one[0], one[1], one[2], one[0], one[1], one[2]});
 }
 
+namespace {
+
+struct Measures final : toy::Task {  // epochs of 3 batches
+  using Measured = std::optional<std::vector<vernier::Measure>>;
+  explicit Measures(Measured all) : measured(std::move(all)) {}
+  Measured measures() const override { return measured; }
+  Measured measured;
+};
+struct Gathers final : vernier::Accumulation {  // 2 batches, then 1
+  Gathers() { set_id("accumulation/gathers"); }
+  bool gathers() const override { return true; }
+  std::int64_t batches_per_update(std::int64_t, std::int64_t, std::int64_t) override { return 2; }
+  std::vector<vernier::Batch> split(const vernier::Batch& batch) override { return {batch}; }
+};
+struct Planned final : vernier::Callback {
+  explicit Planned(std::int64_t& to) : planned(to) { set_id("callback/planned"); }
+  void check(const Run& run) override { planned = run.validations; }
+  std::int64_t& planned;
+};
+
+}  // namespace
+
 TEST_CASE("trainer: validations are planned and made by steps, by epochs, or after the last step alone") {
-  struct Measures final : toy::Task {  // epochs of 3 batches
-    using Measured = std::optional<std::vector<vernier::Measure>>;
-    explicit Measures(Measured all) : measured(std::move(all)) {}
-    Measured measures() const override { return measured; }
-    Measured measured;
-  };
-  struct Gathers final : vernier::Accumulation {  // 2 batches, then 1
-    Gathers() { set_id("accumulation/gathers"); }
-    bool gathers() const override { return true; }
-    std::int64_t batches_per_update(std::int64_t, std::int64_t, std::int64_t) override { return 2; }
-    std::vector<vernier::Batch> split(const vernier::Batch& batch) override { return {batch}; }
-  };
-  struct Planned final : vernier::Callback {
-    explicit Planned(std::int64_t& to) : planned(to) { set_id("callback/planned"); }
-    void check(const Run& run) override { planned = run.validations; }
-    std::int64_t& planned;
-  };
   const Measures::Measured known = {{{"validation_loss", vernier::Better::lower}}};
   const Measures::Measured nothing = std::vector<vernier::Measure>{};
   struct Case {

@@ -35,6 +35,14 @@ void list(const TemporaryFolder& folder, const std::string& text) {
   folder.write("list.csv", text);
 }
 
+// Two classes, and another file.
+auto beside(const std::string& name, const std::string& bytes) {
+  return [name, bytes](const TemporaryFolder& folder) {
+    plain(folder);
+    folder.write(name, bytes);
+  };
+}
+
 constexpr const char* whole_list =
     "file,label\nd/ant/0.png,a\nd/ant/2.png,a\nd/bee/1.png,b\nd/bee/3.png,b\nd/bee/5.png,b\n";
 
@@ -75,27 +83,21 @@ std::vector<Case> cases_of_files() {
        },
        "4 files that are neither PNG, JPEG nor WebP are left out, such as '/d/ant/1.bmp' (BMP)|"
        "cnn for images of 8 x 8 with 3 channels in 2 classes: ant 4, bee 4|7 samples, 1 held out"},
-      {"one text file",
-       [](F f) {
-         plain(f);
-         f.write("d/ant/notes.txt", "blurred");
-       },
+      {"one text file", beside("d/ant/notes.txt", "blurred"),
        "1 file that is neither PNG, JPEG nor WebP is left out: '/d/ant/notes.txt' (not an image)|"
        "cnn for images of 8 x 8 with 3 channels in 2 classes: ant 4, bee 4|7 samples, 1 held out"},
-      {"a web page for an image",
-       [](F f) {
-         plain(f);
-         f.write("d/ant/9.jpg", "<!DOCTYPE html><html>404");
-       },
+      {"a web page for an image", beside("d/ant/9.jpg", "<!DOCTYPE html><html>404"),
        "1 file that is neither PNG, JPEG nor WebP is left out: '/d/ant/9.jpg' (a web page)|"
        "cnn for images of 8 x 8 with 3 channels in 2 classes: ant 4, bee 4|7 samples, 1 held out"},
-      {"an empty file",
-       [](F f) {
-         plain(f);
-         f.write("d/ant/9.png", "");
-       },
+      {"an empty file", beside("d/ant/9.png", ""),
        "1 file that is neither PNG, JPEG nor WebP is left out: '/d/ant/9.png' (empty)|"
        "cnn for images of 8 x 8 with 3 channels in 2 classes: ant 4, bee 4|7 samples, 1 held out"},
+  };
+}
+
+std::vector<Case> cases_of_names() {
+  using F = const TemporaryFolder&;
+  return {
       {"endings that are wrong, absent and in capitals",
        [](F f) {
          for (const char* name : {"1.jpg", "2", "3.PNG", "4.bmp"}) f.write("d/ant/" + std::string(name), picture(0));
@@ -110,19 +112,10 @@ std::vector<Case> cases_of_files() {
          f.write("d/ant/._0.png", "Mac OS X");
        },
        plain_log},
-      {"a hidden image",
-       [](F f) {
-         plain(f);
-         f.write("d/ant/.9.png", picture(0));
-       },
+      {"a hidden image", beside("d/ant/.9.png", picture(0)),
        "1 file that is hidden is left out: '/d/ant/.9.png'|"
        "cnn for images of 8 x 8 with 3 channels in 2 classes: ant 4, bee 4|7 samples, 1 held out"},
-      {"a hidden folder",
-       [](F f) {
-         plain(f);
-         f.write("d/.ipynb_checkpoints/0.png", picture(0));
-       },
-       plain_log},
+      {"a hidden folder", beside("d/.ipynb_checkpoints/0.png", picture(0)), plain_log},
       {"files beside the classes",
        [](F f) {
          plain(f);
@@ -184,11 +177,7 @@ std::vector<Case> cases_of_folders() {
        "\"/d/Training\" and validation_images = \"/d/Validation\""},
       {"a folder around the classes", [](F f) { plain(f, "d/images"); },
        "'/d' has a single folder, and the classes are in it; name it by images = \"/d/images\""},
-      {"a folder in a class",
-       [](F f) {
-         plain(f);
-         f.write("d/ant/old/1.png", picture(0));
-       },
+      {"a folder in a class", beside("d/ant/old/1.png", picture(0)),
        "'/d/ant/old' is a folder within a class; move its images to the class, or the folder elsewhere"},
       {"classes of one image",
        [](F f) {
@@ -198,20 +187,18 @@ std::vector<Case> cases_of_folders() {
        },
        "cnn for images of 8 x 8 with 3 channels in 4 classes: ant 4, bee 4, cat 1, dog 1|"
        "classes with a single image: cat,dog|9 samples, 1 held out"},
-      {"an image of another size",
-       [](F f) {
-         plain(f);
-         f.write("d/bee/9.png", picture(1, 9, 8));
-       },
+  };
+}
+
+std::vector<Case> cases_of_images() {
+  using F = const TemporaryFolder&;
+  return {
+      {"an image of another size", beside("d/bee/9.png", picture(1, 9, 8)),
        "'/d/bee/9.png': the image has the shape [3, 9, 8], and the first one [3, 8, 8]; set `size`"},
       {"images that are too small for the network",
        [](F f) { f.write("d/ant/1.png", picture(0, 3, 3)), f.write("d/bee/1.png", picture(1, 3, 3)); },
        "'/d' has images of 3 x 3; two poolings need 4 x 4 at least"},
-      {"a damaged image",
-       [](F f) {
-         plain(f);
-         f.write("d/bee/9.png", picture(1).substr(0, 60));
-       },
+      {"a damaged image", beside("d/bee/9.png", picture(1).substr(0, 60)),
        "'/d/bee/9.png' is a damaged PNG: it is cut short"},
       {"three damaged images",
        [](F f) {
@@ -240,18 +227,12 @@ std::vector<Case> cases_of_folders() {
        "d",
        {{"validation_images", value("v")}}},
       {"CMYK",
-       [](F f) {
-         plain(f);
-         f.write("d/bee/9.jpg", read_text(oracles + "cmyk.jpg"));
-       },
+       beside("d/bee/9.jpg", read_text(oracles + "cmyk.jpg")),
        "'/d/bee/9.jpg' is a JPEG in CMYK; convert it to RGB",
        "d",
        {{"size", value(8)}}},
       {"an animation",
-       [](F f) {
-         plain(f);
-         f.write("d/bee/9.webp", read_text(oracles + "animated.webp"));
-       },
+       beside("d/bee/9.webp", read_text(oracles + "animated.webp")),
        "'/d/bee/9.webp' is an animated WebP; save one of its pictures",
        "d",
        {{"size", value(8)}}},
@@ -344,7 +325,8 @@ std::string outcome(const Case& each) {
 
 TEST_CASE("images: odd folders and lists, and what is said of each") {
   std::size_t count = 0;
-  for (const auto& cases : {cases_of_files(), cases_of_folders(), cases_of_lists()}) {
+  for (const auto& cases :
+       {cases_of_files(), cases_of_names(), cases_of_folders(), cases_of_images(), cases_of_lists()}) {
     for (const auto& each : cases) {
       CAPTURE(each.name);
       CHECK(outcome(each) == std::string(each.expected));
