@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 
 #include "tools/common/text/quoting.h"
 
@@ -23,24 +22,6 @@ std::string ending_of(const std::string& path) {
   auto ending = fs::path(path).extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
   return ending;
-}
-
-// Refuses by name what people have and no task reads.
-void refuse_other_formats(const std::string& path) {
-  char first[4] = {};
-  std::ifstream(path, std::ios::binary).read(first, sizeof first);
-  const std::string start(first, sizeof first), ending = ending_of(path);
-  const auto refuse_as = [&](const std::string& what) {
-    refuse("'" + path + "' is " + what + ", which no task reads; write it as CSV, as to_csv of pandas does");
-  };
-  if (start == "PAR1" || ending == ".parquet") refuse_as("a Parquet file");
-  if (ending == ".xlsx" || ending == ".xls" || ending == ".ods") refuse_as("a spreadsheet");
-  if (ending == ".json" || ending == ".jsonl") refuse_as("a JSON file");
-  if (ending == ".feather" || start == "ARRO") refuse_as("an Arrow file");
-  if (ending == ".npz") {
-    refuse("'" + path +
-           "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
-  }
 }
 
 // The targets beside an array, where there is one file with such a name.
@@ -102,8 +83,12 @@ Findings look_at(const std::string& path, const std::string& target) {
     if (!target.empty()) refuse("--target is for files; the classes of images are their folders");
     return look_at_images(path);
   }
-  refuse_other_formats(path);
-  return ending_of(path) == ".npy" ? look_at_array(path, target) : look_at_table(path, target);
+  const auto ending = ending_of(path);
+  if (ending == ".npz") {
+    refuse("'" + path +
+           "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
+  }
+  return ending == ".npy" ? look_at_array(path, target) : look_at_table(path, target);
 }
 
 }  // namespace vernier

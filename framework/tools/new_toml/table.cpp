@@ -1,6 +1,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/csv.h>
+#include <vernier/data_source.h>
 #include <vernier/error.h>
 #include <zlib.h>
 
@@ -91,37 +92,24 @@ void require_column(const std::string& path, const std::string& target, const st
 
 // Adds a line about the target. Returns true for classes.
 bool describe_target(const CsvTable& table, const std::string& target, Findings& found) {
-  const auto& column = *table.schema.target;
+  const auto& words = table.schema.target->vocabulary;
+  const auto values = table.target.index_select(0, table.rows);
   const auto start = "target " + printable(target) + ": ";
-  auto values = table.target.to(torch::kFloat64);
-  values = values.masked_select(
-      values.isfinite().logical_and(column.type == CsvType::category ? values.ge(0) : values.isfinite()));
-  const auto [different, inverse, counts] = at::_unique2(values, /*sorted=*/true, false, /*return_counts=*/true);
-  const bool is_words = column.type == CsvType::category;
-  constexpr std::int64_t most_classes = 50;
-  const auto fewest = std::min(most_classes, values.numel() / 10 + 1);
-  const bool is_classes = is_words || (values.equal(values.round()) && different.numel() <= fewest);
-  if (is_words && different.numel() > std::max<std::int64_t>(2, values.numel() / 2)) {
-    refuse(c10::str("the column '", shortened(target), "' has ", different.numel(), " different words in ",
-                    values.numel(), " rows, so it is not a target; name another by --target"));
+  const auto classes = std::ssize(words), rows = values.numel();
+  if (classes > std::max<std::int64_t>(2, rows / 2)) {
+    refuse(c10::str("the column '", shortened(target), "' has ", classes, " different words in ", rows,
+                    " rows, so it is not a target; name another by --target"));
   }
-  if (different.numel() < 2) {
+  if (rows == 0 || values.min().equal(values.max())) {
     refuse("the column '" + shortened(target) + "' has a single value; name another by --target");
   }
-  if (!is_classes) {
-    found.lines.push_back(c10::str(start, "numbers from ", values.min().item<double>(), " to ",
-                                   values.max().item<double>(), ", mean ", values.mean().item<double>()));
-    return false;
+  if (classes > 0) {
+    found.lines.push_back(start + counted({classes, words}, values));
+  } else {
+    found.lines.push_back(c10::str(start, "numbers from ", values.min().item<float>(), " to ",
+                                   values.max().item<float>(), ", mean ", values.mean().item<float>()));
   }
-  auto line = c10::str(start, different.numel(), " classes: ");
-  constexpr std::int64_t most = 8;
-  for (std::int64_t i = 0; i < std::min(most, different.numel()); ++i) {
-    const auto value = different[i].item<double>();
-    const auto name = is_words ? shortened(column.vocabulary.at(static_cast<std::size_t>(value)), 40) : c10::str(value);
-    line += c10::str(i > 0 ? ", " : "", name, " ", counts[i].item<std::int64_t>());
-  }
-  found.lines.push_back(different.numel() > most ? c10::str(line, " and ", different.numel() - most, " more") : line);
-  return true;
+  return classes > 0;
 }
 
 std::string described(const CsvSchema& schema) {
@@ -147,8 +135,8 @@ Findings look_at_table(const std::string& path, const std::string& given) {
   CsvOptions options;
   options.header = form.has_header;
   options.skip_lines = form.skipped;
-  options.has_keys = true;
   options.sorted = true;
+  options.classes = true;
   bool has_missing = false;
   const auto read = [&] {
     try {

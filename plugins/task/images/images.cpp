@@ -33,6 +33,7 @@
 #include <torch/types.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
+#include <vernier/json_text.h>
 #include <vernier/predictor.h>
 #include <vernier/readers.h>
 #include <vernier/sdk.h>
@@ -60,11 +61,6 @@ using vernier::refuse;
 using vernier::Run;
 using vernier::State;
 
-std::vector<std::string> class_names(std::vector<std::string> names, std::int64_t classes) {
-  for (auto i = std::ssize(names); i < classes; ++i) names.push_back(std::to_string(i));
-  return names;
-}
-
 DatasetPtr augmented(const DatasetPtr& images, const std::string& how) {
   if (how == "none") return images;
   std::vector<vernier::Transform> transforms;
@@ -75,12 +71,6 @@ DatasetPtr augmented(const DatasetPtr& images, const std::string& how) {
   }
   transforms.push_back(vernier::random_flip());
   return vernier::transform(images, std::move(transforms));
-}
-
-// The weights of classes in the loss: the fewer images, the more each counts.
-torch::Tensor balanced(const Pictures& images) {
-  const auto counts = images.labels.bincount({}, images.classes).to(torch::kFloat32).clamp_min(1);
-  return static_cast<double>(images.labels.numel()) / (static_cast<double>(images.classes) * counts);
 }
 
 class Images final : public vernier::SupervisedTask, public vernier::Predictor {
@@ -122,17 +112,19 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     if (is_trained()) recall();
     if (reads_data()) is_trained() ? read_to_evaluate(run.seed) : read_to_train(run.seed);
     set_model(make_network(plan_, run.seed));
-    set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); });
+    if (is_balanced_) {
+      set_loss(vernier::balanced_cross_entropy(counts_));
+    } else {
+      set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+    }
     add_metric(vernier::accuracy());
     if (plan_.classes > 5) add_metric(vernier::top_k(5));
     if (!is_trained()) set_learned(facts());
   }
 
-  // Every held-out image is read, and those to train on for some seconds.
+  // Reads images to train on for some seconds; SupervisedTask reads those held out.
   void check(const Run& run) override {
-    if (is_trained()) return;
-    if (files_.is_idx()) return;  // it is in memory
-    if (held_out_) require_readable(*held_out_, std::numeric_limits<double>::infinity(), run.stop);
+    if (is_trained() || files_.is_idx()) return;  // the latter is in memory
     constexpr double seconds = 10;
     const auto read = require_readable(*training_, seconds, run.stop);
     if (read < training_->size() && !run.is_stopping()) {
@@ -172,12 +164,13 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     if (size_ > 0) input["resized"] = c10::str("the shorter side to ", size_, " pixels, then the middle square");
     input["normalized"] = "by the model, by mean and std of pixels from 0 to 1";
     input["mean"] = plan_.mean, input["std"] = plan_.std;
-    all["output"] = {
-        {"shape", {"samples", plan_.classes}}, {"is", "logits"}, {"classes", class_names(names_, plan_.classes)}};
-    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    all["output"] = {{"shape", {"samples", plan_.classes}},
+                     {"is", "logits"},
+                     {"classes", vernier::names_of({plan_.classes, names_})}};
+    return vernier::json_text(all, 2);
   }
 
-  std::string python_model() const override { return python_source(plan_, class_names(names_, plan_.classes)); }
+  std::string python_model() const override { return python_source(plan_, vernier::names_of({plan_.classes, names_})); }
 
  private:
   void check_options(const Options& options) const {
@@ -220,14 +213,14 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     take_shape(*training_);
     set_norm(*training_);
     if (held_out.dataset && held_out.dataset->size() > 0) {
-      held_out_ = fitted(held_out.dataset);
-      require_shape(held_out_files_.images.empty() ? files_.images : held_out_files_.images, *held_out_);
-      add_validation(held_out_);
+      const auto images = fitted(held_out.dataset);
+      require_shape(held_out_files_.images.empty() ? files_.images : held_out_files_.images, *images);
+      add_validation(images);
     }
     const auto learning = augmented(training_, augment_);
     set_training(with_moments(learning, measured_));
     learn_targets(vernier::target_facts(training.labels, plan_.classes));
-    if (is_balanced_) weights_ = balanced(training);
+    counts_ = training.labels.bincount({}, plan_.classes);
     info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " with ", plan_.colours,
          plan_.colours == 1 ? " channel" : " channels", " in ", vernier::counted({plan_.classes, names_}, all.labels));
     if (const auto odd = scarce_classes(all, training); !odd.empty()) warn(odd);
@@ -263,7 +256,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     plan_.mean = list("mean"), plan_.std = list("std");
     contents_ = learned.text("contents");
     names_ = vernier::words_of(learned, "names");
-    if (learned.has("class_weights")) weights_ = learned.tensor("class_weights");
+    counts_ = learned.tensor("counts");
     shape_ = {plan_.colours, plan_.height, plan_.width};
     if (files_.is_idx()) shape_ = {plan_.height, plan_.width};
   }
@@ -278,16 +271,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     facts.put("std", at::tensor(plan_.std, torch::kFloat64));
     facts.put("contents", contents_);
     vernier::put_words(facts, "names", names_);
-    if (weights_.defined()) facts.put("class_weights", weights_);
+    facts.put("counts", counts_);
     return facts;
-  }
-
-  // The weighted losses over the samples, not over their weights, so that micro-batches add up to the batch.
-  torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) {
-    if (!weights_.defined()) return at::cross_entropy_loss(output, target);
-    weights_ = weights_.to(output.device());
-    const auto sum = at::cross_entropy_loss(output, target, weights_.to(output.scalar_type()), at::Reduction::Sum);
-    return sum / target.numel();
   }
 
   DatasetPtr fitted(const DatasetPtr& images) const {
@@ -336,8 +321,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   std::vector<std::int64_t> shape_;          // of an image
   std::vector<std::string> names_;           // of the classes
   std::string contents_;                     // of the images that the model was trained on
-  torch::Tensor weights_;                    // of the classes in the loss; undefined: all are 1
-  DatasetPtr training_, held_out_;           // without augmentation, for check()
+  torch::Tensor counts_;                     // of each class: its training images
+  DatasetPtr training_;                      // without augmentation, for check()
   std::vector<std::string> names_of_files_;  // of read_inputs()
 };
 

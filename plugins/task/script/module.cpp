@@ -46,7 +46,7 @@ torch::Tensor Script::forward(const std::vector<torch::Tensor>& inputs) {
   refuse("forward() of the model returns " + output.tagKind() + "; it must return one tensor");
 }
 
-torch::Tensor Script::tried(const std::vector<torch::Tensor>& tensors) {
+torch::Tensor Script::try_two(const std::vector<torch::Tensor>& tensors) {
   const torch::NoGradGuard no_grad;
   const auto dtype = parameters().front().scalar_type();
   std::vector<torch::Tensor> inputs;
@@ -55,13 +55,14 @@ torch::Tensor Script::tried(const std::vector<torch::Tensor>& tensors) {
     inputs.push_back(two.is_floating_point() && at::isFloatingType(dtype) ? two.to(dtype) : two);
   }
   eval();
-  torch::Tensor output;
   try {
-    output = forward(inputs);
-  } catch (const vernier::Error&) {  // that it fails is the answer
+    auto output = forward(inputs);
+    train(true);
+    return output;
+  } catch (...) {
+    train(true);
+    throw;
   }
-  train(true);
-  return output;
 }
 
 void Script::write(const std::string& file) const {

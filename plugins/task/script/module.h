@@ -22,8 +22,8 @@ class Script final : public Part {
   void train(bool on) override;
   // Throws Error with the dtypes and shapes of the inputs where TorchScript throws.
   torch::Tensor forward(const std::vector<torch::Tensor>& inputs);
-  // Returns forward() of the first two samples in evaluation mode; undefined if it fails.
-  torch::Tensor tried(const std::vector<torch::Tensor>& tensors);
+  // Returns forward() of the first two samples in evaluation mode. Throws as forward() does.
+  torch::Tensor try_two(const std::vector<torch::Tensor>& tensors);
   void write(const std::string& file) const;
 
  private:

@@ -13,7 +13,8 @@
 // loss = "cross_entropy"  logits, labels; "nll": log-probabilities, labels; "mse", "l1", "huber": numbers;
 //                       "bce": logits, 0 or 1; "output": forward() gets the target last and returns the loss itself
 // metrics = []          of the outputs: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2
-// separator = "", header = true, missing = "refuse", missing_words = []  of CSV files: see vernier/data_source.h
+// types = {}, missing = "refuse", missing_words = [], separator = "", decimal = ".", thousands = "", encoding =
+// "utf-8", header = true, skip_lines = 0  of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
 // recompute = "none"    nothing else is possible here
@@ -32,6 +33,7 @@
 #include <ATen/ops/stack.h>
 #include <vernier/data_source.h>
 #include <vernier/images.h>
+#include <vernier/json_text.h>
 #include <vernier/predictor.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
@@ -133,7 +135,8 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
                              "of outputs and targets: accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
     for (const char* key : {"inputs", "target", "validation_inputs", "validation_target"})
       options.resumable(key);  // content counts, not path
-    form_ = vernier::table_form(options);
+    form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
+    form_.fill_remedy = R"(set missing = "zero" or "previous")";
     check(options);
   }
 
@@ -214,10 +217,9 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
                    : loss_ == "output"      ? "the loss"
                                             : "numbers, in the units of the target";
     if (has_labels()) {
-      output["classes"] = classes_.words;
-      for (auto i = std::ssize(classes_.words); i < classes_.count; ++i) output["classes"].push_back(std::to_string(i));
+      output["classes"] = names_of(classes_);
     }
-    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return vernier::json_text(all, 2);
   }
 
   // The trained script itself, so that its branches stay.
@@ -404,8 +406,8 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     return tensors;
   }
 
-  // Makes whole numbers int64 if forward() fails for their own dtypes. Returns what it returns for two samples; nothing
-  // where it fails for any: the first batch will say why.
+  // Makes whole numbers int64 if forward() fails for their own dtypes. Returns what it returns for two samples. Throws
+  // Error if it fails for any.
   torch::Tensor fit_dtypes(std::vector<torch::Tensor>& tensors) {
     std::vector<std::size_t> choices;
     for (std::size_t i = 0; i < tensors.size() && choices.size() < 6; ++i) {
@@ -414,18 +416,22 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     std::vector<unsigned> changes(std::size_t{1} << choices.size());
     for (unsigned i = 0; i < changes.size(); ++i) changes[i] = i;
     std::ranges::stable_sort(changes, {}, [](unsigned bits) { return std::popcount(bits); });
+    std::string trouble;  // with their own dtypes
     for (const auto bits : changes) {
       auto changed = tensors;
       for (std::size_t i = 0; i < choices.size(); ++i) {
         if ((bits >> i & 1) != 0) changed[choices[i]] = tensors[choices[i]].to(torch::kInt64);
       }
-      const auto output = network_->tried(changed);
-      if (!output.defined()) continue;
-      for (std::size_t i = 0; i < changed.size(); ++i) forms_[i].dtype = changed[i].scalar_type();
-      tensors = changed;
-      return output;
+      try {
+        const auto output = network_->try_two(changed);
+        for (std::size_t i = 0; i < changed.size(); ++i) forms_[i].dtype = changed[i].scalar_type();
+        tensors = changed;
+        return output;
+      } catch (const vernier::Error& error) {
+        if (trouble.empty()) trouble = error.what();
+      }
     }
-    return {};
+    refuse("'" + model_ + "' does not take `inputs`: " + trouble);
   }
 
   // output: of the model for two samples, where it is known.
@@ -480,7 +486,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   torch::Tensor bytes_;  // of the model's file
   std::shared_ptr<script::Script> network_;
   bool has_images_ = false;
-  vernier::TableForm form_;
+  vernier::CsvOptions form_;
   std::vector<Form> forms_;  // of the arguments of forward()
   vernier::Classes classes_;
   std::string fingerprint_;  // of the training data, before the split

@@ -14,7 +14,8 @@
 // outputs = []          "forecast": the features that it predicts, by number from 0; none: all
 // model = "lstm"        or "gru", "transformer"
 // width = 64, layers = 1, heads = 4, dropout = 0.0  heads: of the transformer; dropout: between layers or in blocks
-// separator = "", header = true, missing = "refuse", missing_words = []  of CSV files: see vernier/data_source.h
+// types = {}, missing = "refuse", missing_words = [], separator = "", decimal = ".", thousands = "", encoding =
+// "utf-8", header = true, skip_lines = 0  of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //
@@ -24,6 +25,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/where.h>
 #include <vernier/data_source.h>
+#include <vernier/json_text.h>
 #include <vernier/predictor.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
@@ -80,7 +82,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     plan_.heads = options.get("heads", 4, "of the transformer's attention", between(1, 1000));
     plan_.dropout = options.get("dropout", 0.0, "between layers, or in each block of the transformer", between(0, 0.9));
     plan_.has_classes = kind_ == "classification";
-    form_ = vernier::table_form(options);
+    form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
+    form_.fill_remedy = R"(set missing = "zero" or "previous")";
     check(options);
   }
 
@@ -154,15 +157,14 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     for (const auto size : plan_.output) output["shape"].push_back(size);
     if (plan_.has_classes) {
       output["is"] = "logits";
-      output["classes"] = classes_.words;
-      for (auto i = std::ssize(classes_.words); i < classes_.count; ++i) output["classes"].push_back(std::to_string(i));
+      output["classes"] = names_of(classes_);
     } else if (kind_ == "forecast") {
       output["is"] = c10::str("the ", horizon_, " steps after the input, in the units of the data");
       output["features"] = names_;
     } else {
       output["is"] = "numbers, in the units of the targets";
     }
-    return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return vernier::json_text(all, 2);
   }
 
  private:
@@ -427,7 +429,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::vector<std::int64_t> outputs_;
 
   Plan plan_;
-  vernier::TableForm form_;
+  vernier::CsvOptions form_;
   vernier::Classes classes_;
   std::vector<std::string> columns_;  // of the features in a CSV file
   std::vector<std::string> names_;    // of outputs_

@@ -1,10 +1,10 @@
 #include "data.h"
 
-#include <ATen/ops/_unique2.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data_source.h>
 #include <vernier/error.h>
+#include <vernier/json_text.h>
 #include <vernier/numpy.h>
 
 #include <algorithm>
@@ -42,53 +42,6 @@ std::optional<std::int64_t> whole_number(const std::string& word) {
   const auto [last, error] = std::from_chars(word.data(), end, number);
   if (error != std::errc() || last != end) return {};
   return number;
-}
-
-// The targets of a .npy file that are to be classes, as whole numbers.
-torch::Tensor whole_targets(const vernier::Source& source) {
-  vernier::require_finite(source);
-  const auto labels = source.tensor.to(torch::kInt64);
-  const auto fractions = (labels != source.tensor).nonzero();
-  if (fractions.numel() > 0) {
-    const auto row = fractions[0][0].item<std::int64_t>();
-    vernier::refuse(c10::str("'", source.name, "' has the label ", source.tensor[row].item<double>(), " in row ", row,
-                             "; labels are whole numbers: for others set kind = \"regression\""));
-  }
-  return labels;
-}
-
-// As for CSV: numbers 0, 1, 2, … or 1, 2, 3, … with three rows each.
-bool are_classes(const torch::Tensor& numbers) {
-  if (!numbers.isfinite().all().item<bool>() || !numbers.trunc().equal(numbers)) return false;
-  constexpr std::int64_t most = 20;
-  const auto different = std::get<0>(at::_unique2(numbers));
-  const auto count = different.numel();
-  const auto first = different.min().item<float>(), last = different.max().item<float>();
-  return count > 1 && count <= most && (first == 0 || first == 1) && last - first == static_cast<float>(count - 1) &&
-         numbers.numel() >= 3 * count;
-}
-
-// Codes of labels by the words of the classes. New ones are added if it is the first file.
-torch::Tensor codes_of(const vernier::Source& source, bool is_first, Facts& facts) {
-  if (!source.words.empty()) {
-    if (is_first) facts.classes = source.words;
-    if (facts.classes == source.words) return source.tensor;
-    vernier::refuse("'" + source.name +
-                    "' has other classes than the training data: " + shortened(vernier::some_of(source.words)));
-  }
-  const auto [labels, codes, counts] = at::_unique2(whole_targets(source), true, true);
-  std::vector<std::int64_t> places;
-  for (std::int64_t i = 0; i < labels.numel(); ++i) {
-    const auto word = std::to_string(labels[i].item<std::int64_t>());
-    if (is_first) facts.classes.push_back(word);
-    const auto found = std::ranges::find(facts.classes, word);
-    if (found == facts.classes.end()) {
-      vernier::refuse("'" + source.name + "' has the label " + word + ", which is none of the " +
-                      std::to_string(facts.classes.size()) + " classes: " + shortened(vernier::some_of(facts.classes)));
-    }
-    places.push_back(found - facts.classes.begin());
-  }
-  return torch::tensor(places, torch::kInt64).index_select(0, codes);
 }
 
 Json column_counts(const Facts& facts) {
@@ -184,7 +137,7 @@ std::string Facts::json() const {
   }
   facts["rows"] = rows;
   facts["data"] = fingerprint;
-  return facts.dump();
+  return vernier::json_text(facts);
 }
 
 Facts Facts::parse(const std::string& text) {
@@ -254,12 +207,18 @@ Data read_arrays(const std::string& path, const std::string& targets, const std:
                              data.numbers.size(0), "], a target for each row of '", path, "'"));
   }
   if (is_first) {
-    data.guessed_classes =
-        kind == "auto" && source.words.empty() && (!source.tensor.is_floating_point() || are_classes(source.tensor));
+    data.guessed_classes = kind == "auto" && source.words.empty() &&
+                           (!source.tensor.is_floating_point() || vernier::class_numbers(source.tensor).defined());
     facts.is_classification = kind == "classification" || data.guessed_classes || !source.words.empty();
   }
-  if (!facts.is_classification) vernier::require_finite(source);
-  data.targets = facts.is_classification ? codes_of(source, is_first, facts) : source.tensor.to(torch::kFloat32);
+  if (facts.is_classification) {
+    vernier::Classes classes{std::ssize(facts.classes), facts.classes};
+    data.targets = vernier::codes_of(source, classes, "set kind = \"regression\"");
+    facts.classes = names_of(classes);
+  } else {
+    vernier::require_finite(source);
+    data.targets = source.tensor.to(torch::kFloat32);
+  }
   data.rows = torch::arange(data.numbers.size(0));
   const auto fingerprint = vernier::fingerprint_of({data.numbers, data.targets});
   data.dataset = vernier::dataset_of({data.numbers, data.targets}, path, fingerprint);

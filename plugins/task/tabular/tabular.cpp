@@ -49,7 +49,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "csv_options.h"
 #include "data.h"
 #include "network.h"
 
@@ -171,23 +170,12 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
   }
 
   void read_csv_options(Options& options) {
+    csv_ = vernier::csv_options(options, {"refuse", "mean", "zero", "drop"});
     csv_.target = target_;
     csv_.columns =
         options.get("columns", std::vector<std::string>{}, "CSV: the columns to use; []: all but the target");
     csv_.leave_out = options.get("leave_out", std::vector<std::string>{}, "CSV: columns that are not used");
-    tabular::read_types(options, csv_);
-    const auto missing = options.choose("missing", "refuse", {"refuse", "mean", "zero", "drop"},
-                                        "CSV: what becomes of a missing value; drop: its row is not used");
-    using Fill = vernier::CsvFill;
-    csv_.fill = missing == "mean"   ? Fill::mean
-                : missing == "zero" ? Fill::zero
-                : missing == "drop" ? Fill::drop
-                                    : Fill::refuse;
-    const auto words = options.get("missing_words", std::vector<std::string>{}, "CSV: more words for no value");
-    csv_.missing.insert(csv_.missing.end(), words.begin(), words.end());
-    tabular::read_text_options(options, csv_);
-    csv_.sorted = true;  // codes do not depend on the order of the rows
-    csv_.unknown = csv_.has_keys = true;
+    csv_.unknown = true;
     csv_.classes = kind_ == "auto";
     if (kind_ == "classification" && !target_.empty()) csv_.types[target_] = vernier::CsvType::category;
     if (kind_ == "regression" && !target_.empty()) csv_.types[target_] = vernier::CsvType::number;
@@ -324,14 +312,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     } else if (class_weights_ == "none") {
       set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target);
     } else {
-      // Their mean over the training rows is 1, so a batch is not divided by the weights that it happens to have.
-      const auto counts = torch::tensor(facts_.counts, torch::kFloat32);
-      const auto weights = counts.sum() / (counts.clamp_min(1) * (counts > 0).sum());
-      const auto loss = [weights](const auto& output, const auto& classes) {
-        const auto each = at::cross_entropy_loss(output, classes, {}, at::Reduction::None);
-        return (each * weights.to(output.device(), output.scalar_type()).index_select(0, classes)).mean();
-      };
-      set_loss(loss, target);
+      set_loss(vernier::balanced_cross_entropy(torch::tensor(facts_.counts)), target);
     }
   }
 

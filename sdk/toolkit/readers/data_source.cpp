@@ -1,6 +1,7 @@
 #include <vernier/data_source.h>
 
 #include <ATen/ops/_unique2.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
@@ -80,51 +81,18 @@ void refuse_other_order(const std::string& path, const std::vector<std::string>&
          some_of(before) + ", in this order; name the file alone");
 }
 
-CsvOptions options_of(const TableForm& form) {
-  CsvOptions options;
-  if (!form.separator.empty()) options.separator = form.separator[0];
-  options.header = form.header;
-  if (form.missing != "refuse") options.fill = CsvFill::zero;
-  options.missing.insert(options.missing.end(), form.missing_words.begin(), form.missing_words.end());
-  return options;
-}
-
-// The table with the number of the row before in the place of a missing one; in the first rows, the next number.
-CsvTable with_previous(CsvTable table, const CsvOptions& options) {
-  for (auto& column : table.schema.columns) {
-    if (column.type == CsvType::number) column.fill = std::numeric_limits<float>::quiet_NaN();
-  }
-  auto filled = read_csv(table.path, table.schema, options);
-  if (filled.numbers.numel() == 0) return filled;
-  auto numbers = filled.numbers.contiguous();
-  auto* number = numbers.mutable_data_ptr<float>();
-  const auto rows = numbers.size(0), width = numbers.size(1);
-  for (std::int64_t column = 0; column < width; ++column) {
-    std::int64_t first = 0;
-    while (first < rows && std::isnan(number[first * width + column])) ++first;
-    if (first == rows) refuse("'" + table.path + "' has a column without a number");
-    for (std::int64_t row = 0; row < rows; ++row) {
-      auto& here = number[row * width + column];
-      if (std::isnan(here)) here = number[(row < first ? first : row - 1) * width + column];
-    }
-  }
-  filled.numbers = numbers;
-  return filled;
-}
-
 // words, columns: of another file. Numbers that became words are numbers here too.
 void read_table(const Name& name, const std::vector<std::string>& words, const std::vector<std::string>& columns,
-                const TableForm& form, Source& source) {
-  auto options = options_of(form);
+                const CsvOptions& form, Source& source) {
+  auto options = form;
   options.columns = name.part.empty() ? columns : split_at_commas(name.part);
   refuse_other_order(name.path, options.columns, columns);
-  options.sorted = true;  // codes do not depend on the order of the rows
+  options.sorted = true;
   CsvSchema schema;
   if (!words.empty() && options.columns.size() == 1 && !std::ranges::all_of(words, is_whole_number)) {
     schema.columns = {{options.columns[0], CsvType::category, words, {}}};
   }
-  auto table = schema.columns.empty() ? read_csv(name.path, options) : read_csv(name.path, schema, options);
-  if (form.missing == "previous") table = with_previous(std::move(table), options);
+  const auto table = schema.columns.empty() ? read_csv(name.path, options) : read_csv(name.path, schema, options);
   for (const auto& column : table.schema.columns) source.columns.push_back(column.name);
   if (source.columns.size() == 1 && table.schema.columns[0].type == CsvType::category) {
     source.tensor = table.categories.select(1, 0);
@@ -164,21 +132,8 @@ class SourceDataset final : public TensorDataset {
 
 }  // namespace
 
-TableForm table_form(Options& options) {
-  TableForm form;
-  form.separator = options.get("separator", "", "CSV: between two fields; \"\": it is found");
-  if (form.separator.size() > 1 || (!form.separator.empty() && !std::strchr(",;|\t ", form.separator[0]))) {
-    options.refuse("separator", R"(must be ",", ";", "|", "\t" or " ")");
-  }
-  form.header = options.get("header", true, "CSV: the first line has the names; else columns are \"1\", \"2\", …");
-  form.missing = options.choose("missing", "refuse", {"refuse", "zero", "previous"},
-                                "CSV: what becomes of a missing number; previous: that of the row before");
-  form.missing_words = options.get("missing_words", std::vector<std::string>{}, "CSV: more words for no value");
-  return form;
-}
-
 Source read_source(const std::string& name, const std::vector<std::string>& words,
-                   const std::vector<std::string>& columns, const TableForm& form) {
+                   const std::vector<std::string>& columns, const CsvOptions& form) {
   const auto parts = parse(name);
   const auto ending = ending_of(parts.path);
   Source source;
@@ -300,15 +255,44 @@ torch::Tensor codes_of(const Source& source, Classes& classes, const std::string
   return labels;
 }
 
+std::vector<std::string> names_of(const Classes& classes) {
+  auto names = classes.words;
+  for (auto i = std::ssize(names); i < classes.count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+torch::Tensor class_numbers(const torch::Tensor& numbers) {
+  constexpr std::int64_t most = 20;
+  constexpr double largest = 1e6;
+  if (numbers.numel() == 0 || !((numbers.trunc() == numbers) & (numbers.abs() < largest)).all().item<bool>()) return {};
+  const auto different = std::get<0>(at::_unique2(numbers, /*sorted=*/true));
+  const auto count = different.numel();
+  const auto first = different[0].item<double>(), last = different[count - 1].item<double>();
+  const bool is_counted = (first == 0 || first == 1) && last - first == static_cast<double>(count - 1);
+  const bool are_few = count >= 2 && count <= most && numbers.numel() >= count * (is_counted ? 3 : 10);
+  return are_few ? different : torch::Tensor();
+}
+
 std::string counted(const Classes& classes, const torch::Tensor& codes) {
   constexpr std::int64_t most = 10;
   const auto counts = codes.bincount({}, classes.count);
+  const auto names = names_of(classes);
   auto line = c10::str(classes.count, classes.count == 1 ? " class: " : " classes: ");
   for (std::int64_t i = 0; i < std::min(most, classes.count); ++i) {
-    const auto name = classes.words.empty() ? std::to_string(i) : classes.words[static_cast<std::size_t>(i)];
+    const auto& name = names[static_cast<std::size_t>(i)];
     line += c10::str(i > 0 ? ", " : "", shortened(name, 40), " ", counts[i].item<std::int64_t>());
   }
   return classes.count > most ? c10::str(line, " and ", classes.count - most, " more") : line;
+}
+
+std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& target)> balanced_cross_entropy(
+    const torch::Tensor& counts) {
+  const auto wide = counts.to(torch::kFloat32);
+  const auto weights = wide.sum() / (wide.clamp_min(1) * (wide > 0).sum());
+  return [weights](const torch::Tensor& output, const torch::Tensor& target) {
+    const auto each = at::cross_entropy_loss(output, target, {}, at::Reduction::None);
+    return (each * weights.to(output.device(), output.scalar_type()).index_select(0, target)).mean();
+  };
 }
 
 // A zero byte ends each: words may have line ends.

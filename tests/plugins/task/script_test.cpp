@@ -265,7 +265,8 @@ TEST_CASE("script: whole numbers and words become what an embedding takes, and d
       {table + ":w", ""},
       {folder / "codes.safetensors:c", ""},
       // Numbers that an array has as float32 stay so.
-      {folder / "codes.safetensors:f", "forward() of the model fails for float32 [10], float32 [10]: Expected tensor"},
+      {folder / "codes.safetensors:f",
+       "does not take `inputs`: forward() of the model fails for float32 [2], float32 [2]: Expected tensor"},
       {table + ":x", "(in `return torch.embedding(self.table, c) + x[:, None]`)"},
   };
   for (const auto& [codes, text] : cases) {

@@ -163,7 +163,6 @@ TEST_CASE("a trained model of tabular is evaluated on the rows that were held ou
 TEST_CASE("tabular reads dates as numbers and parts of the calendar") {
   const TemporaryFolder folder;
   vernier::CsvOptions options;
-  options.has_keys = true;
   const auto parts_of = [&](const std::string& field) {
     const auto table = vernier::read_csv(folder.write("d.csv", "d\n" + field + "\n"), options);
     return table.numbers[0].contiguous();

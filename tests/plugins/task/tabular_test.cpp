@@ -146,6 +146,22 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   CHECK(both.at(1).name == "class_probability");
 }
 
+TEST_CASE("tabular: class_weights makes the loss of each class count the same, in any micro-batches") {
+  const TemporaryFolder folder;
+  const auto data = folder.write("few.csv", "x,y\n1,few\n2,few\n3,many\n4,many\n5,many\n6,many\n7,many\n8,many\n");
+  const LoadedTask task("tabular", {{"data", value(data)},
+                                    {"target", value("y")},
+                                    {"validation_share", value(0)},
+                                    {"class_weights", value("balanced")},
+                                    {"order", value("sequential")}});
+  const torch::NoGradGuard no_grad;
+  const auto batch = task->next();
+  const auto logits = dynamic_cast<vernier::SupervisedTask&>(*task.task).forward(batch).log_softmax(1);
+  const auto losses = -logits.gather(1, batch.tensors[1].unsqueeze(1)).squeeze(1);
+  const auto few = losses.narrow(0, 0, 2).mean(), many = losses.narrow(0, 2, 6).mean();
+  CHECK(task->loss(batch).item<double>() == doctest::Approx(((few + many) / 2).item<double>()));
+}
+
 TEST_CASE("tabular makes classes of labels with gaps, and keeps their numbers") {
   const TemporaryFolder folder;
   const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));

@@ -191,7 +191,7 @@ TEST_CASE("csv: bad files are refused with line and column") {
       {"a,b\n1,2\n\n3,4\n", "line 3 is empty"},
       {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', and other lines have numbers there"},
       {many("3,x\n"), "line 2002, column 'b' is 'x', which is not a number"},
-      {"a,b\n1,\n", "line 2, column 'b' has no value; remove the line, or let missing values be filled"},
+      {"a,b\n1,\n", "line 2, column 'b' has no value; remove the line, or set missing = \"mean\""},
       {"a,b\n1,nan\n", "line 2, column 'b' has no value"},
       {many("1,?\n"), "line 2002, column 'b' has no value"},
       {"a,b\n1,inf\n", "line 2, column 'b' is 'inf', which float32 cannot hold"},
@@ -217,7 +217,7 @@ TEST_CASE("csv: options that the file does not fit are refused") {
     return options;
   };
   const std::pair<CsvOptions, std::string> cases[] = {
-      {with([](auto& o) { o.columns = {"d"}; }), "has no column 'd'; its columns are a,b,c"},
+      {with([](auto& o) { o.columns = {"d"}; }), "has no column 'd' for `columns`; its columns are a,b,c"},
       {with([](auto& o) { o.target = "d"; }), "has no column 'd'"},
       {with([](auto& o) {
          o.types = {{"d", CsvType::number}};
@@ -245,7 +245,7 @@ TEST_CASE("csv: options that the file does not fit are refused") {
          o.header = false;
          o.columns = {"a"};
        }),
-       "has no column 'a'; its columns are 1,2,3"},
+       "has no column 'a' for `columns`; its columns are 1,2,3"},
   };
   for (const auto& [options, reason] : cases) {
     CAPTURE(refusal(text, options));

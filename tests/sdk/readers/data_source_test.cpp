@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 #include <vernier/data_source.h>
 #include <vernier/error.h>
+#include <vernier/options.h>
 
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -100,16 +101,29 @@ TEST_CASE("tables are read as their form says") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.csv", "a;b\n-;1\n2;NA\n-;3\n");
   const auto plain = folder.write("b.csv", "1,2\n,4\n");
-  const auto read = [&](const std::string& missing) {
-    return vernier::read_source(file, {}, {}, {";", true, missing, {"-"}}).tensor;
+  const auto read = [](const std::string& path, const vernier::Table& given) {
+    vernier::Options options("task/test", given, "");
+    auto form = vernier::csv_options(options, {"refuse", "zero", "previous"});
+    form.fill_remedy = "set missing = \"zero\"";
+    return vernier::read_source(path, {}, {}, form).tensor;
   };
-  CHECK(read("previous").equal(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 3.0F}})));
-  CHECK(read("zero").equal(torch::tensor({{0.0F, 1.0F}, {2.0F, 0.0F}, {0.0F, 3.0F}})));
-  CHECK(says(thrown_by([&] { read("refuse"); }).text, "a.csv' line 2"));
-  CHECK(vernier::read_source(plain, {}, {}, {"", false, "previous", {}})
-            .tensor.equal(torch::tensor({{1.0F, 2.0F}, {1.0F, 4.0F}})));
+  const auto read_dashes = [&](const std::string& missing) {
+    return read(file, {{"missing", {missing, ""}}, {"missing_words", {vernier::Array{{std::string("-"), ""}}, ""}}});
+  };
+  CHECK(read_dashes("previous").equal(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 3.0F}})));
+  CHECK(read_dashes("zero").equal(torch::tensor({{0.0F, 1.0F}, {2.0F, 0.0F}, {0.0F, 3.0F}})));
+  CHECK(says(thrown_by([&] { read_dashes("refuse"); }).text,
+             "a.csv' line 2, column 'a' has no value; remove the line, or set missing = \"zero\""));
+  CHECK(read(plain, {{"header", {false, ""}}, {"missing", {std::string("previous"), ""}}})
+            .equal(torch::tensor({{1.0F, 2.0F}, {1.0F, 4.0F}})));
   const auto none = folder.write("c.csv", "a,b\n1,\n2,\n");
-  CHECK(says(thrown_by([&] { vernier::read_source(none, {}, {}, {"", true, "previous", {}}); }).text, "c.csv"));
+  CHECK(says(thrown_by([&] {
+               read(none, {{"missing", {std::string("previous"), ""}}});
+             }).text,
+             "c.csv' column 'b' has no value"));
+  const auto german = folder.write("d.csv", "a;b\n0,5;1.000\n");
+  CHECK(read(german, {{"decimal", {std::string(","), ""}}, {"thousands", {std::string("."), ""}}})
+            .equal(torch::tensor({{0.5F, 1000.0F}})));
 }
 
 TEST_CASE("sources of other files have the words and the columns of the first") {

@@ -15,9 +15,11 @@
 #include <vernier/abi.h>
 #include <vernier/csv_schema.h>
 #include <vernier/dataset.h>
+#include <vernier/options.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +56,8 @@ struct VERNIER_API CsvTable {
 // file is mapped. Throws Error, which names the file and where possible line and column, for: a file that cannot be
 // read, is empty, is not a text or changes meanwhile; records of different length; a wrong quote; a name that is
 // missing or occurs twice; text where a number belongs; numbers that are infinite or too large for float32; missing
-// values unless filled; an unknown category. float32 has 24 bits: CsvFound::odd names whole numbers that become equal.
+// values unless filled; an unknown category. Remedies are keys of task/tabular in TOML. float32 has 24 bits:
+// CsvFound::odd names whole numbers that become equal.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the
@@ -64,6 +67,10 @@ VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, 
 
 // The sample of each row is {numbers}, then categories if there are such columns, then target if there is a target.
 VERNIER_API DatasetPtr csv_dataset(CsvTable table);
+
+// Reads a task's options of CSV files: types, missing, missing_words, separator, decimal, thousands, encoding, header
+// and skip_lines. fills: the words of `missing`: "refuse" and others of CsvFill. Vocabularies are sorted.
+VERNIER_API CsvOptions csv_options(Options& options, std::initializer_list<const char*> fills);
 
 // Returns a column's name as a key of TOML: a, or "two words".
 VERNIER_API std::string toml_key(const std::string& name);

@@ -17,7 +17,7 @@ struct CsvTable;
 
 // day_first and month_first are given for dates such as 03/04/2024; a column that was read is a `date`.
 enum class CsvType { number, category, date, day_first, month_first };
-enum class CsvFill { refuse, mean, zero, drop };
+enum class CsvFill { refuse, mean, zero, previous, drop };
 
 struct CsvOptions {
   char separator = 0;                  // one of , ; | tab and blank; 0: the one that divides all records alike
@@ -38,15 +38,17 @@ struct CsvOptions {
 
   std::vector<std::string> missing = {"",     "NA",   "N/A", "NaN", "nan", "NULL",
                                       "null", "#N/A", "n/a", "NaT", "?"};  // words for "no value"
-  // A missing number becomes the mean of its column, or 0; a category becomes "". drop: CsvTable::rows lacks the row.
-  // Rows without a target are dropped too, unless missing values are refused.
+  // A missing number becomes the mean of its column, 0, or the number of the row before, in the first rows the next
+  // one; a category becomes "". drop: CsvTable::rows lacks the row. Rows without a target are dropped too, unless
+  // missing values are refused.
   CsvFill fill = CsvFill::refuse;
   bool sorted = false;   // the vocabularies are sorted; else in the order of first appearance
   bool unknown = false;  // an input's category that the schema lacks gets the code vocabulary.size(); else refused
   // Chooses the rows that means and words of inputs are learned from, out of CsvTable::rows, after all rows were read.
   // Words that only other rows have are unknown. Not set: all rows.
   std::function<torch::Tensor(const CsvTable& table)> training_rows;
-  bool has_keys = false;  // messages advise the keys of task/tabular, such as `types` and `missing_words`
+  // The advice of a message on a missing value, with {} for the column.
+  std::string fill_remedy = R"(set missing = "mean", "zero" or "drop", or leave_out = ["{}"])";
 };
 
 struct CsvColumn {

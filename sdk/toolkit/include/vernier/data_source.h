@@ -11,12 +11,14 @@
 #pragma once
 
 #include <vernier/abi.h>
+#include <vernier/csv.h>
 #include <vernier/dataset.h>
 #include <vernier/options.h>
 #include <vernier/state.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,19 +32,11 @@ struct Source {
   std::vector<std::string> words;    // of a column of words: the code i stands for words[i]
 };
 
-// How CSV files are read: options `separator`, `header`, `missing` and `missing_words` of a task.
-struct TableForm {
-  std::string separator;  // "": it is found
-  bool header = true;
-  std::string missing = "refuse";  // or "zero", or "previous": the number of the row before, of the first one the next
-  std::vector<std::string> missing_words;
-};
-VERNIER_API TableForm table_form(Options& options);
-
 // words: of another file, if a column of words is to have the same codes. columns: of another file: a CSV file whose
-// columns the source does not name gives these, and one that names them in another order is refused.
+// columns the source does not name gives these, and one that names them in another order is refused. form: how CSV
+// files are read, from csv_options().
 VERNIER_API Source read_source(const std::string& name, const std::vector<std::string>& words = {},
-                               const std::vector<std::string>& columns = {}, const TableForm& form = {});
+                               const std::vector<std::string>& columns = {}, const CsvOptions& form = {});
 
 // The same part of another file: "x.npz:images" and "y.npz" give "y.npz:images". A file that names its part keeps it.
 VERNIER_API std::string same_part(const std::string& name, const std::string& file);
@@ -62,8 +56,18 @@ struct Classes {
 // ascending order. Refuses fractions, a label that known classes lack, and more different labels than half the samples.
 // for_numbers: how to predict numbers instead, for that error: "set kind = \"regression\"".
 VERNIER_API torch::Tensor codes_of(const Source& source, Classes& classes, const std::string& for_numbers);
+// The name of each class.
+VERNIER_API std::vector<std::string> names_of(const Classes& classes);
+// Returns the different numbers in order if they look like classes and not like measurements: at most 20 whole ones, of
+// ten samples each, or of three where they are 0, 1, 2, … or 1, 2, 3, …. Undefined otherwise.
+VERNIER_API torch::Tensor class_numbers(const torch::Tensor& numbers);
 // Returns a line such as "3 classes: ant 20, bee 31, cat 9", with the samples of each.
 VERNIER_API std::string counted(const Classes& classes, const torch::Tensor& codes);
+
+// Returns the cross-entropy of logits and labels in which all classes count the same in sum. counts: the training
+// samples of each class. It is a mean over samples, not over weights, so micro-batches add up to the batch.
+VERNIER_API std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& target)>
+balanced_cross_entropy(const torch::Tensor& counts);
 
 // Texts in a State, under one name.
 VERNIER_API void put_words(State& state, const std::string& name, const std::vector<std::string>& words);

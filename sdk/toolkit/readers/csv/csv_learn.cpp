@@ -1,10 +1,11 @@
 #include "csv_learn.h"
 
 #include <ATen/ops/isnan.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/searchsorted.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/csv.h>
+#include <vernier/data_source.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -16,8 +17,6 @@
 namespace vernier {
 
 namespace {
-
-constexpr std::int64_t most_classes = 20;
 
 std::optional<float> number_of(const std::string& word) {
   float value = 0;
@@ -61,6 +60,19 @@ void fill(torch::Tensor numbers, float value) {
   numbers.masked_fill_(numbers.isnan(), value);
 }
 
+// The number of the row before; in the first rows, the next number.
+void fill_by_previous(torch::Tensor numbers, const CsvColumn& column, const MappedFile& file) {
+  auto filled = numbers.contiguous();
+  auto* begin = filled.mutable_data_ptr<float>();
+  auto* end = begin + filled.numel();
+  const auto* first = std::find_if(begin, end, [](float number) { return !std::isnan(number); });
+  if (first == end && begin != end) file.refuse("column '" + shortened(column.name) + "' has no value");
+  for (auto* number = begin; number != end; ++number) {
+    if (std::isnan(*number)) *number = number < first ? *first : number[-1];
+  }
+  numbers.copy_(filled);
+}
+
 }  // namespace
 
 bool all_numbers(const std::vector<std::string>& words) {
@@ -73,33 +85,16 @@ void sort_words(std::vector<std::string>& words) {
   std::ranges::stable_sort(words, {}, [](const auto& word) { return *number_of(word); });
 }
 
-// Ten rows for each value, or three where they are 0, 1, 2, … or 1, 2, 3, …: fewer are a measurement.
 void make_classes(CsvTable& table) {
   auto& target = table.schema.target;
   if (!target || target->type != CsvType::number) return;
-  const auto has_value = table.target.isnan().logical_not();
-  const auto values = table.target.masked_select(has_value).contiguous();
-  std::vector<float> different;
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    const auto value = values.const_data_ptr<float>()[i];
-    if (std::trunc(value) != value || std::abs(value) >= 1e6F) return;
-    const auto at = std::ranges::lower_bound(different, value);
-    if (at != different.end() && *at == value) continue;
-    if (std::ssize(different) == most_classes) return;
-    different.insert(at, value);
+  const auto is_missing = table.target.isnan();
+  const auto different = class_numbers(table.target.masked_select(is_missing.logical_not()));
+  if (!different.defined()) return;
+  for (std::int64_t code = 0; code < different.numel(); ++code) {
+    target->vocabulary.push_back(c10::str(different[code].item<std::int64_t>()));
   }
-  if (different.size() < 2) return;
-  const auto count = std::ssize(different);
-  const bool is_counted =
-      (different[0] == 0 || different[0] == 1) && different.back() == different[0] + static_cast<float>(count - 1);
-  if (values.numel() < count * (is_counted ? 3 : 10)) return;
-  auto codes = torch::full({table.target.size(0)}, -1, torch::kInt64);
-  for (std::int64_t code = 0; code < count; ++code) {
-    const auto value = different[static_cast<std::size_t>(code)];
-    codes.masked_fill_(table.target == value, code);
-    target->vocabulary.push_back(c10::str(static_cast<std::int64_t>(value)));
-  }
-  table.target = codes;
+  table.target = at::searchsorted(different, table.target).masked_fill(is_missing, -1);
   target->type = CsvType::category;
 }
 
@@ -149,6 +144,7 @@ void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema,
       }
       if (is_date && !column.fills.empty()) fill(values, column.fills.at(static_cast<std::size_t>(part)));
       if (!is_date && column.fill) fill(values, *column.fill);
+      if (options.fill == CsvFill::previous) fill_by_previous(values, column, file);
     }
   }
 }

@@ -14,7 +14,7 @@ class MappedFile;
 void sort_words(std::vector<std::string>& words);
 bool all_numbers(const std::vector<std::string>& words);
 
-// Makes a category of a target of numbers, if they are whole and few are different.
+// Makes a category of a target of numbers if they are class_numbers().
 void make_classes(CsvTable& table);
 
 // Makes CsvTable::rows, and counts missing values. They are NaN and the word "".

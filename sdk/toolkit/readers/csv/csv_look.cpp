@@ -52,10 +52,8 @@ void choose_date(CsvColumn& column, const SeenColumn& seen, const CsvOptions& op
     form.order = year_first;
   } else if (fits(day_first) && fits(month_first)) {
     refuse(seen.line, column,
-           "is '" + shortened(seen.example) + "', a date whose day and month cannot be told apart" +
-               (options.has_keys
-                    ? "; set " + types_key(column.name, "day-month-year") + ", \"month-day-year\" or \"category\""
-                    : "; give the type day_first or month_first"));
+           "is '" + shortened(seen.example) + "', a date whose day and month cannot be told apart; set " +
+               types_key(column.name, "day-month-year") + ", \"month-day-year\" or \"category\"");
   } else {
     form.order = fits(day_first) ? day_first : month_first;
   }
@@ -67,6 +65,11 @@ void choose_date(CsvColumn& column, const SeenColumn& seen, const CsvOptions& op
 
 std::string types_key(const std::string& column, const char* type) {
   return "types = {" + toml_key(column) + " = \"" + type + "\"}";
+}
+
+std::string word_remedy(const std::string& column, std::string_view word) {
+  return "correct it, set missing_words = [\"" + shortened(std::string(word), 40) +
+         "\"] if it stands for no value, or " + types_key(column, "category");
 }
 
 void SeenColumn::add(std::string_view text, std::int64_t of_line, const Notation& notation) {
@@ -106,17 +109,11 @@ void choose_type(CsvColumn& column, const SeenColumn& seen, const CsvOptions& op
   const auto most_of_fits = *std::ranges::max_element(seen.fits);
   if (seen.texts > 0 && strange == seen.texts) {
     refuse(seen.line, column,
-           example + "a number in another notation" +
-               (options.has_keys ? "; set " + notation_key(column.name, most_frequent(seen)) + ", or for words " +
-                                       types_key(column.name, "category")
-                                 : "; correct it, or give the type of the column: number or category"));
+           example + "a number in another notation; set " + notation_key(column.name, most_frequent(seen)) +
+               ", or for words " + types_key(column.name, "category"));
   } else if (seen.numbers > 0 && seen.texts > 0) {
     refuse(seen.line, column,
-           example + "and other lines have numbers there; " +
-               (options.has_keys ? "correct it, set missing_words = [\"" + shortened(seen.example, 40) +
-                                       "\"] if it stands for no value, or " + types_key(column.name, "category")
-                                 : "correct it, list it as a missing value, or give the type of the column: number or "
-                                   "category"));
+           example + "and other lines have numbers there; " + word_remedy(column.name, seen.example));
   } else if (seen.dates > 0 && seen.dates == seen.texts && most_of_fits == seen.dates) {
     choose_date(column, seen, options, refuse);
   } else {

@@ -30,5 +30,7 @@ void choose_type(CsvColumn& column, const SeenColumn& seen, const CsvOptions& op
 
 // "types = {a = \"category\"}"
 std::string types_key(const std::string& column, const char* type);
+// Advises what to do with a word in a column of numbers or dates.
+std::string word_remedy(const std::string& column, std::string_view word);
 
 }  // namespace vernier

@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <set>
-#include <unordered_map>
 
 #include "base/parts.h"
 #include "csv_learn.h"
@@ -18,6 +16,7 @@
 #include "csv_odd.h"
 #include "csv_parser.h"
 #include "csv_text.h"
+#include "csv_vocabulary.h"
 
 namespace vernier {
 
@@ -26,31 +25,6 @@ namespace {
 constexpr std::size_t csv_part_bytes = 4 << 20;
 constexpr std::int64_t csv_records_to_infer = 1000;
 constexpr float exact_whole = 1 << 24;  // float32 has all whole numbers up to here
-
-// The codes of categories, in the order in which they were added.
-class Vocabulary {
- public:
-  std::int64_t add(std::string_view word) {
-    const auto known = codes_.find(word);
-    if (known != codes_.end()) return known->second;
-    const auto added = codes_.emplace(word, static_cast<std::int64_t>(words_.size())).first;
-    words_.push_back(&added->first);
-    return added->second;
-  }
-  std::optional<std::int64_t> find(std::string_view word) const {
-    const auto known = codes_.find(word);
-    return known == codes_.end() ? std::nullopt : std::optional(known->second);
-  }
-  const std::vector<const std::string*>& words() const { return words_; }
-
- private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
-  std::unordered_map<std::string, std::int64_t, Hash, std::equal_to<>> codes_;
-  std::vector<const std::string*> words_;  // of codes_, whose nodes stay where they are
-};
 
 // The destination of a column of the file: column `to` of a matrix whose rows are `stride` apart.
 struct Destination {
@@ -128,8 +102,8 @@ void CsvReader::read_names() {
   const std::set<std::string> different(names_.begin(), names_.end());
   for (const auto& name : different) {
     if (std::ranges::count(names_, name) > 1) {
-      file_->refuse("has two columns named '" + shortened(name) + "'; rename one" +
-                    (options_.has_keys ? ", or set header = false if the first line has no names" : ""));
+      file_->refuse("has two columns named '" + shortened(name) +
+                    "'; rename one, or set header = false if the first line has no names");
     }
   }
   destinations_.resize(names_.size());
@@ -162,9 +136,9 @@ std::size_t CsvReader::place_of(const std::string& name, const char* key) const 
   for (const auto& each : names_) {
     if (lower(each) == lower(name)) near = each;
   }
-  file_->refuse("has no column '" + shortened(name) + "'" +
-                (options_.has_keys && *key != 0 ? " for `" + std::string(key) + "`" : "") + "; its columns are " +
-                shortened(some_of(names_)) + (near.empty() ? "" : "; did you mean '" + shortened(near) + "'?"));
+  file_->refuse("has no column '" + shortened(name) + "'" + (*key != 0 ? " for `" + std::string(key) + "`" : "") +
+                "; its columns are " + shortened(some_of(names_)) +
+                (near.empty() ? "" : "; did you mean '" + shortened(near) + "'?"));
 }
 
 void CsvReader::choose_columns() {
@@ -246,8 +220,8 @@ void CsvReader::infer_types() {
   }
   if (table_.schema.target && table_.schema.target->type == CsvType::date) {
     file_->refuse("column '" + shortened(options_.target) +
-                  "' has dates, and is the target; predict a number or a class" +
-                  (options_.has_keys ? ", or set " + types_key(options_.target, "category") : ""));
+                  "' has dates, and is the target; predict a number or a class, or set " +
+                  types_key(options_.target, "category"));
   }
 }
 
@@ -302,12 +276,11 @@ void CsvReader::check_length(const std::vector<CsvField>& fields, std::int64_t l
   if (fields.size() == names_.size()) return;
   if (fields.size() == 1 && fields[0].raw.empty()) file_->refuse(c10::str("line ", line, " is empty"));
   const bool is_title = line == table_.first_line && options_.header && options_.skip_lines == 0;
-  file_->refuse(
-      c10::str("line ", line, " has ", fields.size(), fields.size() == 1 ? " field, " : " fields, ",
-               options_.header ? "the header has " : "the first line has ", names_.size(),
-               is_title && options_.has_keys
-                   ? "; if the first line is not a header, set skip_lines = 1, and header = false if no names follow"
-                   : ""));
+  file_->refuse(c10::str(
+      "line ", line, " has ", fields.size(), fields.size() == 1 ? " field, " : " fields, ",
+      options_.header ? "the header has " : "the first line has ", names_.size(),
+      is_title ? "; if the first line is not a header, set skip_lines = 1, and header = false if no names follow"
+               : ""));
 }
 
 void CsvReader::refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const {
@@ -320,12 +293,12 @@ void CsvReader::require_value(const Destination& to, std::int64_t line, bool is_
                            : to.is_group ? ", and it is the group of the split"
                                          : "";
   std::string remedy = "; remove the line";
-  if (!to.is_group && !(to.is_target && has_schema_)) {
-    remedy += options_.has_keys ? to.is_target
-                                      ? ", or set missing = \"drop\", or \"mean\", which drop it too"
-                                      : ", or set missing = \"mean\", \"zero\" or \"drop\", or leave_out = [\"" +
-                                            shortened(to.column->name) + "\"]"
-                                : ", or let missing values be filled";
+  if (to.is_target && !has_schema_) remedy += ", or set missing = \"drop\", or \"mean\", which drop it too";
+  if (!to.is_target && !to.is_group) {
+    const auto& advice = options_.fill_remedy;
+    const auto place = advice.find("{}");
+    remedy += ", or " + advice.substr(0, place);
+    if (place != std::string::npos) remedy += shortened(to.column->name) + advice.substr(place + 2);
   }
   refuse(line, *to.column, "has no value" + role + remedy);
 }
@@ -337,15 +310,12 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
   if (words_.has(text)) {
     require_value(to, line,
                   to.is_target  ? options_.fill != CsvFill::refuse
-                  : has_schema_ ? to.column->fill.has_value() || drops
+                  : has_schema_ ? to.column->fill.has_value() || drops || options_.fill == CsvFill::previous
                                 : options_.fill != CsvFill::refuse);
     value = std::numeric_limits<float>::quiet_NaN();
   } else if (!parse_number(text, to.notation, value)) {
     refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', which is not a number; correct it, " +
-               (options_.has_keys ? "set missing_words = [\"" + shortened(std::string(text), 40) +
-                                        "\"] if it stands for no value, or " + types_key(to.column->name, "category")
-                                  : "list it as a missing value, or make the column a category"));
+           "is '" + shortened(std::string(text)) + "', which is not a number; " + word_remedy(to.column->name, text));
   } else if (!std::isfinite(value)) {
     refuse(line, *to.column, "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number");
   } else if ((value >= exact_whole || value <= -exact_whole) && std::trunc(value) == value) {
@@ -364,11 +334,8 @@ void CsvReader::put_date(const Destination& to, std::string_view text, std::int6
     numbers.fill(std::numeric_limits<float>::quiet_NaN());
   } else if (!parse_date(text, to.form, numbers)) {
     refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', and not a date as in other lines (" + to.column->form +
-               "); correct it" +
-               (options_.has_keys ? ", set missing_words = [\"" + shortened(std::string(text), 40) +
-                                        "\"] if it stands for no value, or " + types_key(to.column->name, "category")
-                                  : ""));
+           "is '" + shortened(std::string(text)) + "', and not a date as in other lines (" + to.column->form + "); " +
+               word_remedy(to.column->name, text));
   }
   std::copy_n(numbers.begin(), date_parts - (to.form.has_time ? 0 : 1), to.numbers + row * to.stride);
 }

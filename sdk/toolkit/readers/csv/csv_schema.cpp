@@ -65,7 +65,7 @@ std::string json_of(const CsvSchema& schema) {
   OrderedJson json = {{"columns", OrderedJson::array()}};
   for (const auto& column : schema.columns) json["columns"].push_back(json_of(column));
   if (schema.target) json["target"] = json_of(*schema.target);
-  return json.dump();
+  return json_text(json);
 }
 
 CsvSchema parse_csv_schema(const std::string& json) {

@@ -200,8 +200,7 @@ void CsvText::require_utf8(char separator) const {
   CsvRecords records(file_, text_, separator, 1 + options_.skip_lines);
   std::vector<CsvField> fields;
   std::vector<std::string> names;
-  const std::string remedy =
-      options_.has_keys ? "; set encoding = \"latin-1\", or save it as UTF-8" : "; save it as UTF-8";
+  const std::string remedy = "; set encoding = \"latin-1\", or save it as UTF-8";
   while (records.next(fields)) {
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (names.size() < fields.size()) names.push_back(std::to_string(i + 1));
