@@ -133,7 +133,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
                              "of output and target; output: forward() gets the target last and returns the loss")),
         metrics_(options.get("metrics", std::vector<std::string>{},
                              "of outputs and targets: accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
-    for (const char* key : {"inputs", "target", "validation_inputs", "validation_target"})
+    for (const char* key : {"model", "inputs", "target", "validation_inputs", "validation_target"})
       options.resumable(key);  // content counts, not path
     form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
     form_.fill_remedy = R"(set missing = "zero" or "previous")";
@@ -257,7 +257,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   // The facts that the model needs besides its weights.
   vernier::State facts() const {
     vernier::State state;
-    state.put("module", bytes_);
+    state.put("given/module", bytes_);
     vernier::put_words(state, "inputs", inputs_);
     state.put("target", target_);
     vernier::put_words(state, "validation", held_out_inputs_);
@@ -278,7 +278,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
 
   void recall() {
     const auto& facts = learned();
-    bytes_ = facts.tensor("module").to(torch::kCPU);
+    bytes_ = facts.tensor("given/module").to(torch::kCPU);
     has_images_ = facts.integer("images") != 0;
     fingerprint_ = facts.text("fingerprint");
     classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "data/tensor_dataset.h"
+
 namespace vernier {
 
 struct SupervisedTask::Parts {
@@ -384,6 +386,16 @@ State SupervisedTask::save() const {
   return state;
 }
 
+namespace {
+
+std::string given_files(const State& learned) {
+  std::vector<torch::Tensor> files;
+  for (const auto& [name, bytes] : learned.part("given").tensors) files.push_back(bytes.to(torch::kCPU));
+  return c10::str(files.size(), " with XXH3 ", checksum_of_all(files));
+}
+
+}  // namespace
+
 // A sample that could not be read has ended the run that was saved, so other bytes of the data are its remedy.
 void SupervisedTask::load(const State& state) {
   auto wanted = state;
@@ -398,6 +410,7 @@ void SupervisedTask::load(const State& state) {
     refuse(id() + ": " + difference +
            "; give the same files, give --allow-inexact to resume all the same, or start a new run");
   };
+  compare("the files of the model", given_files(state.part("learned")), given_files(parts_->learned));
   compare("the data", state.text("data"), own.text("data"));
   compare("the held-out data", state.text("held_out"), parts_->held_out_data);
   if (is_mended || allows) wanted.put("data", own.text("data"));

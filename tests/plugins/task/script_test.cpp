@@ -100,6 +100,19 @@ vernier::Predictor& predictor(const LoadedTask& task) {
 
 }  // namespace
 
+TEST_CASE("script: a run goes on with the same module at another path, and with no other one") {
+  const TemporaryFolder folder;
+  auto table = table_of(folder);
+  const auto state = LoadedTask("script", table)->save();
+  std::filesystem::copy_file(folder / "model.pt", folder / "moved.pt");
+  table["model"] = value(folder / "moved.pt");
+  CHECK(refusal([&] { LoadedTask("script", table)->load(state); }).empty());
+  table["model"] =
+      value(write_source(folder, "Other", "def forward(self, x):\n  return torch.matmul(x, self.weight)\n"));
+  CHECK(says(refusal([&] { LoadedTask("script", table)->load(state); }),
+             "the files of the model have changed since this run was saved: then 1 with XXH3 "));
+}
+
 TEST_CASE("script: a script's tensors have their names and learn") {
   const TemporaryFolder folder;
   LoadedTask task("script", table_of(folder, {{"validation_share", value(0.2)},

@@ -76,7 +76,8 @@ class VERNIER_API SupervisedTask : public Task {
                            const torch::Tensor& x) const;
 
   // Keeps what the model needs of the training data besides its weights: columns, words, classes, scales, sizes.
-  // build() calls it. Each checkpoint has it, as "learned", so that a trained model is used without the data.
+  // build() calls it. Each checkpoint has it, as "learned", so that a trained model is used without the data. A run is
+  // not resumed with other entries below "given/", the files that the model is made from.
   void set_learned(State learned);
   bool is_trained() const;  // build(): learned() has been given, so nothing is learned from data
   bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
