@@ -33,6 +33,7 @@ constexpr std::int64_t widest = 256;  // of a head
 // 16 bits.
 constexpr std::int64_t enough = 48;
 constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float far = 1024;  // a logarithm of a sum beyond which float32 loses digits of weights
 
 std::int64_t blocks_of(std::int64_t length) {
   return (length + block - 1) / block;
@@ -97,7 +98,7 @@ struct Sizes {
   std::int64_t queries_of(std::int64_t i) const { return std::min(block, queries - i * block); }
   std::int64_t keys_of(std::int64_t j) const { return std::min(block, keys - j * block); }
   ScoreRule rule(std::int64_t i, std::int64_t j, const float* mask) const {
-    return {scale, keys_of(j), is_causal ? (i - j) * block : block, mask};
+    return {scale, queries_of(i), keys_of(j), is_causal ? (i - j) * block : block, mask};
   }
   // The number of blocks of keys that a block of queries sees.
   std::int64_t seen(std::int64_t i) const { return is_causal ? std::min(i + 1, key_blocks()) : key_blocks(); }
@@ -212,7 +213,7 @@ void forward(const Sizes& s, const at::Tensor& query, const at::Tensor& key, con
 template <class Product>
 struct BackwardPart {
   Product *query_columns, *query_rows, *above_columns, *above_rows;  // of all queries
-  float *query_gradient, *log_sum, *dots;
+  float *query_gradient, *log_sum, *log_rest, *dots, *sum;
   Product *rows, *key, *key_left, *value, *weights, *slope_left, *slope_right;
   float *scores, *slopes, *key_gradient, *value_gradient, *factors, *mask_rows, *mask;
   BackwardPart(const Sizes& s, Room& room) {
@@ -220,12 +221,12 @@ struct BackwardPart {
     for (auto* each : {&query_columns, &query_rows, &above_columns, &above_rows})
       *each = room.take<Product>(all * s.width);
     query_gradient = room.take<float>(all * s.width);
-    for (auto* each : {&log_sum, &dots}) *each = room.take<float>(all);
+    for (auto* each : {&log_sum, &log_rest, &dots}) *each = room.take<float>(all);
     for (auto* each : {&rows, &key, &key_left, &value}) *each = room.take<Product>(block * s.width);
     for (auto* each : {&weights, &slope_left, &slope_right}) *each = room.take<Product>(block * block);
     for (auto* each : {&scores, &slopes, &mask_rows, &mask}) *each = room.take<float>(block * block);
     for (auto* each : {&key_gradient, &value_gradient}) *each = room.take<float>(block * s.width);
-    factors = room.take<float>(block);
+    for (auto* each : {&factors, &sum}) *each = room.take<float>(block);
   }
 };
 
@@ -273,11 +274,33 @@ class Backward {
     transpose_right(my.rows, s_.width, my.above_columns + i * size_);
     lay_right(my.rows, my.above_rows + i * size_);
     row_dots(above_.at(b, h, row), above_.row, y_.at(b, h, row), y_.row, count, s_.columns, my.dots + row);
+    bool is_far = false;
     for (std::int64_t r = 0; r < block; ++r) {
       const float sum = r < count ? *log_sum_.at(b, h, row + r) : 0;
+      is_far = is_far || (std::abs(sum) > far && std::isfinite(sum));
       my.log_sum[row + r] = sum == -infinity ? 0 : sum;  // who sees nothing has weights of 0
+      my.log_rest[row + r] = 0;
     }
+    if (is_far) find_sums(b, h, i, my);
     std::fill_n(my.query_gradient + i * size_, size_, 0.0F);
+  }
+
+  // Where a mask adds a large number such as -1e9 to all scores of a query, float32 holds their largest, but not the
+  // logarithm of the sum beside it: the two are computed again, as forward does.
+  void find_sums(std::int64_t b, std::int64_t h, std::int64_t i, const Part& my) const {
+    auto *const largest = my.log_sum + i * block, *const rest = my.log_rest + i * block;
+    std::fill_n(largest, block, -infinity);
+    std::fill_n(my.sum, block, 0.0F);
+    for (std::int64_t j = 0; j < s_.seen(i); ++j) {
+      take_rows(k_.at(b, h, j * block), k_.row, s_.keys_of(j), s_.columns, s_.width, my.key);
+      multiply(block, block, s_.width, my.key, my.query_columns + i * size_, my.scores, false);
+      const auto rule = s_.rule(i, j, take_mask(mask_, s_, b, h, i, j, my.mask_rows, my.mask));
+      soften(rule, my.scores, largest, my.sum, /*width=*/0, my.slopes, my.weights);
+    }
+    for (std::int64_t r = 0; r < block; ++r) {
+      rest[r] = my.sum[r] == 0 ? 0 : std::log(my.sum[r]);
+      if (largest[r] == -infinity) largest[r] = 0;
+    }
   }
 
   void take_keys(std::int64_t b, std::int64_t h, std::int64_t j, const Part& my) const {
@@ -291,8 +314,8 @@ class Backward {
       multiply(block, block, s_.width, my.key, my.query_columns + i * size_, my.scores, false);
       multiply(block, block, s_.width, my.value, my.above_columns + i * size_, my.slopes, false);
       const auto rule = s_.rule(i, j, take_mask(mask_, s_, b, h, i, j, my.mask_rows, my.mask));
-      differentiate(rule, my.scores, my.slopes, my.log_sum + i * block, my.dots + i * block, my.weights, my.slope_left,
-                    my.slope_right);
+      differentiate(rule, my.scores, my.slopes, my.log_sum + i * block, my.log_rest + i * block, my.dots + i * block,
+                    my.weights, my.slope_left, my.slope_right);
       multiply(block, s_.width, block, my.weights, my.above_rows + i * size_, my.value_gradient, true);
       multiply(block, s_.width, block, my.slope_left, my.query_rows + i * size_, my.key_gradient, true);
       multiply(s_.width, block, block, my.key_left, slope_right(my), my.query_gradient + i * size_, true);

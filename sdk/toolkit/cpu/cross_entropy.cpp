@@ -60,6 +60,7 @@ struct CrossEntropy final : torch::autograd::Function<CrossEntropy> {
     const auto &y = saved[0], &target = saved[1];
     const auto ignored = context->saved_data["ignored"].toInt();
     const auto share = context->saved_data["share"].toDouble();
+    if (!above[0].defined() && !above[1].defined()) return variable_list(4);
     if (at::GradMode::is_enabled() || above[1].defined()) {
       return {
           by_operators(above[0].defined() ? above[0] * share : at::Tensor(), above[1], y, target, ignored), {}, {}, {}};

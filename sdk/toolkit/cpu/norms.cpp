@@ -62,12 +62,14 @@ bool takes(const at::Tensor& x, at::IntArrayRef shape, const Parameter& weight, 
            (is_plain(*parameter) && parameter->sizes() == shape &&
             (parameter->scalar_type() == x.scalar_type() || parameter->scalar_type() == at::kFloat));
   };
-  return fits(weight) && fits(bias) &&
-         (!is_given(weight) || !is_given(bias) || weight->scalar_type() == bias->scalar_type());
+  // LibTorch refuses a bias alone in another dtype.
+  const auto of_bias = is_given(weight) ? weight->scalar_type() : x.scalar_type();
+  return fits(weight) && fits(bias) && (!is_given(bias) || bias->scalar_type() == of_bias);
 }
 bool takes_backward(const at::Tensor& dy, const at::Tensor& x, at::IntArrayRef shape, const Parameter& weight,
                     const Parameter& bias) {
-  return takes(x, shape, weight, bias) && dy.sizes() == x.sizes() && dy.scalar_type() == x.scalar_type();
+  return has_plain_numbers(dy) && takes(x, shape, weight, bias) && dy.sizes() == x.sizes() &&
+         dy.scalar_type() == x.scalar_type();
 }
 
 at::Tensor in_floats(const Parameter& parameter) {

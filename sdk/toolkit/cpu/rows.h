@@ -12,9 +12,16 @@
 
 namespace vernier {
 
+// Has numbers to be read in memory as they are: above autograd a tensor may have a negative bit or none at all, and a
+// gradient be undefined.
+inline bool has_plain_numbers(const at::Tensor& x) {
+  return x.defined() && !x.is_neg() && !x._is_zerotensor();
+}
+
 inline bool is_plain(const at::Tensor& x) {
   const auto dtype = x.scalar_type();
-  return (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) && x.is_contiguous() && x.numel() > 0;
+  return has_plain_numbers(x) && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) &&
+         x.is_contiguous() && x.numel() > 0;
 }
 
 // Calls body(Element{}) for float32, bfloat16 or float16.

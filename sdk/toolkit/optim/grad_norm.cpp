@@ -136,6 +136,7 @@ double sum_on_host(const TensorVector& gradients) {
   TensorVector kept;
   for (const auto& each : gradients) {
     const auto gradient = each.is_non_overlapping_and_dense() ? each : kept.emplace_back(each.contiguous());
+    if (gradient._is_zerotensor()) continue;  // it has no memory
     const auto* data = gradient.const_data_ptr<float>();
     for (std::int64_t i = 0; i < gradient.numel(); i += part_size) {
       parts.push_back({data + i, std::min(part_size, gradient.numel() - i)});

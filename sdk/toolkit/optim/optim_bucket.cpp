@@ -88,7 +88,8 @@ torch::Tensor FusedBucket::fit(const torch::Tensor& gradient, std::size_t member
       gradient.sizes() != parameter.sizes()) {
     refuse_gradient(gradient, member);
   }
-  if (gradient.strides() == parameter.strides()) return gradient;
+  const bool is_plain = !gradient.is_neg() && !gradient._is_zerotensor();  // the kernels read its memory
+  if (is_plain && gradient.strides() == parameter.strides()) return gradient;
   return at::empty_like(parameter).copy_(gradient);
 }
 

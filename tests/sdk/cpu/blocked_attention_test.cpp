@@ -1,5 +1,6 @@
 // Attention in blocks on a CPU. Its oracle is LibTorch's own in float64; its measure LibTorch's in the same dtype.
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <doctest/doctest.h>
@@ -218,6 +219,45 @@ TEST_CASE("blocked attention: the logarithms of sums are LibTorch's, so each bac
   CHECK(torch::allclose(sums, their_sums, 1e-5, 1e-5));
   CHECK(sums.strides() == their_sums.strides());
   CHECK(torch::allclose(y, their_y, 1e-4, 1e-6));
+}
+
+TEST_CASE("blocked attention: rows masked wholly by a finite number have the gradients of their weights") {
+  if (at::get_cpu_capability() != "AVX512") return;  // LibTorch's kernels
+  torch::manual_seed(14);
+  for (const double masked : {-1e4, -1e9, -3e38}) {
+    for (const std::int64_t length : {64, 100}) {
+      CAPTURE(masked);
+      CAPTURE(length);
+      auto call = random_call(1, 2, length, length, 16);
+      call.mask = torch::zeros({1, 1, length, length});
+      call.mask->narrow(2, length / 2, 7).fill_(masked);
+      const std::vector<torch::Tensor> leaves = {call.query.clone().requires_grad_(), call.key.clone().requires_grad_(),
+                                                 call.value.clone().requires_grad_()};
+      const auto weights = (leaves[0].matmul(leaves[1].transpose(2, 3)) * 0.25 + *call.mask).softmax(3);
+      auto wanted = torch::autograd::grad({weights.matmul(leaves[2])}, leaves, {call.above});
+      const auto mine = call.run(true);
+      for (std::size_t i = 1; i < 4; ++i) {
+        CAPTURE(parts[i]);
+        CHECK(error_of(mine[i], wanted[i - 1].to(torch::kFloat64)) < (masked == -1e4 ? 1e-3 : 1e-5));
+      }
+    }
+  }
+}
+
+TEST_CASE("blocked attention: NaN in a key that no query sees stays there") {
+  if (at::get_cpu_capability() != "AVX512") return;  // LibTorch's kernels
+  for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
+    CAPTURE(dtype);
+    torch::manual_seed(15);
+    for (const std::int64_t queries : {47, 50, 70}) {
+      CAPTURE(queries);
+      auto call = random_call(2, 1, queries, 96, 32).in(dtype);
+      call.is_causal = true;
+      call.key.select(2, queries + 3).fill_(std::numeric_limits<float>::quiet_NaN());
+      const auto mine = call.run(true);  // the gradient of the query adds the key times 0
+      for (const auto i : {0, 2, 3}) CHECK(mine[static_cast<std::size_t>(i)].isfinite().all().item<bool>());
+    }
+  }
 }
 
 TEST_CASE("blocked attention: what it does not take is LibTorch's, bit for bit") {

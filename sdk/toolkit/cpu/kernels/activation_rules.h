@@ -92,7 +92,7 @@ struct GeluTanh {
   }
   template <class V>
   static VERNIER_INLINE V derivative(V x) {
-    x = clamped(x, -20.0F, 20.0F);  // beyond, it is 0 and 1
+    x = clamped(x, -20.0F, 20.0F);  // beyond, it is 1, and less than 1e-34 from 0
     const V one = number<V>(1), square = x * x;
     const V z = number<V>(-scale) * x * fused(number<V>(cubic), square, one);
     const V e = exponential(clamped(z, -highest, highest)), s = one / (one + e);

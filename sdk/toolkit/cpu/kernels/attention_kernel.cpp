@@ -193,18 +193,21 @@ void soften(const ScoreRule& rule, const float* scores, float* largest, float* s
 
 template <class Product>
 void differentiate(const ScoreRule& rule, const float* scores, const float* slopes, const float* log_sum,
-                   const float* dots, Product* weights, Product* left, Product* right) {
+                   const float* log_rest, const float* dots, Product* weights, Product* left, Product* right) {
   for (std::int64_t key = 0; key < block; key += 2) {
     for (std::int64_t query = 0; query < block; query += lanes) {
-      const __m512 base = _mm512_loadu_ps(log_sum + query), dot = _mm512_loadu_ps(dots + query);
+      const __m512 base = _mm512_loadu_ps(log_sum + query), rest = _mm512_loadu_ps(log_rest + query);
+      const __m512 dot = _mm512_loadu_ps(dots + query);
+      // A query that does not exist has a weight of 0 for a key that is NaN, too.
+      const __mmask16 there = first(std::max<std::int64_t>(rule.queries - query, 0));
       __m512 slope[2];
       for (int i = 0; i < 2; ++i) {
         const std::int64_t place = (key + i) * block + query;
         __m512 weight = _mm512_setzero_ps();
         slope[i] = weight;
         if (key + i < seen(rule, query)) {
-          weight = exponential(score(rule, scores, key + i, query, base));
-          slope[i] = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(slopes + place), dot));
+          weight = only(there, exponential(_mm512_sub_ps(score(rule, scores, key + i, query, base), rest)));
+          slope[i] = _mm512_maskz_mul_ps(there, weight, _mm512_sub_ps(_mm512_loadu_ps(slopes + place), dot));
         }
         if constexpr (std::is_same_v<Product, float>) {
           _mm512_storeu_ps(weights + place, weight);
@@ -264,9 +267,10 @@ void give_columns(const float* from, const float* factors, std::int64_t rows, st
   }
 }
 
-#define VERNIER_FOR_PRODUCT(P)                                                                    \
-  template void soften(const ScoreRule&, const float*, float*, float*, std::int64_t, float*, P*); \
-  template void differentiate(const ScoreRule&, const float*, const float*, const float*, const float*, P*, P*, P*);
+#define VERNIER_FOR_PRODUCT(P)                                                                                        \
+  template void soften(const ScoreRule&, const float*, float*, float*, std::int64_t, float*, P*);                     \
+  template void differentiate(const ScoreRule&, const float*, const float*, const float*, const float*, const float*, \
+                              P*, P*, P*);
 #define VERNIER_FOR_ELEMENT(E)                                                                                \
   template void take_rows(const E*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);          \
   template void row_dots(const E*, std::int64_t, const E*, std::int64_t, std::int64_t, std::int64_t, float*); \

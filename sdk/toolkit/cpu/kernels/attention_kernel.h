@@ -30,9 +30,9 @@ const Product* right(const Product* from, std::int64_t width, Product* to);
 // Shared by all scores of a block.
 struct ScoreRule {
   float scale;
-  std::int64_t keys;      // rows that exist
-  std::int64_t diagonal;  // query q sees the keys up to q + diagonal; 64: all of them
-  const float* mask;      // added, [64, 64] as the scores; or none
+  std::int64_t queries, keys;  // columns and rows that exist
+  std::int64_t diagonal;       // query q sees the keys up to q + diagonal; 64: all of them
+  const float* mask;           // added, [64, 64] as the scores; or none
 };
 
 // One more block of keys: takes its scores into the running largest score and sum of each query, scales what was added
@@ -42,10 +42,11 @@ void soften(const ScoreRule& rule, const float* scores, float* largest, float* s
             Product* weights);
 
 // The weights and the gradient of the scores, without `scale`, as left-hand factors; the latter as a right-hand factor
-// too, for bfloat16. slopes: the gradient of the weights. log_sum and dots: of each query.
+// too, for bfloat16. slopes: the gradient of the weights. log_sum and dots: of each query. log_rest: added to log_sum,
+// where float32 does not hold the sum of the two.
 template <class Product>
 void differentiate(const ScoreRule& rule, const float* scores, const float* slopes, const float* log_sum,
-                   const float* dots, Product* weights, Product* left, Product* right);
+                   const float* log_rest, const float* dots, Product* weights, Product* left, Product* right);
 
 // The product of each row of a with that of b.
 template <class Element>

@@ -93,6 +93,19 @@ VERNIER_INLINE float sum_of(__m256 value) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+// Sums in float64, two lanes of float32 in each of 4.
+using Doubles = __m256d;
+VERNIER_INLINE Doubles wider_sum(Doubles sum, __m256 more) {
+  return _mm256_add_pd(sum, _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(more)),
+                                          _mm256_cvtps_pd(_mm256_extractf128_ps(more, 1))));
+}
+VERNIER_INLINE Doubles no_doubles() {
+  return _mm256_setzero_pd();
+}
+VERNIER_INLINE double sum_of(Doubles value) {
+  const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(value), _mm256_extractf128_pd(value, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
 VERNIER_INLINE float largest_of(__m256 value) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));

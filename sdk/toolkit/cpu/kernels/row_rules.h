@@ -9,10 +9,45 @@ namespace vernier {
 
 namespace {
 
-// Calls body(column, which lanes) for a row. Two at a time hide how long an addition takes: body(..., 0 or 1).
-template <class Body>
-VERNIER_INLINE void along(std::int64_t columns, const Body& body) {
+// A sum over a row. A lane adds 32 numbers in float32, and then goes on in float64: otherwise a large one would cost
+// all that follow it their digits.
+struct Sum {
+  Numbers parts[2];
+  Doubles before;
+  bool has_before = false;
+  VERNIER_INLINE Sum() : parts{filled(0), filled(0)}, before(no_doubles()) {}
+  VERNIER_INLINE void next_chunk() {
+    before = wider_sum(before, parts[0] + parts[1]);
+    parts[0] = parts[1] = filled(0);
+    has_before = true;
+  }
+  // Divided by a number.
+  VERNIER_INLINE float over(std::int64_t count) const {
+    const float last = sum_of(parts[0] + parts[1]);
+    if (!has_before) return last / static_cast<float>(count);
+    return static_cast<float>((static_cast<double>(last) + sum_of(before)) / static_cast<double>(count));
+  }
+  VERNIER_INLINE float whole() const {
+    const float last = sum_of(parts[0] + parts[1]);
+    return has_before ? static_cast<float>(static_cast<double>(last) + sum_of(before)) : last;
+  }
+};
+
+// Calls body(column, which lanes) for a row. Two at a time hide how long an addition takes: body(..., 0 or 1). sums:
+// those that it adds to.
+template <class Body, class... Sums>
+VERNIER_INLINE void along(std::int64_t columns, const Body& body, Sums&... sums) {
+  constexpr std::int64_t chunk = 64 * lanes;
   std::int64_t column = 0;
+  if constexpr (sizeof...(sums) > 0) {
+    while (column + chunk < columns) {
+      for (const auto end = column + chunk; column < end; column += 2 * lanes) {
+        body(column, first(lanes), 0);
+        body(column + lanes, first(lanes), 1);
+      }
+      (sums.next_chunk(), ...);
+    }
+  }
   for (; column + 2 * lanes <= columns; column += 2 * lanes) {
     body(column, first(lanes), 0);
     body(column + lanes, first(lanes), 1);
@@ -25,14 +60,35 @@ VERNIER_INLINE void along(std::int64_t columns, const Body& body) {
   }
 }
 
-struct Sum {
-  Numbers parts[2];
-  VERNIER_INLINE Sum() : parts{filled(0), filled(0)} {}
-  VERNIER_INLINE float whole() const { return sum_of(parts[0] + parts[1]); }
-};
-
 VERNIER_INLINE Numbers present(const float* numbers, std::int64_t column, Which which, float otherwise) {
   return numbers != nullptr ? load(numbers + column, which) : filled(otherwise);
+}
+
+struct Moments {
+  float mean, inverse;
+};
+
+// The same in float64 for one row: squares of its numbers are beyond float32's range, or one is not finite. is_centred:
+// LayerNorm; false: RMSNorm.
+template <class Element>
+Moments norm_in_float64(std::int64_t columns, const Element* x, const float* weight, const float* bias, float eps,
+                        bool is_centred, Element* y) {
+  const auto number = [&](std::int64_t column) { return static_cast<double>(static_cast<float>(x[column])); };
+  const auto count = static_cast<double>(columns);
+  double sum = 0, squares = 0;
+  for (std::int64_t column = 0; is_centred && column < columns; ++column) sum += number(column);
+  const double mean = sum / count;
+  for (std::int64_t column = 0; column < columns; ++column) {
+    squares += (number(column) - mean) * (number(column) - mean);
+  }
+  const double inverse = 1 / std::sqrt(squares / count + static_cast<double>(eps));
+  for (std::int64_t column = 0; column < columns; ++column) {
+    const double scaled =
+        (number(column) - mean) * inverse * static_cast<double>(weight != nullptr ? weight[column] : 1);
+    y[column] =
+        static_cast<Element>(static_cast<float>(scaled + static_cast<double>(bias != nullptr ? bias[column] : 0)));
+  }
+  return {static_cast<float>(mean), static_cast<float>(inverse)};
 }
 
 template <class Element>
@@ -41,18 +97,26 @@ void layer_norm_rows(Rows rows, const Element* x, const float* weight, const flo
   const auto columns = rows.columns;
   for (std::int64_t row = 0; row < rows.count; ++row, x += columns, y += columns) {
     Sum sum, rests, squares;
-    along(columns, [&](auto column, auto which, int i) VERNIER_BODY { sum.parts[i] += load(x + column, which); });
-    const float nearly = sum.whole() / static_cast<float>(columns);
+    along(
+        columns, [&](auto column, auto which, int i) VERNIER_BODY { sum.parts[i] += load(x + column, which); }, sum);
+    const float nearly = sum.over(columns);
     const Numbers middle = filled(nearly);
-    along(columns, [&](auto column, auto which, int i) VERNIER_BODY {
-      const Numbers way = only(which, load(x + column, which) - middle);
-      rests.parts[i] += way;
-      squares.parts[i] = fused(way, way, squares.parts[i]);
-    });
-    const float rest = rests.whole() / static_cast<float>(columns);  // what rounding has taken off the mean
-    const float variance = squares.whole() / static_cast<float>(columns) - rest * rest;
-    // A variance beyond float32's range is not a number: scaled by 0 the row would hide it.
-    const float inverse = std::isfinite(variance) ? 1 / std::sqrt(variance + eps) : std::nanf("");
+    along(
+        columns,
+        [&](auto column, auto which, int i) VERNIER_BODY {
+          const Numbers way = only(which, load(x + column, which) - middle);
+          rests.parts[i] += way;
+          squares.parts[i] = fused(way, way, squares.parts[i]);
+        },
+        rests, squares);
+    const float rest = rests.over(columns);  // what rounding has taken off the mean
+    const float variance = squares.over(columns) - rest * rest;
+    if (!std::isfinite(variance)) [[unlikely]] {
+      const auto moments = norm_in_float64(columns, x, weight, bias, eps, /*is_centred=*/true, y);
+      means[row] = moments.mean, inverses[row] = moments.inverse;
+      continue;
+    }
+    const float inverse = 1 / std::sqrt(variance + eps);
     const Numbers scale = filled(inverse), shift = filled(rest);
     along(columns, [&](auto column, auto which, int) VERNIER_BODY {
       const Numbers normal = (load(x + column, which) - middle - shift) * scale;
@@ -68,11 +132,19 @@ void rms_norm_rows(Rows rows, const Element* x, const float* weight, float eps, 
   const auto columns = rows.columns;
   for (std::int64_t row = 0; row < rows.count; ++row, x += columns, y += columns) {
     Sum squares;
-    along(columns, [&](auto column, auto which, int i) VERNIER_BODY {
-      const Numbers at = load(x + column, which);
-      squares.parts[i] = fused(at, at, squares.parts[i]);
-    });
-    inverses[row] = 1 / std::sqrt(squares.whole() / static_cast<float>(columns) + eps);
+    along(
+        columns,
+        [&](auto column, auto which, int i) VERNIER_BODY {
+          const Numbers at = load(x + column, which);
+          squares.parts[i] = fused(at, at, squares.parts[i]);
+        },
+        squares);
+    const float square = squares.over(columns);
+    if (!std::isfinite(square)) [[unlikely]] {
+      inverses[row] = norm_in_float64(columns, x, weight, nullptr, eps, /*is_centred=*/false, y).inverse;
+      continue;
+    }
+    inverses[row] = 1 / std::sqrt(square + eps);
     const Numbers scale = filled(inverses[row]);
     along(columns, [&](auto column, auto which, int) VERNIER_BODY {
       store(load(x + column, which) * scale * present(weight, column, which, 1), y + column, which);
@@ -90,20 +162,23 @@ void norm_rows_backward(Rows rows, const Element* dy, const Element* x, const fl
     const auto normal = [&](std::int64_t column, Which which)
                             VERNIER_BODY { return (load(x + column, which) - middle) * scale; };
     Sum slopes, products;
-    along(columns, [&](auto column, auto which, int i) VERNIER_BODY {
-      const Numbers above = load(dy + column, which), at = normal(column, which);
-      const Numbers slope = above * present(weight, column, which, 1);
-      slopes.parts[i] += slope;
-      products.parts[i] = fused(slope, at, products.parts[i]);
-      if (weight_gradient != nullptr) {
-        store(fused(above, at, load(weight_gradient + column, which)), weight_gradient + column, which);
-      }
-      if (bias_gradient != nullptr) {
-        store(above + load(bias_gradient + column, which), bias_gradient + column, which);
-      }
-    });
-    const Numbers mean = filled(means != nullptr ? slopes.whole() / static_cast<float>(columns) : 0);
-    const Numbers part = filled(-products.whole() / static_cast<float>(columns));
+    along(
+        columns,
+        [&](auto column, auto which, int i) VERNIER_BODY {
+          const Numbers above = load(dy + column, which), at = normal(column, which);
+          const Numbers slope = above * present(weight, column, which, 1);
+          slopes.parts[i] += slope;
+          products.parts[i] = fused(slope, at, products.parts[i]);
+          if (weight_gradient != nullptr) {
+            store(fused(above, at, load(weight_gradient + column, which)), weight_gradient + column, which);
+          }
+          if (bias_gradient != nullptr) {
+            store(above + load(bias_gradient + column, which), bias_gradient + column, which);
+          }
+        },
+        slopes, products);
+    const Numbers mean = filled(means != nullptr ? slopes.over(columns) : 0);
+    const Numbers part = filled(-products.over(columns));
     along(columns, [&](auto column, auto which, int) VERNIER_BODY {
       const Numbers slope = load(dy + column, which) * present(weight, column, which, 1);
       store(fused(normal(column, which), part, slope - mean) * scale, dx + column, which);
@@ -137,8 +212,11 @@ VERNIER_INLINE LogSum log_softmax_of(const Element* x, std::int64_t columns, Ele
   const float largest = largest_in(x, columns);
   const Numbers most = filled(largest);
   Sum sum;
-  along(columns, [&](auto column, auto which, int i)
-                     VERNIER_BODY { sum.parts[i] += only(which, exponential(load(x + column, which) - most)); });
+  along(
+      columns,
+      [&](auto column, auto which, int i)
+          VERNIER_BODY { sum.parts[i] += only(which, exponential(load(x + column, which) - most)); },
+      sum);
   const float rest = std::log(sum.whole());
   const Numbers log_sum = filled(rest);
   along(columns, [&](auto column, auto which, int)
@@ -166,11 +244,14 @@ void softmax_rows(Rows rows, const Element* x, Element* y) {
     float* kept = powers;
     if constexpr (is_float) kept = y;
     Sum sum;
-    along(rows.columns, [&](auto column, auto which, int i) VERNIER_BODY {
-      const Numbers at = power(column, which);
-      if (keeps) store(at, kept + column, which);
-      sum.parts[i] += only(which, at);
-    });
+    along(
+        rows.columns,
+        [&](auto column, auto which, int i) VERNIER_BODY {
+          const Numbers at = power(column, which);
+          if (keeps) store(at, kept + column, which);
+          sum.parts[i] += only(which, at);
+        },
+        sum);
     const Numbers share = filled(1 / sum.whole());
     along(rows.columns, [&](auto column, auto which, int) VERNIER_BODY {
       store((keeps ? load(kept + column, which) : power(column, which)) * share, y + column, which);
@@ -183,7 +264,8 @@ void log_softmax_rows_backward(Rows rows, const Element* dy, const Element* y, E
   const auto columns = rows.columns;
   for (std::int64_t row = 0; row < rows.count; ++row, dy += columns, y += columns, dx += columns) {
     Sum sum;
-    along(columns, [&](auto column, auto which, int i) VERNIER_BODY { sum.parts[i] += load(dy + column, which); });
+    along(
+        columns, [&](auto column, auto which, int i) VERNIER_BODY { sum.parts[i] += load(dy + column, which); }, sum);
     const Numbers down = filled(-sum.whole());
     along(columns, [&](auto column, auto which, int) VERNIER_BODY {
       store(fused(exponential(load(y + column, which)), down, load(dy + column, which)), dx + column, which);

@@ -77,6 +77,18 @@ VERNIER_INLINE __m512 larger(__mmask16 which, __m512 a, __m512 b) {
 VERNIER_INLINE float sum_of(__m512 value) {
   return _mm512_reduce_add_ps(value);
 }
+// Sums in float64, two lanes of float32 in each of 8.
+using Doubles = __m512d;
+VERNIER_INLINE Doubles wider_sum(Doubles sum, __m512 more) {
+  return _mm512_add_pd(sum, _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(more)),
+                                          _mm512_cvtps_pd(_mm512_extractf32x8_ps(more, 1))));
+}
+VERNIER_INLINE Doubles no_doubles() {
+  return _mm512_setzero_pd();
+}
+VERNIER_INLINE double sum_of(Doubles value) {
+  return _mm512_reduce_add_pd(value);
+}
 VERNIER_INLINE float largest_of(__m512 value) {
   return _mm512_reduce_max_ps(value);
 }

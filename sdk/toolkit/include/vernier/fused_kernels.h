@@ -11,15 +11,19 @@ namespace vernier {
 //
 // - at::gelu (tanh) and at::silu, forward and backward, in float32 and bfloat16, on processors with AVX2 and FMA; in
 //   float16 too with AVX-512. They compute in float32 and round once at the end. Results of forward are within 3 ulp of
-//   the exact ones, where LibTorch's gelu has no correct digit for inputs below -6. In-place variants, tensors with
-//   gaps between their elements and other dtypes keep LibTorch's kernels.
+//   the exact ones, or 0 where these are below 6e-38; LibTorch's gelu has no correct digit for inputs below -6.
+//   In-place variants, tensors with gaps between their elements and other dtypes keep LibTorch's kernels.
 // - at::scaled_dot_product_attention without dropout, causal, with a mask or without, forward and backward, in float32,
 //   bfloat16 and float16, with AVX-512. It works in blocks and keeps no weights of attention. bfloat16 is multiplied by
 //   AMX or AVX512-BF16 where they are, everything else in float32. Heads wider than 256 keep LibTorch's kernels, and so
-//   do fewer than 48 queries or keys, but for the backward in 16 bits.
+//   do fewer than 48 queries or keys, but for the backward in 16 bits. Queries whose keys are all masked by a finite
+//   number such as -1e9 have right gradients, where LibTorch's kernels, for which such a sum of weights is lost, have
+//   not.
 // - at::layer_norm, at::rms_norm and at::log_softmax, forward and backward, and at::softmax forward, of contiguous
 //   tensors over the last dimensions; at::cross_entropy_loss, mean or sum, of logits [rows, classes] and numbers of
-//   classes. All of them in float32, bfloat16 and float16, with AVX2, computed in float32.
+//   classes. All of them in float32, bfloat16 and float16, with AVX2, computed in float32. Rows of any length have the
+//   digits of LibTorch's, and those whose squares float32 cannot hold are computed in float64, where LibTorch gives the
+//   bias or 0. at::native_layer_norm gives mean and inverse deviation in float32, also of 16 bits.
 // - The random numbers of dropout, with AVX2. They are those of LibTorch.
 // - Products of matrices, softmax, cross entropy and layer norm with little work take one thread. LibTorch wakes all
 //   threads for them, which takes longer than the work.

@@ -1,0 +1,184 @@
+// Tensors whose numbers are not in memory as they are, for all kernels of this library: with the negative bit, without
+// memory (ZeroTensor), and gradients that are undefined. LibTorch's own kernels are the oracle.
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <doctest/doctest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <vernier/grad_norm.h>
+#include <vernier/optim.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fused_choice.h"
+
+namespace odd_tensors_test {
+
+namespace {
+
+using fused_test::Fused;
+using Tensors = std::vector<torch::Tensor>;
+
+// Returns the gradient that it is asked to, of its input.
+struct Behind final : torch::autograd::Function<Behind> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const std::string& how) {
+    context->saved_data["how"] = how;
+    context->set_materialize_grads(false);
+    return x.clone();
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& above) {
+    const auto how = context->saved_data["how"].toStringRef();
+    if (how == "undefined") return {torch::Tensor(), torch::Tensor()};
+    if (how == "zero") return {at::_efficientzerotensor(above[0].sizes(), above[0].options()), torch::Tensor()};
+    return {how == "negative" ? at::_neg_view(-above[0]) : above[0], torch::Tensor()};
+  }
+};
+
+struct Function {
+  std::string name;
+  std::function<torch::Tensor(const torch::Tensor& x, const torch::Tensor& weight)> call;
+};
+
+std::vector<Function> functions() {
+  const auto classes = torch::arange(64) % 48;
+  return {{"gelu", [](const auto& x, const auto&) { return at::gelu(x, "tanh"); }},
+          {"silu", [](const auto& x, const auto&) { return at::silu(x); }},
+          {"layer norm", [](const auto& x, const auto& w) { return at::layer_norm(x, {48}, w, w); }},
+          {"rms norm", [](const auto& x, const auto& w) { return at::rms_norm(x, {48}, w); }},
+          {"softmax", [](const auto& x, const auto&) { return at::softmax(x, -1); }},
+          {"log softmax", [](const auto& x, const auto&) { return at::log_softmax(x, -1); }},
+          {"cross entropy", [classes](const auto& x, const auto&) { return at::cross_entropy_loss(x, classes); }},
+          {"attention",
+           [](const auto& x, const auto&) {
+             const auto heads = x.unsqueeze(0).unsqueeze(0);
+             return at::scaled_dot_product_attention(heads, heads, heads, {}, 0.0, true);
+           }},
+          {"dropout",
+           [](const auto& x, const auto&) {
+             torch::manual_seed(3);
+             return at::dropout(x, 0.5, true);
+           }},
+          {"product", [](const auto& x, const auto& w) { return at::matmul(x, w); }}};
+}
+
+torch::Tensor odd(const torch::Tensor& x, const std::string& how) {
+  if (how == "negative") return at::_neg_view(-x);
+  if (how == "zero") return at::_efficientzerotensor(x.sizes(), x.options());
+  return x.clone();
+}
+
+// The output and the gradients of x and weight; what is thrown is a difference too.
+Tensors run(const Function& function, torch::ScalarType dtype, const std::string& x_is, const std::string& weight_is,
+            const std::string& above_is) {
+  torch::manual_seed(1);
+  const auto x = odd(torch::randn({64, 48}, dtype), x_is).requires_grad_();
+  const auto weight = odd(torch::randn({48}, dtype), weight_is).requires_grad_();
+  const auto y = function.call(x, weight);
+  const auto end = Behind::apply(y, above_is);
+  (end * torch::randn(end.sizes(), dtype)).sum().backward();
+  return {y.detach(), x.grad(), weight.grad()};
+}
+
+}  // namespace
+
+TEST_CASE("odd tensors: fused kernels take them as LibTorch's do") {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"plain", "plain", "plain"},    {"plain", "plain", "undefined"}, {"plain", "plain", "negative"},
+      {"plain", "plain", "zero"},     {"negative", "plain", "plain"},  {"zero", "plain", "plain"},
+      {"plain", "negative", "plain"}, {"plain", "zero", "plain"},      {"negative", "negative", "negative"},
+      {"zero", "plain", "undefined"}};
+  for (const auto& function : functions()) {
+    for (const auto dtype : {torch::kFloat32, torch::kBFloat16}) {
+      for (const auto& [x_is, weight_is, above_is] : cases) {
+        // LibTorch's own attention of a tensor without memory gives what it finds.
+        if (function.name == "attention" && std::string(x_is) == "zero") continue;
+        CAPTURE(function.name);
+        CAPTURE(dtype);
+        CAPTURE(x_is);
+        CAPTURE(weight_is);
+        CAPTURE(above_is);
+        Tensors results[2];
+        bool has_thrown[2] = {};
+        for (const bool fused : {false, true}) {
+          const Fused choice(fused);
+          try {
+            results[fused] = run(function, dtype, x_is, weight_is, above_is);
+          } catch (const std::exception&) {
+            has_thrown[fused] = true;
+          }
+        }
+        CHECK(has_thrown[1] <= has_thrown[0]);
+        if (has_thrown[0] || has_thrown[1]) continue;
+        for (std::size_t i = 0; i < 3; ++i) {
+          CAPTURE(i);
+          CHECK(results[0][i].defined() == results[1][i].defined());
+          if (!results[0][i].defined() || !results[1][i].defined()) continue;
+          // In 16 bits LibTorch rounds each of the numbers that a gradient adds up.
+          const bool is_wide = dtype == torch::kFloat32;
+          CHECK(torch::allclose(results[0][i].to(torch::kFloat64), results[1][i].to(torch::kFloat64),
+                                is_wide ? 1e-5 : 3e-2, is_wide ? 1e-5 : 0.3));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("odd tensors: optimizers and norms of gradients") {
+  using Make = std::function<std::unique_ptr<vernier::FusedOptimizer>(Tensors)>;
+  const auto make = []<class Optimizer>(Optimizer*) -> Make {
+    return [](Tensors parameters) { return std::make_unique<Optimizer>(std::move(parameters)); };
+  };
+  const std::pair<const char*, Make> optimizers[] = {{"AdamW", make(static_cast<vernier::AdamW*>(nullptr))},
+                                                     {"Adam", make(static_cast<vernier::Adam*>(nullptr))},
+                                                     {"SGD", make(static_cast<vernier::SGD*>(nullptr))},
+                                                     {"RMSprop", make(static_cast<vernier::RMSprop*>(nullptr))},
+                                                     {"Adagrad", make(static_cast<vernier::Adagrad*>(nullptr))},
+                                                     {"Lion", make(static_cast<vernier::Lion*>(nullptr))},
+                                                     {"Lamb", make(static_cast<vernier::Lamb*>(nullptr))},
+                                                     {"Adafactor", make(static_cast<vernier::Adafactor*>(nullptr))},
+                                                     {"Muon", make(static_cast<vernier::Muon*>(nullptr))}};
+  torch::manual_seed(2);
+  const auto start = torch::randn({16, 8}), gradient = torch::randn({16, 8});
+  for (const auto& [name, optimizer_of] : optimizers) {
+    for (const char* how : {"negative", "zero"}) {
+      CAPTURE(name);
+      CAPTURE(how);
+      Tensors weights;
+      for (const bool is_odd : {false, true}) {
+        const auto weight = start.clone().requires_grad_();
+        const auto optimizer = optimizer_of({weight});
+        for (int step = 0; step < 2; ++step) {
+          const auto given = odd(gradient, how);
+          weight.mutable_grad() = is_odd ? given : torch::zeros_like(gradient) + given;
+          optimizer->step();
+        }
+        weights.push_back(weight.detach());
+      }
+      CHECK(torch::equal(weights[0], weights[1]));
+    }
+  }
+  for (const char* how : {"negative", "zero"}) {
+    CAPTURE(how);
+    const auto given = odd(gradient, how);
+    CHECK(vernier::inspect_gradients({given, gradient}).norm.isfinite().item<bool>());
+    const auto norm = vernier::grad_norm({given, gradient});
+    CHECK(torch::allclose(norm, vernier::grad_norm({torch::zeros_like(gradient) + given, gradient})));
+  }
+}
+
+}  // namespace odd_tensors_test
