@@ -5,12 +5,11 @@
 #pragma once
 
 #include <vernier/optim.h>
+#include <vernier/parameter_groups.h>
 #include <vernier/sdk.h>
 
 #include <memory>
 #include <set>
-
-#include "parameter_groups.h"
 
 // Settings: vernier::AdamWOptions and so on.
 template <class Settings>
@@ -50,7 +49,7 @@ class FusedPlugin : public vernier::Optimizer {
     without_state_.clear();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       const auto& parameter = run.parameters[i];
-      const bool is_frozen = numbers[i] == ParameterGroups::frozen;
+      const bool is_frozen = numbers[i] == vernier::ParameterGroups::frozen;
       if (is_frozen || !parameter.owned) without_state_.insert(parameter.name);
       if (is_frozen) continue;  // those of other ranks keep their numbers, and get no gradient
       groups[numbers[i]].parameters.push_back(parameter.master);
@@ -166,7 +165,7 @@ class FusedPlugin : public vernier::Optimizer {
   }
 
   std::vector<Settings> settings_;  // of the parameters in no group, then of each group
-  ParameterGroups groups_;
+  vernier::ParameterGroups groups_;
   bool in_backward_;
   std::int64_t samples_ = 0;        // in this batch's micro-batches so far
   std::vector<std::string> names_;  // in the order of the optimizer

@@ -12,11 +12,10 @@
 //     group.match, required: names of parameters, * for any text
 //     group.frozen = false   true: no gradient and no update. There are no other options for groups
 #include <torch/optim/lbfgs.h>
+#include <vernier/parameter_groups.h>
 #include <vernier/sdk.h>
 
 #include <deque>
-
-#include "parameter_groups.h"
 
 class LbfgsPlugin final : public vernier::Optimizer {
  public:
@@ -41,7 +40,7 @@ class LbfgsPlugin final : public vernier::Optimizer {
     const auto numbers = groups_.assign(run, id());
     std::vector<torch::Tensor> parameters;
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      if (numbers[i] == ParameterGroups::frozen) continue;
+      if (numbers[i] == vernier::ParameterGroups::frozen) continue;
       refuse_unfit(run.parameters[i]);
       parameters.push_back(run.parameters[i].master);
     }
@@ -153,7 +152,7 @@ class LbfgsPlugin final : public vernier::Optimizer {
 
   double learning_rate_;
   torch::optim::LBFGSOptions settings_;
-  ParameterGroups groups_;
+  vernier::ParameterGroups groups_;
   std::unique_ptr<torch::optim::LBFGS> optimizer_;
 };
 

@@ -44,6 +44,7 @@
 
 namespace {
 
+using vernier::Course;
 using vernier::Options;
 using vernier::Run;
 
@@ -155,13 +156,13 @@ class Schedule final : public vernier::Callback {
 
   // done: applied updates. planned: the run's steps.
   double factor(std::int64_t done, std::int64_t planned) const {
-    if (phases_.empty()) return factor_of(course_, done, planned) * plateau_.factor();
+    if (phases_.empty()) return learning_rate_factor(course_, done, planned) * plateau_.factor();
     std::int64_t begin = 0;
     for (const auto& phase : phases_) {
       const bool is_last = &phase == &phases_.back();
       if (is_last || done < begin + phase.updates) {
         const auto length = phase.updates != 0 ? phase.updates : std::max<std::int64_t>(1, planned - begin);
-        return factor_of(phase.course, done - begin, length);
+        return learning_rate_factor(phase.course, done - begin, length);
       }
       begin += phase.updates;
     }

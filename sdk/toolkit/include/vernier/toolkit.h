@@ -28,6 +28,7 @@
 #include <vernier/optim.h>
 #include <vernier/optim_options.h>
 #include <vernier/optim_tensor_options.h>
+#include <vernier/schedule.h>
 
 // Memory: counting and limiting it, and recomputing activations to save it.
 #include <vernier/activation_checkpoint.h>
