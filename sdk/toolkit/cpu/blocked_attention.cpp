@@ -285,8 +285,8 @@ class Backward {
     std::fill_n(my.query_gradient + i * size_, size_, 0.0F);
   }
 
-  // Where a mask adds a large number such as -1e9 to all scores of a query, float32 holds their largest, but not the
-  // logarithm of the sum beside it: the two are computed again, as forward does.
+  // Computes the largest score and the logarithm of the sum of each query again, as forward does. float32 does not hold
+  // the two in one number if a mask adds -1e9 to all scores.
   void find_sums(std::int64_t b, std::int64_t h, std::int64_t i, const Part& my) const {
     auto *const largest = my.log_sum + i * block, *const rest = my.log_rest + i * block;
     std::fill_n(largest, block, -infinity);
