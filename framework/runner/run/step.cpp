@@ -52,7 +52,8 @@ torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::
 }
 
 void add_loss(Run& run, const WholeBatch& whole) {
-  const auto part = weighted(run.micro_batch, whole, run.micro_batch_loss.detach().to(torch::kFloat32));
+  const auto loss = run.micro_batch_loss.detach();  // lbfgs needs all digits of float64
+  const auto part = weighted(run.micro_batch, whole, loss.to(c10::promoteTypes(loss.scalar_type(), torch::kFloat32)));
   run.loss = run.loss.defined() ? run.loss + part : part;
 }
 

@@ -193,7 +193,8 @@ void Ranks::all_reduce(Run& run, const Own& here) {
                          " updates, rank ", r, " after step ", slot[step_slot], " with ", slot[updates_slot],
                          "; a plugin decides by what only its own rank knows"));
   }
-  run.loss = at::full({}, *loss, torch::dtype(torch::kFloat32).device(run.device));
+  const auto dtype = c10::promoteTypes(run.parameters.at(0).model.scalar_type(), torch::kFloat32);
+  run.loss = at::full({}, *loss, torch::dtype(dtype).device(run.device));
   for (std::int64_t i = 0; i < parameters; ++i) {
     if (has_gradient[i] == 0) run.parameters[static_cast<std::size_t>(i)].model.mutable_grad().reset();
   }
