@@ -115,8 +115,9 @@ void Trainer::Parts::prepare_run() {
   refuse_another_libtorch();
   if (!options.writes_folder) save_nothing_without_folder();
   const Host host(plugin_folders(options.plugin_paths, "TrainerOptions::plugin_paths: ", options.files));
-  const auto wants_to_resume = [&](const Wiring&, const RunOptions& run, const std::string& output) {
-    return resumes || (options.writes_folder && run.resume == "auto" && OutputFolder::is_there(output));
+  const auto wants_to_resume = [&](const Wiring& wired, const RunOptions& run, const std::string& output) {
+    if (resumes || !options.writes_folder || run.resume != "auto") return resumes;
+    return OutputFolder::is_there(output, *wired.checkpoint);
   };
   auto name = options.name;
   if (name.empty() && !options.files.empty()) name = std::filesystem::path(options.files.front()).stem().string();

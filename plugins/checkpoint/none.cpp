@@ -10,6 +10,7 @@ class None final : public vernier::Checkpoint {
   void write(const vernier::State&, vernier::Run&) override {}
   bool writes_shards() const override { return true; }
   void write_shard(const vernier::State&, vernier::Run&) override {}
+  std::vector<std::string> snapshots(const std::string&) override { return {}; }
   std::optional<vernier::State> read(const vernier::Run&, const std::string& from) override {
     if (from.empty()) return std::nullopt;
     vernier::refuse(from + ": cannot be resumed from with [checkpoint] use = \"none\"; take \"rolling\"");

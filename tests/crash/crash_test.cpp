@@ -100,9 +100,10 @@ constexpr const char* run_name = "runs/toy";  // below the folder that a case wa
 // Does the same as `vernier train` with resume = "auto": makes the run's folder, or goes on in it, and trains to the
 // end. Returns the step it began at.
 std::int64_t start(SmallRun& small, const fs::path& root) {
-  const bool resumes = vernier::OutputFolder::is_there(root / run_name);
-  const auto folder = resumes ? vernier::OutputFolder::open_existing(root / run_name, "")
-                              : vernier::OutputFolder::open_new(root / run_name);
+  auto& checkpoint = *small.wiring->checkpoint;
+  const bool resumes = vernier::OutputFolder::is_there(root / run_name, checkpoint);
+  const auto folder = resumes ? vernier::OutputFolder::open_existing(root / run_name, checkpoint, "")
+                              : vernier::OutputFolder::open_new(root / run_name, checkpoint);
   small.run.output = folder.path().string();
   if (resumes) small.resume();
   vernier::write_file(folder.path() / "config.toml", "of the run");

@@ -89,7 +89,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
       std::cout.setstate(std::ios::failbit);
       set_log_level(static_cast<int>(Level::error));
     }
-    return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output));
+    return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output, *wiring.checkpoint));
   };
   const fs::path first = words_of(given).front();
   return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);

@@ -9,6 +9,7 @@
 #include <vernier/plugin.h>
 #include <vernier/whole_file.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -37,8 +38,14 @@ bool holds_a_run(const fs::path& folder) {
   return holds;
 }
 
-bool has_checkpoints(const fs::path& folder) {
-  return !checkpoints_in((folder / "checkpoints").string()).empty();
+// The newest snapshot of the run in a folder, as the plugin names it; "" if there is none. unknown: if the plugin
+// cannot look at the folder.
+std::string newest_snapshot(Checkpoint& checkpoint, const fs::path& folder, const std::string& unknown) try {
+  std::error_code none;
+  const auto all = fs::is_directory(folder, none) ? checkpoint.snapshots(folder.string()) : std::vector<std::string>{};
+  return all.empty() ? "" : all.front();
+} catch (...) {
+  return unknown;
 }
 
 std::string read_text(const fs::path& file) {
@@ -47,10 +54,10 @@ std::string read_text(const fs::path& file) {
 }
 
 // Returns true if a run of this configuration was killed here before its first checkpoint.
-bool was_killed_early(const fs::path& folder, const std::string& config) {
+bool was_killed_early(const fs::path& folder, Checkpoint& checkpoint, const std::string& config) {
   if (config.empty() || read_text(folder / "config.toml") != config) return false;
   std::error_code none;
-  return !fs::exists(folder / "summary.json", none) && !has_checkpoints(folder);
+  return !fs::exists(folder / "summary.json", none) && newest_snapshot(checkpoint, folder, "?").empty();
 }
 
 void refuse_a_shared_run(const fs::path& path) {
@@ -87,8 +94,20 @@ std::string this_process() {
   return std::to_string(getpid()) + " on " + host;
 }
 
+// When the newest snapshot of a run was written: the newest time of what stands beside it.
+fs::file_time_type saved_at(const fs::path& run, const fs::path& newest) {
+  const auto place = newest == run ? run : newest.parent_path();
+  std::error_code none;
+  auto time = fs::last_write_time(place, none);
+  for (fs::directory_iterator entry(place, none), end; !none && entry != end; entry.increment(none)) {
+    std::error_code gone;
+    time = std::max(time, fs::last_write_time(entry->path(), gone));
+  }
+  return time;
+}
+
 // wanted, wanted-2, wanted-3, …: of those that have checkpoints, the one that was written to last. Some may be gone.
-fs::path newest_run(const fs::path& wanted) {
+fs::path newest_run(const fs::path& wanted, Checkpoint& checkpoint) {
   fs::path newest;
   fs::file_time_type newest_time;
   const fs::path parent = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
@@ -98,8 +117,10 @@ fs::path newest_run(const fs::path& wanted) {
     const auto first = wanted.filename().string();
     const bool is_numbered = name.starts_with(first + "-") && name.size() > first.size() + 1 &&
                              name.find_first_not_of("0123456789", first.size() + 1) == std::string::npos;
-    if ((name != first && !is_numbered) || !has_checkpoints(entry->path())) continue;
-    const auto time = fs::last_write_time(entry->path() / "checkpoints");
+    if (name != first && !is_numbered) continue;
+    const auto snapshot = newest_snapshot(checkpoint, entry->path(), entry->path());  // whoever reads it hears why not
+    if (snapshot.empty()) continue;
+    const auto time = saved_at(entry->path(), snapshot);
     if (newest.empty() || time > newest_time) {
       newest = wanted.parent_path() / name;
       newest_time = time;
@@ -112,8 +133,8 @@ fs::path newest_run(const fs::path& wanted) {
 
 }  // namespace
 
-bool OutputFolder::is_there(const fs::path& wanted) {
-  return !newest_run(wanted).empty();
+bool OutputFolder::is_there(const fs::path& wanted, Checkpoint& checkpoint) {
+  return !newest_run(wanted, checkpoint).empty();
 }
 
 std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
@@ -142,7 +163,7 @@ std::optional<OutputFolder> OutputFolder::try_to_lock(const fs::path& path) {
   return OutputFolder(path, -1);
 }
 
-OutputFolder OutputFolder::open_new(const fs::path& wanted, const std::string& config) {
+OutputFolder OutputFolder::open_new(const fs::path& wanted, Checkpoint& checkpoint, const std::string& config) {
   for (int number = 1;; ++number) {
     const auto path = number == 1 ? wanted : fs::path(wanted.string() + "-" + std::to_string(number));
     std::error_code trouble;
@@ -152,7 +173,7 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted, const std::string& c
       refuse("cannot make the run's folder " + path.string() + ": " + trouble.message() +
              "; set [run] output to a folder that can be written to");
     }
-    if (holds_a_run(path) && !was_killed_early(path, config)) continue;
+    if (holds_a_run(path) && !was_killed_early(path, checkpoint, config)) continue;
     // Two processes that start at once: whoever locks it has it, the other takes the next number.
     auto folder = try_to_lock(path);
     if (!folder) continue;
@@ -163,27 +184,25 @@ OutputFolder OutputFolder::open_new(const fs::path& wanted, const std::string& c
       }
       return std::move(*folder);
     }
-    if (folder->lock_ < 0 || !was_killed_early(path, config)) continue;
+    if (folder->lock_ < 0 || !was_killed_early(path, checkpoint, config)) continue;
     log(Level::info, "output",
         path.string() + ": this run was killed here before its first checkpoint, and starts anew in the same folder");
     return std::move(*folder);
   }
 }
 
-OutputFolder OutputFolder::open_existing(const fs::path& wanted, const std::string& from) {
+OutputFolder OutputFolder::open_existing(const fs::path& wanted, Checkpoint& checkpoint, const std::string& from) {
   fs::path path;
   if (from.empty()) {
-    path = newest_run(wanted);
+    path = newest_run(wanted, checkpoint);
     if (path.empty()) {
       refuse("there is no checkpoint to resume from in " + wanted.string() + "; leave --resume out to start a new run");
     }
   } else {
-    std::error_code none;
-    const bool is_there = fs::exists(from, none) || is_checkpoint(from);  // which may wait under another name
-    if (!is_there) refuse("--resume=" + from + ": there is no such file or folder");
     path = fs::weakly_canonical(from);  // <run>/checkpoints/step-00000010, or any part of it
-    for (int up = 0; up < 3 && !has_checkpoints(path); ++up) path = path.parent_path();
-    if (!has_checkpoints(path)) return open_new(wanted);  // a checkpoint that was moved elsewhere
+    for (int up = 0; up < 3 && newest_snapshot(checkpoint, path, "").empty(); ++up) path = path.parent_path();
+    // Else it is a checkpoint that was moved elsewhere.
+    if (newest_snapshot(checkpoint, path, "").empty()) return open_new(wanted, checkpoint);
   }
   if (auto folder = try_to_lock(path)) return std::move(*folder);
   std::string holder;

@@ -1,5 +1,6 @@
 #include "recorded_run.h"
 
+#include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -27,9 +28,10 @@ OutputFolder open_folder(const Prepared& prepared, const std::string& from) {
   const auto& output = prepared.run.output;
   auto& distributed = *prepared.wiring->distributed;
   if (const auto rank = distributed.rank(); rank > 0) return OutputFolder::open_part(distributed.gather("")[0], rank);
-  if (prepared.resumes) return OutputFolder::open_existing(output, from);
+  auto& checkpoint = *prepared.wiring->checkpoint;
+  if (prepared.resumes) return OutputFolder::open_existing(output, checkpoint, from);
   const bool is_started_again = prepared.options.resume == "auto";
-  return OutputFolder::open_new(output, is_started_again ? config_of(prepared) : "");
+  return OutputFolder::open_new(output, checkpoint, is_started_again ? config_of(prepared) : "");
 }
 
 // The TOML's table of a swapped role is not the one that the run uses.
@@ -76,8 +78,17 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
   return folder;
 }
 
+std::optional<State> read_snapshot(Checkpoint& checkpoint, Run& run, const std::string& from) {
+  std::error_code none;
+  const bool is_run = fs::is_directory(from, none) && !checkpoint.snapshots(from).empty();
+  const auto output = run.output;
+  const auto put_back = c10::make_scope_exit([&] { run.output = output; });
+  if (is_run) run.output = from;
+  return checkpoint.read(run, is_run ? "" : from);
+}
+
 void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
-  auto snapshot = prepared.wiring->checkpoint->read(prepared.run, from);
+  auto snapshot = read_snapshot(*prepared.wiring->checkpoint, prepared.run, from);
   if (!snapshot) {
     refuse("there is no checkpoint to resume from in " + prepared.run.output +
            "; leave --resume out to start a new run");

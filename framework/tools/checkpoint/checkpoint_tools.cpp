@@ -17,8 +17,9 @@
 #include <iostream>
 #include <sstream>
 
+#include "cli/command.h"
+#include "kept_checkpoints.h"
 #include "output/log.h"
-#include "run/state/init_weights.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/text_table.h"
 #include "weight_files.h"
@@ -32,19 +33,20 @@ namespace {
 
 constexpr const char* usage = R"(usage: vernier checkpoint TOOL …
 
-  list RUN                    the checkpoints of a run: step, size, age, whether it is whole
+  list RUN                    the checkpoints of a run: step, size, age, whether it is whole; 4 if none is
   verify PATH…                reads every byte of a checkpoint, or of all checkpoints of a run
   show PATH [PATTERN…]        tensors with dtype, shape and statistics; with patterns ('*.weight') only those that match
   export PATH FILE            writes the model's weights to a safetensors file
   import FILE… NEW            merges safetensors files, such as shards, into one that [run] init_from takes
 
-PATH is a checkpoint, or a run, which stands for its newest checkpoint.
+PATH is a checkpoint, or a run, which stands for its newest checkpoint. The [checkpoint] plugin of the run reads it.
 
 options
   --dtype DTYPE               export, import: float32, bfloat16 or float16; the default keeps the dtypes
   --weights masters|model|average
                               export: float32 master weights if the run kept them (the default), the model's weights, or
                               the average of callback/ema, or of callback/swa
+  --plugin-path FOLDER        looks there first for the plugin that keeps the checkpoints of the run
 )";
 
 const std::vector<std::string> all_tools = {"list", "verify", "show", "export", "import"};
@@ -68,32 +70,10 @@ std::string age_of(const fs::path& path) {
   return std::to_string(seconds / 86400) + " d";
 }
 
-// The folder of a run's checkpoints. run: that folder or the run's.
-std::string checkpoints_of(const std::string& run) {
-  std::error_code none;
-  if (!fs::exists(run, none)) refuse(run + ": there is no such file or folder");
-  const auto inside = fs::path(run) / "checkpoints";
-  return fs::is_directory(inside, none) ? inside.string() : run;
-}
-
-// The checkpoint at a path, or all checkpoints of a run, the newest first.
-std::vector<std::string> all_checkpoints_at(const std::string& path) {
-  auto found = checkpoints_at(path);
-  std::error_code none;
-  if (found.empty() && !fs::exists(path, none)) refuse(path + ": there is no such file or folder");
-  if (found.empty()) refuse(path + ": is neither a checkpoint nor the folder of a run with one");
-  return found;
-}
-
 // While a run trains, it removes its older checkpoints.
 bool is_gone(const std::string& path) {
   std::error_code none;
   return !fs::exists(fs::symlink_status(path, none));
-}
-
-StoredCheckpoint read_newest(const std::string& path, std::string& read) {
-  read = all_checkpoints_at(path).front();
-  return read_checkpoint(read);
 }
 
 std::string size_of(const CheckpointManifest& manifest) {
@@ -108,81 +88,84 @@ std::size_t tensors_of(const CheckpointManifest& manifest) {
   return count;
 }
 
-// Checks the manifest and the sizes of the files, without reading the tensors.
-CheckpointManifest glance_at(const std::string& path) {
-  auto manifest = read_manifest(path);
-  for (const auto& [name, file] : manifest.files) {
-    const auto whole = path + "/" + name;
-    std::error_code trouble;
-    const auto size = fs::file_size(whole, trouble);
-    if (trouble) throw Error(whole + ": cannot be read: " + trouble.message());
-    if (size != file.bytes) {
-      throw Error(c10::str(whole, ": has ", size, " bytes, and ", file.bytes, " in the manifest"));
-    }
-  }
-  return manifest;
-}
-
 // The names of links by the name of their target: {"step-00000800", "best, latest"}.
 std::map<std::string, std::string> links_in(const std::string& folder) {
   std::map<std::string, std::string> links;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  std::error_code trouble;
+  for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
     std::error_code none;
-    if (!entry.is_symlink(none)) continue;
-    auto& names = links[fs::read_symlink(entry.path(), none).filename().string()];
-    names += (names.empty() ? "" : ", ") + entry.path().filename().string();
+    if (!entry->is_symlink(none)) continue;
+    auto& names = links[fs::read_symlink(entry->path(), none).filename().string()];
+    names += (names.empty() ? "" : ", ") + entry->path().filename().string();
   }
   return links;
 }
 
-int list(const Words& paths) {
+std::string step_text(std::int64_t step) {
+  return step < 0 ? "" : std::to_string(step);
+}
+
+int list(const Words& paths, const Host& host) {
   if (paths.size() != 1) refuse("name one run, as in `vernier checkpoint list runs/quickstart`");
-  const auto folder = checkpoints_of(paths[0]);
-  const auto found = checkpoints_in(folder);
-  if (found.empty()) refuse(paths[0] + ": holds no checkpoint");
-  const auto links = links_in(folder);
+  const KeptCheckpoints kept(paths[0], host);
+  if (kept.paths().empty()) refuse(paths[0] + ": holds no checkpoint");
+  const auto links = links_in(kept.folder());
   std::vector<Words> rows = {{"step", "size", "age", "", ""}};
   Words trouble;
-  for (const auto& path : found) {
+  bool is_any_whole = false;
+  for (const auto& path : kept.paths()) {
     const auto link = links.find(fs::path(path).filename().string());
-    Words row = {std::to_string(step_of_checkpoint(path)), "", age_of(path), "whole", ""};
+    Words row = {step_text(step_of_checkpoint(path)), "", age_of(path), "whole", ""};
     try {
-      const auto manifest = glance_at(path);
+      const auto manifest = kept.glance(path);
+      row[0] = step_text(manifest.step);
       row[1] = size_of(manifest);
-    } catch (const Error& error) {
+      is_any_whole = true;
+    } catch (...) {
       if (is_gone(path)) continue;
-      row[3] = error.kind() == Error::Kind::configuration ? "of another version" : "not whole";
-      trouble.emplace_back(error.what());
+      const auto [text, kind] = caught();
+      row[3] = kind == Error::Kind::configuration ? "of another version" : "not whole";
+      trouble.push_back(text);
     }
     if (link != links.end()) row[4] = link->second;
     rows.push_back(std::move(row));
   }
-  std::cout << folder << '\n';
+  std::cout << kept.folder() << '\n';
   print_table(rows, "rrrll");
   for (const auto& line : trouble) std::cout << line << '\n';
-  return 0;
+  return is_any_whole ? 0 : static_cast<int>(Error::Kind::training);
 }
 
-int verify(const Words& paths) {
+int verify(const Words& paths, const Host& host) {
   if (paths.empty()) refuse("name a checkpoint or a run, as in `vernier checkpoint verify runs/quickstart`");
   int status = 0;
   for (const auto& path : paths) {
-    for (const auto& checkpoint : all_checkpoints_at(path)) {
+    const KeptCheckpoints kept(path, host);
+    kept.refuse_none();
+    for (const auto& checkpoint : kept.paths()) {
       try {
-        const auto manifest = verify_checkpoint(checkpoint);
+        const auto manifest = kept.verify(checkpoint);
         std::cout << checkpoint << ": whole, " << tensors_of(manifest) << " tensors, " << size_of(manifest)
                   << std::endl;
-      } catch (const Error& error) {
+      } catch (...) {
         if (checkpoint != path && is_gone(checkpoint)) {
           std::cout << checkpoint << ": skipped: the running training has deleted it" << std::endl;
           continue;
         }
-        write_log(static_cast<int>(Level::error), "vernier", message(error));
-        status = std::max(status, static_cast<int>(error.kind()));
+        const auto [text, kind] = caught();
+        write_log(static_cast<int>(Level::error), "vernier", text);
+        status = std::max(status, static_cast<int>(kind));
       }
     }
   }
   return status;
+}
+
+StoredCheckpoint read_newest(const std::string& path, const Host& host, std::string& read) {
+  const KeptCheckpoints kept(path, host);
+  kept.refuse_none();
+  read = kept.paths().front();
+  return kept.read(read);
 }
 
 struct Statistics {
@@ -251,12 +234,13 @@ std::size_t show_tensors(const std::string& title, const Tensors& tensors,
   return rows.size() - 1;
 }
 
-int show(const Words& words) {
+int show(const Words& words, const Host& host) {
   if (words.empty()) refuse("name a checkpoint or a run, as in `vernier checkpoint show runs/quickstart`");
   std::string path;
-  const auto stored = read_newest(words[0], path);
+  const auto stored = read_newest(words[0], host, path);
   const auto& manifest = stored.manifest;
-  std::cout << path << "\nstep " << manifest.step << " of run " << manifest.run << ", format " << manifest.version;
+  std::cout << path << "\nstep " << manifest.step << " of run " << manifest.run;
+  if (manifest.version > 0) std::cout << ", format " << manifest.version;
   for (const auto& [name, version] : manifest.versions) std::cout << ", " << name << ' ' << version;
   std::cout << '\n';
   Words plugins;
@@ -298,7 +282,7 @@ void write_weights(const std::string& path, const Tensors& tensors) {
             << memory_text(static_cast<std::int64_t>(fs::file_size(path))) << '\n';
 }
 
-int export_weights(const Words& words, const po::variables_map& given) {
+int export_weights(const Words& words, const po::variables_map& given, const Host& host) {
   if (words.size() != 2) {
     refuse(
         "name a checkpoint or run and a file, as in `vernier checkpoint export runs/quickstart weights.safetensors`");
@@ -313,7 +297,7 @@ int export_weights(const Words& words, const po::variables_map& given) {
   refuse_what_is_there(target);
 
   std::string path;
-  const auto stored = read_newest(words[0], path);
+  const auto stored = read_newest(words[0], host, path);
   auto weights = which == "masters"   ? best_weights(stored)
                  : which == "average" ? averaged_weights(path, stored)
                                       : stored.model.tensors;
@@ -349,10 +333,11 @@ int run_tool(const po::variables_map& given) {
   if (words.empty()) refuse("name a tool: list, verify, show, export or import; see vernier checkpoint --help");
   const std::string tool = words.front();
   words.erase(words.begin());
-  if (tool == "list") return list(words);
-  if (tool == "verify") return verify(words);
-  if (tool == "show") return show(words);
-  if (tool == "export") return export_weights(words, given);
+  const auto host = cli::make_host(given);
+  if (tool == "list") return list(words, host);
+  if (tool == "verify") return verify(words, host);
+  if (tool == "show") return show(words, host);
+  if (tool == "export") return export_weights(words, given, host);
   if (tool == "import") return import_weights(words, given);
   const auto near = nearest(tool, all_tools);
   refuse("checkpoint has no tool \"" + shortened(tool) + "\"" +
@@ -363,7 +348,8 @@ int run_tool(const po::variables_map& given) {
 
 Verb checkpoint_verb() {
   po::options_description options;
-  options.add_options()("dtype", po::value<std::string>())("weights", po::value<std::string>());
+  options.add_options()("dtype", po::value<std::string>())("weights", po::value<std::string>())(
+      "plugin-path", po::value<std::vector<std::string>>());
   return {"checkpoint",
           usage,
           options,

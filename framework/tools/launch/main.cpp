@@ -165,9 +165,36 @@ std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, i
   return commands;
 }
 
+// The folders in which vernier train, called with these words, looks for plugins first.
+Words plugin_paths(const Words& words) {
+  Words paths;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto beside = fs::path(words[i]).parent_path() / "plugins";
+    std::error_code none;
+    if (words[i].starts_with("--plugin-path=")) paths.push_back(words[i]);
+    if (words[i] == "--plugin-path" && i + 1 < words.size()) paths.push_back("--plugin-path=" + words[i + 1]);
+    if (fs::is_regular_file(words[i], none) && fs::is_directory(beside, none)) {
+      paths.push_back("--plugin-path=" + beside.string());
+    }
+  }
+  return paths;
+}
+
+// Whether there is a whole checkpoint, from which `--resume=FOLDER` goes on: the plugin that keeps them knows.
+// stopped_by: the signal that came meanwhile, if one did.
+bool has_checkpoint(const fs::path& run, const Words& words, int& stopped_by) {
+  Words question = {"checkpoint", "list", run.string()};
+  const auto paths = plugin_paths(words);
+  question.insert(question.end(), paths.begin(), paths.end());
+  vernier::Children children(vernier::program_beside_this());
+  const bool has = children.run(question).status == 0;
+  stopped_by = children.stopped_by();
+  return has;
+}
+
 // The words of an attempt after one that trained in this folder; empty: nobody knows of a folder.
-Words words_to_go_on(const Words& words, const fs::path& folder) {
-  if (folder.empty() || !vernier::has_checkpoint(folder)) return words;
+Words words_to_go_on(const Words& words, const fs::path& folder, int& stopped_by) {
+  if (folder.empty() || !has_checkpoint(folder, words, stopped_by)) return words;
   Words all = words;
   std::erase_if(all, is_resume);
   all.push_back("--resume=" + folder.string());
@@ -211,7 +238,9 @@ int train(const Plan& plan, Words words, const fs::path& output, std::int64_t th
     if (!end) return 0;
     if (vernier::is_failure(*end)) report_failure(*end, plan.log_folder);
     if (!is_restarted(*end, attempt, plan, ranks.stopped_by())) return end->status;
-    words = words_to_go_on(words, watch.locked_by(ranks.process_of(0)));
+    int stopped_by = 0;
+    words = words_to_go_on(words, watch.locked_by(ranks.process_of(0)), stopped_by);
+    if (stopped_by != 0) return 128 + stopped_by;
     count = std::max(plan.least_ranks, count - 1);
     report_restart(attempt + 1, plan, count, words);
   }

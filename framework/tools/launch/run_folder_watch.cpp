@@ -34,15 +34,4 @@ fs::path RunFolderWatch::locked_by(pid_t process) const {
   return {};
 }
 
-bool has_checkpoint(const fs::path& run) {
-  std::error_code trouble;
-  for (fs::directory_iterator entry(run / "checkpoints", trouble), end; !trouble && entry != end;
-       entry.increment(trouble)) {
-    std::error_code none;
-    const bool is_step = entry->path().filename().string().starts_with("step-");
-    if (is_step && fs::exists(entry->path() / "manifest.json", none)) return true;
-  }
-  return false;
-}
-
 }  // namespace vernier

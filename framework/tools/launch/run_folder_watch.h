@@ -24,7 +24,4 @@ class RunFolderWatch {
   Locks before_;
 };
 
-// Returns true if there is a complete checkpoint, from which `--resume=FOLDER` goes on.
-bool has_checkpoint(const std::filesystem::path& run);
-
 }  // namespace vernier

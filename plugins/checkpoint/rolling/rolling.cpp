@@ -208,6 +208,10 @@ class Rolling final : public vernier::Checkpoint {
     vernier::refuse(from + ": is neither a checkpoint (it has no manifest.json) nor the folder of a run with one");
   }
 
+  std::vector<std::string> snapshots(const std::string& folder) override {
+    return vernier::checkpoints_in((fs::path(folder) / "checkpoints").string());
+  }
+
   State save() const override {
     std::vector<std::int64_t> steps;
     std::vector<double> values;

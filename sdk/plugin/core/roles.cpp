@@ -118,11 +118,14 @@ void Checkpoint::write_shard(const State&, Run&) {
 
 std::vector<std::string> Checkpoint::snapshots(const std::string& folder) {
   std::vector<std::pair<std::int64_t, std::string>> found;
-  std::error_code none;
-  for (std::filesystem::directory_iterator entry(folder + "/checkpoints", none), end; !none && entry != end;
-       entry.increment(none)) {
+  std::error_code trouble;
+  for (std::filesystem::directory_iterator entry(folder + "/checkpoints", trouble), end; !trouble && entry != end;
+       entry.increment(trouble)) {
     if (const auto step = step_in(entry->path().filename().string()); step >= 0)
       found.emplace_back(step, entry->path());
+  }
+  if (trouble && trouble != std::errc::no_such_file_or_directory && trouble != std::errc::not_a_directory) {
+    refuse(folder + "/checkpoints: cannot be read: " + trouble.message());
   }
   std::ranges::sort(found, std::ranges::greater());
   std::vector<std::string> paths;

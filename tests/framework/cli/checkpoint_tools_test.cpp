@@ -242,7 +242,8 @@ TEST_CASE("checkpoint: bad calls end in one line that says what to do") {
         configuration("name a tool: list, verify, show, export or import; see vernier checkpoint --help"));
   CHECK(refusal({"verfy", "x"}) == configuration("checkpoint has no tool \"verfy\"; did you mean verify?"));
   CHECK(refusal({"list", "nowhere"}) == configuration("nowhere: there is no such file or folder"));
-  CHECK(refusal({"list", run.at(1)}) == configuration(run.at(1) + ": holds no checkpoint"));
+  const TemporaryFolder empty;
+  CHECK(refusal({"list", empty.path()}) == configuration(empty.path().string() + ": holds no checkpoint"));
   CHECK(refusal({"verify"}).kind == 2);
   CHECK(refusal({"verify", file}) ==
         configuration(file + ": is neither a checkpoint nor the folder of a run with one"));

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/shorthands.h"
 #include "output/log.h"
+#include "output/recorded_run.h"
 #include "run/state/snapshot.h"
 #include "wiring/config.h"
 
@@ -74,7 +75,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {
     Run run;
     run.output = output;
-    snapshot = wiring.checkpoint->read(run, path);
+    snapshot = read_snapshot(*wiring.checkpoint, run, path);
     if (!snapshot) refuse(path + ": there is no checkpoint in this run");
     has_facts = give_learned(*snapshot, *wiring.task, use != Use::model);
     return true;

@@ -1,5 +1,5 @@
 // my_name: writes a checkpoint every so many steps, and keeps them all.
-// They are <run.output>/checkpoints/step-00000100, where the runner looks for the newest one when a run is resumed.
+// They are <run.output>/checkpoints/step-00000100, where Checkpoint::snapshots finds them. Override it for other names.
 //   every = 100   steps between two checkpoints; the runner adds one at the end of the run
 //
 // This file is a complete plugin. Replace its rule with your own.
