@@ -83,6 +83,10 @@ void RequestHandler::swap(Run& run, const Table& roles) {
   saving_.outdate();
 }
 
+void RequestHandler::agree(const Run& run) {
+  if (const auto asked = std::exchange(parts_.requests.asked, ""); !asked.empty()) parts_.agree(run, asked);
+}
+
 void RequestHandler::swap_if_asked(Run& run) {
   auto& asked = parts_.requests.pending.swap;
   if (!asked.empty()) swap(run, std::exchange(asked, {}));
@@ -109,6 +113,7 @@ void RequestHandler::let_look(Run& run) {
       parts_.calls.note(asker);
       TrainerBetweenSteps between(parts_, *this, validation_, saving_, run, asker);
       is_waiting = look(between) || is_waiting;
+      agree(run);
       if (!parts_.requests.finished.empty()) saving_.outdate();
       cancel_failure_if_swapped();
       fail_if_asked();

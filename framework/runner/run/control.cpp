@@ -4,15 +4,36 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include "core/plugin_calls.h"
+
 namespace vernier {
 
+namespace {
+
+std::string id_of(const Plugin* plugin) {
+  return plugin == nullptr ? "the program" : plugin->id();
+}
+
+}  // namespace
+
+const Plugin* TrainerControl::caller() const {
+  return listening_now() != nullptr ? listening_now() : parts_.calls.called();
+}
+
+// Before the request is carried out, the ranks see whether all have it.
+void TrainerControl::note(const char* request, const Plugin* asker) {
+  parts_.requests.asked = std::string(request) + " by " + id_of(asker);
+}
+
 void TrainerControl::swap(const Table& roles) {
+  note("swap", caller());
   for (const auto& [role, table] : roles) parts_.requests.pending.swap.insert_or_assign(role, table);
 }
 
 void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
   if (parts_.snapshots.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
   auto& pending = parts_.requests.pending;
+  note("rewind", &asker);
   pending.rewinder = &asker;
   pending.back = back;
   pending.drop = drop;
@@ -20,17 +41,27 @@ void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop,
 }
 
 void TrainerControl::fail(const Plugin& asker, const std::string& why) {
+  note("fail", &asker);
+  parts_.requests.asked += ": " + why;
   parts_.requests.pending.failing = &asker;
   parts_.requests.pending.why = why;
 }
 
 void TrainerControl::finish(const Plugin& asker, const std::string& why) {
+  note("finish", &asker);
   parts_.requests.finished = asker.id() + ": " + why;
   if (parts_.calls.is_in_step()) run_.validates = true;
 }
 
 std::vector<State> TrainerControl::gather(const State& of_this_rank) {
   if (ranks() == 1) return {of_this_rank};
+  if (parts_.ranks.is_within_gradients()) {
+    throw Error(
+        "gather() between the micro-batches of a step, of which each rank may have another number; call it at "
+        "StepBegin or from GradientsReady on",
+        Error::Kind::plugin);
+  }
+  parts_.agree(run_, "gather by " + id_of(caller()));
   std::vector<State> all;
   for (const auto& bytes : parts_.wiring.distributed->gather(to_bytes(of_this_rank))) all.push_back(from_bytes(bytes));
   return all;

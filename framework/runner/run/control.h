@@ -30,6 +30,8 @@ class TrainerControl final : public Control {
   bool rerun(const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:
+  const Plugin* caller() const;  // whose code asks
+  void note(const char* request, const Plugin* asker);
   Parts& parts_;
   Step& step_;
   Saving& saving_;

@@ -49,6 +49,11 @@ struct Parts {
     return run.step + 1 == run.steps || (validate_every == each_epoch && ends_epoch) ||
            (validate_every > 0 && (run.step + 1) % validate_every == 0);
   }
+  // Throws Error on all ranks if one of them does something else, or has come apart. doing: "a checkpoint".
+  void agree(const Run& run, const std::string& doing, Ranks::Compared compared = Ranks::Compared::part) {
+    const auto as = calls.as(wiring.distributed.get());
+    ranks.agree(run, doing, compared);
+  }
   std::string configured(Keys keys) const { return configuration ? configuration(keys) : ""; }
 
   Wiring& wiring;

@@ -23,6 +23,7 @@ struct Requests {
     std::string why;
   };
   Pending pending;
+  std::string asked;     // what this rank has asked for since the ranks agreed last: "finish by callback/x"
   std::string finished;  // the plugin that ends the run before its last planned step, and why; "": none
   std::vector<std::pair<const Plugin*, std::function<bool(BetweenSteps&)>>> looks;  // Control::between_steps
 };

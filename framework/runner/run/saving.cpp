@@ -164,6 +164,7 @@ void Saving::save_finite(Run& run) {
 
 void Saving::save(Run& run) {
   const auto begin = std::chrono::steady_clock::now();
+  parts_.agree(run, "a checkpoint", Ranks::Compared::all_weights);
   auto& distributed = *parts_.wiring.distributed;
   const bool is_sharded = parts_.ranks.are_sharded();
   auto whole = snapshot(run);

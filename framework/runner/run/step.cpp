@@ -2,6 +2,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <torch/types.h>
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 #include <vernier/weighs_samples.h>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "core/plugin_calls.h"
+#include "wiring/config.h"
 
 namespace vernier {
 
@@ -136,6 +138,18 @@ void Step::note_listeners() {
     has_listeners_[i] = std::ranges::any_of(
         wiring_.plugins(), [&](const Plugin* plugin) { return wiring_.bus.listens(*plugin, static_cast<Event>(i)); });
   }
+  if (!ranks_.are_several()) return;
+  Facts alike = {{"keep_savepoints", parts_.snapshots.asked()},
+                 {"want_rerun", transaction_.is_rerun_wanted() ? "asked for" : "not asked for"}};
+  for (const auto* plugin : wiring_.plugins()) {
+    const auto place = plugin->id().find('/');
+    const auto role = plugin->id().substr(0, place);
+    if (role == Monitor::role) continue;  // on rank 0 alone
+    const auto& table = wiring_.table_of(*plugin);
+    alike["the plugin " + (role == Callback::role ? plugin->id() : role)] = c10::str(
+        plugin->id(), " ", plugin->version(), " with options ", checksum_of(to_toml({{role, table}})).substr(0, 8));
+  }
+  ranks_.note_alike(alike);
 }
 
 void Step::begin_step(Run& run) {
@@ -193,7 +207,7 @@ void Step::compute_micro_batches(Run& run) {
   refuse_half_a_batch(micro_batches, run.batch);
   weigh(micro_batches, wiring_.task.get());
   run.batch.weight = weight_of(micro_batches);
-  ranks_.weigh(run.batch);
+  ranks_.weigh(run, run.batch);
   run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
   for (const Batch& micro_batch : micro_batches) {
     if (micro_batch.weight == 0) continue;
@@ -271,6 +285,7 @@ void Step::finish_step(Run& run) {
   run.samples += std::llround(whole.samples);
   run.tokens += whole.tokens;
   ranks_.name_slow_ranks(run);
+  ranks_.end_step(run);
   auto& best = parts_.progress.best_loss;
   best = lesser_of(best, run.loss);
   update_log_.count(run, precision_->is_mixed());
@@ -336,8 +351,9 @@ std::int64_t Step::samples_of_batch(Run& run) {
   refuse_other_samples(batch);
   before.restore(run);
   ranks_.begin_gradients();
-  ranks_.weigh(batch);
+  ranks_.weigh(run, batch);
   known = batch.is_share ? std::llround(ranks_.whole().samples) : batch.samples;
+  ranks_.begin_gradients();
   return *known;
 }
 

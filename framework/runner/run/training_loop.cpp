@@ -157,6 +157,7 @@ void TrainingLoop::begin(Run& run) {
   is_running_ = true;
   run.metrics = {};
   parts_.wiring.bus.emit(Event::RunBegin, run);
+  requests_.agree(run);
   if (parts_.progress.validation_due) {
     saving_.outdate();
     conclude(run);
@@ -195,9 +196,11 @@ void TrainingLoop::advance(Run& run) {
 
 // After a step: a validation, the end of an epoch, a checkpoint.
 void TrainingLoop::conclude(Run& run) {
+  requests_.agree(run);
   if (parts_.requests.pending.rewinder != nullptr) return saving_.rewind(run);
   requests_.cancel_failure_if_swapped();
   const bool is_validated = !parts_.progress.validation_due || validation_.validate(run);
+  requests_.agree(run);
   if (is_validated) {
     parts_.progress.validation_due = false;
     const auto changing = saving_.changing();
@@ -220,6 +223,7 @@ void TrainingLoop::end(Run& run) {
   outcome.signal = is_finished(run) ? 0 : parts_.stop_signal();
   outcome.is_out_of_time = !is_finished(run) && outcome.signal == 0 && outcome.diverged.empty();
   outcome.finished = run.step < run.steps ? finished() : "";
+  parts_.agree(run, "the end of the run", Ranks::Compared::all_weights);
   if (!saving_.is_saved(run)) saving_.save_unless_spoiled(run);
   parts_.update_log.conclude(run);
   parts_.wiring.bus.emit(Event::RunEnd, run);

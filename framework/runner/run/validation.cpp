@@ -25,6 +25,7 @@ Better better_of(const Run& run, const std::string& metric) {
 
 bool Validation::validate(Run& run) {
   if (run.is_stopping()) return false;
+  parts_.agree(run, "a validation");
   run.metrics.clear();  // those of the step: at Validated there are the validation's
   const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);

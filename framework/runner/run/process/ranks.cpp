@@ -5,9 +5,11 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -18,11 +20,60 @@ namespace {
 constexpr std::int64_t steps_until_named = 100;
 constexpr double slower = 1.1;  // than the median, and worth a notice
 
+constexpr std::int64_t compared_bytes = 64 << 10;  // of the weights in each step, in turn; it takes microseconds
+
 // The numbers of one rank in all_reduce().
-enum Slot { stop_slot, time_slot, step_slot, updates_slot, seconds_slot, slots };
+enum Slot { stop_slot, time_slot, seconds_slot, slots };
 
 torch::Tensor numbers_of(std::int64_t count) {
   return at::zeros({count}, torch::kFloat64);
+}
+
+// The shortest text of this number and no other.
+std::string exact(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
+// A hash that a float64 holds without loss.
+template <class Pairs>
+double digest_of(const Pairs& facts) {
+  Checksum sum;
+  for (const auto& [key, value] : facts) {
+    sum.add(key.c_str(), key.size() + 1);
+    sum.add(value.c_str(), value.size() + 1);
+  }
+  return static_cast<double>(std::stoull(sum.digits().substr(0, 13), nullptr, 16));
+}
+
+std::string bits_of(const torch::Tensor& weight) {
+  const auto host = weight.detach().to(torch::kCPU).contiguous();
+  Checksum sum;
+  sum.add(host.const_data_ptr(), host.nbytes());
+  return sum.digits();
+}
+
+// A checksum of all weights; or of some of those on the host, others in each step.
+std::string bits_of(const Run& run, bool all) {
+  Checksum sum;
+  std::int64_t bytes = 0;
+  for (const auto& parameter : run.parameters) bytes += static_cast<std::int64_t>(parameter.model.nbytes());
+  const auto parts = std::max<std::int64_t>(1, (bytes + compared_bytes - 1) / compared_bytes);
+  const auto first = run.step % parts * compared_bytes, last = all ? bytes : first + compared_bytes;
+  std::int64_t begin = 0;
+  for (const auto& parameter : run.parameters) {
+    const auto size = static_cast<std::int64_t>(parameter.model.nbytes());
+    const auto from = std::max(all ? 0 : first, begin) - begin, to = std::min(last, begin + size) - begin;
+    begin += size;
+    if (from >= to) continue;
+    if (all) {
+      const auto bits = bits_of(parameter.model);
+      sum.add(bits.data(), bits.size());
+    } else if (parameter.model.is_cpu() && parameter.model.is_non_overlapping_and_dense()) {
+      sum.add(static_cast<const char*>(parameter.model.const_data_ptr()) + from, static_cast<std::size_t>(to - from));
+    }
+  }
+  return sum.digits();
 }
 
 std::string value_in(const State& facts, const std::string& key) {
@@ -126,17 +177,74 @@ Batch Ranks::share_of(Batch batch) const {
   return batch.share(rank(), ranks());
 }
 
-void Ranks::weigh(const Batch& share) {
+void Ranks::weigh(const Run& run, const Batch& share) {
   if (std::exchange(is_weighed_, true)) return;
   whole_ = {static_cast<double>(share.samples), share.weight, share.tokens};
   wait_for_weights_ = nullptr;
   if (!are_several()) return;
-  weights_ = numbers_of(3);
+  is_reduced_ = false;
+  send(run, "the gradients of a step", Compared::part, whole_);
+}
+
+void Ranks::agree(const Run& run, const std::string& doing, Compared compared) {
+  if (!are_several()) return;
+  const auto whole_before = whole_;
+  send(run, doing, compared, {});
+  whole();
+  whole_ = whole_before;
+}
+
+void Ranks::note_alike(const Facts& facts) {
+  alike_ = facts;
+  alike_digest_ = exact(digest_of(facts));
+}
+
+void Ranks::send(const Run& run, const std::string& doing, Compared compared, const WholeBatch& share) {
+  run_ = &run;
+  message_ = {{"what comes next", doing},
+              {"the number of steps", std::to_string(run.step)},
+              {"the number of updates", std::to_string(run.updates)},
+              {"the plugins", alike_digest_},
+              {"the learning rate factor", exact(run.learning_rate_factor)},
+              {"the learning rate factor of the step before", exact(last_factor_)},
+              {"the batches of an update", std::to_string(run.batches)},
+              {"the batches drawn", std::to_string(run.batches_drawn)},
+              {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all_weights)}};
+  weights_ = numbers_of(3 + ranks());
   auto* numbers = weights_.mutable_data_ptr<double>();
-  numbers[0] = static_cast<double>(share.samples);
+  numbers[0] = share.samples;
   numbers[1] = share.weight.value_or(0);
   numbers[2] = static_cast<double>(share.tokens);
+  numbers[3 + rank()] = digest_of(message_);
   wait_for_weights_ = distributed_->sum(weights_);
+}
+
+// All ranks see the same digests, and so all come here to tell each other what is behind them.
+void Ranks::refuse_apart(const double* digests) const {
+  if (std::all_of(digests, digests + ranks(), [&](double each) { return each == digests[0]; })) return;
+  auto facts = message_;
+  facts.insert(facts.end(), alike_.begin(), alike_.end());
+  for (const auto& parameter : run_->parameters) {
+    if (alike_.empty()) break;
+    facts.emplace_back("the weight " + parameter.name,
+                       c10::str("norm ", parameter.model.detach().to(torch::kFloat64).norm().item<double>(),
+                                " (checksum ", bits_of(parameter.model).substr(0, 8), ")"));
+  }
+  State own;
+  for (const auto& [key, value] : facts) own.put(key, value);
+  std::vector<State> all;
+  for (const auto& bytes : distributed_->gather(to_bytes(own))) all.push_back(from_bytes(bytes));
+  for (const auto& [key, ignored] : facts) {
+    if (key == "the plugins" || key == "the weights") continue;  // what differs in them comes later
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      const auto a = value_in(all[0], key), b = value_in(all[r], key);
+      if (a == b) continue;
+      throw Error(c10::str("the ranks have come apart: ", key, " is ", a, " on rank 0, and ", b, " on rank ", r,
+                           "; a plugin decides by what only its own rank knows: let all ranks decide alike, by "
+                           "run.control->gather()"));
+    }
+  }
+  throw Error("the ranks have come apart: their weights differ, or what comes next; start them again with --resume");
 }
 
 const WholeBatch& Ranks::whole() {
@@ -146,6 +254,7 @@ const WholeBatch& Ranks::whole() {
   whole_.samples = numbers[0];
   if (whole_.weight) whole_.weight = numbers[1];
   whole_.tokens = std::llround(numbers[2]);
+  refuse_apart(numbers + 3);
   return whole_;
 }
 
@@ -167,8 +276,6 @@ void Ranks::all_reduce(Run& run, const Own& here) {
   auto* own = numbers + slots * rank();
   own[stop_slot] = here.stop;
   own[time_slot] = here.is_out_of_time ? 1 : 0;
-  own[step_slot] = static_cast<double>(run.step);
-  own[updates_slot] = static_cast<double>(run.updates);
   own[seconds_slot] = here.seconds;
   auto* loss = numbers + after_slots;
   *loss = run.loss.defined() ? run.loss.item<double>() : 0;  // a rank without samples has none
@@ -179,6 +286,7 @@ void Ranks::all_reduce(Run& run, const Own& here) {
   for (std::int64_t i = 0; i < buffers; ++i) has_changed[i] = buffers_[static_cast<std::size_t>(i)].has_changed ? 1 : 0;
 
   distributed_->all_reduce(run, sums);
+  is_reduced_ = true;
 
   stop_ = 0;
   is_out_of_time_ = false;
@@ -188,10 +296,6 @@ void Ranks::all_reduce(Run& run, const Own& here) {
     if (stop_ == 0) stop_ = static_cast<int>(slot[stop_slot]);
     is_out_of_time_ = is_out_of_time_ || slot[time_slot] != 0;
     seconds_[static_cast<std::size_t>(r)] += slot[seconds_slot];
-    if (slot[step_slot] == own[step_slot] && slot[updates_slot] == own[updates_slot]) continue;
-    throw Error(c10::str("the ranks have come apart: rank ", rank(), " is after step ", run.step, " with ", run.updates,
-                         " updates, rank ", r, " after step ", slot[step_slot], " with ", slot[updates_slot],
-                         "; a plugin decides by what only its own rank knows"));
   }
   const auto dtype = c10::promoteTypes(run.parameters.at(0).model.scalar_type(), torch::kFloat32);
   run.loss = at::full({}, *loss, torch::dtype(dtype).device(run.device));

@@ -50,13 +50,21 @@ class Ranks {
   // The rank's share of a batch, unless the task has loaded only that.
   Batch share_of(Batch batch) const;
   // Before the first micro-batch is computed: begins to sum what the shares weigh. Once for each computed gradient,
-  // however often its micro-batches are tried.
+  // however often its micro-batches are tried. The message also has a digest of all that must be alike.
   void begin_gradients() { is_weighed_ = false; }
-  void weigh(const Batch& share);
-  const WholeBatch& whole();  // waits for the sum
+  void weigh(const Run& run, const Batch& share);
+  const WholeBatch& whole();  // waits for the sum; throws Error on every rank if they have come apart
+  bool is_within_gradients() const { return is_weighed_ && !is_reduced_; }
+
+  // The same message on its own, before all ranks do something else together. doing: "a checkpoint". A rank that comes
+  // here alone meets the message of the others' next step. compared: a step looks at a part of the weights.
+  enum class Compared { part, all_weights };
+  void agree(const Run& run, const std::string& doing, Compared compared = Compared::part);
+  // After prepare, and after each swap: what the plugins are.
+  void note_alike(const Facts& facts);
 
   // After backward: the gradients and the loss of the whole batch, on every rank; the buffers that have changed are
-  // rank 0's. Throws Error if the ranks are not at the same step.
+  // rank 0's.
   struct Own {
     int stop;             // the signal that this rank has got
     bool is_out_of_time;  // whether the time limit has passed here
@@ -68,15 +76,24 @@ class Ranks {
   bool is_out_of_time() const { return is_out_of_time_; }
   // Adds a notice where a rank has computed longer than the others for the last hundred steps.
   void name_slow_ranks(Run& run);
+  void end_step(const Run& run) { last_factor_ = run.learning_rate_factor; }
 
  private:
+  using Message = std::vector<std::pair<std::string, std::string>>;  // what must be alike, in the order of importance
+  void send(const Run& run, const std::string& doing, Compared compared, const WholeBatch& share);
+  void refuse_apart(const double* digests) const;
   void find_changed_buffers();
   std::int64_t rank() const { return distributed_->rank(); }
   std::int64_t ranks() const { return distributed_->ranks(); }
 
   const std::unique_ptr<Distributed>& distributed_;
   std::vector<std::int64_t> owners_;  // ranks, in the order of run.parameters; empty: nothing is sharded
-  bool is_weighed_ = false;
+  bool is_weighed_ = false, is_reduced_ = true;
+  double last_factor_ = 1;
+  Facts alike_;  // empty before the ranks have the same model
+  std::string alike_digest_;
+  const Run* run_ = nullptr;  // of the message under way
+  Message message_;
   torch::Tensor weights_;
   std::function<void()> wait_for_weights_;
   WholeBatch whole_;

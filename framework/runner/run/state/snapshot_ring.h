@@ -2,6 +2,7 @@
 // drops.
 #pragma once
 
+#include <c10/util/StringUtil.h>
 #include <vernier/state.h>
 
 #include <cstdint>
@@ -14,6 +15,7 @@ class SnapshotRing {
  public:
   // Joins what several plugins ask for: the smallest distance and the largest number.
   void keep(std::int64_t every, std::int64_t number);
+  std::string asked() const { return c10::str(number_, " of each ", every_, " steps"); }
   bool is_due(std::int64_t step) const;
   void add(std::int64_t step, const State& snapshot);  // copies
   void clear() { kept_.clear(); }

@@ -1,0 +1,114 @@
+// Two ranks of which one does something alone: both say so, at once, with what differs.
+#include <sys/wait.h>
+
+#include "several_ranks.h"
+#include "small_run.h"
+
+namespace apart_test {
+
+using namespace several_ranks;
+
+namespace {
+
+constexpr const char* base = R"([run]
+steps = 8
+device = "cpu"
+validate_every = 4
+[task]
+use = "mlp"
+samples = 120
+batch_size = 10
+[optimizer]
+use = "adamw"
+[distributed]
+use = "ddp"
+timeout = 20
+[checkpoint]
+every = 4
+)";
+
+// How the ranks of a run ended; "" is well. Each is a process of its own, without the time that a program takes to
+// start.
+std::vector<std::string> ends_of(const std::string& more, const TemporaryFolder& folder) {
+  const auto port = std::to_string(free_port());
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto process = ::fork();
+    REQUIRE(process >= 0);
+    if (process > 0) {
+      processes.push_back(process);
+      continue;
+    }
+    const auto number = std::to_string(rank);
+    const Variables variables(
+        {{"RANK", number}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
+    std::string end;
+    try {
+      SmallRun run(from_toml({base, more}), folder.path(), plugins_and_fixtures());
+      run.train();
+    } catch (const std::exception& error) {
+      end = vernier::message(error);
+    }
+    folder.write("end." + number, end);
+    ::_exit(0);
+  }
+  for (const auto process : processes) ::waitpid(process, nullptr, 0);
+  return {read_text(folder / "end.0"), read_text(folder / "end.1")};
+}
+
+}  // namespace
+
+TEST_CASE("apart: what one of two ranks does alone ends both within that step or the next, and is named") {
+  struct Case {
+    std::string what, says;
+  };
+  const std::string apart = "the ranks have come apart: ";
+  const std::string next = apart + "what comes next is the gradients of a step on rank 0, and ";
+  const std::vector<Case> cases = {
+      {"factor", apart + "the learning rate factor is 1 on rank 0, and 0.5 on rank 1"},
+      {"late factor", apart + "the learning rate factor of the step before is 1 on rank 0, and 0.5 on rank 1"},
+      {"gradients", apart + "the weight layers.0.weight is norm "},
+      {"weight", apart + "the weight layers.0.bias is norm "},
+      {"veto", apart + "the number of updates is 6 on rank 0, and 5 on rank 1"},
+      {"recompute", apart + "the number of steps is 6 on rank 0, and 5 on rank 1"},
+      {"swap", next + "swap by callback/disagrees on rank 1"},
+      {"finish", apart + "what comes next is "},
+      {"rewind", apart + "keep_savepoints is 0 of each 0 steps on rank 0, and 2 of each 2 steps on rank 1"},
+      {"fail", next + "fail by callback/disagrees: it has seen too much on rank 1"},
+      {"gather early", next + "gather by callback/disagrees on rank 1"},
+      {"gather", next + "gather by callback/disagrees on rank 1"},
+      {"keep_savepoints", apart + "keep_savepoints is 0 of each 0 steps on rank 0, and 2 of each 5 steps on rank 1"},
+      {"want_rerun", apart + "want_rerun is not asked for on rank 0, and asked for on rank 1"},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.what);
+    const TemporaryFolder folder;
+    const auto begin = Clock::now();
+    for (const auto& end : ends_of("[[callback]]\nuse = \"disagrees\"\nwhat = \"" + each.what + "\"\n", folder)) {
+      CHECK_MESSAGE(says(end, each.says), end);
+    }
+    CHECK(seconds_since(begin) < 10);
+  }
+}
+
+TEST_CASE("apart: an update of other batches on one rank, and a gather where micro-batches may differ") {
+  const TemporaryFolder folder;
+  for (const auto& end : ends_of("[accumulation]\nuse = \"uneven\"\n", folder)) {
+    CHECK_MESSAGE(says(end, "the batches of an update is 1 on rank 0, and 2 on rank 1"), end);
+  }
+  const auto ends = ends_of("[[callback]]\nuse = \"disagrees\"\nwhat = \"gather in a micro-batch\"\n", folder);
+  CHECK_MESSAGE(says(ends[1], "callback/disagrees"), ends[1]);
+  CHECK(says(ends[1], "gather() between the micro-batches of a step"));
+  CHECK_MESSAGE(says(ends[0], "rank 1 is lost"), ends[0]);
+}
+
+TEST_CASE("apart: ranks that agree end well, with all that they may ask for") {
+  const TemporaryFolder folder;
+  const auto ends = ends_of(
+      "[[callback]]\nuse = \"disagrees\"\nwhat = \"nothing\"\n[[callback]]\nuse = \"recovery\"\n"
+      "[[callback]]\nuse = \"early_stopping\"\n",
+      folder);
+  CHECK(ends == std::vector<std::string>{"", ""});
+}
+
+}  // namespace apart_test
