@@ -3,7 +3,6 @@
 #pragma once
 
 #include <vernier/sdk.h>
-#include <vernier/weighs_samples.h>
 
 #include <string>
 #include <vector>
@@ -62,7 +61,8 @@ class Weight {
 
   // Plugin::contradicts() of the accumulation that has these options.
   vernier::Contradiction contradicts(const vernier::Plugin& other) const {
-    if (!by_tokens_ || dynamic_cast<const vernier::WeighsSamples*>(&other) == nullptr) return {};
+    const auto* task = dynamic_cast<const vernier::Task*>(&other);
+    if (!by_tokens_ || task == nullptr || !task->weight_of({})) return {};
     return {"weight", "is for tasks that do not weigh their samples, and " + other.id() +
                           " weighs them by the tokens that they learn; leave it out"};
   }

@@ -1,5 +1,5 @@
 // clip_norm: scales all gradients down if their common norm is above a limit. It runs after unscaling. The norm before
-// clipping is run.grad_norm and the metric "grad_norm"; it stays on the device. If the order is 2, float32 gradients
+// clipping is the metric "grad_norm"; it stays on the device. If the order is 2, float32 gradients
 // are not changed here. The factor goes into run.grad_scale, and the optimizer divides by it in its own pass.
 //   max_norm = 1.0
 //   norm_type = 2.0   the order p of the norm; inf for the largest element
@@ -16,25 +16,20 @@ class ClipNorm final : public vernier::Callback {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) {
-      run.grad_norm = clip(run);
-      run.metrics.set("grad_norm", run.grad_norm);
-    });
+    bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) { run.metrics.set("grad_norm", clip(run)); });
   }
 
  private:
   torch::Tensor clip(vernier::Run& run) const {
     if (norm_type_ != 2) return vernier::clip_grad_norm_(run.gradients(), max_norm_, norm_type_);
-    auto norm = run.scaled_norm;
-    if (!norm.defined()) {
+    if (!run.norms.all.defined()) {
       const auto gradients = run.gradients();
       if (gradients.empty() || !vernier::can_inspect(gradients)) return vernier::clip_grad_norm_(gradients, max_norm_);
-      norm = vernier::inspect_gradients(gradients).norm;
+      run.norms.all = vernier::inspect_gradients(gradients).norm;
     }
-    const auto clipped = vernier::clip_scale(norm, max_norm_, run.grad_scale);
-    run.scaled_norm = norm;
-    run.grad_scale = clipped.grad_scale;
-    return clipped.norm;
+    const auto norm = run.gradient_norm();
+    run.grad_scale = vernier::clip_scale(run.norms.all, max_norm_, run.grad_scale).grad_scale;
+    return norm;
   }
 
   double max_norm_, norm_type_;

@@ -13,8 +13,8 @@
 #include <torch/nn/module.h>
 #include <vernier/sdk.h>
 
+#include "average.h"
 #include "shared/judged_metric.h"
-#include "with_weights.h"
 
 using vernier::Run;
 

@@ -16,8 +16,9 @@
 // Sources: Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
 #include <vernier/ema.h>
 #include <vernier/sdk.h>
+#include <vernier/with_weights.h>
 
-#include "with_weights.h"
+#include "average.h"
 
 using vernier::Event;
 using vernier::Run;
@@ -36,7 +37,7 @@ class Ema final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepEnd, [this](Run& run) {
-      const auto steps = run.step + 1 - start_;
+      const auto steps = run.step - start_;
       if (steps > 0 && steps % every_ == 0) average_->update(weights(), run.skip_update);
     });
   }
@@ -50,12 +51,12 @@ class Ema final : public vernier::Callback {
     if (validate_ != "both") return {};
     return {{"trained_validation_loss", vernier::Better::lower}};
   }
-  torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
+  torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
     if (validate_ == "trained") return body();
     torch::Tensor trained;
     if (validate_ == "both" || average_->is_empty()) trained = body();
     if (validate_ == "both" && trained.defined()) run.metrics.set("trained_validation_loss", trained);
-    return average_->is_empty() || run.is_stopping() ? trained : validate_with(average_->tensors(), run, body);
+    return average_->is_empty() || run.is_stopping() ? trained : vernier::with_weights(average_->tensors(), run, body);
   }
 
   void prepare(Run& run) override {

@@ -57,7 +57,7 @@ class EmptyCache final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepEnd, [this](Run& run) {
-      if ((run.step + 1) % every_ == 0) empty(run);
+      if (run.step % every_ == 0) empty(run);
     });
     bus.on(Event::RunEnd, [this](Run&) {
       info("gave ", std::llround(given_back_ / 1e6), " MB back, ", times_, times_ == 1 ? " time" : " times");
@@ -77,7 +77,7 @@ class EmptyCache final : public vernier::Callback {
     given_back_ += came_back;
     times_ += 1;
     vernier::log(times_ == 1 ? vernier::Level::info : vernier::Level::debug, id(),
-                 c10::str("step ", run.step + 1, ": gave ", std::llround(came_back / 1e6), " MB back"));
+                 c10::str("step ", run.step, ": gave ", std::llround(came_back / 1e6), " MB back"));
   }
 
   std::int64_t every_;

@@ -35,13 +35,13 @@ class Memory final : public vernier::Callback {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](const Run& run) { step_ = std::max(step_, run.step + 1); });
     bus.on(Event::BatchReady, [this](const Run& run) {
-      if (is_due(run) && !updates_ && open(run)) ledger_->begin_forward();
+      if (is_due(run.step + 1) && !updates_ && open(run)) ledger_->begin_forward();
     });
     bus.on(Event::LossReady, [this](const Run&) {
       if (ledger_ && !updates_) ledger_->begin_backward();
     });
     bus.on(Event::GradientsReady, [this](const Run& run) {
-      if (!is_due(run) || !open(run)) return;
+      if (!is_due(run.step + 1) || !open(run)) return;
       ledger_->begin_update();
       updates_ = true;  // an optimizer may run the micro-batches once more: that is its memory
     });
@@ -50,8 +50,9 @@ class Memory final : public vernier::Callback {
   }
 
  private:
-  bool has_metrics(const Run& run) const { return run.step == 0 || (run.step + 1) % every_ == 0; }
-  bool is_due(const Run& run) const { return has_metrics(run) || run.step + 1 == step_; }
+  // step: from 1.
+  bool has_metrics(std::int64_t step) const { return step == 1 || step % every_ == 0; }
+  bool is_due(std::int64_t step) const { return has_metrics(step) || step == step_; }
 
   bool open(const Run& run) {
     if (ledger_) return true;
@@ -66,15 +67,15 @@ class Memory final : public vernier::Callback {
 
   void report(Run& run) {
     if (!ledger_) {
-      if (run.step + 1 == step_) ++step_;
+      if (run.step == step_) ++step_;
       return;
     }
     const auto use = ledger_->stop();
     ledger_.reset();
     updates_ = false;
     optimizer_ = use.bytes("optimizer");
-    if (has_metrics(run)) set_metrics(run, use);
-    if (run.step + 1 != step_) return;
+    if (has_metrics(run.step)) set_metrics(run, use);
+    if (run.step != step_) return;
     info("step ", step_, "\n", vernier::memory_table({{"bytes", use}}));
     write(use, (std::filesystem::path(run.output) / file_).string());
   }

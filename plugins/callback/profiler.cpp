@@ -267,7 +267,7 @@ class Profiler final : public vernier::Callback {
     });
     bus.on(Event::LossReady, [this](Run&) { intercept_.reset(); });
     bus.on(Event::StepEnd, [this](Run& run) {
-      if (is_recording_ && run.step + 1 >= first_ + steps_ - 1) finish(run, run.step + 1);
+      if (is_recording_ && run.step >= first_ + steps_ - 1) finish(run, run.step);
     });
     for (const auto event : {Event::RunEnd, Event::RunFailed}) {
       bus.on(event, [this](Run& run) {

@@ -11,7 +11,7 @@
 #include <ATen/ops/stack.h>
 #include <vernier/sdk.h>
 
-#include "with_weights.h"
+#include "average.h"
 
 using vernier::Run;
 

@@ -10,8 +10,9 @@
 // were. Sources: Izmailov et al., UAI 2018; torch.optim.swa_utils.AveragedModel.
 #include <ATen/ops/_foreach_lerp.h>
 #include <vernier/sdk.h>
+#include <vernier/with_weights.h>
 
-#include "with_weights.h"
+#include "average.h"
 
 using vernier::Event;
 using vernier::Run;
@@ -25,7 +26,7 @@ class Swa final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepEnd, [this](Run& run) {
-      const auto since = run.step + 1 - from_;
+      const auto since = run.step - from_;
       if (since >= 0 && since % every_ == 0) add(run);
     });
   }
@@ -39,8 +40,8 @@ class Swa final : public vernier::Callback {
     warn("it never averages: from = ", from_, ", and the run has ", run.steps, " steps");
   }
 
-  torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
-    return average_.empty() ? body() : validate_with(average_, run, body);
+  torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
+    return average_.empty() ? body() : vernier::with_weights(average_, run, body);
   }
 
   vernier::State save() const override {

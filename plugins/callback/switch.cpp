@@ -36,9 +36,9 @@ class Switch final : public vernier::Callback {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { look(run, run.step + 1); });
+    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { look(run); });
     bus.on(vernier::Event::Validated, [this](vernier::Run& run) {
-      look(run, run.step);
+      look(run);
       if (metric_.empty() || is_known_) return;
       warn("no plugin has set the metric \"", metric_, "\" so far; monitor/jsonl shows all metrics that are set");
       is_known_ = true;  // warns once
@@ -68,8 +68,8 @@ class Switch final : public vernier::Callback {
   void load(const vernier::State& state) override { has_switched_ = state.integer("has_switched") != 0; }
 
  private:
-  void look(vernier::Run& run, std::int64_t steps) {
-    if (has_switched_ || !(steps == at_step_ || has_crossed(run))) return;
+  void look(vernier::Run& run) {
+    if (has_switched_ || !(run.step == at_step_ || has_crossed(run))) return;
     has_switched_ = true;
     run.control->swap(to_);
   }

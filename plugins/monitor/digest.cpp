@@ -32,10 +32,10 @@ class Digest final : public vernier::Monitor {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](const Run& run) { open(run); });
     bus.on(Event::GradientsReady, [this](const Run& run) {
-      if (is_due(run)) seen_ = vernier::fingerprint(run);
+      if (is_due(run, run.step + 1)) seen_ = vernier::fingerprint(run);
     });
     bus.on(Event::StepEnd, [this](const Run& run) {
-      if (is_due(run)) write(run);
+      if (is_due(run, run.step)) write(run);
     });
   }
 
@@ -45,7 +45,7 @@ class Digest final : public vernier::Monitor {
   }
 
  private:
-  bool is_due(const Run& run) const { return (run.step + 1) % every_ == 0 || run.step + 1 == run.steps; }
+  bool is_due(const Run& run, std::int64_t step) const { return step % every_ == 0 || step == run.steps; }
 
   // Drops the lines after the run's checkpoint, because the resumed run writes them again.
   void open(const Run& run) {
@@ -58,7 +58,7 @@ class Digest final : public vernier::Monitor {
   }
 
   void write(const Run& run) {
-    const nlohmann::ordered_json line = {{"step", run.step + 1},
+    const nlohmann::ordered_json line = {{"step", run.step},
                                          {"loss", seen_.loss},
                                          {"gradients", seen_.gradients},
                                          {"weights", vernier::digests_of_weights(run)}};

@@ -110,9 +110,8 @@ class Jsonl final : public vernier::Monitor {
   void write_step(const Run& run) {
     const auto metrics = run.metrics.set_now();
     const auto notices = notices_of(run);
-    const std::int64_t step = run.step + 1;
-    if (step % every_ != 0 && step != run.steps && notices.empty()) return;
-    Json line = {{"step", step}};
+    if (run.step % every_ != 0 && run.step != run.steps && notices.empty()) return;
+    Json line = {{"step", run.step}};
     if (run.loss.defined()) line["loss"] = json_of(run.loss.item<double>());
     add(line, metrics);
     line["updates"] = run.updates;

@@ -256,7 +256,7 @@ class Progress final : public vernier::Monitor {
   }
 
   void end_step(const Run& run) {
-    const std::int64_t step = run.step + 1;
+    const std::int64_t step = run.step;
     saving_ = -1;
     if (const auto share = run.metrics.value("underflow")) underflow_ = share;
     if (!run.notices.empty()) show_notices(run, step);

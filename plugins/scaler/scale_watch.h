@@ -1,5 +1,5 @@
-// Shared by all loss scalers. They count scales and underflow into run.amp, report changes of the scale, warn if it is
-// very low or high, and end a run whose updates all overflow.
+// Shared by all loss scalers. They set the metrics "scale" and "underflow", which the trainer counts into run.amp. They
+// report changes of the scale, warn if it is very low or high, and end a run whose updates all overflow.
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none
@@ -24,13 +24,10 @@ class UnderflowMeter {
     const auto share = vernier::underflow_share(run.gradients());
     if (!share.defined()) return;
     run.metrics.set("underflow", share);
-    if (!std::exchange(has_measured_, true)) run.amp.add_underflow(share);
   }
-  void end_step() { has_measured_ = false; }
 
  private:
   std::int64_t every_;
-  bool has_measured_ = false;  // in this step: a step of several passes counts once
 };
 
 // Ends a run in which nothing is learned any more.
@@ -89,26 +86,17 @@ class ScaleWatch {
   // scale: that of the first step. least, most: the ends of its range; 0: none.
   void start(const vernier::Run& run, double scale, double least = 0, double most = 0) {
     bound.start(run);
-    start_ = used_ = scale;
+    start_ = scale;
     least_ = least;
     most_ = most;
     reported_ = 0;
   }
 
-  // Called in Plugin::attach. Counts the scale that the last step has left.
-  void attach(vernier::Bus& bus) {
-    for (const auto event : {vernier::Event::RunEnd, vernier::Event::RunFailed}) {
-      bus.on(event, [this](vernier::Run& run) {
-        if (!run.results_are_late && reported_ != 0) run.amp.set_scale(run.step + 1, reported_);
-      });
-    }
-  }
-  // The same for a scale that changes. next: reads that of the next step, for which a GPU makes the host wait. So it is
-  // read there only when a skipped update has become known, and every hundred steps.
+  // Called in Plugin::attach for a scale that changes. next: reads that of the next step, for which a GPU makes the
+  // host wait. So it is read there only when a skipped update has become known, and every hundred steps.
   void attach(vernier::Bus& bus, const vernier::Plugin& scaler, const std::function<double()>& next) {
-    attach(bus);
     bus.on(vernier::Event::StepEnd, [this, &scaler, next](vernier::Run& run) {
-      const bool reads = !run.results_are_late || run.step % 100 == 0 || vernier::is_skipped(run.last_update);
+      const bool reads = !run.results_are_late || run.step % 100 == 1 || vernier::is_skipped(run.last_update);
       end_step(run, scaler, reads ? std::optional(next()) : std::nullopt);
     });
   }
@@ -116,24 +104,16 @@ class ScaleWatch {
   // Called by Scaler::unscale while the gradients are still scaled. scale: that of this step.
   void begin(vernier::Run& run, const torch::Tensor& scale) {
     run.metrics.set("scale", scale.clone());  // a copy, since update() may change the tensor in place
-    if (!run.results_are_late) used_ = scale.item<double>();
     meter.measure(run);
   }
   void begin(vernier::Run& run, double scale) {
     run.metrics.set("scale", scale);
-    used_ = scale;
     meter.measure(run);
   }
 
   // Called at each StepEnd. next: the scale of the next step, where it has been read.
   void end_step(vernier::Run& run, const vernier::Plugin& scaler, std::optional<double> next) {
     bound.count(run, scaler);
-    meter.end_step();
-    if (!run.results_are_late) {
-      run.amp.set_scale(run.step + 1, used_);
-    } else if (run.amp.history().empty()) {
-      run.amp.set_scale(run.step + 1, start_);
-    }
     if (next) report(run, *next);
   }
 
@@ -162,7 +142,6 @@ class ScaleWatch {
     const double before = std::exchange(reported_, now);
     run.notice("scale_changed", {{"from", before}, {"to", now}},
                c10::str("the loss scale changed from ", before, " to ", now));
-    if (run.results_are_late) run.amp.set_scale(run.step + 2, now);
     warn(run, before, now);
   }
 
@@ -193,6 +172,5 @@ class ScaleWatch {
 
   double below_, above_;
   double start_ = 0, least_ = 0, most_ = 0;
-  double used_ = 0;      // the scale of this step
   double reported_ = 0;  // the scale of the last report; 0: none yet
 };

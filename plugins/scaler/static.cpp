@@ -14,7 +14,6 @@ class StaticScaler final : public vernier::Scaler {
         watch_(options) {}
 
   void attach(vernier::Bus& bus) override {
-    watch_.attach(bus);
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { watch_.end_step(run, *this, value_); });
   }
   void prepare(vernier::Run& run) override {

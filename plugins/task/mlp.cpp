@@ -86,7 +86,7 @@ class Mlp final : public vernier::Task {
     std::vector<std::int64_t> widths = hidden_;
     widths.insert(widths.begin(), inputs_);
     widths.push_back(classes_);
-    run.model = network_ = std::make_shared<Network>(widths, generator);
+    run.set_model(network_ = std::make_shared<Network>(widths, generator));
     draw_points(generator);
     sampler_.emplace(training(), run.seed, order_);
   }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/copy.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 #include <xxhash.h>
@@ -150,7 +151,7 @@ class Background {
     fs::permissions(output, fs::perms::owner_all);
     run_.output = output.string();
     run_.name = "benchmark";
-    bus_.attach(*plugin_, false);
+    vernier::HostApi::attach(bus_, *plugin_, false);
   }
   void start(const vernier::State& state) {
     run_.step += 1;
@@ -164,7 +165,7 @@ class Background {
     const double both = time_of([&] {
       start(state);
       forward();
-      bus_.emit(vernier::Event::LossReady, run_);
+      vernier::HostApi::emit(bus_, vernier::Event::LossReady, run_);
     });
     at::set_num_threads(threads);
     return both - alone;
@@ -174,17 +175,17 @@ class Background {
   double stall_on_all_cores(const vernier::State& state, const std::function<void()>& forward) {
     const double before = time_of([&] { start(state); });
     forward();
-    return before + time_of([&] { bus_.emit(vernier::Event::LossReady, run_); });
+    return before + time_of([&] { vernier::HostApi::emit(bus_, vernier::Event::LossReady, run_); });
   }
   void wait() {
-    bus_.emit(vernier::Event::RunEnd, run_);
+    vernier::HostApi::emit(bus_, vernier::Event::RunEnd, run_);
     run_.notices.clear();
   }
 
  private:
   std::unique_ptr<vernier::Checkpoint> plugin_;
   vernier::Bus bus_;
-  vernier::Run run_;
+  vernier::TrainerRun run_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/memory.h>
 #include <vernier/memory_ledger.h>
 
@@ -19,7 +20,7 @@ namespace {
 struct Measured {
   explicit Measured(const std::vector<std::string>& more) : loop(gpt_configuration(8, 16, more)) {
     auto& bus = loop.bus();
-    bus.attach(listener, false);
+    vernier::HostApi::attach(bus, listener, false);
   }
 
   vernier::MemoryUse use() {

@@ -1,6 +1,7 @@
 // The time that monitors add to a step where only overhead counts: a 32-32-10 network, batches of 8, float32, one
 // thread. Bars: all monitors at every step within 30 microseconds; a record within 1 microsecond of the training
 // thread.
+#include <vernier/host.h>
 #include "shared/records/record_queue.h"
 
 #include <ATen/Parallel.h>
@@ -43,7 +44,7 @@ class Monitored {
 
 // The time of one record of 20 numbers, without what the writer does with it.
 void measure_record() {
-  vernier::Run run;
+  vernier::TrainerRun run;
   run.loss = torch::zeros({});
   for (int i = 0; i < 12; ++i) run.metrics.set(("metric_number_" + std::to_string(i)).c_str(), 0.5);
   vernier::Collector collector;

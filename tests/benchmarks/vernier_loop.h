@@ -1,6 +1,7 @@
 // Vernier's side of a benchmark: the real plugins from their shared libraries, wired by the real host.
 #pragma once
 
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <atomic>
@@ -54,6 +55,6 @@ class VernierLoop {
  private:
   std::atomic<int> stop_ = 0;
   std::unique_ptr<vernier::Wiring> wiring_;
-  vernier::Run run_;
+  vernier::TrainerRun run_;
   vernier::TrainingLoop trainer_;
 };

@@ -28,7 +28,7 @@ class Recorded final : public vernier::Task {
   void prepare(Run& run) override {
     gpt::Shape shape;
     shape.layers = 3, shape.heads = 4, shape.width = 48, shape.context = context;
-    run.model = network_ = std::make_shared<gpt::Network>(shape, 1);
+    run.set_model(network_ = std::make_shared<gpt::Network>(shape, 1));
     const torch::NoGradGuard no_grad;
     for (auto& entry : network_->named_parameters()) entry.value().copy_(oracle_["start." + entry.key()]);
   }
@@ -110,7 +110,7 @@ Trained train(const Oracle& oracle, const Curve& curve, int micro_batches = 1,
   toy.on(Event::StepEnd, [&](Run& run) {
     trained.losses.push_back(run.loss.item<double>());
     for (const auto& notice : run.notices) {
-      if (notice.name == "step_skipped") trained.skipped.push_back(run.step);
+      if (notice.name == "step_skipped") trained.skipped.push_back(run.step - 1);
     }
     if (!scaler) return;
     trained.scales.push_back(toy.wiring.scaler->save().real("scale"));

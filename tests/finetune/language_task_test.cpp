@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <vernier/supervised_task.h>
 #include <vernier/tokenizer.h>
-#include <vernier/weighs_samples.h>
 
 #include "loaded_task.h"
 #include "log_lines.h"
@@ -142,10 +141,9 @@ TEST_CASE("language task: a batch of texts has the same gradient in micro-batche
   REQUIRE(batch.samples == 5);
   whole->loss(batch).backward();
   const auto same = parts->next();
-  const auto& weighing = dynamic_cast<const vernier::WeighsSamples&>(*parts.task);
   for (const auto& [first, count] : {std::pair{0, 1}, {1, 3}, {4, 1}}) {
     const auto part = same.narrow(first, count);
-    (parts->loss(part) * (weighing.weight_of(part) / weighing.weight_of(same))).backward();
+    (parts->loss(part) * (*parts->weight_of(part) / *parts->weight_of(same))).backward();
   }
   CHECK(distance(gradient_of(parts), gradient_of(whole)) <= tolerance);
 }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <vernier/capsule.h>
+#include <vernier/host.h>
 #include <vernier/layers.h>
 #include <vernier/sdk.h>
 
@@ -175,7 +176,7 @@ struct Flight {
     if (fault) {
       injector.emplace(*fault);
       injector->prepare(run.run);
-      run.wiring->bus.attach(*injector, false);
+      vernier::HostApi::attach(run.wiring->bus, *injector, false);
     }
     run.on(Event::GradientsReady, [this](Run& now) {
       is_bad |= !std::isfinite(now.loss.item<double>()) || !now.non_finite_gradients().empty();

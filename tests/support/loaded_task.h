@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <memory>
@@ -50,7 +51,7 @@ struct LoadedTask {
   }
 
   std::unique_ptr<vernier::Task> task;
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 // The text of the configuration error that a function throws; "" where it throws none.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/types.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <memory>
@@ -15,36 +16,36 @@ struct Monitored {
   explicit Monitored(const TemporaryFolder& folder, const std::string& id, vernier::Table options = {},
                      std::int64_t first_step = 0, const vernier::State* saved = nullptr)
       : plugin(make_plugin<vernier::Monitor>(id, std::move(options))) {
-    bus.attach(*plugin, true);
+    vernier::HostApi::attach(bus, *plugin, true);
     if (saved != nullptr) plugin->load(*saved);
     run.name = "quick";
     run.output = folder.path().string();
     run.steps = 1000;
     run.step = run.updates = first_step;
     run.samples = 8 * first_step;
-    bus.emit(vernier::Event::RunBegin, run);
+    vernier::HostApi::emit(bus, vernier::Event::RunBegin, run);
   }
 
   void step(double loss = 0.5) {
     run.loss = torch::full({}, loss, torch::kFloat32);
     run.updates += 1;
     run.samples += 8;
-    bus.emit(vernier::Event::StepEnd, run);
-    run.notices.clear();
     run.step += 1;
+    vernier::HostApi::emit(bus, vernier::Event::StepEnd, run);
+    run.notices.clear();
   }
   void train(std::int64_t to) {
     while (run.step < to) step(static_cast<double>(run.step));
   }
   void validate(double loss) {
-    run.metrics.clear();
+    vernier::HostApi::clear(run.metrics);
     run.metrics.set("validation_loss", loss);
-    bus.emit(vernier::Event::Validated, run);
-    run.metrics.clear();
+    vernier::HostApi::emit(bus, vernier::Event::Validated, run);
+    vernier::HostApi::clear(run.metrics);
   }
-  void end() { bus.emit(vernier::Event::RunEnd, run); }
+  void end() { vernier::HostApi::emit(bus, vernier::Event::RunEnd, run); }
 
-  vernier::Run run;
+  vernier::TrainerRun run;
   std::unique_ptr<vernier::Monitor> plugin;
   vernier::Bus bus;
 };

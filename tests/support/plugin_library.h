@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <vernier/host.h>
 #include <vernier/options.h>
 #include <vernier/plugin.h>
 
@@ -22,7 +23,7 @@ template <class Role>
 std::unique_ptr<Role> make_plugin(const std::string& role_name, vernier::Table table = {}) {
   vernier::Options options(role_name, std::move(table), "test.toml:1");
   std::unique_ptr<Role> plugin(static_cast<Role*>(descriptor_of(role_name).create(options)));
-  options.refuse_unread();
-  plugin->set_id(role_name);
+  vernier::HostApi::refuse_unread(options);
+  vernier::HostApi::set_id(*plugin, role_name);
   return plugin;
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <atomic>
@@ -69,13 +70,13 @@ class SmallRun {
       std::function<void(vernier::Run&)> call_;
     };
     listeners_.push_back(std::make_unique<Listener>(event, std::move(listener)));
-    wiring->bus.attach(*listeners_.back(), false);
+    vernier::HostApi::attach(wiring->bus, *listeners_.back(), false);
   }
 
   // As Ctrl-C does: the run ends after this step, with a checkpoint.
   void stop_after(std::int64_t step) {
     on(vernier::Event::StepEnd, [this, step](vernier::Run& now) {
-      if (now.step + 1 == step) stop_ = SIGINT;
+      if (now.step == step) stop_ = SIGINT;
     });
   }
 
@@ -94,7 +95,7 @@ class SmallRun {
   std::vector<std::unique_ptr<vernier::Plugin>> listeners_;  // outlive the bus
   std::unique_ptr<vernier::Wiring> wiring;
   std::unique_ptr<vernier::TrainingLoop> trainer;
-  vernier::Run run;
+  vernier::TrainerRun run;
 
  private:
   std::atomic<int> stop_ = 0;

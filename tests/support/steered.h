@@ -98,7 +98,7 @@ class Steered {
     run.on(Event::RunBegin, [this](vernier::Run& now) {
       if (now.step == 0) send(now, 0);
     });
-    run.on(Event::StepEnd, [this](vernier::Run& now) { send(now, now.step + 1); });
+    run.on(Event::StepEnd, [this](vernier::Run& now) { send(now, now.step); });
   }
 
   // The answers, in the order of the commands.

@@ -5,6 +5,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tanh.h>
 #include <torch/nn/module.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <atomic>
@@ -37,7 +38,7 @@ class Task : public vernier::Task {
   explicit Task(std::int64_t batches = 3, std::int64_t width = 4) : batches_(batches), width_(width) {
     set_id("task/toy");
   }
-  void prepare(vernier::Run& run) override { run.model = model = std::make_shared<Model>(width_); }
+  void prepare(vernier::Run& run) override { run.set_model(model = std::make_shared<Model>(width_)); }
   vernier::Batch batch(std::int64_t number) const {
     const auto x = torch::arange(18, torch::kFloat32).reshape({6, 3}).add(number).sin();
     return {{x, x.narrow(1, 0, 2).cos()}, 6, 60};
@@ -159,14 +160,14 @@ struct Toy {
   vernier::TrainingLoop& prepare(std::int64_t validate_every = 0, std::int64_t epochs = 0) {
     const auto plugins = wiring.plugins();
     for (std::size_t i = 0; i < plugins.size(); ++i)
-      wiring.bus.attach(*plugins[i], i >= plugins.size() - wiring.monitors.size());
+      vernier::HostApi::attach(wiring.bus, *plugins[i], i >= plugins.size() - wiring.monitors.size());
     trainer = std::make_unique<vernier::TrainingLoop>(wiring, validate_every, stop);
     trainer->prepare(run, epochs);
     return *trainer;
   }
 
   vernier::Wiring wiring;
-  vernier::Run run;
+  vernier::TrainerRun run;
   std::atomic<int> stop = 0;
   std::unique_ptr<vernier::TrainingLoop> trainer;
 };

@@ -2,6 +2,7 @@
 
 #include <vernier/error.h>
 #include <vernier/event.h>
+#include <vernier/host.h>
 
 #include "wiring/wiring.h"
 
@@ -17,8 +18,8 @@ Made tried(const Table& config, const Host& host, const std::string& role) {
   const auto other_role = role == Optimizer::role ? Precision::role : Optimizer::role;
   const auto other = make(host, other_role, table_of(config, other_role));
   Bus bus;
-  bus.attach(*made.plugin, /*monitor=*/false);
-  bus.attach(*other.plugin, /*monitor=*/false);
+  HostApi::attach(bus, *made.plugin, /*monitor=*/false);
+  HostApi::attach(bus, *other.plugin, /*monitor=*/false);
   const auto refuse_contradiction = [&bus](const Made& one, const Made& another) {
     const auto [option, reason] = one.plugin->contradicts(*another.plugin, bus);
     if (!option.empty()) one.options.refuse(option.c_str(), reason);
@@ -33,7 +34,7 @@ Made tried(const Table& config, const Host& host, const std::string& role) {
 Table with_low_memory(Table config, const Host& host) {
   for (const std::string role : {Accumulation::role, Task::role, Optimizer::role}) {
     const auto made = tried(config, host, role);
-    for (const auto& [key, value, price] : made.options.less_memory()) {
+    for (const auto& [key, value, price] : HostApi::less_memory(made.options)) {
       auto changed = config;
       auto& table = std::get<Table>(changed.try_emplace(role, Value{Table{}, ""}).first->second.data);
       if (key == "use" ? !table.empty() : table.count(key) != 0) continue;

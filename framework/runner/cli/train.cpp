@@ -140,7 +140,7 @@ int train(const po::variables_map& given) {
     log(Level::debug, plugin->id(), "version " + plugin->version());
   }
   if (stop_signal() != 0) return stop_before_the_first_step(*prepared);
-  Run& run = prepared->run;
+  TrainerRun& run = prepared->run;
   run.replay_command = called_as() + " replay" + plugin_paths_again(given);
   run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {

@@ -78,7 +78,7 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
   return folder;
 }
 
-std::optional<State> read_snapshot(Checkpoint& checkpoint, Run& run, const std::string& from) {
+std::optional<State> read_snapshot(Checkpoint& checkpoint, TrainerRun& run, const std::string& from) {
   std::error_code none;
   const bool is_run = fs::is_directory(from, none) && !checkpoint.snapshots(from).empty();
   const auto output = run.output;

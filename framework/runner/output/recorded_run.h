@@ -18,7 +18,7 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
                       const std::function<void(const std::string& path)>& log_to);
 
 // The snapshot at `from`, which may be the folder of a run: its newest one then. If that is empty: of run.output.
-std::optional<State> read_snapshot(Checkpoint& checkpoint, Run& run, const std::string& from);
+std::optional<State> read_snapshot(Checkpoint& checkpoint, TrainerRun& run, const std::string& from);
 
 // Continues where the checkpoint at `from` was written; if that is empty, from the newest in run.output.
 void resume(Prepared& prepared, const std::string& from, bool allow_inexact);

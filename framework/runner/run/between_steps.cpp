@@ -13,7 +13,7 @@ namespace {
 // Acts at once for a plugin that looks between two steps.
 class TrainerBetweenSteps final : public BetweenSteps {
  public:
-  TrainerBetweenSteps(Parts& parts, RequestHandler& handler, Validation& validation, Saving& saving, Run& run,
+  TrainerBetweenSteps(Parts& parts, RequestHandler& handler, Validation& validation, Saving& saving, TrainerRun& run,
                       const Plugin* asker)
       : parts_(parts), handler_(handler), validation_(validation), saving_(saving), run_(run), asker_(asker) {}
 
@@ -61,13 +61,13 @@ class TrainerBetweenSteps final : public BetweenSteps {
   RequestHandler& handler_;
   Validation& validation_;
   Saving& saving_;
-  Run& run_;
+  TrainerRun& run_;
   const Plugin* asker_;
 };
 
 }  // namespace
 
-void RequestHandler::swap(Run& run, const Table& roles) {
+void RequestHandler::swap(TrainerRun& run, const Table& roles) {
   parts_.calls.note(nullptr);  // the plugin that was called last may be gone afterwards
   try {
     vernier::swap(parts_.wiring, run, parts_.built, roles);
@@ -87,7 +87,7 @@ void RequestHandler::agree(const Run& run) {
   if (const auto asked = std::exchange(parts_.requests.asked, ""); !asked.empty()) parts_.agree(run, asked);
 }
 
-void RequestHandler::swap_if_asked(Run& run) {
+void RequestHandler::swap_if_asked(TrainerRun& run) {
   auto& asked = parts_.requests.pending.swap;
   if (!asked.empty()) swap(run, std::exchange(asked, {}));
 }
@@ -105,7 +105,7 @@ void RequestHandler::fail_if_asked() {
   throw Error(pending.why);
 }
 
-void RequestHandler::let_look(Run& run) {
+void RequestHandler::let_look(TrainerRun& run) {
   const auto& looks = parts_.requests.looks;
   for (bool is_waiting = !looks.empty(); is_waiting && !parts_.is_over(run) && !parts_.is_out_of_time();) {
     is_waiting = false;

@@ -13,12 +13,12 @@ class RequestHandler {
   RequestHandler(Parts& parts, Step& step, Validation& validation, Saving& saving)
       : parts_(parts), step_(step), validation_(validation), saving_(saving) {}
 
-  void swap(Run& run, const Table& roles);  // see wiring/swap.h
-  void agree(const Run& run);               // throws Error on all ranks if they have asked for different things
-  void swap_if_asked(Run& run);
+  void swap(TrainerRun& run, const Table& roles);  // see wiring/swap.h
+  void agree(const Run& run);  // throws Error on all ranks if they have asked for different things
+  void swap_if_asked(TrainerRun& run);
   void cancel_failure_if_swapped();
-  void fail_if_asked();     // throws in the asker's name
-  void let_look(Run& run);  // Control::between_steps: each asker in turn, until none asks to be called again
+  void fail_if_asked();            // throws in the asker's name
+  void let_look(TrainerRun& run);  // Control::between_steps: each asker in turn, until none asks to be called again
 
  private:
   Parts& parts_;

@@ -9,13 +9,13 @@
 namespace vernier {
 
 std::string Calls::moment(const Run& run) const {
-  return in_step_       ? " in step " + std::to_string(run.step + 1)
+  return step_ > 0      ? " in step " + std::to_string(step_)
          : run.step > 0 ? " after step " + std::to_string(run.step)
                         : "";
 }
 
 void Calls::attributed(const Run& run, const std::function<void()>& body) {
-  const CallsWatched watched(called_, run, in_step_);
+  const CallsWatched watched(called_, run, step_);
   Warnings warnings(warnings_, [&] {
     const auto* plugin = listening_now() != nullptr ? listening_now() : called_;
     return (plugin != nullptr ? plugin->id() : "trainer") + moment(run);
@@ -25,7 +25,7 @@ void Calls::attributed(const Run& run, const std::function<void()>& body) {
     body();
   } catch (...) {
     const auto when = moment(run);
-    in_step_ = false;
+    step_ = 0;
     const std::string who = called_ != nullptr ? called_->id() : "trainer";
     const bool is_configured = caught().kind == Error::Kind::configuration && called_ != nullptr;
     rethrow_naming(who, when, Error::Kind::training, is_configured ? wiring_.table_of(*called_).where : "");
@@ -34,7 +34,7 @@ void Calls::attributed(const Run& run, const std::function<void()>& body) {
 
 void Calls::attributed_in_step(const Run& run, const std::function<void()>& body) {
   attributed(run, [&] {
-    const auto step = in_step();
+    const auto step = in_step(run);
     body();
   });
 }

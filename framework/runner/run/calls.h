@@ -38,7 +38,7 @@ class Calls {
   Calls& operator=(const Calls&) = delete;
 
   const Plugin* called() const { return called_; }  // null: the trainer itself
-  bool is_in_step() const { return in_step_; }
+  bool is_in_step() const { return step_ > 0; }
   void note(const Plugin* plugin) { called_ = plugin; }  // it is called from now on
 
   // Runs body. Errors, LibTorch's warnings and crashes get the plugin that was called last, and the step. An error of
@@ -53,9 +53,9 @@ class Calls {
     return OnSuccess([this, caller = std::exchange(called_, plugin)] { note(caller); });
   }
   // While the result lives, a step is under way. An error that leaves the scope is one in the step.
-  auto in_step() {
-    in_step_ = true;
-    return OnSuccess([this] { in_step_ = false; });
+  auto in_step(const Run& run) {
+    step_ = run.step + 1;
+    return OnSuccess([this] { step_ = 0; });
   }
 
  private:
@@ -63,7 +63,7 @@ class Calls {
 
   const Wiring& wiring_;
   const Plugin* called_ = nullptr;
-  bool in_step_ = false;
+  std::int64_t step_ = 0;           // that is under way, from 1; 0: none
   std::set<std::string> warnings_;  // of LibTorch, so far
 };
 

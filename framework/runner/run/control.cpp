@@ -10,6 +10,9 @@ namespace vernier {
 
 namespace {
 
+constexpr const char* in_prepare = "in Plugin::prepare";
+constexpr const char* at_gradients = "in Optimizer::step, or in a listener of GradientsReady";
+
 std::string id_of(const Plugin* plugin) {
   return plugin == nullptr ? "the program" : plugin->id();
 }
@@ -20,6 +23,12 @@ const Plugin* TrainerControl::caller() const {
   return listening_now() != nullptr ? listening_now() : parts_.calls.called();
 }
 
+void TrainerControl::require(RunFacts::Moment moment, const char* function, const char* when) const {
+  if (run_.moment == moment) return;
+  throw Error(c10::str("run.control->", function, "() is called outside of its moment: call it ", when),
+              Error::Kind::plugin);
+}
+
 // Before the request is carried out, the ranks see whether all have it.
 void TrainerControl::note(const char* request, const Plugin* asker) {
   parts_.requests.asked = std::string(request) + " by " + id_of(asker);
@@ -28,6 +37,11 @@ void TrainerControl::note(const char* request, const Plugin* asker) {
 void TrainerControl::swap(const Table& roles) {
   note("swap", caller());
   for (const auto& [role, table] : roles) parts_.requests.pending.swap.insert_or_assign(role, table);
+}
+
+void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
+  require(RunFacts::Moment::any, "keep_savepoints", in_prepare);
+  parts_.snapshots.keep(every, keep);
 }
 
 void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
@@ -48,6 +62,7 @@ void TrainerControl::fail(const Plugin& asker, const std::string& why) {
 }
 
 void TrainerControl::finish(const Plugin& asker, const std::string& why) {
+  if (run_.moment == RunFacts::Moment::any) require(RunFacts::Moment::other, "finish", "once the run has begun");
   note("finish", &asker);
   parts_.requests.finished = asker.id() + ": " + why;
   if (parts_.calls.is_in_step()) run_.validates = true;
@@ -68,10 +83,17 @@ std::vector<State> TrainerControl::gather(const State& of_this_rank) {
 }
 
 void TrainerControl::between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) {
+  require(RunFacts::Moment::any, "between_steps", in_prepare);
   parts_.requests.looks.emplace_back(&asker, std::move(look));
 }
 
+torch::Tensor TrainerControl::recompute() {
+  require(RunFacts::Moment::gradients, "recompute", at_gradients);
+  return step_.recompute(run_);
+}
+
 torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
+  require(RunFacts::Moment::gradients, "recompute_at", at_gradients);
   return parts_.transaction.put_back_after(run_, [&] {
     {
       const torch::NoGradGuard no_grad;
@@ -86,8 +108,8 @@ bool TrainerControl::rerun(const std::function<void()>& begin, const std::functi
   return parts_.transaction.rerun(run_, [&] {
     begin();
     {
-      parts_.wiring.bus.mute_monitors(true);
-      const auto unmute = c10::make_scope_exit([this] { parts_.wiring.bus.mute_monitors(false); });
+      HostApi::mute_monitors(parts_.wiring.bus, true);
+      const auto unmute = c10::make_scope_exit([this] { HostApi::mute_monitors(parts_.wiring.bus, false); });
       step_.compute_gradients(run_, Step::Tries::once);
     }
     end();

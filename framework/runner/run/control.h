@@ -10,11 +10,11 @@ namespace vernier {
 
 class TrainerControl final : public Control {
  public:
-  TrainerControl(Parts& parts, Step& step, Saving& saving, Run& run)
+  TrainerControl(Parts& parts, Step& step, Saving& saving, TrainerRun& run)
       : parts_(parts), step_(step), saving_(saving), run_(run) {}
   void swap(const Table& roles) override;
   void try_swap(const Table& roles) override { vernier::try_swap(parts_.wiring, roles); }
-  void keep_savepoints(std::int64_t every, std::int64_t keep) override { parts_.snapshots.keep(every, keep); }
+  void keep_savepoints(std::int64_t every, std::int64_t keep) override;
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
   void finish(const Plugin& asker, const std::string& why) override;
@@ -24,7 +24,7 @@ class TrainerControl final : public Control {
   std::vector<State> gather(const State& of_this_rank) override;
   void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) override;
   State snapshot() override { return saving_.snapshot(run_); }
-  torch::Tensor recompute() override { return step_.recompute(run_); }
+  torch::Tensor recompute() override;
   torch::Tensor recompute_at(const std::function<void()>& move) override;
   void want_rerun(const Plugin& asker) override { parts_.transaction.want_rerun(asker); }
   bool rerun(const std::function<void()>& begin, const std::function<void()>& end) override;
@@ -32,10 +32,13 @@ class TrainerControl final : public Control {
  private:
   const Plugin* caller() const;  // whose code asks
   void note(const char* request, const Plugin* asker);
+  // Throws Error unless it is that moment. when: it in words.
+  void require(RunFacts::Moment moment, const char* function, const char* when) const;
+
   Parts& parts_;
   Step& step_;
   Saving& saving_;
-  Run& run_;
+  TrainerRun& run_;
 };
 
 }  // namespace vernier

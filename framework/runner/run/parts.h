@@ -27,7 +27,15 @@ struct Progress {
   std::optional<std::int64_t> samples_of_batch;  // in a whole batch of the task, once that is known
   std::optional<std::int64_t> rewound_from;      // the step that the run went back from, until the next step reports it
   std::optional<std::int64_t> finished_of;       // the steps that were planned for a run that a plugin has finished
+  bool adapts = false;                           // the accumulation's updates depend on what was trained: see Plan
   bool validation_due = false;                   // after the last step, and not done
+};
+
+// Of a run of so many epochs whose accumulation gathers batches: how run.steps was planned.
+struct Plan {
+  std::int64_t epochs = 0;   // 0: run.steps was given
+  std::int64_t samples = 0;  // of a whole batch
+  std::int64_t first = 0;    // the answer of batches_per_update() for the first update, before anything was trained
 };
 
 // Main thread only.
@@ -43,11 +51,11 @@ struct Parts {
   bool is_over(const Run& run) const {
     return run.step >= run.steps || !requests.finished.empty() || !outcome.diverged.empty() || stop_signal() != 0;
   }
-  // Within a step, once its batches are counted.
+  // Within a step, once it is counted.
   bool validates_after_step(const Run& run) const {
     const bool ends_epoch = run.batches_drawn / wiring.task->batches_per_epoch() > run.epoch;
-    return run.step + 1 == run.steps || (validate_every == each_epoch && ends_epoch) ||
-           (validate_every > 0 && (run.step + 1) % validate_every == 0);
+    return run.step == run.steps || (validate_every == each_epoch && ends_epoch) ||
+           (validate_every > 0 && run.step % validate_every == 0);
   }
   // Throws Error on all ranks if one of them does something else, or has come apart. doing: "a checkpoint".
   void agree(const Run& run, const std::string& doing, Ranks::Compared compared = Ranks::Compared::part) {
@@ -73,6 +81,7 @@ struct Parts {
   PluginTimes plugin_times;
   Requests requests;
   Progress progress;
+  Plan plan;
   Outcome outcome;
   BuiltModel built;
   std::int64_t validate_every = 0;                 // after prepare: steps, or each_epoch; 0: only after the last

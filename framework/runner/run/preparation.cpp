@@ -19,7 +19,7 @@ namespace vernier {
 namespace {
 
 // A tensor that is registered in two modules (a tied weight) is one parameter, under its first name, as in Python.
-void name_parameters(Run& run) {
+void name_parameters(TrainerRun& run) {
   std::set<const c10::TensorImpl*> seen;
   for (const auto& entry : run.model->named_parameters()) {
     const auto& tensor = entry.value();
@@ -64,8 +64,8 @@ void refuse_other_data(const Parts& parts, const Run& run) {
                                   {"the steps of the run", std::to_string(run.steps)}});
 }
 
-void prepare_task(Parts& parts, Step& step, Run& run, const InitModel& init) {
-  if (run.model == nullptr) throw Error("its prepare set no run.model", Error::Kind::plugin);
+void prepare_task(Parts& parts, Step& step, TrainerRun& run, const InitModel& init) {
+  if (run.model == nullptr) throw Error("its prepare did not call run.set_model()", Error::Kind::plugin);
   parts.calls.note(nullptr);
   if (init) init(*run.model);
   for (auto* plugin : parts.wiring.plugins()) {
@@ -88,12 +88,15 @@ void prepare_task(Parts& parts, Step& step, Run& run, const InitModel& init) {
 std::int64_t steps_of_epoch(std::int64_t epoch, std::int64_t steps, Parts& parts, std::int64_t samples) {
   std::int64_t count = 0;
   for (auto left = parts.wiring.task->batches_per_epoch(); left > 0; ++count) {
-    left -= std::max<std::int64_t>(1, parts.accumulation->batches_per_update(steps + count, epoch, samples));
+    const auto batches = parts.accumulation->batches_per_update(steps + count, epoch, samples);
+    if (batches < 1)
+      throw Error(c10::str("its batches_per_update is ", batches, ", and must be at least 1"), Error::Kind::plugin);
+    left -= batches;
   }
   return count;
 }
 
-std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, Run& run) {
+std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, TrainerRun& run) {
   const auto batches = parts.task->batches_per_epoch();
   std::int64_t steps = 0;
   constexpr std::int64_t most = 1'000'000'000;  // that are counted one by one in a few seconds
@@ -105,12 +108,13 @@ std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, Run& run) {
   if (!parts.accumulation->gathers()) return steps;
   steps = 0;
   const auto samples = step.samples_of_batch(run);
+  parts.plan = {epochs, samples, parts.accumulation->batches_per_update(0, 0, samples)};
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) steps += steps_of_epoch(epoch, steps, parts, samples);
   return steps;
 }
 
 // Returns in how many epochs the run's steps are, the last one perhaps not whole.
-std::int64_t epochs_of(Parts& parts, Step& step, Run& run) {
+std::int64_t epochs_of(Parts& parts, Step& step, TrainerRun& run) {
   const auto batches = parts.task->batches_per_epoch();
   if (!parts.accumulation->gathers()) return run.steps / batches + (run.steps % batches != 0 ? 1 : 0);
   constexpr std::int64_t most = 100'000;  // that are counted one by one; nobody needs to know of more
@@ -122,7 +126,7 @@ std::int64_t epochs_of(Parts& parts, Step& step, Run& run) {
   return epochs;
 }
 
-void plan_validations(Parts& parts, Step& step, Run& run) {
+void plan_validations(Parts& parts, Step& step, TrainerRun& run) {
   const bool holds_nothing_out = run.measures && run.measures->empty();
   auto& every = parts.validate_every;
   if (every == each_epoch_if_held_out) every = run.measures && !holds_nothing_out ? each_epoch : 0;
@@ -139,7 +143,7 @@ void plan_validations(Parts& parts, Step& step, Run& run) {
   }
 }
 
-void note_measures(Parts& parts, Run& run) {
+void note_measures(Parts& parts, TrainerRun& run) {
   run.measures = parts.wiring.task->measures();
   if (run.measures && run.measures->empty()) return;
   for (const auto& callback : parts.wiring.callbacks) {
@@ -150,7 +154,7 @@ void note_measures(Parts& parts, Run& run) {
 
 }  // namespace
 
-void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, const InitModel& init) {
+void prepare_plugins(Parts& parts, Step& step, TrainerRun& run, std::int64_t epochs, const InitModel& init) {
   auto& wiring = parts.wiring;
   const auto prepare = [&](Plugin* plugin) {
     parts.calls.note(plugin);
@@ -164,10 +168,11 @@ void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, co
   for (auto* plugin : wiring.plugins()) {
     if (run.is_stopping()) return;
     if (plugin == wiring.distributed.get()) continue;
-    const auto parameters = run.parameters.size();
     prepare(plugin);
-    refuse_other_parameters(run, parameters);
-    if (plugin == wiring.precision.get()) parts.ranks.refuse_masters_of_others(run);
+    if (plugin == wiring.precision.get()) {
+      parts.ranks.refuse_masters_of_others(run);
+      run.emulated = wiring.precision->emulated();
+    }
     if (plugin != wiring.task.get()) continue;
     prepare_task(parts, step, run, init);
     if (epochs > 0) run.steps = steps_of(epochs, parts, step, run);

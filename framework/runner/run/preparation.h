@@ -12,6 +12,6 @@ namespace vernier {
 using InitModel = std::function<void(torch::nn::Module&)>;
 
 // Sets run.steps from `epochs` unless that is 0. Returns early if a signal came.
-void prepare_plugins(Parts& parts, Step& step, Run& run, std::int64_t epochs, const InitModel& init);
+void prepare_plugins(Parts& parts, Step& step, TrainerRun& run, std::int64_t epochs, const InitModel& init);
 
 }  // namespace vernier

@@ -88,9 +88,9 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
   auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
-                                                         std::move(matmul), false, std::move(wiring), Run{},
+                                                         std::move(matmul), false, std::move(wiring), TrainerRun{},
                                                          TrainingLoop(wired, validate_every, stop)});
-  Run& run = prepared->run;
+  TrainerRun& run = prepared->run;
   run.name = prepared->options.name;
   run.output = prepared->options.output;
   if (const auto place = run.output.find("{name}"); place != std::string::npos) run.output.replace(place, 6, run.name);

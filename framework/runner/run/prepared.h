@@ -20,7 +20,7 @@ struct Prepared {
   MatmulChoice matmul;
   bool resumes = false;
   std::unique_ptr<Wiring> wiring;
-  Run run;
+  TrainerRun run;
   TrainingLoop trainer;
 };
 

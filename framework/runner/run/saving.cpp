@@ -10,6 +10,7 @@
 
 #include "run/state/shards.h"
 #include "run/state/snapshot.h"
+#include "step.h"
 #include "validation.h"
 #include "wiring/config.h"
 
@@ -55,8 +56,8 @@ struct Take {
 // The table of the trainer's own entries of a snapshot, below "trainer/". A rewind in memory must not load "swaps",
 // "asked" and "rewind", so the table lacks them: it keeps plugins and snapshots, and cancels what was asked.
 template <class Visit>
-void for_each_entry(Parts& parts, Run& run, const Visit& visit) {
-  auto& [best_loss, samples_of_batch, rewound_from, finished_of, validation_due] = parts.progress;
+void for_each_entry(Parts& parts, TrainerRun& run, const Visit& visit) {
+  auto& [best_loss, samples_of_batch, rewound_from, finished_of, adapts, validation_due] = parts.progress;
   visit("loss", run.loss);
   visit("best_loss", best_loss);
   visit("validation_loss", parts.outcome.validation_loss);
@@ -66,6 +67,7 @@ void for_each_entry(Parts& parts, Run& run, const Visit& visit) {
   visit("validation_due", validation_due);
   visit("finished", parts.requests.finished);
   visit("finished_of", finished_of);
+  visit("adapts", adapts);
 }
 
 // The run would be resumed from such a checkpoint, and it would displace older ones.
@@ -76,7 +78,7 @@ void warn_of_spoiled(const Run& run, const std::string& weight) {
 
 }  // namespace
 
-State Saving::snapshot(Run& run) {
+State Saving::snapshot(TrainerRun& run) {
   auto snapshot = take_snapshot(run, parts_.wiring.plugins(), parts_.configured(Keys::all));
   State own;
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
@@ -97,7 +99,7 @@ State Saving::snapshot(Run& run) {
 }
 
 // A run that was finished goes on if it is resumed with more steps.
-void Saving::load(Run& run, const State& own) {
+void Saving::load(TrainerRun& run, const State& own) {
   parts_.update_log.load(own);
   if (own.has("amp/total_steps")) run.amp.load_state_dict(own.part("amp"));
   for_each_entry(parts_, run, Take{own, run.device});
@@ -105,10 +107,11 @@ void Saving::load(Run& run, const State& own) {
   parts_.outcome.measured.clear();
   for (const auto& [name, value] : last.tensors) parts_.outcome.measured[name].last = last.real(name);
   for (const auto& [name, value] : best.tensors) parts_.outcome.measured[name].best = best.real(name);
+  plan_again(parts_, run);
   if (parts_.progress.finished_of && run.steps > *parts_.progress.finished_of) parts_.requests.finished.clear();
 }
 
-void Saving::resume(Run& run, State snapshot, bool allow_inexact) {
+void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   auto& wiring = parts_.wiring;
   take_own_state(snapshot, *wiring.distributed);
   parts_.ranks.refuse_differences({{"the step of the checkpoint", std::to_string(snapshot.integer("run/step"))}});
@@ -124,7 +127,7 @@ void Saving::resume(Run& run, State snapshot, bool allow_inexact) {
 }
 
 // Only the entries below `also`/ of the asker's memory come from the snapshot.
-void Saving::rewind(Run& run) {
+void Saving::rewind(TrainerRun& run) {
   const auto asked = std::exchange(parts_.requests.pending, {});
   const auto given_up = run.step;
   auto snapshot = parts_.snapshots.back_to(run.step - asked.back);
@@ -143,11 +146,11 @@ void Saving::rewind(Run& run) {
   parts_.progress.rewound_from = given_up;
 }
 
-void Saving::save_in_memory_if_due(Run& run) {
+void Saving::save_in_memory_if_due(TrainerRun& run) {
   if (parts_.snapshots.is_due(run.step)) parts_.snapshots.add(run.step, snapshot(run));
 }
 
-void Saving::save_now(Run& run) {
+void Saving::save_now(TrainerRun& run) {
   if (is_saved(run)) return;
   parts_.calls.attributed(run, [&] {
     parts_.calls.note(nullptr);
@@ -155,14 +158,14 @@ void Saving::save_now(Run& run) {
   });
 }
 
-void Saving::save_finite(Run& run) {
+void Saving::save_finite(TrainerRun& run) {
   if (const auto weight = bad_weight(run); !weight.empty()) {
     throw Error("no checkpoint is made: " + weight + " is not finite");
   }
   save(run);
 }
 
-void Saving::save(Run& run) {
+void Saving::save(TrainerRun& run) {
   const auto begin = std::chrono::steady_clock::now();
   parts_.agree(run, "a checkpoint", Ranks::Compared::all_weights);
   auto& distributed = *parts_.wiring.distributed;
@@ -203,14 +206,14 @@ std::string Saving::spoiled_weight(const Run& run) {
   return is_suspect ? bad_weight(run) : "";
 }
 
-void Saving::save_unless_spoiled(Run& run) {
+void Saving::save_unless_spoiled(TrainerRun& run) {
   if (const auto weight = spoiled_weight(run); !weight.empty()) return warn_of_spoiled(run, weight);
   save(run);
 }
 
 // Hours of training need not be lost with a step that failed, if its state is whole. Several ranks save together or
 // not at all: one that fails does not know where the others are.
-void Saving::save_what_is_whole(Run& run) {
+void Saving::save_what_is_whole(TrainerRun& run) {
   if (parts_.ranks.are_several()) return;
   const bool is_new = run.step > 0 && !is_saved(run);
   if (!is_whole_ || !is_new || parts_.calls.called() == parts_.wiring.checkpoint.get()) return;

@@ -12,21 +12,21 @@ class Saving {
  public:
   explicit Saving(Parts& parts) : parts_(parts) {}
 
-  State snapshot(Run& run);  // all that the run depends on; shares the live tensors
+  State snapshot(TrainerRun& run);  // all that the run depends on; shares the live tensors
   // Continues from a snapshot, in a prepared run. Refuses what restore_snapshot() refuses.
-  void resume(Run& run, State snapshot, bool allow_inexact);
+  void resume(TrainerRun& run, State snapshot, bool allow_inexact);
   // Goes back to a snapshot in memory, as a plugin has asked (Control::rewind), between two steps.
-  void rewind(Run& run);
+  void rewind(TrainerRun& run);
 
   // Has the checkpoint plugin write the run as it is, between two steps; not twice. Throws Error if a weight is not
   // finite.
-  void save_now(Run& run);
-  void save_finite(Run& run);          // the same, also twice
-  void save_unless_spoiled(Run& run);  // on a CPU, not if loss and weights are not finite
+  void save_now(TrainerRun& run);
+  void save_finite(TrainerRun& run);          // the same, also twice
+  void save_unless_spoiled(TrainerRun& run);  // on a CPU, not if loss and weights are not finite
   // On a CPU, where the loss is not finite: the first weight that is not. The run has diverged then.
   std::string spoiled_weight(const Run& run);
-  void save_what_is_whole(Run& run);     // after a failure
-  void save_in_memory_if_due(Run& run);  // Control::keep_savepoints
+  void save_what_is_whole(TrainerRun& run);     // after a failure
+  void save_in_memory_if_due(TrainerRun& run);  // Control::keep_savepoints
   // Called when something comes after this step's checkpoint that the checkpoint lacks.
   void outdate() { saved_step_ = -1; }
   bool is_saved(const Run& run) const { return saved_step_ == run.step; }
@@ -40,8 +40,8 @@ class Saving {
   }
 
  private:
-  void load(Run& run, const State& own);
-  void save(Run& run);
+  void load(TrainerRun& run, const State& own);
+  void save(TrainerRun& run);
   std::string bad_weight(const Run& run);
 
   Parts& parts_;

@@ -5,7 +5,6 @@
 #include <vernier/checksum.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
-#include <vernier/weighs_samples.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,12 +25,16 @@ void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& b
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
 }
 
-// Weighs micro-batches by the task, if it does so and the accumulation has not.
-void weigh(std::vector<Batch>& micro_batches, const Plugin* task) {
-  const auto* weighing = dynamic_cast<const WeighsSamples*>(task);
-  if (weighing == nullptr) return;
+// Weighs micro-batches by the task, if it does so and the accumulation has not. Throws Error for a weight that is not
+// one; the caller is then the one who gave it.
+void weigh(std::vector<Batch>& micro_batches, const Role<Accumulation>& accumulation, const Role<Task>& task) {
   for (auto& micro_batch : micro_batches) {
-    if (!micro_batch.weight) micro_batch.weight = weighing->weight_of(micro_batch);
+    const bool is_given = micro_batch.weight.has_value();
+    if (!is_given) micro_batch.weight = task->weight_of(micro_batch);
+    if (!micro_batch.weight || (std::isfinite(*micro_batch.weight) && *micro_batch.weight >= 0)) continue;
+    const auto text = c10::str("the weight of a micro-batch is ", *micro_batch.weight, ", and must be at least 0");
+    (void)(is_given ? accumulation->gathers() : task->batches_per_epoch() > 0);  // who is named
+    throw Error(text, Error::Kind::plugin);
   }
 }
 
@@ -53,7 +56,7 @@ torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::
   return mean * (*part.weight / *whole.weight);
 }
 
-void add_loss(Run& run, const WholeBatch& whole) {
+void add_loss(TrainerRun& run, const WholeBatch& whole) {
   const auto loss = run.micro_batch_loss.detach();  // lbfgs needs all digits of float64
   const auto part = weighted(run.micro_batch, whole, loss.to(c10::promoteTypes(loss.scalar_type(), torch::kFloat32)));
   run.loss = run.loss.defined() ? run.loss + part : part;
@@ -103,7 +106,7 @@ void refuse_too_much_memory(const Run& run) {
 }  // namespace
 
 // One update: roles are called, listeners observe (see the comment over Event).
-void Step::step(Run& run, Until until) {
+void Step::step(TrainerRun& run, Until until) {
   begin_step(run);
   transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
   skip_dropped_batches(run);
@@ -126,10 +129,10 @@ void Step::step(Run& run, Until until) {
   emit(Event::StepEnd, run, Part::trainer);
 }
 
-void Step::emit(Event event, Run& run, Part next) {
+void Step::emit(Event event, TrainerRun& run, Part next) {
   const bool is_heard = has_listeners_[static_cast<std::size_t>(event)];
   if (is_heard && clock_.part() != Part::plugins) clock_.to(Part::plugins);
-  wiring_.bus.emit(event, run);
+  HostApi::emit(wiring_.bus, event, run);
   if (is_heard || clock_.part() != next) clock_.to(next);
 }
 
@@ -152,14 +155,13 @@ void Step::note_listeners() {
   ranks_.note_alike(alike);
 }
 
-void Step::begin_step(Run& run) {
+void Step::begin_step(TrainerRun& run) {
   clock_.to(Part::trainer);
   calls_.note(nullptr);
   run.batch = run.micro_batch = {};  // their memory is free for the next ones
-  run.metrics.clear();
+  HostApi::clear(run.metrics);
   run.learning_rate_factor = 1.0;
   run.non_finite_reported = false;
-  run.grad_norm.reset();
   run.swapped = report_swaps(wiring_, run);
   if (const auto from = parts_.progress.rewound_from) {
     run.notice("rewound", {{"from", *from}, {"to", run.step}},
@@ -167,20 +169,21 @@ void Step::begin_step(Run& run) {
   }
 }
 
-void Step::compute_gradients(Run& run, Tries tries) {
+void Step::compute_gradients(TrainerRun& run, Tries tries) {
   const NotOfListener asked;  // where a listener asks for it
   const auto part = clock_.part();
   ranks_.begin_gradients();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
   all_reduce(run);
   precision_->collect(run);
+  run.moment = RunFacts::Moment::gradients;
   scaler_->unscale(run);
   run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
   if (part != Part::trainer) clock_.to(part);  // in a step, GradientsReady ends the time of backward
 }
 
 // Makes gradients and loss those of the whole batch, if this rank has computed those of its share.
-void Step::all_reduce(Run& run) {
+void Step::all_reduce(TrainerRun& run) {
   if (!ranks_.are_several()) return;
   const auto part = clock_.to(Part::communication);
   const auto as = calls_.as(wiring_.distributed.get());
@@ -196,16 +199,17 @@ const WholeBatch& Step::whole_batch() {
 }
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
-void Step::compute_micro_batches(Run& run) {
+void Step::compute_micro_batches(TrainerRun& run) {
   const RandomOfRank random(run, *wiring_.distributed);
   for (auto& parameter : run.parameters) {
     parameter.model.mutable_grad().reset();
     parameter.master.mutable_grad().reset();
   }
-  for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale, &run.scaled_norm}) result->reset();
+  for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale}) result->reset();
+  run.norms = {};
   auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
   refuse_half_a_batch(micro_batches, run.batch);
-  weigh(micro_batches, wiring_.task.get());
+  weigh(micro_batches, accumulation_, task_);
   run.batch.weight = weight_of(micro_batches);
   ranks_.weigh(run, run.batch);
   run.micro_batches = static_cast<std::int64_t>(micro_batches.size());
@@ -224,6 +228,7 @@ void Step::compute_micro_batches(Run& run) {
     add_loss(run, whole);
     backward(calls_, wiring_.task.get(), scaler_->scale(weighted(run.micro_batch, whole, run.micro_batch_loss)));
     run.micro_batch_loss.reset();
+    emit(Event::BackwardDone, run, Part::backward);
     refuse_too_much_memory(run);
   }
   if (const auto weight = whole_batch().weight; weight && !(*weight > 0)) {
@@ -236,7 +241,7 @@ void Step::compute_micro_batches(Run& run) {
 }
 
 // A batch that runs out of memory is tried again in smaller micro-batches, from the same state. The other ranks wait.
-void Step::compute_micro_batches_that_fit(Run& run) {
+void Step::compute_micro_batches_that_fit(TrainerRun& run) {
   for (;;) {
     std::string trouble;  // of this rank
     const Plugin* culprit = nullptr;
@@ -262,13 +267,14 @@ void Step::compute_micro_batches_that_fit(Run& run) {
   }
 }
 
-void Step::step_optimizer(Run& run) {
+void Step::step_optimizer(TrainerRun& run) {
   const OwnGradients own(run);
   optimizer_->step(run);
+  run.moment = RunFacts::Moment::other;
 }
 
 // Sends the weights that each rank has updated to the other ranks.
-void Step::share_weights(Run& run) {
+void Step::share_weights(TrainerRun& run) {
   if (!ranks_.are_sharded()) return;
   const auto part = clock_.to(Part::communication);
   const auto as = calls_.as(wiring_.distributed.get());
@@ -276,11 +282,10 @@ void Step::share_weights(Run& run) {
   clock_.to(part);
 }
 
-void Step::finish_step(Run& run) {
+void Step::finish_step(TrainerRun& run) {
   parts_.progress.rewound_from.reset();
   run.grad_scale.reset();  // the optimizer has divided, in memory or not
   run.batches_drawn += gathered_;
-  run.validates = run.validates || parts_.validates_after_step(run);
   const auto& whole = ranks_.whole();
   run.samples += std::llround(whole.samples);
   run.tokens += whole.tokens;
@@ -290,9 +295,12 @@ void Step::finish_step(Run& run) {
   best = lesser_of(best, run.loss);
   update_log_.count(run, precision_->is_mixed());
   clock_.show(run.metrics, run.device.is_cpu());
+  run.step += 1;  // what comes after the update counts it
+  plan_again(parts_, run);
+  run.validates = run.validates || parts_.validates_after_step(run);
 }
 
-void Step::skip_dropped_batches(Run& run) {
+void Step::skip_dropped_batches(TrainerRun& run) {
   while (parts_.snapshots.is_dropped(run.batches_drawn)) {
     task_->next();
     run.batches_drawn += 1;
@@ -300,21 +308,21 @@ void Step::skip_dropped_batches(Run& run) {
   }
 }
 
-void Step::end_epoch(Run& run) {
+void Step::end_epoch(TrainerRun& run) {
   if (run.batches_drawn / task_->batches_per_epoch() <= run.epoch) return;  // less: a run resumed with more data
-  wiring_.bus.emit(Event::EpochEnd, run);
+  HostApi::emit(wiring_.bus, Event::EpochEnd, run);
   run.epoch += 1;
 }
 
 // An update does not go over the end of an epoch.
-Batch Step::next_batch(Run& run) {
+Batch Step::next_batch(TrainerRun& run) {
   auto batch = draw_batch(run);
   clock_.to(Part::trainer);
   run.metrics.set_time("data_wait", clock_.seconds(Part::data_wait));
   return batch;
 }
 
-Batch Step::draw_batch(Run& run) {
+Batch Step::draw_batch(TrainerRun& run) {
   run.batches = gathered_ = 1;
   if (replayed_) return replayed_();
   if (!accumulation_->gathers()) {
@@ -326,6 +334,8 @@ Batch Step::draw_batch(Run& run) {
   }
   const auto samples = samples_of_batch(run);
   const auto wanted = accumulation_->batches_per_update(run.step, run.epoch, samples);
+  if (wanted < 1)
+    throw Error(c10::str("its batches_per_update is ", wanted, ", and must be at least 1"), Error::Kind::plugin);
   std::vector<Batch> batches;
   auto next = run.batches_drawn;
   do {
@@ -336,11 +346,11 @@ Batch Step::draw_batch(Run& run) {
   } while (next % task_->batches_per_epoch() != 0 && static_cast<std::int64_t>(batches.size()) < wanted);
   gathered_ = next - run.batches_drawn;
   run.batches = static_cast<std::int64_t>(batches.size());
-  return Batch::concatenated(batches);
+  return batches.size() == 1 ? std::move(batches.front()) : task_->concatenated(batches);
 }
 
 // The first batch is a whole one.
-std::int64_t Step::samples_of_batch(Run& run) {
+std::int64_t Step::samples_of_batch(TrainerRun& run) {
   auto& known = parts_.progress.samples_of_batch;
   if (known) return *known;
   Scope scope;
@@ -357,7 +367,7 @@ std::int64_t Step::samples_of_batch(Run& run) {
   return *known;
 }
 
-torch::Tensor Step::recompute(Run& run) {
+torch::Tensor Step::recompute(TrainerRun& run) {
   const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
   const auto as = calls_.as(calls_.called());
   precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
@@ -366,6 +376,18 @@ torch::Tensor Step::recompute(Run& run) {
   join(run.found_inf, found_inf);
   join(run.skip_update, skip_update);
   return std::exchange(run.loss, loss);
+}
+
+void plan_again(Parts& parts, TrainerRun& run) {
+  const auto& [epochs, samples, first] = parts.plan;
+  if (epochs == 0 || !parts.accumulation->gathers()) return;
+  auto& adapts = parts.progress.adapts;
+  adapts = adapts || parts.accumulation->batches_per_update(0, 0, samples) != first;
+  if (!adapts) return;
+  const auto of_epoch = parts.wiring.task->batches_per_epoch(), left = epochs * of_epoch - run.batches_drawn;
+  const auto wanted = parts.accumulation->batches_per_update(run.step, run.batches_drawn / of_epoch, samples);
+  const auto updates = [&](std::int64_t batches) { return (batches + wanted - 1) / std::max<std::int64_t>(wanted, 1); };
+  run.steps = run.step + std::max<std::int64_t>(0, left / of_epoch * updates(of_epoch) + updates(left % of_epoch));
 }
 
 torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std::function<torch::Tensor()>& body) {

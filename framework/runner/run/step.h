@@ -16,30 +16,30 @@ class Step {
   void note_listeners();  // after prepare, and after a swap
 
   enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them
-  void step(Run& run, Until until = Until::end);
+  void step(TrainerRun& run, Until until = Until::end);
 
   // Computes the gradients of run.batch. smaller: micro-batches that run out of memory are split again.
   enum class Tries { once, smaller };
-  void compute_gradients(Run& run, Tries tries);
-  torch::Tensor recompute(Run& run);  // see Control::recompute
-  void step_optimizer(Run& run);
-  void end_epoch(Run& run);                 // if the task's data have been drawn once more
-  std::int64_t samples_of_batch(Run& run);  // of a whole batch of the task; draws one, and puts it back
+  void compute_gradients(TrainerRun& run, Tries tries);
+  torch::Tensor recompute(TrainerRun& run);  // see Control::recompute
+  void step_optimizer(TrainerRun& run);
+  void end_epoch(TrainerRun& run);                 // if the task's data have been drawn once more
+  std::int64_t samples_of_batch(TrainerRun& run);  // of a whole batch of the task; draws one, and puts it back
   // The next batches come from this function; null: from the task again.
   void replay(std::function<Batch()> replayed) { replayed_ = std::move(replayed); }
 
  private:
-  void begin_step(Run& run);
-  void emit(Event event, Run& run, Part next);  // next: what the time after the event is spent on
-  void skip_dropped_batches(Run& run);
-  Batch next_batch(Run& run);
-  Batch draw_batch(Run& run);
-  void compute_micro_batches(Run& run);
-  void compute_micro_batches_that_fit(Run& run);
+  void begin_step(TrainerRun& run);
+  void emit(Event event, TrainerRun& run, Part next);  // next: what the time after the event is spent on
+  void skip_dropped_batches(TrainerRun& run);
+  Batch next_batch(TrainerRun& run);
+  Batch draw_batch(TrainerRun& run);
+  void compute_micro_batches(TrainerRun& run);
+  void compute_micro_batches_that_fit(TrainerRun& run);
   const WholeBatch& whole_batch();
-  void all_reduce(Run& run);
-  void share_weights(Run& run);
-  void finish_step(Run& run);
+  void all_reduce(TrainerRun& run);
+  void share_weights(TrainerRun& run);
+  void finish_step(TrainerRun& run);
 
   Parts& parts_;
   Wiring& wiring_ = parts_.wiring;
@@ -57,6 +57,9 @@ class Step {
   std::function<Batch()> replayed_;                // instead of the task's next batch
   std::int64_t gathered_ = 1;                      // batches of the task in the last step's
 };
+
+// Counts run.steps anew if the run was planned in epochs and the accumulation's answers depend on what was trained.
+void plan_again(Parts& parts, TrainerRun& run);
 
 // Runs body in the run's precision. Errors after body are the precision's.
 torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std::function<torch::Tensor()>& body);

@@ -48,7 +48,7 @@ std::string divergence(Parts& parts, const Run& run) {
 }
 
 // The run ends, and saving it must not fail for the same reason. What the step reported stays.
-void undo_failed_step(Parts& parts, Saving& saving, Run& run) {
+void undo_failed_step(Parts& parts, Saving& saving, TrainerRun& run) {
   const auto notices = run.notices;
   try {
     limit_memory(run.device, 0);
@@ -80,7 +80,7 @@ TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const st
   parts_.validate_every = validate_every;
 }
 
-void TrainingLoop::prepare(Run& run, std::int64_t epochs, const InitModel& init) {
+void TrainingLoop::prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init) {
   run.stop = &parts_.stop;
   run.results_are_late = run.results_are_late || !run.device.is_cpu();
   control_ = std::make_unique<TrainerControl>(parts_, step_, saving_, run);
@@ -88,7 +88,7 @@ void TrainingLoop::prepare(Run& run, std::int64_t epochs, const InitModel& init)
   parts_.calls.attributed(run, [&] { prepare_plugins(parts_, step_, run, epochs, init); });
 }
 
-void TrainingLoop::resume(Run& run, State snapshot, bool allow_inexact) {
+void TrainingLoop::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   saving_.resume(run, std::move(snapshot), allow_inexact);
 }
 
@@ -96,7 +96,7 @@ bool TrainingLoop::is_finished(const Run& run) const {
   return (run.step >= run.steps || !finished().empty()) && !parts_.progress.validation_due;
 }
 
-Outcome TrainingLoop::train(Run& run) {
+Outcome TrainingLoop::train(TrainerRun& run) {
   saved_on_failure(run, [&] {
     if (!is_running_) begin(run);
     while (goes_on(parts_, run)) advance(run);
@@ -105,7 +105,7 @@ Outcome TrainingLoop::train(Run& run) {
   return parts_.outcome;
 }
 
-bool TrainingLoop::train_step(Run& run) {
+bool TrainingLoop::train_step(TrainerRun& run) {
   bool is_trained = false;
   saved_on_failure(run, [&] {
     if (!is_running_) begin(run);
@@ -117,7 +117,7 @@ bool TrainingLoop::train_step(Run& run) {
 }
 
 // Runs a part of a run. If it throws, the run is saved if it is whole, and is over.
-void TrainingLoop::saved_on_failure(Run& run, const std::function<void()>& part) {
+void TrainingLoop::saved_on_failure(TrainerRun& run, const std::function<void()>& part) {
   try {
     parts_.calls.attributed(run, part);
   } catch (...) {
@@ -126,7 +126,7 @@ void TrainingLoop::saved_on_failure(Run& run, const std::function<void()>& part)
     if (parts_.transaction.can_undo()) undo_failed_step(parts_, saving_, run);
     saving_.save_what_is_whole(run);
     try {
-      parts_.wiring.bus.emit(Event::RunFailed, run);
+      HostApi::emit(parts_.wiring.bus, Event::RunFailed, run);
     } catch (...) {
       log(Level::error, "RunFailed", caught().message);
     }
@@ -153,10 +153,11 @@ Outcome TrainingLoop::outcome_now(const Run& run, const std::string& error) {
   return outcome;
 }
 
-void TrainingLoop::begin(Run& run) {
+void TrainingLoop::begin(TrainerRun& run) {
   is_running_ = true;
   run.metrics = {};
-  parts_.wiring.bus.emit(Event::RunBegin, run);
+  HostApi::emit(parts_.wiring.bus, Event::RunBegin, run);
+  run.moment = RunFacts::Moment::other;
   requests_.agree(run);
   if (parts_.progress.validation_due) {
     saving_.outdate();
@@ -169,33 +170,38 @@ void TrainingLoop::begin(Run& run) {
 }
 
 // One step, and what comes after it.
-void TrainingLoop::advance(Run& run) {
+void TrainingLoop::advance(TrainerRun& run) {
   {
     const auto changing = saving_.changing();
     const auto start = std::chrono::steady_clock::now();
     run.validates = false;
     {
-      const auto in_step = parts_.calls.in_step();
+      const auto in_step = parts_.calls.in_step(run);
       parts_.plugin_times.begin_step(parts_.outcome.steps);
       const auto timed = c10::make_scope_exit([this] {
         parts_.clock.stop();
         parts_.plugin_times.end_step();
       });
-      step_.step(run);
+      const auto before = run.step;
+      try {
+        step_.step(run);
+      } catch (...) {
+        run.step = before;  // it is not done
+        throw;
+      }
     }
     parts_.progress.validation_due = run.validates;
     if (run.validates) synchronize(run.device);  // or the time that the device still takes would belong to nobody
     parts_.outcome.seconds += seconds_since(start);
     count_step(parts_, run);
     run.notices.clear();  // every listener has seen them
-    run.step += 1;
   }
   conclude(run);
   requests_.let_look(run);
 }
 
 // After a step: a validation, the end of an epoch, a checkpoint.
-void TrainingLoop::conclude(Run& run) {
+void TrainingLoop::conclude(TrainerRun& run) {
   requests_.agree(run);
   if (parts_.requests.pending.rewinder != nullptr) return saving_.rewind(run);
   requests_.cancel_failure_if_swapped();
@@ -218,7 +224,7 @@ void TrainingLoop::conclude(Run& run) {
   }
 }
 
-void TrainingLoop::end(Run& run) {
+void TrainingLoop::end(TrainerRun& run) {
   auto& outcome = parts_.outcome;
   outcome.signal = is_finished(run) ? 0 : parts_.stop_signal();
   outcome.is_out_of_time = !is_finished(run) && outcome.signal == 0 && outcome.diverged.empty();
@@ -226,7 +232,7 @@ void TrainingLoop::end(Run& run) {
   parts_.agree(run, "the end of the run", Ranks::Compared::all_weights);
   if (!saving_.is_saved(run)) saving_.save_unless_spoiled(run);
   parts_.update_log.conclude(run);
-  parts_.wiring.bus.emit(Event::RunEnd, run);
+  HostApi::emit(parts_.wiring.bus, Event::RunEnd, run);
   is_running_ = false;
 }
 

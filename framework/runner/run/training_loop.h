@@ -22,9 +22,9 @@ class TrainingLoop {
   TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
   // Builds model, data and states: everything but training; see prepare_plugins().
-  void prepare(Run& run, std::int64_t epochs, const InitModel& init = {});
+  void prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init = {});
   // Continues from a snapshot, after prepare. Refuses what restore_snapshot() refuses.
-  void resume(Run& run, State snapshot, bool allow_inexact = false);
+  void resume(TrainerRun& run, State snapshot, bool allow_inexact = false);
 
   bool is_finished(const Run& run) const;  // true: nothing is left to do
   // The plugin that ended the run before its last planned step, and why; "" if none did.
@@ -33,10 +33,10 @@ class TrainingLoop {
   // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and if something throws between two
   // steps or before the update of one; on a CPU, none if a weight is not finite. An exception is emitted as
   // RunFailed and rethrown with plugin and step.
-  Outcome train(Run& run);
+  Outcome train(TrainerRun& run);
   // The same, a step a call, for a caller with a loop of its own. The first call begins the run. The call that trains
   // the last step also ends the run. Returns whether it trained a step: false if none followed, and the run ends.
-  bool train_step(Run& run);
+  bool train_step(TrainerRun& run);
   bool is_running() const { return is_running_; }  // true between RunBegin and RunEnd
 
   // The result of train(), or all that is known if it threw.
@@ -51,11 +51,11 @@ class TrainingLoop {
   RequestHandler& requests() { return requests_; }
 
  private:
-  void saved_on_failure(Run& run, const std::function<void()>& part);
-  void begin(Run& run);
-  void advance(Run& run);
-  void conclude(Run& run);
-  void end(Run& run);
+  void saved_on_failure(TrainerRun& run, const std::function<void()>& part);
+  void begin(TrainerRun& run);
+  void advance(TrainerRun& run);
+  void conclude(TrainerRun& run);
+  void end(TrainerRun& run);
 
   Parts parts_;
   Step step_;

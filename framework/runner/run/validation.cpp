@@ -23,10 +23,10 @@ Better better_of(const Run& run, const std::string& metric) {
   return info == nullptr ? Better::unknown : info->better;
 }
 
-bool Validation::validate(Run& run) {
+bool Validation::validate(TrainerRun& run) {
   if (run.is_stopping()) return false;
   parts_.agree(run, "a validation");
-  run.metrics.clear();  // those of the step: at Validated there are the validation's
+  HostApi::clear(run.metrics);  // those of the step: at Validated there are the validation's
   const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);
   if (run.is_stopping()) return false;
@@ -36,7 +36,7 @@ bool Validation::validate(Run& run) {
   parts_.clock.add_validation(seconds);
   run.metrics.set("validation_loss", value);
   run.metrics.set_time("validation_time", seconds);
-  parts_.wiring.bus.emit(Event::Validated, run);
+  HostApi::emit(parts_.wiring.bus, Event::Validated, run);
   note_outcome(run);
   return true;
 }
@@ -60,17 +60,17 @@ void Validation::note_outcome(const Run& run) {
   }
 }
 
-std::optional<double> Validation::loss(Run& run) {
+std::optional<double> Validation::loss(TrainerRun& run) {
   std::optional<double> value;
   parts_.calls.attributed(run, [&] {
-    run.metrics.clear();
+    HostApi::clear(run.metrics);
     const auto loss = evaluate(run);
     if (!run.is_stopping() && loss.defined()) value = loss.item<double>();
   });
   return value;
 }
 
-torch::Tensor Validation::evaluate(Run& run, const std::function<torch::Tensor()>& body) {
+torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::Tensor()>& body) {
   // Modules that a task keeps in evaluation mode (frozen ones) stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
@@ -78,23 +78,26 @@ torch::Tensor Validation::evaluate(Run& run, const std::function<torch::Tensor()
     for (auto& [module, training] : modes) module->train(training);
   });
   run.model->eval();
-  auto loss = in_callbacks(run, body);
+  auto loss = in_plugins(run, body);
   parts_.calls.note(parts_.wiring.task.get());  // whose loss it is
   return loss;
 }
 
-torch::Tensor Validation::in_callbacks(Run& run, const std::function<torch::Tensor()>& innermost) {
+torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch::Tensor()>& innermost) {
   const torch::NoGradGuard no_grad;
   const auto checked = [](torch::Tensor loss) { return loss.defined() ? mean_of(std::move(loss), "validate") : loss; };
   std::function<torch::Tensor()> body = [&] {
     return forward(parts_.calls, parts_.precision, [&] { return checked(innermost()); });
   };
-  for (const auto& callback : parts_.wiring.callbacks) {
-    body = [this, &run, &callback, &checked, inner = std::move(body)] {
-      parts_.calls.note(callback.get());
-      return checked(callback->validate(run, [&] {
+  auto plugins = parts_.wiring.plugins();  // callbacks first: the first call is the innermost
+  std::ranges::stable_partition(plugins,
+                                [](const auto* each) { return dynamic_cast<const Callback*>(each) != nullptr; });
+  for (auto* plugin : plugins) {
+    body = [this, &run, plugin, &checked, inner = std::move(body)] {
+      parts_.calls.note(plugin);
+      return checked(plugin->evaluate(run, [&] {
         auto loss = inner();
-        parts_.calls.note(callback.get());
+        parts_.calls.note(plugin);
         return loss;
       }));
     };

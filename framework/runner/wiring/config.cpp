@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -306,7 +307,7 @@ Table merge_sets(Value config, const std::vector<std::string>& sets) {
 Table defaults_of_run(const std::string& name) {
   const auto options = described_run(name);
   Table run;
-  for (const auto& option : options.declared()) {
+  for (const auto& option : HostApi::declared(options)) {
     run[option.key] = parse_value(option.fallback, "the default of run." + option.key);
   }
   return escaped({{"run", {std::move(run), ""}}});

@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <algorithm>
 
@@ -54,9 +55,9 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
     rethrow_naming(id, " failed in its constructor", Error::Kind::plugin);
   }
   if (made == nullptr) refuse_library(file.string() + ": its create function made nothing");
-  options.refuse_unread();
-  made->set_id(id);
-  made->set_version(plugin.version);
+  HostApi::refuse_unread(options);
+  HostApi::set_id(*made, id);
+  HostApi::set_version(*made, plugin.version);
   return made;
 }
 

@@ -1,10 +1,12 @@
 #include "swap.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "config.h"
 #include "core/process_state.h"
@@ -24,6 +26,17 @@ void refuse_other_roles(const Table& roles) {
   }
 }
 
+// Where one plugin fills two roles, both are swapped or none.
+void refuse_half_of_a_plugin(const Wiring& wiring, const Table& roles) {
+  const auto role_of = [](const Plugin* plugin) { return plugin->id().substr(0, plugin->id().find('/')); };
+  for (const auto& [part, whole] : wiring.parts) {
+    const auto of_part = role_of(part), of_whole = role_of(whole);
+    if (roles.contains(of_part) == roles.contains(of_whole)) continue;
+    const auto& missing = roles.contains(of_part) ? of_whole : of_part;
+    refuse(whole->id() + " fills the role " + of_part + " too; swap `" + missing + "` with it");
+  }
+}
+
 // The state before a swap, restored if the swap is refused. Nothing is copied: tensors are given other data, not
 // overwritten.
 class Before {
@@ -33,7 +46,7 @@ class Before {
     for (const auto& parameter : run.parameters)
       masters_.emplace_back(parameter.master, parameter.master.scalar_type());
   }
-  void restore(Wiring& wiring, Run& run) {
+  void restore(Wiring& wiring, TrainerRun& run) {
     wiring.bus = std::move(bus_);
     run.emulated = emulated_;
     for (std::size_t i = 0; i < masters_.size(); ++i) run.parameters[i].master = masters_[i].first;
@@ -64,7 +77,7 @@ class Before {
 
 // Puts back all weights that the previous precision has not put back itself. The modules hold the tensors: they stay,
 // and get other data.
-void put_back(Run& run, const BuiltModel& built) {
+void put_back(TrainerRun& run, const BuiltModel& built) {
   std::map<const c10::TensorImpl*, torch::Tensor> masters;
   for (auto& parameter : run.parameters) {
     if (!parameter.master.is_same(parameter.model)) masters[parameter.model.unsafeGetTensorImpl()] = parameter.master;
@@ -77,7 +90,7 @@ void put_back(Run& run, const BuiltModel& built) {
   }
 }
 
-void drop_gradients(Run& run) {
+void drop_gradients(TrainerRun& run) {
   for (auto& parameter : run.parameters) {
     parameter.model.mutable_grad().reset();
     parameter.master.mutable_grad().reset();
@@ -126,17 +139,17 @@ void swap_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
   for (auto& takeover : takeovers) wiring.swap_in(takeover.role, takeover.made);
 }
 
-void take_over(Wiring& wiring, Run& run, const BuiltModel& built, const Takeover& takeover) {
+void take_over(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Takeover& takeover) {
   Plugin& old = *takeover.made.plugin;
   try {
     const State saved = old.save();
     if (takeover.role == Precision::role) {
       static_cast<const Precision&>(old).release(run);
-      run.emulated.clear();
       put_back(run, built);
     }
     const PluginCall call(takeover.next->id(), "as it took over");
     takeover.next->prepare(run);
+    if (takeover.role == Precision::role) run.emulated = wiring.precision->emulated();
     takeover.next->check(run);
     const bool takes_all = takeover.role == Optimizer::role
                                ? old.id() == takeover.next->id()
@@ -165,8 +178,11 @@ void try_swap(const Wiring& wiring, const Table& roles) {
   for (const auto& [role, table] : roles) (void)make(wiring.host, role, table);
 }
 
-void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles) {
+void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table& roles) {
   refuse_other_roles(roles);
+  refuse_half_of_a_plugin(wiring, roles);
+  const auto as_in_prepare =
+      c10::make_scope_exit([&, now = std::exchange(run.moment, RunFacts::Moment::any)] { run.moment = now; });
   auto takeovers = make_all(wiring, roles);
   const std::size_t asked = takeovers.size();
   Before before(wiring, run, built);
@@ -177,12 +193,12 @@ void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles)
     }
     auto& again = takeovers.emplace_back(Takeover{role, make(wiring.host, role, wiring.table_of(plugin))});
     wiring.swap_in(again.role, again.made);
-    wiring.bus.replace(*again.made.plugin, *again.next);
+    HostApi::replace(wiring.bus, *again.made.plugin, *again.next);
     take_over(wiring, run, built, again);
   };
   swap_places(wiring, takeovers);
   try {
-    for (const auto& takeover : takeovers) wiring.bus.replace(*takeover.made.plugin, *takeover.next);
+    for (const auto& takeover : takeovers) HostApi::replace(wiring.bus, *takeover.made.plugin, *takeover.next);
     wiring.refuse_contradictions();  // those that listen to gradients contradict an optimizer that frees them
     drop_gradients(run);
     for (const auto& takeover : takeovers) {
@@ -205,7 +221,7 @@ void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles)
   }
 }
 
-std::vector<std::string> report_swaps(const Wiring& wiring, Run& run) {
+std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
   std::vector<std::string> roles;
   for (const auto& [step, role, from, to] : wiring.swaps) {
     if (step != run.step) continue;
@@ -230,7 +246,7 @@ std::string text_of_swaps(const Wiring& wiring) {
   return to_toml({{"tables", {std::move(tables), ""}}, {"history", {std::move(history), ""}}});
 }
 
-void swap_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::string& swaps) {
+void swap_again(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const std::string& swaps) {
   const auto saved = parse_toml(swaps, "the checkpoint");
   swap(wiring, run, built, std::get<Table>(saved.at("tables").data));
   wiring.swaps.clear();

@@ -1,6 +1,8 @@
 // Replaces the plugins of some roles between two steps of a run. Callbacks, recovery and resuming all use this.
 #pragma once
 
+#include <vernier/host.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,18 +19,18 @@ BuiltModel built_model(const torch::nn::Module& model);
 // them. A new precision gets the model as the task built it, with the values of the master weights. The optimizer is
 // also made anew if its tensors change, and the scaler if the model's dtype changes. If anything throws, wiring and run
 // are as before, and the error has the table's place.
-void swap(Wiring& wiring, Run& run, const BuiltModel& built, const Table& roles);
+void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table& roles);
 
 // Throws Error if a table is wrong by itself.
 void try_swap(const Wiring& wiring, const Table& roles);
 
 // Returns the roles whose plugin is new in this step, and writes the notice `policy_changed` for each.
-std::vector<std::string> report_swaps(const Wiring& wiring, Run& run);
+std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run);
 
 // Returns the swaps of a run for a snapshot, as TOML: the tables of the swapped roles, and the history. "" if there are
 // none.
 std::string text_of_swaps(const Wiring& wiring);
 // Repeats the swaps in the text_of_swaps() of an earlier wiring.
-void swap_again(Wiring& wiring, Run& run, const BuiltModel& built, const std::string& swaps);
+void swap_again(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const std::string& swaps);
 
 }  // namespace vernier

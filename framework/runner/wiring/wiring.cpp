@@ -76,6 +76,25 @@ std::unique_ptr<Role> make_one(Wiring& wiring, const Table& config, std::vector<
   return put_into<Role>(wiring, std::move(object->made));
 }
 
+// True: neither a table nor an object of the program names the role's plugin, so another plugin may fill it.
+bool is_left_out(const std::string& role, const Table& config, const std::vector<Given>& given) {
+  return !config.contains(role) && std::ranges::none_of(given, [&](const Given& each) { return each.role == role; });
+}
+
+// Asks the plugins that are there for their part in a role, which is then an object like one of the program.
+void ask_for_parts(const std::string& role, Wiring& wiring, std::vector<Given>& given) {
+  for (auto* whole : wiring.plugins()) {
+    if (whole == nullptr) continue;
+    auto part = whole->fill(role);
+    if (part == nullptr) continue;
+    wiring.parts[part.get()] = whole;
+    const auto name = whole->id().substr(whole->id().find('/') + 1);
+    HostApi::set_id(*part, role + "/" + name);
+    HostApi::set_version(*part, whole->version());
+    given.push_back({role, {std::move(part), Options(role + "/" + name, {}, ""), Value{Table{}, ""}}});
+  }
+}
+
 template <class Role>
 std::vector<std::unique_ptr<Role>> make_many(Wiring& wiring, const Table& config, std::vector<Given>& given) {
   std::vector<std::unique_ptr<Role>> made;
@@ -92,13 +111,13 @@ std::vector<std::unique_ptr<Role>> make_many(Wiring& wiring, const Table& config
 void number_the_namesakes(const std::vector<Plugin*>& plugins) {
   std::map<std::string, int> seen;
   for (auto* plugin : plugins) {
-    if (const int n = ++seen[plugin->id()]; n > 1) plugin->set_id(plugin->id() + "#" + std::to_string(n));
+    if (const int n = ++seen[plugin->id()]; n > 1) HostApi::set_id(*plugin, plugin->id() + "#" + std::to_string(n));
   }
 }
 
 OrderedJson options_read(const Options& options, Keys keys) {
   OrderedJson read = OrderedJson::object();
-  for (const auto& option : options.declared()) {
+  for (const auto& option : HostApi::declared(options)) {
     if (keys == Keys::compared && option.is_resumable) continue;
     const auto parsed = OrderedJson::parse(option.value, nullptr, /*allow_exceptions=*/false);
     read[option.key] = parsed.is_discarded() ? OrderedJson(option.value) : parsed;
@@ -189,7 +208,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       seed(static_cast<std::uint64_t>(options.get("seed", 1, "of weights, data order and dropout", at_least(0)))),
       time_limit(time_in(options, "time_limit",
                          "ends this process after the step in work then, with a checkpoint: \"2h30m\"; \"\": never")) {
-  options.refuse_unread();
+  HostApi::refuse_unread(options);
   if (steps == 0 && epochs == 0) options.refuse("steps", "or `epochs` must say how long to train");
   if (steps != 0 && epochs != 0)
     options.refuse("epochs", "and `steps` both say how long to train; set one of them to 0");
@@ -244,8 +263,8 @@ Given given(const std::string& role, std::unique_ptr<Plugin> plugin, const Optio
     refuse("the " + role + " that the program uses is called \"" + shortened(id) +
            "\"; an id is UTF-8 without spaces, as \"" + role + "/rings\"");
   }
-  options.refuse_unread();
-  plugin->set_id(id);
+  HostApi::refuse_unread(options);
+  HostApi::set_id(*plugin, id);
   return {role, {std::move(plugin), options.owner().empty() ? Options(id, {}, "") : options, Value{Table{}, ""}}};
 }
 
@@ -253,20 +272,28 @@ std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<
   refuse_unknown_tables(config);
   auto wiring = std::make_unique<Wiring>();
   wiring->host = host;
-  const auto fill = [&]<class Role>(std::unique_ptr<Role>& place) { place = make_one<Role>(*wiring, config, given); };
-  fill(wiring->task);
-  fill(wiring->precision);
-  fill(wiring->scaler);
-  fill(wiring->accumulation);
-  fill(wiring->optimizer);
-  fill(wiring->checkpoint);
-  fill(wiring->distributed);
+  // Those that are named first: they may fill other roles.
+  for (const bool asks : {false, true}) {
+    const auto fill = [&]<class Role>(std::unique_ptr<Role>& place) {
+      if (place != nullptr || (!asks && is_left_out(Role::role, config, given))) return;
+      if (asks) ask_for_parts(Role::role, *wiring, given);
+      place = make_one<Role>(*wiring, config, given);
+    };
+    fill(wiring->task);
+    fill(wiring->precision);
+    fill(wiring->scaler);
+    fill(wiring->accumulation);
+    fill(wiring->optimizer);
+    fill(wiring->checkpoint);
+    fill(wiring->distributed);
+  }
+  ask_for_parts(Callback::role, *wiring, given);
   wiring->callbacks = make_many<Callback>(*wiring, config, given);
   if (wiring->distributed->rank() == 0) wiring->monitors = make_many<Monitor>(*wiring, config, given);
   const auto plugins = wiring->plugins();
   number_the_namesakes(plugins);
   const auto monitors_from = plugins.size() - wiring->monitors.size();
-  for (std::size_t i = 0; i < plugins.size(); ++i) wiring->bus.attach(*plugins[i], i >= monitors_from);
+  for (std::size_t i = 0; i < plugins.size(); ++i) HostApi::attach(wiring->bus, *plugins[i], i >= monitors_from);
   wiring->refuse_contradictions();
   return wiring;
 }
@@ -349,7 +376,7 @@ std::string Wiring::table() const {
     role.resize(std::max<std::size_t>(role.size(), 14), ' ');
     name.resize(std::max<std::size_t>(name.size(), 12), ' ');
     text << "  " << role << name;
-    for (const auto& option : origin_of(*plugin).options.declared()) {
+    for (const auto& option : HostApi::declared(origin_of(*plugin).options)) {
       if (option.value != option.fallback) text << ' ' << option.key << '=' << shortened(option.value, most);
     }
     text << '\n';

@@ -1,6 +1,7 @@
 // The plugins of a run, made from a configuration and checked against each other.
 #pragma once
 
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <chrono>
@@ -83,7 +84,8 @@ struct Wiring {
   std::unique_ptr<Distributed> distributed;
   std::vector<std::unique_ptr<Callback>> callbacks;
   std::vector<std::unique_ptr<Monitor>> monitors;
-  std::map<const Plugin*, Origin> origins;  // of the plugins that wire() and swap_in() put here
+  std::map<const Plugin*, const Plugin*> parts;  // Plugin::fill: each part, and whose it is
+  std::map<const Plugin*, Origin> origins;       // of the plugins that wire() and swap_in() put here
   std::vector<Swap> swaps;
   Host host{{}};  // makes the plugins
   Bus bus;

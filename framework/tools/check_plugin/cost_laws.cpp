@@ -65,10 +65,10 @@ void check_growth(const Subject& subject) {
   const auto grows = [&] { return between.heap - before.heap > allowed && after.heap - between.heap > allowed; };
   trial.on_last(Event::StepEnd, [&](const Run& run) {
     for (auto [end, held] : {std::pair(first, &before), std::pair(middle, &between), std::pair(last, &after)}) {
-      if (run.step < end && run.step >= end - 50) held->look(plugin);
+      if (run.step <= end && run.step > end - 50) held->look(plugin);
     }
     // A thread of the plugin may have fallen behind on a busy machine. While it catches up, this is not growth.
-    for (int idle = 0; run.step == last - 1 && grows() && idle < 100; ++idle) {
+    for (int idle = 0; run.step == last && grows() && idle < 100; ++idle) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const auto held = after.heap;
       after.look(plugin);

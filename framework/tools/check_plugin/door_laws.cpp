@@ -8,17 +8,17 @@
 
 namespace vernier {
 
-std::vector<Options::Declared> describe(const Subject& subject, Table table) {
+std::vector<HostApi::Declared> describe(const Subject& subject, Table table) {
   Options options(subject.id(), std::move(table), "check");
-  options.only_describe();
+  HostApi::only_describe(options);
   subject.host.make(subject.role, subject.use, options);
-  return options.declared();
+  return HostApi::declared(options);
 }
 
 namespace {
 
 // "rule.match" is the key of each table in the list `rule`.
-bool is_of_a_list(const Options::Declared& option) {
+bool is_of_a_list(const HostApi::Declared& option) {
   return option.key.find('.') != std::string::npos;
 }
 

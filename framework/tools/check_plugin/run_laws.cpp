@@ -114,7 +114,7 @@ void check_leaves_the_thread(const Subject& subject) {
       }
     };
     trial.on_last(Event::StepBegin, [&](const Run& run) { look(c10::str("before step ", run.step + 1)); });
-    trial.on_last(Event::StepEnd, [&](const Run& run) { look(c10::str("after step ", run.step + 1)); });
+    trial.on_last(Event::StepEnd, [&](const Run& run) { look(c10::str("after step ", run.step)); });
     trial.train();
     look("at the end of the run");
   } catch (...) {

@@ -17,7 +17,7 @@ template <class Base, class Seen>
 class Listener final : public Base {
  public:
   Listener(Event event, std::function<void(Seen&)> call) : event_(event), call_(std::move(call)) {
-    this->set_id("check");
+    HostApi::set_id(*this, "check");
   }
   void attach(Bus& bus) override { bus.on(event_, call_); }
 
@@ -71,12 +71,12 @@ Trial::Trial(const Host& host, Table config, int threads, Folder folder)
 }
 
 void Trial::keep_losses() {
-  on(Event::StepEnd, [this](Run& run) { losses_[run.step + 1] = printed("%.9g", run.loss.item<double>()); });
+  on(Event::StepEnd, [this](Run& run) { losses_[run.step] = printed("%.9g", run.loss.item<double>()); });
 }
 
 void Trial::attach(std::unique_ptr<Plugin> listener, bool monitor) {
   listeners_.push_back(std::move(listener));
-  wiring().bus.attach(*listeners_.back(), monitor);
+  HostApi::attach(wiring().bus, *listeners_.back(), monitor);
 }
 
 void Trial::on(Event event, std::function<void(Run&)> listener) {
@@ -89,7 +89,7 @@ void Trial::on_last(Event event, std::function<void(const Run&)> listener) {
 
 void Trial::stop_after(std::int64_t steps) {
   on(Event::StepEnd, [this, steps](Run& run) {
-    if (run.step + 1 == steps) stop_ = SIGINT;
+    if (run.step == steps) stop_ = SIGINT;
   });
 }
 

@@ -48,7 +48,7 @@ class Trial {
   Trained trained() const;
   Plugin& plugin(const std::string& id) const;  // throws Error if the run has none of this id
 
-  Run& run() { return prepared_->run; }
+  TrainerRun& run() { return prepared_->run; }
   Wiring& wiring() { return *prepared_->wiring; }
   Prepared& prepared() { return *prepared_; }
 

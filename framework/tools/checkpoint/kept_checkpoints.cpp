@@ -74,7 +74,7 @@ void KeptCheckpoints::refuse_none() const {
 StoredCheckpoint KeptCheckpoints::read(const std::string& checkpoint) const {
   if (plugin_ == nullptr || is_checkpoint(checkpoint)) return read_checkpoint(checkpoint);
   std::optional<State> snapshot;
-  Run run;
+  TrainerRun run;
   run.output = run_;
   try {
     snapshot = read_snapshot(*plugin_, run, checkpoint);

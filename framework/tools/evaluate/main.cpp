@@ -38,8 +38,8 @@ struct Column {
 
 // Validates the model by `body`. Empty values: there is nothing to validate on, or a signal came.
 Column column_of(Prepared& prepared, const std::string& head, const std::function<torch::Tensor()>& body) {
-  Run& run = prepared.run;
-  run.metrics.clear();
+  TrainerRun& run = prepared.run;
+  HostApi::clear(run.metrics);
   Column column{head, {}};
   const auto loss = prepared.trainer.validation().evaluate(run, body);
   if (cli::stop_signal() != 0 || !loss.defined()) return column;
@@ -83,7 +83,7 @@ void print_metrics(const std::vector<Column>& columns) {
 int evaluate(const boost::program_options::variables_map& given) {
   const auto call = run_of(given, "vernier evaluate runs/NAME");
   const auto prepared = load_run(call, given, sets_task(call.sets) ? Use::other_data : Use::evaluation);
-  Run& run = prepared->run;
+  TrainerRun& run = prepared->run;
   auto* task = dynamic_cast<SupervisedTask*>(prepared->wiring->task.get());
   const auto baselines = task != nullptr ? task->baselines() : std::vector<Baseline>();
   std::map<std::string, ClassTable> classes;  // by the name of the validation set

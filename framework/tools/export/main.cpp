@@ -114,7 +114,7 @@ int export_run(const boost::program_options::variables_map& given) {
   check_format(format);
   refuse_existing(output);
   const auto prepared = load_run(call, given, Use::model);
-  Run& run = prepared->run;
+  TrainerRun& run = prepared->run;
   const auto weights = [&](const std::string& file) {
     save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});
   };

@@ -113,7 +113,7 @@ std::optional<double> steepest(const std::vector<RateTest::Point>& all) {
 namespace {
 
 // A whole step, counted, without anything between steps.
-void lone_step(TrainingLoop& trainer, Run& run) {
+void lone_step(TrainingLoop& trainer, TrainerRun& run) {
   trainer.parts().calls.attributed_in_step(run, [&] { trainer.step().step(run); });
   run.notices.clear();
   run.step += 1;
@@ -121,11 +121,11 @@ void lone_step(TrainingLoop& trainer, Run& run) {
 
 }  // namespace
 
-RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run) {
+RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, TrainerRun& run) {
   const ScratchFolder folder;  // for what callbacks write, such as capsules
   run.output = folder.path();
   RateSetter setter;
-  wiring.bus.attach(setter, false);
+  HostApi::attach(wiring.bus, setter, false);
   RateTest test;
   std::vector<RateTest::Point> measured;
   Smooth smooth;

@@ -23,7 +23,7 @@ struct RateTest {
 // loss is four times its lowest value. Schedules have no effect. The run must be prepared, without monitors and with
 // checkpoint/none, and is of no use afterwards. What callbacks write goes into a folder that is removed. Throws Error
 // if the optimizer reports no learning rate, or 0.
-RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, Run& run);
+RateTest test_rates(TrainingLoop& trainer, Wiring& wiring, TrainerRun& run);
 
 // The rate at which the losses of single batches fall fastest: the slope over a fifth of them, if it is clear beside
 // their scatter. Nothing where it is not, and of fewer than 25 points.

@@ -196,7 +196,7 @@ namespace {
 // begin: called when the run is as it was then. The snapshot is loaded twice, because plugins set at StepBegin what
 // they do not save. The task's own memory is its place in the data, which may be gone: the batch is there.
 void run_again(Prepared& prepared, const State& snapshot, const Batch& batch, const std::function<void()>& begin) {
-  Run& run = prepared.run;
+  TrainerRun& run = prepared.run;
   TrainingLoop& trainer = prepared.trainer;
   auto& wiring = *prepared.wiring;
   auto plugins = wiring.plugins();
@@ -221,12 +221,12 @@ void run_again(Prepared& prepared, const State& snapshot, const Batch& batch, co
 }  // namespace
 
 Replayed replay(Prepared& prepared, const Capsule& capsule, bool keep_outputs) {
-  Run& run = prepared.run;
+  TrainerRun& run = prepared.run;
   Replayed replayed;
   replayed.precision = prepared.wiring->precision->id();
   replayed.inexact = inexact_by(capsule.state, run, prepared.wiring->plugins(), "");
   Tracing tracing;
-  prepared.wiring->bus.attach(tracing, false);
+  HostApi::attach(prepared.wiring->bus, tracing, false);
   run_again(prepared, capsule.state, capsule.batch, [&] { tracing.tracer.emplace(*run.model, keep_outputs); });
   {
     const at::DisableRecordFunctionGuard unrecorded;

@@ -96,7 +96,7 @@ std::int64_t Travel::start_before(std::int64_t step, StepRecorder::Looks looks) 
   prepared_->run.replayed_from = name_;
   prepared_->run.quiet = true;
   recorder_ = std::make_unique<StepRecorder>(std::move(looks));
-  prepared_->wiring->bus.attach(*recorder_, false);
+  HostApi::attach(prepared_->wiring->bus, *recorder_, false);
   if (!snapshot) return 0;
   set_log_level(static_cast<int>(Level::warning));  // how this machine differs from the run's
   prepared_->trainer.resume(prepared_->run, std::move(*snapshot), /*allow_inexact=*/true);

@@ -1,6 +1,7 @@
 #include "schema.h"
 
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/plugin.h>
 
 #include <iterator>
@@ -13,7 +14,7 @@ namespace vernier {
 
 namespace {
 
-using DeclaredOptions = std::vector<Options::Declared>;
+using DeclaredOptions = std::vector<HostApi::Declared>;
 
 struct Described {
   std::string name;
@@ -72,7 +73,7 @@ DeclaredOptions options_in(const std::string& key, const DeclaredOptions& all) {
   return inner;
 }
 
-OrderedJson schema_of_type(const Options::Declared& option, const DeclaredOptions& all) {
+OrderedJson schema_of_type(const HostApi::Declared& option, const DeclaredOptions& all) {
   const auto number = [&](const char* type) {
     auto schema = or_reference(type);
     add_limits(option.range, schema);
@@ -97,7 +98,7 @@ OrderedJson schema_of_type(const Options::Declared& option, const DeclaredOption
   return one_of(words, R"(\$\{)");
 }
 
-OrderedJson schema_of_option(const Options::Declared& option, const DeclaredOptions& all) {
+OrderedJson schema_of_option(const HostApi::Declared& option, const DeclaredOptions& all) {
   auto schema = schema_of_type(option, all);
   const bool is_required = option.fallback == "required";
   schema["description"] =
@@ -173,7 +174,7 @@ OrderedJson schema_of(const Host& host) {
     if (!plugins.empty() && plugins.back().name == plugin.name) continue;  // of a later folder
     try {
       const auto options = options_of(host, plugin.role + "/" + plugin.name);
-      plugins.push_back({plugin.name, properties_of(options.declared())});
+      plugins.push_back({plugin.name, properties_of(HostApi::declared(options))});
     } catch (...) {
       log(Level::warning, "config", plugin.role + "/" + plugin.name + " is left out: " + caught().message);
     }
@@ -182,7 +183,7 @@ OrderedJson schema_of(const Host& host) {
   OrderedJson properties = {{"include",
                              {{"description", "files that are merged before this one, relative to it"},
                               {"anyOf", OrderedJson::array({file, {{"type", "array"}, {"items", file}}})}}},
-                            {"run", closed_object(properties_of(options_of(host, "run").declared()))}};
+                            {"run", closed_object(properties_of(HostApi::declared(options_of(host, "run"))))}};
   auto& run = properties["run"]["properties"];
   run["name"].erase("default");  // that of the first file
   auto steps = or_reference("integer");

@@ -94,6 +94,7 @@ class FlightRecorder final : public vernier::Callback {
 
  private:
   void begin_micro_batch(Run& run) {
+    step_ = run.step + 1;
     if (tracer_) {
       for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {
         tracer_->hold(c10::str("tensor ", i, " of the batch"), run.micro_batch.tensors[i]);
@@ -124,8 +125,8 @@ class FlightRecorder final : public vernier::Callback {
     is_update_new_ = false;
   }
 
-  static void tell_in_short(Run& run, const std::string& what, const std::string& place) {
-    report(run, {{"step", run.step + 1}, {"what", what}, {"place", place}}, not_finite(what) + "; " + place);
+  void tell_in_short(Run& run, const std::string& what, const std::string& place) const {
+    report(run, {{"step", step_}, {"what", what}, {"place", place}}, not_finite(what) + "; " + place);
   }
 
   static std::string not_finite(const std::string& what) {
@@ -159,18 +160,19 @@ class FlightRecorder final : public vernier::Callback {
     if (!std::isfinite(run.loss.item<float>())) return "loss";
     if (is_update_new_) return "parameter";
     if (run.found_inf.defined()) return run.found_inf.item<float>() != 0 ? "gradients" : "";
-    if (run.grad_norm.defined()) return std::isfinite(run.grad_norm.item<double>()) ? "" : "gradients";
+    if (run.norms.before_clipping.defined())
+      return std::isfinite(run.norms.before_clipping.item<double>()) ? "" : "gradients";
     return recorder::have_finite_sums(run.gradients()) || run.non_finite_gradients().empty() ? "" : "gradients";
   }
 
   // After the update, where its gradients and what the optimizer keeps still are.
   void look_at_parameters(Run& run) {
     keep_rate(run);
-    if (check_parameters_every_ == 0 || (run.step + 1) % check_parameters_every_ != 0) return;
+    if (check_parameters_every_ == 0 || (step_) % check_parameters_every_ != 0) return;
     const auto number = first_bad(run);
     if (number == run.parameters.size()) {
       forget_bad_update();
-      sound_at_ = run.step + 1;
+      sound_at_ = step_;
       return;
     }
     const auto& name = run.parameters[number].name;
@@ -178,11 +180,11 @@ class FlightRecorder final : public vernier::Callback {
     const bool is_known = bad_update_ && (is_skipped || bad_update_->tensor == name);
     if (is_known) return;
     auto origin = recorder::update_of(name);
-    const bool was_sound = sound_at_ == run.step;
-    if (was_sound && !is_skipped) origin.step = run.step + 1;
+    const bool was_sound = sound_at_ == step_ - 1;
+    if (was_sound && !is_skipped) origin.step = step_;
     tell_bad_weight(run, number, was_sound && is_skipped, origin);
-    warn("step ", run.step + 1, ": ", name, " is not finite; ", origin.text(), "; the next step is looked into");
-    Details details{{"step", run.step + 1}, {"what", std::string("parameter")}};
+    warn("step ", step_, ": ", name, " is not finite; ", origin.text(), "; the next step is looked into");
+    Details details{{"step", step_}, {"what", std::string("parameter")}};
     add(origin, details);
     report(run, std::move(details), name + " is not finite; " + origin.place());
     bad_update_ = std::move(origin);
@@ -214,7 +216,7 @@ class FlightRecorder final : public vernier::Callback {
       }
     } catch (...) {
       origin.inputs.clear();
-      warn("step ", run.step + 1, ": what ", origin.tensor, " was made from is not known: ", vernier::caught().message);
+      warn("step ", step_, ": what ", origin.tensor, " was made from is not known: ", vernier::caught().message);
     }
   }
 
@@ -222,7 +224,7 @@ class FlightRecorder final : public vernier::Callback {
   // there, divided by run.grad_scale or not. If nobody looked, a callback may have written the weight since.
   void tell_update(const Run& run, std::size_t number, bool is_cast, NonFiniteOrigin& origin) const {
     const bool is_seen = origin.step > 0;
-    if (run.step == 0 && !is_seen) return;  // it came so
+    if (step_ == 1 && !is_seen) return;  // it came so
     const auto& parameter = run.parameters[number];
     const std::string role = is_cast ? vernier::Precision::role : vernier::Optimizer::role;
     const std::string others = is_seen ? "" : " or a callback";
@@ -243,12 +245,13 @@ class FlightRecorder final : public vernier::Callback {
 
   void investigate(Run& run, const std::string& what) {
     Capsule capsule;
-    capsule.step = run.step + 1;
+    capsule.step = step_;
     capsule.what = what;
     capsule.ring = ring_.samples();
     capsule.batch = run.batch;
     capsule.seen = vernier::fingerprint(run);
-    const bool has_bad_norm = run.grad_norm.defined() && !std::isfinite(run.grad_norm.item<double>());
+    const bool has_bad_norm =
+        run.norms.before_clipping.defined() && !std::isfinite(run.norms.before_clipping.item<double>());
     bool is_finite_again = false;
     const auto begin = [&] {
       capsule.state = recorder::copy_of_state(run);
@@ -271,7 +274,7 @@ class FlightRecorder final : public vernier::Callback {
       is_untouched = run.control->rerun(begin, end);
     } catch (...) {  // all is put back, and the update is skipped all the same
       tracer_.reset();
-      warn("step ", run.step + 1, ": ", not_finite(what),
+      warn("step ", step_, ": ", not_finite(what),
            "; the update is skipped; why is not known, for the step could not be run again: ",
            vernier::caught().message);
       return tell_in_short(run, what, "not looked into");
@@ -316,7 +319,7 @@ class FlightRecorder final : public vernier::Callback {
   void tell_late(const Run& run, NonFiniteOrigin& origin) const {
     const auto found = std::ranges::find(run.parameters, origin.tensor, &vernier::Parameter::name);
     if (found == run.parameters.end()) return;  // one that is not trained
-    tell_bad_weight(run, static_cast<std::size_t>(found - run.parameters.begin()), sound_at_ == run.step, origin);
+    tell_bad_weight(run, static_cast<std::size_t>(found - run.parameters.begin()), sound_at_ == step_ - 1, origin);
   }
 
   std::string cause_of_weights(const Run& run, const NonFiniteOrigin& origin) const {
@@ -324,7 +327,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto sound = sound_at_ < 0 ? ""
                                      : ", and finite " + (sound_at_ == 0 ? std::string("when the run began")
                                                                          : c10::str("after step ", sound_at_));
-    return c10::str("the weights were bad before step ", run.step + 1, sound,
+    return c10::str("the weights were bad before step ", step_, sound,
                     origin.operation == no_update ? ": a callback wrote them since, or a fault of the memory" : "");
   }
 
@@ -363,6 +366,7 @@ class FlightRecorder final : public vernier::Callback {
   std::int64_t most_capsules_, most_overflows_;
   std::int64_t capsules_ = 0, overflows_ = 0;
   std::int64_t in_a_row_ = 0;   // looks at gradients that were not finite
+  std::int64_t step_ = 0;       // that is under way, from 1
   std::int64_t sound_at_ = -1;  // updates after which all parameters were finite at the last look; -1: not looked
   std::optional<NonFiniteOrigin> bad_update_;  // of the first parameter that is not, until all are
   bool is_update_new_ = false;                 // the next step is traced for it

@@ -116,7 +116,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     return {"targets", "are for one adapter of the model, and " + other.id() + " is another; leave one of them out"};
   }
 
-  torch::Tensor validate(Run&, const std::function<torch::Tensor()>& body) override {
+  torch::Tensor evaluate(Run&, const std::function<torch::Tensor()>& body) override {
     guard_.reset();
     const vernier::Intercept intercept(layers_, *this);
     return body();

@@ -114,6 +114,7 @@ class Recovery final : public vernier::Callback {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepBegin, [this](Run& run) {
       has_acted_ = false;
+      step_ = run.step;
       has_new_scaler_ = std::ranges::find(run.swapped, vernier::Scaler::role) != run.swapped.end();
       if (has_new_scaler_) updates_before_ = run.updates;
       run.learning_rate_factor *= rate(run);
@@ -236,7 +237,7 @@ class Recovery final : public vernier::Callback {
     if (!now_.is_scaled) is_bad = is_bad.logical_or(values[norm].isfinite().logical_not());
     if (non_finite_.empty()) is_bad = torch::zeros_like(is_bad);
     if (!spike_.empty()) is_bad = is_bad.logical_or((values.slice(0, z_loss) > z_score_).any());
-    veto(run, is_bad.to(torch::kFloat));
+    run.skip_when(is_bad.to(torch::kFloat));
     now_.host = torch::empty(values.sizes(), torch::dtype(values.dtype()).pinned_memory(!run.device.is_cpu()));
     now_.host.copy_(values, /*non_blocking=*/true);
   }
@@ -259,24 +260,14 @@ class Recovery final : public vernier::Callback {
   }
 
   torch::Tensor norm_of(Run& run, const torch::Tensor& like) const {
-    if (!run.grad_norm.defined()) {
+    if (!run.norms.before_clipping.defined()) {
       if (run.found_inf.defined() && spike_.empty()) return torch::zeros_like(like);  // not needed
-      run.grad_norm = grad_norm(run);
-      run.metrics.set("grad_norm", run.grad_norm);
+      run.metrics.set("grad_norm", run.gradient_norm());
     }
-    return run.grad_norm.detach().to(like.options());
+    return run.gradient_norm().to(like.options());
   }
 
-  // Divides the norm only, if the scaler has computed it: the gradients stay scaled until the optimizer's own pass.
-  static torch::Tensor grad_norm(Run& run) {
-    if (!run.scaled_norm.defined()) return vernier::grad_norm(run.gradients());
-    return run.grad_scale.defined() ? run.scaled_norm / run.grad_scale : run.scaled_norm.clone();
-  }
-
-  static void veto(Run& run, const torch::Tensor& flag) {
-    run.skip_update = run.skip_update.defined() ? torch::maximum(run.skip_update, flag) : flag;
-  }
-  static void veto(Run& run) { veto(run, torch::ones({}, torch::dtype(torch::kFloat).device(run.device))); }
+  static void veto(Run& run) { run.skip_when(torch::ones({})); }
 
   // At StepEnd, where the host knows a step only after the next one: the update of that step was skipped already.
   void act_late(Run& run) {
@@ -309,12 +300,12 @@ class Recovery final : public vernier::Callback {
   void count_skips(Run& run) {
     const bool was_skipped = vernier::is_skipped(run.last_update);
     if (!was_skipped) {  // a step whose update was skipped is not calm, whatever the reason
-      for (auto* policy : policies()) policy->applied(run.results_are_late ? run.step - 1 : run.step);
+      for (auto* policy : policies()) policy->applied(run.results_are_late ? step_ - 1 : step_);
     }
     if (has_new_scaler_ && run.results_are_late) updates_before_ = run.updates;  // with the old scaler's last update
     skipped_ = was_skipped ? skipped_ + (is_search(run) ? 0 : 1) : 0;
     if (!was_skipped || has_acted_ || skips_in_a_row_.empty() || skipped_ < skips_) return;
-    const Verdict verdict{.step = run.step, .batch = run.batches_drawn - run.batches, .batches = run.batches};
+    const Verdict verdict{.step = step_, .batch = run.batches_drawn - run.batches, .batches = run.batches};
     const auto count = std::exchange(skipped_, 0);
     meet(run, skips_in_a_row_, verdict, {{"skipped", count}}, false, count);
   }
@@ -339,7 +330,7 @@ class Recovery final : public vernier::Callback {
     const bool was_finite = policy.name() == "spike";
     if (!was_finite || action->name != "lower_learning_rate") veto_where_it_counts(run);
     details.emplace_back("action", action->name);
-    auto sentence = in_words(what, verdict.step == run.step ? "" : c10::str(" in step ", verdict.step + 1)) + "; ";
+    auto sentence = in_words(what, verdict.step == step_ ? "" : c10::str(" in step ", verdict.step + 1)) + "; ";
     sentence += perform(run, *action, std::max(batches, policy.in_a_row()), details);
     if (action->at_most > 1) {
       const auto time = c10::str(action->number, " of ", action->at_most);
@@ -360,7 +351,7 @@ class Recovery final : public vernier::Callback {
     if (action.name == "lower_learning_rate") {
       const double before = rate(run);
       lowered_ = before * rate_factor_;
-      lowered_at_ = run.step;
+      lowered_at_ = step_;
       run.learning_rate_factor *= lowered_ / before;  // of this update, where it is applied
       details.emplace_back("factor", lowered_);
       return c10::str("the learning rate is ", lowered_, " of its schedule");
@@ -423,6 +414,7 @@ class Recovery final : public vernier::Callback {
 
   bool waits_ = true;                // for the verdict of the device, in each step
   Verdict now_, known_;              // of this step; of the step before, where it has not been acted on yet
+  std::int64_t step_ = 0;            // that is under way: updates before it
   bool has_acted_ = false;           // in this step, by more than a skip
   std::int64_t skipped_ = 0;         // updates in a row
   std::int64_t updates_before_ = 0;  // run.updates when this scaler took over

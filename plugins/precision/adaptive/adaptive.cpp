@@ -297,7 +297,7 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
   void end(Run& run) {
-    step_ = run.step + 1;
+    step_ = run.step;
     if (replays_) return take_decided();  // for a validation after this step
     was_skipped_ = vernier::is_skipped(run.last_update);
     if (!measuring_) return;
@@ -347,7 +347,7 @@ class Adaptive final : public vernier::MixedPrecision {
       const bool is_promoted = candidate.use == Use::fp32 && site->rule.use != Use::fp32;
       if (is_promoted) site->promoted_at = run.step;
       take(*site, candidate);
-      decisions_.push_back({run.step + 1, site->layer, site->op, candidate});
+      decisions_.push_back({run.step, site->layer, site->op, candidate});
     }
     write(run);
   }

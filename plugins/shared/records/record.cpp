@@ -68,7 +68,7 @@ void Record::resolve() {
 
 void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
   into.kind = kind;
-  into.step = run.step + (kind == Record::Kind::step ? 1 : 0);
+  into.step = run.step;
   into.time = seconds_since_1970();
   into.entries.clear();
   into.late.clear();
@@ -95,12 +95,11 @@ void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
 
 void Collector::add_step(const Run& run, Record& into) {
   if (run.loss.defined()) add_tensor(names[loss], run.loss, into);
-  const std::int64_t step = run.step + 1;
   add(into, epoch, run.epoch);
   add(into, samples, run.samples);
   if (run.tokens > 0) add(into, tokens, run.tokens);
   add(into, updates, run.updates);
-  add(into, skipped, std::max<std::int64_t>(0, step - run.updates - (run.results_are_late ? 1 : 0)));
+  add(into, skipped, std::max<std::int64_t>(0, run.step - run.updates - (run.results_are_late ? 1 : 0)));
   if (run.found_inf.defined() || !run.amp.history().empty()) {  // there is a scaler, or there was one before a swap
     add(into, overflows, run.amp.overflows());
     add(into, overflow_rate, run.amp.overflow_ratio());

@@ -12,8 +12,7 @@ RecordMonitor::~RecordMonitor() = default;
 void RecordMonitor::attach(Bus& bus) {
   bus.on(Event::RunBegin, [this](const Run& run) { begin(run); });
   bus.on(Event::StepEnd, [this](const Run& run) {
-    const std::int64_t step = run.step + 1;
-    if (step % every_ == 0 || step == run.steps || !std::ranges::all_of(run.notices, is_progress))
+    if (run.step % every_ == 0 || run.step == run.steps || !std::ranges::all_of(run.notices, is_progress))
       push(run, Record::Kind::step);
   });
   bus.on(Event::Validated, [this](const Run& run) { push(run, Record::Kind::validation); });

@@ -154,7 +154,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
       sampler_.emplace(training_.numel(), run.seed, order_);
     }
     network_ = std::make_shared<gpt::Network>(shape_, run.seed);
-    run.model = network_;
+    run.set_model(network_);
     if (recompute_budget_.empty()) return;
     budgeted_.emplace(shape_.layers, shape_.keep, [this](const auto& bytes) { return choose_recomputed(bytes); });
     network_->set_budget(*budgeted_);

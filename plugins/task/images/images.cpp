@@ -126,7 +126,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   void check(const Run& run) override {
     if (is_trained() || files_.is_idx()) return;  // the latter is in memory
     constexpr double seconds = 10;
-    const auto read = require_readable(*training_, seconds, run.stop);
+    const auto read = require_readable(*training_, seconds, &run);
     if (read < training_->size() && !run.is_stopping()) {
       info("read ", read, " of ", training_->size(), " training images; the others are read when they are drawn");
     }

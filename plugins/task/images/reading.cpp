@@ -76,11 +76,11 @@ torch::Tensor pixels_of(const vernier::Dataset& images, std::int64_t index) {
   }
 }
 
-std::int64_t require_readable(const vernier::Dataset& images, double seconds, const std::atomic<int>* stop) {
+std::int64_t require_readable(const vernier::Dataset& images, double seconds, const vernier::Run* run) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::atomic<std::int64_t> read = 0;
   const auto refused = on_threads(spread(images.size()), [&](std::int64_t index) {
-    if (std::chrono::steady_clock::now() > end || (stop != nullptr && *stop != 0)) return false;
+    if (std::chrono::steady_clock::now() > end || (run != nullptr && run->is_stopping())) return false;
     pixels_of(images, index);
     ++read;
     return true;

@@ -10,7 +10,7 @@
 
 // Reads images on several threads, evenly spread over the dataset, for `seconds` at most, or until `stop` is not 0 (it
 // may be null). Returns how many it read. Throws Error with the first one that cannot be read and the number of those.
-std::int64_t require_readable(const vernier::Dataset& images, double seconds, const std::atomic<int>* stop);
+std::int64_t require_readable(const vernier::Dataset& images, double seconds, const vernier::Run* run);
 
 struct Moments {
   std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1

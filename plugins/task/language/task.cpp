@@ -108,7 +108,8 @@ vernier::Batch PublishedTask::next() {
 }
 
 // Rows of texts learn different numbers of tokens, and the loss is the mean over all that an update learns.
-double PublishedTask::weight_of(const vernier::Batch& part) const {
+std::optional<double> PublishedTask::weight_of(const vernier::Batch& part) const {
+  if (part.tensors.empty()) return 0;
   return (part.tensors[1] >= 0).sum().item<double>();
 }
 

@@ -29,7 +29,6 @@
 #include <vernier/generation.h>
 #include <vernier/published_model.h>
 #include <vernier/supervised_task.h>
-#include <vernier/weighs_samples.h>
 
 #include <functional>
 #include <memory>
@@ -51,16 +50,13 @@ struct Family {
   std::function<std::shared_ptr<Network>(const Config& config, double dropout, std::uint64_t seed)> make;
 };
 
-class PublishedTask : public vernier::SupervisedTask,
-                      public vernier::WeighsSamples,
-                      public vernier::PublishedModel,
-                      public vernier::LanguageModel {
+class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedModel, public vernier::LanguageModel {
  public:
   PublishedTask(vernier::Options& options, Family family);
 
   void build(vernier::Run& run) override;
   vernier::Batch next() override;
-  double weight_of(const vernier::Batch& part) const override;
+  std::optional<double> weight_of(const vernier::Batch& part) const override;
   torch::Tensor validate(vernier::Run& run) override;
 
   std::string published_name(const std::string& name) const override;

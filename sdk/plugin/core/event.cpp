@@ -2,8 +2,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
-#include <vernier/event.h>
-#include <vernier/plugin.h>
+#include <vernier/host.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +13,9 @@
 namespace vernier {
 
 const char* name_of(Event event) {
-  constexpr std::array<const char*, event_count> names = {"RunBegin",       "StepBegin",  "BatchReady", "LossReady",
-                                                          "GradientsReady", "UpdateDone", "StepEnd",    "Validated",
-                                                          "EpochEnd",       "RunEnd",     "RunFailed"};
+  constexpr std::array<const char*, event_count> names = {"RunBegin",     "StepBegin",      "BatchReady", "LossReady",
+                                                          "BackwardDone", "GradientsReady", "UpdateDone", "StepEnd",
+                                                          "Validated",    "EpochEnd",       "RunEnd",     "RunFailed"};
   return names[static_cast<std::size_t>(event)];
 }
 
@@ -65,7 +64,7 @@ Event listening_event() {
 }
 
 std::int64_t step_of(Event event, const Run& run) {
-  const bool is_after = event >= Event::Validated && event <= Event::RunEnd;
+  const bool is_after = event >= Event::StepEnd && event <= Event::RunEnd;
   return run.step + (is_after ? 0 : 1);
 }
 
@@ -93,11 +92,9 @@ NotOfListener::~NotOfListener() {
   if (times_ != nullptr) times_->inner = inner_ + seconds_since(begin_);
 }
 
-void refuse_other_parameters(const Run& run, std::size_t count) {
-  if (run.parameters.size() == count) return;
-  throw Error(c10::str("it changed the list run.parameters from ", count, " to ", run.parameters.size(),
-                       " entries; the list is the trainer's: change the tensors in it only"),
-              Error::Kind::plugin);
+void HostApi::attach(Bus& bus, Plugin& plugin, bool monitor) {
+  bus.attached_.push_back(&plugin);
+  bus.let_listen(plugin, monitor, bus.attached_.size() - 1);
 }
 
 void refuse_no_gradients() {
@@ -107,23 +104,18 @@ void refuse_no_gradients() {
               Error::Kind::plugin);
 }
 
-void Bus::attach(Plugin& plugin, bool monitor) {
-  attached_.push_back(&plugin);
-  let_listen(plugin, monitor, attached_.size() - 1);
+void HostApi::replace(Bus& bus, Plugin& plugin, Plugin& next) {
+  const auto place = std::ranges::find(bus.attached_, &plugin);
+  if (place == bus.attached_.end())
+    throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
+  *place = &next;
+  bus.detach(plugin);
+  bus.let_listen(next, false, static_cast<std::size_t>(place - bus.attached_.begin()));
 }
 
 bool Bus::listens(const Plugin& plugin, Event event) const {
   const auto& listeners = listeners_[static_cast<std::size_t>(event)];
   return std::ranges::any_of(listeners, [&](const Listener& listener) { return listener.plugin == &plugin; });
-}
-
-void Bus::replace(Plugin& plugin, Plugin& next) {
-  const auto place = std::ranges::find(attached_, &plugin);
-  if (place == attached_.end())
-    throw Error(plugin.id() + " is not attached, and cannot be replaced", Error::Kind::plugin);
-  *place = &next;
-  detach(plugin);
-  let_listen(next, false, static_cast<std::size_t>(place - attached_.begin()));
 }
 
 void Bus::let_listen(Plugin& plugin, bool monitor, std::size_t place) {
@@ -160,7 +152,6 @@ void Bus::tell(Event event, Run& run) {
   for (auto& notice : detached_) run.notices.push_back(std::move(notice));
   detached_.clear();
   auto& listeners = listeners_[static_cast<std::size_t>(event)];
-  const auto parameters = run.parameters.size();
   const bool has_gradients = c10::GradMode::is_enabled();
   const auto end = c10::make_scope_exit([plugin = listening, of = event_listened] {
     listening = plugin;
@@ -174,7 +165,6 @@ void Bus::tell(Event event, Run& run) {
         if (is_muted_ && listeners[i].monitor) continue;
         listening = listeners[i].plugin;
         is_watched ? call_watched(listeners[i].call, listeners[i].plugin, event, run) : listeners[i].call(run);
-        refuse_other_parameters(run, parameters);
         if (has_gradients) refuse_no_gradients();
       }
     } catch (...) {

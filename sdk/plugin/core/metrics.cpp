@@ -1,7 +1,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/error.h>
-#include <vernier/metrics.h>
+#include <vernier/host.h>
 
 #include <algorithm>
 #include <sstream>
@@ -48,6 +48,14 @@ void Metrics::set(const char* name, torch::Tensor value) {
                          ": a metric is one number; set a mean, or a metric for each number"));
   }
   entry(name).number = value.detach();
+}
+
+const Metrics::Entry* HostApi::find(const Metrics& metrics, std::string_view name) {
+  for (const auto& entry : metrics.entries_) {
+    if (entry.number.index() == 0) break;  // those that are set come first
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
 }
 
 std::optional<double> Metrics::value(const char* name) const {

@@ -266,7 +266,7 @@ void Options::tables(const char* key, const char* meaning, const std::function<v
     }
   };
   Options none(owner_, {}, where_);
-  none.only_describe();
+  none.describing_ = true;
   if (describing_) {
     read_one(none);
     declare(none);

@@ -48,8 +48,6 @@ class VERNIER_API NotOfListener {
 // its own. null: nobody. Any thread.
 VERNIER_API void copy_log_to(LogSink copy);
 
-// After a call of a plugin: throws Error if run.parameters, of which there were `count`, are more or fewer now.
-VERNIER_API void refuse_other_parameters(const Run& run, std::size_t count);
 // After a call of a plugin within a step: throws Error if it left the gradient mode off, and puts it on.
 VERNIER_API void refuse_no_gradients();
 

@@ -1,4 +1,5 @@
 #include <vernier/control.h>
+#include <vernier/host.h>
 #include <vernier/model_adapter.h>
 #include <vernier/roles.h>
 
@@ -50,6 +51,14 @@ std::optional<std::vector<Measure>> Task::measures() const {
   return std::nullopt;
 }
 
+std::optional<double> Task::weight_of(const Batch&) const {
+  return std::nullopt;
+}
+
+Batch Task::concatenated(const std::vector<Batch>& batches) const {
+  return Batch::concatenated(batches);
+}
+
 bool Precision::is_mixed() const {
   return false;
 }
@@ -69,9 +78,20 @@ torch::Tensor Precision::forward(const std::function<torch::Tensor()>& body) {
   return body();
 }
 void Precision::collect(Run&) {}
-void Precision::commit(Run&) {}
+void Precision::commit(Run& run) {
+  for (const auto& parameter : run.parameters) {
+    if (parameter.master.is_same(parameter.model)) continue;
+    throw Error(
+        "it has a master of its own for " + parameter.name +
+            ", and no commit() brings that back into the model, which would never be trained; override commit()",
+        Error::Kind::plugin);
+  }
+}
 void Precision::release(Run&) const {}
 std::string Precision::describe() const {
+  return "";
+}
+std::string Precision::emulated() const {
   return "";
 }
 
@@ -131,7 +151,7 @@ std::vector<std::string> Checkpoint::snapshots(const std::string& folder) {
   std::vector<std::string> paths;
   for (auto& [step, path] : found) paths.push_back(std::move(path));
   if (!paths.empty()) return paths;
-  Run run;
+  TrainerRun run;
   run.output = folder;
   return read(run, "") ? std::vector{folder} : paths;
 }
@@ -155,9 +175,6 @@ bool Distributed::shards_optimizer() const {
 }
 std::vector<Measure> Callback::measures() const {
   return {};
-}
-torch::Tensor Callback::validate(Run&, const std::function<torch::Tensor()>& body) {
-  return body();
 }
 
 }  // namespace vernier

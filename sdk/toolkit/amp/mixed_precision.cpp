@@ -172,6 +172,14 @@ void MixedPrecision::fall_back() {
   weights_.reset();
 }
 
+namespace {
+void set_masters(Run& run, const std::vector<Parameter>& parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].master.is_same(run.parameters[i].master)) run.set_master(i, parameters[i].master);
+  }
+}
+}  // namespace
+
 void MixedPrecision::prepare(Run& run) {
   device_ = run.device.type();
   fall_back();
@@ -179,10 +187,11 @@ void MixedPrecision::prepare(Run& run) {
   layers_ = Layers(*run.model);
   rules_.prepare(layers_);
   if (weights_) {
-    weights_->prepare(*run.model, run.parameters, run.seed,
+    auto parameters = run.parameters;
+    weights_->prepare(*run.model, parameters, run.seed,
                       [this](const std::string& name) { return rules_.keep_float32(name); });
+    set_masters(run, parameters);
   }
-  run.emulated = uses_float8() && run.device.is_cpu() ? "fp8" : "";
   if (!uses_float8()) return;
   const auto reason = float8_refusal(recipe_, run.device);
   if (!reason.empty()) throw Error("precision in fp8 " + reason, Error::Kind::configuration);
@@ -245,7 +254,15 @@ void MixedPrecision::commit(Run& run) {
 // Releases a copy of the weights, since this policy stays in its role if its replacement is refused.
 void MixedPrecision::release(Run& run) const {
   casts_->clear();
-  if (auto weights = weights_) weights->release(run.parameters);
+  auto weights = weights_;
+  if (!weights) return;
+  auto parameters = run.parameters;
+  weights->release(parameters);
+  set_masters(run, parameters);
+}
+
+std::string MixedPrecision::emulated() const {
+  return uses_float8() && device_ == torch::kCPU ? "fp8" : "";
 }
 
 State MixedPrecision::save() const {

@@ -18,8 +18,8 @@ void unscale(Run& run, const torch::Tensor& scale) {
   }
   auto inspected = run.results_are_late ? inspect_by_operators(gradients) : inspect_gradients(gradients);
   run.found_inf = std::move(inspected.found_inf);
-  run.scaled_norm = std::move(inspected.norm);
-  run.scaled_norms = std::move(inspected.norms);
+  run.norms.all = std::move(inspected.norm);
+  run.norms.each = std::move(inspected.norms);
   run.grad_scale = moved(scale, gradients.front().device()).clone();
 }
 

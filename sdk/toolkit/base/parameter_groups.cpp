@@ -37,9 +37,10 @@ std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& op
   std::vector<std::size_t> numbers;
   std::string names;
   std::size_t count = 0;
-  for (auto& parameter : run.parameters) {
+  for (const auto& parameter : run.parameters) {
     numbers.push_back(group_of(parameter.name));
-    const bool is_frozen = parameter.frozen = numbers.back() == frozen;
+    const bool is_frozen = numbers.back() == frozen;
+    run.freeze(numbers.size() - 1, is_frozen);
     parameter.model.requires_grad_(!is_frozen);
     parameter.master.requires_grad_(!is_frozen);
     if (!is_frozen) continue;

@@ -1,13 +1,11 @@
 #include <vernier/error.h>
 #include <vernier/predictor.h>
 #include <vernier/published_model.h>
-#include <vernier/weighs_samples.h>
 
 namespace vernier {
 
 Predictor::~Predictor() = default;
 PublishedModel::~PublishedModel() = default;
-WeighsSamples::~WeighsSamples() = default;
 DatasetPtr Predictor::read_several(const std::vector<std::string>& paths) {
   if (paths.size() == 1) return read_inputs(paths[0]);
   refuse("the model takes one input, and --input is given " + std::to_string(paths.size()) + " times");

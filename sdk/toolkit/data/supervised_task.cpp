@@ -168,7 +168,7 @@ void SupervisedTask::prepare(Run& run) {
   require(parts_->model != nullptr, "set_model()");
   require(parts_->training != nullptr || !parts_->reads_data, "set_training()");
   require(parts_->loss != nullptr, "set_loss()");
-  run.model = parts_->model;
+  run.set_model(parts_->model);
   if (!parts_->training) return;
   parts_->note_example();
   if (!parts_->is_trained) parts_->learned.put("targets", parts_->target_facts);

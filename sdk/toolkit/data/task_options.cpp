@@ -1,3 +1,4 @@
+#include <vernier/host.h>
 #include <vernier/task_options.h>
 
 namespace vernier {
@@ -8,7 +9,7 @@ Sampler::Order read_order(Options& options, const char* meaning) {
 }
 
 void refuse_recompute(const Options& options) {
-  for (const auto& option : options.declared()) {
+  for (const auto& option : HostApi::declared(options)) {
     if (option.key != "recompute" || option.value == "\"none\"") continue;
     options.refuse("recompute", "has no effect on this task, which computes no part of its model again; leave it out");
   }

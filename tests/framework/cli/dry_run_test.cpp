@@ -22,7 +22,7 @@ class OneModel final : public toy::Task {
  public:
   using Loss = std::function<torch::Tensor(const vernier::Batch&)>;
   OneModel(std::shared_ptr<torch::nn::Module> model, Loss loss) : model_(std::move(model)), loss_(std::move(loss)) {}
-  void prepare(vernier::Run& run) override { run.model = model_; }
+  void prepare(vernier::Run& run) override { run.set_model(model_); }
   torch::Tensor loss(const vernier::Batch& micro_batch) override { return loss_(micro_batch); }
 
  private:
@@ -169,8 +169,9 @@ TEST_CASE("advice: many classes in 16 bits, and what comes near the end of float
              "use = \"bf16\"\n"));
   torch::nn::init::constant_(large->weight, 30000.0);
   Trial over(holding("large", large), sum, "fp16");
-  CHECK(says(over.advice(), "large (matmul): is not finite in float16"));
-  CHECK(says(over.advice(), "the loss of the first batch is not a finite number\n"));
+  const auto text = over.advice();
+  CHECK(says(text, "large (matmul): is not finite in float16"));
+  CHECK(says(text, "the loss of the first batch is not a finite number\n"));
 }
 
 TEST_CASE("advice: norms after sums in 16 bits, tables without masters, shapes for fp8") {

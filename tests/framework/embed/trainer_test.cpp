@@ -292,8 +292,8 @@ TEST_CASE("stop() from another thread ends the run with a checkpoint") {
     Trainer trainer(options_of(base + "[[monitor]]\nuse = \"jsonl\"\n", folder));
     std::atomic<std::int64_t> steps = 0;
     trainer.add(on(Event::StepEnd, [&](const Run& run) {
-      steps = run.step + 1;
-      if (run.step == 5) {
+      steps = run.step;
+      if (run.step == 6) {
         std::thread([&] { trainer.stop(); }).join();
       }
     }));

@@ -51,7 +51,7 @@ std::string capsule_of(const TemporaryFolder& folder, const std::string& config,
 // Its weights are made too large after the update of step 2.
 std::string capsule_of(const TemporaryFolder& folder, const std::string& config, double factor) {
   return capsule_of(folder, config, Event::StepEnd, [factor](vernier::Run& now) {
-    if (now.step != 1) return;
+    if (now.step != 2) return;
     const torch::NoGradGuard no_grad;
     for (auto& parameter : now.parameters) {
       if (parameter.name == (factor == HUGE_VAL ? "h.1.ln_2.weight" : "h.1.mlp.c_fc.weight")) {

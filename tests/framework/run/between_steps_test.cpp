@@ -106,7 +106,7 @@ TEST_CASE("between steps: a swap is done on return, and one that is refused leav
     return false;
   });
   looked.run.on(Event::StepEnd, [&](Run& run) {
-    for (const auto& role : run.swapped) swapped.push_back(role + std::to_string(run.step + 1));
+    for (const auto& role : run.swapped) swapped.push_back(role + std::to_string(run.step));
   });
   looked.run.train();
   CHECK(refusal.find("nothing was swapped after step 2") != std::string::npos);

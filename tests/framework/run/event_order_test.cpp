@@ -117,7 +117,7 @@ TEST_CASE("event order: an error ends in RunFailed instead of RunEnd") {
   });
   const Names told = events_of(toy);
   REQUIRE(told.size() > 2);
-  CHECK(told[told.size() - 3] == "LossReady");
+  CHECK(told[told.size() - 3] == "BackwardDone");
   CHECK(told[told.size() - 2] == "RunFailed");
   CHECK(told.back() == "thrown");
   CHECK(std::count(told.begin(), told.end(), "RunEnd") == 0);

@@ -20,7 +20,7 @@ class Finisher final : public vernier::Callback {
   Finisher(Event event, std::int64_t step) : event_(event), step_(step) { set_id("callback/finisher"); }
   void attach(vernier::Bus& bus) override {
     bus.on(event_, [this](Run& run) {
-      if (run.step == step_) run.control->finish(*this, "enough");
+      if (run.step == step_ + (event_ == Event::StepEnd ? 1 : 0)) run.control->finish(*this, "enough");
     });
   }
 
@@ -100,7 +100,7 @@ TEST_CASE("finish: a step that fails is not the end of the run, and neither is o
   CHECK_FALSE(fails.memory().last->has("trainer/finished"));
   Finished asks;
   asks.on(Event::StepEnd, [&](Run& run) {
-    if (run.step == 2) run.control->fail(*asks.wiring.callbacks.front(), "bad");
+    if (run.step == 3) run.control->fail(*asks.wiring.callbacks.front(), "bad");
   });
   CHECK(says(thrown_by([&] { asks.prepare().train(asks.run); }).text, "bad"));
   REQUIRE(asks.memory().last);

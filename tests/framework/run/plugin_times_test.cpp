@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <unistd.h>
+#include <vernier/host.h>
 #include <vernier/plugin.h>
 
 #include <functional>
@@ -35,13 +36,13 @@ struct Listener final : vernier::Plugin {
 std::map<std::string, double> slow_with(const std::function<void(Run&)>& call, int steps = enough) {
   Listener idle("callback/idle", [](Run&) {}), other("callback/other", call);
   Bus bus;
-  bus.attach(idle, false);
-  bus.attach(other, false);
-  Run run;
+  vernier::HostApi::attach(bus, idle, false);
+  vernier::HostApi::attach(bus, other, false);
+  vernier::TrainerRun run;
   vernier::PluginTimes times;
   for (int step = 0; step < steps; ++step) {
     times.begin_step(step);
-    bus.emit(Event::StepEnd, run);
+    vernier::HostApi::emit(bus, Event::StepEnd, run);
     times.end_step();
   }
   return times.slow();
@@ -71,8 +72,8 @@ TEST_CASE("plugin times: what the trainer computes for a plugin, and other plugi
         }).empty());
   Listener inner("callback/inner", [](Run&) { wait_a_little(); });
   Bus bus;
-  bus.attach(inner, false);
-  const auto slow = slow_with([&](Run& run) { bus.emit(Event::StepEnd, run); });
+  vernier::HostApi::attach(bus, inner, false);
+  const auto slow = slow_with([&](Run& run) { vernier::HostApi::emit(bus, Event::StepEnd, run); });
   CHECK(slow.count("callback/inner") == 1);
   CHECK(slow.count("callback/other") == 0);
 }

@@ -107,9 +107,8 @@ void spoil(AmpStats& amp, int) {
 // visit(name, field) for each of them. A field that is new or gone breaks the compilation here, on purpose.
 template <class Visit>
 void for_each_field(Run& run, const Visit& visit) {
-  auto& [batch, batches, micro_batch, micro_batches, micro_batch_loss, loss, found_inf, skip_update, grad_scale,
-         scaled_norm, scaled_norms, grad_norm, learning_rate_factor, metrics, notices, swapped, non_finite_reported] =
-      static_cast<StepState&>(run);
+  auto& [batch, batches, micro_batch, micro_batches, micro_batch_loss, loss, found_inf, skip_update, grad_scale, norms,
+         learning_rate_factor, metrics, notices, swapped, non_finite_reported] = static_cast<StepState&>(run);
   visit("batch", batch);
   visit("batches", batches);
   visit("micro_batch", micro_batch);
@@ -119,15 +118,16 @@ void for_each_field(Run& run, const Visit& visit) {
   visit("found_inf", found_inf);
   visit("skip_update", skip_update);
   visit("grad_scale", grad_scale);
-  visit("scaled_norm", scaled_norm);
-  visit("scaled_norms", scaled_norms);
-  visit("grad_norm", grad_norm);
+  visit("norms", norms.all);
+  visit("norms of each", norms.each);
+  visit("norm before clipping", norms.before_clipping);
   visit("learning_rate_factor", learning_rate_factor);
   visit("metrics", metrics);
   visit("notices", notices);
   visit("swapped", swapped);
   visit("non_finite_reported", non_finite_reported);
-  auto& [step, updates, epoch, samples, tokens, batches_drawn, last_update, amp] = static_cast<Counters&>(run);
+  auto& [step, updates, epoch, samples, tokens, batches_drawn, last_update, amp] =
+      static_cast<Counters&>(static_cast<vernier::TrainerRun&>(run));
   visit("step", step);
   visit("updates", updates);
   visit("epoch", epoch);
@@ -236,7 +236,7 @@ class Rerunner final : public vernier::Callback {
   }
   void rerun(Run& run) {
     const StepState step = run;
-    const Counters counters = run;
+    const Counters counters = static_cast<vernier::TrainerRun&>(run);
     begun_["batch"] = text_of(run.batch);
     begun_["metrics"] += "data_wait=" + text_of(run.metrics.value("data_wait").value()) + ' ';  // comes with the batch
     const auto spoilt = spoil_all(run, 1);
@@ -254,7 +254,7 @@ class Rerunner final : public vernier::Callback {
     CHECK((thrown == Thrown{}) == throws_in_.empty());
     check_same(fields_of(run), spoilt);
     static_cast<StepState&>(run) = step;
-    static_cast<Counters&>(run) = counters;
+    static_cast<Counters&>(static_cast<vernier::TrainerRun&>(run)) = counters;
     is_done = true;
   }
 
@@ -355,7 +355,7 @@ struct Course : toy::Toy {
       });
     }
     bus.on(Event::StepEnd, [this, steps, place](Run& now) {
-      if (place.empty() && now.step + 1 == steps) stop = SIGINT;
+      if (place.empty() && now.step == steps) stop = SIGINT;
     });
   }
 };

@@ -1,4 +1,5 @@
 #include "run/state/snapshot.h"
+#include <vernier/host.h>
 
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
@@ -169,7 +170,7 @@ TEST_CASE("snapshot: a run may be resumed with other monitors") {
   const auto watched = [] {
     auto toy = std::make_unique<Prepared>();
     toy->wiring.monitors.push_back(std::make_unique<Counting>());
-    toy->wiring.monitors.back()->set_id("monitor/counting");
+    vernier::HostApi::set_id(*toy->wiring.monitors.back(), "monitor/counting");
     return toy;
   };
   Prepared saved;
@@ -198,7 +199,7 @@ TEST_CASE("snapshot: what save throws names the plugin, and a monitor's is only 
       [](vernier::Level, const std::string& who, const std::string& text) { warnings.push_back(who + ": " + text); });
   Prepared watched, fresh;
   watched.wiring.monitors.push_back(std::make_unique<BrokenMonitor>());
-  watched.wiring.monitors.back()->set_id("monitor/broken");
+  vernier::HostApi::set_id(*watched.wiring.monitors.back(), "monitor/broken");
   CHECK(fresh.restore(watched.snapshot()) == Thrown{});
   vernier::set_log_sink(nullptr);
   CHECK(warnings == std::vector<std::string>{"monitor/broken while it was saved: boom (the run goes on)"});

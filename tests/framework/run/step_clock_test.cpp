@@ -150,7 +150,7 @@ TEST_CASE("step clock: a validation has its time, and the step after a checkpoin
   std::map<std::int64_t, double> checkpoints;
   int validations = 0;
   toy.look(Event::StepEnd, [&](const Run& run) {
-    if (const auto seconds = run.metrics.value("checkpoint_time")) checkpoints[run.step + 1] = *seconds;
+    if (const auto seconds = run.metrics.value("checkpoint_time")) checkpoints[run.step] = *seconds;
   });
   toy.look(Event::Validated, [&](const Run& run) {
     CHECK(run.metrics.value("validation_time").value() > 0);

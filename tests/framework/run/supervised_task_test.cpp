@@ -92,7 +92,7 @@ TEST_CASE("an own task that is stopped three times in an epoch resumes bit for b
     part.memory().last = saved;
     part.run.steps = 20;
     part.on(vernier::Event::StepEnd, [&part, stop](Run& run) {
-      if (run.step + 1 == stop && stop < 20) part.stop = SIGTERM;
+      if (run.step == stop && stop < 20) part.stop = SIGTERM;
     });
     auto& trainer = part.prepare(4);
     if (saved) trainer.resume(part.run, *saved, /*allow_inexact=*/true);  // one listener more than before

@@ -1,4 +1,5 @@
 #include "run/training_loop.h"
+#include <vernier/host.h>
 
 #include <doctest/doctest.h>
 
@@ -26,7 +27,7 @@ namespace {
 // The same training, written by hand, over the batches of these numbers in this order.
 std::vector<torch::Tensor> trained_on(const Sizes& batches) {
   toy::Task task;
-  Run run;
+  vernier::TrainerRun run;
   task.prepare(run);
   for (const auto number : batches) {
     task.loss(task.batch(number % task.batches_per_epoch())).backward();
@@ -321,7 +322,7 @@ TEST_CASE("trainer: a validation's metrics are its own, and the step before know
   Sizes announced;
   std::vector<std::string> told;
   toy.look(Event::StepEnd, [&](const Run& run) {
-    if (run.validates) announced.push_back(run.step + 1);
+    if (run.validates) announced.push_back(run.step);
     CHECK(run.metrics.value("grad_norm") == 2.0);
   });
   toy.look(Event::Validated, [&](const Run& run) {
@@ -393,7 +394,7 @@ TEST_CASE("trainer: validations are planned and made by steps, by epochs, or aft
     toy.wiring.callbacks.push_back(std::make_unique<Planned>(told));
     Sizes announced, validated;
     toy.look(Event::StepEnd, [&](const Run& run) {
-      if (run.validates) announced.push_back(run.step + 1);
+      if (run.validates) announced.push_back(run.step);
     });
     toy.look(Event::Validated, [&](const Run& run) { validated.push_back(run.step); });
     toy.run.steps = steps;
@@ -413,7 +414,7 @@ TEST_CASE("trainer: callbacks wrap a validation, the last one outermost, and one
     Wraps(const char* id, Change change, bool throws = false) : change(std::move(change)), throws(throws) {
       set_id(id);
     }
-    torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body) override {
+    torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
       CHECK_FALSE(run.model->is_training());
       if (throws) throw std::runtime_error("boom");
       return change(body());
@@ -479,7 +480,7 @@ TEST_CASE("trainer: stopped at any step and resumed, the run ends in the same bi
       toy->wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
     }
     first.on(Event::StepEnd, [&](Run& run) {
-      if (run.step + 1 == stop_at) first.stop = SIGINT;
+      if (run.step == stop_at) first.stop = SIGINT;
     });
     first.prepare(2).train(first.run);
     REQUIRE(first.run.step == stop_at);
@@ -565,7 +566,7 @@ TEST_CASE("trainer: a monitor sees the counts of the run as it stands, and forge
   std::vector<std::int64_t> overflows;
   toy.look(Event::StepEnd, [&](const Run& run) {
     overflows.push_back(run.amp.overflows());
-    CHECK(run.amp.total_steps() == run.step + 1);
+    CHECK(run.amp.total_steps() == run.step);
     CHECK(run.amp.history().back().scale == 65536);  // this step's
   });
   toy.prepare(1).train(toy.run);
@@ -609,7 +610,7 @@ TEST_CASE("trainer: going back without savepoints, and a plugin that ends the ru
   asker->limit = 0;
   fails.wiring.callbacks.emplace_back(asker);
   fails.on(Event::StepEnd, [&](Run& run) {
-    if (run.step == 3) run.control->fail(*asker, "3 updates in a row were skipped");
+    if (run.step == 4) run.control->fail(*asker, "3 updates in a row were skipped");
   });
   fails.prepare();
   CHECK(thrown_by([&] { fails.trainer->train(fails.run); }) ==
@@ -625,7 +626,7 @@ TEST_CASE("trainer: who asks to go back keeps its memory, but for what it names"
       bus.on(Event::StepEnd, [this](Run& run) {
         ++trained;
         ++in_course;
-        if (run.step == 3 && !std::exchange(has_asked, true)) run.control->rewind(*this, 2, 0, also);
+        if (run.step == 4 && !std::exchange(has_asked, true)) run.control->rewind(*this, 2, 0, also);
       });
     }
     vernier::State save() const override {
@@ -659,7 +660,7 @@ TEST_CASE("trainer: a run that was ended where an epoch ends has finished that e
   int epochs_ended = 0;
   fails.look(Event::EpochEnd, [&](const Run&) { ++epochs_ended; });
   fails.on(Event::StepEnd, [&](Run& run) {
-    if (run.step == 2) run.control->fail(*fails.wiring.task, "enough");
+    if (run.step == 3) run.control->fail(*fails.wiring.task, "enough");
   });
   fails.prepare();
   CHECK(thrown_by([&] { fails.trainer->train(fails.run); }) == failed("task/toy after step 3: enough"));
@@ -777,7 +778,7 @@ struct FaultyCheckpoint final : vernier::Checkpoint {
 template <class Role>
 std::unique_ptr<Role> named(const char* id) {
   auto role = std::make_unique<Role>();
-  role->set_id(id);
+  vernier::HostApi::set_id(*role, id);
   return role;
 }
 
@@ -936,9 +937,9 @@ TEST_CASE("trainer: a failure in any role of a step before its update is saved a
 TEST_CASE("trainer: a step that fails after something wrote a weight, or spoiled one before, is not saved") {
   const auto saved_after = [](Event event, double factor) {
     Toy toy;
-    toy.on(event, [factor](Run& run) {
+    toy.on(event, [factor, step = event == Event::StepEnd ? 3 : 2](Run& run) {
       const torch::NoGradGuard no_grad;
-      if (run.step == 2) run.model->parameters().at(0).mul_(factor);
+      if (run.step == step) run.model->parameters().at(0).mul_(factor);
     });
     toy.on(Event::GradientsReady, [event](Run& run) {
       if (run.step == (event == Event::StepEnd ? 3 : 2)) throw std::runtime_error("boom");
@@ -955,7 +956,7 @@ TEST_CASE("trainer: a step that fails after something wrote a weight, or spoiled
 
 TEST_CASE("trainer: a new model is given its first weights before anything is made from it") {
   Toy toy;
-  for (auto* plugin : toy.wiring.plugins()) toy.wiring.bus.attach(*plugin, false);
+  for (auto* plugin : toy.wiring.plugins()) vernier::HostApi::attach(toy.wiring.bus, *plugin, false);
   toy.trainer = std::make_unique<vernier::TrainingLoop>(toy.wiring, 0, toy.stop);
   toy.trainer->prepare(toy.run, 0, [](torch::nn::Module& model) {
     const torch::NoGradGuard no_grad;
@@ -1020,7 +1021,7 @@ TEST_CASE("trainer: a task that breaks its promises is refused") {
     toy.wiring.task = std::move(task);
     return thrown_by([&] { toy.prepare().train(toy.run); });
   };
-  CHECK(refusal(std::make_unique<NoModel>()) == refused("task/toy: its prepare set no run.model"));
+  CHECK(refusal(std::make_unique<NoModel>()) == refused("task/toy: its prepare did not call run.set_model()"));
   CHECK(refusal(std::make_unique<NoBatches>()) ==
         refused("task/toy: its batches_per_epoch is 0, and must be at least 1"));
   CHECK(refusal(std::make_unique<Constant>()) ==

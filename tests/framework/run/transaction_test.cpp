@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <vernier/capsule.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <random>
 #include <set>
@@ -100,7 +101,7 @@ int check_rerun(const vernier::Table& config, const std::set<std::int64_t>& step
   SmallRun reruns(config);
   Rerunner rerunner(steps);
   rerunner.prepare(reruns.run);
-  reruns.wiring->bus.attach(rerunner, false);
+  vernier::HostApi::attach(reruns.wiring->bus, rerunner, false);
   reruns.train();
   CHECK(rerunner.times == static_cast<int>(steps.size()));
   CHECK(reruns.digest() == plain.digest());

@@ -54,8 +54,8 @@ struct Course : toy::Toy {
       updates.push_back(now.updates);
       overflows.push_back(now.amp.overflows());
       results.push_back(now.last_update);
-      CHECK(now.amp.total_steps() == now.step + 1);
-      CHECK(now.amp.amp_steps() == now.step + 1);  // its scaler looks at each
+      CHECK(now.amp.total_steps() == now.step);
+      CHECK(now.amp.amp_steps() == 0);  // a scaler alone is no mixed precision
     });
     look(Event::RunEnd, [this](const Run& now) { overflows.push_back(now.amp.overflows()); });
     prepare();
@@ -129,7 +129,7 @@ TEST_CASE("update_log: known late, a run that is stopped after any step and resu
     CAPTURE(stop);
     Course first(true, 3, [stop](Course& course) {
       course.on(Event::StepEnd, [&course, stop](Run& now) {
-        if (now.step + 1 == stop) course.stop = SIGINT;
+        if (now.step == stop) course.stop = SIGINT;
       });
     });
     first.trainer->train(first.run);
@@ -213,7 +213,7 @@ TEST_CASE("update_log: a loss that is not finite is reported where nobody else l
     });
     Texts told;
     run.look(Event::StepEnd, [&](const Run& now) {
-      if (now.step > 1) return;  // the weights are spoiled then
+      if (now.step > 2) return;  // the weights are spoiled then
       for (const auto& notice : now.notices) {
         told.push_back(notice.text());
         told.push_back(notice.sentence);
@@ -269,6 +269,37 @@ TEST_CASE("update_log: where results are late, a step reads no number of it, wit
       if (run.run.step % 100 > 1) CHECK(reads == reads_on_a_cpu);
       run.run.notices.clear();
       run.run.step += 1;
+    }
+  }
+}
+
+TEST_CASE(
+    "update_log: run.amp has the scale of each step and each underflow, known late or not, from any scaler's metrics") {
+  // A scaler as a stranger writes it: it sets metrics, and no more.
+  struct Own final : vernier::Scaler {
+    explicit Own(bool as_tensor) : as_tensor(as_tensor) { set_id("scaler/own"); }
+    void unscale(Run& run) override {
+      run.found_inf = torch::zeros({});
+      const double scale = run.step < 2 ? 64 : run.step < 4 ? 32 : 128;
+      as_tensor ? run.metrics.set("scale", torch::full({}, scale)) : run.metrics.set("scale", scale);
+      if (run.step % 2 == 1) run.metrics.set("underflow", torch::full({}, run.step == 1 ? 1.0 : 0.0));
+    }
+    bool as_tensor;
+  };
+  for (const bool is_late : {false, true}) {
+    for (const bool as_tensor : {false, true}) {
+      CAPTURE(is_late);
+      CAPTURE(as_tensor);
+      toy::Toy run;
+      run.wiring.scaler = std::make_unique<Own>(as_tensor);
+      run.run.results_are_late = is_late;
+      run.prepare().train(run.run);
+      std::vector<std::pair<std::int64_t, double>> history;
+      for (const auto& [step, scale] : run.run.amp.history()) history.emplace_back(step, scale);
+      CHECK(history == std::vector<std::pair<std::int64_t, double>>{{1, 64}, {3, 32}, {5, 128}});
+      CHECK(run.run.amp.scaler_updates() == 2);
+      CHECK(run.run.amp.underflow().value() == doctest::Approx(1.0 / 3));
+      CHECK(run.run.amp.last_underflow() == 0.0);
     }
   }
 }

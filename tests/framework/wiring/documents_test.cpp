@@ -1,6 +1,7 @@
 // Reads each block of TOML in the documents, and makes its plugins.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <filesystem>
 #include <fstream>
@@ -57,9 +58,10 @@ std::set<std::string> keys_of(const vernier::Host& host, const std::string& role
   for (const auto& plugin : host.list()) {
     if (plugin.role != role) continue;
     vernier::Options options(role + "/" + plugin.name, {}, "");
-    options.only_describe();
+    vernier::HostApi::only_describe(options);
     host.make(role, plugin.name, options);
-    for (const auto& option : options.declared()) keys.insert(option.key.substr(0, option.key.find('.')));
+    for (const auto& option : vernier::HostApi::declared(options))
+      keys.insert(option.key.substr(0, option.key.find('.')));
   }
   return keys;
 }

@@ -1,4 +1,5 @@
 #include "wiring/host.h"
+#include <vernier/host.h>
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -85,7 +86,7 @@ TEST_CASE("host: a plugin that fits is opened, made and named") {
   const auto plugin = host.make(Callback::role, "fits", options);
   CHECK(plugin->id() == "callback/fits");
   CHECK(was_opened("fits"));
-  CHECK(options.declared().size() == 1);
+  CHECK(vernier::HostApi::declared(options).size() == 1);
   Options by_path("callback/fits", {}, "run.toml:3");
   CHECK(host.make(Callback::role, fixture("fits"), by_path)->id() == "callback/fits");
 }

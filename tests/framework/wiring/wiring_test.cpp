@@ -1,4 +1,5 @@
 #include "wiring/wiring.h"
+#include <vernier/host.h>
 
 #include <doctest/doctest.h>
 
@@ -62,7 +63,7 @@ struct Short : vernier::Monitor {
   std::string* notices = nullptr;
   bool was_told_of_failure = false;
   std::atomic<int> stop = 0;
-  Run run;
+  vernier::TrainerRun run;
   std::unique_ptr<Wiring> wiring;
 };
 
@@ -176,7 +177,7 @@ TEST_CASE("wiring: a monitor that throws at any event is detached, and the run g
   const auto digest_of = [](const std::string& monitors, std::string* notices) {
     Short toy(monitors);
     toy.notices = notices;
-    toy.wiring->bus.attach(toy, true);
+    vernier::HostApi::attach(toy.wiring->bus, toy, true);
     CHECK(toy.train() == Thrown{});
     CHECK(toy.run.step == 3);
     return vernier::digest(*toy.run.model);
@@ -199,7 +200,7 @@ TEST_CASE("wiring: what throws at RunFailed hides neither the failure nor the ev
   const auto train = [](const std::string& role, const std::string& kind) {
     Short toy("[[callback]]\nuse = 'throws_at'\nevent = 'GradientsReady'\nstep = 2\n[[" + role +
               "]]\nuse = 'throws_at'\nevent = 'RunFailed'\nkind = '" + kind + "'\n");
-    toy.wiring->bus.attach(toy, true);
+    vernier::HostApi::attach(toy.wiring->bus, toy, true);
     logged.clear();
     vernier::set_log_sink(
         [](vernier::Level, const std::string& who, const std::string& text) { logged += who + ": " + text + "\n"; });

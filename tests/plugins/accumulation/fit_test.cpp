@@ -1,6 +1,7 @@
 #include <ATen/ops/dropout.h>
 #include <c10/util/Exception.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 #include <vernier/memory.h>
 
 #include <random>
@@ -175,7 +176,7 @@ class Recorded final : public Accumulation {
  public:
   explicit Recorded(std::unique_ptr<Accumulation> of) : of_(std::move(of)) { set_id("accumulation/recorded"); }
   void attach(vernier::Bus& bus) override {
-    of_->set_id("accumulation/fit");
+    vernier::HostApi::set_id(*of_, "accumulation/fit");
     of_->attach(bus);
     bus.on(Event::StepEnd, [this](Run&) { steps.push_back(last_); });
   }
@@ -308,7 +309,7 @@ TEST_CASE("fit: micro-batches grow again after a failure, and wait longer each t
   const auto size = [&] { return fit->save().integer("size"); };
   const auto fails = [&](std::int64_t samples) {
     toy.run.micro_batch.samples = samples;
-    bus.emit(Event::BatchReady, toy.run);
+    vernier::HostApi::emit(bus, Event::BatchReady, toy.run);
     return fit->shrink(toy.run);
   };
   Sizes sizes;
@@ -316,7 +317,7 @@ TEST_CASE("fit: micro-batches grow again after a failure, and wait longer each t
   REQUIRE(fails(32));  // in the same step
   CHECK(size() == 16);
   for (toy.run.step = 1; toy.run.step <= 12; ++toy.run.step) {
-    bus.emit(Event::StepBegin, toy.run);
+    vernier::HostApi::emit(bus, Event::StepBegin, toy.run);
     sizes.push_back(size());
     if (size() == 64 && toy.run.step < 9) REQUIRE(fails(64));
   }

@@ -1,5 +1,6 @@
 // Updates of several batches of the task, against loops written by hand.
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include <csignal>
 
@@ -54,7 +55,7 @@ class WithTail final : public toy::Task {
 // One update after the other on the batches of these numbers, each update's put together: what a plain loop does.
 std::vector<torch::Tensor> by_hand(std::int64_t batches, const std::vector<Numbers>& updates) {
   WithTail task(batches);
-  Run run;
+  vernier::TrainerRun run;
   task.prepare(run);
   std::vector<Batch> epoch;
   for (std::int64_t i = 0; i < batches; ++i) epoch.push_back(task.next());
@@ -204,7 +205,7 @@ TEST_CASE("target: after going back, the batches of an update are passed over to
       std::make_unique<toy::Told<vernier::Callback>>("callback/back", [&](vernier::Bus& bus) {
         bus.on(Event::StepEnd, [&](Run& run) {
           drawn.push_back(run.batches_drawn);
-          if (run.step != 3 || has_gone_back) return;
+          if (run.step != 4 || has_gone_back) return;
           has_gone_back = true;
           run.control->rewind(*asker, 2, 1);
         });

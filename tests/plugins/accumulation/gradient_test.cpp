@@ -46,7 +46,7 @@ class Sentences final : public vernier::Task {
     }
     batch_ = {{from, to}, samples, 0};
   }
-  void prepare(vernier::Run& run) override { run.model = model_ = std::make_shared<Words>(dtype_); }
+  void prepare(vernier::Run& run) override { run.set_model(model_ = std::make_shared<Words>(dtype_)); }
   Batch next() override { return batch_; }
   std::int64_t batches_per_epoch() const override { return 1; }
   torch::Tensor loss(const Batch& micro_batch) override {
@@ -70,7 +70,7 @@ class Points final : public vernier::Task {
     batch_ = {{torch::randn({samples, 3}, dtype), torch::randn({samples, 2}, dtype)}, samples, 0};
   }
   void prepare(vernier::Run& run) override {
-    run.model = model_ = std::make_shared<toy::Model>();
+    run.set_model(model_ = std::make_shared<toy::Model>());
     model_->to(dtype_);
   }
   Batch next() override { return batch_; }

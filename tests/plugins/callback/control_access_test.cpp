@@ -71,7 +71,7 @@ TEST_CASE("control: every route refuses without a token, with a wrong one, and w
   Steered steered(folder);
   int tried = 0, open = 0;
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step != 3) return;
+    if (now.step != 4) return;
     const Client client(now.output);
     const int port = client.port;
     const auto document = json::parse(body_of(ask(port, request_of(port, "GET", "/v1/openapi.json"))));
@@ -110,7 +110,7 @@ TEST_CASE("control: wrong tokens are answered with 429 in the end, and a good on
   const TemporaryFolder folder;
   Steered steered(folder);
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step != 3) return;
+    if (now.step != 4) return;
     const Client client(now.output);
     std::string last;
     for (int i = 0; i < 50; ++i) last = ask(client.port, request_of(client.port, "GET", "/v1/run", {bearer("x")}));
@@ -146,13 +146,13 @@ TEST_CASE("control: what it shows of a run") {
   std::unique_ptr<Connection> stream;
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
     const Client client(now.output);
-    if (now.step == 2) {
+    if (now.step == 3) {
       stream = std::make_unique<Connection>(client.port);
       stream->send(request_of(client.port, "GET", "/v1/events",
                               {{"Authorization", "Bearer " + client.tokens.at("read")}, {"Last-Event-ID", "0"}}));
       events = stream->read("retry: 2000\n\n");
     }
-    if (now.step != 15) return;
+    if (now.step != 16) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // records are taken in batches
     for (const char* each :
          {"run", "metrics", "history?metric=loss&points=4", "notices?limit=2", "configuration", "memory", "commands"}) {
@@ -227,7 +227,7 @@ TEST_CASE("control: what is not a command is refused, and changes nothing") {
       {R"({"command": "swap", "roles": {"precision": {"use": "bf16", "x\u001b": 1}}})", 422},
       {R"({"command": "swap", "roles": {"precision": {"use": "bf16", "x": "\u009b2J"}}})", 422}};
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step != 3) return;
+    if (now.step != 4) return;
     const Client client(now.output);
     for (const auto& [body, status] : cases) {
       CAPTURE(body);
@@ -346,7 +346,7 @@ TEST_CASE("control: malformed requests end with 4xx or a closed connection, and 
   Steered steered(folder);
   std::size_t tried = 0;
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step != 3) return;
+    if (now.step != 4) return;
     const Client client(now.output);
     const Parts parts(client);
     const auto headers = with_bad_headers(parts), bodies = with_bad_bodies(parts);
@@ -414,7 +414,7 @@ TEST_CASE("control: tokens are made with mode 0600, and a file that changes is r
   const TemporaryFolder folder;
   Steered steered(folder);
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step != 3) return;
+    if (now.step != 4) return;
     const Client before(now.output);
     CHECK(before.tokens.at("read") != before.tokens.at("control"));
     CHECK(before.tokens.at("control").size() == 64);

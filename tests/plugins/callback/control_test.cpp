@@ -17,7 +17,7 @@ TEST_CASE("control: a run that nobody steers has the same bits as without it") {
   Steered steered(folder);
   std::string seen;
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step == 9) seen = Client(now.output).get("/v1/run");
+    if (now.step == 10) seen = Client(now.output).get("/v1/run");
   });
   steered.train();
   CHECK(status_of(seen) == 200);
@@ -78,7 +78,7 @@ TEST_CASE("control: each command acts between two steps, and is answered with wh
     std::vector<std::int64_t> validated, swapped;
     steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
       rates.push_back(now.metrics.value("learning_rate").value_or(0));
-      if (!now.swapped.empty()) swapped.push_back(now.step + 1);
+      if (!now.swapped.empty()) swapped.push_back(now.step);
     });
     steered.run.on(Event::Validated, [&](vernier::Run& now) { validated.push_back(now.step); });
     const auto answers = steered.train();
@@ -242,7 +242,7 @@ use = "control"
   std::vector<std::unique_ptr<Connection>> connections;
   std::int64_t passes = 0;
   run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step + 1 != 7) return;
+    if (now.step != 7) return;
     passes += 1;
     const Client client(now.output);
     connections.push_back(std::make_unique<Connection>(client.port));
@@ -258,7 +258,7 @@ use = "control"
   REQUIRE(again.resume(folder.path() / "checkpoints/step-00000005"));
   std::vector<std::string> swapped;
   again.on(Event::StepEnd, [&](vernier::Run& now) {
-    for (const auto& role : now.swapped) swapped.push_back(role + std::to_string(now.step + 1));
+    for (const auto& role : now.swapped) swapped.push_back(role + std::to_string(now.step));
   });
   again.train();
   CHECK(swapped == std::vector<std::string>{"precision8"});

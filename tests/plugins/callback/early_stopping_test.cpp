@@ -1,6 +1,7 @@
 // early_stopping: when it ends a run, with which weights, and what a resumed run does.
 #include <doctest/doctest.h>
 #include <torch/nn/module.h>
+#include <vernier/host.h>
 #include <vernier/plugin.h>
 
 #include "same_tensors.h"
@@ -129,7 +130,7 @@ std::string said_of(const std::string& plugin, const std::string& options, std::
                     std::optional<std::vector<vernier::Measure>> measures) {
   static std::string warned;
   warned.clear();
-  Run run;
+  vernier::TrainerRun run;
   run.steps = 100;
   run.measures = std::move(measures);
   run.validations = validations;

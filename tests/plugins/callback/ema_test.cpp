@@ -1,6 +1,7 @@
 // ema: the average in every precision; what validation sees, and what it leaves behind. tests/sdk/optim/ema_test.cpp
 // compares the numbers with PyTorch's.
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include <csignal>
 
@@ -216,7 +217,7 @@ TEST_CASE("ema: every, and start") {
   ByHand hand(0.8);
   const auto ended = train(config, [&hand](SmallRun& run) {
     run.on(Event::StepEnd, [&hand](Run& now) {
-      if (now.step == 4 || now.step == 7 || now.step == 10) hand.add(now);
+      if (now.step == 5 || now.step == 8 || now.step == 11) hand.add(now);
     });
   });
   CHECK(ended.average.integer("updates") == 3);
@@ -354,7 +355,7 @@ TEST_CASE("ema: going back takes the average along") {
   auto config = from_toml({mlp});
   SmallRun without(config, output.path().string());
   without.on(Event::StepEnd, [&](Run& now) {
-    if (now.step == 6) without.wiring->task->next();
+    if (now.step == 7) without.wiring->task->next();
   });
   without.train();
   CHECK(without.digest() == gone_back.digest);
@@ -366,7 +367,7 @@ TEST_CASE("ema: what it cannot do is refused") {
              "`decay` must be below 1, or the average would never move"));
   CHECK(thrown_by([] { make_plugin<vernier::Callback>("callback/ema", options(1.5)); }).kind == 2);
   const auto plugin = make_plugin<vernier::Callback>("callback/ema", options(0.5));
-  Run run;
+  vernier::TrainerRun run;
   run.parameters.push_back({"w", torch::zeros({2, 3}), {}});
   run.parameters.back().master = run.parameters.back().model;
   plugin->prepare(run);

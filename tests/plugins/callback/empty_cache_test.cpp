@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <malloc.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <cstring>
@@ -27,16 +28,16 @@ struct Emptied {
       lines.push_back(text);
       levels.push_back(level);
     });
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
   }
   ~Emptied() { vernier::set_log_sink(nullptr); }
   void end_step(std::int64_t step) {
-    run.step = step - 1;
-    bus.emit(Event::StepEnd, run);
+    run.step = step;
+    vernier::HostApi::emit(bus, Event::StepEnd, run);
   }
   std::unique_ptr<Callback> plugin;
   vernier::Bus bus;
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 // Pages that malloc keeps: freed, with something behind them that is not.
@@ -78,7 +79,7 @@ TEST_CASE(
   CHECK(megabytes_in(lines[0]) <= 200);
   emptied.end_step(6);
   CHECK(megabytes_in(lines.at(1)) < 10);  // nothing is left
-  emptied.bus.emit(Event::RunEnd, emptied.run);
+  vernier::HostApi::emit(emptied.bus, Event::RunEnd, emptied.run);
   CHECK(megabytes_in(lines.at(2)) >= 50);
   CHECK(lines[2].ends_with(" MB back, 2 times"));
   CHECK((levels == std::vector{vernier::Level::info, vernier::Level::debug, vernier::Level::info}));

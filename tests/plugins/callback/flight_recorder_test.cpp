@@ -3,6 +3,7 @@
 #include <torch/nn/modules/linear.h>
 #include <vernier/capsule.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <algorithm>
 #include <cmath>
@@ -328,7 +329,7 @@ TEST_CASE("flight_recorder: a run of which every step is run twice is, bit for b
     Repeater repeater;
     SmallRun twice(config);
     repeater.prepare(twice.run);
-    twice.wiring->bus.attach(repeater, false);
+    vernier::HostApi::attach(twice.wiring->bus, repeater, false);
     twice.train();
     CHECK(repeater.times == 5);
     CHECK(once.run.updates == twice.run.updates);
@@ -381,7 +382,7 @@ TEST_CASE("flight_recorder: gradients that a callback changed are no fault of th
   vernier::Options options("callback/flight_recorder", {}, "test.toml:1");
   const auto late = built_plugins().make(vernier::Callback::role, "flight_recorder", options);
   late->prepare(flight.run.run);
-  flight.run.wiring->bus.attach(*late, false);
+  vernier::HostApi::attach(flight.run.wiring->bus, *late, false);
   flight.run.train();
   CHECK(last_log.find("a callback that stands before this one") != std::string::npos);
 }

@@ -214,7 +214,7 @@ bool check_update(const std::string& config, const BadUpdate& fault) {
   run.on(Event::GradientsReady, [&](Run& now) { has_state |= put_in(now, *run.wiring->optimizer, fault); });
   run.on(Event::StepEnd, [&](Run& now) {
     for (const auto& parameter : now.parameters) {
-      if (now.step + 1 != fault.step || parameter.best().isfinite().all().item<bool>()) continue;
+      if (now.step != fault.step || parameter.best().isfinite().all().item<bool>()) continue;
       if (!broken) broken.emplace();
       broken->names.push_back(parameter.name);
       const auto& gradient = parameter.master.grad();

@@ -1,6 +1,7 @@
 // gradient_noise: the statistics of the noise, its decay, and the same noise again.
 #include <doctest/doctest.h>
 #include <torch/utils.h>
+#include <vernier/host.h>
 
 #include "same_tensors.h"
 #include "small_run.h"
@@ -20,7 +21,7 @@ struct Noise {
     weight.mutable_grad() = torch::zeros({1000, 100});
     run.parameters.push_back({"w", weight, weight});
     run.seed = seed;
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     plugin->prepare(run);
   }
   // Added to a gradient of fours, which are scaled by two.
@@ -29,12 +30,12 @@ struct Noise {
     gradient.fill_(8);
     run.grad_scale = torch::tensor(2.0F);
     run.updates = updates;
-    bus.emit(Event::GradientsReady, run);
+    vernier::HostApi::emit(bus, Event::GradientsReady, run);
     CHECK_FALSE(run.grad_scale.defined());
     return gradient.sub(4);
   }
   std::unique_ptr<vernier::Callback> plugin;
-  Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
 };
 

@@ -1,6 +1,7 @@
 // callback/hardware and callback/thermal_guard: readings of files and libraries that stand for a machine's.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <chrono>
 #include <cmath>
@@ -39,11 +40,11 @@ bool has(const std::string& text, const std::string& part) {
 // A callback with a run around it.
 struct Called {
   Called(const std::string& id, vernier::Table options) : plugin(make_plugin<Callback>(id, std::move(options))) {
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     plugin->prepare(run);
-    bus.emit(Event::RunBegin, run);
+    vernier::HostApi::emit(bus, Event::RunBegin, run);
   }
-  Run run;
+  vernier::TrainerRun run;
   std::unique_ptr<Callback> plugin;
   vernier::Bus bus;
 };
@@ -141,13 +142,13 @@ TEST_CASE("hardware: CUDA's number of a GPU is translated for NVML") {
 
 TEST_CASE("hardware: each step has the newest reading as metrics") {
   Called called("callback/hardware", {{"interval", {0.01, "test.toml:2"}}});
-  called.bus.emit(Event::StepEnd, called.run);
+  vernier::HostApi::emit(called.bus, Event::StepEnd, called.run);
   CHECK(called.run.metrics.value("memory_resident").value() > 10e6);
   bool has_load = false;
   for (int i = 0; i < 200 && !has_load; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    called.run.metrics.clear();
-    called.bus.emit(Event::StepEnd, called.run);
+    vernier::HostApi::clear(called.run.metrics);
+    vernier::HostApi::emit(called.bus, Event::StepEnd, called.run);
     has_load = called.run.metrics.value("cpu_load").has_value();
   }
   CHECK(has_load);
@@ -164,9 +165,9 @@ TEST_CASE("thermal_guard: it acts from the limit on, until it is cool or a signa
                                              {"resume_at", {65.0, "test.toml:2"}},
                                              {"action", toml_text(action)}});
     const auto step = [&] {
-      const double waited = seconds_of([&] { called.bus.emit(Event::StepBegin, called.run); });
+      const double waited = seconds_of([&] { vernier::HostApi::emit(called.bus, Event::StepBegin, called.run); });
       std::this_thread::sleep_for(std::chrono::milliseconds(60));  // its work
-      called.bus.emit(Event::StepEnd, called.run);
+      vernier::HostApi::emit(called.bus, Event::StepEnd, called.run);
       return waited;
     };
     step();

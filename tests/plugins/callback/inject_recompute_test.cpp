@@ -2,6 +2,7 @@
 #include <ATen/ops/linear.h>
 #include <doctest/doctest.h>
 #include <vernier/activation_checkpoint.h>
+#include <vernier/host.h>
 
 #include "flight.h"
 #include "thrown.h"
@@ -31,7 +32,7 @@ void listen(SmallRun& run, Seen& seen) {
   });
   run.on(Event::StepEnd, [&](Run& now) {
     for (const auto& notice : now.notices) {
-      if (notice.name == "injected") seen.notices.push_back(c10::str(now.step + 1, " ", notice.text()));
+      if (notice.name == "injected") seen.notices.push_back(c10::str(now.step, " ", notice.text()));
     }
   });
 }
@@ -80,14 +81,14 @@ std::pair<torch::Tensor, torch::Tensor> of_four_calls(const std::string& where, 
     return torch::tanh(torch::linear(x, parameters["layers.0.weight"], parameters["layers.0.bias"]));
   };
   const auto input = torch::linspace(-1, 1, 12).reshape({2, 6}).requires_grad_();
-  small.wiring->bus.emit(Event::StepBegin, run);
-  small.wiring->bus.emit(Event::BatchReady, run);
+  vernier::HostApi::emit(small.wiring->bus, Event::StepBegin, run);
+  vernier::HostApi::emit(small.wiring->bus, Event::BatchReady, run);
   auto x = input;
   for (int i = 0; i < 4; ++i) x = recomputes && i != kept ? vernier::checkpoint(block, x) : block(x);
   run.micro_batch_loss = x.pow(2).mean();
-  small.wiring->bus.emit(Event::LossReady, run);
+  vernier::HostApi::emit(small.wiring->bus, Event::LossReady, run);
   run.micro_batch_loss.backward();
-  small.wiring->bus.emit(Event::GradientsReady, run);
+  vernier::HostApi::emit(small.wiring->bus, Event::GradientsReady, run);
   CHECK(run.notices.size() == 1);
   return {run.micro_batch_loss.detach(), input.grad()};
 }

@@ -54,7 +54,7 @@ Seen train(const std::string& options, const std::string& with = base,
   run.on(Event::StepEnd, [&](Run& now) {
     for (const auto& notice : now.notices) {
       if (notice.name != "injected") continue;
-      seen.notices.push_back(c10::str(now.step + 1, " ", notice.text()));
+      seen.notices.push_back(c10::str(now.step, " ", notice.text()));
       seen.sentences.push_back(notice.sentence);
     }
   });

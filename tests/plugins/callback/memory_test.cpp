@@ -138,8 +138,8 @@ TEST_CASE("memory: a step that something else follows is left out, and the table
       memory + std::string("[[callback]]\nuse = \"memory\"\nevery = 100\nstep = 3\nfile = \"other.tsv\"\n");
   SmallRun small(from_toml({base, both}), folder.path().string());
   small.on(Event::StepEnd, [&](const Run& run) {
-    CHECK(std::filesystem::exists(folder / "memory.tsv") == (run.step + 1 >= 2));
-    CHECK(std::filesystem::exists(folder / "other.tsv") == (run.step + 1 >= 4));
+    CHECK(std::filesystem::exists(folder / "memory.tsv") == (run.step >= 2));
+    CHECK(std::filesystem::exists(folder / "other.tsv") == (run.step >= 4));
   });
   small.train();
 }

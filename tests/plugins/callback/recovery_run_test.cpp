@@ -185,7 +185,7 @@ TEST_CASE(
           run.on(Event::StepEnd, [&](Run& now) {
             const bool is_skipped = now.skip_update.defined() && now.skip_update.item<float>() != 0;
             skipped += is_skipped ? 1 : 0;
-            CHECK(is_skipped == (now.step + 1 == bad));
+            CHECK(is_skipped == (now.step == bad));
           });
         });
       };
@@ -235,8 +235,8 @@ TEST_CASE("recovery: stopped anywhere around a rewind, the lines of losses.jsonl
     {
       SmallRun first(from_toml({config}), output.path().string());
       int passes = 0;
-      first.on(Event::StepEnd, [&](Run& run) {
-        if (++passes == stop) const_cast<std::atomic<int>&>(*run.stop) = SIGINT;
+      first.on(Event::StepEnd, [&](Run&) {
+        if (++passes == stop) const_cast<std::atomic<int>&>(*first.run.stop) = SIGINT;
       });
       first.train();
     }

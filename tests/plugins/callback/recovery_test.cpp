@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <torch/nn/module.h>
 #include <vernier/grad_norm.h>
+#include <vernier/host.h>
 
 #include <cmath>
 #include <csignal>
@@ -60,7 +61,7 @@ struct Update {
 
 std::vector<torch::Tensor> by_hand(const std::vector<Update>& updates) {
   toy::Task task;
-  Run run;
+  vernier::TrainerRun run;
   task.prepare(run);
   for (const auto& [batch, rate, factor] : updates) {
     (task.loss(task.batch(batch % 3)) * factor).backward();
@@ -94,7 +95,7 @@ struct Recovered : Toy {
     look(Event::StepEnd, [this](const Run& now) {
       for (const auto& notice : now.notices) {
         if (notice.name != "recovered") continue;
-        told.push_back(c10::str(now.step + 1, ": ", notice.text().substr(10)));
+        told.push_back(c10::str(now.step, ": ", notice.text().substr(10)));
         sentences.push_back(notice.sentence);
       }
     });
@@ -374,15 +375,15 @@ TEST_CASE("recovery: the norm that the scaler has found is taken, and the gradie
     const auto gradients = now.gradients();
     for (const auto& gradient : gradients) gradient.mul_(4);
     now.grad_scale = torch::full({}, 4.0, torch::kFloat32);
-    now.scaled_norm = vernier::grad_norm(gradients).to(torch::kFloat64);
+    now.norms.all = vernier::grad_norm(gradients).to(torch::kFloat64);
   });
   int steps = 0;
   run.on(Event::GradientsReady, [&steps](Run& now) {
-    CHECK(now.scaled_norm.defined());
+    CHECK(now.norms.all.defined());
     CHECK(now.grad_scale.defined());
     const auto norm = vernier::grad_norm(now.gradients()).item<double>();  // as the optimizer will use them
     CHECK(now.metrics.value("grad_norm").value() == doctest::Approx(norm));
-    CHECK(now.grad_norm.item<double>() == doctest::Approx(norm));
+    CHECK(now.gradient_norm().item<double>() == doctest::Approx(norm));
     steps += 1;
   });
   run.train();
@@ -393,7 +394,7 @@ TEST_CASE("recovery: the norm that the scaler has found is taken, and the gradie
 
 TEST_CASE("recovery: the norm that a callback before it has computed is taken") {
   Recovered run({}, {});
-  run.before([](Run& now) { now.grad_norm = torch::full({}, now.step == 2 ? not_a_number : 1.0); });
+  run.before([](Run& now) { now.norms.before_clipping = torch::full({}, now.step == 2 ? not_a_number : 1.0); });
   run.on(Event::GradientsReady, [](Run& now) { CHECK_FALSE(now.metrics.value("grad_norm").has_value()); });
   run.train();
   CHECK(run.told == Texts{"3: trigger=non_finite grad_norm=nan action=skip time=1 of 10"});

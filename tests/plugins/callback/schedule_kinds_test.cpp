@@ -1,6 +1,7 @@
 // schedule: every kind against PyTorch, phases, the plateau's memory, and what is refused. schedule_test.cpp has the
 // warm-up and the first three kinds.
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include "oracle.h"
 #include "plugin_library.h"
@@ -19,23 +20,23 @@ constexpr std::int64_t updates = 120;  // as in tests/oracles/schedules.py
 struct Schedule {
   explicit Schedule(const std::string& options)
       : plugin(make_plugin<vernier::Callback>("callback/schedule", from_toml({options}))) {
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     run.steps = updates;
   }
   double factor(std::int64_t done) {
     run.updates = done;
     run.learning_rate_factor = 1.0;
-    bus.emit(Event::StepBegin, run);
+    vernier::HostApi::emit(bus, Event::StepBegin, run);
     return run.learning_rate_factor;
   }
   double after(double metric) {
-    run.metrics.clear();
+    vernier::HostApi::clear(run.metrics);
     for (const char* name : {"validation_loss", "accuracy"}) run.metrics.set(name, metric);
-    bus.emit(Event::Validated, run);
+    vernier::HostApi::emit(bus, Event::Validated, run);
     return factor(0);
   }
   std::unique_ptr<vernier::Callback> plugin;
-  vernier::Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
 };
 

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <cmath>
@@ -31,17 +32,17 @@ std::unique_ptr<Callback> make(const Shape& shape) {
 // The factor after so many applied updates, of a run of so many steps.
 struct Schedule {
   explicit Schedule(const Shape& shape, std::int64_t steps = 100) : plugin(make(shape)) {
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     run.steps = steps;
   }
   double operator()(std::int64_t updates) {
     run.updates = updates;
     run.learning_rate_factor = 1.0;
-    bus.emit(vernier::Event::StepBegin, run);
+    vernier::HostApi::emit(bus, vernier::Event::StepBegin, run);
     return run.learning_rate_factor;
   }
   std::unique_ptr<Callback> plugin;
-  vernier::Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
 };
 
@@ -97,7 +98,7 @@ TEST_CASE("schedule: counts updates, not steps, and leaves other factors in") {
   schedule.run.step = 90;
   CHECK(schedule(50) == doctest::Approx(0.5));
   schedule.run.learning_rate_factor = 0.1;
-  schedule.bus.emit(vernier::Event::StepBegin, schedule.run);
+  vernier::HostApi::emit(schedule.bus, vernier::Event::StepBegin, schedule.run);
   CHECK(schedule.run.learning_rate_factor == doctest::Approx(0.05));
 }
 

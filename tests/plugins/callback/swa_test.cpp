@@ -49,7 +49,7 @@ TEST_CASE("swa: the mean of the best weights after steps 4, 7, 10 and 13, in eve
     SmallRun run(from_toml({mlp, "[precision]\n" + precision + "\n"}), output.path().string());
     std::map<std::string, std::vector<torch::Tensor>> seen;
     run.on(Event::StepEnd, [&seen](Run& now) {
-      const auto step = now.step + 1;
+      const auto step = now.step;
       if (step != 4 && step != 7 && step != 10 && step != 13) return;
       for (const auto& parameter : now.parameters) {
         seen["average/" + parameter.name].push_back(parameter.best().detach().to(torch::kDouble, false, true));

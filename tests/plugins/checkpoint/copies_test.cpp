@@ -1,6 +1,7 @@
 // Copies of a device for a save in the background: on one that is made for tests, and on a GPU.
 #include <doctest/doctest.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <filesystem>
@@ -28,7 +29,7 @@ struct Saving {
       : plugin(make_plugin<vernier::Checkpoint>(
             "checkpoint/rolling",
             {{"keep_last", vernier::Value{std::int64_t{9}, ""}}, {"async", vernier::Value{async, ""}}})) {
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     run.output = folder.path().string();
     run.device = device;
   }
@@ -38,7 +39,7 @@ struct Saving {
     snapshot.tensors = std::move(tensors);
     plugin->write(snapshot, run);
   }
-  void tell(Event event) { bus.emit(event, run); }
+  void tell(Event event) { vernier::HostApi::emit(bus, event, run); }
   // True if a saved tensor has this value everywhere.
   bool has(std::int64_t step, const char* name, double value) {
     const auto path = std::filesystem::path(run.output) / "checkpoints" / vernier::checkpoint_name(step);
@@ -46,7 +47,7 @@ struct Saving {
   }
 
   TemporaryFolder folder;
-  vernier::Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
   std::unique_ptr<vernier::Checkpoint> plugin;
 };

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <algorithm>
@@ -94,7 +95,7 @@ vernier::Value value(T what) {
 struct Fixture {
   explicit Fixture(std::int64_t keep = 3, Table more = {})
       : plugin(make_plugin<Checkpoint>("checkpoint/rolling", table(10, keep, std::move(more)))) {
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     run.name = "test";
     run.output = folder.path().string();
     warnings.clear();
@@ -118,13 +119,13 @@ struct Fixture {
     run.step = step;
     if (validation_loss) {
       for (const char* name : {"validation_loss", "accuracy"}) run.metrics.set(name, *validation_loss);
-      bus.emit(Event::Validated, run);
+      vernier::HostApi::emit(bus, Event::Validated, run);
     }
     if (!plugin->due(run)) return false;
     write(step);
     return true;
   }
-  void tell(Event event) { bus.emit(event, run); }
+  void tell(Event event) { vernier::HostApi::emit(bus, event, run); }
   std::string points_to(const char* link) const { return fs::read_symlink(checkpoints() / link).string(); }
 
   // The step of what is read, -1 where there is nothing.
@@ -162,7 +163,7 @@ struct Fixture {
   }
 
   TemporaryFolder folder;
-  Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
   std::unique_ptr<Checkpoint> plugin;
 };
@@ -185,7 +186,7 @@ TEST_CASE("rolling: the newest checkpoints stay and are read") {
 }
 
 TEST_CASE("rolling: it is due at multiples of every") {
-  Run run;
+  vernier::TrainerRun run;
   const auto due = [&](Checkpoint& plugin, std::int64_t step) {
     run.step = step;
     return plugin.due(run);
@@ -768,7 +769,7 @@ TEST_CASE("rolling: never two at once, the second is left out with a notice, but
 
 TEST_CASE("none: writes nothing, reads nothing and says so") {
   const TemporaryFolder folder;
-  Run run;
+  vernier::TrainerRun run;
   run.output = folder.path().string();
   const auto plugin = make_plugin<Checkpoint>("checkpoint/none");
   warnings.clear();

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <cmath>
@@ -29,28 +30,28 @@ struct Fixture {
   explicit Fixture(const TemporaryFolder& folder, vernier::Table options = {}, std::int64_t first_step = 0,
                    const vernier::State* saved = nullptr)
       : path(folder / "losses.jsonl"), plugin(make_plugin<Monitor>("monitor/jsonl", std::move(options))) {
-    bus.attach(*plugin, true);
+    vernier::HostApi::attach(bus, *plugin, true);
     if (saved != nullptr) plugin->load(*saved);
     run.output = folder.path().string();
     run.steps = 1000;
     run.step = run.updates = first_step;
-    bus.emit(Event::RunBegin, run);
+    vernier::HostApi::emit(bus, Event::RunBegin, run);
   }
 
   void step(double loss = 0.5) {
     run.loss = torch::full({}, loss, torch::kFloat32);
     run.updates += 1;
-    bus.emit(Event::StepEnd, run);
-    run.notices.clear();
     run.step += 1;
+    vernier::HostApi::emit(bus, Event::StepEnd, run);
+    run.notices.clear();
   }
 
   void validate(double loss, double bits = 0.5) {
-    run.metrics.clear();
+    vernier::HostApi::clear(run.metrics);
     run.metrics.set("bits_per_byte", bits);
     run.metrics.set("validation_loss", loss);
-    bus.emit(Event::Validated, run);
-    run.metrics.clear();
+    vernier::HostApi::emit(bus, Event::Validated, run);
+    vernier::HostApi::clear(run.metrics);
   }
 
   std::string text() const { return read_text(path); }
@@ -63,7 +64,7 @@ struct Fixture {
   }
 
   std::string path;
-  vernier::Run run;
+  vernier::TrainerRun run;
   std::unique_ptr<Monitor> plugin;
   vernier::Bus bus;
 };
@@ -100,7 +101,7 @@ TEST_CASE("jsonl: a line a step with every metric, and one a validation") {
   fixture.step(0.25);
   fixture.validate(1.5);
   fixture.step(0.125);
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   CHECK(fixture.text() ==
         "{\"step\":1,\"loss\":0.25,\"learning_rate\":0.0003,\"scale\":65536,\"updates\":1}\n"
         "{\"step\":1,\"validation_loss\":1.5,\"bits_per_byte\":0.5}\n"
@@ -113,7 +114,7 @@ TEST_CASE("jsonl: a metric that is not a number does not detach it") {
   CHECK_THROWS_AS(fixture.run.metrics.set("three", torch::ones({3})), vernier::Error);
   fixture.run.metrics.set("one", 1.0);
   fixture.step(0.25);
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   CHECK(fixture.text() == "{\"step\":1,\"loss\":0.25,\"one\":1,\"updates\":1}\n");
 }
 
@@ -129,7 +130,7 @@ TEST_CASE("jsonl: overflows are counted from the first step that a scaler checke
   }
   fixture.run.found_inf.reset();  // and has left
   fixture.step();
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   const auto lines = fixture.lines();
   REQUIRE(lines.size() == 6);
   CHECK_FALSE(lines[0].contains("overflows"));
@@ -148,10 +149,10 @@ TEST_CASE("jsonl: numbers read back exactly, and what JSON lacks is a word") {
   fixture.run.metrics.set("minus_zero", -0.0);
   fixture.run.metrics.set("minus", -std::numeric_limits<double>::infinity());
   fixture.step(std::nan(""));
-  fixture.run.metrics.clear();
+  vernier::HostApi::clear(fixture.run.metrics);
   fixture.step(std::numeric_limits<double>::infinity());
   fixture.step(0.1);
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   const auto lines = fixture.lines();
   REQUIRE(lines.size() == 3);
   CHECK(lines[0]["loss"] == "nan");
@@ -174,7 +175,7 @@ TEST_CASE("jsonl: notices stand with their step, checkpoints are left out") {
   fixture.run.notice("recovered", {{"what", std::string("\"a\\b\"\n\x01ü")}});
   fixture.step();
   fixture.run.notice("out_of_memory");
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   const auto lines = fixture.lines();
   REQUIRE(lines.size() == 3);
   CHECK_FALSE(lines[0].contains("notices"));
@@ -191,7 +192,7 @@ TEST_CASE("jsonl: every leaves steps out, but none with notices and not the last
     if (i == 6) fixture.run.notice("step_skipped");
     fixture.step();
   }
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   std::vector<int> steps;
   for (const auto& line : fixture.lines()) steps.push_back(line["step"]);
   CHECK(steps == std::vector<int>{4, 6, 8, 10});
@@ -205,7 +206,7 @@ TEST_CASE("jsonl: a resumed run's file is that of a run that was never stopped, 
       if (step % 7 == 3) fixture.run.notice("step_skipped", {{"step", step + 1}});
       fixture.step(std::sin(static_cast<double>(step)));
       if (fixture.run.step % 10 == 0) fixture.validate(std::cos(static_cast<double>(step)));
-      fixture.run.metrics.clear();
+      vernier::HostApi::clear(fixture.run.metrics);
       if (fixture.run.step % 15 == 0) {
         fixture.plugin->save();
         fixture.run.notice("checkpoint_saved", {{"path", std::string("x")}});
@@ -215,7 +216,7 @@ TEST_CASE("jsonl: a resumed run's file is that of a run that was never stopped, 
   const TemporaryFolder whole_folder;
   Fixture whole(whole_folder);
   train(whole, 50);
-  whole.bus.emit(Event::RunEnd, whole.run);
+  vernier::HostApi::emit(whole.bus, Event::RunEnd, whole.run);
 
   for (const std::int64_t killed_at : {30, 31, 44}) {
     for (const std::string tail : {"", "{\"step\":45,\"lo", "{\"step\":31}\n{\"step\":32}\n"}) {
@@ -230,7 +231,7 @@ TEST_CASE("jsonl: a resumed run's file is that of a run that was never stopped, 
       std::ofstream(folder / "losses.jsonl", std::ios::app) << tail;
       Fixture resumed(folder, {}, 30);
       train(resumed, 50);
-      resumed.bus.emit(Event::RunEnd, resumed.run);
+      vernier::HostApi::emit(resumed.bus, Event::RunEnd, resumed.run);
       CHECK(resumed.text() == whole.text());
     }
   }
@@ -248,7 +249,7 @@ TEST_CASE("jsonl: whatever a loss of power took, lines before are whole, and all
   const auto state = whole.plugin->save();
   const auto before = whole.text();
   train(whole, 30);
-  whole.bus.emit(Event::RunEnd, whole.run);
+  vernier::HostApi::emit(whole.bus, Event::RunEnd, whole.run);
   const auto after = whole.text().substr(before.size());
 
   std::mt19937 random(7);
@@ -275,7 +276,7 @@ TEST_CASE("jsonl: whatever a loss of power took, lines before are whole, and all
     warnings.clear();
     Fixture resumed(folder, {}, 20, &state);
     train(resumed, 30);
-    resumed.bus.emit(Event::RunEnd, resumed.run);
+    vernier::HostApi::emit(resumed.bus, Event::RunEnd, resumed.run);
     auto kept = resumed.text();
     REQUIRE(kept.ends_with(after));
     kept.resize(kept.size() - after.size());
@@ -300,7 +301,7 @@ TEST_CASE("jsonl: lines are on the disk when a checkpoint is written, and when t
   CHECK(fixture.lines().size() == 2);
   fixture.step();
   fixture.run.notice("out_of_memory");
-  fixture.bus.emit(Event::RunFailed, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunFailed, fixture.run);
   const auto lines = fixture.lines();
   REQUIRE(lines.size() == 4);
   CHECK(lines[3]["step"] == 4);
@@ -314,7 +315,7 @@ TEST_CASE("jsonl: a disk that stays full is reported once, and at the end how ma
   fixture.step();
   fixture.plugin->save();  // must not throw: it would end the run
   fixture.step();
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   CHECK(warnings == std::vector<std::string>{
                         "monitor/jsonl: /dev/full: cannot be written: No space left on device; lines wait in memory "
                         "until it can be, and those beyond 1 MB are lost",
@@ -337,7 +338,7 @@ TEST_CASE("jsonl: when there is room again the lines that waited are written, an
   }
   CHECK(warnings.size() == 1);
   fixture.step();
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   CHECK(fixture.lines().size() == 4);
   CHECK(warnings == std::vector<std::string>{
                         "monitor/jsonl: " + fixture.path +
@@ -383,7 +384,7 @@ TEST_CASE("jsonl: a file that cannot be made is reported with its path") {
   const TemporaryFolder folder;
   Fixture fixture(folder, table("no/such/folder.jsonl", 1));
   fixture.step();
-  fixture.bus.emit(Event::RunEnd, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
   vernier::set_log_sink(nullptr);
   CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("", 1)), vernier::Error);
   CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("x", 0)), vernier::Error);

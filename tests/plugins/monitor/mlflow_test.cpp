@@ -1,6 +1,7 @@
 // monitor/mlflow: the files of a store, and where a resumed run goes on.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include "monitored.h"
 #include "thrown.h"
@@ -80,7 +81,7 @@ TEST_CASE("mlflow: a resumed run goes on in its folder, without what came after 
   std::ofstream(runs[0] / "metrics" / "loss", std::ios::app) << "17000";
   Monitored resumed(folder, "monitor/mlflow", {}, 4, &saved);
   resumed.train(5);
-  resumed.bus.emit(vernier::Event::RunFailed, resumed.run);
+  vernier::HostApi::emit(resumed.bus, vernier::Event::RunFailed, resumed.run);
   CHECK(runs_in(folder.path() / "mlruns" / "0").size() == 1);
   CHECK(points(runs[0], "loss") == "0@1 1@2 2@3 3@4 4@5 ");
   CHECK(has(read_text(runs[0] / "meta.yaml"), "\nstatus: 4\n"));

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <algorithm>
@@ -32,31 +33,31 @@ struct Fixture {
   explicit Fixture(int columns, vernier::Table options = {})
       : screen(columns), plugin(make_plugin<Monitor>("monitor/progress", std::move(options))) {
     ::setenv("LC_ALL", "C.UTF-8", 1);
-    bus.attach(*plugin, true);
+    vernier::HostApi::attach(bus, *plugin, true);
     run.steps = 100;
   }
   ~Fixture() { ::unsetenv("LC_ALL"); }
-  void begin() { bus.emit(Event::RunBegin, run); }
+  void begin() { vernier::HostApi::emit(bus, Event::RunBegin, run); }
   void step(double loss = 1.25, bool skipped = false) {
     run.updates += skipped ? 0 : 1;
     run.metrics.set("learning_rate", 3e-4);
     run.loss = torch::full({}, loss, torch::kFloat32);
     run.samples += 8;
-    bus.emit(Event::StepEnd, run);
-    run.notices.clear();
     run.step += 1;
+    vernier::HostApi::emit(bus, Event::StepEnd, run);
+    run.notices.clear();
   }
   void steps(int count) {
     for (int i = 0; i < count; ++i) step();
   }
   void validate() {
-    run.metrics.clear();
+    vernier::HostApi::clear(run.metrics);
     run.metrics.set("bits_per_byte", 2.786);
     run.metrics.set("validation_loss", 1.9312);
-    bus.emit(Event::Validated, run);
-    run.metrics.clear();
+    vernier::HostApi::emit(bus, Event::Validated, run);
+    vernier::HostApi::clear(run.metrics);
   }
-  void end() { bus.emit(Event::RunEnd, run); }
+  void end() { vernier::HostApi::emit(bus, Event::RunEnd, run); }
 
   const std::vector<std::string>& seen() {
     screen.read();
@@ -64,7 +65,7 @@ struct Fixture {
   }
 
   StandardError screen;
-  Run run;
+  vernier::TrainerRun run;
   std::unique_ptr<Monitor> plugin;
   vernier::Bus bus;
 };
@@ -82,7 +83,7 @@ TEST_CASE("progress: reports how many updates were skipped, and the underflow as
   fixture.run.metrics.set("underflow", torch::scalar_tensor(0.0123));
   for (int i = 0; i < 10; ++i) {
     fixture.step(1.25, i < 2);
-    fixture.run.metrics.clear();
+    vernier::HostApi::clear(fixture.run.metrics);
   }
   const auto& lines = fixture.seen();
   REQUIRE(lines.size() == 3);  // the cursor stands in an empty one
@@ -143,7 +144,7 @@ TEST_CASE("progress: shows metrics of other plugins after its own, three at most
   fixture.run.metrics.set("fourth", 4.0);
   fixture.begin();
   fixture.steps(10);
-  fixture.run.metrics.clear();
+  vernier::HostApi::clear(fixture.run.metrics);
   fixture.run.metrics.set("accuracy", 0.5);
   fixture.steps(10);
   const auto& lines = fixture.seen();
@@ -207,7 +208,7 @@ TEST_CASE("progress: the last bar of a run that failed shows the steps that were
   fixture.begin();
   fixture.steps(20);  // the first alone is drawn within a tenth of a second
   fixture.run.notice("non_finite", {}, "the loss is not finite");
-  fixture.bus.emit(Event::RunFailed, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::RunFailed, fixture.run);
   const auto& lines = fixture.seen();
   REQUIRE(lines.size() == 3);
   CHECK(lines[0] == "step 21: the loss is not finite");
@@ -225,7 +226,7 @@ TEST_CASE("progress: a quiet run prints nothing") {
     fixture.steps(3);
     fixture.validate();
     fixture.end();
-    fixture.bus.emit(Event::RunFailed, fixture.run);
+    vernier::HostApi::emit(fixture.bus, Event::RunFailed, fixture.run);
     fixture.plugin.reset();
     CHECK(fixture.screen.read().empty());
   }
@@ -478,7 +479,7 @@ TEST_CASE("progress: odd runs" * needs_terminal) {
     Fixture fixture(80, every_step());
     fixture.begin();
     fixture.step();
-    fixture.bus.emit(Event::RunFailed, fixture.run);
+    vernier::HostApi::emit(fixture.bus, Event::RunFailed, fixture.run);
     fixture.seen();
     CHECK(fixture.screen.drawing.column() == 0);
     CHECK(fixture.seen().size() == 2);
@@ -492,7 +493,7 @@ TEST_CASE("progress: odd runs" * needs_terminal) {
   }
   SUBCASE("a failure before it began") {
     Fixture fixture(80);
-    fixture.bus.emit(Event::RunFailed, fixture.run);
+    vernier::HostApi::emit(fixture.bus, Event::RunFailed, fixture.run);
     CHECK(fixture.screen.read().empty());
   }
   SUBCASE("a terminal that cannot move its cursor") {

@@ -1,6 +1,7 @@
 // [[optimizer.group]]: which options hold for a parameter, and what frozen means in a run.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/plugin.h>
 #include <vernier/roles.h>
 
@@ -27,18 +28,19 @@ std::unique_ptr<Optimizer> plugin_of(const std::string& toml) {
   return make_plugin<Optimizer>("optimizer/" + use, std::move(table));
 }
 
-Run run_of_four() {
-  Run run;
+std::unique_ptr<vernier::TrainerRun> run_of_four() {
+  auto run = std::make_unique<vernier::TrainerRun>();
   for (const char* name : {"h.0.attn.weight", "h.0.attn.bias", "h.0.ln_1.weight", "head.weight"}) {
     const auto tensor = torch::ones({2, 3}).requires_grad_();
-    run.parameters.push_back({name, tensor, tensor});
+    run->parameters.push_back({name, tensor, tensor});
   }
   return run;
 }
 
 // The learning rates: the change of the weights by one step of plain SGD with gradients of 1.
 std::vector<double> rates(const std::string& groups, double factor) {
-  auto run = run_of_four();
+  const auto made_run = run_of_four();
+  auto& run = *made_run;
   const auto plugin = plugin_of("use = 'sgd'\nlearning_rate = 0.5\n" + groups);
   plugin->prepare(run);
   run.learning_rate_factor = factor;
@@ -53,7 +55,8 @@ std::vector<double> rates(const std::string& groups, double factor) {
 }
 
 std::string refusal(const std::string& toml) {
-  auto run = run_of_four();
+  const auto made_run = run_of_four();
+  auto& run = *made_run;
   try {
     plugin_of(toml)->prepare(run);
   } catch (const vernier::Error& error) {
@@ -192,12 +195,14 @@ TEST_CASE("optimizer: averages that other options no longer keep are dropped") {
   for (const auto& [before, after, entries] : cases) {
     CAPTURE(before);
     CAPTURE(after);
-    auto run = run_of_four();
+    const auto made_run = run_of_four();
+    auto& run = *made_run;
     const auto first = plugin_of(before), second = plugin_of(after);
     first->prepare(run);
     for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::ones({2, 3});
     first->step(run);
-    auto other_run = run_of_four();
+    const auto made_other_run = run_of_four();
+    auto& other_run = *made_other_run;
     second->prepare(other_run);
     second->load(first->save());
     CHECK(std::ranges::count_if(second->save().tensors,
@@ -207,7 +212,8 @@ TEST_CASE("optimizer: averages that other options no longer keep are dropped") {
 
 TEST_CASE("optimizer: muon's groups say the learning rate of what AdamW updates") {
   const auto moved = [](const std::string& group) {
-    auto run = run_of_four();
+    const auto made_run = run_of_four();
+    auto& run = *made_run;
     const auto plugin = plugin_of("use = 'muon'\nadamw = true\n" + group);
     plugin->prepare(run);
     for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::ones({2, 3});
@@ -231,7 +237,8 @@ TEST_CASE("optimizer: state belongs to names, whatever the groups, and is droppe
       plugin->prepare(run);
       return plugin;
     };
-    auto run = run_of_four();
+    const auto made_run = run_of_four();
+    auto& run = *made_run;
     const auto plugin = prepared("[[optimizer.group]]\nmatch = '*.bias'\nweight_decay = 0.5\n", run);
     for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::ones({2, 3});
     plugin->step(run);
@@ -241,13 +248,15 @@ TEST_CASE("optimizer: state belongs to names, whatever the groups, and is droppe
     };
     CHECK(entries_of(state, "head.weight") >= 1);
 
-    auto other_run = run_of_four();
+    const auto made_other_run = run_of_four();
+    auto& other_run = *made_other_run;
     const auto other = prepared("", other_run);
     other->load(state);
     const auto loaded = other->save();
     for (const auto& [name, tensor] : state.tensors) CHECK(torch::equal(tensor, loaded.tensor(name)));
 
-    auto frozen_run = run_of_four();
+    const auto made_frozen_run = run_of_four();
+    auto& frozen_run = *made_frozen_run;
     const auto frozen = prepared("[[optimizer.group]]\nmatch = 'head.*'\nfrozen = true\n", frozen_run);
     frozen->load(state);
     CHECK(entries_of(frozen->save(), "head.weight") == 0);
@@ -255,7 +264,8 @@ TEST_CASE("optimizer: state belongs to names, whatever the groups, and is droppe
     other->load(frozen->save());  // what was frozen starts without state
     CHECK(entries_of(other->save(), "head.weight") == 0);
 
-    auto renamed_run = run_of_four();
+    const auto made_renamed_run = run_of_four();
+    auto& renamed_run = *made_renamed_run;
     renamed_run.parameters[3].name = "tail.weight";
     const auto renamed = prepared("", renamed_run);
     CHECK_THROWS_WITH_AS(renamed->load(state), doctest::Contains("the model has no parameter head.weight"),

@@ -1,6 +1,7 @@
 // adamw and sgd, and what all optimizers share. reference_test.cpp has the rules of the others, groups_test.cpp groups.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
 
@@ -60,7 +61,7 @@ struct Fixture {
   }
 
   std::unique_ptr<Optimizer> plugin;
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
@@ -225,7 +226,7 @@ struct Wide {
     plugin->step(run);
   }
   std::unique_ptr<Optimizer> plugin;
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 }  // namespace

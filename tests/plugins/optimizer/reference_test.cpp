@@ -2,6 +2,7 @@
 // what tests/oracles/optimizer_groups.py recorded of PyTorch and of the authors' rules.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <algorithm>
@@ -97,7 +98,7 @@ struct Fixture final : FakeControl {
 
   std::vector<torch::Tensor> target, curvature;
   std::unique_ptr<Optimizer> plugin;
-  Run run;
+  vernier::TrainerRun run;
   int passes = 0, overflows_in_pass = -1;
 };
 
@@ -212,7 +213,7 @@ TEST_CASE("optimizer: lbfgs refuses a state of other weights, and weights in 16 
   CHECK_THROWS_WITH_AS(some.plugin->load(all.plugin->save()),
                        "the saved state is of 641 weights, and 617 are trained: freeze the same parameters as before",
                        vernier::Error);
-  Run run;
+  vernier::TrainerRun run;
   const auto half = torch::zeros({3}, torch::kBFloat16).requires_grad_();
   run.parameters.push_back({"w", half, half});
   CHECK_THROWS_WITH_AS(plugin_of("use = 'lbfgs'\n")->prepare(run),

@@ -3,6 +3,7 @@
 #include <ATen/ops/linear.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <vernier/host.h>
 
 #include <sstream>
 
@@ -78,7 +79,7 @@ TEST_CASE("adaptive: decides after its first steps, reports it, and its file rep
   make_16_bits_free(run);
   const auto changes = policy_changes(run);
   REQUIRE(changes.size() == 1);
-  CHECK(changes[0].step == 2);  // reported in the third step, holds from the fourth
+  CHECK(changes[0].step == 3);  // reported in the third step, holds from the fourth
   CHECK(word(changes[0], "layers") == "layers.0, layers.1");
   CHECK(word(changes[0], "from") == "fp32");
   CHECK(word(changes[0], "to") == "bf16");
@@ -123,7 +124,7 @@ TEST_CASE("adaptive: measuring changes nothing, and what is over the budget stay
 
 TEST_CASE("adaptive: the error is that of outputs and gradients, by its definition") {
   // One layer by itself, with a gradient that is known.
-  Run own;
+  vernier::TrainerRun own;
   own.model = std::make_shared<torch::nn::Module>();
   auto layer = own.model->register_module("head", std::make_shared<torch::nn::Module>());
   torch::manual_seed(7);
@@ -133,15 +134,16 @@ TEST_CASE("adaptive: the error is that of outputs and gradients, by its definiti
   const auto precision = make_plugin<Precision>("precision/adaptive", {{"measure_steps", {std::int64_t{1}, ""}}});
   precision->prepare(own);
   vernier::Bus bus;
-  bus.attach(*precision, false);
-  bus.emit(vernier::Event::StepBegin, own);
+  vernier::HostApi::attach(bus, *precision, false);
+  vernier::HostApi::emit(bus, vernier::Event::StepBegin, own);
   precision->forward([&] { return (at::linear(input, weight) * direction).sum(); }).backward();
   auto state = precision->save();
   for (auto& [name, tensor] : state.tensors) {
     if (name.starts_with("seconds/")) tensor[1] = 0.0;
   }
   precision->load(state);
-  bus.emit(vernier::Event::StepEnd, own);
+  own.step += 1;
+  vernier::HostApi::emit(bus, vernier::Event::StepEnd, own);
   REQUIRE(own.notices.size() == 1);
   CHECK(word(own.notices[0], "layers") == "head");
   CHECK(own.notices[0].sentence.starts_with("linear of head changes from fp32 to bf16, which is "));

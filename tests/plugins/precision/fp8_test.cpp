@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/float8_linear.h>
+#include <vernier/host.h>
 
 #include "plugin_library.h"
 #include "small_run.h"
@@ -72,7 +73,7 @@ struct Policy {
     return torch::equal(of(layer),
                         at::linear(x, of_model.weight.to(torch::kBFloat16), of_model.bias.to(torch::kBFloat16)));
   }
-  vernier::Run run;
+  vernier::TrainerRun run;
   std::shared_ptr<Model> model;
   std::unique_ptr<Precision> plugin;
   torch::Tensor input;
@@ -100,7 +101,7 @@ double last_loss(const std::vector<std::string>& texts) {
 TEST_CASE("fp8: the first update is in bf16, and reports which layers are first and last; the others are in fp8") {
   Policy policy("fp8", {{"recipe", value(std::string("current"))}});
   CHECK_FALSE(policy.plugin->needs_scaler());
-  CHECK(policy.run.emulated == "fp8");
+  CHECK(policy.plugin->emulated() == "fp8");
   Policy bf16("bf16");
   CHECK(torch::equal(policy.forward(), bf16.forward()));
   CHECK(torch::equal(policy.forward(), bf16.forward()));  // the next micro-batch
@@ -152,7 +153,7 @@ TEST_CASE("fp8: rules take layers in and out") {
   CHECK(out.is_in_bf16(1));
   CHECK_FALSE(out.is_in_bf16(4));
   Policy in("bf16", {{"rule", rule("o*", "fp8")}});  // one and out
-  CHECK(in.run.emulated == "fp8");
+  CHECK(in.plugin->emulated() == "fp8");
   in.forward();
   CHECK(in.is_in_bf16(0));
   CHECK_FALSE(in.is_in_bf16(1));
@@ -207,7 +208,7 @@ TEST_CASE("fp8: what cannot be is refused before the first step") {
       refusal({{"rule", value(vernier::Array{value(vernier::Table{{"op", word("softmax")}, {"use", word("fp8")}})})}}),
       "`op` is \"softmax\", and fp8 is for linear layers"));
   const auto plugin = make_plugin<Precision>("precision/fp8");
-  vernier::Run run;
+  vernier::TrainerRun run;
   run.model = std::make_shared<Model>();
   run.device = torch::Device(torch::kMPS);
   CHECK(thrown_by([&] { plugin->prepare(run); }) ==

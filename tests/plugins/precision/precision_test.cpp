@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <vernier/hardware.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include "plugin_library.h"
@@ -29,7 +30,7 @@ struct Forward {
   torch::Tensor linear() {
     return plugin->forward([this] { return at::linear(input, weight); });
   }
-  vernier::Run run;
+  vernier::TrainerRun run;
   std::unique_ptr<Precision> plugin;
   torch::Tensor input, weight;
 };
@@ -48,7 +49,7 @@ Trained train(const std::string& overlay) {
                output.path().string());
   Trained trained;
   run.on(vernier::Event::StepEnd, [&trained](vernier::Run& now) {
-    if (now.step == 0) trained.first_loss = now.loss.item<double>();
+    if (now.step == 1) trained.first_loss = now.loss.item<double>();
   });
   const auto outcome = run.train();
   trained.last_loss = outcome.validation_loss.value();
@@ -320,7 +321,7 @@ TEST_CASE("precision rules: results are cast where that is asked for, and inputs
 }
 
 TEST_CASE("precision rules: running averages of a norm under a 16-bit rule are still updated, in float32") {
-  vernier::Run run;
+  vernier::TrainerRun run;
   torch::nn::BatchNorm1d norm(3);
   run.model = std::make_shared<torch::nn::Module>();
   run.model->register_module("norm", norm.ptr());

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <torch/nn/module.h>
 #include <vernier/autocast.h>
+#include <vernier/host.h>
 #include <vernier/layers.h>
 
 #include <random>
@@ -63,7 +64,7 @@ struct Fixture {
     for (const auto& entry : run.model->named_parameters()) {
       run.parameters.push_back({entry.key(), entry.value(), entry.value()});
     }
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     plugin->prepare(run);
   }
 
@@ -82,21 +83,21 @@ struct Fixture {
   std::vector<torch::Tensor> gradients(const std::function<torch::Tensor()>& loss) {
     for (auto& parameter : run.parameters) parameter.model.mutable_grad().reset();
     run.found_inf.reset();
-    bus.emit(Event::BatchReady, run);
+    vernier::HostApi::emit(bus, Event::BatchReady, run);
     value = loss();
-    bus.emit(Event::LossReady, run);
+    vernier::HostApi::emit(bus, Event::LossReady, run);
     plugin->scale(value).backward();
     plugin->unscale(run);
     return run.gradients();
   }
   void end_step() {
     plugin->update(run);
-    bus.emit(Event::StepEnd, run);
     run.step += 1;
+    vernier::HostApi::emit(bus, Event::StepEnd, run);
   }
 
   std::unique_ptr<Scaler> plugin;
-  vernier::Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
   torch::Tensor value;
 };
@@ -173,8 +174,8 @@ TEST_CASE("per_layer: BatchReady may come again without a LossReady, and nothing
   Fixture fixture(net);
   const auto expected = plain_gradients(fixture.run, net->loss(x, target));
   fixture.set_factors(random, 8);
-  fixture.bus.emit(Event::BatchReady, fixture.run);
-  fixture.bus.emit(Event::BatchReady, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::BatchReady, fixture.run);
+  vernier::HostApi::emit(fixture.bus, Event::BatchReady, fixture.run);
   check_same(fixture.gradients([&] { return net->loss(x, target); }), expected);
   const auto outside = net->loss(x, target);
   check_same(plain_gradients(fixture.run, outside), expected);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/grad_scaler.h>
+#include <vernier/host.h>
 #include <vernier/loss_scale.h>
 #include <vernier/roles.h>
 #include <vernier/safetensors.h>
@@ -34,7 +35,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 struct Fixture {
   explicit Fixture(const std::string& name, vernier::Table options = {})
       : plugin(make_plugin<Scaler>("scaler/" + name, std::move(options))), weight(torch::zeros({3})) {
-    bus.attach(*plugin, false);
+    vernier::HostApi::attach(bus, *plugin, false);
     run.parameters.push_back({"weight", weight, weight});
     run.control = &control;
     plugin->prepare(run);
@@ -43,22 +44,22 @@ struct Fixture {
   // The scale of the step, with a gradient whose true value is `gradient`.
   double step(double gradient) {
     run.notices.clear();
-    run.metrics.clear();
+    vernier::HostApi::clear(run.metrics);
     run.found_inf.reset();
     run.grad_scale.reset();
-    run.scaled_norm.reset();
+    run.norms.all.reset();
     const auto scale = plugin->scale(torch::ones({}));
     weight.mutable_grad() = torch::full({3}, gradient) * scale;
     plugin->unscale(run);
     plugin->update(run);
-    bus.emit(Event::StepEnd, run);
     run.step += 1;
+    vernier::HostApi::emit(bus, Event::StepEnd, run);
     return scale.item<double>();
   }
 
   std::unique_ptr<Scaler> plugin;
   torch::Tensor weight;
-  vernier::Run run;
+  vernier::TrainerRun run;
   vernier::Bus bus;
   FakeControl control;
 };
@@ -415,47 +416,6 @@ TEST_CASE("scaler: underflow is measured at its interval") {
   }
 }
 
-TEST_CASE("scaler: run.amp has the first scale and the step from which each other one holds, known late or not") {
-  using Changes = std::vector<std::pair<std::int64_t, double>>;
-  const auto history = [](const Fixture& of) {
-    Changes all;
-    for (const auto& [step, scale] : of.run.amp.history()) all.emplace_back(step, scale);
-    return all;
-  };
-  Fixture soon("dynamic", small_law());
-  for (const double gradient : {infinity, 1.0, 1.0, 1.0}) soon.step(gradient);
-  CHECK(history(soon) == Changes{{1, 64}, {2, 32}});  // the next step's is not used yet
-  soon.step(1);
-  CHECK(history(soon) == Changes{{1, 64}, {2, 32}, {5, 128}});
-  CHECK(soon.run.amp.scaler_updates() == 2);
-
-  Fixture late("dynamic", small_law());
-  late.run.results_are_late = true;
-  late.run.step = 5;  // it has taken over in mid-run
-  late.step(infinity);
-  CHECK(history(late) == Changes{{6, 64}});
-  late.run.last_update = vernier::UpdateResult::found_inf;  // as the trainer knows it one step later
-  late.step(1);
-  CHECK(history(late) == Changes{{6, 64}, {8, 32}});
-  CHECK(names_of(late.run) == std::vector<std::string>{"scale_changed"});
-
-  Fixture fixed("static", {{"scale", number(1000.1)}});
-  for (int i = 0; i < 3; ++i) fixed.step(1);
-  CHECK(history(fixed) == Changes{{1, 1000.1}});
-}
-
-TEST_CASE("scaler: run.amp has each underflow that was measured, once where a step has several passes") {
-  Fixture fixture("dynamic", {{"measure_every", whole(2)}});
-  for (int i = 0; i < 3; ++i) fixture.step(0x1p-40);
-  CHECK(fixture.run.amp.underflow() == 1.0);
-  fixture.run.grad_scale.reset();
-  fixture.weight.mutable_grad() = torch::ones({3});
-  fixture.plugin->unscale(fixture.run);  // the first of two passes of the fourth step
-  fixture.step(0x1p-40);
-  CHECK(fixture.run.amp.underflow() == 0.5);
-  CHECK(fixture.run.amp.last_underflow() == 0.0);
-}
-
 TEST_CASE("scaler: dynamic goes on after a save as if there had been none") {
   Fixture fixture("dynamic", small_law());
   for (const double gradient : {1.0, infinity, 1.0, 1.0}) fixture.step(gradient);
@@ -598,7 +558,7 @@ struct Storm : toy::Toy {
       if (bad[static_cast<std::size_t>(now.step)]) now.micro_batch_loss = now.micro_batch_loss * infinity;
     });
     look(Event::StepEnd, [this, bad](const vernier::Run& now) {
-      const bool skipped = bad[static_cast<std::size_t>(now.step)];
+      const bool skipped = bad[static_cast<std::size_t>(now.step - 1)];
       applied += skipped ? 0 : 1;
       CHECK(now.updates == applied);
       CHECK((!names_of(now).empty() && names_of(now).front() == "step_skipped") == skipped);

@@ -1,6 +1,7 @@
 // Parts that monitors with a writer thread share: the queue, the numbers of a record, the file.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/metric_info.h>
 
 #include <condition_variable>
@@ -101,11 +102,12 @@ TEST_CASE(
 }
 
 TEST_CASE("records: a record has the numbers of the run, from tensors too") {
-  Run run;
+  vernier::TrainerRun run;
   Collector collector;
   Record record;
   run.loss = torch::full({}, 0.25, torch::kFloat32);
-  run.step = run.updates = 9;  // of the tenth step, which is skipped
+  run.step = 10;
+  run.updates = 9;  // the tenth is skipped
   run.samples = 80;
   run.epoch = 2;
   run.metrics.set("learning_rate", 0.5);
@@ -126,7 +128,7 @@ TEST_CASE("records: a record has the numbers of the run, from tensors too") {
   REQUIRE(record.notices.size() == 1);
   CHECK(record.notices[0] == std::pair<std::string, std::string>("step_skipped", "the update is skipped"));
 
-  run.metrics.clear();  // the next step has other metrics, in other places
+  vernier::HostApi::clear(run.metrics);  // the next step has other metrics, in other places
   run.notices.clear();
   run.metrics.set("half", 2.0);
   run.tokens = 800;
@@ -150,7 +152,7 @@ TEST_CASE("records: a record has the numbers of the run, from tensors too") {
 }
 
 TEST_CASE("records: a task's metric with the name of one of ours gets another one") {
-  Run run;
+  vernier::TrainerRun run;
   Collector collector;
   Record record;
   run.loss = torch::full({}, 0.25, torch::kFloat32);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/event.h>
+#include <vernier/host.h>
 #include <vernier/memory_ledger.h>
 
 #include <algorithm>
@@ -121,11 +122,11 @@ TEST_CASE("gpt: after another precision took over, the next micro-batch is measu
   LoadedTask gpt("gpt", small(folder.write("a.txt", lorem(100)),
                               {{"recompute", value("full")}, {"recompute_budget", value("100%")}}));
   vernier::Bus bus;
-  bus.attach(*gpt.task, false);
+  vernier::HostApi::attach(bus, *gpt.task, false);
   const auto batch = gpt->next();
   const auto measures = [&] {
     CaughtLog log;
-    bus.emit(vernier::Event::StepBegin, gpt.run);
+    vernier::HostApi::emit(bus, vernier::Event::StepBegin, gpt.run);
     gpt->loss(batch);
     return contains(CaughtLog::text, "computes 0 of 2 blocks again");
   };

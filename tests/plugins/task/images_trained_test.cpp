@@ -1,5 +1,6 @@
 // A trained task/images, with and without its data.
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 #include <vernier/predictor.h>
 #include <vernier/supervised_task.h>
 
@@ -31,7 +32,7 @@ struct Loaded {
     run.model->eval();
   }
   std::unique_ptr<vernier::Task> task;
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 }  // namespace

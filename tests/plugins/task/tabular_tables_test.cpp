@@ -2,6 +2,7 @@
 // "file | options | refused TEXT" or "file | options | says TEXT", with "; " between options.
 #include <doctest/doctest.h>
 #include <vernier/csv.h>
+#include <vernier/host.h>
 #include <vernier/predictor.h>
 #include <vernier/split.h>
 #include <vernier/supervised_task.h>
@@ -57,7 +58,7 @@ struct Trained {
     return predictor.predict(supervised.loader_of(predictor.read_inputs(path)).next());
   }
   std::unique_ptr<vernier::Task> task;
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vernier/error.h>
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
+#include <vernier/host.h>
 #include <vernier/run.h>
 
 #include <cmath>
@@ -40,7 +41,7 @@ class Bag final : public torch::nn::Module {
   }
 };
 
-void name_parameters(Run& run) {
+void name_parameters(vernier::TrainerRun& run) {
   for (const auto& entry : run.model->named_parameters())
     run.parameters.push_back({entry.key(), entry.value(), entry.value()});
 }
@@ -63,7 +64,7 @@ struct One {
     if (!found_inf.defined() || found_inf.item<float>() == 0) master() += change.to(master().scalar_type());
     weights.commit(run.skip_update);
   }
-  Run run;
+  vernier::TrainerRun run;
   torch::Tensor weight;
   HalfWeights weights;
 };
@@ -91,7 +92,7 @@ struct Net {
     for (const auto& parameter : run.parameters) all.push_back(parameter.master);
     return all;
   }
-  Run run;
+  vernier::TrainerRun run;
   std::map<std::string, torch::Tensor> p;
   torch::nn::BatchNorm1d norm{nullptr};
   HalfWeights weights;
@@ -184,7 +185,7 @@ struct Mixed {
   torch::Tensor count = bag->register_buffer("count", torch::ones({2}, torch::kInt64));
   torch::Tensor before = linear->weight.detach().clone();
   const void* identity = linear->weight.unsafeGetTensorImpl();
-  Run run;
+  vernier::TrainerRun run;
 
   Mixed() {
     frozen.requires_grad_(false);
@@ -262,7 +263,7 @@ TEST_CASE("half_weights: normalisations take 16-bit input with the weights that 
         torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(3).affine(true).track_running_stats(true)));
     const auto layer_norm = bag->register_module("layer_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({5})));
     const auto group_norm = bag->register_module("group_norm", torch::nn::GroupNorm(3, 3));
-    Run run;
+    vernier::TrainerRun run;
     run.model = bag;
     name_parameters(run);
     HalfWeights weights(dtype, Update::masters);
@@ -400,7 +401,7 @@ TEST_CASE(
   // No chunk has another's noise, and no weight another weight's.
   const auto constant = rounded(torch::full({4096 * 3}, 1.004F), 3);
   CHECK_FALSE(torch::equal(constant.narrow(0, 0, 4096), constant.narrow(0, 4096, 4096)));
-  Run run;
+  vernier::TrainerRun run;
   auto bag = std::make_shared<Bag>();
   const auto a = bag->add("a", torch::ones({1000})), b = bag->add("b", torch::ones({1000}));
   run.model = bag;

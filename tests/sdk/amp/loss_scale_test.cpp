@@ -1,5 +1,6 @@
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
+#include <vernier/host.h>
 #include <vernier/loss_scale.h>
 #include <vernier/run.h>
 #include <vernier/unscale.h>
@@ -152,12 +153,12 @@ struct ByOperators {
   vernier::ScaleTensors state;
 };
 
-vernier::Run run_with(const std::vector<torch::Tensor>& gradients) {
-  vernier::Run run;
+std::unique_ptr<vernier::TrainerRun> run_with(const std::vector<torch::Tensor>& gradients) {
+  auto run = std::make_unique<vernier::TrainerRun>();
   for (const auto& gradient : gradients) {
     const auto weight = torch::zeros_like(gradient);
     weight.mutable_grad() = gradient.clone();
-    run.parameters.push_back({"p", weight, weight});
+    run->parameters.push_back({"p", weight, weight});
   }
   return run;
 }
@@ -354,14 +355,15 @@ TEST_CASE("unscale: division that is left to later has the bits of dividing at o
     torch::manual_seed(i);
     const auto gradients = std::vector{torch::randn({37}) * std::exp2(i - 50), torch::randn({3, 5}), torch::zeros({0})};
     const auto scale = torch::scalar_tensor(std::exp2(static_cast<double>(random() % 40)), torch::kFloat32);
-    auto run = run_with(gradients);
+    const auto made = run_with(gradients);
+    auto& run = *made;
     vernier::unscale(run, scale);
     CHECK(run.found_inf.item<float>() == 0);
     REQUIRE(run.grad_scale.defined());
     CHECK(torch::equal(run.parameters[0].master.grad(), gradients[0]));  // not touched yet
     const auto divided = run.gradients();
     CHECK_FALSE(run.grad_scale.defined());
-    CHECK_FALSE(run.scaled_norm.defined());
+    CHECK_FALSE(run.norms.all.defined());
     for (std::size_t k = 0; k < gradients.size(); ++k) CHECK(same_bits(divided[k], gradients[k] * (1 / scale)));
     CHECK(torch::equal(run.gradients()[0], divided[0]));  // once
   }
@@ -373,7 +375,8 @@ TEST_CASE("unscale: finds each inf and nan, and divides at once what is not floa
       for (const std::int64_t place : {0, 31, 32, 1000, 20'000}) {
         auto gradient = torch::ones({20'001}, dtype);
         gradient[place] = odd;
-        auto run = run_with({torch::ones({3}, dtype), gradient});
+        const auto made = run_with({torch::ones({3}, dtype), gradient});
+        auto& run = *made;
         vernier::unscale(run, torch::scalar_tensor(4.0F));
         CHECK(run.found_inf.item<float>() == (odd == 1 ? 0.0F : 1.0F));
         CHECK(run.grad_scale.defined() == (dtype == torch::kFloat32));

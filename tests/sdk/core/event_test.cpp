@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include "thrown.h"
@@ -55,10 +56,10 @@ struct Fixture {
   ~Fixture() { vernier::set_log_sink(nullptr); }
   std::string emit(Event event) {
     told.clear();
-    bus.emit(event, run);
+    vernier::HostApi::emit(bus, event, run);
     return told;
   }
-  Run run;
+  vernier::TrainerRun run;
   Bus bus;
 };
 
@@ -79,8 +80,8 @@ Thrown thrown_at(Event event, Exception exception, std::int64_t step = 6) {
   Thrower thrower(std::move(exception));
   Fixture fixture;
   fixture.run.step = step;
-  fixture.bus.attach(thrower, false);
-  return thrown_by([&] { fixture.bus.emit(event, fixture.run); });
+  vernier::HostApi::attach(fixture.bus, thrower, false);
+  return thrown_by([&] { vernier::HostApi::emit(fixture.bus, event, fixture.run); });
 }
 
 }  // namespace
@@ -97,10 +98,10 @@ TEST_CASE("bus: listeners are called in the order of attaching, monitors after a
   Callback a("a", 1), b("b", 2);
   Monitor m("m", 1), n("n", 1);
   Fixture fixture;
-  fixture.bus.attach(a, false);
-  fixture.bus.attach(m, true);
-  fixture.bus.attach(n, true);
-  fixture.bus.attach(b, false);
+  vernier::HostApi::attach(fixture.bus, a, false);
+  vernier::HostApi::attach(fixture.bus, m, true);
+  vernier::HostApi::attach(fixture.bus, n, true);
+  vernier::HostApi::attach(fixture.bus, b, false);
   CHECK(fixture.emit(Event::StepEnd) == "abbmn");
   CHECK(fixture.emit(Event::RunEnd) == "abmn");
   CHECK(fixture.emit(Event::StepBegin).empty());
@@ -110,7 +111,7 @@ TEST_CASE("bus: a monitor whose listener could change the run is refused") {
   Meddler meddler("monitor/meddler", 1);
   Fixture fixture;
   CHECK(
-      thrown_by([&] { fixture.bus.attach(meddler, true); }) ==
+      thrown_by([&] { vernier::HostApi::attach(fixture.bus, meddler, true); }) ==
       refused("monitor/meddler is a monitor, and may only look: its listener for StepEnd must take `const Run&`; make "
               "it a callback if it changes the run"));
 }
@@ -120,7 +121,7 @@ TEST_CASE("bus: listening outside of attach is refused") {
   const auto listen = [&] { fixture.bus.on(Event::StepEnd, [](const Run&) {}); };
   CHECK(thrown_by(listen) == refused("Bus::on is called in Plugin::attach only"));
   Meddler meddler("monitor/meddler", 1);
-  CHECK_THROWS(fixture.bus.attach(meddler, true));
+  CHECK_THROWS(vernier::HostApi::attach(fixture.bus, meddler, true));
   CHECK(thrown_by(listen) == refused("Bus::on is called in Plugin::attach only"));
 }
 
@@ -128,9 +129,10 @@ TEST_CASE("bus: what attach throws names the plugin") {
   struct Broken final : vernier::Callback {
     void attach(Bus&) override { throw std::runtime_error("boom"); }
   } broken;
-  broken.set_id("callback/broken");
+  vernier::HostApi::set_id(broken, "callback/broken");
   Fixture fixture;
-  CHECK(thrown_by([&] { fixture.bus.attach(broken, false); }) == refused("callback/broken failed to attach: boom"));
+  CHECK(thrown_by([&] { vernier::HostApi::attach(fixture.bus, broken, false); }) ==
+        refused("callback/broken failed to attach: boom"));
 }
 
 TEST_CASE("bus: a monitor that throws is detached and reported, the others are called exactly once") {
@@ -139,11 +141,11 @@ TEST_CASE("bus: a monitor that throws is detached and reported, the others are c
     Callback a("a", 1);
     Monitor l("l", 2), m("m", 3, throws_in), n("n", 2);
     Fixture fixture;
-    for (auto* monitor : {&l, &m, &n}) fixture.bus.attach(*monitor, true);
-    fixture.bus.attach(a, false);
+    for (auto* monitor : {&l, &m, &n}) vernier::HostApi::attach(fixture.bus, *monitor, true);
+    vernier::HostApi::attach(fixture.bus, a, false);
     CHECK(fixture.emit(Event::StepEnd) == "all" + std::string(static_cast<std::size_t>(throws_in), 'm') + "nn");
     REQUIRE(warnings.size() == 1);
-    CHECK(warnings[0] == "m at StepEnd of step 7: boom (the monitor is detached, the run goes on)");
+    CHECK(warnings[0] == "m at StepEnd of step 6: boom (the monitor is detached, the run goes on)");
     CHECK(fixture.emit(Event::RunEnd) == "aln");
     CHECK(fixture.emit(Event::StepEnd) == "allnn");
     CHECK(warnings.size() == 1);
@@ -156,7 +158,7 @@ TEST_CASE("bus: a monitor that throws is detached and reported, the others are c
 TEST_CASE("bus: several monitors may throw at one event, the last one too") {
   Monitor l("l", 1, 1), m("m", 1), n("n", 1, 1);
   Fixture fixture;
-  for (auto* monitor : {&l, &m, &n}) fixture.bus.attach(*monitor, true);
+  for (auto* monitor : {&l, &m, &n}) vernier::HostApi::attach(fixture.bus, *monitor, true);
   CHECK(fixture.emit(Event::StepEnd) == "lmn");
   CHECK(fixture.emit(Event::StepEnd) == "m");
   CHECK(warnings.size() == 2);
@@ -164,7 +166,7 @@ TEST_CASE("bus: several monitors may throw at one event, the last one too") {
 }
 
 TEST_CASE("bus: a callback that throws ends the run with plugin, event and step, and the kind it threw") {
-  CHECK(thrown_at(Event::StepEnd, std::runtime_error("boom")) == failed("callback/thrower at StepEnd of step 7: boom"));
+  CHECK(thrown_at(Event::StepEnd, std::runtime_error("boom")) == failed("callback/thrower at StepEnd of step 6: boom"));
   CHECK(thrown_at(Event::UpdateDone, std::runtime_error("boom")) ==
         failed("callback/thrower at UpdateDone of step 7: boom"));
   CHECK(thrown_at(Event::GradientsReady, Error("wrong", Error::Kind::configuration)) ==
@@ -185,9 +187,9 @@ TEST_CASE("bus: an event after a step names that step") {
 TEST_CASE("bus: the first cause stays nested") {
   Thrower thrower(std::out_of_range("the cause"));
   Fixture fixture;
-  fixture.bus.attach(thrower, false);
+  vernier::HostApi::attach(fixture.bus, thrower, false);
   try {
-    fixture.bus.emit(Event::StepEnd, fixture.run);
+    vernier::HostApi::emit(fixture.bus, Event::StepEnd, fixture.run);
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK_THROWS_AS(std::rethrow_if_nested(error), std::out_of_range);
@@ -197,15 +199,16 @@ TEST_CASE("bus: the first cause stays nested") {
 TEST_CASE_FIXTURE(Fixture, "event: what replaces a plugin is called in its place, the plugin is called no more") {
   Callback a("a", 1), b("b", 0), c("c", 1), next("n", 2), stranger("s", 1);
   Monitor m("m", 1);
-  for (auto* plugin : {&a, &b, &c}) bus.attach(*plugin, false);
-  bus.attach(m, true);
+  for (auto* plugin : {&a, &b, &c}) vernier::HostApi::attach(bus, *plugin, false);
+  vernier::HostApi::attach(bus, m, true);
   CHECK(emit(Event::StepEnd) == "acm");
-  bus.replace(b, next);
+  vernier::HostApi::replace(bus, b, next);
   CHECK(emit(Event::StepEnd) == "anncm");
   CHECK(emit(Event::RunEnd) == "ancm");
-  bus.replace(next, b);
+  vernier::HostApi::replace(bus, next, b);
   CHECK(emit(Event::StepEnd) == "acm");
-  CHECK(thrown_by([&] { bus.replace(stranger, next); }) == refused("s is not attached, and cannot be replaced"));
+  CHECK(thrown_by([&] { vernier::HostApi::replace(bus, stranger, next); }) ==
+        refused("s is not attached, and cannot be replaced"));
   CHECK(emit(Event::RunEnd) == "abcm");
 }
 

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 #include <vernier/options.h>
 
 #include <cmath>
@@ -137,7 +138,7 @@ TEST_CASE("options: a key that nobody read is refused, with the nearest that is 
     Options options("optimizer/toy", {{key, written(3, std::int64_t{1})}}, "run.toml:1");
     options.get("learning_rate", 1.0, "m");
     options.get("momentum", 0.0, "m");
-    return thrown_by([&] { options.refuse_unread(); });
+    return thrown_by([&] { vernier::HostApi::refuse_unread(options); });
   };
   CHECK(refusal_of("momentum") == Thrown{});
   CHECK(
@@ -168,7 +169,7 @@ TEST_CASE("options: what is quoted in a refusal is short and printable") {
   CHECK(chosen.text.starts_with("run.toml:1: scaler/toy: `word` is \"\\x1b[31mxxx"));
   CHECK(chosen.text.ends_with("xxx\"; it takes red | blue"));
   CHECK(chosen.text.size() < 300);
-  const auto unread = thrown_by([&] { options.refuse_unread(); });
+  const auto unread = thrown_by([&] { vernier::HostApi::refuse_unread(options); });
   CHECK(unread.text.starts_with("run.toml:2: scaler/toy: `\\x1b[31mxxx"));
   CHECK(unread.text.size() < 300);
   Options list("o", {{"list", Value{Array(100'000, Value{std::int64_t{-1}, ""}), ""}}}, "");
@@ -180,11 +181,11 @@ TEST_CASE("options: what is read is declared, for people and for summary.json") 
   options.get("rate", 1e-3, "step size", vernier::between(0, 1));
   options.choose("colour", "red", {"red", "blue"}, "of the lamp");
   options.get("names", Words{"a"}, "in order");
-  options.only_describe();
+  vernier::HostApi::only_describe(options);
   CHECK(options.require<Words>("data", "files").empty());
-  const auto& all = options.declared();
+  const auto& all = vernier::HostApi::declared(options);
   REQUIRE(all.size() == 4);
-  const auto is = [](const Options::Declared& d, const Words& expected) {
+  const auto is = [](const vernier::HostApi::Declared& d, const Words& expected) {
     return Words{d.key, d.type, d.fallback, d.value, d.range, d.meaning} == expected;
   };
   CHECK(is(all[0], {"rate", "a number", "0.001", "0.25", "0 to 1", "step size"}));

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 #include <vernier/run.h>
 
 #include "thrown.h"
@@ -38,7 +39,7 @@ TEST_CASE("batch: what is on the device already is not copied") {
 }
 
 TEST_CASE("run: gradients are those of the masters, in order, and only those that are there") {
-  Run run;
+  vernier::TrainerRun run;
   for (const char* name : {"a", "b", "c"}) {
     const auto tensor = torch::zeros({1}).requires_grad_();
     run.parameters.push_back({name, tensor, tensor});
@@ -53,7 +54,7 @@ TEST_CASE("run: gradients are those of the masters, in order, and only those tha
 }
 
 TEST_CASE("run: a notice knows its step and reads as one line") {
-  Run run;
+  vernier::TrainerRun run;
   run.step = 41;
   run.notice("scale_changed", {{"from", 65536.0}, {"to", std::int64_t{32768}}, {"why", std::string("inf")}},
              "the scale changed");
@@ -69,7 +70,7 @@ TEST_CASE("metrics: of this step only, in the order of this step") {
   metrics.set("a", torch::tensor(2.0F).requires_grad_());
   CHECK(metrics.value("a") == 2.0);
   metrics.set("b", 3.0);
-  metrics.clear();
+  vernier::HostApi::clear(metrics);
   CHECK_FALSE(metrics.value("a").has_value());
   CHECK(metrics.set_now().empty());
   metrics.set("a", 5.0);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/options.h>
 #include <vernier/sampler.h>
 #include <vernier/task_options.h>
@@ -147,9 +148,9 @@ TEST_CASE("the order is read from an option of its own") {
   const auto read = [](vernier::Table table) {
     vernier::Options options("task/toy", std::move(table), "run.toml:1");
     const auto order = vernier::read_order(options, "of the points");
-    REQUIRE(options.declared().size() == 1);
-    CHECK(options.declared()[0].meaning == "of the points");
-    options.refuse_unread();
+    REQUIRE(vernier::HostApi::declared(options).size() == 1);
+    CHECK(vernier::HostApi::declared(options)[0].meaning == "of the points");
+    vernier::HostApi::refuse_unread(options);
     return order;
   };
   const auto order = [](const char* word) { return vernier::Table{{"order", {std::string(word), "run.toml:2"}}}; };

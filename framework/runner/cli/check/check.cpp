@@ -46,7 +46,7 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
 }
 
 // The memory that each rank keeps for itself; "" if there is one rank.
-std::string memory_of_ranks(Run& run, const MemoryUse& here) {
+std::string memory_of_ranks(TrainerRun& run, const MemoryUse& here) {
   if (run.control->ranks() == 1) return "";
   State own;
   for (const char* part : {"masters", "optimizer"}) own.put(part, here.bytes(part));

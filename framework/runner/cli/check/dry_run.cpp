@@ -85,7 +85,7 @@ class Observer final : public Interceptor {
 // Listens to the micro-batches.
 class DryRunListener final : public Plugin {
  public:
-  DryRunListener(Run& run, DryRun& dry_run) : dry_run_(dry_run), observer_(*run.model) {
+  DryRunListener(TrainerRun& run, DryRun& dry_run) : dry_run_(dry_run), observer_(*run.model) {
     set_id("check");
     std::vector<torch::Tensor> masters;
     for (const auto& parameter : run.parameters) masters.push_back(parameter.master);
@@ -111,7 +111,7 @@ class DryRunListener final : public Plugin {
 
   void begin_update() { ledger_->begin_update(); }
 
-  void end(Run& run) {
+  void end(TrainerRun& run) {
     dry_run_.memory = ledger_->stop();
     dry_run_.operations = std::move(observer_.operations);
     dry_run_.is_random = observer_.is_random;
@@ -135,7 +135,7 @@ class DryRunListener final : public Plugin {
 };
 
 // An optimizer allocates its state in its first step, even if that update is skipped. No weight changes.
-void skipped_update(Step& step, Run& run) {
+void skipped_update(Step& step, TrainerRun& run) {
   const auto skip = std::exchange(run.skip_update, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device)));
   step.step_optimizer(run);
   run.skip_update = skip;
@@ -143,10 +143,10 @@ void skipped_update(Step& step, Run& run) {
 
 }  // namespace
 
-DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run) {
+DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, TrainerRun& run) {
   DryRun seen;
   DryRunListener listener(run, seen);
-  wiring.bus.attach(listener, false);
+  HostApi::attach(wiring.bus, listener, false);
   auto& calls = trainer.parts().calls;
   calls.attributed_in_step(run, [&] {
     trainer.step().step(run, Step::Until::gradients);
@@ -160,7 +160,7 @@ DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, Run& run) {
   return seen;
 }
 
-std::optional<double> rehearse(TrainingLoop& trainer, Run& run) {
+std::optional<double> rehearse(TrainingLoop& trainer, TrainerRun& run) {
   auto& parts = trainer.parts();
   auto* task = parts.wiring.task.get();
   std::optional<double> validation_loss;
@@ -192,7 +192,7 @@ std::optional<double> rehearse(TrainingLoop& trainer, Run& run) {
   return validation_loss;
 }
 
-std::int64_t read_epoch(TrainingLoop& trainer, Run& run) {
+std::int64_t read_epoch(TrainingLoop& trainer, TrainerRun& run) {
   constexpr double most_seconds = 10;
   auto& parts = trainer.parts();
   const auto begin = std::chrono::steady_clock::now();

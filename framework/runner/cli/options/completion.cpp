@@ -1,6 +1,7 @@
 #include "completion.h"
 
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <map>
@@ -21,7 +22,7 @@ std::map<std::string, WordSet> options_with_words(const Host& host, const std::s
   std::map<std::string, WordSet> options;
   try {
     const auto described = options_of(host, id);
-    for (const auto& option : described.declared()) {
+    for (const auto& option : HostApi::declared(described)) {
       if (option.key.find('.') != std::string::npos) continue;  // of a list of tables
       WordSet& words = options[option.key];
       if (option.type == "true or false") words = {"true", "false"};

@@ -1,6 +1,7 @@
 #include "plugin_list.h"
 
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <algorithm>
@@ -28,15 +29,15 @@ Options options_of(const Host& host, const std::string& id) {
     refuse("there is no role \"" + shortened(role) + "\"; `vernier plugins` lists all");
   }
   Options options(id, {}, "");
-  options.only_describe();
+  HostApi::only_describe(options);
   (void)host.make(role, name, options);  // with no table at all, just to see what it reads
   return options;
 }
 
 void describe_plugin(const Host& host, const std::string& id) {
   const auto options = options_of(host, id);
-  std::cout << id << (options.declared().empty() ? ": no options\n" : "\n");
-  for (const auto& option : options.declared()) {
+  std::cout << id << (HostApi::declared(options).empty() ? ": no options\n" : "\n");
+  for (const auto& option : HostApi::declared(options)) {
     std::cout << "  " << option.key << " = " << option.fallback << "   (" << option.type
               << (option.range.empty() ? "" : ": " + option.range) << ")\n      " << option.meaning << '\n';
   }

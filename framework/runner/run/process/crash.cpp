@@ -102,11 +102,10 @@ void add_caller(Line& line) {
     const auto* called = *calls->called;
     const bool is_it = called != nullptr && is_of(called->id(), running);
     line.add(is_it ? std::string_view(called->id()) : running != nullptr ? running : "trainer");
-    const auto step = calls->run->step;
-    if (*calls->in_step) {
-      line.add(" in step ").add(step + 1);
-    } else if (step > 0) {
-      line.add(" after step ").add(step);
+    if (*calls->step > 0) {
+      line.add(" in step ").add(*calls->step);
+    } else if (calls->run->step > 0) {
+      line.add(" after step ").add(calls->run->step);
     }
   }
   line.add(is_main_thread() ? ": " : ", in another thread: ");
@@ -172,8 +171,8 @@ void name_crashes_in(const std::string& log) {
   if (before >= 0) ::close(before);
 }
 
-CallsWatched::CallsWatched(const Plugin* const& called, const Run& run, const bool& in_step)
-    : calls_{&called, &run, &in_step}, before_(watched.exchange(&calls_)) {}
+CallsWatched::CallsWatched(const Plugin* const& called, const Run& run, const std::int64_t& step)
+    : calls_{&called, &run, &step}, before_(watched.exchange(&calls_)) {}
 
 CallsWatched::~CallsWatched() {
   watched = before_;

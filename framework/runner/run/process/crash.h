@@ -23,8 +23,8 @@ void name_crashes_in(const std::string& log);
 // The plugin that is called now, for these lines. Main thread only; the one made last counts.
 class CallsWatched {
  public:
-  // called: who was called last outside of the bus, or null. They must outlive this object.
-  CallsWatched(const Plugin* const& called, const Run& run, const bool& in_step);
+  // called: who was called last outside of the bus, or null. step: the one under way, or 0. They must outlive this.
+  CallsWatched(const Plugin* const& called, const Run& run, const std::int64_t& step);
   CallsWatched(const CallsWatched&) = delete;
   CallsWatched& operator=(const CallsWatched&) = delete;
   ~CallsWatched();
@@ -32,7 +32,7 @@ class CallsWatched {
   struct Calls {
     const Plugin* const* called;
     const Run* run;
-    const bool* in_step;
+    const std::int64_t* step;
   };
 
  private:

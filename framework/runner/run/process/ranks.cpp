@@ -118,7 +118,7 @@ void Ranks::refuse_differences(const Facts& facts) const {
   }
 }
 
-void Ranks::share_model(Run& run) {
+void Ranks::share_model(TrainerRun& run) {
   if (!are_several()) return;
   const torch::NoGradGuard no_grad;
   auto tensors = run.model->parameters();
@@ -128,7 +128,7 @@ void Ranks::share_model(Run& run) {
 }
 
 // The largest first, each to the rank that has the fewest elements so far.
-void Ranks::choose_owners(Run& run) {
+void Ranks::choose_owners(TrainerRun& run) {
   if (!are_several() || !distributed_->shards_optimizer()) return;
   const auto& parameters = run.parameters;
   std::vector<std::size_t> order(parameters.size());
@@ -155,7 +155,7 @@ void Ranks::refuse_masters_of_others(const Run& run) const {
   }
 }
 
-void Ranks::share_weights(Run& run, Weights which) {
+void Ranks::share_weights(TrainerRun& run, Weights which) {
   if (!are_sharded()) return;
   std::vector<std::vector<torch::Tensor>> of_ranks(static_cast<std::size_t>(ranks()));
   for (std::size_t i = 0; i < owners_.size(); ++i) {
@@ -265,7 +265,7 @@ void Ranks::find_changed_buffers() {
   }
 }
 
-void Ranks::all_reduce(Run& run, const Own& here) {
+void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   if (!are_several()) return;
   whole();
   find_changed_buffers();
@@ -312,7 +312,7 @@ void Ranks::all_reduce(Run& run, const Own& here) {
   for (auto& buffer : buffers_) buffer.version = buffer.tensor._version();
 }
 
-void Ranks::name_slow_ranks(Run& run) {
+void Ranks::name_slow_ranks(TrainerRun& run) {
   if (!are_several() || (run.step + 1) % steps_until_named != 0 || seconds_.empty()) return;
   auto sorted = seconds_;
   std::ranges::sort(sorted);
@@ -329,7 +329,7 @@ void Ranks::name_slow_ranks(Run& run) {
   std::ranges::fill(seconds_, 0);
 }
 
-OwnGradients::OwnGradients(Run& run) {
+OwnGradients::OwnGradients(TrainerRun& run) {
   for (auto& parameter : run.parameters) {
     if (parameter.owned || !parameter.master.grad().defined()) continue;
     put_aside_.emplace_back(parameter.master, parameter.master.grad());

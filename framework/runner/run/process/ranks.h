@@ -3,7 +3,7 @@
 
 #include <ATen/core/Generator.h>
 #include <vernier/distributed.h>
-#include <vernier/run.h>
+#include <vernier/host.h>
 
 #include <atomic>
 #include <cstdint>
@@ -35,16 +35,16 @@ class Ranks {
   // Throws Error::Kind::configuration on every rank if a fact differs; the text names it and both values.
   void refuse_differences(const Facts& facts) const;
   // Rank 0's parameters and buffers, into those of the others.
-  void share_model(Run& run);
+  void share_model(TrainerRun& run);
 
   // True: each parameter has a rank that owns it, see Parameter::owned. Chosen once, before the precision is prepared.
   bool are_sharded() const { return !owners_.empty(); }
-  void choose_owners(Run& run);
+  void choose_owners(TrainerRun& run);
   // Throws Error if a precision keeps masters of parameters that other ranks own.
   void refuse_masters_of_others(const Run& run) const;
   // The owners' values of `model`, into those of the other ranks. trained: those that are not frozen.
   enum class Weights { trained, all };
-  void share_weights(Run& run, Weights which);
+  void share_weights(TrainerRun& run, Weights which);
   bool any(bool here);  // returns whether it is so on any rank
 
   // The rank's share of a batch, unless the task has loaded only that.
@@ -70,12 +70,12 @@ class Ranks {
     bool is_out_of_time;  // whether the time limit has passed here
     double seconds;       // that it has computed in this step
   };
-  void all_reduce(Run& run, const Own& own);
+  void all_reduce(TrainerRun& run, const Own& own);
   // Those of any rank in the last all_reduce().
   const std::atomic<int>& stop() const { return stop_; }
   bool is_out_of_time() const { return is_out_of_time_; }
   // Adds a notice where a rank has computed longer than the others for the last hundred steps.
-  void name_slow_ranks(Run& run);
+  void name_slow_ranks(TrainerRun& run);
   void end_step(const Run& run) { last_factor_ = run.learning_rate_factor; }
 
  private:
@@ -112,7 +112,7 @@ class Ranks {
 // While it lives, parameters of other ranks have no gradient, so the optimizer leaves them alone.
 class OwnGradients {
  public:
-  explicit OwnGradients(Run& run);
+  explicit OwnGradients(TrainerRun& run);
   ~OwnGradients();
   OwnGradients(const OwnGradients&) = delete;
   OwnGradients& operator=(const OwnGradients&) = delete;

@@ -16,7 +16,7 @@ void UpdateLog::look(const Run& run) {
   if (is_loss_bad_ || (run.found_inf.defined() && is_set(run.found_inf))) not_finite_ = run.non_finite_gradients();
 }
 
-void UpdateLog::count_one(Run& run, std::int64_t step, const KnownUpdate& update) {
+void UpdateLog::count_one(TrainerRun& run, std::int64_t step, const KnownUpdate& update) {
   run.last_update = update.result;
   run.updates += is_skipped(update.result) ? 0 : 1;
   if (update.result == UpdateResult::found_inf) run.amp.add_overflow();
@@ -31,11 +31,28 @@ void UpdateLog::count_one(Run& run, std::int64_t step, const KnownUpdate& update
                            (update.gradients.empty() ? "" : " (" + update.gradients + ")"));
 }
 
-void UpdateLog::count(Run& run, bool is_mixed) {
-  run.amp.add({.is_amp = is_mixed || run.found_inf.defined()});
+// The scaler sets the metrics "scale" and "underflow". What is on a device comes with the result of the update.
+void UpdateLog::count_scale(TrainerRun& run) {
+  const auto tensor_of = [](const Metrics::Entry* entry) {
+    const auto* tensor = entry != nullptr ? std::get_if<torch::Tensor>(&entry->number) : nullptr;
+    return tensor != nullptr ? *tensor : torch::Tensor();
+  };
+  const auto* scale = HostApi::find(run.metrics, "scale");
+  scale_ = tensor_of(scale);
+  if (!run.results_are_late) scale_.reset();
+  if (scale != nullptr && !scale_.defined()) run.amp.set_scale(run.step + 1, scale->value());
+  if (const auto share = tensor_of(HostApi::find(run.metrics, "underflow")); share.defined()) {
+    run.amp.add_underflow(share);
+  }
+}
+
+void UpdateLog::count(TrainerRun& run, bool is_mixed) {
+  run.amp.add({.is_amp = is_mixed});
+  count_scale(run);
   run.last_update = UpdateResult::none;
   const auto before = last();
   if (before) count_one(run, run.step, *before);
+  if (before && before->scale) run.amp.set_scale(run.step, *before->scale);
   last_.reset();
   if (!run.skip_update.defined()) {
     count_one(run, run.step + 1, {});
@@ -48,11 +65,12 @@ void UpdateLog::count(Run& run, bool is_mixed) {
   } else {
     count_one(run, run.step + 1, now(run));
   }
-  run.scaled_norms.reset();
+  run.norms = {};
 }
 
-void UpdateLog::conclude(Run& run) {
+void UpdateLog::conclude(TrainerRun& run) {
   const auto update = last();
+  if (update && update->scale) run.amp.set_scale(run.step, *update->scale);
   if (update && is_skipped(update->result)) count_one(run, run.step, *update);
 }
 
@@ -60,7 +78,7 @@ KnownUpdate UpdateLog::now(const Run& run) {
   if (!is_set(run.skip_update)) return {};
   if (not_finite_.empty()) not_finite_ = run.non_finite_gradients();
   const bool has_overflowed = run.found_inf.defined() && is_set(run.found_inf);
-  return {has_overflowed ? UpdateResult::found_inf : UpdateResult::vetoed, some_of(not_finite_)};
+  return {has_overflowed ? UpdateResult::found_inf : UpdateResult::vetoed, some_of(not_finite_), {}};
 }
 
 // In one tensor. Which gradients are not finite is known where the scaler has read each of them.
@@ -68,13 +86,15 @@ void UpdateLog::send(const Run& run) {
   auto numbers =
       at::stack({run.skip_update, run.found_inf.defined() ? run.found_inf : at::zeros_like(run.skip_update)});
   sent_names_.clear();
-  if (run.scaled_norms.defined()) {
+  if (run.norms.each.defined()) {
     for (const auto& parameter : run.parameters) {
       const auto& gradient = parameter.master.grad();
       if (gradient.defined() && gradient.numel() > 0) sent_names_.push_back(parameter.name);
     }
-    numbers = at::cat({numbers, run.scaled_norms.isfinite().logical_not().to(numbers.scalar_type())});
+    numbers = at::cat({numbers, run.norms.each.isfinite().logical_not().to(numbers.scalar_type())});
   }
+  has_sent_scale_ = scale_.defined();
+  if (has_sent_scale_) numbers = at::cat({numbers, scale_.reshape({1}).to(numbers)});
   sent_.send(numbers);
 }
 
@@ -86,7 +106,8 @@ std::optional<KnownUpdate> UpdateLog::last() {
     if ((*numbers)[i + 2] != 0) names.push_back(sent_names_[i]);
   }
   const auto skipped = numbers->at(1) != 0 ? UpdateResult::found_inf : UpdateResult::vetoed;
-  last_ = KnownUpdate{numbers->at(0) != 0 ? skipped : UpdateResult::applied, some_of(names)};
+  last_ = KnownUpdate{numbers->at(0) != 0 ? skipped : UpdateResult::applied, some_of(names),
+                      has_sent_scale_ ? std::optional<double>(numbers->back()) : std::nullopt};
   return last_;
 }
 
@@ -94,13 +115,15 @@ void UpdateLog::save(State& state) {
   if (!last()) return;
   state.put("last_update", static_cast<std::int64_t>(last_->result));
   state.put("not_finite", last_->gradients);
+  if (last_->scale) state.put("last_scale", *last_->scale);
 }
 
 void UpdateLog::load(const State& state) {
   sent_ = {};
   last_.reset();
   if (!state.has("last_update")) return;
-  last_ = KnownUpdate{static_cast<UpdateResult>(state.integer("last_update")), state.text("not_finite")};
+  last_ = KnownUpdate{static_cast<UpdateResult>(state.integer("last_update")), state.text("not_finite"),
+                      state.has("last_scale") ? std::optional(state.real("last_scale")) : std::nullopt};
 }
 
 }  // namespace vernier

@@ -21,7 +21,7 @@ const void* storage_of(const torch::Tensor& tensor) {
 
 }  // namespace
 
-void Savepoint::take(const Run& run, const Scope& scope) try {
+void Savepoint::take(const TrainerRun& run, const Scope& scope) try {
   clear();
   scope_ = &scope;
   step_ = run;
@@ -96,7 +96,7 @@ void Savepoint::restore_copies() {
   for (auto& [live, kept] : copies_) live.copy_(kept);
 }
 
-void Savepoint::restore(Run& run) {
+void Savepoint::restore(TrainerRun& run) {
   for (const auto& each : unwritten_) {
     if (!was_written(each)) continue;
     throw Error(c10::str("a weight or large tensor, of shape ", each.tensor.sizes(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/types.h>
+#include <vernier/host.h>
 #include <vernier/plugin.h>
 
 #include <algorithm>
@@ -25,10 +26,10 @@ struct Scope {
 class Savepoint {
  public:
   // Copies the run. Reuses the memory of the last copy. `scope` must live until the savepoint is cleared.
-  void take(const Run& run, const Scope& scope);
+  void take(const TrainerRun& run, const Scope& scope);
   // Makes the run what it was. Throws Error, and changes nothing, where a tensor that was not copied has been written
   // since. Plugins may keep the tensors that they load: take() again before a second restore().
-  void restore(Run& run);
+  void restore(TrainerRun& run);
   void restore_copies();                                    // of buffers alone
   void accept(const std::vector<torch::Tensor>& put_back);  // these were written, and are what they were
   void clear();                                             // all but the memory

@@ -228,7 +228,7 @@ Tensors model_tensors(const torch::nn::Module& model) {
   return tensors;
 }
 
-State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration) {
+State take_snapshot(const TrainerRun& run, const std::vector<Plugin*>& plugins, const std::string& configuration) {
   State state;
   if (!configuration.empty()) state.put("run/configuration", configuration);
   for (const auto& [name, tensor] : model_tensors(*run.model)) state.put("model/" + name, tensor.detach());
@@ -259,8 +259,8 @@ std::string inexact_by(const State& snapshot, const Run& run, const std::vector<
   return found.text();
 }
 
-void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration,
-                      bool allow_inexact) {
+void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins,
+                      const std::string& configuration, bool allow_inexact) {
   if (const auto found = inexact_by(snapshot, run, plugins, configuration); !found.empty()) {
     const std::string text = "the run cannot be resumed bit for bit: " + found;
     if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to resume all the same");
@@ -275,7 +275,7 @@ void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plug
   restore_snapshot_quietly(std::move(snapshot), run, plugins);
 }
 
-void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
+void restore_snapshot_quietly(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins) {
   const auto live = model_tensors(*run.model);
   auto saved = take_model(snapshot, live);
   Counters counted;
@@ -301,7 +301,7 @@ void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin
   }
 }
 
-void restore_weights(State snapshot, Run& run, const std::vector<Plugin*>& plugins) {
+void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins) {
   const auto live = model_tensors(*run.model);
   auto saved = take_model(snapshot, live);
   const torch::NoGradGuard no_grad;

@@ -1,6 +1,7 @@
 // All that a run depends on, as one State: model, plugins, counters, random generators.
 #pragma once
 
+#include <vernier/host.h>
 #include <vernier/roles.h>
 
 #include <string>
@@ -10,19 +11,19 @@ namespace vernier {
 
 // Shares the live tensors; whoever keeps it longer than the moment copies. configuration: as resolved, a JSON object;
 // "" where there is none to keep.
-State take_snapshot(const Run& run, const std::vector<Plugin*>& plugins, const std::string& configuration = "");
+State take_snapshot(const TrainerRun& run, const std::vector<Plugin*>& plugins, const std::string& configuration = "");
 
 // Puts a snapshot into a prepared run. All that can be checked is checked before anything is changed, and refused with
 // Error::Kind::configuration: another model always; differences that make resuming inexact (plugins, their options and
 // versions, the seed, dtypes, device, threads, LibTorch, processor) unless allow_inexact, which logs them.
 // Pass the snapshot by std::move to let the model take its memory; otherwise it is copied (move_into).
-void restore_snapshot(State snapshot, Run& run, const std::vector<Plugin*>& plugins,
+void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration = "", bool allow_inexact = false);
 // The same, for callers that have already logged the differences.
-void restore_snapshot_quietly(State snapshot, Run& run, const std::vector<Plugin*>& plugins);
+void restore_snapshot_quietly(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins);
 // Only the model, and what precision and callbacks (an average of the weights) remember; and run.step. For a run that
 // is used and not trained: its data may be others. Refuses another model.
-void restore_weights(State snapshot, Run& run, const std::vector<Plugin*>& plugins);
+void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins);
 // The differences that make resuming inexact: "threads was 1 and is 2; …"; "" if there are none.
 std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
                        const std::string& configuration);

@@ -65,12 +65,12 @@ void Transaction::rewire_plugins() {
   rewire();
 }
 
-void Transaction::take(Stage stage, const Run& run) {
+void Transaction::take(Stage stage, const TrainerRun& run) {
   if (!is_wired_) wire(run);
   point(stage).take(run, scopes_[index(stage)]);
 }
 
-void Transaction::mark(Stage stage, Run& run) {
+void Transaction::mark(Stage stage, TrainerRun& run) {
   if (stage == Stage::batch) return is_rerun_wanted() ? take(stage, run) : void();
   phase_ = Phase::begun;
   point(stage).clear();
@@ -106,13 +106,13 @@ void Transaction::want_rerun(const Plugin& asker) {
   rewire();
 }
 
-void Transaction::roll_back(Stage stage, Run& run) {
+void Transaction::roll_back(Stage stage, TrainerRun& run) {
   point(stage).restore(run);
   run.parameters = parameters_;
   if (stage == Stage::batch) take(stage, run);  // for the next time
 }
 
-torch::Tensor Transaction::put_back_after(const Run& run, const std::function<torch::Tensor()>& body) {
+torch::Tensor Transaction::put_back_after(const TrainerRun& run, const std::function<torch::Tensor()>& body) {
   Scope scope;
   scope.buffers = run.model->buffers();
   for (const auto& [name, model, master, frozen, owned] : run.parameters) {
@@ -130,7 +130,7 @@ torch::Tensor Transaction::put_back_after(const Run& run, const std::function<to
   return body();
 }
 
-bool Transaction::rerun(Run& run, const std::function<void()>& body) {
+bool Transaction::rerun(TrainerRun& run, const std::function<void()>& body) {
   if (!point(Stage::batch).is_taken() || phase_ != Phase::computed) {
     throw Error("gradients are computed again in GradientsReady, by a plugin that called want_rerun() in prepare");
   }

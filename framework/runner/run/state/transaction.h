@@ -1,6 +1,8 @@
 // Goes back within a step: to a Stage, on the side or for good. Nothing else does.
 #pragma once
 
+#include <vernier/host.h>
+
 #include <functional>
 #include <set>
 #include <vector>
@@ -22,25 +24,25 @@ class Transaction {
   void rewire() { is_wired_ = false; }                                // after other masters
   void rewire_plugins();                                              // after other plugins
 
-  void mark(Stage stage, Run& run);         // takes the copy that somebody wants at this stage
+  void mark(Stage stage, TrainerRun& run);  // takes the copy that somebody wants at this stage
   void gradients_computed(const Run& run);  // before listeners change them
   void commit();                            // before the update: forgets the step's copies, since weights change now
 
   void want_rerun(const Plugin& asker);
   bool is_rerun_wanted() const { return !askers_.empty(); }
   bool can_undo() const { return points_[index(Stage::begin)].is_taken(); }  // a step that fails
-  void roll_back(Stage stage, Run& run);                                     // restores the run
+  void roll_back(Stage stage, TrainerRun& run);                              // restores the run
   // Runs body, which changes weights and buffers, and puts those back. The step can be undone as before.
-  torch::Tensor put_back_after(const Run& run, const std::function<torch::Tensor()>& body);
+  torch::Tensor put_back_after(const TrainerRun& run, const std::function<torch::Tensor()>& body);
   // Control::rerun. body: computes the gradients, with what the caller does around it.
-  bool rerun(Run& run, const std::function<void()>& body);
+  bool rerun(TrainerRun& run, const std::function<void()>& body);
 
  private:
   enum class Phase { between, begun, computed };
   static std::size_t index(Stage stage) { return static_cast<std::size_t>(stage); }
   Savepoint& point(Stage stage) { return points_[index(stage)]; }
   void wire(const Run& run);
-  void take(Stage stage, const Run& run);
+  void take(Stage stage, const TrainerRun& run);
   std::vector<Plugin*> plugins_at(Stage stage) const;
 
   Wiring& wiring_;

@@ -73,7 +73,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   std::optional<State> snapshot;
   bool has_facts = false;
   const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {
-    Run run;
+    TrainerRun run;
     run.output = output;
     snapshot = read_snapshot(*wiring.checkpoint, run, path);
     if (!snapshot) refuse(path + ": there is no checkpoint in this run");

@@ -41,7 +41,11 @@ class VERNIER_API AmpStats {
   std::int64_t amp_steps() const { return amp_; }
   std::int64_t scaler_updates() const { return updates_; }  // changes of the scale
   std::int64_t overflows() const { return overflows_; }
-  double overflow_ratio() const { return amp_ > 0 ? static_cast<double>(overflows_) / static_cast<double>(amp_) : 0; }
+  // Of the steps in mixed precision; of all steps where a scaler works without it.
+  double overflow_ratio() const {
+    const auto of = amp_ > 0 ? amp_ : total_;
+    return of > 0 ? static_cast<double>(overflows_) / static_cast<double>(of) : 0;
+  }
   double mean_step_seconds() const { return timed_ > 0 ? seconds_ / static_cast<double>(timed_) : 0; }
   std::optional<double> underflow() const;  // mean over all measurements; host sync
   std::optional<double> last_underflow() const;

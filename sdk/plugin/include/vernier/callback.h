@@ -5,7 +5,6 @@
 #include <vernier/plugin.h>
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace vernier {
@@ -15,10 +14,7 @@ class VERNIER_API Callback : public Plugin {
  public:
   static constexpr const char* role = "callback";
   ~Callback() override;
-  // Called for each validation, the model in evaluation mode; the last callback in the TOML is the outermost. body runs
-  // the validation (those of the callbacks before, then Task::validate) and returns its loss.
-  virtual torch::Tensor validate(Run& run, const std::function<torch::Tensor()>& body);
-  // After prepare: the numbers that its validate() adds to those of the task.
+  // After prepare: the numbers that its evaluate() adds to those of the task.
   virtual std::vector<Measure> measures() const;
   // False if its listener of GradientsReady needs no gradients: an optimizer may have freed them in backward.
   virtual bool needs_gradients() const;

@@ -16,9 +16,10 @@ namespace vernier {
 //   StepBegin
 //     BatchReady                      for each micro-batch: it is on the device
 //     LossReady                       for each micro-batch: forward is done, backward is not
+//     BackwardDone                    for each micro-batch: its gradients are added to those on Parameter::model
 //   GradientsReady                    unscaled, of the whole batch: clip, measure, veto
 //   UpdateDone                        the weights have changed, or the update was skipped
-//   StepEnd                           the step is counted
+//   StepEnd                           the step is counted: run.step includes it
 //   Validated                         after a validation: its metrics are there; not where nothing is held out
 //   EpochEnd                          after the last batch of the task's data
 // RunEnd                              after the last checkpoint; RunFailed instead where an error ends the run
@@ -27,6 +28,7 @@ enum class Event {
   StepBegin,
   BatchReady,
   LossReady,
+  BackwardDone,
   GradientsReady,
   UpdateDone,
   StepEnd,
@@ -35,7 +37,7 @@ enum class Event {
   RunEnd,
   RunFailed
 };
-inline constexpr int event_count = 11;
+inline constexpr int event_count = 12;
 VERNIER_API const char* name_of(Event event);
 
 class Plugin;
@@ -50,19 +52,10 @@ class VERNIER_API Bus {
     add(event, std::move(listener), std::is_invocable_v<Listener&, const Run&>);
   }
 
-  // For the trainer. Without a listener it costs a comparison.
-  void emit(Event event, Run& run) {
-    if (!listeners_[static_cast<std::size_t>(event)].empty()) tell(event, run);
-  }
-  // For the host: lets the plugin listen. A monitor is called after all others and can be detached.
-  void attach(Plugin& plugin, bool monitor);
   bool listens(const Plugin& plugin, Event event) const;
-  // For the trainer: while muted, monitors are not called, because a step is rerun on the side.
-  void mute_monitors(bool muted) { is_muted_ = muted; }
-  // For the trainer, between two events: `next` listens in the place of a role's plugin, which is not called again.
-  void replace(Plugin& plugin, Plugin& next);
 
  private:
+  friend struct HostApi;
   struct Listener {
     std::function<void(Run&)> call;
     Plugin* plugin;

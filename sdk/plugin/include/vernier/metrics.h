@@ -29,9 +29,10 @@ class VERNIER_API Metrics {
   void set_time(const char* name, double seconds);
   std::optional<double> value(const char* name) const;  // nothing if it was not set in this step
   std::vector<const Entry*> set_now() const;            // set in this step, in the order of first use
-  void clear();                                         // called by the trainer at the start of each step
 
  private:
+  friend struct HostApi;
+  void clear();
   Entry& entry(const char* name);
   std::vector<Entry> entries_;
 };

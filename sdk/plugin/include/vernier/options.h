@@ -18,13 +18,6 @@ namespace vernier {
 // Error::Kind::configuration with file:line, plugin, key and remedy.
 class VERNIER_API Options {
  public:
-  struct Declared {
-    std::string key, type, fallback, value, range, meaning;
-    bool is_resumable = false;
-  };
-  struct LessMemory {
-    std::string key, value, price;
-  };
   // owner: "scaler/dynamic". where: the place of the table's header, for messages on missing keys.
   Options(std::string owner, Table table, std::string where);
 
@@ -65,13 +58,17 @@ class VERNIER_API Options {
   [[noreturn]] void refuse(const char* key, const std::string& reason) const;
   bool given(const char* key) const { return table_.count(key) != 0; }
   const std::string& owner() const { return owner_; }
-  // For the host: the keys that were read, and the check that the table has no others.
-  const std::vector<Declared>& declared() const { return declared_; }
-  const std::vector<LessMemory>& less_memory() const { return less_memory_; }
-  void refuse_unread() const;
-  void only_describe() { describing_ = true; }  // for `vernier plugins`: required keys read as empty
 
  private:
+  friend struct HostApi;
+  struct Declared {
+    std::string key, type, fallback, value, range, meaning;
+    bool is_resumable = false;
+  };
+  struct LessMemory {
+    std::string key, value, price;
+  };
+  void refuse_unread() const;
   template <class T>
   T read(const char* key, const T& fallback, const char* meaning, Range range, const char* words = "");
   std::int64_t integer(const char* key, std::int64_t fallback, const char* meaning, Range range);

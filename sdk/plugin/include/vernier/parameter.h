@@ -11,12 +11,21 @@ namespace vernier {
 struct Parameter {
   std::string name;      // dotted, as in the module: "h.0.attn.c_attn.weight"
   torch::Tensor model;   // read by forward
-  torch::Tensor master;  // changed by the optimizer: `model` or a float32 copy; may have no memory between steps
-  bool frozen = false;   // set in the optimizer's prepare: it never updates this parameter
+  torch::Tensor master;  // changed by the optimizer: `model` or a copy of it, see Run::set_master
+  bool frozen = false;   // see Run::freeze: the optimizer never updates this parameter
   bool owned = true;     // false: another rank updates it and keeps its state; a separate `master` has no memory here
 
+  // False: `master` has no memory now, and reading it crashes.
+  bool has_memory() const { return master.defined() && (master.numel() == 0 || master.storage().nbytes() > 0); }
   // Returns the most exact weights: `master`, or `model` while the master has no memory.
-  const torch::Tensor& best() const { return master.defined() && master.storage().nbytes() > 0 ? master : model; }
+  const torch::Tensor& best() const { return has_memory() ? master : model; }
+};
+
+// What Run::gradient_norm() is made from. 2-norms of the gradients before they are divided by Run::grad_scale.
+struct GradientNorms {
+  torch::Tensor all;              // float64 0-dim; set by a scaler that has read the gradients, or undefined
+  torch::Tensor each;             // of each gradient that is not empty, float64 1-D; likewise
+  torch::Tensor before_clipping;  // float32 0-dim: what gradient_norm() has returned in this step
 };
 
 }  // namespace vernier

@@ -10,6 +10,8 @@
 #include <vernier/options.h>
 #include <vernier/state.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 
 namespace vernier {
@@ -47,16 +49,24 @@ class VERNIER_API Plugin {
   // Tensors may be on the CPU, whatever device save() had them on. Copy them, because the caller may go on using them.
   // Throw Error if an entry is missing or does not fit. The default ignores the entries.
   virtual void load(const State& state);
+  // Called around each evaluation of the model: validations, `vernier evaluate`, `export`, `generate`, `predict`. The
+  // model is in evaluation mode, without gradients. body evaluates and returns the loss, which may be undefined. Put
+  // other weights in for that time, such as an average of them (with_weights.h), or look at more than the loss. The
+  // last callback in the TOML is the outermost of the callbacks, and the other roles are around them.
+  virtual torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body);
+  // Called once for each role that the TOML leaves out: a plugin that is needed in two roles returns its other part,
+  // which may refer to this plugin and is destroyed before it. Null: the role has its default. For "callback": one
+  // more.
+  virtual std::unique_ptr<Plugin> fill(const std::string& role);
   // Called when a micro-batch does not fit into memory: of the accumulation if it has several samples, of the task if
   // it has one. Returns what the user can change, as the end of a sentence; "" if nothing.
   virtual std::string memory_remedy() const;
 
-  const std::string& id() const { return id_; }  // "scaler/dynamic"; set by the host after construction
-  void set_id(std::string id) { id_ = std::move(id); }
+  const std::string& id() const { return id_; }            // "scaler/dynamic"; set by the host after construction
   const std::string& version() const { return version_; }  // from VERNIER_PLUGIN; set by the host
-  void set_version(std::string version) { version_ = std::move(version); }
 
  protected:
+  void set_id(std::string id) { id_ = std::move(id); }  // of an object that a program makes itself
   template <class... Parts>
   void info(const Parts&... parts) const {
     log(Level::info, id_, c10::str(parts...));
@@ -67,6 +77,7 @@ class VERNIER_API Plugin {
   }
 
  private:
+  friend struct HostApi;
   std::string id_, version_;
 };
 

@@ -3,26 +3,11 @@
 
 #include <vernier/callback.h>
 #include <vernier/distributed.h>
-#include <vernier/plugin.h>
+#include <vernier/task.h>
 
 #include <optional>
 
 namespace vernier {
-
-// Model, data, loss, validation. prepare() sets run.model: on the CPU, initialised from run.seed.
-class VERNIER_API Task : public Plugin {
- public:
-  static constexpr const char* role = "task";
-  ~Task() override;
-  virtual Batch next() = 0;                                  // the next whole batch, on the CPU
-  virtual std::int64_t batches_per_epoch() const = 0;        // calls of next() in an epoch, at least 1
-  virtual torch::Tensor loss(const Batch& micro_batch) = 0;  // 0-dim: mean over the samples, differentiable
-  // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
-  // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
-  virtual torch::Tensor validate(Run& run);
-  // After prepare: all that validations measure, "validation_loss" too. Empty: nothing held out; none: not known yet.
-  virtual std::optional<std::vector<Measure>> measures() const;
-};
 
 // In which dtypes forward and backward run, and in which the optimizer's weights are.
 class VERNIER_API Precision : public Plugin {
@@ -40,6 +25,7 @@ class VERNIER_API Precision : public Plugin {
   // set_data() in the task's dtypes, and makes `model` the master. Leaves this plugin as it is: it may stay.
   virtual void release(Run& run) const;
   virtual std::string describe() const;  // after prepare, one line for people: "bfloat16 autocast, …"
+  virtual std::string emulated() const;  // after prepare: what this machine only emulates, "fp8"; "" if nothing
 };
 
 class VERNIER_API Scaler : public Plugin {  // keeps small gradients above the underflow of 16-bit floats
@@ -59,7 +45,8 @@ class VERNIER_API Accumulation : public Plugin {
   ~Accumulation() override;
   virtual std::vector<Batch> split(const Batch& batch) = 0;
   virtual bool gathers() const;  // true: an update has batches_per_update() batches, the last of an epoch what is left
-  // step: updates before it; epoch: 0 in the first; samples: in a whole batch. The trainer may ask ahead of the step.
+  // At least 1. step: updates before it; epoch: 0 in the first; samples: in a whole batch. The trainer asks ahead to
+  // plan run.steps. If the answer to the same question changes with what was trained, it plans anew after each update.
   virtual std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples);
   virtual bool can_shrink() const;  // true: the size of micro-batches may change at any time
   // Memory ran out. True: split() is finer now, and the batch of want_rerun() is computed again. False: the run ends.

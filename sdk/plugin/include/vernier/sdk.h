@@ -11,6 +11,7 @@
 #include <vernier/plugin.h>
 #include <vernier/roles.h>
 #include <vernier/run.h>
+#include <vernier/task.h>
 
 // Requests to the trainer.
 #include <vernier/between_steps.h>

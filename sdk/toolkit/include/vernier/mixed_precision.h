@@ -48,6 +48,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void commit(Run& run) override;
   void release(Run& run) const override;
   std::string describe() const override;
+  std::string emulated() const override;
   State save() const override;  // an override of save() and load() calls these
   void load(const State& state) override;
 

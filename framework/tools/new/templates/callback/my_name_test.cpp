@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ops/full.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include "my_name.cpp"
 
@@ -12,13 +13,13 @@ double average_after(const std::vector<double>& losses, vernier::State* saved = 
   vernier::Options options("callback/my_name", {{"decay", {0.5, "test"}}}, "test");
   MyName plugin(options);
   vernier::Bus bus;
-  bus.attach(plugin, /*monitor=*/false);
-  vernier::Run run;
+  vernier::HostApi::attach(bus, plugin, /*monitor=*/false);
+  vernier::TrainerRun run;
   plugin.prepare(run);
   if (loads) plugin.load(*saved);
   for (const double loss : losses) {
     run.loss = at::full({}, loss);
-    bus.emit(vernier::Event::StepEnd, run);
+    vernier::HostApi::emit(bus, vernier::Event::StepEnd, run);
   }
   if (saved != nullptr) *saved = plugin.save();
   return run.metrics.value("my_name").value();

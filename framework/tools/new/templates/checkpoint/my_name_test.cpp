@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ops/full.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include "my_name.cpp"
 
@@ -10,7 +11,7 @@ TEST_CASE("a snapshot is read again, the newest one if none is named") {
   // Options are written as the TOML has them; "test" is their place.
   vernier::Options options("checkpoint/my_name", {{"every", {std::int64_t{2}, "test"}}}, "test");
   MyName plugin(options);
-  vernier::Run run;
+  vernier::TrainerRun run;
   run.output = "my_name_test_run";
   fs::remove_all(run.output);
   fs::create_directory(run.output);

@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ops/full.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include <sstream>
 
@@ -14,8 +15,8 @@ std::string printed(bool quiet) {
   vernier::Options options("monitor/my_name", {{"every", {std::int64_t{2}, "test"}}}, "test");
   MyName plugin(options);
   vernier::Bus bus;
-  bus.attach(plugin, /*monitor=*/true);
-  vernier::Run run;
+  vernier::HostApi::attach(bus, plugin, /*monitor=*/true);
+  vernier::TrainerRun run;
   run.steps = 4;
   run.quiet = quiet;
   run.loss = at::full({}, 0.5);
@@ -23,7 +24,7 @@ std::string printed(bool quiet) {
   auto* terminal = std::cout.rdbuf(text.rdbuf());
   for (run.step = 1; run.step <= run.steps; ++run.step) {
     if (run.step == 4) run.metrics.set("learning_rate", 0.25);
-    bus.emit(vernier::Event::StepEnd, run);
+    vernier::HostApi::emit(bus, vernier::Event::StepEnd, run);
   }
   std::cout.rdbuf(terminal);
   return text.str();

@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include "my_name.cpp"
 
@@ -25,7 +26,7 @@ struct MyNameTest {
       "optimizer/my_name", {{"learning_rate", {0.25, "test"}}, {"momentum", {0.5, "test"}}}, "test"};
   MyName plugin{options};
   torch::Tensor weight = at::ones({});
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 }  // namespace

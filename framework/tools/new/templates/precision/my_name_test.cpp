@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ops/ones.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include "my_name.cpp"
 
@@ -22,7 +23,7 @@ TEST_CASE("matrix products of forward have the dtype, and those after it have fl
     // Options are written as the TOML has them; "test" is their place.
     vernier::Options options("precision/my_name", {{"dtype", {option, "test"}}}, "test");
     MyName plugin(options);
-    vernier::Run run;
+    vernier::TrainerRun run;
     plugin.prepare(run);
     const auto matrix = at::ones({2, 2});
     CHECK((plugin.forward([&] { return matrix.matmul(matrix); }).scalar_type() == dtype));

@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <doctest/doctest.h>
+#include <vernier/host.h>
 
 #include <limits>
 
@@ -26,7 +27,7 @@ struct MyNameTest {
 
   vernier::Options options{"scaler/my_name", {{"scale", {8.0, "test"}}}, "test"};
   MyName plugin{options};
-  vernier::Run run;
+  vernier::TrainerRun run;
 };
 
 }  // namespace

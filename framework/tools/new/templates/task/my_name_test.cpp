@@ -1,5 +1,6 @@
 // Tests task/my_name without the runner: its data, and that its model learns them.
 #include "my_name.cpp"
+#include <vernier/host.h>
 
 #undef CHECK  // LibTorch's
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
@@ -18,8 +19,8 @@ TEST_CASE("the task learns to tell two classes apart") {
                            "test");
   torch::manual_seed(1);  // of the first weights
   MyName task(options);
-  options.refuse_unread();
-  vernier::Run run;
+  vernier::HostApi::refuse_unread(options);
+  vernier::TrainerRun run;
   task.prepare(run);
   CHECK(task.batches_per_epoch() == 3);  // of 48 lines; a fifth of the 60 is held out
 

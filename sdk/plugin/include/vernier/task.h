@@ -1,0 +1,31 @@
+// The role of what is trained: model, data, loss and validation.
+#pragma once
+
+#include <vernier/plugin.h>
+
+#include <optional>
+#include <vector>
+
+namespace vernier {
+
+// Model, data, loss, validation. prepare() calls run.set_model: on the CPU, initialised from run.seed.
+class VERNIER_API Task : public Plugin {
+ public:
+  static constexpr const char* role = "task";
+  ~Task() override;
+  virtual Batch next() = 0;                                  // the next whole batch, on the CPU
+  virtual std::int64_t batches_per_epoch() const = 0;        // calls of next() in an epoch, at least 1
+  virtual torch::Tensor loss(const Batch& micro_batch) = 0;  // 0-dim: mean over the samples, differentiable
+  // What loss() of this part of a batch, on the host, is a mean over, if not samples: of texts, the tokens that are
+  // learned; 0: the part is left out. The loss of an update is then one mean over all of them, however it is split. A
+  // task that weighs gives a number for an empty batch too.
+  virtual std::optional<double> weight_of(const Batch& part) const;
+  virtual Batch concatenated(const std::vector<Batch>& batches) const;  // for gathers(); default: Batch::concatenated
+  // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
+  // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
+  virtual torch::Tensor validate(Run& run);
+  // After prepare: all that validations measure, "validation_loss" too. Empty: nothing held out; none: not known yet.
+  virtual std::optional<std::vector<Measure>> measures() const;
+};
+
+}  // namespace vernier

@@ -1,0 +1,22 @@
+// Evaluates with other weights than the trained ones, such as an average of them. For Plugin::evaluate:
+//
+//   torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
+//     return with_weights(average_, run, body);
+//   }
+#pragma once
+
+#include <vernier/run.h>
+
+#include <functional>
+#include <vector>
+
+namespace vernier {
+
+// Runs body with these weights in the model, one for each of run.parameters, of their shapes and rounded to their
+// dtypes. Afterwards the trained weights return, with the same bits, even if body throws. The weights are overwritten,
+// not replaced: layers stay known by their storage, and their versions show the change. Takes their memory once more.
+// Throws Error if there is not one weight for each parameter.
+VERNIER_API torch::Tensor with_weights(const std::vector<torch::Tensor>& weights, const Run& run,
+                                       const std::function<torch::Tensor()>& body);
+
+}  // namespace vernier

@@ -1,0 +1,29 @@
+#include <c10/util/ScopeExit.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+#include <vernier/with_weights.h>
+
+#include <utility>
+
+namespace vernier {
+
+torch::Tensor with_weights(const std::vector<torch::Tensor>& weights, const Run& run,
+                           const std::function<torch::Tensor()>& body) {
+  if (weights.size() != run.parameters.size()) {
+    throw Error(c10::str("with_weights() got ", weights.size(), " weights for ", run.parameters.size(), " parameters"),
+                Error::Kind::plugin);
+  }
+  const torch::NoGradGuard no_grad;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> changed;
+  const auto put_back = c10::make_scope_exit([&changed] {
+    for (auto& [weight, trained] : changed) weight.copy_(trained);
+  });
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const auto& weight = run.parameters[i].model;
+    changed.emplace_back(weight, weight.clone());
+    weight.copy_(weights[i]);
+  }
+  return body();
+}
+
+}  // namespace vernier
