@@ -44,6 +44,8 @@ done
 for file in usr/bin/vernier usr/lib/libvernier_sdk.so usr/lib/libvernier_toolkit.so usr/lib/libvernier_readers.so \
   usr/lib/libvernier_trainer.so usr/include/vernier/trainer.h \
   usr/lib/vernier/plugins/optimizer/adamw.so \
-  usr/lib/cmake/Vernier/VernierConfig.cmake usr/include/vernier/sdk.h usr/share/doc/vernier/LICENSE; do
+  usr/lib/cmake/Vernier/VernierConfig.cmake usr/include/vernier/sdk.h usr/share/doc/vernier/LICENSE \
+  usr/share/doc/vernier/docs/train-your-own.md usr/share/doc/vernier/docs/recovery.md \
+  usr/share/doc/vernier/configs/quickstart.toml; do
   case $contents in *" ./$file"*) ;; *) fail "$deb does not have $file" ;; esac
 done
