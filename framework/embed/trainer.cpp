@@ -1,5 +1,6 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
+#include <vernier/checkpoint_split.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 #include <vernier/trainer.h>
@@ -78,6 +79,7 @@ struct Trainer::Parts {
   TrainerOptions options;
   Table config;
   std::vector<Given> given;
+  const std::thread::id thread = std::this_thread::get_id();
   std::optional<OutputFolder> folder;
   std::unique_ptr<Prepared> prepared;
   std::exception_ptr refused;    // why this trainer cannot train
@@ -93,6 +95,9 @@ struct Trainer::Parts {
 
 // Makes plugins, data and model, once.
 void Trainer::Parts::ready() {
+  if (std::this_thread::get_id() != thread) {
+    refuse("a vernier::Trainer is used on the thread that made it, and on no other; stop() may be called by any");
+  }
   if (refused) std::rethrow_exception(refused);
   if (prepared != nullptr) return;
   const void* other = nullptr;
@@ -300,10 +305,23 @@ std::map<std::string, double> Trainer::metrics() const {
   return all;
 }
 
-void Trainer::save() {
+void Trainer::save(const std::string& path) {
   as_errors([&] {
     parts_->enter();
-    if (!parts_->is_over) parts_->loop().saving().save_now(parts_->prepared->run);
+    auto& run = parts_->prepared->run;
+    auto& saving = parts_->loop().saving();
+    if (!path.empty()) {
+      if (parts_->wiring().distributed->ranks() > 1) refuse("save(path) is for one process; save() has all ranks save");
+      auto [manifest, model, state] = split_snapshot(saving.snapshot(run));
+      manifest.step = run.step;
+      manifest.run = run.name;
+      write_checkpoint(path, std::move(manifest), model, state);
+    } else if (!parts_->options.writes_folder &&
+               use_of(parts_->wiring().table_of(*parts_->wiring().checkpoint)) == "none") {
+      refuse("save() has nowhere to write to, since TrainerOptions::writes_folder is false; give it a path");
+    } else if (!parts_->is_over) {
+      saving.save_now(run);
+    }
   });
 }
 

@@ -521,6 +521,31 @@ TEST_CASE("a run that fails is saved, says so, and leaves the process to the nex
   CHECK(next.train().ended_by == "done");
 }
 
+TEST_CASE("a checkpoint at a path is complete, and continues the run; without a folder save() says so") {
+  const TemporaryFolder folder;
+  const auto path = folder / "at-four";
+  auto options = options_of(base, folder);
+  options.writes_folder = false;
+  {
+    Trainer trainer(options);
+    for (int step = 0; step < 4; ++step) trainer.train_step();
+    CHECK(
+        thrown_by([&] { trainer.save(); }) ==
+        configuration("save() has nowhere to write to, since TrainerOptions::writes_folder is false; give it a path"));
+    trainer.save(path);
+    Thrown elsewhere;
+    std::thread([&] { elsewhere = thrown_by([&] { trainer.train_step(); }); }).join();
+    CHECK(says(elsewhere.text, "is used on the thread that made it"));
+    CHECK(trainer.run().step == 4);
+    trainer.train();
+  }
+  Trainer resumed(options);
+  resumed.resume(path);
+  CHECK(resumed.run().step == 4);
+  resumed.train();
+  CHECK(digest_of(resumed) == digest_of_the_program({base}));
+}
+
 TEST_CASE("the folder has what the program writes; without it nothing is written") {
   const TemporaryFolder folder;
   {

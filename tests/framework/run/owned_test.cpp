@@ -8,6 +8,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -286,6 +287,43 @@ TEST_CASE("owned: an optimizer evaluates with weights of its own") {
   const auto outcome = toy.prepare().train(toy.run), without = plain.prepare().train(plain.run);
   CHECK(vernier::digest(*toy.run.model) == vernier::digest(*plain.run.model));
   CHECK(outcome.validation_loss != without.validation_loss);
+}
+
+TEST_CASE("owned: one plugin fills a second role where the TOML leaves it out, and both are swapped or none") {
+  struct Both final : vernier::Precision {
+    struct Part final : vernier::Scaler {
+      explicit Part(Both& whole) : whole(whole) {}
+      bool scales() const override { return false; }
+      void unscale(Run&) override { whole.unscaled += 1; }
+      Both& whole;
+    };
+    Both() { set_id("precision/both"); }
+    std::unique_ptr<vernier::Plugin> fill(const std::string& role) override {
+      return role == vernier::Scaler::role ? std::make_unique<Part>(*this) : nullptr;
+    }
+    int unscaled = 0;
+  };
+  const auto wired = [](const std::string& more) {
+    std::vector<vernier::Given> given;
+    given.push_back(vernier::given("precision", std::make_unique<Both>(), vernier::Options("", {}, "")));
+    given.push_back(vernier::given("task", std::make_unique<toy::Task>(), vernier::Options("", {}, "")));
+    return vernier::wire(from_toml({"[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n" + more}), built_plugins(),
+                         std::move(given));
+  };
+  CHECK(wired("[scaler]\nuse = 'none'")->scaler->id() == "scaler/none");
+  const auto wiring = wired("");
+  CHECK(wiring->scaler->id() == "scaler/both");
+  const std::atomic<int> stop = 0;
+  vernier::TrainingLoop trainer(*wiring, 0, stop);
+  vernier::TrainerRun run;
+  run.steps = 3;
+  trainer.prepare(run, 0);
+  trainer.train(run);
+  CHECK(static_cast<Both&>(*wiring->precision).unscaled == 3);
+  const auto half = thrown_by([&] {
+    vernier::swap(*wiring, run, vernier::built_model(*run.model), from_toml({"precision = {use = 'bf16'}"}));
+  });
+  CHECK(half == configuration("precision/both fills the role scaler too; swap `scaler` with it"));
 }
 
 }  // namespace owned_test

@@ -79,7 +79,9 @@ class VERNIER_API Trainer {
   std::optional<double> validate();
   // By name, "loss" among them: of the last step, or of the validation after it. Waits for the device.
   std::map<std::string, double> metrics() const;
-  void save();  // a checkpoint now, by the checkpoint plugin, perhaps in the background; nothing after the run's end
+  // A checkpoint now, by the checkpoint plugin, perhaps in the background; nothing after the run's end. path: there,
+  // complete on return, whatever the checkpoint plugin is; resume(path) and `vernier` read it.
+  void save(const std::string& path = "");
 
   // Between two steps: other plugins for some roles, as TOML: "[precision]\nuse = \"bf16\"". Not for task, callbacks
   // and monitors. If it is refused, the run is as before.
