@@ -5,12 +5,25 @@
 #include <vernier/host.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/process_state.h"
 
 namespace vernier {
 
 namespace fs = std::filesystem;
+
+namespace {
+std::map<std::string, std::string>& builds() {
+  static std::map<std::string, std::string> all;
+  return all;
+}
+}  // namespace
+
+std::string build_of(const std::string& id) {
+  const auto found = builds().find(id.substr(0, id.find('#')));
+  return found != builds().end() ? found->second : "";
+}
 
 Host::Place Host::find(const std::string& role, const std::string& name) const {
   std::error_code none;
@@ -58,6 +71,7 @@ std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& n
   HostApi::refuse_unread(options);
   HostApi::set_id(*made, id);
   HostApi::set_version(*made, plugin.version);
+  builds()[id] = library.checksum();
   return made;
 }
 

@@ -14,6 +14,9 @@
 
 namespace vernier {
 
+// The checksum of the library that a plugin was made from, by id: "callback/ema"; "" for an object of the program.
+std::string build_of(const std::string& id);
+
 class Host {
  public:
   // folders: they have files <role>/<name>.so, and are searched in this order.

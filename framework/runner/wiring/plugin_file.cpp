@@ -11,6 +11,7 @@
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vernier/checksum.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -286,6 +287,12 @@ void PluginFile::refuse_other_toolkit() const {
                      "; rebuild the plugin");
     }
   }
+}
+
+std::string PluginFile::checksum() const {
+  Checksum sum;
+  sum.add(bytes_.data(), bytes_.size());
+  return sum.digits();
 }
 
 std::string PluginFile::sha256() const {

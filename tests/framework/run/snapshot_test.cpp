@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 #include <torch/utils.h>
 
+#include "log_lines.h"
+#include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -229,6 +231,23 @@ TEST_CASE("snapshot: a digest changes with a bit, a name, a shape, a dtype") {
   one_bit.view(torch::kInt32)[1][2] = 1;
   CHECK(digest_of("a", one_bit) != base);
   CHECK(digest_of("a", torch::zeros({0})) != base);
+}
+
+TEST_CASE("snapshot: a plugin that was built anew under the same version is named on resume") {
+  const auto config =
+      from_toml({"[run]\nsteps = 2\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n"});
+  const auto warned = [&](bool is_rebuilt) {
+    SmallRun first(config), second(config);
+    auto snapshot = first.trainer->saving().snapshot(first.run);
+    auto builds = snapshot.text("run/builds");
+    if (is_rebuilt) builds[builds.find("optimizer/sgd ") + 14] ^= 1;
+    snapshot.put("run/builds", builds);
+    const LogLines log;
+    second.trainer->resume(second.run, snapshot);
+    return LogLines::count("built anew since the checkpoint, under the same version: optimizer/sgd;");
+  };
+  CHECK(warned(true) == 1);
+  CHECK(warned(false) == 0);
 }
 
 }  // namespace snapshot_test

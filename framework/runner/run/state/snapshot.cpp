@@ -18,6 +18,7 @@
 
 #include "core/process_state.h"
 #include "files/json.h"
+#include "wiring/host.h"
 
 namespace vernier {
 
@@ -34,6 +35,33 @@ std::string lines_of(const std::vector<Plugin*>& plugins) {
   for (const auto* plugin : plugins)
     lines += plugin->id() + ' ' + (plugin->version().empty() ? "?" : plugin->version()) + '\n';
   return lines;
+}
+
+// "callback/ema 1f0c…" for each plugin from a library.
+std::string builds_of(const std::vector<Plugin*>& plugins) {
+  std::string lines;
+  for (const auto* plugin : plugins) {
+    const auto build = is_part_of_the_numbers(plugin->id()) ? build_of(plugin->id()) : "";
+    if (!build.empty()) lines += plugin->id() + ' ' + build + '\n';
+  }
+  return lines;
+}
+
+// A plugin may compute other numbers under the same version.
+void warn_of_rebuilt(const State& snapshot, const std::vector<Plugin*>& plugins) {
+  if (!snapshot.has("run/builds")) return;
+  const auto before = "\n" + snapshot.text("run/builds");
+  std::vector<std::string> rebuilt;
+  for (const auto* plugin : plugins) {
+    const auto build = build_of(plugin->id());
+    const bool was_there = before.find('\n' + plugin->id() + ' ') != std::string::npos;
+    const bool is_same = before.find('\n' + plugin->id() + ' ' + build + '\n') != std::string::npos;
+    if (was_there && !build.empty() && !is_same) rebuilt.push_back(plugin->id());
+  }
+  if (rebuilt.empty()) return;
+  log(Level::warning, "resume",
+      "built anew since the checkpoint, under the same version: " + some_of(rebuilt) +
+          "; the run is the one it was only if they compute the same numbers");
 }
 
 std::string ids_of(const std::vector<Plugin*>& plugins) {
@@ -237,6 +265,7 @@ State take_snapshot(const TrainerRun& run, const std::vector<Plugin*>& plugins, 
   }
   state.put("run/plugins", ids_of(plugins));
   state.put("run/versions", lines_of(plugins));
+  if (const auto builds = builds_of(plugins); !builds.empty()) state.put("run/builds", builds);
   state.put("run/libtorch", std::string(TORCH_VERSION));
   state.put("run/processor", at::get_cpu_capability());
   state.put("run/kernels", kernels());
@@ -266,6 +295,7 @@ void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*
     if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to resume all the same");
     log(Level::warning, "resume", text + "; it is resumed all the same");
   }
+  warn_of_rebuilt(snapshot, plugins);
   warn_of_a_task_without_state(snapshot, plugins);
   const auto task = std::ranges::find_if(
       plugins, [](const auto* plugin) { return plugin->id().starts_with(std::string(Task::role) + "/"); });
