@@ -14,9 +14,11 @@
 #include <thread>
 
 #include "service/api/api.h"
+#include "service/api/job_check.h"
 #include "service/http/http_server.h"
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
+#include "service/queue/fence.h"
 #include "tools/common/child.h"
 #include "tools/common/run_files.h"
 #include "tools/common/verb.h"
@@ -40,6 +42,7 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --cores NUMBER          cores that jobs may have together; those of the machine
   --gpus NUMBER           GPUs that jobs may have together; those of NVIDIA that the machine has
   --data FOLDER           a folder from which jobs may read; may be repeated
+  --output-data FOLDER    a folder in which jobs may also write; may be repeated
   --plugin-path FOLDER    a folder of plugins, as for vernier train; may be repeated
   --keep-days DAYS        a job is removed so long after its end; 30; 0: never
   --time-limit SECONDS    most that an attempt of a job may take; 0: no limit, as below
@@ -94,11 +97,23 @@ std::int64_t number_in(const po::variables_map& given, const char* option, std::
                 std::to_string(least) + " to " + std::to_string(most));
 }
 
+bool is_below(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+}
+
 fs::path folder_in(const std::string& text, const char* option) {
   std::error_code trouble;
   const auto folder = fs::canonical(text, trouble);
   if (!trouble && fs::is_directory(folder, trouble)) return folder;
   throw Refused("--" + std::string(option) + " " + text + ": is not a folder");
+}
+
+// Tokens, journal and other jobs are within reach of no job.
+fs::path data_folder_in(const std::string& text, const char* option, const fs::path& of_server) {
+  auto folder = folder_in(text, option);
+  if (!is_below(of_server, folder) && !is_below(folder, of_server)) return folder;
+  throw Refused("--" + std::string(option) + " " + text + ": jobs must not reach the server's folder, " +
+                of_server.string() + "; keep the two apart, as in `vernier serve ~/vernier-jobs --data .`");
 }
 
 serve::Work limits_in(const po::variables_map& given) {
@@ -136,7 +151,13 @@ Settings settings_in(const po::variables_map& given) {
   for (const auto& folder : vernier::words_in(given, "plugin-path")) {
     settings.queue.more.insert(settings.queue.more.end(), {"--plugin-path", folder_in(folder, "plugin-path").string()});
   }
-  for (const auto& folder : vernier::words_in(given, "data")) settings.data.push_back(folder_in(folder, "data"));
+  for (const char* option : {"data", "output-data"}) {
+    for (const auto& text : vernier::words_in(given, option)) {
+      settings.data.push_back(data_folder_in(text, option, settings.queue.folder));
+      settings.queue.limits.data.push_back(settings.data.back());
+      if (option == std::string("output-data")) settings.queue.limits.writable.push_back(settings.data.back());
+    }
+  }
   settings.hosts = vernier::words_in(given, "host");
   settings.listen = given["listen"].as<std::string>();
   settings.limits.body = 1 << 20;
@@ -175,21 +196,47 @@ void say(const std::string& text) {
   std::cerr << "vernier: " << text << std::endl;
 }
 
-int serve_jobs(const Settings& settings) {
+// What every job may read beside its data and its own folder.
+void set_reach(serve::QueueSettings& settings) {
+  auto& readable = settings.limits.readable;
+  readable = serve::places_of_system();
+  const auto more = serve::places_of_program(settings.program, settings.folder / "libraries.txt");
+  readable.insert(readable.end(), more.begin(), more.end());
+  for (std::size_t i = 1; i < settings.more.size(); i += 2) readable.push_back(settings.more[i]);
+  if (serve::Fence::is_possible()) return;
+  say("this kernel has no Landlock: paths are checked, but the code of a TorchScript model reaches all files of this "
+      "user");
+}
+
+std::string trouble_with_configuration(const std::string& config, const std::vector<std::string>& data) {
+  try {
+    serve::checked_configuration(config, {data.begin(), data.end()});
+    return "";
+  } catch (const serve::NotAllowed& refused) {
+    return refused.what();
+  }
+}
+
+int serve_jobs(Settings settings) {
   const auto& folder = settings.queue.folder;
   const ServerLock lock(folder);
   std::signal(SIGINT, SIG_DFL);  // a script's shell has its background jobs ignore it
   const vernier::BlockedSignals signals({SIGINT, SIGTERM, SIGHUP});  // in threads that begin later, too
   std::signal(SIGPIPE, SIG_IGN);
   raise_open_files();
+  set_reach(settings.queue);
   serve::Queue queue(settings.queue);
   serve::AuditLog audit(folder / "audit.jsonl");
+  queue.on_retirement([&audit](const serve::Job& job) {
+    audit.add("server", "remove", {{"job", job.id}, {"user", job.request.user}, {"ended", job.ended}});
+  });
   serve::Courses courses;
   serve::Workers workers;
   serve::Live live(queue, courses);
   vernier::HttpService service("Vernier: jobs", VERNIER_VERSION,
                                vernier::Tokens(folder / "tokens", vernier::Scope::admin, say), settings.hosts,
                                serve::routes({queue, audit, workers, courses, live, settings.data}));
+  settings.limits.knows = [&](const vernier::HttpRequest& request) { return service.knows(request); };
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
       [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits,
@@ -225,7 +272,7 @@ int serve_jobs(const Settings& settings) {
 int main(int argc, char** argv) {
   if (argc == 4 && std::string(argv[1]) == "--attempt") {  // the process of an attempt
     try {
-      return serve::run_attempt(argv[3], std::stoll(argv[2]));
+      return serve::run_attempt(argv[3], std::stoll(argv[2]), trouble_with_configuration);
     } catch (const std::exception& error) {
       std::cerr << "vernier: " << error.what() << std::endl;
       return 1;
@@ -237,9 +284,10 @@ int main(int argc, char** argv) {
   known.add_options()("listen", po::value<std::string>()->default_value("127.0.0.1:8080"))(
       "tls-certificate", po::value<std::string>())("tls-key", po::value<std::string>())("host", po::value<Words>())(
       "cores", number(vernier::available_cores()))("gpus", number(gpus_of_machine()))("data", po::value<Words>())(
-      "plugin-path", po::value<Words>())("keep-days", number(30))("time-limit", number(0))("memory-limit", number(0))(
-      "file-size", number(0))("open-files", number(4096))("processes", number(0))("grace", number(30))("slurm", "")(
-      "sbatch", po::value<Words>())("requests-per-second", number(100));
+      "output-data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))(
+      "time-limit", number(0))("memory-limit", number(0))("file-size", number(0))("open-files", number(4096))(
+      "processes", number(0))("grace", number(30))("slurm", "")("sbatch", po::value<Words>())("requests-per-second",
+                                                                                              number(100));
   const auto run = [](const po::variables_map& given) { return serve_jobs(settings_in(given)); };
   return vernier::call_verb({"serve", usage, known, run}, argc, argv);
 }

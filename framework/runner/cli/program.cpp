@@ -53,7 +53,7 @@ int run_program(const std::function<int()>& body) {
   const ExitRefused no_exit;
   try {
     refuse_another_libtorch();
-    return body();
+    return after_output(body());
   } catch (const po::error& error) {
     std::cerr << "vernier: " << message(error) << '\n';
     return 2;

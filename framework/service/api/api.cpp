@@ -7,6 +7,7 @@
 
 #include "service/api/job_check.h"
 #include "service/http/schema.h"
+#include "tools/common/text/control_characters.h"
 
 namespace serve {
 
@@ -25,7 +26,10 @@ Json list_of_parts(const ApiOf& of) {
                      {"minLength", 1},
                      {"contentMediaType", "application/toml"},
                      {"description", "the same as TOML"}};
-  const Json line = {{"type", "string"}, {"maxLength", 200}, {"pattern", "^[^\\u0000-\\u001f\\u007f]*$"}};
+  const Json line = {
+      {"type", "string"},
+      {"maxLength", 200},
+      {"pattern", "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*$"}};
   auto key = line;
   key["description"] = "the same one again is the same job";
   return {{"config", {{"anyOf", {configuration_schema(), toml}}}},
@@ -34,6 +38,7 @@ Json list_of_parts(const ApiOf& of) {
           {"priority", whole(-100, 100)},
           {"cores", whole(1, settings.cores)},
           {"gpus", whole(0, settings.gpus)},
+          // 0: that of the server
           {"time_limit", whole(0, settings.limits.time_limit > 0 ? settings.limits.time_limit : most_seconds)},
           {"memory_limit", whole(0, settings.limits.memory_limit > 0 ? settings.limits.memory_limit : most_bytes)},
           {"retries", whole(0, 100)}};
@@ -43,7 +48,7 @@ std::string text_in(const Json& body, const char* name) {
   if (!body.contains(name)) return "";
   if (!body[name].is_string()) throw HttpRefused{422, std::string(name) + " must be a text"};
   const auto text = body[name].get<std::string>();
-  const bool is_plain = std::ranges::none_of(text, [](unsigned char c) { return c < 32 || c == 127; });
+  const bool is_plain = !vernier::has_control_character(text);
   const auto characters = std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; });  // of UTF-8
   if (characters > 200 || !is_plain) {
     throw HttpRefused{422, std::string(name) + " must have at most 200 characters, and no control characters"};
@@ -72,13 +77,12 @@ HttpRoute submit_route(const ApiOf& of) {
       .result = job_schema(),
       .other_results = {{"201", "The job is in the queue; Location says where to ask for it."},
                         {"503", "The queue is full, or the audit log cannot be written."}},
-      .schemas = {{"Value", value_schema(of.data)}},
+      .schemas = {{"Value", value_schema({})}},  // it is public, and names no folders
       .answer = [of, parts](const HttpCall& call) {
         for (const auto& [name, value] : call.body.items()) {
           if (!parts.contains(name)) throw HttpRefused{422, "a job has no " + name + "; see /v1/openapi.json"};
         }
         if (!call.body.contains("config")) throw HttpRefused{422, "config is needed: TOML text or a JSON object"};
-        const auto& limits = of.queue.settings().limits;
         bool is_new = false;
         const auto job = submit(of, call,
                                 {.user = call.who,
@@ -90,8 +94,8 @@ HttpRoute submit_route(const ApiOf& of) {
                                  .priority = integer_in(call.body, parts, "priority", 0),
                                  .cores = integer_in(call.body, parts, "cores", 1),
                                  .gpus = integer_in(call.body, parts, "gpus", 0),
-                                 .time_limit = integer_in(call.body, parts, "time_limit", limits.time_limit),
-                                 .memory_limit = integer_in(call.body, parts, "memory_limit", limits.memory_limit),
+                                 .time_limit = integer_in(call.body, parts, "time_limit", 0),
+                                 .memory_limit = integer_in(call.body, parts, "memory_limit", 0),
                                  .retries = integer_in(call.body, parts, "retries", 0)},
                                 call.body["config"], is_new);
         auto answer = json_response(json_of(job), is_new ? 201 : 200);
@@ -292,9 +296,18 @@ void note(const ApiOf& of, const HttpCall& call, const char* action, const Json&
 
 Job submit(const ApiOf& of, const HttpCall& call, JobRequest request, const Json& configuration, bool& is_new) {
   request.config = checked_configuration(configuration, of.data);
+  const auto& limits = of.queue.settings().limits;
+  if (request.time_limit == 0) request.time_limit = limits.time_limit;
+  if (request.memory_limit == 0) request.memory_limit = limits.memory_limit;
   if (of.queue.counts().queued >= most_queued) throw HttpRefused{503, "the queue is full"};
   note(of, call, "submit", {{"name", request.name}, {"cores", request.cores}, {"gpus", request.gpus}});
-  const auto job = of.queue.submit(request, is_new);
+  const auto job = [&] {
+    try {
+      return of.queue.submit(request, is_new);
+    } catch (const std::runtime_error& error) {  // a full disk
+      throw HttpRefused{503, error.what()};
+    }
+  }();
   note(of, call, is_new ? "accepted" : "known", {{"job", job.id}});
   return job;
 }

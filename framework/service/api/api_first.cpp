@@ -34,7 +34,8 @@ Json savings_of(const ApiOf& of, const Job& job, const Json& summary) {
   const auto rest = rest_of(job.request.config);
   const auto peak = peak_of(summary);
   if (job.state != State::done || rest.is_float32 || !peak.is_number()) return nullptr;
-  for (const auto& other : of.queue.list({.before = 0, .limit = 1000, .state = "done", .user = job.request.user})) {
+  for (const auto& listed : of.queue.list({.before = 0, .limit = 1000, .state = "done", .user = job.request.user})) {
+    const auto other = of.queue.find(listed.id);  // with its texts
     if (other.request.texts != job.request.texts) continue;
     const auto its = rest_of(other.request.config);
     const auto its_peak = its.is_float32 && its.text == rest.text ? peak_of(summary_of(of, other)) : Json();
@@ -99,7 +100,7 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
   if (takes_texts) {
     properties["texts"] = {{"type", "array"}, {"items", text}, {"minItems", 1}};
     properties["max_length"] = length_schema();
-    properties["model"] = text_schema(of.data);
+    properties["model"] = text_schema({});
     properties["model"]["minLength"] = 1;
     properties["model"]["description"] =
         "folder of a published model, below a data folder; without: bytes, from scratch";
@@ -120,7 +121,7 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
           .result = job_answer_schema(),
           .other_results = {{"202", "The job is in the queue; Location says where to ask for it."},
                             {"503", "The queue is full, or the audit log cannot be written."}},
-          .schemas = {{"Value", value_schema(of.data)}},
+          .schemas = {{"Value", value_schema({})}},
           .answer = [of, properties, path, kind](const HttpCall& call) {
             for (const auto& [name, value] : call.body.items()) {
               if (!properties.contains(name)) throw HttpRefused{422, "this request has no " + name};
@@ -175,30 +176,31 @@ HttpRoute setup_route() {
 }
 
 HttpRoute stats_route(const ApiOf& of) {
-  return {.method = "GET",
-          .path = "/finetuning/mixed-precision-stats",
-          .id = "get_mixed_precision_stats",
-          .summary = "What became of a job of these endpoints: of job_id, or the newest of user_id",
-          .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
-                         parameter("user_id", "query", "whose newest one; without it, that of the token", text)},
-          .result = job_answer_schema(),
-          .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
-          .answer = [of](const HttpCall& call) {
-            const auto wanted = call.integer("job_id", 0, 1, most);
-            const auto given = call.parameters.find("user_id");
-            const auto user = given == call.parameters.end() ? call.who : given->second;
-            const auto jobs = of.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
-                                             .limit = wanted > 0 ? 1 : 1000,
-                                             .state = "",
-                                             .user = wanted > 0 ? "" : user});
-            const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
-              const bool is_of_these =
-                  job.request.name.starts_with("finetuning/") || job.request.name == "train/mixed-precision";
-              return is_of_these && (wanted == 0 || job.id == wanted);
-            });
-            if (found == jobs.end()) throw HttpRefused{404, "there is no such job of these endpoints"};
-            return of.workers.answer([of, job = *found] { return json_response(answer_of(of, job)); });
-          }};
+  return {
+      .method = "GET",
+      .path = "/finetuning/mixed-precision-stats",
+      .id = "get_mixed_precision_stats",
+      .summary = "What became of a job of these endpoints: of job_id, or the newest of user_id",
+      .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
+                     parameter("user_id", "query", "whose newest one; without it, that of the token", text)},
+      .result = job_answer_schema(),
+      .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
+      .answer = [of](const HttpCall& call) {
+        const auto wanted = call.integer("job_id", 0, 1, most);
+        const auto given = call.parameters.find("user_id");
+        const auto user = given == call.parameters.end() ? call.who : given->second;
+        const auto jobs = of.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
+                                         .limit = wanted > 0 ? 1 : 1000,
+                                         .state = "",
+                                         .user = wanted > 0 ? "" : user});
+        const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
+          const bool is_of_these =
+              job.request.name.starts_with("finetuning/") || job.request.name == "train/mixed-precision";
+          return is_of_these && (wanted == 0 || job.id == wanted);
+        });
+        if (found == jobs.end()) throw HttpRefused{404, "there is no such job of these endpoints"};
+        return of.workers.answer([of, job = of.queue.find(found->id)] { return json_response(answer_of(of, job)); });
+      }};
 }
 
 }  // namespace

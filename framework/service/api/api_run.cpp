@@ -20,9 +20,9 @@ constexpr auto patience = std::chrono::seconds(25);  // a run answers a command 
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const std::filesystem::path& run, const std::string& method, const std::string& target,
                      const std::string& body) {
-  auto url = read_whole(run / "control.url");
+  auto url = read_whole(run / "control.url", 512);
   while (!url.empty() && (url.back() == '\n' || url.back() == '/')) url.pop_back();
-  std::istringstream lines(read_whole(run / "control.tokens"));
+  std::istringstream lines(read_whole(run / "control.tokens", 64 * 1024));
   std::string token;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("control ")) token = line.substr(8);
@@ -72,14 +72,14 @@ HttpRoute command_route(const ApiOf& of) {
           .parameters = {job_parameter()},
           .body = {{"$ref", "#/components/schemas/Value"},
                    {"type", "object"},
-                   {"properties", {{"command", text_schema(of.data)}}},
+                   {"properties", {{"command", text_schema({})}}},
                    {"required", {"command"}}},
           .result = {{"type", "object"}},
           .other_results = {{"202", "The command waits: the step takes long."},
                             {"404", "There is no such job."},
                             {"409", "It has no run now, or the run takes no commands."},
                             {"503", "It is busy."}},
-          .schemas = {{"Value", value_schema(of.data)}},
+          .schemas = {{"Value", value_schema({})}},
           .answer = [of](const HttpCall& call) {
             const auto job = job_of(of, call);
             refuse_others(job, call);

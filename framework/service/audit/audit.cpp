@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <openssl/sha.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -56,20 +57,26 @@ std::string trouble_with(const std::string& line, std::int64_t number, std::stri
 }  // namespace
 
 AuditLog::AuditLog(fs::path file) : file_(std::move(file)), last_hash_(no_hash) {
-  descriptor_ = ::open(file_.c_str(), O_CREAT | O_RDWR | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+  descriptor_ = ::open(file_.c_str(), O_CREAT | O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
   if (descriptor_ < 0) fail(file_, std::string("cannot be written: ") + std::strerror(errno));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    fail(file_, "is not a file; move it away");
+  }
   std::ifstream in(file_, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const auto whole = text.rfind('\n') + 1;  // 0 where there is none
   if (whole > 0) {
     const auto from = whole > 1 ? text.rfind('\n', whole - 2) + 1 : 0;
     const auto last = Json::parse(text.substr(from, whole - from), nullptr, /*allow_exceptions=*/false);
-    if (!last.is_object() || !last.contains("seq") || !last.contains("hash")) {
+    const auto hash = last.is_object() && last.contains("hash") ? last["hash"] : Json();
+    if (!hash.is_string() || !last.contains("seq") || !last["seq"].is_number_integer()) {
       ::close(descriptor_);
       fail(file_, "its last line is none of an audit log; move the file away");
     }
     next_ = last["seq"].get<std::int64_t>() + 1;
-    last_hash_ = last["hash"].get<std::string>();
+    last_hash_ = hash.get<std::string>();
   }
   if (whole == text.size()) return;
   if (::ftruncate(descriptor_, static_cast<off_t>(whole)) != 0) {
@@ -93,7 +100,9 @@ void AuditLog::add(const std::string& who, const std::string& action, const Json
   text.pop_back();  // }
   const auto hash = sha256(text);
   text += before_hash + hash + "\"}\n";
+  errno = 0;
   const auto written = ::write(descriptor_, text.data(), text.size());
+  if (written >= 0 && written < std::ssize(text)) errno = ENOSPC;  // it was cut short
   if (written == static_cast<ssize_t>(text.size()) && ::fdatasync(descriptor_) == 0) {
     next_ += 1;
     last_hash_ = hash;
@@ -107,7 +116,7 @@ void AuditLog::add(const std::string& who, const std::string& action, const Json
 
 AuditResult verify_audit(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
-  if (!in) fail(file, "cannot be read");
+  if (!in || !fs::is_regular_file(file)) fail(file, "cannot be read: name the audit log of a server");
   AuditResult result;
   result.head = no_hash;
   for (std::string line; std::getline(in, line);) {
@@ -119,6 +128,7 @@ AuditResult verify_audit(const fs::path& file) {
     }
     result.lines = number;
   }
+  if (result.lines == 0 && result.trouble.empty()) result.trouble = "has no line of an audit log";
   return result;
 }
 

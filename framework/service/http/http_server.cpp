@@ -64,7 +64,6 @@ class HttpServer::Impl {
       : shared_{std::move(answer), std::move(refuse), limits}, acceptor_(context_), timer_(context_) {
     if (const auto trouble = trouble_with_listen(listen); !trouble.empty()) throw HttpError(listen + ": " + trouble);
     const auto endpoint = endpoint_of(listen).value();
-    shared_.tokens = limits.requests_per_second;
     if (encryption) encryption_.emplace(context_of(*encryption));
     try {
       acceptor_.open(endpoint.protocol());
@@ -108,7 +107,9 @@ class HttpServer::Impl {
       }
       ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
       if (shared_.sessions.size() >= shared_.limits.connections) {
-        const auto quiet = std::ranges::find_if(shared_.sessions, &Session::is_quiet);
+        auto quiet = std::ranges::find_if(shared_.sessions,
+                                          [](const Session* each) { return each->is_quiet() && !each->is_known(); });
+        if (quiet == shared_.sessions.end()) quiet = std::ranges::find_if(shared_.sessions, &Session::is_quiet);
         if (quiet != shared_.sessions.end()) (*quiet)->close();
       }
       // One that was closed goes a moment later.

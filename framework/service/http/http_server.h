@@ -24,6 +24,9 @@ struct HttpLimits {
   std::size_t streams = 64;           // of the connections, those with a stream; one more is answered with 503
   std::size_t body = 64 * 1024;       // bytes; with chunks and their extensions, the double
   double requests_per_second = 1000;  // of all clients; more are answered with 429, after a burst of as many
+  // Returns true for a client that has shown who it is. The others have a fifth of the requests, apart, and are cut off
+  // first, so that they keep nobody else out. Empty: all clients are known.
+  std::function<bool(const HttpRequest&)> knows = {};
   std::chrono::milliseconds idle{30'000}, request{10'000}, later{20'000};  // between requests; for each half; Response
 };
 

@@ -256,6 +256,15 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
       throw HttpRefused{400, "this request must have no body"};
     }
     auto response = with_safe_fields(found.route->answer(call));
+    if (response.more) {  // a stream ends with its token
+      const std::string given(request.field("authorization"));
+      response.more = [this, more = std::move(response.more), needed = found.route->scope, given] {
+        if (holder_of({.method = "", .target = "", .fields = {{"authorization", given}}}).scope < needed) {
+          throw HttpError("the token of this stream is not good any more");
+        }
+        return more();
+      };
+    }
     if (response.later) {
       response.later = [later = std::move(response.later)](bool last) {
         auto answer = later(last);

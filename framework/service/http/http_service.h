@@ -63,6 +63,7 @@ class HttpService {
   // For HttpServer, of which these are the two functions.
   std::optional<HttpResponse> refuse(const HttpRequest& request);
   HttpResponse answer(const HttpRequest& request);
+  bool knows(const HttpRequest& request) { return holder_of(request).scope != Scope::open; }  // for HttpLimits
 
   const std::vector<HttpRoute>& routes() const { return routes_; }
   Json document() const;

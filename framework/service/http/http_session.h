@@ -56,16 +56,19 @@ struct Shared {
   std::function<void()> is_empty = {};  // called when the last session of a stopping server ends
   std::atomic<bool> wake_is_due = false;
 
-  double tokens = 0;  // of the rate limit
-  Clock::time_point filled = Clock::now();
-  bool takes_request() {
-    const auto now = Clock::now();
-    const double added = std::chrono::duration<double>(now - std::exchange(filled, now)).count();
-    tokens = std::min(limits.requests_per_second, tokens + added * limits.requests_per_second);
-    if (tokens < 1) return false;
-    tokens -= 1;
-    return true;
-  }
+  struct Rate {
+    double per_second, left = per_second;
+    Clock::time_point filled = Clock::now();
+    bool takes_request() {
+      const auto now = Clock::now();
+      const double added = std::chrono::duration<double>(now - std::exchange(filled, now)).count();
+      left = std::min(per_second, left + added * per_second);
+      if (left < 1) return false;
+      left -= 1;
+      return true;
+    }
+  };
+  Rate known{limits.requests_per_second}, unknown{std::max(1.0, limits.requests_per_second / 5)};
 };
 
 using PlainStream = beast::tcp_stream;
@@ -81,6 +84,7 @@ class Session : public std::enable_shared_from_this<Session> {
   virtual void look_again(bool last = false) = 0;
   virtual bool is_quiet() const = 0;
   virtual bool is_waiting() const = 0;
+  virtual bool is_known() const = 0;
 };
 
 template <class Stream>
@@ -121,6 +125,7 @@ class SessionOn final : public Session {
   }
 
   bool is_quiet() const override { return is_quiet_; }
+  bool is_known() const override { return is_known_; }
   bool is_waiting() const override { return static_cast<bool>(now_.more) || static_cast<bool>(now_.later); }
   void close() override {
     error_code ignored;
@@ -158,7 +163,8 @@ class SessionOn final : public Session {
     request_.is_encrypted = is_encrypted;
     is_head_ = request_.method == "HEAD";
     if (auto trouble = trouble_with_header(request_)) return send(std::move(*trouble), false);
-    if (!shared_.takes_request()) {
+    is_known_ = !shared_.limits.knows || shared_.limits.knows(request_);
+    if (!(is_known_ ? shared_.known : shared_.unknown).takes_request()) {
       return send(problem(429, "there are too many requests; ask again in a second", {{"Retry-After", "1"}}), false);
     }
     if (shared_.refuse) {
@@ -310,11 +316,15 @@ class SessionOn final : public Session {
     if (trouble || !lowest().socket().is_open()) return close();
     send_more();
   }
-  // A comment now and then shows whether the client is still there.
+  // A comment now and then shows whether the client is still there. The stream is asked each second, since it ends with
+  // its token.
   void keep_alive() {
-    timer_.expires_after(std::chrono::seconds(15));
+    timer_.expires_after(std::chrono::seconds(1));
     timer_.async_wait([me = self()](error_code trouble) {
       if (trouble || me->is_writing_) return;
+      me->idle_seconds_ += 1;
+      if (me->idle_seconds_ < 15) return me->send_more();
+      me->idle_seconds_ = 0;
       me->chunk_ = ":\n\n";
       me->write_chunk();
     });
@@ -331,8 +341,8 @@ class SessionOn final : public Session {
   std::optional<http::response_serializer<http::string_body>> header_;
   HttpResponse now_;   // whose `later` or `more` is not done
   std::string chunk_;  // of the stream
-  std::size_t body_bytes_ = 0, lingered_ = 0;
-  bool is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
+  std::size_t body_bytes_ = 0, lingered_ = 0, idle_seconds_ = 0;
+  bool is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
 };
 
 }  // namespace vernier::http_server

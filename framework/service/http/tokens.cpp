@@ -11,6 +11,7 @@
 #include <boost/algorithm/hex.hpp>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 
 #include "http_message.h"
@@ -23,9 +24,10 @@ constexpr std::size_t shortest = 32, longest_file = 64 * 1024;
 constexpr const char* scope_names[] = {"open", "read", "control", "admin"};  // as Scope has them
 constexpr const char* name_letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._@-";
 
+// The time of the last change of its status: chmod and chown change it, too.
 std::array<long long, 4> mark_of(const struct stat& status) {
   return {static_cast<long long>(status.st_ino), static_cast<long long>(status.st_size),
-          static_cast<long long>(status.st_mtim.tv_sec), static_cast<long long>(status.st_mtim.tv_nsec)};
+          static_cast<long long>(status.st_ctim.tv_sec), static_cast<long long>(status.st_ctim.tv_nsec)};
 }
 
 // 32 random bytes in hexadecimal digits.
@@ -51,6 +53,21 @@ struct OpenFile {
   throw HttpError(file.string() + ": " + what);
 }
 
+constexpr std::string_view comment =
+    "# Tokens of the service, each with its scope: `read` may look, `control` may also act.\n";
+
+// Returns true for a file that was made here and has no end, as a full disk or a kill left it, and for an empty one.
+bool is_half_written(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string text(longest_file, '\0');
+  in.read(text.data(), std::ssize(text));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() < comment.size()) return comment.starts_with(text);
+  if (!text.starts_with(comment)) return false;
+  const auto last = text.substr(text.rfind('\n') + 1);
+  return text.size() == comment.size() || (!last.empty() && last.size() < shortest);
+}
+
 }  // namespace
 
 const char* name_of(Scope scope) {
@@ -60,18 +77,30 @@ const char* name_of(Scope scope) {
 Tokens::Tokens(std::filesystem::path file, Scope highest, std::function<void(const std::string&)> warn)
     : file_(std::move(file)), warn_(std::move(warn)) {
   std::error_code none;
+  const auto there = std::filesystem::symlink_status(file_, none);
+  if (std::filesystem::is_regular_file(there) && is_half_written(file_)) std::filesystem::remove(file_);
   if (!std::filesystem::exists(std::filesystem::symlink_status(file_, none))) make(highest);
   read();
 }
 
+// Under another name until it is whole: a server that is killed meanwhile makes it anew.
 void Tokens::make(Scope highest) const {
-  const OpenFile out(::open(file_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600));
-  std::string text = "# Tokens of the service, each with its scope: `read` may look, `control` may also act.\n";
+  const auto partial = file_.string() + ".partial";
+  ::unlink(partial.c_str());
+  std::string text(comment);
   for (const Scope scope : {Scope::read, Scope::control, Scope::admin}) {
     if (scope <= highest) text += std::string(name_of(scope)) + " " + random_token() + "\n";
   }
-  if (out.number >= 0 && ::write(out.number, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return;
-  fail(file_, std::string("no tokens can be written: ") + std::strerror(errno));
+  errno = 0;
+  const OpenFile out(::open(partial.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const bool is_written = out.number >= 0 &&
+                          ::write(out.number, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                          ::fsync(out.number) == 0;
+  // A link does not replace a file that has come meanwhile.
+  const bool is_there = is_written && (::link(partial.c_str(), file_.c_str()) == 0 || errno == EEXIST);
+  const int trouble = errno == 0 ? ENOSPC : errno;  // a write that was cut short
+  ::unlink(partial.c_str());
+  if (!is_there) fail(file_, std::string("no tokens can be written: ") + std::strerror(trouble));
 }
 
 Tokens::Token Tokens::token_of(const std::string& line, int number) const {

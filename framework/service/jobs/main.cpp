@@ -11,6 +11,7 @@
 #include "server.h"
 #include "tools/common/child.h"
 #include "tools/common/run_files.h"
+#include "tools/common/text/control_characters.h"
 #include "tools/common/text/text_table.h"
 #include "tools/common/toml_text.h"
 #include "tools/common/verb.h"
@@ -89,9 +90,9 @@ std::string time_in(const Json& job, const char* key) {
 // Prints what is new of a log. Returns the job's state.
 std::string print_log(const Call& call, std::int64_t& offset) {
   for (;;) {
-    const auto log = call.server.get(call.target("/log?offset=" + std::to_string(offset)));
+    const auto log = call.server.get_again(call.target("/log?offset=" + std::to_string(offset)));
     const auto text = log.at("text").get<std::string>();
-    std::cout << text << std::flush;
+    std::cout << vernier::without_control_characters(text, "\n\t\r") << std::flush;  // a model may have printed it
     offset = log.at("next").get<std::int64_t>();
     if (text.empty()) return log.at("state").get<std::string>();
   }
@@ -183,7 +184,7 @@ int list(const Call& call) {
     if (call.has("json")) std::cout << vernier::json_text(job) << '\n';
     rows.push_back({text_in(job, "id"), text_in(job, "name"), text_in(job, "user"), text_in(job, "state"),
                     text_in(job, "attempt"), text_in(job, "cores"), text_in(job, "gpus"), time_in(job, "created"),
-                    text_in(job, "error").substr(0, 100)});
+                    vernier::without_control_characters(text_in(job, "error").substr(0, 100))});
   }
   if (call.has("json")) return 0;
   std::cout << (rows.size() == 1 ? "there are no jobs\n" : vernier::aligned(rows));

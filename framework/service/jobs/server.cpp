@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "tools/common/run_files.h"
 
@@ -21,7 +22,12 @@ using vernier::Refused;
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
 constexpr auto patience = std::chrono::seconds(60);
+
+struct NoAnswer : Refused {
+  using Refused::Refused;
+};
 
 std::string first_of(const po::variables_map& given, const char* option, const char* variable) {
   if (given.count(option) != 0) return given[option].as<std::string>();
@@ -81,18 +87,42 @@ Server::Server(const po::variables_map& given) {
   fs::path token = first_of(given, "token-file", "VERNIER_TOKEN_FILE");
   if (given.count("folder") != 0) {
     const fs::path folder = given["folder"].as<std::string>();
-    if (url.empty() || given.count("server") == 0) std::getline(std::ifstream(folder / "server.url"), url);
-    if (url.empty()) throw Refused(folder.string() + ": no server runs in this folder; start `vernier serve`");
+    if (url.empty() || given.count("server") == 0) folder_ = folder;
     if (given.count("token-file") == 0) token = folder / "tokens";
   }
-  if (url.empty()) url = "http://127.0.0.1:8080";
+  url_ = url.empty() ? "http://127.0.0.1:8080" : url;
+  certificate_ = first_of(given, "certificate", "VERNIER_CERTIFICATE");
+  find_place(std::chrono::seconds(5));
+  token_ = token_in(token.empty() ? default_token() : token);
+}
+
+// A server that has just been started writes its address a moment later.
+void Server::find_place(std::chrono::seconds patience) {
+  const auto end = Clock::now() + patience;
+  auto url = folder_.empty() ? url_ : "";
+  while (!folder_.empty() && !std::getline(std::ifstream(folder_ / "server.url"), url)) {
+    if (Clock::now() > end) throw Refused(folder_.string() + ": no server runs in this folder; start `vernier serve`");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
   try {
     place_ = vernier::place_of(url);
   } catch (const vernier::HttpError& error) {
     throw Refused(error.what());
   }
-  place_.certificate = first_of(given, "certificate", "VERNIER_CERTIFICATE");
-  token_ = token_in(token.empty() ? default_token() : token);
+  place_.certificate = certificate_;
+}
+
+Json Server::get_again(const std::string& target) const {
+  auto server = *this;  // which may have another address afterwards
+  for (const auto end = Clock::now() + patience;;) {
+    try {
+      return server.get(target);
+    } catch (const NoAnswer&) {
+      if (Clock::now() > end) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    server.find_place(patience);
+  }
 }
 
 Json Server::ask(const std::string& method, const std::string& target, const std::string& body) const {
@@ -101,11 +131,15 @@ Json Server::ask(const std::string& method, const std::string& target, const std
   if (!body.empty()) request.fields.emplace_back("Content-Type", "application/json");
   request.body = body;
   vernier::HttpResponse answer;
-  try {
-    answer = vernier::ask_server(place_, request, patience);
-  } catch (const vernier::HttpError& error) {
-    throw Refused(error.what());
-  }
+  const auto end = Clock::now() + patience;
+  do {
+    if (answer.status == 429) std::this_thread::sleep_for(std::chrono::seconds(1));  // as its Retry-After says
+    try {
+      answer = vernier::ask_server(place_, request, patience);
+    } catch (const vernier::HttpError& error) {
+      throw NoAnswer(error.what());
+    }
+  } while (answer.status == 429 && Clock::now() < end);
   const auto text = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   if (answer.status < 300 && !text.is_discarded()) return text;
   const auto why = text.is_object() ? text.value("detail", "") : "";

@@ -4,6 +4,8 @@
 #include <vernier/json_text.h>
 
 #include <boost/program_options.hpp>
+#include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -21,6 +23,8 @@ class Server {
   static void add_options(boost::program_options::options_description& known);
 
   // Throw Refused with what the server says where it refuses, and where it does not answer.
+  // get_again() asks for a minute where there is no answer: the server may start anew.
+  Json get_again(const std::string& target) const;
   Json get(const std::string& target) const { return ask("GET", target, ""); }
   Json post(const std::string& target) const { return ask("POST", target, ""); }
   Json post(const std::string& target, const Json& body) const { return ask("POST", target, vernier::json_text(body)); }
@@ -28,6 +32,9 @@ class Server {
 
  private:
   Json ask(const std::string& method, const std::string& target, const std::string& body) const;
+  void find_place(std::chrono::seconds patience);
+  std::string url_, certificate_;
+  std::filesystem::path folder_;  // of a server on this machine; "": none
   vernier::HttpPlace place_;
   std::string token_;
 };

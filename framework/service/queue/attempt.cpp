@@ -4,13 +4,17 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <system_error>
+
+#include "tools/common/text/control_characters.h"
 
 namespace serve {
 
@@ -31,18 +35,34 @@ void sync_folder(const fs::path& folder) {
 void write_durably(const fs::path& file, const std::string& text) {
   const fs::path temporary = file.string() + ".partial";
   const int out = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-  const bool is_written =
-      out >= 0 && ::write(out, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(out) == 0;
-  int trouble = errno;
+  int trouble = out < 0 ? errno : 0;
+  for (std::size_t done = 0; trouble == 0 && done < text.size();) {
+    const auto written = ::write(out, text.data() + done, text.size() - done);
+    if (written < 0 && errno != EINTR) trouble = errno;
+    if (written > 0) done += static_cast<std::size_t>(written);
+  }
+  if (trouble == 0 && ::fsync(out) != 0) trouble = errno;
   if (out >= 0) ::close(out);
-  if (is_written && ::rename(temporary.c_str(), file.c_str()) == 0) return sync_folder(file.parent_path());
-  if (is_written) trouble = errno;
-  throw std::runtime_error(file.string() + ": cannot be written: " + std::strerror(trouble));
+  if (trouble == 0 && ::rename(temporary.c_str(), file.c_str()) != 0) trouble = errno;
+  if (trouble == 0) return sync_folder(file.parent_path());
+  ::unlink(temporary.c_str());
+  throw std::system_error(trouble, std::generic_category(), file.string() + ": cannot be written");
 }
 
-std::string read_whole(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+std::string read_whole(const fs::path& file, std::size_t most) {
+  const int in = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  struct stat status {};
+  const bool is_good = in >= 0 && ::fstat(in, &status) == 0 && S_ISREG(status.st_mode) &&
+                       static_cast<std::size_t>(status.st_size) <= most;
+  std::string text(is_good ? static_cast<std::size_t>(status.st_size) : 0, '\0');
+  std::size_t done = 0;
+  for (ssize_t count = 1; count > 0 && done < text.size();
+       done += static_cast<std::size_t>(std::max<ssize_t>(count, 0))) {
+    count = ::read(in, text.data() + done, text.size() - done);
+  }
+  if (in >= 0) ::close(in);
+  text.resize(done);
+  return text;
 }
 
 std::string last_line(std::istream& text) {
@@ -50,8 +70,7 @@ std::string last_line(std::istream& text) {
   for (std::string line; std::getline(text, line);) {
     if (line.find_first_not_of(" \t\r") != line.npos) last = line;
   }
-  std::erase_if(last, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return last.substr(0, 1000);
+  return vernier::without_control_characters(last).substr(0, 1000);
 }
 
 bool Attempt::make_claim(const char* who) const {
@@ -61,9 +80,9 @@ bool Attempt::make_claim(const char* who) const {
   const bool is_made = ::link(temporary.c_str(), file("claim").c_str()) == 0;
   const int trouble = errno;
   ::unlink(temporary.c_str());
-  if (is_made) sync_folder(folder_);
+  if (is_made) sync_folder(files());
   if (!is_made && trouble != EEXIST) {
-    throw std::runtime_error(file("claim").string() + ": cannot be made: " + std::strerror(trouble));
+    throw std::system_error(trouble, std::generic_category(), file("claim").string() + ": cannot be made");
   }
   return is_made;
 }

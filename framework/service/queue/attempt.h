@@ -1,4 +1,5 @@
-// The files by which a server and the process of an attempt agree on who runs it, in the job's folder:
+// The files by which a server and the process of an attempt agree on who runs it. They stand in attempts/ID beside
+// jobs/ID, the job's folder, so that the job itself reaches none of them:
 //   2.json    what the process is to do, written before it is started
 //   2.lock    held by the process as long as it, or the training that it started, lives
 //   2.claim   made once: by the process when it begins, or by a server that will not wait for it
@@ -25,9 +26,10 @@ class Attempt {
  public:
   Attempt(std::filesystem::path folder, std::int64_t number) : folder_(std::move(folder)), number_(number) {}
   std::filesystem::path file(const char* ending) const {
-    return folder_ / (std::to_string(number_) + "." + std::string(ending));
+    return files() / (std::to_string(number_) + "." + std::string(ending));
   }
-  const std::filesystem::path& folder() const { return folder_; }
+  // The folder of these files.
+  std::filesystem::path files() const { return folder_.parent_path().parent_path() / "attempts" / folder_.filename(); }
 
   // Called by the process. Takes the lock, then makes the claim. Returns false if another one has either of them. The
   // lock is open in children too, so that it lasts as long as the training does.
@@ -44,13 +46,15 @@ class Attempt {
 
  private:
   bool make_claim(const char* who) const;
-  std::filesystem::path folder_;
+  std::filesystem::path folder_;  // of the job
   std::int64_t number_;
 };
 
-// Writes a file beside the place and renames it, on the disk with its name. Throws std::runtime_error.
+// Writes a file beside the place and renames it, on the disk with its name. Throws std::system_error.
 void write_durably(const std::filesystem::path& file, const std::string& text);
-std::string read_whole(const std::filesystem::path& file);  // "" where there is none
+// Returns "" where there is no such file, and for what a job could have put in its place: a link, a pipe, or more than
+// `most` bytes.
+std::string read_whole(const std::filesystem::path& file, std::size_t most = 1 << 20);
 // The last line that has text, up to 1000 bytes of it, without control characters.
 std::string last_line(std::istream& text);
 

@@ -14,6 +14,7 @@
 #include <iostream>
 
 #include "service/queue/attempt.h"
+#include "service/queue/fence.h"
 #include "tools/common/child.h"
 
 namespace serve {
@@ -24,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int not_ours = 75;
+constexpr std::size_t most_configuration = 16 << 20;
 constexpr auto look_every = std::chrono::milliseconds(100);
 
 void limit(__rlimit_resource resource, std::int64_t most) {
@@ -36,14 +38,14 @@ void limit(__rlimit_resource resource, std::int64_t most) {
 }
 
 // Runs in the child, before its program begins.
-bool limit_child(const Work& work, const fs::path& folder) {
+bool limit_child(const Work& work, const fs::path& folder, const Fence& fence) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);  // a shell may ignore some
   rlimit no_core{};
   ::setrlimit(RLIMIT_CORE, &no_core);
   limit(RLIMIT_NOFILE, work.open_files);
   limit(RLIMIT_FSIZE, work.file_size);
   limit(RLIMIT_NPROC, work.processes);
-  if (::chdir(folder.c_str()) == 0) return true;
+  if (::chdir(folder.c_str()) == 0 && fence.enter()) return true;
   std::cerr << "vernier: " << folder.string() << " cannot be entered: " << std::strerror(errno) << std::endl;
   return false;
 }
@@ -113,7 +115,7 @@ class Watch {
 
 }  // namespace
 
-int run_attempt(const fs::path& folder, std::int64_t number) {
+int run_attempt(const fs::path& folder, std::int64_t number, const Check& check) {
   const Attempt attempt(folder, number);
   const auto work = nlohmann::json::parse(read_whole(attempt.file("json"))).get<Work>();
   sigset_t signals, mask;
@@ -122,9 +124,16 @@ int run_attempt(const fs::path& folder, std::int64_t number) {
   ::sigprocmask(SIG_BLOCK, &signals, &mask);
   if (!attempt.begin()) return not_ours;
   if (number > 1) std::cout << "vernier: attempt " << number << std::endl;
+  // Links may have been changed since it was submitted.
+  const auto trouble = check(read_whole(folder / work.words.at(2), most_configuration), work.data);
+  if (!trouble.empty()) {
+    attempt.end({2, "", trouble});
+    return 1;
+  }
+  const Fence fence({.data = work.data, .readable = work.readable, .writable = work.writable});
   const pid_t child =
       vernier::start_child({.words = work.words, .environment = work.environment, .mask = &mask, .before_program = [&] {
-                              return limit_child(work, folder);
+                              return limit_child(work, folder, fence);
                             }});
   if (child < 0) {
     attempt.end({1, "", std::string("no process can be started: ") + std::strerror(errno)});

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,18 +13,24 @@ namespace serve {
 
 // The orders of the process: the file N.json of an attempt.
 struct Work {
-  std::vector<std::string> words;              // the program, and its arguments
-  std::vector<std::string> environment;        // "NAME=VALUE", beside the server's
-  std::int64_t time_limit = 0;                 // seconds; 0 for no limit, as all below
-  std::int64_t memory_limit = 0;               // bytes in memory
-  std::int64_t open_files = 0, file_size = 0;  // RLIMIT_NOFILE, RLIMIT_FSIZE
-  std::int64_t processes = 0;                  // RLIMIT_NPROC: of the user, threads included
-  std::int64_t grace = 30;                     // seconds between SIGINT and SIGKILL
+  std::vector<std::string> words;               // the program, and its arguments
+  std::vector<std::string> environment;         // "NAME=VALUE", beside the server's
+  std::int64_t time_limit = 0;                  // seconds; 0 for no limit, as all below
+  std::int64_t memory_limit = 0;                // bytes in memory
+  std::int64_t open_files = 0, file_size = 0;   // RLIMIT_NOFILE, RLIMIT_FSIZE
+  std::int64_t processes = 0;                   // RLIMIT_NPROC: of the user, threads included
+  std::int64_t grace = 30;                      // seconds between SIGINT and SIGKILL
+  std::vector<std::string> data;                // folders of which the configuration may name files
+  std::vector<std::string> readable, writable;  // what the kernel lets it use: see fence.h
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Work, words, environment, time_limit, memory_limit, open_files, file_size, processes,
-                                   grace)
+                                   grace, data, readable, writable)
 
-// The whole life of the process. Returns its exit status: 75 where the attempt belongs to another process.
-int run_attempt(const std::filesystem::path& folder, std::int64_t number);
+// Returns why a configuration with these data folders is refused; "" if it is not.
+using Check = std::function<std::string(const std::string& config, const std::vector<std::string>& data)>;
+
+// The whole life of the process; folder: that of the job. Returns its exit status: 75 where the attempt belongs to
+// another process.
+int run_attempt(const std::filesystem::path& folder, std::int64_t number, const Check& check);
 
 }  // namespace serve

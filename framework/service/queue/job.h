@@ -15,7 +15,7 @@ struct JobRequest {
   std::string config;             // TOML
   std::string texts_name, texts;  // a further file of the job's folder; "": there is none
   std::int64_t priority = 0, cores = 1, gpus = 0;
-  std::int64_t time_limit = 0, memory_limit = 0;  // seconds and bytes of each attempt; 0: none
+  std::int64_t time_limit = 0, memory_limit = 0;  // seconds and bytes of each attempt; 0: those of the server
   std::int64_t retries = 0;                       // after a failure, from the last checkpoint
 };
 
@@ -27,7 +27,8 @@ inline const char* name_of(State state) {
 
 struct Job {
   std::int64_t id = 0;
-  JobRequest request;
+  std::string identity;  // random; the job's folder has the same, so that no other journal's job is taken for it
+  JobRequest request;    // its config and texts are empty in lists
   State state = State::queued;
   std::int64_t attempt = 1;               // each is started at most once
   std::int64_t failures = 0, losses = 0;  // attempts that failed, and those that ended without a word
@@ -35,7 +36,7 @@ struct Job {
   std::vector<int> gpus;                  // of the attempt that runs
   std::string slurm;                      // the attempt's number at Slurm; "": it is not handed over
   std::string created, started, ended;    // "2026-11-23T14:05:09.123Z"; "" before that
-  std::string error;                      // why it failed
+  std::string error;                      // why it failed, or why it still waits
 
   bool is_over() const { return state != State::queued && state != State::running; }
 };

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <iomanip>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 
@@ -13,11 +15,10 @@ namespace serve {
 
 namespace {
 
-constexpr int format = 2;  // of the table
+constexpr int format = 3;  // of the table
 
 constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
-  id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT, config TEXT NOT NULL,
-  texts_name TEXT NOT NULL, texts TEXT NOT NULL,
+  id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT,
   priority INT NOT NULL, cores INT NOT NULL, gpus INT NOT NULL, time_limit INT NOT NULL, memory_limit INT NOT NULL,
   retries INT NOT NULL,
   state TEXT NOT NULL DEFAULT 'queued' CHECK(state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
@@ -26,11 +27,15 @@ constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   slurm TEXT NOT NULL DEFAULT '', started TEXT NOT NULL DEFAULT '', ended TEXT NOT NULL DEFAULT '',
   error TEXT NOT NULL DEFAULT '',
   UNIQUE(user, key)) STRICT;
-CREATE INDEX IF NOT EXISTS job_state ON job(state);)";
+CREATE INDEX IF NOT EXISTS job_state ON job(state);
+CREATE TABLE IF NOT EXISTS request(
+  id INTEGER PRIMARY KEY REFERENCES job(id), config TEXT NOT NULL, texts_name TEXT NOT NULL, texts TEXT NOT NULL
+) STRICT;)";
 
 constexpr const char* columns =
-    "id, user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, state, attempt, failures, "
-    "losses, is_cancelled, gpu_list, created, started, ended, error, texts_name, texts, slurm";
+    "id, user, name, key, identity, priority, cores, gpus, time_limit, memory_limit, retries, state, attempt, "
+    "failures, "
+    "losses, is_cancelled, gpu_list, created, started, ended, error, slurm";
 
 [[noreturn]] void fail(sqlite3* database) {
   throw std::runtime_error(std::string("the journal of jobs cannot be used: ") + ::sqlite3_errmsg(database));
@@ -92,12 +97,13 @@ std::vector<int> numbers_in(const std::string& text) {
 Job job_of(Statement& row) {
   Job job;
   job.id = row.integer(0);
+  job.identity = row.text(4);
   job.request = {.user = row.text(1),
                  .name = row.text(2),
                  .key = row.text(3),
-                 .config = row.text(4),
-                 .texts_name = row.text(21),
-                 .texts = row.text(22),
+                 .config = "",
+                 .texts_name = "",
+                 .texts = "",
                  .priority = row.integer(5),
                  .cores = row.integer(6),
                  .gpus = row.integer(7),
@@ -114,7 +120,7 @@ Job job_of(Statement& row) {
   job.started = row.text(18);
   job.ended = row.text(19);
   job.error = row.text(20);
-  job.slurm = row.text(23);
+  job.slurm = row.text(21);
   return job;
 }
 
@@ -122,6 +128,22 @@ std::vector<Job> jobs_of(Statement& statement) {
   std::vector<Job> jobs;
   while (statement.step()) jobs.push_back(job_of(statement));
   return jobs;
+}
+
+// 32 random digits.
+std::string new_identity() {
+  std::random_device random;
+  std::ostringstream text;
+  for (int i = 0; i < 4; ++i) text << std::hex << std::setw(8) << std::setfill('0') << random();
+  return text.str();
+}
+
+void refuse_damage(sqlite3* database) {
+  Statement check(database, "PRAGMA quick_check(1)");
+  check.step();
+  auto found = check.text(0);
+  std::ranges::replace(found, '\n', ' ');
+  if (found != "ok") throw std::runtime_error("is damaged: " + found);
 }
 
 std::string select(const std::string& rest) {
@@ -139,6 +161,7 @@ Journal::Journal(const std::filesystem::path& file) {
   try {
     if (result != SQLITE_OK) fail(opened);
     ::sqlite3_busy_timeout(opened, 5000);
+    refuse_damage(opened);
     run("PRAGMA journal_mode = WAL");
     run("PRAGMA synchronous = FULL");
     Statement version(opened, "PRAGMA user_version");
@@ -148,9 +171,11 @@ Journal::Journal(const std::filesystem::path& file) {
     }
     run(schema);
     run("PRAGMA user_version = " + std::to_string(format));
-  } catch (...) {
+    Statement(opened, select("LIMIT 1")).step();
+  } catch (const std::exception& error) {
     ::umask(mask);
-    throw;
+    throw std::runtime_error(file.string() + ": " + error.what() +
+                             "; put a backup in its place, or move it and its -wal and -shm away to begin a new one");
   }
   ::umask(mask);
 }
@@ -160,17 +185,29 @@ void Journal::run(const std::string& statement) const {
 }
 
 Job Journal::add(const JobRequest& request, bool& is_new) {
-  Statement insert(
-      database_.get(),
-      "INSERT INTO job(user, name, key, config, priority, cores, gpus, time_limit, memory_limit, retries, "
-      "created, texts_name, texts) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
-  insert.bind(request.user).bind(request.name);
-  request.key.empty() ? insert.bind_null() : insert.bind(request.key);
-  insert.bind(request.config).bind(request.priority).bind(request.cores).bind(request.gpus);
-  insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(vernier::time_text());
-  insert.bind(request.texts_name).bind(request.texts).step();
-  is_new = ::sqlite3_changes(database_.get()) == 1;
-  if (is_new) return find(::sqlite3_last_insert_rowid(database_.get())).value();
+  run("BEGIN IMMEDIATE");
+  try {
+    Statement insert(
+        database_.get(),
+        "INSERT INTO job(user, name, key, identity, priority, cores, gpus, time_limit, memory_limit, retries, "
+        "created) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(user, key) DO NOTHING");
+    insert.bind(request.user).bind(request.name);
+    request.key.empty() ? insert.bind_null() : insert.bind(request.key);
+    insert.bind(new_identity()).bind(request.priority).bind(request.cores).bind(request.gpus);
+    insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(vernier::time_text()).step();
+    is_new = ::sqlite3_changes(database_.get()) == 1;
+    const auto id = ::sqlite3_last_insert_rowid(database_.get());
+    if (is_new) {
+      Statement texts(database_.get(),
+                      "INSERT OR REPLACE INTO request(id, config, texts_name, texts) VALUES(?, ?, ?, ?)");
+      texts.bind(id).bind(request.config).bind(request.texts_name).bind(request.texts).step();
+    }
+    run("COMMIT");
+    if (is_new) return find(id).value();
+  } catch (...) {
+    ::sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+    throw;
+  }
   Statement same(database_.get(), select("WHERE user = ? AND key = ?"));
   same.bind(request.user).bind(request.key).step();
   return job_of(same);
@@ -179,7 +216,14 @@ Job Journal::add(const JobRequest& request, bool& is_new) {
 std::optional<Job> Journal::find(std::int64_t id) const {
   Statement one(database_.get(), select("WHERE id = ?"));
   if (!one.bind(id).step()) return std::nullopt;
-  return job_of(one);
+  auto job = job_of(one);
+  Statement texts(database_.get(), "SELECT config, texts_name, texts FROM request WHERE id = ?");
+  if (texts.bind(id).step()) {
+    job.request.config = texts.text(0);
+    job.request.texts_name = texts.text(1);
+    job.request.texts = texts.text(2);
+  }
+  return job;
 }
 
 void Journal::update(const Job& job) {
@@ -192,11 +236,18 @@ void Journal::update(const Job& job) {
 }
 
 void Journal::remove(std::int64_t id) {
+  Statement(database_.get(), "DELETE FROM request WHERE id = ?").bind(id).step();
   Statement(database_.get(), "DELETE FROM job WHERE id = ?").bind(id).step();
 }
 
-std::vector<Job> Journal::queued() const {
-  Statement all(database_.get(), select("WHERE state = 'queued' ORDER BY priority DESC, id"));
+void Journal::count_on_from(std::int64_t id) {
+  run("INSERT INTO sqlite_sequence(name, seq) SELECT 'job', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence)");
+  Statement(database_.get(), "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'job'").bind(id).step();
+}
+
+std::vector<Job> Journal::queued(std::int64_t limit) const {
+  Statement all(database_.get(), select("WHERE state = 'queued' ORDER BY priority DESC, id LIMIT ?"));
+  all.bind(limit);
   return jobs_of(all);
 }
 

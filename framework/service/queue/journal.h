@@ -15,19 +15,20 @@ struct sqlite3;
 namespace serve {
 
 // Each change is on the disk when the function returns. Throws std::runtime_error where the database cannot be used.
-// One thread at a time.
+// One thread at a time. A database that is damaged is refused when it is opened.
 class Journal {
  public:
   explicit Journal(const std::filesystem::path& file);
 
   // Returns the job. If the user has one with this key, it is that one, and is_new is false.
   Job add(const JobRequest& request, bool& is_new);
-  std::optional<Job> find(std::int64_t id) const;
+  std::optional<Job> find(std::int64_t id) const;  // the lists below leave out config and texts, which may be large
   // All but the request.
   void update(const Job& job);
   void remove(std::int64_t id);
 
-  std::vector<Job> queued() const;   // that of the highest priority first, then the oldest
+  // That of the highest priority first, then the oldest.
+  std::vector<Job> queued(std::int64_t limit = -1) const;
   std::vector<Job> running() const;  // the oldest first
   std::vector<Job> ended_before(const std::string& time) const;
   struct Page {
@@ -37,6 +38,7 @@ class Journal {
   };
   std::vector<Job> list(const Page& page) const;  // the newest first
   std::int64_t count(State state) const;
+  void count_on_from(std::int64_t id);  // later jobs have larger ids
 
  private:
   void run(const std::string& statement) const;

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <csignal>
+#include <cstdlib>
 #include <iostream>
 #include <set>
+#include <system_error>
 
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
@@ -44,24 +46,39 @@ std::string sentence_of(const End& end, const JobRequest& request) {
   if (end.status == 124) return "the time of its [run] time_limit is over";
   const auto what = end.status > 128 ? "signal " + std::to_string(end.status - 128) + " ended it"
                                      : "it ended with exit code " + std::to_string(end.status);
-  return end.text.empty() ? what : what + ": " + end.text;
+  // What a killed one has printed last says nothing.
+  return end.text.empty() || end.status > 128 ? what : what + ": " + end.text;
 }
 
-// Signals that come from outside, as when the machine is shut down. The run has saved itself.
+// Returns true if a signal ended it that comes from outside: when the machine is shut down, or has no memory. A
+// program brings the others upon itself.
 bool is_interrupted(const End& end) {
-  const int signal = end.status - 128;
-  return end.reason.empty() && (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGUSR1);
+  const std::set<int> own = {SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS, SIGXCPU, SIGXFSZ};
+  return end.reason.empty() && end.status > 128 && !own.contains(end.status - 128);
+}
+
+// Returns true if there is no room, memory, process or open file now, as there may be later.
+bool may_pass(int trouble) {
+  const std::set<int> passing = {ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE};
+  return passing.contains(trouble);
+}
+
+// The number that a name such as "12" or "12-2026-11-25" begins with; 0: none.
+std::int64_t number_of(const fs::path& name) {
+  return std::strtoll(name.c_str(), nullptr, 10);
 }
 
 }  // namespace
 
 void make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
-  throw std::runtime_error(folder.string() + ": cannot be made: " + std::strerror(errno));
+  throw std::system_error(errno, std::generic_category(), folder.string() + ": cannot be made");
 }
 
 Queue::Queue(QueueSettings settings) : settings_(std::move(settings)), journal_(settings_.folder / "journal.sqlite") {
   make_folder(settings_.folder / "jobs");
+  make_folder(settings_.folder / "attempts");
+  set_strangers_aside();
   if (settings_.uses_slurm) slurm_.emplace(settings_.folder / "slurm.out", settings_.sbatch);
   for (const auto& job : journal_.running()) {
     if (slurm_ || job.slurm.empty()) continue;
@@ -126,6 +143,7 @@ void Queue::erase(const Job& job) {
   journal_.remove(job.id);
   std::error_code trouble;
   fs::remove_all(folder_of(job.id), trouble);
+  if (!trouble) fs::remove_all(Attempt(folder_of(job.id), 1).files(), trouble);
   if (trouble) std::cerr << "vernier: the files of job " << job.id << " stay: " << trouble.message() << std::endl;
   changed_(job, false);
 }
@@ -191,8 +209,8 @@ void Queue::look() {
   for (auto& job : journal_.running()) {
     try {
       look_after(job);
-    } catch (const std::exception& error) {
-      std::cerr << "vernier: job " << job.id << ": " << error.what() << std::endl;  // it is looked after again
+    } catch (const std::exception& error) {  // it is looked after again
+      complain("job " + std::to_string(job.id) + ": " + error.what());
     }
   }
   start_queued();
@@ -215,7 +233,7 @@ void Queue::look_after(Job job) {
   if (claim == Attempt::Claim::none) {
     const auto process = processes_.find(job.id);
     if (process != processes_.end() && process->second != 0) return;  // it begins
-    make_folder(attempt.folder());
+    make_folder(attempt.files());
     if (attempt.claim_for_server()) lose(job, /*is_loss=*/process != processes_.end());
     return;
   }
@@ -230,7 +248,7 @@ void Queue::look_after(Job job) {
 void Queue::ask_to_end(const Job& job) const {
   const Attempt attempt(folder_of(job.id), job.attempt);
   std::error_code none;
-  if (fs::exists(attempt.folder(), none) && !fs::exists(attempt.file("cancel"), none)) {
+  if (fs::exists(attempt.files(), none) && !fs::exists(attempt.file("cancel"), none)) {
     write_durably(attempt.file("cancel"), "");
   }
 }
@@ -287,37 +305,62 @@ void Queue::start_queued() {
     cores -= job.request.cores;
     for (const int gpu : job.gpus) gpus.erase(gpu);
   }
-  for (auto& job : journal_.queued()) {
+  if (cores <= 0 || std::chrono::steady_clock::now() < start_after_) return;
+  for (auto& job : journal_.queued(cores)) {  // each takes one at least
     const auto wanted = static_cast<std::size_t>(job.request.gpus);
     if (job.request.cores > cores || wanted > gpus.size()) return;
     cores -= job.request.cores;
     job.gpus.assign(gpus.begin(), std::next(gpus.begin(), job.request.gpus));
     for (const int gpu : job.gpus) gpus.erase(gpu);
-    start(job);
+    if (!start(job)) return;
   }
 }
 
 // The journal has the start before the process begins: a server that is killed in between finds no claim, and counts
-// the attempt as one that never began.
-void Queue::start(Job& job) {
-  job.state = State::running;
-  job.started = time_text();
-  job.error = "";
-  write(job);
+// the attempt as one that never began. Returns false if the job must wait, as on a full disk.
+bool Queue::start(Job& job) {
   try {
-    write_files(job);
+    write_files(journal_.find(job.id).value(), job.gpus);
+    job.state = State::running;
+    job.started = time_text();
+    job.error = "";
+    write(job);
     const auto folder = folder_of(job.id);
     processes_[job.id] = start_process(
         {settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
     std::cerr << "vernier: job " << job.id << " of " << job.request.user << " is running, attempt " << job.attempt
               << std::endl;
-  } catch (const std::exception& error) {
-    close(job, State::failed, error.what());
+    return true;
+  } catch (const std::system_error& error) {
+    if (!may_pass(error.code().value())) {
+      close(job, State::failed, error.what());
+      return true;
+    }
+    start_after_ = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    complain("jobs wait: " + std::string(error.what()));
+    const bool is_news = job.state == State::running || job.error != error.what();
+    job.state = State::queued;
+    job.error = error.what();
+    if (is_news) write(job);
   }
+  return false;
 }
 
-void Queue::write_files(const Job& job) const {
+// Says what stays wrong once a minute.
+void Queue::complain(const std::string& trouble) {
+  const auto now = std::chrono::steady_clock::now();
+  if (trouble == complaint_ && now - complained_ < std::chrono::minutes(1)) return;
+  complaint_ = trouble;
+  complained_ = now;
+  std::cerr << "vernier: " << trouble << std::endl;
+}
+
+// The job's identity comes before its folder, so that a folder without one is none of this journal's.
+void Queue::write_files(const Job& job, const std::vector<int>& gpus_of_job) const {
   const auto folder = folder_of(job.id);
+  const Attempt attempt(folder, job.attempt);
+  make_folder(attempt.files());
+  if (!fs::exists(attempt.files() / "identity")) write_durably(attempt.files() / "identity", job.identity);
   make_folder(folder);
   const auto config = "job-" + std::to_string(job.id) + ".toml";  // the run takes its name where it has none
   write_durably(folder / config, job.request.config);
@@ -327,15 +370,58 @@ void Queue::write_files(const Job& job) const {
   const auto& request = job.request;
   work.words = {settings_.program, "train", config, "server.toml"};
   work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
-  work.environment = {"OMP_NUM_THREADS=" + std::to_string(request.cores)};
+  work.environment = {"OMP_NUM_THREADS=" + std::to_string(request.cores), "TMPDIR=" + folder.string()};
+  work.writable.push_back(folder.string());
   if (!slurm_) {  // which sets the variable for its jobs
     std::string gpus;
-    for (const int gpu : job.gpus) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
+    for (const int gpu : gpus_of_job) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
     work.environment.push_back("CUDA_VISIBLE_DEVICES=" + gpus);
   }
-  work.time_limit = request.time_limit;
-  work.memory_limit = request.memory_limit;
-  write_durably(Attempt(folder, job.attempt).file("json"), vernier::json_text(nlohmann::json(work)) + "\n");
+  if (request.time_limit > 0) work.time_limit = request.time_limit;
+  if (request.memory_limit > 0) work.memory_limit = request.memory_limit;
+  write_durably(attempt.file("json"), vernier::json_text(nlohmann::json(work)) + "\n");
+}
+
+// A journal that was removed, or that a backup has replaced, does not know the folders of later jobs. Its own later
+// jobs get other numbers and other folders.
+void Queue::set_strangers_aside() {
+  std::set<std::int64_t> found;
+  std::int64_t largest = 0;
+  for (const char* name : {"jobs", "attempts", "set-aside"}) {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(settings_.folder / name, none)) {
+      const auto id = number_of(entry.path().filename());
+      largest = std::max(largest, id);
+      if (id > 0 && name != std::string("set-aside")) found.insert(id);
+    }
+  }
+  for (const auto id : found) {
+    const auto job = journal_.find(id);
+    const auto identity = read_whole(Attempt(folder_of(id), 1).files() / "identity");
+    const bool is_empty = identity.empty() && !fs::exists(folder_of(id));  // the server was killed when it made them
+    if (!job || (job->identity != identity && !is_empty)) set_aside(id);
+  }
+  journal_.count_on_from(largest);
+}
+
+void Queue::set_aside(std::int64_t id) const {
+  const auto number = std::to_string(id);
+  const auto files = Attempt(folder_of(id), 1).files();
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(files, none)) {
+    const Attempt attempt(folder_of(id), number_of(entry.path().filename()));
+    if (entry.path().extension() != ".lock" || !attempt.is_locked()) continue;
+    write_durably(attempt.file("cancel"), "");
+    throw std::runtime_error("jobs/" + number + " is of a job that the journal does not know, and it runs; it was " +
+                             "asked to end: start again when it has");
+  }
+  make_folder(settings_.folder / "set-aside");
+  const auto place = settings_.folder / "set-aside" / (number + "-" + time_text());
+  make_folder(place);
+  if (fs::exists(folder_of(id))) fs::rename(folder_of(id), place / "job");
+  if (fs::exists(files)) fs::rename(files, place / "attempts");
+  std::cerr << "vernier: jobs/" << number << " is of a job that the journal does not know; it is now in "
+            << place.string() << std::endl;
 }
 
 void Queue::remove_old() {
@@ -346,7 +432,9 @@ void Queue::remove_old() {
   }
   removed_ = now;
   for (const auto& job : journal_.ended_before(time_text(std::chrono::hours(24 * settings_.keep_days)))) {
+    retired_(job);
     erase(job);
+    std::cerr << "vernier: job " << job.id << " is removed; it ended at " << job.ended << std::endl;
   }
 }
 

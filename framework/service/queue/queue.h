@@ -19,7 +19,7 @@
 
 namespace serve {
 
-void make_folder(const std::filesystem::path& folder);  // 0700; throws std::runtime_error
+void make_folder(const std::filesystem::path& folder);  // 0700; throws std::system_error
 
 struct QueueSettings {
   std::filesystem::path folder;   // has the journal, and a folder for each job; absolute
@@ -28,7 +28,7 @@ struct QueueSettings {
   std::vector<std::string> more;  // words for `vernier train`: the folders of plugins
   std::int64_t cores = 1, gpus = 0;
   std::int64_t keep_days = 30;  // after its end a job is removed; 0: never
-  Work limits;                  // of every job; the time and memory of a job may be less
+  Work limits;                  // of every job, with what it may read and write; its time and memory may be less
   bool uses_slurm = false;      // which then starts the processes; cores and gpus are the most that a job may ask for
   std::vector<std::string> sbatch;  // further words for it
 };
@@ -40,6 +40,9 @@ class Queue {
   // Called after each change of a job, and with is_there = false when it is removed, on the thread that made it; it
   // must not ask the queue. Set it before the first job.
   void on_change(std::function<void(const Job& job, bool is_there)> changed) { changed_ = std::move(changed); }
+
+  // Called before a job is removed because it is old.
+  void on_retirement(std::function<void(const Job& job)> retired) { retired_ = std::move(retired); }
 
   // Any thread.
   Job submit(const JobRequest& request, bool& is_new);
@@ -74,8 +77,11 @@ class Queue {
   void requeue(Job& job);
   void close(Job& job, State state, const std::string& error);
   void start_queued();
-  void start(Job& job);
-  void write_files(const Job& job) const;
+  bool start(Job& job);
+  void complain(const std::string& trouble);
+  void write_files(const Job& job, const std::vector<int>& gpus_of_job) const;
+  void set_strangers_aside();
+  void set_aside(std::int64_t id) const;
   void remove_old();
   // With Slurm: queue_slurm.cpp.
   void look_at_slurm();
@@ -89,10 +95,12 @@ class Queue {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::function<void(const Job&, bool)> changed_ = [](const Job&, bool) {};
+  std::function<void(const Job&)> retired_ = [](const Job&) {};
   bool is_changed_ = false;
   mutable Journal journal_;
   std::map<std::int64_t, pid_t> processes_;  // of attempts that this server has started; 0: it has ended
-  std::chrono::steady_clock::time_point removed_;
+  std::chrono::steady_clock::time_point removed_, start_after_, complained_;
+  std::string complaint_;
   std::optional<Slurm> slurm_;
   std::chrono::steady_clock::time_point asked_slurm_, submit_after_;
   std::vector<std::pair<void (Slurm::*)(const std::string&) const, std::string>> slurm_calls_;  // with numbers there

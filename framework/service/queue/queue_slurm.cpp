@@ -90,7 +90,8 @@ void Queue::cancel_in_slurm() {
 bool Queue::hand_over(const Job& job) {
   std::string number, error;
   try {
-    write_files(job);
+    const auto whole = find(job.id);
+    write_files(whole, {});
     number = slurm_->submit(job, folder_of(job.id), settings_.attempt_program, settings_.limits.grace);
   } catch (const std::exception& trouble) {
     error = trouble.what();
@@ -114,7 +115,7 @@ bool Queue::hand_over(const Job& job) {
 // One that waits there never begins; one that has begun is asked to end.
 bool Queue::cancel_at_slurm(Job& job) {
   const Attempt attempt(folder_of(job.id), job.attempt);
-  make_folder(attempt.folder());
+  make_folder(attempt.files());
   if (!attempt.claim_for_server()) return false;
   if (!job.slurm.empty()) slurm_calls_.emplace_back(&Slurm::remove, job.slurm);
   return true;

@@ -5,8 +5,7 @@
 #include <spawn.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <stdexcept>
+#include <system_error>
 
 namespace serve {
 
@@ -35,7 +34,7 @@ pid_t start_process(const std::vector<std::string>& words, const std::filesystem
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
   if (trouble == 0) return process;
-  throw std::runtime_error(words[0] + " cannot be started: " + std::strerror(trouble));
+  throw std::system_error(trouble, std::generic_category(), words[0] + " cannot be started");
 }
 
 }  // namespace serve

@@ -3,7 +3,10 @@
 #include <vernier/whole_file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 
 namespace vernier {
@@ -61,11 +64,21 @@ int call_verb(const Verb& verb, int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write fails, as on a full disk
   try {
     if (argc > 1 && argv[1] == std::string("complete")) return print_completions(verb, argc - 1, argv + 1);
-    return run_verb(verb, argc, argv);
+    return after_output(run_verb(verb, argc, argv));
   } catch (const std::exception& error) {
     std::cerr << "vernier: " << error.what() << '\n';
   }
   return 2;
+}
+
+int after_output(int status) {
+  constexpr int not_written = 6;
+  errno = 0;
+  std::cout.flush();
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (is_written || status != 0) return status;
+  std::cerr << "vernier: standard output cannot be written: " << std::strerror(errno != 0 ? errno : ENOSPC) << '\n';
+  return not_written;
 }
 
 std::vector<std::string> joined_pieces(const std::vector<std::string>& pieces, std::size_t& cut) {

@@ -30,6 +30,10 @@ int run_verb(const Verb& verb, int argc, char** argv);
 // the command or a file is wrong. `vernier-report complete WORD…` prints what a shell offers.
 int call_verb(const Verb& verb, int argc, char** argv);
 
+// Called at the end of a program. Returns its exit status; 6, with one line on standard error, where what it printed
+// cannot be written, as on a full disk.
+int after_output(int status);
+
 // Returns what a shell offers for the last of the words behind the verb: options, or the verb's choices.
 std::vector<std::string> completions_of(const Verb& verb, const std::vector<std::string>& words);
 // Prints them, one a line.

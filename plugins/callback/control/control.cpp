@@ -54,7 +54,8 @@ class Service {
                          run.control->ranks() > 1 ? "several processes train this run: it takes no commands" : ""})),
         server_(
             settings.listen, [this](const vernier::HttpRequest& request) { return service_.answer(request); },
-            [this](const vernier::HttpRequest& request) { return service_.refuse(request); }, settings.limits),
+            [this](const vernier::HttpRequest& request) { return service_.refuse(request); },
+            limits_of(settings.limits)),
         queue_([this](const Record& record) { view.take(record); }, [this] { wake(); }) {}
 
   std::string address(const std::string& listen) const {
@@ -73,6 +74,11 @@ class Service {
   static vernier::Tokens tokens_of(const fs::path& file) {
     return {file, vernier::Scope::control,
             [](const std::string& text) { vernier::log(vernier::Level::warning, "http", text); }};
+  }
+
+  vernier::HttpLimits limits_of(vernier::HttpLimits limits) {
+    limits.knows = [this](const vernier::HttpRequest& request) { return service_.knows(request); };
+    return limits;
   }
 
   vernier::Collector collector_;

@@ -7,11 +7,18 @@ namespace vernier {
 
 namespace {
 
+// Characters that turn the direction of the text around them: a terminal would show another text than there is.
+bool turns_direction(std::uint32_t code) {
+  return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x202a && code <= 0x202e) ||
+         (code >= 0x2066 && code <= 0x2069);
+}
+
 // The length of the UTF-8 character that begins here; 0 where none begins or where it is a control character.
 std::size_t length_of_character(const std::string& text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto first = byte(at);
   if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  if (first < 0xc2) return 0;  // a byte within a character, or too long a form
   const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
   std::uint32_t code = first & (0x7fu >> length);
   for (std::size_t i = 1; i < length; ++i) {
@@ -20,7 +27,9 @@ std::size_t length_of_character(const std::string& text, std::size_t at) {
   }
   constexpr std::uint32_t smallest[] = {0xa0, 0x800, 0x10000};  // below: too long a form; U+0080 … U+009F: control
   const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return first <= 0xf4 && code >= smallest[length - 2] && code <= 0x10ffff && !surrogate ? length : 0;
+  return first <= 0xf4 && code >= smallest[length - 2] && code <= 0x10ffff && !surrogate && !turns_direction(code)
+             ? length
+             : 0;
 }
 
 // The place at or before `at` where no character is cut in two.

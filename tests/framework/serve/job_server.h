@@ -101,8 +101,14 @@ class JobServer {
 
   void start() {
     fs::remove(path() / "server.url");
-    std::vector<std::string> words = {program_, path().string(), "--requests-per-second", "100000"};
+    std::vector<std::string> words = {program_, path().string()};
+    if (program_.starts_with(bin_.path().string())) {  // the script writes beside itself
+      words.insert(words.end(), {"--output-data", bin_.path().string()});
+    }
     words.insert(words.end(), options_.begin(), options_.end());
+    if (std::find(options_.begin(), options_.end(), "--requests-per-second") == options_.end()) {
+      words.insert(words.end(), {"--requests-per-second", "100000"});
+    }
     if (std::find(options_.begin(), options_.end(), "--listen") == options_.end()) {
       words.insert(words.end(), {"--listen", "127.0.0.1:0"});
     }
@@ -120,7 +126,10 @@ class JobServer {
       ::_exit(127);
     }
     INFO(read_text(log));
-    REQUIRE(wait_until([&] { return read_text(path() / "server.url").ends_with('\n'); }));
+    REQUIRE(wait_until([&] {
+      return read_text(path() / "server.url").ends_with('\n') || ::waitpid(process_, nullptr, WNOHANG) != 0;
+    }));
+    REQUIRE(fs::exists(path() / "server.url"));
     const auto url = read_text(path() / "server.url");
     port = std::stoi(url.substr(url.rfind(':') + 1));
     std::istringstream lines(read_text(path() / "tokens"));
@@ -181,6 +190,12 @@ class JobServer {
   std::string server_log() const { return read_text(bin_ / "server.log"); }
   bool has_begun(std::int64_t id) const {
     return wait_until([&] { return ledger().find("job-" + std::to_string(id) + " begin") != std::string::npos; });
+  }
+  // Bytes of the server in memory.
+  std::int64_t memory() const {
+    std::int64_t all = 0, here = 0;
+    std::istringstream(read_text("/proc/" + std::to_string(process_) + "/statm")) >> all >> here;
+    return here * ::sysconf(_SC_PAGESIZE);
   }
   void go(const std::string& name = "go") const { bin_.write(name, ""); }
 

@@ -121,7 +121,7 @@ TEST_CASE("serve: an expired token is named as such, and a name of a token is th
 TEST_CASE("serve: tokens that are no tokens are refused at the start") {
   const struct {
     std::string text, refused;
-  } cases[] = {{"", "has no tokens"},
+  } cases[] = {{"# x\n", "has no tokens"},
                {"control short\n", "line 1 must be"},
                {"root " + std::string(40, 'x') + "\n", "line 1 must be"},
                {"open " + std::string(40, 'x') + "\n", "line 1 must be"},

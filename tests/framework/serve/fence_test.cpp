@@ -1,0 +1,240 @@
+// What a job can reach: by its configuration, by links, and by the code of a model.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <set>
+
+#include "job_server.h"
+#include "program.h"
+#include "service/api/job_check.h"
+#include "service/queue/fence.h"
+
+namespace fence_test {
+
+using namespace job_server;
+
+namespace {
+
+// Runs each attempt in a child inside the fence. Returns the names of those that were not refused.
+std::vector<std::string> not_refused(const serve::Fence& fence,
+                                     const std::vector<std::pair<std::string, std::function<bool()>>>& attempts) {
+  std::vector<std::string> through;
+  for (const auto& [name, attempt] : attempts) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(fence.enter() && !attempt() ? 0 : 1);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) through.push_back(name);
+  }
+  return through;
+}
+
+bool opens(const std::string& file, int flags) {
+  return ::open(file.c_str(), flags, 0600) >= 0;
+}
+
+// Every option of every plugin, and those of [run], with its table: from the schema that the plugins themselves give.
+std::set<std::pair<std::string, std::string>> all_options() {
+  const TemporaryFolder folder;
+  Program program({"config", "--schema"}, folder.path());
+  REQUIRE(program.wait() == 0);
+  std::set<std::pair<std::string, std::string>> all;
+  const std::function<void(const std::string&, const Json&)> walk = [&](const std::string& table, const Json& node) {
+    if (node.is_array()) {
+      for (const auto& each : node) walk(table, each);
+    }
+    if (!node.is_object()) return;
+    for (const auto& [key, value] : node.items()) {
+      if (key == "properties" && value.is_object()) {
+        for (const auto& [option, schema] : value.items()) {
+          all.emplace(table, option);
+          walk(table, schema);
+        }
+      } else {
+        walk(table, value);
+      }
+    }
+  };
+  const auto schema = Json::parse(program.out());
+  for (const auto& [table, node] : schema.at("properties").items()) walk(table, node);
+  return all;
+}
+
+bool is_refused(const std::string& table, const std::string& option, const Json& value, const fs::path& data) {
+  Json inside = {{"use", "x"}};
+  inside[option] = value;
+  const bool is_list = table == "callback" || table == "monitor";
+  const Json config = {{table, is_list ? Json::array({inside}) : inside}};
+  try {
+    const auto text = serve::checked_configuration(config, {data});
+    serve::checked_configuration(text, {data});  // as the attempt looks at it again
+    return false;
+  } catch (const serve::NotAllowed&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("fence: the kernel refuses a job all but its own folder and its data") {
+  if (!serve::Fence::is_possible()) {
+    MESSAGE("skipped: this kernel has no Landlock");
+    return;
+  }
+  const TemporaryFolder temporary;
+  const auto here = fs::canonical(temporary.path());
+  for (const char* folder : {"data", "server/jobs/1", "server/jobs/2", "out"}) fs::create_directories(here / folder);
+  temporary.write("server/tokens", "admin secret\n");
+  temporary.write("data/text", "text");
+  temporary.write("server/jobs/1/mine", "mine");
+  const auto path = [&](const char* name) { return (here / name).string(); };
+  fs::create_symlink(here / "server/tokens", here / "data/link");
+  fs::create_directory_symlink(here / "server", here / "data/folder");
+  fs::create_directory_symlink(here / "server", here / "late-data");
+  const serve::Fence fence({.data = {path("data"), path("late-data")},
+                            .readable = serve::places_of_system(),
+                            .writable = {path("server/jobs/1"), path("out")}});
+  fs::create_symlink(here / "server/tokens", here / "data/late");
+  const auto tokens = path("server/tokens"), text = path("data/text");
+  const auto server = std::to_string(::getpid());
+  const std::vector<std::pair<std::string, std::function<bool()>>> attempts = {
+      {"read", [&] { return opens(tokens, O_RDONLY); }},
+      {"write", [&] { return opens(tokens, O_WRONLY); }},
+      {"append", [&] { return opens(tokens, O_WRONLY | O_APPEND); }},
+      {"open and cut", [&] { return opens(tokens, O_WRONLY | O_TRUNC); }},
+      {"truncate", [&] { return ::truncate(tokens.c_str(), 0) == 0; }},
+      {"link in the data", [&] { return opens(path("data/link"), O_RDONLY); }},
+      {"link made later", [&] { return opens(path("data/late"), O_RDONLY); }},
+      {"link to the folder", [&] { return opens(path("data/folder/tokens"), O_RDONLY); }},
+      {"data folder that became a link", [&] { return opens(path("late-data/tokens"), O_RDONLY); }},
+      {"list", [&] { return opens(path("server"), O_RDONLY | O_DIRECTORY); }},
+      {"dots", [&] { return opens(path("server/jobs/1/../../tokens"), O_RDONLY); }},
+      {"other job", [&] { return opens(path("server/jobs/2/x"), O_WRONLY | O_CREAT); }},
+      {"new file", [&] { return opens(path("server/new"), O_WRONLY | O_CREAT); }},
+      {"remove", [&] { return ::unlink(tokens.c_str()) == 0; }},
+      {"rename in", [&] { return ::rename(tokens.c_str(), path("server/jobs/1/x").c_str()) == 0; }},
+      {"rename out", [&] { return ::rename(path("server/jobs/1/mine").c_str(), tokens.c_str()) == 0; }},
+      {"hard link", [&] { return ::link(tokens.c_str(), path("server/jobs/1/x").c_str()) == 0; }},
+      {"folder", [&] { return ::mkdir(path("server/x").c_str(), 0700) == 0; }},
+      {"own link",
+       [&] {
+         const auto link = path("server/jobs/1/link");
+         return ::symlink(tokens.c_str(), link.c_str()) == 0 && opens(link, O_RDONLY);
+       }},
+      {"proc", [&] { return opens("/proc/" + server + "/root" + tokens, O_RDONLY); }},
+      {"cwd of the server", [&] { return opens("/proc/" + server + "/cwd/CMakeCache.txt", O_RDONLY); }},
+      {"memory of the server", [&] { return opens("/proc/" + server + "/mem", O_RDONLY); }},
+      {"data, to write", [&] { return opens(text, O_WRONLY); }},
+      {"data, new", [&] { return opens(path("data/new"), O_WRONLY | O_CREAT); }},
+      {"data, removed", [&] { return ::unlink(text.c_str()) == 0; }},
+      {"passwords", [&] { return opens("/etc/shadow", O_RDONLY); }},
+      {"home", [&] { return opens("/root", O_RDONLY | O_DIRECTORY); }},
+      {"temporary folder", [&] { return opens("/tmp", O_RDONLY | O_DIRECTORY); }}};
+  const auto through = not_refused(fence, attempts);
+  CAPTURE(Json(through).dump());
+  CHECK(through.empty());
+  const std::vector<std::pair<std::string, std::function<bool()>>> good = {
+      {"read data", [&] { return opens(text, O_RDONLY); }},
+      {"list data", [&] { return opens(path("data"), O_RDONLY | O_DIRECTORY); }},
+      {"own file", [&] { return opens(path("server/jobs/1/new"), O_RDWR | O_CREAT); }},
+      {"own folders",
+       [&] {
+         return ::mkdir(path("server/jobs/1/a").c_str(), 0700) == 0 &&
+                ::mkdir(path("server/jobs/1/b").c_str(), 0700) == 0 &&
+                ::rename(path("server/jobs/1/new").c_str(), path("server/jobs/1/b/new").c_str()) == 0;
+       }},
+      {"output data", [&] { return opens(path("out/new"), O_WRONLY | O_CREAT); }},
+      {"/dev/null", [&] { return opens("/dev/null", O_RDWR); }}};
+  CHECK(not_refused(fence, good).size() == good.size());
+  CHECK(read_text(here / "server/tokens") == "admin secret\n");
+}
+
+TEST_CASE("fence: no option of any plugin can name the server's folder, a link to it, or a link made later") {
+  const TemporaryFolder temporary;
+  const auto here = fs::canonical(temporary.path());
+  fs::create_directories(here / "server/jobs/2");
+  fs::create_directories(here / "data");
+  temporary.write("server/tokens", "admin secret\n");
+  fs::create_directory_symlink(here / "server", here / "data/link");
+  const auto late = here / "data/late";
+  int refused = 0, tried = 0;
+  const auto options = all_options();
+  REQUIRE(options.size() > 100);
+  for (const auto& [table, option] : options) {
+    CAPTURE(table);
+    CAPTURE(option);
+    for (const auto& place : {here / "server", here / "server/tokens", here / "server/jobs/2/run",
+                              here / "data/link/tokens", late / "tokens"}) {
+      for (const Json& value : {Json(place.string()), Json::array({place.string()}), Json{{"file", place.string()}},
+                                Json(place.string() + ":x")}) {
+        if (place.parent_path() == late) {  // allowed when it is submitted
+          fs::create_directory(late);
+          fs::remove(late);
+          fs::create_directory_symlink(here / "server", late);
+        }
+        tried += 1;
+        refused += is_refused(table, option, value, here / "data") ? 1 : 0;
+        fs::remove(late);
+      }
+    }
+  }
+  MESSAGE(options.size(), " options, ", refused, " of ", tried, " refused");
+  CHECK(refused == tried);
+}
+
+TEST_CASE("fence: a folder of data that has the server's folder, or is in it, is refused") {
+  const TemporaryFolder temporary;
+  fs::create_directories(temporary.path() / "home/jobs/data");
+  fs::create_directory_symlink(temporary.path() / "home", temporary.path() / "link");
+  for (const char* option : {"--data", "--output-data"}) {
+    for (const char* data : {"home", "home/jobs", "home/jobs/data", "link", "."}) {
+      CAPTURE(data);
+      Program program({"serve", "home/jobs", "--listen", "127.0.0.1:0", option, data}, temporary.path());
+      CHECK(program.wait() == 2);
+      CHECK(program.err().find("jobs must not reach the server's folder") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("fence: a link that is put in the place of a job's data while it waits leads nowhere") {
+  const TemporaryFolder data;
+  const auto folder = fs::canonical(data.path());
+  data.write("b.txt", "text");
+  JobServer server({"--cores", "1", "--data", folder});
+  const auto first = server.submit(takes("0", "until = \"go\"\n"));
+  REQUIRE(server.has_begun(first));
+  const auto second = server.submit(takes("0", "data = \"" + (folder / "b.txt").string() + "\"\n"));
+  fs::remove(folder / "b.txt");
+  fs::create_symlink(server.path() / "tokens", folder / "b.txt");
+  server.go();
+  REQUIRE(server.waits_for(second, "failed"));
+  CHECK(server.job(second).at("error").get<std::string>().find("not below a data folder") != std::string::npos);
+  CHECK(server.ledger().find("job-2 begin") == std::string::npos);
+}
+
+TEST_CASE("fence: a training inside it is refused the server's files, and others go on") {
+  if (!serve::Fence::is_possible()) return;
+  const TemporaryFolder data;
+  const auto folder = fs::canonical(data.path());
+  JobServer server({"--cores", "1", "--data", folder}, /*with_script=*/false);
+  fs::create_directories(folder / "texts");
+  data.write("texts/a.txt", std::string(4000, 'a'));
+  fs::create_symlink(server.path() / "tokens", folder / "texts/link.txt");
+  const std::string common =
+      "[run]\nsteps = 2\ndevice = \"cpu\"\n[optimizer]\nuse = \"sgd\"\n[checkpoint]\nuse = \"none\"\n";
+  const auto leak = server.submit(common + "[task]\nuse = \"gpt\"\ndata = [\"" + (folder / "texts").string() +
+                                  "\"]\ncontext = 16\nwidth = 16\nlayers = 1\nheads = 1\nbatch_size = 2\n");
+  const auto output =
+      server.submit(common + "[task]\nuse = \"mlp\"\nsamples = 64\n[[monitor]]\nuse = \"csv\"\nfile = \"" +
+                    (folder / "x.csv").string() + "\"\n");
+  REQUIRE(server.waits_for(leak, "failed"));
+  CHECK(server.log(leak).find("link.txt") != std::string::npos);
+  CHECK(wait_until([&] { return !server.job(output).at("ended").is_null(); }));
+  CHECK(!fs::exists(folder / "x.csv"));
+}
+
+}  // namespace fence_test
