@@ -75,7 +75,8 @@ int after_output(int status) {
   constexpr int not_written = 6;
   errno = 0;
   std::cout.flush();
-  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  const bool is_written =
+      std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && !std::cout.bad();  // --quiet sets failbit
   if (is_written || status != 0) return status;
   std::cerr << "vernier: standard output cannot be written: " << std::strerror(errno != 0 ? errno : ENOSPC) << '\n';
   return not_written;

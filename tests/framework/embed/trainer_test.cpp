@@ -539,7 +539,7 @@ TEST_CASE("a checkpoint at a path is complete, and continues the run; without a 
     CHECK(trainer.run().step == 4);
     trainer.train();
   }
-  Trainer resumed(options);
+  Trainer resumed(options_of(base, folder));
   resumed.resume(path);
   CHECK(resumed.run().step == 4);
   resumed.train();

@@ -266,9 +266,8 @@ TEST_CASE("update_log: where results are late, a step reads no number of it, wit
       CAPTURE(step);
       const int reads = host_syncs_of([&] { trainer.step().step(run.run); });
       // Scale and, a step late, weights are looked at once in a hundred steps.
-      if (run.run.step % 100 > 1) CHECK(reads == reads_on_a_cpu);
+      if (run.run.step % 100 > 2) CHECK(reads == reads_on_a_cpu);
       run.run.notices.clear();
-      run.run.step += 1;
     }
   }
 }

@@ -144,7 +144,7 @@ TEST_CASE("records: a record has the numbers of the run, from tensors too") {
   CHECK(record.notices.empty());
 
   collector.collect(run, Record::Kind::validation, record);
-  CHECK(record.step == 9);
+  CHECK(record.step == 10);
   CHECK(values(record) == std::map<std::string, double>{{"half", 2}});
   run.results_are_late = true;  // the last step's result is not known yet
   collector.collect(run, Record::Kind::step, record);

@@ -80,7 +80,7 @@ class VERNIER_API Trainer {
   // By name, "loss" among them: of the last step, or of the validation after it. Waits for the device.
   std::map<std::string, double> metrics() const;
   // A checkpoint now, by the checkpoint plugin, perhaps in the background; nothing after the run's end. path: there,
-  // complete on return, whatever the checkpoint plugin is; resume(path) and `vernier` read it.
+  // complete on return, whatever the checkpoint plugin is, in the format of checkpoint/rolling.
   void save(const std::string& path = "");
 
   // Between two steps: other plugins for some roles, as TOML: "[precision]\nuse = \"bf16\"". Not for task, callbacks
