@@ -196,7 +196,7 @@ void say(const std::string& text) {
   std::cerr << "vernier: " << text << std::endl;
 }
 
-// What every job may read beside its data and its own folder.
+// All that every job may read beside its data and its own folder.
 void set_reach(serve::QueueSettings& settings) {
   auto& readable = settings.limits.readable;
   readable = serve::places_of_system();

@@ -31,7 +31,7 @@ struct Progress {
   bool validation_due = false;                   // after the last step, and not done
 };
 
-// Of a run of so many epochs whose accumulation gathers batches: how run.steps was planned.
+// How run.steps was planned, in a run of so many epochs whose accumulation gathers batches.
 struct Plan {
   std::int64_t epochs = 0;   // 0: run.steps was given
   std::int64_t samples = 0;  // of a whole batch

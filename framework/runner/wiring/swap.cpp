@@ -26,7 +26,7 @@ void refuse_other_roles(const Table& roles) {
   }
 }
 
-// Where one plugin fills two roles, both are swapped or none.
+// Throws Error if a swap takes one of two roles that one plugin fills.
 void refuse_half_of_a_plugin(const Wiring& wiring, const Table& roles) {
   const auto role_of = [](const Plugin* plugin) { return plugin->id().substr(0, plugin->id().find('/')); };
   for (const auto& [part, whole] : wiring.parts) {

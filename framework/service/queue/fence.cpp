@@ -110,7 +110,7 @@ bool Fence::enter() const {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::syscall(SYS_landlock_restrict_self, rules_, 0) == 0;
 }
 
-// Of /etc a few files alone: others have secrets.
+// A few files of /etc alone, because others have secrets.
 std::vector<std::string> places_of_system() {
   return {"/usr",
           "/bin",

@@ -32,7 +32,7 @@ class Fence {
   int rules_ = -1;
 };
 
-// What every program needs to read: the system's libraries, its devices, and /proc and /sys.
+// All that every program needs to read: the system's libraries, its devices, and /proc and /sys.
 std::vector<std::string> places_of_system();
 // The folders of a program, of the libraries that it loads, and of the plugins that it finds by itself. scratch: a file
 // that may be written.

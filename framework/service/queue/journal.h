@@ -27,7 +27,7 @@ class Journal {
   void update(const Job& job);
   void remove(std::int64_t id);
 
-  // That of the highest priority first, then the oldest.
+  // The one of the highest priority first, then the oldest.
   std::vector<Job> queued(std::int64_t limit = -1) const;
   std::vector<Job> running() const;  // the oldest first
   std::vector<Job> ended_before(const std::string& time) const;

@@ -46,7 +46,7 @@ std::string sentence_of(const End& end, const JobRequest& request) {
   if (end.status == 124) return "the time of its [run] time_limit is over";
   const auto what = end.status > 128 ? "signal " + std::to_string(end.status - 128) + " ended it"
                                      : "it ended with exit code " + std::to_string(end.status);
-  // What a killed one has printed last says nothing.
+  // The last line that a killed one has printed says nothing.
   return end.text.empty() || end.status > 128 ? what : what + ": " + end.text;
 }
 

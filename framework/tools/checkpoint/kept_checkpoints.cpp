@@ -27,7 +27,7 @@ std::string run_at(const std::string& path) {
   return "";
 }
 
-// Of a file, or of all files in a folder.
+// The size of a file, or of all files in a folder.
 std::uint64_t bytes_at(const fs::path& path) {
   std::error_code trouble;
   if (!fs::is_directory(path, trouble)) {

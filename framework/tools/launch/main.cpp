@@ -180,7 +180,7 @@ Words plugin_paths(const Words& words) {
   return paths;
 }
 
-// Whether there is a whole checkpoint, from which `--resume=FOLDER` goes on: the plugin that keeps them knows.
+// Returns whether there is a whole checkpoint, from which `--resume=FOLDER` goes on: the plugin that keeps them knows.
 // stopped_by: the signal that came meanwhile, if one did.
 bool has_checkpoint(const fs::path& run, const Words& words, int& stopped_by) {
   Words question = {"checkpoint", "list", run.string()};

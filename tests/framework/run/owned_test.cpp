@@ -1,4 +1,4 @@
-// What only the trainer may change, and when its functions may be called.
+// The run is the trainer's: who may change what, and when its functions may be called.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/host.h>

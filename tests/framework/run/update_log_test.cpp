@@ -55,7 +55,7 @@ struct Course : toy::Toy {
       overflows.push_back(now.amp.overflows());
       results.push_back(now.last_update);
       CHECK(now.amp.total_steps() == now.step);
-      CHECK(now.amp.amp_steps() == 0);  // a scaler alone is no mixed precision
+      CHECK(now.amp.amp_steps() == 0);  // a scaler alone is not mixed precision
     });
     look(Event::RunEnd, [this](const Run& now) { overflows.push_back(now.amp.overflows()); });
     prepare();

@@ -1,4 +1,4 @@
-// What a job can reach: by its configuration, by links, and by the code of a model.
+// The reach of a job: by its configuration, by links, and by the code of a model.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>

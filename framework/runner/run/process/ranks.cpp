@@ -219,7 +219,7 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
-// All ranks see the same digests, and so all come here to tell each other what is behind them.
+// All ranks see the same digests, so all come here, and exchange what is behind them.
 void Ranks::refuse_apart(const double* digests) const {
   if (std::all_of(digests, digests + ranks(), [&](double each) { return each == digests[0]; })) return;
   auto facts = message_;

@@ -41,7 +41,7 @@ class VERNIER_API AmpStats {
   std::int64_t amp_steps() const { return amp_; }
   std::int64_t scaler_updates() const { return updates_; }  // changes of the scale
   std::int64_t overflows() const { return overflows_; }
-  // Of the steps in mixed precision; of all steps where a scaler works without it.
+  // The share of the steps in mixed precision, or of all steps where a scaler works without it.
   double overflow_ratio() const {
     const auto of = amp_ > 0 ? amp_ : total_;
     return of > 0 ? static_cast<double>(overflows_) / static_cast<double>(of) : 0;

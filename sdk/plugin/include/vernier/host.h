@@ -22,7 +22,7 @@ struct Counters {
   AmpStats amp;
 };
 
-// What Run shows to plugins as constants: see there.
+// The values that Run shows to plugins as constants: see there.
 struct RunFacts : Counters {
   // When gradients() and gradient_norm() are valid: any where no trainer says.
   enum class Moment { any, gradients, other };
@@ -51,7 +51,7 @@ struct TrainerRun : RunFacts, Run {
   using RunFacts::results_are_late, RunFacts::seed, RunFacts::steps, RunFacts::validates, RunFacts::validations;
 };
 
-// What only a host may do with plugins, their options, the bus and metrics. Main thread only.
+// All that only a host may do with plugins, their options, the bus and metrics. Main thread only.
 struct VERNIER_API HostApi {
   using Declared = Options::Declared;      // a key that a plugin has read
   using LessMemory = Options::LessMemory;  // see Options::saves_memory

@@ -21,7 +21,7 @@ struct Parameter {
   const torch::Tensor& best() const { return has_memory() ? master : model; }
 };
 
-// What Run::gradient_norm() is made from. 2-norms of the gradients before they are divided by Run::grad_scale.
+// Run::gradient_norm() is made from these: 2-norms of the gradients before they are divided by Run::grad_scale.
 struct GradientNorms {
   torch::Tensor all;              // float64 0-dim; set by a scaler that has read the gradients, or undefined
   torch::Tensor each;             // of each gradient that is not empty, float64 1-D; likewise

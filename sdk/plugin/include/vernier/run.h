@@ -40,7 +40,7 @@ struct VERNIER_API StepState {
 };
 
 struct RunFacts;
-// What the trainer owns is constant here. The fields below are valid from Plugin::prepare on.
+// All that the trainer owns is constant here. The fields below are valid from Plugin::prepare on.
 class VERNIER_API Run : public StepState {
  public:
   Run(const Run&) = delete;

@@ -16,9 +16,9 @@ class VERNIER_API Task : public Plugin {
   virtual Batch next() = 0;                                  // the next whole batch, on the CPU
   virtual std::int64_t batches_per_epoch() const = 0;        // calls of next() in an epoch, at least 1
   virtual torch::Tensor loss(const Batch& micro_batch) = 0;  // 0-dim: mean over the samples, differentiable
-  // What loss() of this part of a batch, on the host, is a mean over, if not samples: of texts, the tokens that are
-  // learned; 0: the part is left out. The loss of an update is then one mean over all of them, however it is split. A
-  // task that weighs gives a number for an empty batch too.
+  // Returns what loss() of this part of a batch, on the host, is a mean over, if not samples: of texts, the tokens
+  // that are learned; 0: the part is left out. The loss of an update is then one mean over all of them, however it is
+  // split. A task that weighs gives a number for an empty batch too.
   virtual std::optional<double> weight_of(const Batch& part) const;
   virtual Batch concatenated(const std::vector<Batch>& batches) const;  // for gathers(); default: Batch::concatenated
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
