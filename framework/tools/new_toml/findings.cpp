@@ -83,6 +83,7 @@ Findings look_at(const std::string& path, const std::string& target) {
     if (!target.empty()) refuse("--target is for files; the classes of images are their folders");
     return look_at_images(path);
   }
+  if (!fs::is_regular_file(path, none)) refuse("'" + path + "' is not a regular file; only those are read");
   const auto ending = ending_of(path);
   if (ending == ".npz") {
     refuse("'" + path +

@@ -18,7 +18,7 @@ namespace {
 
 // The folders "train" and "val" of a root, or what they are called there.
 struct Parts {
-  std::string training, held_out;
+  std::string training, held_out, unused = {};
 };
 
 Parts parts_of(const std::string& root) {
@@ -32,7 +32,7 @@ Parts parts_of(const std::string& root) {
     if (name == "val" || name == "valid" || name == "validation" || name == "dev") parts.held_out = entry.path();
     if (name == "test" || name == "testing") test = entry.path();
   }
-  if (parts.held_out.empty()) parts.held_out = test;
+  (parts.held_out.empty() ? parts.held_out : parts.unused) = test;
   if (parts.training.empty() || parts.held_out.empty()) return {root, ""};
   return parts;
 }
@@ -74,6 +74,7 @@ Findings look_at_images(const std::string& path) {
   if (!parts.held_out.empty()) {
     found.task.emplace_back("validation_images", toml_value(parts.held_out));
     found.lines.push_back(printable(parts.held_out) + ": held out");
+    if (!parts.unused.empty()) found.lines.push_back(printable(parts.unused) + ": not used");
   }
   constexpr std::int64_t large = 64, least = 8;
   const auto sides = sides_of(*images.dataset);

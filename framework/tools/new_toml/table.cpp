@@ -127,38 +127,83 @@ std::string described(const CsvSchema& schema) {
   return text;
 }
 
+// Reads a table and counts its missing values. A first line that is data is found by reading it so.
+CsvTable read_any(const std::string& path, CsvOptions& options, Form& form) {
+  options.fill = CsvFill::zero;
+  options.doubts_header = form.has_header;
+  try {
+    return read_csv(path, options);
+  } catch (const Error&) {
+    auto without = options;
+    without.header = without.doubts_header = false;
+    try {
+      auto table = read_csv(path, without);
+      form.has_header = false;
+      options = without;
+      return table;
+    } catch (const Error&) {  // the first error is the better one
+    }
+    throw;
+  }
+}
+
+// Names of images in a table that is not a list of images.
+void refuse_image_names(const std::string& path, const CsvTable& table) {
+  const auto is_image = [](const std::string& word) {
+    const auto name = lower_case(word);
+    return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".webp");
+  };
+  for (const auto& column : table.schema.columns) {
+    if (column.vocabulary.empty() || !std::ranges::all_of(column.vocabulary, is_image)) continue;
+    refuse("'" + path + "' has names of images in column '" + shortened(column.name) +
+           "'; a list of images has the columns file and label alone: rename or remove others");
+  }
+}
+
+// Leaves out columns without any value.
+void leave_out_empty(const CsvTable& table, const std::string& target, CsvOptions& options, Findings& found) {
+  std::string keys;
+  for (const auto& [name, count] : table.found.filled) {
+    if (count < table.numbers.size(0) || (name == target && !target.empty())) continue;
+    options.leave_out.push_back(name);
+    keys += (keys.empty() ? "" : ", ") + toml_value(name);
+    found.lines.push_back("column '" + printable(name) + "' has no value, and is left out");
+  }
+  if (!keys.empty()) found.task.emplace_back("leave_out", "[" + keys + "]");
+}
+
 }  // namespace
 
 Findings look_at_table(const std::string& path, const std::string& given) {
   Findings found;
-  const auto form = form_of(path);
+  auto form = form_of(path);
   CsvOptions options;
   options.header = form.has_header;
   options.skip_lines = form.skipped;
   options.sorted = true;
-  options.classes = true;
-  bool has_missing = false;
-  const auto read = [&] {
-    try {
-      return read_csv(path, options);
-    } catch (const Error&) {  // what is wrong besides missing values is wrong again
-      options.fill = CsvFill::mean;
-      has_missing = true;
-      return read_csv(path, options);
-    }
-  };
-  auto table = read();
+  options.classes = options.doubts_points = true;
+  auto table = read_any(path, options, form);
   std::vector<std::string> columns;
   for (const auto& column : table.schema.columns) columns.push_back(column.name);
   if (columns == std::vector<std::string>{"file", "label"} && given.empty()) return look_at_images(path);
+  if (given.empty()) refuse_image_names(path, table);
+  Findings empty;
+  leave_out_empty(table, given, options, empty);
+  std::erase_if(columns, [&](const auto& name) { return std::ranges::count(options.leave_out, name) > 0; });
+  if (columns.empty()) refuse("'" + path + "' has no column with a value");
   options.target = given.empty() ? choose_target(columns, form, found) : given;
   require_column(path, options.target, columns);
   if (columns.size() < 2) refuse("'" + path + "' has a single column; there is nothing to predict it from");
-  table = read();
-  found.samples = table.target.size(0);
+  options.fill = CsvFill::mean;
+  table = read_csv(path, options);
+  found.samples = table.rows.numel();
   found.lines.push_back(c10::str(printable(path), ": ", found.samples, " rows, ", described(table.schema)));
   for (const auto& odd : table.found.odd) found.lines.push_back(odd);
+  found.lines.insert(found.lines.end(), empty.lines.begin(), empty.lines.end());
   const bool is_classes = describe_target(table, options.target, found);
+  if (is_classes && std::ranges::all_of(table.schema.target->vocabulary, is_number)) {
+    found.lines.push_back("whole numbers are taken for classes; to predict numbers set kind = \"regression\"");
+  }
   found.task = {{"use", "\"tabular\""},
                 {"kind", is_classes ? "\"classification\"" : "\"regression\""},
                 {"data", toml_value(path)},
@@ -168,7 +213,8 @@ Findings look_at_table(const std::string& path, const std::string& given) {
     found.lines.push_back("there is no line of names, so columns are named by their numbers");
   }
   if (form.skipped > 0) found.task.emplace_back("skip_lines", std::to_string(form.skipped));
-  if (has_missing) {
+  found.task.insert(found.task.end(), empty.task.begin(), empty.task.end());
+  if (!table.found.filled.empty() || table.found.dropped > 0) {
     found.task.emplace_back("missing", "\"mean\"");
     found.lines.push_back("there are missing values: a number becomes the mean of its column");
   }

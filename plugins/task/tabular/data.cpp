@@ -97,7 +97,8 @@ std::vector<std::string> check_classes(const Facts& facts, const std::vector<std
     if (counts[i] == 1) single.push_back("'" + shortened(facts.classes[i], 40) + "'");
   }
   if (!single.empty()) {
-    odd.push_back(plural(std::ssize(single), "class has", "classes have") + " one row alone: " + listed(single));
+    odd.push_back(plural(std::ssize(single), "class has", "classes have") + " one row alone: " + listed(single) +
+                  ", which is learned and never held out, so the metrics say nothing about it");
   }
   const auto first = whole_number(facts.classes.front()), last = whole_number(facts.classes.back());
   if (are_whole(facts.classes) && *last - *first + 1 > classes) {

@@ -14,12 +14,14 @@
 // types = {}            CSV: number | category | date | day-month-year | month-day-year by column: {zip = "category"}
 // missing = "refuse"    CSV: a missing value is refused, becomes the "mean" of its column or "zero" (a category: a word
 //                       of its own), or "drop": its row is not used; without a target a row is not used in all three
-// missing_words = []    CSV: more words for "no value", besides those such as NA and ?
+// missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
+//                       CSV: the words for "no value"; an empty cell has none, too
 // separator = ""        CSV: between two fields: , ; | tab or blank; "": it is found
-// decimal = "."         CSV: or ","
+// decimal = "."         CSV: or ","; unless it is given, columns such as 2.085 and 882 are refused
 // thousands = ""        CSV: between groups of three digits: , . ' or blank
 // encoding = "utf-8"    CSV: or "latin-1"
-// header = true         CSV: the first line has the names; false: columns are "1", "2", …
+// header = true         CSV: the first line has the names; false: columns are "1", "2", …; unless it is given, a
+//                       first line that looks like data is refused
 // skip_lines = 0        CSV: lines before the header
 // hidden = [64, 64]     widths of the layers, with relu between them
 // residual = false      blocks of two layers that add to their input; all widths must be equal
@@ -37,6 +39,7 @@
 // of the training targets, so 1 is as good as their mean.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
+#include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/csv.h>
 #include <vernier/data_source.h>
@@ -110,7 +113,10 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
 
   void build(Run& run) override {
     seed_ = run.seed;
-    if (is_trained()) facts_ = tabular::Facts::parse(learned().text("table"));
+    if (is_trained()) {
+      facts_ = tabular::Facts::parse(learned().text("table"));
+      require_same_target();
+    }
     Data data;
     SplitRows split;
     if (!is_trained()) {
@@ -177,11 +183,21 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     csv_.leave_out = options.get("leave_out", std::vector<std::string>{}, "CSV: columns that are not used");
     csv_.unknown = true;
     csv_.classes = kind_ == "auto";
+    const auto type = csv_.types.find(target_);
+    if (type != csv_.types.end() && kind_ != "auto" &&
+        (type->second == vernier::CsvType::category) != (kind_ == "classification")) {
+      options.refuse("types", "has the target, and kind = \"" + kind_ + "\" says otherwise; leave one of them out");
+    }
     if (kind_ == "classification" && !target_.empty()) csv_.types[target_] = vernier::CsvType::category;
     if (kind_ == "regression" && !target_.empty()) csv_.types[target_] = vernier::CsvType::number;
+    for (const char* key : {"targets", "validation_targets"}) {
+      if (options.given("data") && !is_array(data_) && options.given(key)) {
+        options.refuse(key, "is for .npy files, and `data` is a CSV file; leave it out");
+      }
+    }
     if (!is_array(data_)) return;
-    for (const char* key : {"columns", "leave_out", "types", "missing", "missing_words", "separator", "decimal",
-                            "thousands", "encoding", "header", "skip_lines"}) {
+    for (const char* key : {"target", "columns", "leave_out", "types", "missing", "missing_words", "separator",
+                            "decimal", "thousands", "encoding", "header", "skip_lines"}) {
       if (options.given(key)) options.refuse(key, "is for CSV files, and `data` is a .npy file; leave it out");
     }
   }
@@ -190,6 +206,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     const std::string group = "group:";
     if (split_.starts_with(group) && split_.size() > group.size()) {
       csv_.group = split_.substr(group.size());
+      if (csv_.group == target_) options.refuse("split", "has the target as its group; name another column");
       if (is_array(data_)) options.refuse("split", "by group is for CSV files, and `data` is a .npy file");
     } else if (split_ != "auto" && split_ != "random" && split_ != "stratified" && split_ != "last") {
       options.refuse("split", "must be random, stratified, last, group:COLUMN or auto");
@@ -197,6 +214,16 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     if (split_ == "auto") return;
     if (!validation_.empty()) options.refuse("split", "has no effect with `validation`; leave one of them out");
     if (share_ == 0) options.refuse("split", "has no effect with validation_share = 0; leave one of them out");
+  }
+
+  // A trained model keeps its target.
+  void require_same_target() const {
+    if (!facts_.is_array && target_ != facts_.target()) {
+      refuse("target = \"" + target_ + "\", and the trained model predicts '" + facts_.target() + "'");
+    }
+    if (kind_ != "auto" && (kind_ == "classification") != facts_.is_classification) {
+      refuse("kind = \"" + kind_ + "\", and the trained model is of the other kind");
+    }
   }
 
   // The rows to train on and those that are held out, of the rows to use.
@@ -240,6 +267,14 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
       facts_.counts = tabular::counts_of(data.targets.index_select(0, split.training), facts_.classes.size());
     }
     const auto odd = tabular::check_target(facts_, data, split, data_);
+    if (share_ > 0 && validation_.empty() && split.held_out.numel() == 0) {
+      refuse(csv_.group.empty()
+                 ? c10::str("of ", data.rows.numel(), " rows none can be held out",
+                            data.targets.is_floating_point() ? "" : ", because each class has a single row",
+                            "; set validation_share = 0 or `validation`")
+                 : "column '" + csv_.group +
+                       "' of `split` has a single group, so none can be held out; set another one");
+    }
     info(tabular::summary(facts_, data));
     for (const auto& each : data.found.odd) warn("'", data_, "': ", each);
     for (const auto& each : odd) warn("'", data_, "': ", each);
@@ -283,7 +318,9 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
   vernier::CsvTable more_rows(const std::string& path, bool with_target) const {
     auto schema = facts_.schema;
     if (!with_target) schema.target.reset();
-    return vernier::read_csv(path, schema, csv_);
+    auto csv = csv_;
+    csv.fill_remedy = "give --set task.missing=mean or --set task.missing=zero";
+    return vernier::read_csv(path, schema, csv);
   }
 
   // Without data the buffers stay as they are, until the weights of the trained model come.

@@ -50,6 +50,12 @@ std::string points() {
   return text;
 }
 
+std::string trailing() {
+  std::string text = "x,y,\n";
+  for (int i = 0; i < 40; ++i) text += std::to_string(wave(i, 0.7)) + "," + std::to_string(wave(i, 0.9)) + ",\n";
+  return text;
+}
+
 template <class Number>
 std::string npy(const std::string& type, const std::string& shape, const std::vector<Number>& numbers) {
   std::string header = "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
@@ -93,6 +99,20 @@ const std::vector<Case> runs = {
      "target district: 2 classes: centre 60, mill 60\nwrote own.toml\n",
      "target = \"district\"\n"},
     {file("gaps.csv", rents(true)), {"gaps.csv"}, "there are missing values", "missing = \"mean\"\n"},
+    {file("records.csv", flowers("0.5,0.25,setosa\n")),
+     {"records.csv"},
+     "records.csv: 91 rows, 2 columns of numbers\ntarget 3: 3 classes: setosa 31",
+     "target = \"3\"  # the last column\nheader = false\n"},
+    {file("words.csv", std::regex_replace(flowers(), std::regex("virginica"), "NA")),
+     {"words.csv"},
+     "column 'species': 30 cells are words such as 'NA', which stand for no value: their rows are not used; if it is a "
+     "word, "
+     "set missing_words = []\n",
+     "missing = \"mean\"\n"},
+    {file("trailing.csv", trailing()),
+     {"trailing.csv"},
+     "column '' has no value, and is left out\n",
+     "leave_out = [\"\"]\n"},
     {file("points.csv", points()),
      {"points.csv"},
      "there is no line of names",
@@ -137,6 +157,8 @@ const std::vector<Case> refusals = {
      "the column 'name' has 6 different words in 6 rows, so it is not a target",
      ""},
     {file("a.csv", "x,y\n1,3\n2,3\n3,3\n"), {"a.csv"}, "the column 'y' has a single value", ""},
+    {file("a.csv", "price,area\n1,882\n2,2.085\n3,700\n"), {"a.csv"}, "may have decimals or thousands", ""},
+    {file("a.csv", "file,label,extra\n1.png,a,1\n2.png,b,2\n"), {"a.csv"}, "has names of images in column 'file'", ""},
     {file("a.csv", "y\n1\n3\n"), {"a.csv"}, "'a.csv' has a single column", ""},
     {file("a.parquet", "PAR1...."), {"a.parquet"}, "'a.parquet' is a Parquet file, not a CSV file", ""},
     {file("a.xlsx", "PK\x03\x04"), {"a.xlsx"}, "'a.xlsx' is a ZIP archive or an Excel file, not a CSV file", ""},

@@ -192,8 +192,8 @@ TEST_CASE("csv: bad files are refused with line and column") {
       {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', and other lines have numbers there"},
       {many("3,x\n"), "line 2002, column 'b' is 'x', which is not a number"},
       {"a,b\n1,\n", "line 2, column 'b' has no value; remove the line, or set missing = \"mean\""},
-      {"a,b\n1,nan\n", "line 2, column 'b' has no value"},
-      {many("1,?\n"), "line 2002, column 'b' has no value"},
+      {"a,b\n1,nan\n", "line 2, column 'b' is 'nan', which stands for no value"},
+      {many("1,?\n"), "line 2002, column 'b' is '?', which stands for no value"},
       {"a,b\n1,inf\n", "line 2, column 'b' is 'inf', which float32 cannot hold"},
       {"a,b\n1,1e39\n", "line 2, column 'b' is '1e39', which float32 cannot hold"},
       {"a,b\n1,-1e999\n", "line 2, column 'b' is '-1e999', which float32 cannot hold"},
@@ -279,7 +279,7 @@ TEST_CASE("csv: missing values are filled, and another file is filled the same w
   CHECK(torch::equal(parsed("a,b,c\n-999,x,1\n2,,1\n3,x,1\n", options).rows, longs({2}, {1})));
   options.fill = CsvFill::refuse;
   CHECK(refusal("a,b,c\n1,x,\n", options).starts_with("line 2, column 'c' has no value, and it is the target"));
-  CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("line 2, column 'a' has no value"));
+  CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("line 2, column 'a' is '-999', which stands for no value"));
   options.unknown = true;
   const auto schema = parsed("a,b,c\n1,x,0\n", options).schema;
   const auto missing = folder.write("c.csv", "a,b,c\n1,,0\n");

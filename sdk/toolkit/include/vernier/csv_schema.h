@@ -36,6 +36,9 @@ struct CsvOptions {
   std::map<std::string, CsvType> types;
   bool classes = false;  // a target of whole numbers with few different values is a category
 
+  // A first record that looks like data is refused, and so is a column where "2.085" may be 2085.
+  bool doubts_header = false, doubts_points = false;
+
   std::vector<std::string> missing = {"",     "NA",   "N/A", "NaN", "nan", "NULL",
                                       "null", "#N/A", "n/a", "NaT", "?"};  // words for "no value"
   // A missing number becomes the mean of its column, 0, or the number of the row before, in the first rows the next
@@ -59,6 +62,7 @@ struct CsvColumn {
   bool has_signs = false;                    // of a number: signs of currencies and % are skipped
   std::string form = {};                     // of a date: "year-month-day", "day-month-year hour", …
   std::vector<float> fills = {};             // of a date: the values of the parts of a missing one
+  std::vector<float> means = {};             // of a number or a date: of the training rows, as numbers_of(); or none
 };
 
 // The parts that must be the same for training, validation and prediction. Save it with the model.

@@ -45,15 +45,17 @@ void learn_words(CsvColumn& column, torch::Tensor codes, const torch::Tensor& tr
   column.vocabulary = words;
 }
 
-// The mean of the training rows that have a value.
-float mean_of(const torch::Tensor& numbers, const torch::Tensor& training, const CsvColumn& column,
-              const MappedFile& file) {
-  const auto values = numbers.index_select(0, training).to(torch::kFloat64);
-  const auto there = values.masked_select(values.isnan().logical_not());
-  if (there.numel() == 0) {
-    file.refuse("column '" + shortened(column.name) + "' has no value, and so no mean to fill in");
+// The means of the training rows that have a value, of the parts of a column; none if no row has one.
+std::vector<float> means_of(const torch::Tensor& numbers, const torch::Tensor& training) {
+  std::vector<float> means;
+  const auto rows = numbers.index_select(0, training).to(torch::kFloat64);
+  for (std::int64_t part = 0; part < rows.size(1); ++part) {
+    const auto values = rows.select(1, part);
+    const auto there = values.masked_select(values.isnan().logical_not());
+    if (there.numel() == 0) return {};
+    means.push_back(static_cast<float>(there.mean().item<double>()));
   }
-  return static_cast<float>(there.mean().item<double>());
+  return means;
 }
 
 void fill(torch::Tensor numbers, float value) {
@@ -101,21 +103,15 @@ void make_classes(CsvTable& table) {
 void drop_rows(CsvTable& table, const CsvOptions& options) {
   const auto rows = table.numbers.size(0);
   auto keeps = torch::ones({rows}, torch::kBool);
-  const auto note = [&](const CsvColumn& column, const torch::Tensor& is_missing) {
-    const auto count = is_missing.sum().item<std::int64_t>();
-    if (count > 0) table.found.filled.emplace_back(column.name, count);
-    if (options.fill == CsvFill::drop && table.target.defined()) keeps.logical_and_(is_missing.logical_not());
-  };
-  std::int64_t number = 0, category = 0;
-  for (const auto& column : table.schema.columns) {
-    if (column.type != CsvType::category) {
-      note(column, table.numbers.select(1, number).isnan());
-      number += std::ssize(numbers_of(column));
-      continue;
+  std::int64_t category = 0;
+  if (options.fill == CsvFill::drop && table.target.defined()) {
+    keeps.logical_and_(table.numbers.isnan().any(1).logical_not());
+    for (const auto& column : table.schema.columns) {
+      if (column.type != CsvType::category) continue;
+      const auto codes = table.categories.select(1, category++);
+      const auto blank = std::ranges::find(column.vocabulary, "");
+      if (blank != column.vocabulary.end()) keeps.logical_and_(codes != (blank - column.vocabulary.begin()));
     }
-    const auto codes = table.categories.select(1, category++);
-    const auto blank = std::ranges::find(column.vocabulary, "");
-    if (blank != column.vocabulary.end()) note(column, codes == (blank - column.vocabulary.begin()));
   }
   if (table.target.defined()) {
     keeps.logical_and_(table.target.is_floating_point() ? table.target.isnan().logical_not() : table.target >= 0);
@@ -135,13 +131,17 @@ void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema,
       continue;
     }
     const auto parts = std::ssize(numbers_of(column));
+    const bool is_date = column.type == CsvType::date;
+    if (!has_schema) column.means = means_of(table.numbers.narrow(1, number, parts), training);
+    if (!has_schema && options.fill == CsvFill::mean) {
+      if (column.means.empty()) {
+        file.refuse("column '" + shortened(column.name) +
+                    "' has no value, and so no mean to fill in; set leave_out = [\"" + shortened(column.name) + "\"]");
+      }
+      is_date ? void(column.fills = column.means) : void(column.fill = column.means[0]);
+    }
     for (std::int64_t part = 0; part < parts; ++part) {
       const auto values = table.numbers.select(1, number++);
-      const bool is_date = column.type == CsvType::date;
-      if (!has_schema && options.fill == CsvFill::mean) {
-        const auto mean = mean_of(values, training, column, file);
-        is_date ? column.fills.push_back(mean) : void(column.fill = mean);
-      }
       if (is_date && !column.fills.empty()) fill(values, column.fills.at(static_cast<std::size_t>(part)));
       if (!is_date && column.fill) fill(values, *column.fill);
       if (options.fill == CsvFill::previous) fill_by_previous(values, column, file);

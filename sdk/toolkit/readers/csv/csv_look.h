@@ -1,10 +1,15 @@
 // The types of columns, from what their first records have.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "csv_doubts.h"
 #include "csv_parser.h"
 #include "csv_values.h"
 
@@ -15,22 +20,44 @@ struct CsvOptions;
 
 // Counts of the values of a column. Missing ones are in none.
 struct SeenColumn {
+  enum class Kind { word, notation, unit, unread_number, unread_date, date };
+  struct First {
+    std::string text;
+    std::int64_t line = 0;
+  };
   std::int64_t numbers = 0, texts = 0, dates = 0;
-  std::int64_t looks[7] = {};  // of texts, by Look
-  std::int64_t fits[3] = {};   // of dates, by DateForm::Order
+  std::int64_t looks[8] = {};          // of texts, by Look
+  std::map<Kind, std::int64_t> kinds;  // of texts
+  std::map<std::string, std::int64_t> units;
+  std::int64_t fits[3] = {};  // of dates, by DateForm::Order
   bool has_time = false, has_zone = false;
-  std::string example;  // the first text
-  std::int64_t line = 0;
+  bool has_name = false;  // one value is the column's name
+  WrittenNumbers written;
+  std::map<Kind, First> firsts;  // of each kind
+  First misfits[3];              // the first date that does not fit an order
   void add(std::string_view text, std::int64_t line, const Notation& notation);
+  std::int64_t count(Kind kind) const;
+  bool has_one_unit() const;  // or several that people mix, such as cm and m
+};
+
+// The ends of messages: what helps, as keys of a task in TOML.
+struct Remedies {
+  const CsvOptions& options;
+  std::set<std::string> words = {};  // that stand for no value in the first records
+
+  // missing_words with one more or one less.
+  std::string missing_words(const std::string& more, const std::string& less = "") const;
+  // Of a text that is not what the other lines have.
+  std::string of_text(const std::string& column, std::string_view text, bool is_target) const;
+  // Of a number in a form that is not read: how it is to be written, or the key that reads it. "": it is not a number.
+  std::string of_number(const std::string& column, std::string_view text) const;
 };
 
 // Gives a column its type and form. Throws Error through `refuse` for a column where they are unclear.
 using RefuseAt = std::function<void(std::int64_t line, const CsvColumn& column, const std::string& reason)>;
-void choose_type(CsvColumn& column, const SeenColumn& seen, const CsvOptions& options, const RefuseAt& refuse);
+void choose_type(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies, const RefuseAt& refuse);
 
 // "types = {a = \"category\"}"
 std::string types_key(const std::string& column, const char* type);
-// Advises what to do with a word in a column of numbers or dates.
-std::string word_remedy(const std::string& column, std::string_view word);
 
 }  // namespace vernier

@@ -23,6 +23,20 @@ struct UnknownWords {
   }
 };
 
+// Cells without a value.
+struct MissingCells {
+  std::int64_t count = 0;
+  UnknownWords words;  // those that are not empty
+  void add(std::string_view text) {
+    ++count;
+    if (!text.empty()) words.add(text);
+  }
+  void add(const MissingCells& more) {
+    count += more.count;
+    words.add(more.words);
+  }
+};
+
 // Adds sentences on the inputs: constant ones, row numbers, columns without a name, nearly a word a row.
 void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd);
 

@@ -51,8 +51,9 @@ CsvOptions csv_options(Options& options, std::initializer_list<const char*> fill
   csv.fill = fill_of(options.choose("missing", "refuse", fills,
                                     "CSV: what becomes of a missing value; previous: that of the row before; drop: "
                                     "its row is not used"));
-  const auto words = options.get("missing_words", std::vector<std::string>{}, "CSV: more words for no value");
-  csv.missing.insert(csv.missing.end(), words.begin(), words.end());
+  const std::vector<std::string> usual(csv.missing.begin() + 1, csv.missing.end());  // the first one is empty
+  csv.missing = options.get("missing_words", usual, "CSV: words for no value, besides an empty cell");
+  csv.missing.insert(csv.missing.begin(), "");
   csv.separator = character(options, "separator", ",;|\t ", "\",\", \";\", \"|\", \"\\t\" or \" \"",
                             "CSV: between two fields; \"\": it is found");
   csv.decimal = options.choose("decimal", ".", {".", ","}, "CSV: before the decimals of a number")[0];
@@ -62,6 +63,8 @@ CsvOptions csv_options(Options& options, std::initializer_list<const char*> fill
   csv.is_latin1 = options.choose("encoding", "utf-8", {"utf-8", "latin-1"}, "CSV: of the text") == "latin-1";
   csv.header = options.get("header", true, "CSV: the first line has the names; else columns are \"1\", \"2\", …");
   csv.skip_lines = options.get("skip_lines", 0, "CSV: lines before the header", between(0, 1e6));
+  csv.doubts_header = !options.given("header");
+  csv.doubts_points = !options.given("decimal");
   csv.sorted = true;  // codes do not depend on the order of the rows
   return csv;
 }

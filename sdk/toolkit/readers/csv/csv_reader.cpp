@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <unordered_map>
 
 #include "base/parts.h"
 #include "csv_learn.h"
@@ -41,6 +42,7 @@ struct Destination {
 struct PartResult {
   std::vector<Vocabulary> vocabularies;
   std::vector<UnknownWords> unknown;
+  std::vector<MissingCells> missing;
   std::vector<std::vector<double>> wide;                         // whole numbers that float32 may round
   std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;  // rows of several lines, and the lines added
 };
@@ -48,7 +50,11 @@ struct PartResult {
 class CsvReader {
  public:
   CsvReader(const std::string& path, const CsvOptions& options)
-      : file_(MappedFile::open(path)), options_(options), source_(*file_, options), words_(options.missing) {
+      : file_(MappedFile::open(path)),
+        options_(options),
+        source_(*file_, options),
+        words_(options.missing),
+        remedies_{options} {
     table_.path = path;
     text_ = source_.text();
     table_.found.separator = options.separator != 0 ? options.separator : find_separator(*file_, text_);
@@ -62,16 +68,21 @@ class CsvReader {
  private:
   void read_names();
   void number_around_target();
+  void use_options(CsvColumn& column) const;
   std::size_t place_of(const std::string& name, const char* key = "") const;
   void infer_types();
+  void doubt(const std::vector<SeenColumn>& seen) const;
+  void note_written(const std::vector<SeenColumn>& seen);
+  void note_missing(const std::vector<PartResult>& results);
   void make_tensors(std::int64_t rows);
   void read_part(const CsvPart& part, PartResult& result) const;
   void put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,
                   PartResult& result) const;
-  void put_date(const Destination& to, std::string_view text, std::int64_t row, std::int64_t line) const;
+  void put_date(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,
+                PartResult& result) const;
   std::int64_t code_of(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
                        PartResult& result) const;
-  void require_value(const Destination& to, std::int64_t line, bool is_filled) const;
+  void require_value(const Destination& to, std::string_view text, std::int64_t line, bool is_filled) const;
   void merge_vocabulary(std::size_t place, const std::vector<CsvPart>& parts, std::vector<PartResult>& results);
   void note_odd(const std::vector<PartResult>& results);
   void check_length(const std::vector<CsvField>& fields, std::int64_t line) const;
@@ -82,9 +93,11 @@ class CsvReader {
   const CsvOptions& options_;
   CsvText source_;
   MissingWords words_;
+  Remedies remedies_;
   bool has_schema_ = false;
-  std::string_view text_;           // the records
-  std::vector<std::string> names_;  // of the file's columns
+  std::string_view text_;                                // the records
+  std::vector<std::string> names_;                       // of the file's columns
+  std::unordered_map<std::string, std::size_t> places_;  // of names_
   std::vector<Destination> destinations_;
   std::vector<Vocabulary> given_;  // those of the schema, by column of the file
   CsvColumn group_;
@@ -99,10 +112,9 @@ void CsvReader::read_names() {
   for (std::size_t i = 0; i < fields.size(); ++i) {
     names_.push_back(options_.header ? std::string(fields[i].text()) : std::to_string(i + 1));
   }
-  const std::set<std::string> different(names_.begin(), names_.end());
-  for (const auto& name : different) {
-    if (std::ranges::count(names_, name) > 1) {
-      file_->refuse("has two columns named '" + shortened(name) +
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (!places_.emplace(names_[i], i).second) {
+      file_->refuse("has two columns named '" + shortened(names_[i]) +
                     "'; rename one, or set header = false if the first line has no names");
     }
   }
@@ -114,20 +126,23 @@ void CsvReader::read_names() {
   table_.first_line = first + 1 + records.more_lines();
   if (text_.empty()) file_->refuse("has a header and no records");
   CsvRecords below(*file_, text_, table_.found.separator, table_.first_line);
-  below.next(fields);
-  check_length(fields, below.line());
+  // Below a title, the first record with all fields may come later.
+  const int records_to_check = names_.size() == 1 ? 10 : 1;
+  for (int i = 0; i < records_to_check && below.next(fields); ++i) check_length(fields, below.line());
 }
 
 // A file without names and without the target: the columns behind the target have the numbers that they have with it.
 void CsvReader::number_around_target() {
   const auto target = std::ranges::find(names_, options_.target);
   for (auto name = target; name != names_.end(); ++name) *name = std::to_string(name - names_.begin() + 2);
+  places_.clear();
+  for (std::size_t i = 0; i < names_.size(); ++i) places_.emplace(names_[i], i);
 }
 
 // key: of the TOML that names the column.
 std::size_t CsvReader::place_of(const std::string& name, const char* key) const {
-  const auto found = std::ranges::find(names_, name);
-  if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+  const auto found = places_.find(name);
+  if (found != places_.end()) return found->second;
   const auto lower = [](std::string text) {
     for (auto& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
     return text;
@@ -180,11 +195,38 @@ void CsvReader::choose_columns() {
   infer_types();
 }
 
+// Applies the options that may change for another file, and refuses those that cannot.
+void CsvReader::use_options(CsvColumn& column) const {
+  const auto name = "column '" + shortened(column.name) + "'";
+  if (std::ranges::find(options_.leave_out, column.name) != options_.leave_out.end()) {
+    file_->refuse(name + " is one of `leave_out`, and the trained model needs it");
+  }
+  using enum CsvType;
+  const auto given = options_.types.find(column.name);
+  if (given != options_.types.end()) {
+    const bool is_date = given->second != number && given->second != category;
+    if ((is_date ? date : given->second) != column.type) {
+      file_->refuse(name + " has another type in the trained model than `types` says, which cannot be changed");
+    }
+    auto form = DateForm::parse(column.form);
+    if (given->second == day_first) form.order = DateForm::Order::day_first;
+    if (given->second == month_first) form.order = DateForm::Order::month_first;
+    if (is_date) column.form = form.text();
+  }
+  const std::vector<float> zeros(column.type == category ? 0 : numbers_of(column).size(), 0.0F);
+  const auto& fills = options_.fill == CsvFill::zero ? zeros : column.means;
+  if (column.type == category || fills.empty()) return;
+  const bool has_fill = column.fill || !column.fills.empty();
+  if (options_.fill != CsvFill::zero && (options_.fill != CsvFill::mean || has_fill)) return;
+  column.type == date ? void(column.fills = fills) : void(column.fill = fills[0]);
+}
+
 void CsvReader::use(const CsvSchema& schema) {
   has_schema_ = true;
   table_.schema = schema;
   const bool has_all_inputs = options_.columns.empty() && names_.size() == schema.columns.size();
   if (!options_.header && !schema.target && has_all_inputs) number_around_target();
+  for (auto& column : table_.schema.columns) use_options(column);
   for (auto* column : columns()) {
     auto& vocabulary = given_[place_of(column->name)];
     for (const auto& word : column->vocabulary) vocabulary.add(word);
@@ -206,12 +248,18 @@ void CsvReader::infer_types() {
     check_length(fields, records.line());
     for (std::size_t place = 0; place < fields.size(); ++place) {
       const auto text = fields[place].text();
-      if (!words_.has(text)) seen[place].add(text, records.line(), {options_.decimal, options_.thousands, false});
+      if (!words_.has(text)) {
+        seen[place].add(text, records.line(), {options_.decimal, options_.thousands, false});
+        seen[place].has_name = seen[place].has_name || text == names_[place];
+      } else if (!text.empty()) {
+        remedies_.words.insert(std::string(text));
+      }
     }
   }
+  doubt(seen);
   for (auto* column : columns()) {
     choose_type(
-        *column, seen[place_of(column->name)], options_,
+        *column, seen[place_of(column->name)], remedies_,
         [this](std::int64_t line, const CsvColumn& of, const std::string& reason) { refuse(line, of, reason); });
     if (column->type == CsvType::number && options_.fill == CsvFill::zero) column->fill = 0;
     if (column->type == CsvType::date && options_.fill == CsvFill::zero) {
@@ -222,6 +270,50 @@ void CsvReader::infer_types() {
     file_->refuse("column '" + shortened(options_.target) +
                   "' has dates, and is the target; predict a number or a class, or set " +
                   types_key(options_.target, "category"));
+  }
+  note_written(seen);
+}
+
+// Refuses what can be read in two ways, where no option says which.
+void CsvReader::doubt(const std::vector<SeenColumn>& seen) const {
+  const Notation notation{options_.decimal, options_.thousands, false};
+  if (options_.doubts_header && options_.header && looks_like_record(names_, seen, words_, notation)) {
+    file_->refuse(c10::str("line ", 1 + options_.skip_lines, " has values such as '", shortened(names_.front()),
+                           "' where names belong; set header = false, or header = true if they are names"));
+  }
+  if (!options_.doubts_points || notation.thousands != 0 || notation.decimal != '.') return;
+  if (std::ranges::any_of(seen, [](const auto& column) { return column.written.others_with_point > 0; })) return;
+  for (std::size_t place = 0; place < names_.size(); ++place) {
+    const auto& written = seen[place].written;
+    if (seen[place].texts > 0 || !written.doubts_points(table_.found.separator == ';')) continue;
+    if (std::ranges::find(table_.found.left_out, names_[place]) != table_.found.left_out.end()) continue;
+    refuse(written.group_line, {names_[place]},
+           "is '" + written.group +
+               "', which may have decimals or thousands; set decimal = \".\", or decimal = \",\" "
+               "and thousands = \".\"");
+  }
+}
+
+// Notes numbers that may be names, dates or no value.
+void CsvReader::note_written(const std::vector<SeenColumn>& seen) {
+  for (const auto* column : columns()) {
+    if (column->type != CsvType::number || options_.types.contains(column->name)) continue;
+    const auto& written = seen[place_of(column->name)].written;
+    const auto name = "column '" + shortened(column->name) + "'";
+    auto& odd = table_.found.odd;
+    if (written.padded > 0) {
+      odd.push_back(name + " has numbers with leading zeros, such as " + written.padding +
+                    ", which are lost; if they are names, set " + types_key(column->name, "category"));
+    }
+    if (written.dates > 0 && written.dates == written.count) {
+      odd.push_back(name + " has numbers such as " + written.date + "; if they are dates, set " +
+                    types_key(column->name, "date"));
+    }
+    const auto sentinel = written.sentinel();
+    if (!sentinel.empty()) {
+      odd.push_back(name + " has " + sentinel + ", far from all other numbers; if it stands for no value, set " +
+                    remedies_.missing_words(sentinel));
+    }
   }
 }
 
@@ -274,25 +366,31 @@ void CsvReader::make_tensors(std::int64_t rows) {
 
 void CsvReader::check_length(const std::vector<CsvField>& fields, std::int64_t line) const {
   if (fields.size() == names_.size()) return;
-  if (fields.size() == 1 && fields[0].raw.empty()) file_->refuse(c10::str("line ", line, " is empty"));
-  const bool is_title = line == table_.first_line && options_.header && options_.skip_lines == 0;
-  file_->refuse(c10::str(
-      "line ", line, " has ", fields.size(), fields.size() == 1 ? " field, " : " fields, ",
-      options_.header ? "the header has " : "the first line has ", names_.size(),
-      is_title ? "; if the first line is not a header, set skip_lines = 1, and header = false if no names follow"
-               : ""));
+  const bool is_empty = fields.size() == 1 && fields[0].raw.empty();
+  if (is_empty && names_.size() > 1) file_->refuse(c10::str("line ", line, " is empty; remove it"));
+  const bool is_title =
+      (line == table_.first_line || names_.size() == 1) && options_.header && options_.skip_lines == 0;
+  file_->refuse(c10::str("line ", line, " has ", fields.size(), fields.size() == 1 ? " field, " : " fields, ",
+                         options_.header ? "the header has " : "the first line has ", names_.size(),
+                         is_title ? c10::str("; if the first line is not a header, set skip_lines = ", line - 1,
+                                             ", and header = false if no names follow")
+                                  : std::string("; correct the line")));
 }
 
 void CsvReader::refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const {
   file_->refuse(c10::str("line ", line, ", column '", shortened(column.name), "' ", reason));
 }
 
-void CsvReader::require_value(const Destination& to, std::int64_t line, bool is_filled) const {
+void CsvReader::require_value(const Destination& to, std::string_view text, std::int64_t line, bool is_filled) const {
   if (is_filled) return;
+  const auto word = shortened(std::string(text));
   const std::string role = to.is_target  ? ", and it is the target"
                            : to.is_group ? ", and it is the group of the split"
                                          : "";
   std::string remedy = "; remove the line";
+  if (!text.empty() && to.codes != nullptr) {
+    remedy = "; if it is a word, set " + remedies_.missing_words("", std::string(text)) + ", or else remove the line";
+  }
   if (to.is_target && !has_schema_) remedy += ", or set missing = \"drop\", or \"mean\", which drop it too";
   if (!to.is_target && !to.is_group) {
     const auto& advice = options_.fill_remedy;
@@ -300,7 +398,8 @@ void CsvReader::require_value(const Destination& to, std::int64_t line, bool is_
     remedy += ", or " + advice.substr(0, place);
     if (place != std::string::npos) remedy += shortened(to.column->name) + advice.substr(place + 2);
   }
-  refuse(line, *to.column, "has no value" + role + remedy);
+  refuse(line, *to.column,
+         (text.empty() ? "has no value" : "is '" + word + "', which stands for no value") + role + remedy);
 }
 
 void CsvReader::put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place,
@@ -308,14 +407,16 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
   float value = 0;
   const bool drops = options_.fill == CsvFill::drop && (to.is_target || table_.schema.target);
   if (words_.has(text)) {
-    require_value(to, line,
+    result.missing[place].add(text);
+    require_value(to, text, line,
                   to.is_target  ? options_.fill != CsvFill::refuse
                   : has_schema_ ? to.column->fill.has_value() || drops || options_.fill == CsvFill::previous
                                 : options_.fill != CsvFill::refuse);
     value = std::numeric_limits<float>::quiet_NaN();
   } else if (!parse_number(text, to.notation, value)) {
     refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', which is not a number; " + word_remedy(to.column->name, text));
+           "is '" + shortened(std::string(text)) + "', which is not a number; " +
+               remedies_.of_text(to.column->name, text, to.is_target));
   } else if (!std::isfinite(value)) {
     refuse(line, *to.column, "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number");
   } else if ((value >= exact_whole || value <= -exact_whole) && std::trunc(value) == value) {
@@ -326,16 +427,21 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
   to.numbers[row * to.stride] = value;
 }
 
-void CsvReader::put_date(const Destination& to, std::string_view text, std::int64_t row, std::int64_t line) const {
+void CsvReader::put_date(const Destination& to, std::string_view text, std::int64_t row, std::size_t place,
+                         std::int64_t line, PartResult& result) const {
   DateNumbers numbers;
   if (words_.has(text)) {
     const bool drops = options_.fill == CsvFill::drop && table_.schema.target;
-    require_value(to, line, has_schema_ ? !to.column->fills.empty() || drops : options_.fill != CsvFill::refuse);
+    result.missing[place].add(text);
+    require_value(to, text, line, has_schema_ ? !to.column->fills.empty() || drops : options_.fill != CsvFill::refuse);
     numbers.fill(std::numeric_limits<float>::quiet_NaN());
-  } else if (!parse_date(text, to.form, numbers)) {
+  } else if (!parse_date(text, to.form, numbers) && !(has_schema_ && parse_date(text, {}, numbers))) {
     refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', and not a date as in other lines (" + to.column->form + "); " +
-               word_remedy(to.column->name, text));
+           "is '" + shortened(std::string(text)) + "', and not a date as in " +
+               (has_schema_ ? "training (" : "other lines (") + to.column->form + "); " +
+               (has_schema_ && look_of_date(text).is_date
+                    ? "write it so, or set " + types_key(to.column->name, "day-month-year") + " or \"month-day-year\""
+                    : remedies_.of_text(to.column->name, text, false)));
   }
   std::copy_n(numbers.begin(), date_parts - (to.form.has_time ? 0 : 1), to.numbers + row * to.stride);
 }
@@ -344,8 +450,9 @@ std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, st
                                 PartResult& result) const {
   if (words_.has(text)) {
     const bool fills = options_.fill != CsvFill::refuse && !to.is_group;
+    result.missing[place].add(text);
     if (to.is_target && fills) return -1;
-    require_value(to, line, fills || given_[place].find(""));
+    require_value(to, text, line, fills || given_[place].find(""));
     text = "";
   }
   if (!has_schema_ || to.is_group) return result.vocabularies[place].add(text);
@@ -358,7 +465,7 @@ std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, st
     if (!text.empty()) result.unknown[place].add(text);
     return static_cast<std::int64_t>(to.column->vocabulary.size());
   }
-  if (text.empty()) require_value(to, line, false);
+  if (text.empty()) require_value(to, text, line, false);
   refuse(line, *to.column,
          c10::str("is '", shortened(std::string(text)), "', which is none of the ", to.column->vocabulary.size(),
                   " known categories: ", shortened(some_of(to.column->vocabulary))));
@@ -368,6 +475,7 @@ void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
   file_->require_unchanged();
   result.vocabularies.resize(names_.size());
   result.unknown.resize(names_.size());
+  result.missing.resize(names_.size());
   result.wide.resize(names_.size());
   CsvRecords records(*file_, part.text, table_.found.separator, part.line);
   std::vector<CsvField> fields;
@@ -380,7 +488,7 @@ void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
       if (to.codes != nullptr) {
         to.codes[row * to.stride] = code_of(to, fields[place].text(), place, records.line(), result);
       } else if (to.numbers != nullptr && to.column->type == CsvType::date) {
-        put_date(to, fields[place].text(), row, records.line());
+        put_date(to, fields[place].text(), row, place, records.line(), result);
       } else if (to.numbers != nullptr) {
         put_number(to, fields[place].text(), row, place, records.line(), result);
       }
@@ -417,6 +525,31 @@ void CsvReader::merge_vocabulary(std::size_t place, const std::vector<CsvPart>& 
       if (code >= 0) code = codes[i][static_cast<std::size_t>(code)];
     }
   });
+}
+
+// Counts the cells without a value, and notes words that stand for none: they may be words after all.
+void CsvReader::note_missing(const std::vector<PartResult>& results) {
+  for (const auto* column : columns()) {
+    MissingCells cells;
+    for (const auto& result : results) cells.add(result.missing[place_of(column->name)]);
+    if (cells.count == 0) continue;
+    const bool is_target = table_.schema.target && column == &*table_.schema.target;
+    if (!is_target) table_.found.filled.emplace_back(column->name, cells.count);
+    const auto name = "column '" + shortened(column->name) + "': ";
+    const bool drops = is_target || (options_.fill == CsvFill::drop && table_.schema.target);
+    const auto* outcome = drops                               ? "their rows are not used"
+                          : column->type == CsvType::category ? "they are a category of their own"
+                                                              : "they are filled in";
+    if (column->type == CsvType::category && cells.words.count > 0) {
+      table_.found.odd.push_back(c10::str(name, cells.words.count,
+                                          cells.words.count == 1 ? " cell is '" : " cells are words such as '",
+                                          shortened(cells.words.example), "', which stand for no value: ", outcome,
+                                          "; if it is a word, set ", remedies_.missing_words("", cells.words.example)));
+    } else if (has_schema_ || is_target) {
+      table_.found.odd.push_back(
+          c10::str(name, cells.count, " of ", table_.numbers.size(0), " values are missing: ", outcome));
+    }
+  }
 }
 
 void CsvReader::note_odd(const std::vector<PartResult>& results) {
@@ -464,6 +597,7 @@ CsvTable CsvReader::read() {
   file_->require_unchanged();
   if (!has_schema_ && options_.classes) make_classes(table_);
   drop_rows(table_, options_);
+  note_missing(results);
   note_odd(results);
   learn_and_fill(table_, options_, has_schema_, *file_);
   return std::move(table_);

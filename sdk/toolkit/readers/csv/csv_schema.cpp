@@ -22,6 +22,7 @@ OrderedJson json_of(const CsvColumn& column) {
   OrderedJson json = {{"name", column.name}, {"type", name_of(column.type)}};
   if (column.type == CsvType::category) json["words"] = column.vocabulary;
   if (column.fill) json["fill"] = *column.fill;
+  if (!column.means.empty()) json["means"] = column.means;
   if (column.has_signs) json["signs"] = true;
   if (column.type == CsvType::date) {
     json["form"] = column.form;
@@ -39,6 +40,7 @@ CsvColumn column_of(const Json& json) {
   if (json.contains("words")) column.vocabulary = json["words"].get<std::vector<std::string>>();
   column.has_signs = json.value("signs", false);
   column.form = json.value("form", "");
+  if (json.contains("means")) column.means = json["means"].get<std::vector<float>>();
   if (!json.contains("fill")) return column;
   if (json["fill"].is_array()) {
     column.fills = json["fill"].get<std::vector<float>>();

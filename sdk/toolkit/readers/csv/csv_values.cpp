@@ -107,6 +107,7 @@ Look look_of_number(std::string_view text, const Notation& notation) {
     return parse_number(bare, {decimal, thousands, false}, value);
   };
   if (bare != text && is_number(notation.decimal, notation.thousands)) return Look::sign;
+  if (notation.decimal != '.' && is_number('.', 0)) return Look::decimal_point;
   const bool comma = is_number(',', 0), groups = is_number('.', ',');
   if (comma && groups) return Look::comma;
   if (comma) return Look::decimal_comma;

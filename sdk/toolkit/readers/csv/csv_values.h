@@ -20,7 +20,7 @@ struct Notation {
 bool parse_number(std::string_view text, const Notation& notation, float& value);
 
 // Returns whether a text is a number in some other notation, such as "3,50", "1.234", "$5" or "12%".
-enum class Look { none, decimal_comma, thousands_comma, comma, thousands_point, thousands_blank, sign };
+enum class Look { none, decimal_comma, thousands_comma, comma, thousands_point, thousands_blank, sign, decimal_point };
 Look look_of_number(std::string_view text, const Notation& notation);
 
 // The order of a date's parts: year-month-day, day-month-year or month-day-year, with a time or without.
