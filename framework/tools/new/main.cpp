@@ -21,7 +21,7 @@ using Words = std::vector<std::string>;
 constexpr const char* usage = R"(usage: vernier new plugin ROLE NAME [--output FOLDER]
        vernier new task NAME [--output FOLDER]
        vernier new app NAME [--output FOLDER]
-       vernier new toml DATA [--target NAME] [--output FILE]
+       vernier new toml DATA [--target NAME] [--output FILE] [--set task.KEY=VALUE]…
 
 Writes the folder NAME, or FOLDER, which builds, tests itself and runs at once: source, CMakeLists.txt, test, README.md.
 

@@ -76,7 +76,8 @@ std::string toml_value(const std::string& text) {
   return toml_quoted(escaped);
 }
 
-Findings look_at(const std::string& path, const std::string& target) {
+Findings look_at(const std::string& path, const Given& given) {
+  const auto& target = given.target;
   std::error_code none;
   if (!fs::exists(path, none)) refuse("'" + path + "' does not exist; paths are relative to the working folder");
   if (fs::is_directory(path, none)) {
@@ -89,7 +90,11 @@ Findings look_at(const std::string& path, const std::string& target) {
     refuse("'" + path +
            "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
   }
-  return ending == ".npy" ? look_at_array(path, target) : look_at_table(path, target);
+  if (ending == ".jsonl") {
+    refuse("'" + path +
+           "' is JSON Lines, which language models read: see [task] use = \"llama\" or \"gpt\"; a table is CSV");
+  }
+  return ending == ".npy" ? look_at_array(path, target) : look_at_table(path, given);
 }
 
 }  // namespace vernier

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "findings.h"
 
@@ -94,11 +95,15 @@ void require_column(const std::string& path, const std::string& target, const st
 bool describe_target(const CsvTable& table, const std::string& target, Findings& found) {
   const auto& words = table.schema.target->vocabulary;
   const auto values = table.target.index_select(0, table.rows);
-  const auto start = "target " + printable(target) + ": ";
+  const bool is_last = std::ranges::any_of(found.comments, [](const auto& each) { return each.first == "target"; });
+  const auto start = "target " + printable(target) + (is_last ? ", the last column: " : ": ");
   const auto classes = std::ssize(words), rows = values.numel();
   if (classes > std::max<std::int64_t>(2, rows / 2)) {
     refuse(c10::str("the column '", shortened(target), "' has ", classes, " different words in ", rows,
                     " rows, so it is not a target; name another by --target"));
+  }
+  if (classes == rows && rows > 0) {
+    refuse("the column '" + shortened(target) + "' has a single row of each class, so none can be held out");
   }
   if (rows == 0 || values.min().equal(values.max())) {
     refuse("the column '" + shortened(target) + "' has a single value; name another by --target");
@@ -130,10 +135,10 @@ std::string described(const CsvSchema& schema) {
 // Reads a table and counts its missing values. A first line that is data is found by reading it so.
 CsvTable read_any(const std::string& path, CsvOptions& options, Form& form) {
   options.fill = CsvFill::zero;
-  options.doubts_header = form.has_header;
   try {
     return read_csv(path, options);
   } catch (const Error&) {
+    if (!options.doubts_header) throw;
     auto without = options;
     without.header = without.doubts_header = false;
     try {
@@ -160,11 +165,12 @@ void refuse_image_names(const std::string& path, const CsvTable& table) {
   }
 }
 
-// Leaves out columns without any value.
-void leave_out_empty(const CsvTable& table, const std::string& target, CsvOptions& options, Findings& found) {
+// Leaves out columns without any value, if no option says which.
+void leave_out_empty(const CsvTable& table, const Given& given, CsvOptions& options, Findings& found) {
+  if (given.task.contains("leave_out") || given.task.contains("columns")) return;
   std::string keys;
   for (const auto& [name, count] : table.found.filled) {
-    if (count < table.numbers.size(0) || (name == target && !target.empty())) continue;
+    if (count < table.numbers.size(0) || (name == given.target && !name.empty())) continue;
     options.leave_out.push_back(name);
     keys += (keys.empty() ? "" : ", ") + toml_value(name);
     found.lines.push_back("column '" + printable(name) + "' has no value, and is left out");
@@ -172,53 +178,89 @@ void leave_out_empty(const CsvTable& table, const std::string& target, CsvOption
   if (!keys.empty()) found.task.emplace_back("leave_out", "[" + keys + "]");
 }
 
-}  // namespace
+// The options of task/tabular by which the data are read.
+struct Reading {
+  CsvOptions csv;
+  std::string kind;
+};
 
-Findings look_at_table(const std::string& path, const std::string& given) {
+Reading reading_of(const Given& given) {
+  Options options("task/tabular", given.task, "--set task");
+  Reading reading{csv_options(options, {"refuse", "mean", "zero", "drop"}), ""};
+  const std::vector<std::string> none;
+  reading.csv.columns = options.get("columns", none, "");
+  reading.csv.leave_out = options.get("leave_out", none, "");
+  reading.kind = options.choose("kind", "auto", {"auto", "classification", "regression"}, "");
+  reading.csv.classes = reading.kind == "auto";
+  return reading;
+}
+
+Findings look(const std::string& path, const Given& given) {
   Findings found;
-  auto form = form_of(path);
-  CsvOptions options;
-  options.header = form.has_header;
-  options.skip_lines = form.skipped;
-  options.sorted = true;
-  options.classes = options.doubts_points = true;
+  auto reading = reading_of(given);
+  auto& options = reading.csv;
+  const auto& kind = reading.kind;
+  const auto inputs = std::exchange(options.columns, {});  // the target is found among all
+  const bool has_form = given.task.contains("header") || given.task.contains("skip_lines");
+  auto form = has_form ? Form{options.header, 0} : form_of(path);
+  if (!has_form) {
+    options.header = form.has_header;
+    options.skip_lines = form.skipped;
+  }
+  const auto fill = given.task.contains("missing") ? options.fill : CsvFill::mean;
   auto table = read_any(path, options, form);
   std::vector<std::string> columns;
   for (const auto& column : table.schema.columns) columns.push_back(column.name);
-  if (columns == std::vector<std::string>{"file", "label"} && given.empty()) return look_at_images(path);
-  if (given.empty()) refuse_image_names(path, table);
+  if (columns == std::vector<std::string>{"file", "label"} && given.target.empty()) return look_at_images(path);
+  if (given.target.empty()) refuse_image_names(path, table);
   Findings empty;
   leave_out_empty(table, given, options, empty);
   std::erase_if(columns, [&](const auto& name) { return std::ranges::count(options.leave_out, name) > 0; });
   if (columns.empty()) refuse("'" + path + "' has no column with a value");
-  options.target = given.empty() ? choose_target(columns, form, found) : given;
+  options.target = given.target.empty() ? choose_target(columns, form, found) : given.target;
   require_column(path, options.target, columns);
   if (columns.size() < 2) refuse("'" + path + "' has a single column; there is nothing to predict it from");
-  options.fill = CsvFill::mean;
+  options.fill = fill;
+  options.columns = inputs;
+  if (kind != "auto") {
+    options.types[options.target] = kind == "regression" ? CsvType::number : CsvType::category;
+  }
   table = read_csv(path, options);
   found.samples = table.rows.numel();
   found.lines.push_back(c10::str(printable(path), ": ", found.samples, " rows, ", described(table.schema)));
   for (const auto& odd : table.found.odd) found.lines.push_back(odd);
   found.lines.insert(found.lines.end(), empty.lines.begin(), empty.lines.end());
   const bool is_classes = describe_target(table, options.target, found);
-  if (is_classes && std::ranges::all_of(table.schema.target->vocabulary, is_number)) {
-    found.lines.push_back("whole numbers are taken for classes; to predict numbers set kind = \"regression\"");
+  if (is_classes && kind == "auto" && std::ranges::all_of(table.schema.target->vocabulary, is_number)) {
+    found.lines.push_back("whole numbers are taken for classes; to predict numbers: --set task.kind=regression");
   }
   found.task = {{"use", "\"tabular\""},
                 {"kind", is_classes ? "\"classification\"" : "\"regression\""},
                 {"data", toml_value(path)},
                 {"target", toml_value(options.target)}};
-  if (!form.has_header) {
+  if (!form.has_header && !given.task.contains("header")) {
     found.task.emplace_back("header", "false");
     found.lines.push_back("there is no line of names, so columns are named by their numbers");
   }
   if (form.skipped > 0) found.task.emplace_back("skip_lines", std::to_string(form.skipped));
   found.task.insert(found.task.end(), empty.task.begin(), empty.task.end());
-  if (!table.found.filled.empty() || table.found.dropped > 0) {
+  if (!given.task.contains("missing") && (!table.found.filled.empty() || table.found.dropped > 0)) {
     found.task.emplace_back("missing", "\"mean\"");
     found.lines.push_back("there are missing values: a number becomes the mean of its column");
   }
   return found;
+}
+
+}  // namespace
+
+Findings look_at_table(const std::string& path, const Given& given) {
+  try {
+    return look(path, given);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const bool has_key = text.find(" = ") != std::string::npos;
+    refuse(text + (has_key ? "; here keys are given by --set, as in --set 'task.decimal=\",\"'" : ""));
+  }
 }
 
 }  // namespace vernier

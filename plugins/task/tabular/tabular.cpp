@@ -105,6 +105,9 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     const bool is_npy = is_array(data_);
     if (options.given("data") && is_npy && targets_.empty()) options.refuse("targets", "is missing: name a .npy file");
     if (options.given("data") && !is_npy && target_.empty()) options.refuse("target", "is missing: name a column");
+    if (options.given("validation") && validation_ == data_ && !is_npy) {
+      options.refuse("validation", "is `data` itself, so nothing would be held out; leave it out");
+    }
     if (!validation_targets_.empty() && validation_.empty()) options.refuse("validation_targets", "needs `validation`");
     if (is_npy && !validation_.empty() && validation_targets_.empty()) {
       options.refuse("validation_targets", "is missing: name a .npy file");
@@ -276,6 +279,12 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
                        "' of `split` has a single group, so none can be held out; set another one");
     }
     info(tabular::summary(facts_, data));
+    const auto& columns = facts_.schema.columns;
+    const auto date = std::ranges::find(columns, vernier::CsvType::date, &vernier::CsvColumn::type);
+    if (split_ == "auto" && validation_.empty() && share_ > 0 && date != columns.end()) {
+      warn("'", data_, "': rows are held out whatever their '", date->name,
+           "'; for the last rows set split = \"last\"");
+    }
     for (const auto& each : data.found.odd) warn("'", data_, "': ", each);
     for (const auto& each : odd) warn("'", data_, "': ", each);
     vernier::State learned;

@@ -50,6 +50,12 @@ std::string points() {
   return text;
 }
 
+std::string commas() {
+  std::string text = "x;y\n";
+  for (int i = 0; i < 40; ++i) text += std::to_string(i * 7 % 40) + ",25;" + std::to_string(i) + ",5\n";
+  return text;
+}
+
 std::string trailing() {
   std::string text = "x,y,\n";
   for (int i = 0; i < 40; ++i) text += std::to_string(wave(i, 0.7)) + "," + std::to_string(wave(i, 0.9)) + ",\n";
@@ -92,7 +98,7 @@ const std::vector<Case> runs = {
      "kind = \"classification\"\ndata = \"iris.csv\"\ntarget = \"species\"\n"},
     {file("flats.csv", rents()),
      {"flats.csv"},
-     "120 rows, 1 column of numbers, 1 column of words\ntarget rent: numbers from ",
+     "120 rows, 1 column of numbers, 1 column of words\ntarget rent, the last column: numbers from ",
      "kind = \"regression\"\ndata = \"flats.csv\"\ntarget = \"rent\"  # the last column; another by --target\n"},
     {file("flats.csv", rents()),
      {"flats.csv", "--target", "district", "--output", "own.toml"},
@@ -101,7 +107,7 @@ const std::vector<Case> runs = {
     {file("gaps.csv", rents(true)), {"gaps.csv"}, "there are missing values", "missing = \"mean\"\n"},
     {file("records.csv", flowers("0.5,0.25,setosa\n")),
      {"records.csv"},
-     "records.csv: 91 rows, 2 columns of numbers\ntarget 3: 3 classes: setosa 31",
+     "records.csv: 91 rows, 2 columns of numbers\ntarget 3, the last column: 3 classes: setosa 31",
      "target = \"3\"  # the last column\nheader = false\n"},
     {file("words.csv", std::regex_replace(flowers(), std::regex("virginica"), "NA")),
      {"words.csv"},
@@ -113,6 +119,14 @@ const std::vector<Case> runs = {
      {"trailing.csv"},
      "column '' has no value, and is left out\n",
      "leave_out = [\"\"]\n"},
+    {file("commas.csv", commas()),
+     {"commas.csv", "--set", "task.decimal=\",\"", "--set", "task.hidden=[8]"},
+     "target y: numbers from 0.5 to 39.5",
+     "decimal = \",\"\nhidden = [8]\n"},
+    {file("words.csv", std::regex_replace(flowers(), std::regex("virginica"), "NA")),
+     {"words.csv", "--set", "task.missing_words=[]"},
+     "target species: 3 classes: NA 30, setosa 30, versicolor 30\n",
+     "missing_words = []\n"},
     {file("points.csv", points()),
      {"points.csv"},
      "there is no line of names",
@@ -159,6 +173,15 @@ const std::vector<Case> refusals = {
     {file("a.csv", "x,y\n1,3\n2,3\n3,3\n"), {"a.csv"}, "the column 'y' has a single value", ""},
     {file("a.csv", "price,area\n1,882\n2,2.085\n3,700\n"), {"a.csv"}, "may have decimals or thousands", ""},
     {file("a.csv", "file,label,extra\n1.png,a,1\n2.png,b,2\n"), {"a.csv"}, "has names of images in column 'file'", ""},
+    {file("a.csv", commas()),
+     {"a.csv"},
+     "set decimal = \",\", or for words types = {x = \"category\"}; here keys are given by --set, as in --set "
+     "'task.decimal=\",\"'",
+     ""},
+    {file("a.csv", flowers()), {"a.csv", "--set", "run.steps=3"}, "here it is for options of the task", ""},
+    {file("a.csv", flowers()), {"a.csv", "--set", "task.decimal=;"}, "`decimal`", ""},
+    {file("a.csv", "x,label\n1,a\n2,b\n"), {"a.csv"}, "has a single row of each class", ""},
+    {file("a.jsonl", "{}\n"), {"a.jsonl"}, "is JSON Lines, which language models read", ""},
     {file("a.csv", "y\n1\n3\n"), {"a.csv"}, "'a.csv' has a single column", ""},
     {file("a.parquet", "PAR1...."), {"a.parquet"}, "'a.parquet' is a Parquet file, not a CSV file", ""},
     {file("a.xlsx", "PK\x03\x04"), {"a.xlsx"}, "'a.xlsx' is a ZIP archive or an Excel file, not a CSV file", ""},

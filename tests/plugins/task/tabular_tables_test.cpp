@@ -1,5 +1,6 @@
 // Odd tables: the files of tests/plugins/task/tables, and what task/tabular prints of each. A line of cases.txt is
 // "file | options | refused TEXT" or "file | options | says TEXT", with "; " between options.
+#include <c10/util/StringUtil.h>
 #include <doctest/doctest.h>
 #include <vernier/csv.h>
 #include <vernier/host.h>
@@ -7,6 +8,7 @@
 #include <vernier/split.h>
 #include <vernier/supervised_task.h>
 
+#include <array>
 #include <fstream>
 #include <sstream>
 
@@ -159,6 +161,44 @@ TEST_CASE("a trained model of tabular is evaluated on the rows that were held ou
   other.at("data").data = std::string("nowhere.csv");
   CHECK(says(thrown_by([&] { Trained(other, supervised(loaded).learned(), true); }).text,
              "name data to evaluate on: --set task.data=FILE"));
+}
+
+TEST_CASE("a trained model of tabular takes the options that may change, and refuses the others") {
+  const TemporaryFolder folder;
+  std::string text = "x,day,y\n";
+  for (int i = 0; i < 40; ++i) text += c10::str(i % 7, ",", 1 + i % 28, ".2.2021,", i * 1.5, "\n");
+  const auto path = folder.write("a.csv", text);
+  const std::string base = "target = 'y'; hidden = [8]; ";
+  LoadedTask loaded("tabular", options_of(path, base));
+  const auto said = [&](const std::string& more, const std::string& row) {
+    const auto rows = folder.write("new.csv", "x,day\n" + row + "\n1,3.2.2021\n");
+    const auto target = more.starts_with("target") ? "hidden = [8]; " : base;
+    const LogLines log;
+    const auto thrown =
+        thrown_by([&] { Trained(options_of(path, target + more), supervised(loaded).learned(), false).predict(rows); });
+    std::string lines = thrown.text;
+    for (const auto& line : LogLines::lines()) lines += line;
+    return lines;
+  };
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"", ",3.2.2021",
+       "column 'x' has no value; remove the line, or give --set task.missing=mean or --set task.missing=zero"},
+      {"missing = 'mean'", ",3.2.2021", "column 'x': 1 of 2 values are missing: they are filled in"},
+      {"missing = 'zero'", "5,", "column 'day': 1 of 2 values are missing: they are filled in"},
+      {"missing = 'drop'", ",3.2.2021", "column 'x' has no value; remove the line, or give --set task.missing=mean"},
+      {"leave_out = ['x']", "5,3.2.2021", "column 'x' is one of `leave_out`, and the trained model needs it"},
+      {"types = {x = 'category'}", "5,3.2.2021", "column 'x' has another type in the trained model than `types` says"},
+      {"", "5,02/13/2021", "write it so, or set types = {day = \"day-month-year\"} or \"month-day-year\""},
+      {"columns = ['day']", "5,3.2.2021", "other `columns` than the trained model has"},
+      {"kind = 'classification'", "5,3.2.2021", "the trained model is of the other kind"},
+      {"target = 'x'", "5,3.2.2021", "target = \"x\", and the trained model predicts 'y'"},
+  };
+  for (const auto& [more, row, expected] : cases) {
+    CAPTURE(more);
+    CHECK_MESSAGE(says(said(more, row), expected), said(more, row));
+  }
+  CHECK(said("", "5,2021-02-13") == "");
+  CHECK(said("types = {day = 'month-day-year'}", "5,2/13/2021") == "");
 }
 
 TEST_CASE("tabular reads dates as numbers and parts of the calendar") {

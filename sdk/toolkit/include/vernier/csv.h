@@ -61,8 +61,9 @@ struct VERNIER_API CsvTable {
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the
-// options it uses those of the text, missing and unknown, and for missing categories fill. A file without header and
-// target has all inputs of one with the target, in the same order. Categories of which all are unknown are refused.
+// options it uses those of the text, missing, unknown, types of dates, and fill where the schema has none; others that
+// contradict the schema are refused. A file without header and target has all inputs of one with the target, in the
+// same order. Categories of which all are unknown are refused.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options = {});
 
 // The sample of each row is {numbers}, then categories if there are such columns, then target if there is a target.

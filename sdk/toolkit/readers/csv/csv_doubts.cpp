@@ -201,6 +201,11 @@ bool SeenColumn::has_one_unit() const {
   return !units.empty() && std::ranges::all_of(units, [](const auto& unit) { return is_known_unit(unit.first); });
 }
 
+bool has_sure_points(const std::vector<SeenColumn>& seen, const Notation& notation) {
+  return notation.thousands != 0 || notation.decimal != '.' ||
+         std::ranges::any_of(seen, [](const auto& column) { return column.written.others_with_point > 0; });
+}
+
 bool looks_like_record(const std::vector<std::string>& names, const std::vector<SeenColumn>& seen,
                        const MissingWords& missing, const Notation& notation) {
   std::int64_t numbers = 0, words = 0;

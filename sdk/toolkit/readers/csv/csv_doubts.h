@@ -43,6 +43,9 @@ struct WrittenNumbers {
   std::string sentinel() const;
 };
 
+// Returns whether points are before decimals in the whole file: a column has 0.5 or 12.34, or an option says so.
+bool has_sure_points(const std::vector<SeenColumn>& seen, const Notation& notation);
+
 // Returns whether the first record looks like the records below it: it has numbers above columns of numbers, and its
 // words are values of their columns.
 bool looks_like_record(const std::vector<std::string>& names, const std::vector<SeenColumn>& seen,

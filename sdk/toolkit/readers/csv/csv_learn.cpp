@@ -45,15 +45,16 @@ void learn_words(CsvColumn& column, torch::Tensor codes, const torch::Tensor& tr
   column.vocabulary = words;
 }
 
-// The means of the training rows that have a value, of the parts of a column; none if no row has one.
-std::vector<float> means_of(const torch::Tensor& numbers, const torch::Tensor& training) {
-  std::vector<float> means;
-  const auto rows = numbers.index_select(0, training).to(torch::kFloat64);
-  for (std::int64_t part = 0; part < rows.size(1); ++part) {
-    const auto values = rows.select(1, part);
-    const auto there = values.masked_select(values.isnan().logical_not());
-    if (there.numel() == 0) return {};
-    means.push_back(static_cast<float>(there.mean().item<double>()));
+// The means of the training rows that have a value, of each column; NaN if no row has one.
+std::vector<double> means_of(const torch::Tensor& numbers, const torch::Tensor& training) {
+  constexpr std::int64_t at_once = 1 << 22;
+  const auto columns = numbers.size(1);
+  const auto width = std::max<std::int64_t>(1, at_once / std::max<std::int64_t>(1, training.numel()));
+  std::vector<double> means;
+  for (std::int64_t first = 0; first < columns; first += width) {
+    const auto block = numbers.narrow(1, first, std::min(width, columns - first)).index_select(0, training);
+    const auto of_block = block.to(torch::kFloat64).nanmean(0).contiguous();
+    means.insert(means.end(), of_block.const_data_ptr<double>(), of_block.const_data_ptr<double>() + of_block.numel());
   }
   return means;
 }
@@ -120,9 +121,35 @@ void drop_rows(CsvTable& table, const CsvOptions& options) {
   table.found.dropped = rows - table.rows.numel();
 }
 
+void use_options(CsvColumn& column, const CsvOptions& options, const MappedFile& file) {
+  const auto name = "column '" + shortened(column.name) + "'";
+  if (std::ranges::find(options.leave_out, column.name) != options.leave_out.end()) {
+    file.refuse(name + " is one of `leave_out`, and the trained model needs it");
+  }
+  using enum CsvType;
+  const auto given = options.types.find(column.name);
+  if (given != options.types.end()) {
+    const bool is_date = given->second != number && given->second != category;
+    if ((is_date ? date : given->second) != column.type) {
+      file.refuse(name + " has another type in the trained model than `types` says, which cannot be changed");
+    }
+    auto form = DateForm::parse(column.form);
+    if (given->second == day_first) form.order = DateForm::Order::day_first;
+    if (given->second == month_first) form.order = DateForm::Order::month_first;
+    if (is_date) column.form = form.text();
+  }
+  const std::vector<float> zeros(column.type == category ? 0 : numbers_of(column).size(), 0.0F);
+  const auto& fills = options.fill == CsvFill::zero ? zeros : column.means;
+  if (column.type == category || fills.empty()) return;
+  const bool has_fill = column.fill || !column.fills.empty();
+  if (options.fill != CsvFill::zero && (options.fill != CsvFill::mean || has_fill)) return;
+  column.type == date ? void(column.fills = fills) : void(column.fill = fills[0]);
+}
+
 void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema, const MappedFile& file) {
   torch::Tensor training = table.rows;
   if (!has_schema && options.training_rows) training = options.training_rows(table);
+  const auto means = has_schema ? std::vector<double>() : means_of(table.numbers, training);
   std::int64_t number = 0, category = 0;
   for (auto& column : table.schema.columns) {
     if (column.type == CsvType::category) {
@@ -132,7 +159,9 @@ void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema,
     }
     const auto parts = std::ssize(numbers_of(column));
     const bool is_date = column.type == CsvType::date;
-    if (!has_schema) column.means = means_of(table.numbers.narrow(1, number, parts), training);
+    if (!has_schema && !std::isnan(means[static_cast<std::size_t>(number)])) {
+      column.means.assign(means.begin() + number, means.begin() + number + parts);
+    }
     if (!has_schema && options.fill == CsvFill::mean) {
       if (column.means.empty()) {
         file.refuse("column '" + shortened(column.name) +

@@ -6,6 +6,7 @@
 
 namespace vernier {
 
+struct CsvColumn;
 struct CsvOptions;
 struct CsvTable;
 class MappedFile;
@@ -19,6 +20,9 @@ void make_classes(CsvTable& table);
 
 // Makes CsvTable::rows, and counts missing values. They are NaN and the word "".
 void drop_rows(CsvTable& table, const CsvOptions& options);
+
+// Applies to a column of a schema the options that may change for another file. Throws Error for those that cannot.
+void use_options(CsvColumn& column, const CsvOptions& options, const MappedFile& file);
 
 // Learns words and means from the training rows, unless a schema has them, and fills missing values.
 void learn_and_fill(CsvTable& table, const CsvOptions& options, bool has_schema, const MappedFile& file);

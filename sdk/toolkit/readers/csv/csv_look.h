@@ -47,9 +47,9 @@ struct Remedies {
 
   // missing_words with one more or one less.
   std::string missing_words(const std::string& more, const std::string& less = "") const;
-  // Of a text that is not what the other lines have.
+  // Advice on a text among numbers or dates.
   std::string of_text(const std::string& column, std::string_view text, bool is_target) const;
-  // Of a number in a form that is not read: how it is to be written, or the key that reads it. "": it is not a number.
+  // Advice on a number in a form that is not read: how to write it, or the key that reads it. "": it is not a number.
   std::string of_number(const std::string& column, std::string_view text) const;
 };
 

@@ -8,7 +8,10 @@
 
 namespace vernier {
 
+struct CsvColumn;
 struct CsvTable;
+struct Remedies;
+struct WrittenNumbers;
 
 // Words that a schema lacks.
 struct UnknownWords {
@@ -36,6 +39,15 @@ struct MissingCells {
     words.add(more.words);
   }
 };
+
+// Adds sentences on numbers that may be names, dates or no value.
+void note_written(const CsvColumn& column, const WrittenNumbers& written, const Remedies& remedies,
+                  std::vector<std::string>& odd);
+
+// Adds a sentence on the cells of a column that have no value, and on words that stand for none: they may be words
+// after all. drops: their rows are not used.
+void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool drops, std::int64_t rows,
+                        const Remedies& remedies, std::vector<std::string>& odd);
 
 // Adds sentences on the inputs: constant ones, row numbers, columns without a name, nearly a word a row.
 void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd);

@@ -2,320 +2,24 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/csv.h>
 #include <vernier/error.h>
-#include <vernier/options.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <set>
-#include <unordered_map>
 
 #include "base/parts.h"
 #include "csv_learn.h"
-#include "csv_look.h"
-#include "csv_odd.h"
-#include "csv_parser.h"
-#include "csv_text.h"
-#include "csv_vocabulary.h"
+#include "csv_reader.h"
 
 namespace vernier {
 
 namespace {
 
 constexpr std::size_t csv_part_bytes = 4 << 20;
-constexpr std::int64_t csv_records_to_infer = 1000;
 constexpr float exact_whole = 1 << 24;  // float32 has all whole numbers up to here
 
-// The destination of a column of the file: column `to` of a matrix whose rows are `stride` apart.
-struct Destination {
-  CsvColumn* column = nullptr;  // nullptr: the column is not read
-  bool is_target = false, is_group = false;
-  float* numbers = nullptr;
-  std::int64_t* codes = nullptr;
-  std::int64_t stride = 1;
-  Notation notation;
-  DateForm form;
-};
-
-// The results of a part of the file, by column of the file.
-struct PartResult {
-  std::vector<Vocabulary> vocabularies;
-  std::vector<UnknownWords> unknown;
-  std::vector<MissingCells> missing;
-  std::vector<std::vector<double>> wide;                         // whole numbers that float32 may round
-  std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;  // rows of several lines, and the lines added
-};
-
-class CsvReader {
- public:
-  CsvReader(const std::string& path, const CsvOptions& options)
-      : file_(MappedFile::open(path)),
-        options_(options),
-        source_(*file_, options),
-        words_(options.missing),
-        remedies_{options} {
-    table_.path = path;
-    text_ = source_.text();
-    table_.found.separator = options.separator != 0 ? options.separator : find_separator(*file_, text_);
-    source_.require_utf8(table_.found.separator);
-    read_names();
-  }
-  void choose_columns();
-  void use(const CsvSchema& schema);
-  CsvTable read();
-
- private:
-  void read_names();
-  void number_around_target();
-  void use_options(CsvColumn& column) const;
-  std::size_t place_of(const std::string& name, const char* key = "") const;
-  void infer_types();
-  void doubt(const std::vector<SeenColumn>& seen) const;
-  void note_written(const std::vector<SeenColumn>& seen);
-  void note_missing(const std::vector<PartResult>& results);
-  void make_tensors(std::int64_t rows);
-  void read_part(const CsvPart& part, PartResult& result) const;
-  void put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,
-                  PartResult& result) const;
-  void put_date(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,
-                PartResult& result) const;
-  std::int64_t code_of(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
-                       PartResult& result) const;
-  void require_value(const Destination& to, std::string_view text, std::int64_t line, bool is_filled) const;
-  void merge_vocabulary(std::size_t place, const std::vector<CsvPart>& parts, std::vector<PartResult>& results);
-  void note_odd(const std::vector<PartResult>& results);
-  void check_length(const std::vector<CsvField>& fields, std::int64_t line) const;
-  [[noreturn]] void refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const;
-  std::vector<CsvColumn*> columns();
-
-  MappedFilePtr file_;
-  const CsvOptions& options_;
-  CsvText source_;
-  MissingWords words_;
-  Remedies remedies_;
-  bool has_schema_ = false;
-  std::string_view text_;                                // the records
-  std::vector<std::string> names_;                       // of the file's columns
-  std::unordered_map<std::string, std::size_t> places_;  // of names_
-  std::vector<Destination> destinations_;
-  std::vector<Vocabulary> given_;  // those of the schema, by column of the file
-  CsvColumn group_;
-  CsvTable table_;
-};
-
-void CsvReader::read_names() {
-  const auto first = 1 + options_.skip_lines;
-  CsvRecords records(*file_, text_, table_.found.separator, first);
-  std::vector<CsvField> fields;
-  records.next(fields);
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    names_.push_back(options_.header ? std::string(fields[i].text()) : std::to_string(i + 1));
-  }
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    if (!places_.emplace(names_[i], i).second) {
-      file_->refuse("has two columns named '" + shortened(names_[i]) +
-                    "'; rename one, or set header = false if the first line has no names");
-    }
-  }
-  destinations_.resize(names_.size());
-  given_.resize(names_.size());
-  table_.first_line = first;
-  if (!options_.header) return;
-  text_.remove_prefix(static_cast<std::size_t>(records.rest() - text_.data()));
-  table_.first_line = first + 1 + records.more_lines();
-  if (text_.empty()) file_->refuse("has a header and no records");
-  CsvRecords below(*file_, text_, table_.found.separator, table_.first_line);
-  // Below a title, the first record with all fields may come later.
-  const int records_to_check = names_.size() == 1 ? 10 : 1;
-  for (int i = 0; i < records_to_check && below.next(fields); ++i) check_length(fields, below.line());
-}
-
-// A file without names and without the target: the columns behind the target have the numbers that they have with it.
-void CsvReader::number_around_target() {
-  const auto target = std::ranges::find(names_, options_.target);
-  for (auto name = target; name != names_.end(); ++name) *name = std::to_string(name - names_.begin() + 2);
-  places_.clear();
-  for (std::size_t i = 0; i < names_.size(); ++i) places_.emplace(names_[i], i);
-}
-
-// key: of the TOML that names the column.
-std::size_t CsvReader::place_of(const std::string& name, const char* key) const {
-  const auto found = places_.find(name);
-  if (found != places_.end()) return found->second;
-  const auto lower = [](std::string text) {
-    for (auto& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
-    return text;
-  };
-  std::string near = name.size() > 2 ? nearest(name, names_) : "";
-  for (const auto& each : names_) {
-    if (lower(each) == lower(name)) near = each;
-  }
-  file_->refuse("has no column '" + shortened(name) + "'" + (*key != 0 ? " for `" + std::string(key) + "`" : "") +
-                "; its columns are " + shortened(some_of(names_)) +
-                (near.empty() ? "" : "; did you mean '" + shortened(near) + "'?"));
-}
-
-void CsvReader::choose_columns() {
-  auto inputs = options_.columns;
-  const std::set<std::string> without(options_.leave_out.begin(), options_.leave_out.end());
-  for (const auto& name : without) place_of(name, "leave_out");
-  if (!options_.target.empty()) place_of(options_.target, "target");
-  if (!options_.group.empty()) place_of(options_.group, "split");
-  const bool has_all = inputs.empty();
-  if (has_all) {
-    std::ranges::copy_if(names_, std::back_inserter(inputs), [&](const auto& name) {
-      return (options_.target.empty() || name != options_.target) && !without.contains(name) &&
-             (options_.group.empty() || name != options_.group);
-    });
-  }
-  std::set<std::string> seen;
-  for (const auto& name : inputs) {
-    place_of(name, "columns");
-    if (!seen.insert(name).second) vernier::refuse("the columns to read have '" + shortened(name) + "' twice");
-    table_.schema.columns.push_back({name});
-  }
-  if (!options_.target.empty()) table_.schema.target = CsvColumn{options_.target};
-  const auto refuse_both = [&](const std::string& name, const char* what, const char* more) {
-    if (!name.empty() && seen.contains(name)) {
-      vernier::refuse("'" + shortened(name) + "' is " + what + " and one of the columns to read" + more);
-    }
-  };
-  refuse_both(options_.target, "the target",
-              "; a model that sees its target learns nothing else: leave it out of `columns`");
-  refuse_both(options_.group, "the group of the split", "; leave it out of `columns`");
-  for (const auto& name : without) refuse_both(name, "left out", "");
-  if (without.contains(options_.target) && !options_.target.empty()) {
-    vernier::refuse("'" + shortened(options_.target) + "' is the target and cannot be left out");
-  }
-  for (const auto& [name, type] : options_.types) place_of(name, "types");
-  for (const auto& name : names_) {
-    if (!seen.contains(name) && name != options_.target) table_.found.left_out.push_back(name);
-  }
-  infer_types();
-}
-
-// Applies the options that may change for another file, and refuses those that cannot.
-void CsvReader::use_options(CsvColumn& column) const {
-  const auto name = "column '" + shortened(column.name) + "'";
-  if (std::ranges::find(options_.leave_out, column.name) != options_.leave_out.end()) {
-    file_->refuse(name + " is one of `leave_out`, and the trained model needs it");
-  }
-  using enum CsvType;
-  const auto given = options_.types.find(column.name);
-  if (given != options_.types.end()) {
-    const bool is_date = given->second != number && given->second != category;
-    if ((is_date ? date : given->second) != column.type) {
-      file_->refuse(name + " has another type in the trained model than `types` says, which cannot be changed");
-    }
-    auto form = DateForm::parse(column.form);
-    if (given->second == day_first) form.order = DateForm::Order::day_first;
-    if (given->second == month_first) form.order = DateForm::Order::month_first;
-    if (is_date) column.form = form.text();
-  }
-  const std::vector<float> zeros(column.type == category ? 0 : numbers_of(column).size(), 0.0F);
-  const auto& fills = options_.fill == CsvFill::zero ? zeros : column.means;
-  if (column.type == category || fills.empty()) return;
-  const bool has_fill = column.fill || !column.fills.empty();
-  if (options_.fill != CsvFill::zero && (options_.fill != CsvFill::mean || has_fill)) return;
-  column.type == date ? void(column.fills = fills) : void(column.fill = fills[0]);
-}
-
-void CsvReader::use(const CsvSchema& schema) {
-  has_schema_ = true;
-  table_.schema = schema;
-  const bool has_all_inputs = options_.columns.empty() && names_.size() == schema.columns.size();
-  if (!options_.header && !schema.target && has_all_inputs) number_around_target();
-  for (auto& column : table_.schema.columns) use_options(column);
-  for (auto* column : columns()) {
-    auto& vocabulary = given_[place_of(column->name)];
-    for (const auto& word : column->vocabulary) vocabulary.add(word);
-  }
-}
-
-std::vector<CsvColumn*> CsvReader::columns() {
-  std::vector<CsvColumn*> all;
-  for (auto& column : table_.schema.columns) all.push_back(&column);
-  if (table_.schema.target) all.push_back(&*table_.schema.target);
-  return all;
-}
-
-void CsvReader::infer_types() {
-  std::vector<SeenColumn> seen(names_.size());
-  CsvRecords records(*file_, text_, table_.found.separator, table_.first_line);
-  std::vector<CsvField> fields;
-  for (std::int64_t i = 0; i < csv_records_to_infer && records.next(fields); ++i) {
-    check_length(fields, records.line());
-    for (std::size_t place = 0; place < fields.size(); ++place) {
-      const auto text = fields[place].text();
-      if (!words_.has(text)) {
-        seen[place].add(text, records.line(), {options_.decimal, options_.thousands, false});
-        seen[place].has_name = seen[place].has_name || text == names_[place];
-      } else if (!text.empty()) {
-        remedies_.words.insert(std::string(text));
-      }
-    }
-  }
-  doubt(seen);
-  for (auto* column : columns()) {
-    choose_type(
-        *column, seen[place_of(column->name)], remedies_,
-        [this](std::int64_t line, const CsvColumn& of, const std::string& reason) { refuse(line, of, reason); });
-    if (column->type == CsvType::number && options_.fill == CsvFill::zero) column->fill = 0;
-    if (column->type == CsvType::date && options_.fill == CsvFill::zero) {
-      column->fills.assign(numbers_of(*column).size(), 0);
-    }
-  }
-  if (table_.schema.target && table_.schema.target->type == CsvType::date) {
-    file_->refuse("column '" + shortened(options_.target) +
-                  "' has dates, and is the target; predict a number or a class, or set " +
-                  types_key(options_.target, "category"));
-  }
-  note_written(seen);
-}
-
-// Refuses what can be read in two ways, where no option says which.
-void CsvReader::doubt(const std::vector<SeenColumn>& seen) const {
-  const Notation notation{options_.decimal, options_.thousands, false};
-  if (options_.doubts_header && options_.header && looks_like_record(names_, seen, words_, notation)) {
-    file_->refuse(c10::str("line ", 1 + options_.skip_lines, " has values such as '", shortened(names_.front()),
-                           "' where names belong; set header = false, or header = true if they are names"));
-  }
-  if (!options_.doubts_points || notation.thousands != 0 || notation.decimal != '.') return;
-  if (std::ranges::any_of(seen, [](const auto& column) { return column.written.others_with_point > 0; })) return;
-  for (std::size_t place = 0; place < names_.size(); ++place) {
-    const auto& written = seen[place].written;
-    if (seen[place].texts > 0 || !written.doubts_points(table_.found.separator == ';')) continue;
-    if (std::ranges::find(table_.found.left_out, names_[place]) != table_.found.left_out.end()) continue;
-    refuse(written.group_line, {names_[place]},
-           "is '" + written.group +
-               "', which may have decimals or thousands; set decimal = \".\", or decimal = \",\" "
-               "and thousands = \".\"");
-  }
-}
-
-// Notes numbers that may be names, dates or no value.
-void CsvReader::note_written(const std::vector<SeenColumn>& seen) {
-  for (const auto* column : columns()) {
-    if (column->type != CsvType::number || options_.types.contains(column->name)) continue;
-    const auto& written = seen[place_of(column->name)].written;
-    const auto name = "column '" + shortened(column->name) + "'";
-    auto& odd = table_.found.odd;
-    if (written.padded > 0) {
-      odd.push_back(name + " has numbers with leading zeros, such as " + written.padding +
-                    ", which are lost; if they are names, set " + types_key(column->name, "category"));
-    }
-    if (written.dates > 0 && written.dates == written.count) {
-      odd.push_back(name + " has numbers such as " + written.date + "; if they are dates, set " +
-                    types_key(column->name, "date"));
-    }
-    const auto sentinel = written.sentinel();
-    if (!sentinel.empty()) {
-      odd.push_back(name + " has " + sentinel + ", far from all other numbers; if it stands for no value, set " +
-                    remedies_.missing_words(sentinel));
-    }
-  }
-}
+}  // namespace
 
 void CsvReader::make_tensors(std::int64_t rows) {
   std::int64_t numbers = 0, categories = 0;
@@ -362,19 +66,6 @@ void CsvReader::make_tensors(std::int64_t rows) {
   } else {
     target.codes = table_.target.mutable_data_ptr<std::int64_t>();
   }
-}
-
-void CsvReader::check_length(const std::vector<CsvField>& fields, std::int64_t line) const {
-  if (fields.size() == names_.size()) return;
-  const bool is_empty = fields.size() == 1 && fields[0].raw.empty();
-  if (is_empty && names_.size() > 1) file_->refuse(c10::str("line ", line, " is empty; remove it"));
-  const bool is_title =
-      (line == table_.first_line || names_.size() == 1) && options_.header && options_.skip_lines == 0;
-  file_->refuse(c10::str("line ", line, " has ", fields.size(), fields.size() == 1 ? " field, " : " fields, ",
-                         options_.header ? "the header has " : "the first line has ", names_.size(),
-                         is_title ? c10::str("; if the first line is not a header, set skip_lines = ", line - 1,
-                                             ", and header = false if no names follow")
-                                  : std::string("; correct the line")));
 }
 
 void CsvReader::refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const {
@@ -527,27 +218,15 @@ void CsvReader::merge_vocabulary(std::size_t place, const std::vector<CsvPart>& 
   });
 }
 
-// Counts the cells without a value, and notes words that stand for none: they may be words after all.
 void CsvReader::note_missing(const std::vector<PartResult>& results) {
   for (const auto* column : columns()) {
     MissingCells cells;
     for (const auto& result : results) cells.add(result.missing[place_of(column->name)]);
-    if (cells.count == 0) continue;
     const bool is_target = table_.schema.target && column == &*table_.schema.target;
-    if (!is_target) table_.found.filled.emplace_back(column->name, cells.count);
-    const auto name = "column '" + shortened(column->name) + "': ";
+    if (!is_target && cells.count > 0) table_.found.filled.emplace_back(column->name, cells.count);
     const bool drops = is_target || (options_.fill == CsvFill::drop && table_.schema.target);
-    const auto* outcome = drops                               ? "their rows are not used"
-                          : column->type == CsvType::category ? "they are a category of their own"
-                                                              : "they are filled in";
-    if (column->type == CsvType::category && cells.words.count > 0) {
-      table_.found.odd.push_back(c10::str(name, cells.words.count,
-                                          cells.words.count == 1 ? " cell is '" : " cells are words such as '",
-                                          shortened(cells.words.example), "', which stand for no value: ", outcome,
-                                          "; if it is a word, set ", remedies_.missing_words("", cells.words.example)));
-    } else if (has_schema_ || is_target) {
-      table_.found.odd.push_back(
-          c10::str(name, cells.count, " of ", table_.numbers.size(0), " values are missing: ", outcome));
+    if (column->type == CsvType::category || has_schema_ || is_target) {
+      note_missing_cells(*column, cells, drops, table_.numbers.size(0), remedies_, table_.found.odd);
     }
   }
 }
@@ -602,8 +281,6 @@ CsvTable CsvReader::read() {
   learn_and_fill(table_, options_, has_schema_, *file_);
   return std::move(table_);
 }
-
-}  // namespace
 
 CsvTable read_csv(const std::string& path, const CsvOptions& options) {
   CsvReader reader(path, options);

@@ -151,6 +151,12 @@ void CsvText::refuse_other_formats() const {
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) file_.refuse("is UTF-16; save it as UTF-8");
   constexpr std::pair<std::string_view, const char*> formats[] = {
       {"PAR1"sv, "a Parquet file"},
+      {"\x89PNG"sv, "a PNG image"},
+      {"\xff\xd8\xff"sv, "a JPEG image"},
+      {"\x80\x04"sv, "a pickle of Python"},
+      {"\x80\x05"sv, "a pickle of Python"},
+      {"\x00\x00\x08\x01"sv, "an IDX file as those of MNIST, which task/images reads"},
+      {"\x00\x00\x08\x03"sv, "an IDX file as those of MNIST, which task/images reads"},
       {"PK\x03\x04"sv, "a ZIP archive or an Excel file"},
       {"\xd0\xcf\x11\xe0"sv, "an old Excel file"},
       {"BZh"sv, "a bzip2 file"},
@@ -168,7 +174,9 @@ void CsvText::refuse_other_formats() const {
     if (text.starts_with(begin)) file_.refuse(c10::str("is ", name, ", not a CSV file; save it as CSV in UTF-8"));
   }
   const auto zeros = std::ranges::count(text, '\0');
-  if (zeros > std::ssize(text) / 4) file_.refuse("is UTF-16 without a mark; save it as UTF-8");
+  const auto is_of_text = [](char c) { return c == 0 || static_cast<unsigned char>(c) >= '\t'; };
+  if (zeros > std::ssize(text) / 4 && std::ranges::all_of(text, is_of_text))
+    file_.refuse("is UTF-16 without a mark; save it as UTF-8");
   if (zeros > 0) file_.refuse("has a NUL byte, so it is not a text; save it as CSV in UTF-8");
   const auto first = text_.find_first_not_of(" \t\r\n"), last = text_.find_last_not_of(" \t\r\n");
   if (first == std::string_view::npos) return;
