@@ -98,7 +98,7 @@ std::vector<std::string> check_classes(const Facts& facts, const std::vector<std
   }
   if (!single.empty()) {
     odd.push_back(plural(std::ssize(single), "class has", "classes have") + " one row alone: " + listed(single) +
-                  ", which is learned and never held out, so the metrics say nothing about it");
+                  "; a split by class holds none of it out, so the metrics say nothing about it");
   }
   const auto first = whole_number(facts.classes.front()), last = whole_number(facts.classes.back());
   if (are_whole(facts.classes) && *last - *first + 1 > classes) {

@@ -105,9 +105,6 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     const bool is_npy = is_array(data_);
     if (options.given("data") && is_npy && targets_.empty()) options.refuse("targets", "is missing: name a .npy file");
     if (options.given("data") && !is_npy && target_.empty()) options.refuse("target", "is missing: name a column");
-    if (options.given("validation") && validation_ == data_ && !is_npy) {
-      options.refuse("validation", "is `data` itself, so nothing would be held out; leave it out");
-    }
     if (!validation_targets_.empty() && validation_.empty()) options.refuse("validation_targets", "needs `validation`");
     if (is_npy && !validation_.empty() && validation_targets_.empty()) {
       options.refuse("validation_targets", "is missing: name a .npy file");
@@ -279,6 +276,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
                        "' of `split` has a single group, so none can be held out; set another one");
     }
     info(tabular::summary(facts_, data));
+    if (validation_ == data_) warn("'", data_, "' is `validation` too, so nothing is held out; leave `validation` out");
     const auto& columns = facts_.schema.columns;
     const auto date = std::ranges::find(columns, vernier::CsvType::date, &vernier::CsvColumn::type);
     if (split_ == "auto" && validation_.empty() && share_ > 0 && date != columns.end()) {

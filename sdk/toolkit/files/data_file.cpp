@@ -30,8 +30,9 @@ void require_regular(const DataFile& file, mode_t mode) {
 
 DataFile::DataFile(const std::string& path) : path_(path) {
   const auto refuse_with_errno = [this] {
+    const bool is_there = errno != ENOENT && errno != ENOTDIR;
     refuse("cannot be opened: " + std::generic_category().message(errno) +
-           "; paths are relative to the working folder");
+           (is_there ? "" : "; paths are relative to the working folder"));
   };
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) refuse_with_errno();

@@ -141,8 +141,7 @@ void use_options(CsvColumn& column, const CsvOptions& options, const MappedFile&
   const std::vector<float> zeros(column.type == category ? 0 : numbers_of(column).size(), 0.0F);
   const auto& fills = options.fill == CsvFill::zero ? zeros : column.means;
   if (column.type == category || fills.empty()) return;
-  const bool has_fill = column.fill || !column.fills.empty();
-  if (options.fill != CsvFill::zero && (options.fill != CsvFill::mean || has_fill)) return;
+  if (options.fill != CsvFill::zero && options.fill != CsvFill::mean) return;
   column.type == date ? void(column.fills = fills) : void(column.fill = fills[0]);
 }
 
