@@ -100,6 +100,18 @@ std::shared_ptr<Script> script_of(const torch::Tensor& bytes, const std::string&
   refuse("'" + path + "' has no parameters to train; do not freeze the model before saving it");
 }
 
+torch::Tensor as_target(const torch::Tensor& output, const torch::Tensor& target) {
+  if (output.numel() == target.numel()) return output.reshape(target.sizes());
+  refuse(c10::str("the model returns ", output.sizes(), " for a batch, and the target is ", target.sizes(),
+                  "; this loss needs as many numbers of both"));
+}
+
+void require_logits(const torch::Tensor& output, std::int64_t classes) {
+  if (output.dim() >= 2 && output.size(1) >= classes) return;
+  refuse(c10::str("the model returns ", output.sizes(), " for a batch, and the labels need [samples, ", classes,
+                  "] or more"));
+}
+
 std::string shapes_of(const std::vector<torch::Tensor>& tensors) {
   std::string text;
   for (const auto& tensor : tensors) {

@@ -4,6 +4,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,11 @@ class Script final : public Part {
 torch::Tensor bytes_of(const std::string& path);
 // Returns the model of such bytes. path: for messages.
 std::shared_ptr<Script> script_of(const torch::Tensor& bytes, const std::string& path);
+
+// Returns outputs that have as many numbers as the targets, in their shape.
+torch::Tensor as_target(const torch::Tensor& output, const torch::Tensor& target);
+// Refuses outputs that are not logits of so many classes.
+void require_logits(const torch::Tensor& output, std::int64_t classes);
 
 // Returns tensors as an error shows them: "float32 [16, 2], int64 [16]".
 std::string shapes_of(const std::vector<torch::Tensor>& tensors);

@@ -32,6 +32,7 @@
 #include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/stack.h>
 #include <vernier/data_source.h>
+#include <vernier/digits.h>
 #include <vernier/images.h>
 #include <vernier/json_text.h>
 #include <vernier/predictor.h>
@@ -57,19 +58,6 @@ using vernier::DatasetPtr;
 using vernier::Options;
 using vernier::refuse;
 using vernier::Run;
-
-// Outputs with as many numbers as the targets, in their shape.
-torch::Tensor as_target(const torch::Tensor& output, const torch::Tensor& target) {
-  if (output.numel() == target.numel()) return output.reshape(target.sizes());
-  refuse(c10::str("the model returns ", output.sizes(), " for a batch, and the target is ", target.sizes(),
-                  "; this loss needs as many numbers of both"));
-}
-
-void require_logits(const torch::Tensor& output, std::int64_t classes) {
-  if (output.dim() >= 2 && output.size(1) >= classes) return;
-  refuse(c10::str("the model returns ", output.sizes(), " for a batch, and the labels need [samples, ", classes,
-                  "] or more"));
-}
 
 // A metric of two classes for one logit a sample, whose target is 0 or 1.
 class OfOneLogit final : public vernier::Metric {
@@ -386,6 +374,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
       const auto known = is_first ? Form() : forms_.at(i);
       auto source = vernier::read_source(names[i], known.words, known.columns, form_);
       vernier::require_finite(source);
+      if (is_first && source.tensor.is_floating_point()) source.tensor = fitted(source.tensor, source);
       if (!is_first && source.words.empty() != known.words.empty()) {
         refuse("'" + names[i] + "' has " +
                (source.words.empty() ? "numbers, and the model learned from words"
@@ -404,6 +393,19 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
       tensors.push_back(is_first ? source.tensor : source.tensor.to(known.dtype));
     }
     return tensors;
+  }
+
+  // Numbers in the dtype of the network, which is given what it was exported for: no mean is taken off.
+  torch::Tensor fitted(const torch::Tensor& numbers, const vernier::Source& source) const {
+    if (network_->parameters().front().scalar_type() == torch::kFloat64) return numbers.to(torch::kFloat64);
+    const auto lost = vernier::lost_digits(numbers.dim() > 1 ? numbers : numbers.unsqueeze(1), /*is_centred=*/false,
+                                           numbers.dim() == 2 ? source.columns : std::vector<std::string>{});
+    if (!lost.empty()) {
+      warn("'", source.name, "': ", lost,
+           "; the network is float32: take the mean off the data, or export it in float64, "
+           "as in torch.jit.script(module.double())");
+    }
+    return numbers.to(torch::kFloat32);
   }
 
   // Makes whole numbers int64 if forward() fails for their own dtypes. Returns what it returns for two samples. Throws
@@ -452,7 +454,7 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
     }
     if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
     vernier::require_finite(source);
-    const auto numbers = source.tensor.to(torch::kFloat32);
+    const auto numbers = fitted(vernier::as_floats(source.tensor), source);
     if (loss_ == "bce" && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {
       refuse("'" + name + "' has numbers below 0 or above 1; loss = \"bce\" takes probabilities");
     }
@@ -462,15 +464,14 @@ class ScriptTask final : public vernier::SupervisedTask, public vernier::Predict
   torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) const {
     if (loss_ == "output") return output.mean();
     if (has_labels()) {
-      require_logits(output, classes_.count);
+      script::require_logits(output, classes_.count);
       return loss_ == "nll" ? at::nll_loss_nd(output, target) : at::cross_entropy_loss(output, target);
     }
-    const auto numbers = as_target(output, target);
-    const auto wanted = target.to(numbers.scalar_type());  // of a model in float64
-    if (loss_ == "mse") return at::mse_loss(numbers, wanted);
-    if (loss_ == "l1") return at::l1_loss(numbers, wanted);
-    if (loss_ == "huber") return at::huber_loss(numbers, wanted);
-    return at::binary_cross_entropy_with_logits(numbers, wanted);
+    const auto numbers = script::as_target(output, target);
+    if (loss_ == "mse") return at::mse_loss(numbers, target);
+    if (loss_ == "l1") return at::l1_loss(numbers, target);
+    if (loss_ == "huber") return at::huber_loss(numbers, target);
+    return at::binary_cross_entropy_with_logits(numbers, target);
   }
 
   std::string model_;

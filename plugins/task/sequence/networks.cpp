@@ -122,7 +122,7 @@ class Transformer final : public SequenceNetwork {
 constexpr const char* python_head = R"("""The network of a run of task/sequence in PyTorch.
 
     model = load("model.safetensors")
-    output = model(sequences)    # of float32 [batch, steps, features], in the units of the data
+    output = model(sequences)    # [batch, steps, features], in the units of the data, float32 or float64
 """
 
 import torch
@@ -152,11 +152,11 @@ constexpr const char* python_model = R"(
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.register_buffer("input_mean", torch.zeros(FEATURES))
-        self.register_buffer("input_std", torch.ones(FEATURES))
+        self.register_buffer("input_mean", torch.zeros(FEATURES, dtype=torch.float64))
+        self.register_buffer("input_std", torch.ones(FEATURES, dtype=torch.float64))
         if not HAS_CLASSES:
-            self.register_buffer("output_mean", torch.zeros(OUTPUT))
-            self.register_buffer("output_std", torch.ones(OUTPUT))
+            self.register_buffer("output_mean", torch.zeros(OUTPUT, dtype=torch.float64))
+            self.register_buffer("output_std", torch.ones(OUTPUT, dtype=torch.float64))
         if MODEL == "transformer":
             self.embed = nn.Linear(FEATURES, WIDTH)
             self.position = nn.Parameter(torch.zeros(STEPS, WIDTH))
@@ -185,11 +185,11 @@ class Model(nn.Module):
 
 SequenceNetwork::SequenceNetwork(const Plan& plan, Recomputed recomputed)
     : plan_(plan), recomputed_(std::move(recomputed)) {
-  input_mean_ = register_buffer("input_mean", at::zeros({plan.features}));
-  input_std_ = register_buffer("input_std", at::ones({plan.features}));
+  input_mean_ = register_buffer("input_mean", at::zeros({plan.features}, torch::kFloat64));
+  input_std_ = register_buffer("input_std", at::ones({plan.features}, torch::kFloat64));
   if (plan.has_classes) return;
-  output_mean_ = register_buffer("output_mean", at::zeros(plan.output));
-  output_std_ = register_buffer("output_std", at::ones(plan.output));
+  output_mean_ = register_buffer("output_mean", at::zeros(plan.output, torch::kFloat64));
+  output_std_ = register_buffer("output_std", at::ones(plan.output, torch::kFloat64));
 }
 
 void SequenceNetwork::make_head(std::int64_t width) {
@@ -200,7 +200,7 @@ void SequenceNetwork::make_head(std::int64_t width) {
 }
 
 torch::Tensor SequenceNetwork::forward(const torch::Tensor& sequences) {
-  // In float32, also for weights in 16 bits.
+  // In float64: of seconds since 1970, float32 has no more than steps of 128.
   const auto unit = ((sequences - input_mean_) / input_std_).to(parameters().front().scalar_type());
   const auto x = at::linear(summary(unit), weight_, bias_).unflatten(1, plan_.output);
   return plan_.has_classes ? x : x * output_std_ + output_mean_;

@@ -27,10 +27,11 @@ class SequenceNetwork : public torch::nn::Module {
   SequenceNetwork(const Plan& plan, Recomputed recomputed);
   // Output [samples, output…] of sequences [samples, steps, features]. Both are in the units of the data.
   torch::Tensor forward(const torch::Tensor& sequences);
-  // Sets what the inputs, and outputs that are no logits, are normalized with. Shapes: [features], and one that
-  // broadcasts with `output`.
+  // Sets, in float64, what the inputs, and outputs that are no logits, are normalized with. Shapes: [features], and one
+  // that broadcasts with `output`.
   void set_norm(const torch::Tensor& input_mean, const torch::Tensor& input_std, const torch::Tensor& output_mean,
                 const torch::Tensor& output_std);
+  const torch::Tensor& output_mean() const { return output_mean_; }
   const torch::Tensor& output_std() const { return output_std_; }
 
  protected:

@@ -25,6 +25,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/where.h>
 #include <vernier/data_source.h>
+#include <vernier/digits.h>
 #include <vernier/json_text.h>
 #include <vernier/predictor.h>
 #include <vernier/sdk.h>
@@ -37,6 +38,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "../units.h"
 #include "networks.h"
 
 namespace {
@@ -99,6 +101,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
         make_network(plan_, [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); });
     network->set_norm(input_mean_, input_std_, output_mean_, output_std_);
     set_model(network);
+    network_ = network.get();
     keep_float_inputs();
     if (plan_.has_classes) {
       set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
@@ -130,11 +133,12 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   }
 
   std::vector<Column> predict(const Batch& batch) override {
-    const auto output = forward(batch).to(torch::kFloat32);
+    const auto numbers = forward(batch);
     if (plan_.has_classes) {
-      const auto chances = output.softmax(1);
+      const auto chances = numbers.to(torch::kFloat32).softmax(1);
       return {{"class", chances.argmax(1), classes_.words}, {"probability", chances, {}, classes_.words}};
     }
+    const auto output = in_units(numbers, network_->output_mean(), network_->output_std());
     if (kind_ == "regression") return {{"value", output}};
     std::vector<Column> columns;  // the number of the first step that is predicted, from 0, and the predicted ones
     if (batch.tensors.size() > 1)
@@ -149,7 +153,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   std::string description() const override {
     nlohmann::ordered_json all = {{"task", "sequence"}, {"kind", kind_}};
-    all["input"] = {{"dtype", "float32"}, {"shape", {"samples", plan_.steps, plan_.features}}};
+    all["input"] = {{"dtype", "float64"}, {"shape", {"samples", plan_.steps, plan_.features}}};
     if (!columns_.empty()) all["input"][std::ssize(columns_) == plan_.features ? "features" : "columns"] = columns_;
     all["input"]["scaled"] = "by the model";
     auto& output = all["output"];
@@ -254,7 +258,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
                       kind_ == "forecast" ? "a series has [steps] or [steps, features]"
                                           : "sequences have [samples, steps] or [samples, steps, features]"));
     }
-    source.tensor = source.tensor.to(torch::kFloat32);
+    source.tensor = vernier::as_floats(source.tensor);
     vernier::require_finite(source);
     return source;
   }
@@ -288,7 +292,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
                         "; numbers have [samples] or "
                         "[samples, numbers]"));
       }
-      target.tensor = target.tensor.to(torch::kFloat32);
+      target.tensor = vernier::as_floats(target.tensor);
       vernier::require_finite(target);
     }
     return vernier::dataset_of({inputs.tensor, target.tensor}, data,
@@ -331,8 +335,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       plan_.output = {classes_.count};
     } else {
       plan_.output = {all[1].size(1)};
-      output_mean_ = all[1].mean(0);
-      output_std_ = without_zeros(all[1].std(0, /*unbiased=*/false));
+      std::tie(output_mean_, output_std_) = norm_of(all[1], targets_, {});
     }
     learn_targets(vernier::target_facts(all[1], plan_.has_classes ? classes_.count : 0));
   }
@@ -419,8 +422,17 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   // values: [all steps, features].
   void set_input_norm(const torch::Tensor& values) {
-    input_mean_ = values.mean(0);
-    input_std_ = without_zeros(values.std(0, /*unbiased=*/false));
+    std::tie(input_mean_, input_std_) = norm_of(values, data_, columns_);
+  }
+
+  // Mean and deviation of each column in float64. The mean is taken off in float64 too, so a warning is about columns
+  // with numbers far apart.
+  std::pair<torch::Tensor, torch::Tensor> norm_of(const torch::Tensor& values, const std::string& name,
+                                                  const std::vector<std::string>& columns) const {
+    const auto lost = vernier::lost_digits(values, /*is_centred=*/true, columns);
+    if (!lost.empty()) warn("'", name, "': ", lost, " once they are normalized; look for numbers far from all others");
+    const auto wide = values.to(torch::kFloat64);
+    return {wide.mean(0), without_zeros(wide.std(0, /*unbiased=*/false))};
   }
 
   std::string data_, kind_, targets_, held_out_data_, held_out_targets_;
@@ -429,6 +441,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::vector<std::int64_t> outputs_;
 
   Plan plan_;
+  SequenceNetwork* network_ = nullptr;  // the model
   vernier::CsvOptions form_;
   vernier::Classes classes_;
   std::vector<std::string> columns_;  // of the features in a CSV file

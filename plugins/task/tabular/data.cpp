@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data_source.h>
+#include <vernier/digits.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
 #include <vernier/numpy.h>
@@ -186,7 +187,7 @@ torch::Tensor read_numbers(const std::string& path, std::int64_t columns) {
   if (numbers.dim() != 2) {
     vernier::refuse(c10::str("'", path, "' has the shape ", numbers.sizes(), "; wanted is [rows, columns]"));
   }
-  const auto wide = numbers.to(torch::kFloat32);
+  const auto wide = vernier::as_floats(numbers);
   const auto bad = wide.isfinite().all(1).logical_not().nonzero();
   if (bad.size(0) > 0) {
     vernier::refuse(c10::str("'", path, "' has a number that is not finite in row ", bad[0].item<std::int64_t>()));
@@ -218,7 +219,7 @@ Data read_arrays(const std::string& path, const std::string& targets, const std:
     facts.classes = names_of(classes);
   } else {
     vernier::require_finite(source);
-    data.targets = source.tensor.to(torch::kFloat32);
+    data.targets = vernier::as_floats(source.tensor);
   }
   data.rows = torch::arange(data.numbers.size(0));
   const auto fingerprint = vernier::fingerprint_of({data.numbers, data.targets});
@@ -238,7 +239,7 @@ std::string summary(const Facts& facts, const Data& data) {
       text += ", since the target has whole numbers; for a regression set kind = \"regression\"";
   } else {
     text = c10::str("regression of ", facts.target().empty() ? "numbers" : shortened(facts.target(), 40), " (",
-                    targets.min().item<float>(), " to ", targets.max().item<float>(), ")");
+                    targets.min().item<double>(), " to ", targets.max().item<double>(), ")");
   }
   text += "; " + plural(data.rows.numel(), "row", "rows") + ", " + columns_summary(facts);
   if (facts.is_array) return text;
@@ -261,7 +262,7 @@ std::vector<std::string> check_target(const Facts& facts, const Data& data, cons
     return check_classes(facts, counts_of(targets, facts.classes.size()), targets.numel(), target);
   }
   if (targets.numel() > 1 && targets.min().equal(targets.max())) {
-    vernier::refuse(c10::str(target, " is always ", targets[0].item<float>(), "; there is nothing to learn"));
+    vernier::refuse(c10::str(target, " is always ", targets[0].item<double>(), "; there is nothing to learn"));
   }
   return {};
 }

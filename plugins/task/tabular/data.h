@@ -47,7 +47,7 @@ std::vector<std::int64_t> counts_of(const torch::Tensor& codes, std::size_t clas
 // Returns whether all words are whole numbers.
 bool are_whole(const std::vector<std::string>& words);
 
-// Numbers of a .npy file. columns: the number there must be; 0: any.
+// Numbers of a .npy file, float32 or float64. columns: the number there must be; 0: any.
 torch::Tensor read_numbers(const std::string& path, std::int64_t columns);
 
 // A .npy file and its targets. With is_first it learns the facts, where kind is "auto", "classification" or

@@ -41,10 +41,10 @@ std::int64_t embedding_width(std::int64_t codes) {
 }  // namespace
 
 Network::Network(const Shape& shape, CallPart call) : shape_(shape), call_(std::move(call)) {
-  mean = register_buffer("mean", torch::zeros({shape.numbers}));
-  deviation = register_buffer("deviation", torch::ones({shape.numbers}));
-  target_mean = register_buffer("target_mean", torch::zeros({}));
-  target_deviation = register_buffer("target_deviation", torch::ones({}));
+  mean = register_buffer("mean", torch::zeros({shape.numbers}, torch::kFloat64));
+  deviation = register_buffer("deviation", torch::ones({shape.numbers}, torch::kFloat64));
+  target_mean = register_buffer("target_mean", torch::zeros({}, torch::kFloat64));
+  target_deviation = register_buffer("target_deviation", torch::ones({}, torch::kFloat64));
   register_module("embeddings", embeddings_);
   register_module("layers", layers_);
   std::int64_t width = shape.numbers;
@@ -73,7 +73,7 @@ torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor
     parts.push_back(
         embeddings_->at<torch::nn::EmbeddingImpl>(i).forward(categories.select(1, static_cast<std::int64_t>(i))));
   }
-  // Numbers are standardised in float32, also for weights in 16 bits.
+  // Numbers are standardised in float64: of seconds since 1970, float32 has no more than steps of 128.
   const auto& first = shape_.hidden.empty() ? last_->weight : layers_->at<torch::nn::LinearImpl>(0).weight;
   auto x = (parts.size() == 1 ? parts[0] : at::cat(parts, 1)).to(first.scalar_type());
   for (std::size_t i = 0; i < layers_->size(); ++i) {
@@ -87,9 +87,9 @@ torch::Tensor Network::forward(const torch::Tensor& numbers, const torch::Tensor
   }
   const auto output = last_->forward(x);
   if (shape_.outputs > 1) return output;
-  // 16 bits are too few for the units of the targets, and numbers without dimensions do not promote.
-  const auto wide = c10::promoteTypes(target_mean.scalar_type(), torch::kFloat32);
-  return output.squeeze(1).to(wide) * target_deviation + target_mean;
+  return output.squeeze(1).to(torch::kFloat64)  // numbers without dimensions do not promote
+             * target_deviation +
+         target_mean;
 }
 
 void Network::standardise(const torch::Tensor& numbers, const torch::Tensor& targets) {

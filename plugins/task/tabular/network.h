@@ -31,13 +31,13 @@ class Network final : public torch::nn::Module {
   Network(const Shape& shape, CallPart call);
 
   // numbers: [samples, columns]; categories: int64 [samples, columns]. Logits [samples, classes], or numbers [samples]
-  // in the units of the targets.
+  // in the units of the targets, float64.
   torch::Tensor forward(const torch::Tensor& numbers, const torch::Tensor& categories);
 
   // Sets the buffers from the training rows; targets: of a regression.
   void standardise(const torch::Tensor& numbers, const torch::Tensor& targets);
 
-  // Buffers: mean and deviation of each column of numbers, and of the targets.
+  // Buffers in float64: mean and deviation of each column of numbers, and of the targets.
   torch::Tensor mean, deviation, target_mean, target_deviation;
 
  private:

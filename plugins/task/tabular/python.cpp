@@ -45,10 +45,10 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.register_buffer("mean", torch.zeros(NUMBERS))
-        self.register_buffer("deviation", torch.ones(NUMBERS))
-        self.register_buffer("target_mean", torch.zeros(()))
-        self.register_buffer("target_deviation", torch.ones(()))
+        self.register_buffer("mean", torch.zeros(NUMBERS, dtype=torch.float64))
+        self.register_buffer("deviation", torch.ones(NUMBERS, dtype=torch.float64))
+        self.register_buffer("target_mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("target_deviation", torch.ones((), dtype=torch.float64))
         widths = [min(50, (codes + 1) // 2) for codes in CATEGORIES]
         self.embeddings = nn.ModuleList(nn.Embedding(c, w) for c, w in zip(CATEGORIES, widths))
         self.layers = nn.ModuleList()
@@ -59,7 +59,7 @@ class Model(nn.Module):
         self.last = nn.Linear(width, OUTPUTS)
 
     def forward(self, numbers, categories=None):
-        """numbers: float32 [samples, numbers]; categories: int64 [samples, columns]."""
+        """numbers: float64 or float32 [samples, numbers]; categories: int64 [samples, columns]."""
         parts = [(numbers - self.mean) / self.deviation]
         parts += [embed(categories[:, i]) for i, embed in enumerate(self.embeddings)]
         x = torch.cat(parts, 1).to((self.layers[0] if HIDDEN else self.last).weight.dtype)
@@ -144,11 +144,11 @@ class Rows:
                     numbers[-1] += [column["fill"]] if kind == "number" else column["fill"]
                 else:
                     raise ValueError(f"a row has no value in column {name!r}")
-        return torch.tensor(numbers, dtype=torch.float32), torch.tensor(categories, dtype=torch.int64)
+        return torch.tensor(numbers, dtype=torch.float64), torch.tensor(categories, dtype=torch.int64)
 
     @torch.no_grad()
     def outputs(self, rows):
-        return self.network(*self.tensors(rows)).float()
+        return self.network(*self.tensors(rows)).double()
 
 )python";
 
@@ -162,7 +162,7 @@ class Rows:
 
     @torch.no_grad()
     def outputs(self, rows):
-        return self.network(torch.as_tensor(rows, dtype=torch.float32)).float()
+        return self.network(torch.as_tensor(rows, dtype=torch.float64)).double()
 
 )python";
 

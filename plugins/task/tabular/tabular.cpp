@@ -43,6 +43,7 @@
 #include <torch/types.h>
 #include <vernier/csv.h>
 #include <vernier/data_source.h>
+#include <vernier/digits.h>
 #include <vernier/predictor.h>
 #include <vernier/sdk.h>
 #include <vernier/split.h>
@@ -52,6 +53,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "../units.h"
 #include "data.h"
 #include "network.h"
 
@@ -147,8 +149,12 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
   }
 
   std::vector<Column> predict(const vernier::Batch& batch) override {
-    const auto output = forward(batch).to(torch::kFloat32);
-    if (!facts_.is_classification) return {{target_.empty() ? "prediction" : target_, output}};
+    const auto numbers = forward(batch);
+    if (!facts_.is_classification) {
+      return {{target_.empty() ? "prediction" : target_,
+               in_units(numbers, network_->target_mean, network_->target_deviation)}};
+    }
+    const auto output = numbers.to(torch::kFloat32);
     const auto chances = output.softmax(1);
     const auto [probability, code] = chances.max(1);
     const auto* of_class = target_ == "probability" ? "class_probability" : "probability";
@@ -285,9 +291,25 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     }
     for (const auto& each : data.found.odd) warn("'", data_, "': ", each);
     for (const auto& each : odd) warn("'", data_, "': ", each);
+    warn_of_lost_digits(data, split.training);
     vernier::State learned;
     learned.put("table", facts_.json());
     set_learned(learned);
+  }
+
+  // Means are taken off in float64, so this is about columns with numbers far apart.
+  void warn_of_lost_digits(const Data& data, const torch::Tensor& training) const {
+    std::vector<std::string> names;
+    for (const auto& column : facts_.schema.columns) {
+      for (auto& name : vernier::numbers_of(column)) names.push_back(std::move(name));
+    }
+    const auto warn_of = [&](const torch::Tensor& numbers, const std::vector<std::string>& of) {
+      const auto lost = vernier::lost_digits(numbers.index_select(0, training), /*is_centred=*/true, of);
+      if (!lost.empty())
+        warn("'", data_, "': ", lost, " once they are standardised; look for numbers far from all others");
+    };
+    warn_of(data.numbers, names);
+    if (!facts_.is_classification) warn_of(data.targets, {facts_.target()});
   }
 
   // Reads data with the facts of the training: the same rows are held out, and all rows of other data.
@@ -349,8 +371,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     const std::size_t target = shape_.categories.empty() ? 1 : 2;
     if (!facts_.is_classification) {
       const auto loss = [net = network_](const auto& output, const auto& numbers) {
-        const auto unit = net->target_deviation.to(output.scalar_type());
-        return at::mse_loss(output / unit, numbers / unit);
+        return at::mse_loss(output / net->target_deviation, numbers / net->target_deviation);
       };
       set_loss(loss, target);
     } else if (class_weights_ == "none") {

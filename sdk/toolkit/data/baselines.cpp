@@ -64,7 +64,7 @@ State forecast_facts(const torch::Tensor& series, const std::vector<std::int64_t
 
 std::vector<Baseline> baselines_of(const State& facts) {
   const auto constant = [](const torch::Tensor& sample) {
-    return [sample = sample.to(torch::kFloat32)](const Batch& batch) {
+    return [sample](const Batch& batch) {
       auto sizes = sample.sizes().vec();
       sizes.insert(sizes.begin(), batch.samples);
       return sample.to(batch.tensors.at(0).device()).unsqueeze(0).expand(sizes);
@@ -74,7 +74,8 @@ std::vector<Baseline> baselines_of(const State& facts) {
   if (facts.has("counts")) {
     const auto counts = facts.tensor("counts").to(torch::kFloat64);
     constexpr double never = 1e-9;  // of a class that no target has: its logarithm is finite
-    all.push_back({"most frequent class", constant((counts / counts.sum()).clamp_min(never).log())});
+    all.push_back(
+        {"most frequent class", constant((counts / counts.sum()).clamp_min(never).log().to(torch::kFloat32))});
   }
   for (const char* name : {"mean", "median"}) {
     if (facts.has(name)) all.push_back({name, constant(facts.tensor(name))});

@@ -1,6 +1,8 @@
+#include <ATen/ops/stack.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <vernier/activation_checkpoint.h>
+#include <vernier/digits.h>
 #include <vernier/supervised_task.h>
 
 #include <algorithm>
@@ -36,6 +38,7 @@ struct SupervisedTask::Parts {
   void read_held_out(const Run& run) const;
   void refuse_lone_sample(SupervisedTask& task) const;
   void note_example();
+  void warn_of_lost_digits(SupervisedTask& task) const;
   Batch first_samples(std::int64_t samples) const;
   void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
   DataLoaderOptions in_order() const {
@@ -51,9 +54,12 @@ struct SupervisedTask::Parts {
                     batch.tensors.size()));
   }
   torch::Tensor loss_of(const torch::Tensor& output, const Batch& batch) const {
-    // 16-bit outputs would cost the loss its small differences.
-    const bool is_short = output.scalar_type() == torch::kBFloat16 || output.scalar_type() == torch::kHalf;
-    return loss(is_short ? output.to(torch::kFloat32) : output, target_of(batch));
+    // Outputs of 16 bits would cost the loss its small differences, and losses take outputs and targets of one dtype.
+    const auto& wanted = target_of(batch);
+    if (!output.is_floating_point()) return loss(output, wanted);
+    const auto widest = c10::promoteTypes(output.scalar_type(), wanted.scalar_type());
+    const auto dtype = c10::promoteTypes(widest, torch::kFloat32);
+    return loss(output.to(dtype), wanted.is_floating_point() ? wanted.to(dtype) : wanted);
   }
 };
 
@@ -186,6 +192,7 @@ void SupervisedTask::prepare(Run& run) {
   }
   info(sizes);
   if (parts_->is_trained) return;
+  parts_->warn_of_lost_digits(*this);
   parts_->refuse_lone_sample(*this);
   parts_->read_held_out(run);
 }
@@ -433,6 +440,32 @@ void SupervisedTask::Parts::note_example() {
   const auto batch = first_samples(1);
   for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
     learned.put(c10::str("example/", i), batch.tensors[i].narrow(0, 0, 0).clone());
+  }
+}
+
+// float64 inputs become float32, unless the model has another dtype or takes them as they are.
+void SupervisedTask::Parts::warn_of_lost_digits(SupervisedTask& task) const {
+  constexpr std::int64_t most = 256;
+  const auto parameters = model->parameters();
+  const auto is_wide = [](const torch::Tensor& tensor) { return tensor.scalar_type() == torch::kFloat64; };
+  if (keeps_inputs || std::ranges::any_of(parameters, is_wide)) return;
+  if (std::ranges::none_of(first_samples(1).tensors, is_wide)) return;
+  std::vector<Sample> some;
+  const auto size = training->size(), count = std::min(most, size);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Random random(options.seed, 0, i * size / count);
+    some.push_back(training->get(i * size / count, random));
+  }
+  for (std::size_t place = 0; place < some[0].size(); ++place) {
+    if (place == target || !is_wide(some[0][place])) continue;
+    std::vector<torch::Tensor> rows;
+    for (const auto& sample : some) {
+      if (sample[place].sizes() != some[0][place].sizes()) return;
+      rows.push_back(sample[place].reshape({-1}));
+    }
+    const auto lost = lost_digits(at::stack(rows), /*is_centred=*/false);
+    if (lost.empty()) continue;
+    return task.warn(training->where(0), " and others: ", lost, "; the model gets float32: take the mean off the data");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/csv.h>
+#include <vernier/digits.h>
 #include <vernier/error.h>
 #include <vernier/numpy.h>
 #include <vernier/safetensors.h>
@@ -154,7 +155,7 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
   }
   if (source.tensor.dim() == 0) refuse("'" + name + "' has one number and no dimension of samples");
   if (source.tensor.size(0) == 0) refuse("'" + name + "' has no samples");
-  if (source.tensor.is_floating_point()) source.tensor = source.tensor.to(torch::kFloat32);
+  if (source.tensor.is_floating_point()) source.tensor = as_floats(source.tensor);
   source.tensor = without_unsigned(name, source.tensor);
   source.tensor = source.tensor.contiguous();
   return source;
@@ -198,7 +199,10 @@ torch::Tensor whole_numbers(const Source& source) {
   };
   refuse_label((labels != tensor).nonzero(), "; labels are whole numbers, or words");
   if (tensor.is_floating_point()) {
-    refuse_label((tensor.abs() >= 16777216).nonzero(), ", too large to be exact in float32; save labels as int64");
+    const bool is_wide = tensor.scalar_type() == torch::kFloat64;
+    refuse_label((tensor.abs() >= (is_wide ? 0x1p53 : 0x1p24)).nonzero(),
+                 is_wide ? ", too large to be exact in float64; save labels as int64"
+                         : ", too large to be exact in float32; save labels as int64");
   }
   return labels;
 }

@@ -109,11 +109,11 @@ TEST_CASE("sequence: inputs and numbers are normalized with the training part, i
   const TemporaryFolder folder;
   const auto all = sequences();
   const LoadedTask task("sequence", table_of(folder, "regression", {{"validation_share", value(0)}}));
-  const auto flat = all.x.flatten(0, 1);
+  const auto flat = all.x.flatten(0, 1).to(torch::kFloat64), rate = all.rate.to(torch::kFloat64);
   CHECK(buffer(task, "input_mean").allclose(flat.mean(0)));
   CHECK(buffer(task, "input_std").allclose(flat.std(0, /*unbiased=*/false)));
-  CHECK(buffer(task, "output_mean").allclose(all.rate.mean()));
-  CHECK(buffer(task, "output_std").allclose(all.rate.std(/*unbiased=*/false)));
+  CHECK(buffer(task, "output_mean").allclose(rate.mean()));
+  CHECK(buffer(task, "output_std").allclose(rate.std(/*unbiased=*/false)));
   const LoadedTask classes("sequence", table_of(folder, "classification"));
   CHECK_FALSE(classes.run.model->named_buffers().contains("output_mean"));
   const auto file = write_sequences(folder, {{"x", torch::full({60, 12}, 3.0)}});  // without deviation
@@ -129,11 +129,11 @@ TEST_CASE("sequence: a forecast sees its context alone, and training nothing of 
   REQUIRE(has_shape(batch.tensors[1], {33, 3, 2}));
   for (std::int64_t i = 0; i < 33; ++i) {
     const auto first = static_cast<float>(i);
-    CHECK(torch::equal(batch.tensors[0][i].select(1, 0), torch::arange(5, torch::kFloat32) + first));
-    CHECK(torch::equal(batch.tensors[1][i].select(1, 0), torch::arange(5, 8, torch::kFloat32) + first));
-    CHECK(torch::equal(batch.tensors[1][i].select(1, 1), torch::arange(5, 8, torch::kFloat32) + first - 1000));
+    CHECK(torch::equal(batch.tensors[0][i].select(1, 0), torch::arange(5, torch::kFloat64) + first));
+    CHECK(torch::equal(batch.tensors[1][i].select(1, 0), torch::arange(5, 8, torch::kFloat64) + first));
+    CHECK(torch::equal(batch.tensors[1][i].select(1, 1), torch::arange(5, 8, torch::kFloat64) + first - 1000));
   }
-  CHECK(buffer(task, "input_mean").allclose(torch::tensor({19.5, 19.5 - 1000}, torch::kFloat32)));
+  CHECK(buffer(task, "input_mean").allclose(torch::tensor({19.5, 19.5 - 1000}, torch::kFloat64)));
   const LoadedTask wide("sequence", forecast(folder, {{"validation_share", value(0)},
                                                       {"stride", value(4)},
                                                       {"outputs", list<int>({1})},
@@ -175,7 +175,7 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
   CHECK(right >= 8);
 }
 
-TEST_CASE("sequence: inputs are normalized in float32, also for weights in 16 bits") {
+TEST_CASE("sequence: inputs are normalized in float64, also for weights in 16 bits") {
   const TemporaryFolder folder;
   const auto x = torch::rand({60, 12, 2}, at::make_generator<at::CPUGeneratorImpl>(7)) + 1000;  // one in bfloat16
   const auto file = write_sequences(folder, {{"x", x}});

@@ -208,7 +208,7 @@ TEST_CASE("tabular reads dates as numbers and parts of the calendar") {
     const auto table = vernier::read_csv(folder.write("d.csv", "d\n" + field + "\n"), options);
     return table.numbers[0].contiguous();
   };
-  const auto floats = [](std::vector<float> values) { return torch::tensor(values); };
+  const auto floats = [](std::vector<float> values) { return torch::tensor(values, torch::kFloat64); };
   CHECK(torch::equal(parts_of("2024-02-29"), floats({19782, 2024, 2, 29, 3, 60})));
   CHECK(torch::equal(parts_of("29.2.2024"), floats({19782, 2024, 2, 29, 3, 60})));
   CHECK(torch::equal(parts_of("29-Feb-2024"), floats({19782, 2024, 2, 29, 3, 60})));

@@ -82,7 +82,7 @@ TEST_CASE("tabular learns numbers and classes, with plain and residual layers") 
 }
 
 // Numbers that are close together and far from 0, so that 16 bits do not tell them apart.
-TEST_CASE("tabular computes in the units of the data in float32, whatever the precision is") {
+TEST_CASE("tabular computes in the units of the data, whatever the precision is") {
   const TemporaryFolder folder;
   std::ostringstream text;
   text << "x,y\n";

@@ -42,7 +42,7 @@ std::string refusal(const std::string& text, const CsvOptions& options = {}) {
 }
 
 torch::Tensor floats(std::vector<float> values, std::vector<std::int64_t> shape) {
-  return torch::tensor(values, torch::kFloat32).view(shape);
+  return torch::tensor(values, torch::kFloat64).view(shape);
 }
 torch::Tensor longs(std::vector<std::int64_t> values, std::vector<std::int64_t> shape) {
   return torch::tensor(values, torch::kInt64).view(shape);

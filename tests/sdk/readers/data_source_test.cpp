@@ -108,14 +108,15 @@ TEST_CASE("tables are read as their form says") {
     return vernier::read_source(path, {}, {}, form).tensor;
   };
   const auto read_dashes = [&](const std::string& missing) {
-    return read(file, {{"missing", {missing, ""}}, {"missing_words", {vernier::Array{{std::string("-"), ""}}, ""}}});
+    return read(file, {{"missing", {missing, ""}},
+                       {"missing_words", {vernier::Array{{std::string("-"), ""}, {std::string("NA"), ""}}, ""}}});
   };
-  CHECK(read_dashes("previous").equal(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 3.0F}})));
-  CHECK(read_dashes("zero").equal(torch::tensor({{0.0F, 1.0F}, {2.0F, 0.0F}, {0.0F, 3.0F}})));
+  CHECK(read_dashes("previous").equal(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 3.0F}}, torch::kFloat64)));
+  CHECK(read_dashes("zero").equal(torch::tensor({{0.0F, 1.0F}, {2.0F, 0.0F}, {0.0F, 3.0F}}, torch::kFloat64)));
   CHECK(says(thrown_by([&] { read_dashes("refuse"); }).text,
              "a.csv' line 2, column 'a' has no value; remove the line, or set missing = \"zero\""));
   CHECK(read(plain, {{"header", {false, ""}}, {"missing", {std::string("previous"), ""}}})
-            .equal(torch::tensor({{1.0F, 2.0F}, {1.0F, 4.0F}})));
+            .equal(torch::tensor({{1.0F, 2.0F}, {1.0F, 4.0F}}, torch::kFloat64)));
   const auto none = folder.write("c.csv", "a,b\n1,\n2,\n");
   CHECK(says(thrown_by([&] {
                read(none, {{"missing", {std::string("previous"), ""}}});
@@ -123,13 +124,14 @@ TEST_CASE("tables are read as their form says") {
              "c.csv' column 'b' has no value"));
   const auto german = folder.write("d.csv", "a;b\n0,5;1.000\n");
   CHECK(read(german, {{"decimal", {std::string(","), ""}}, {"thousands", {std::string("."), ""}}})
-            .equal(torch::tensor({{0.5F, 1000.0F}})));
+            .equal(torch::tensor({{0.5F, 1000.0F}}, torch::kFloat64)));
 }
 
 TEST_CASE("sources of other files have the words and the columns of the first") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.csv", "a,b,w,n\n1,2,bee,10\n3,4,ant,20\n");
-  CHECK(vernier::read_source(file + ":b,a", {}, {}).tensor.equal(torch::tensor({{2.0F, 1.0F}, {4.0F, 3.0F}})));
+  CHECK(vernier::read_source(file + ":b,a", {}, {})
+            .tensor.equal(torch::tensor({{2.0F, 1.0F}, {4.0F, 3.0F}}, torch::kFloat64)));
   CHECK(vernier::read_source(file, {}, {"b", "a"}).columns == std::vector<std::string>{"b", "a"});
   CHECK(vernier::read_source(file + ":w", {"ant", "bee", "cat"}).tensor.equal(torch::tensor({1, 0})));
   CHECK(vernier::read_source(file + ":n", {"10", "20"}).words.empty());

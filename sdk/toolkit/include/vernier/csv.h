@@ -36,9 +36,9 @@ struct CsvFound {
 };
 
 struct VERNIER_API CsvTable {
-  torch::Tensor numbers;     // float32 [rows, numbers], as numbers_of() the columns in schema.columns
+  torch::Tensor numbers;     // float64 [rows, numbers], as numbers_of() the columns in schema.columns
   torch::Tensor categories;  // int64 [rows, columns of type category], as in schema.columns
-  torch::Tensor target;      // float32 [rows], or int64 [rows] for a category; undefined without a target
+  torch::Tensor target;      // float64 [rows], or int64 [rows] for a category; undefined without a target
   torch::Tensor groups;      // int64 [rows]: equal numbers for equal words in CsvOptions::group; or undefined
   torch::Tensor rows;        // int64: the rows to use, in order: all but the dropped ones, which have NaN or -1
   CsvSchema schema;
@@ -56,8 +56,8 @@ struct VERNIER_API CsvTable {
 // file is mapped. Throws Error, which names the file and where possible line and column, for: a file that cannot be
 // read, is empty, is not a text or changes meanwhile; records of different length; a wrong quote; a name that is
 // missing or occurs twice; text where a number belongs; numbers that are infinite or too large for float32; missing
-// values unless filled; an unknown category. Remedies are keys of task/tabular in TOML. float32 has 24 bits:
-// CsvFound::odd names whole numbers that become equal.
+// values unless filled; an unknown category. Remedies are keys of task/tabular in TOML. Numbers are float64, so that a
+// mean can be taken off before they become float32. CsvFound::odd names whole numbers that become equal even then.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the

@@ -58,11 +58,11 @@ struct CsvColumn {
   std::string name;
   CsvType type = CsvType::number;
   std::vector<std::string> vocabulary = {};  // of a category: the code i stands for vocabulary[i]
-  std::optional<float> fill = {};            // of a number: the value of a missing one; nullopt: it is refused
+  std::optional<double> fill = {};           // of a number: the value of a missing one; nullopt: it is refused
   bool has_signs = false;                    // of a number: signs of currencies and % are skipped
   std::string form = {};                     // of a date: "year-month-day", "day-month-year hour", …
-  std::vector<float> fills = {};             // of a date: the values of the parts of a missing one
-  std::vector<float> means = {};             // of a number or a date: of the training rows, as numbers_of(); or none
+  std::vector<double> fills = {};            // of a date: the values of the parts of a missing one
+  std::vector<double> means = {};            // of a number or a date: of the training rows, as numbers_of(); or none
 };
 
 // The parts that must be the same for training, validation and prediction. Save it with the model.

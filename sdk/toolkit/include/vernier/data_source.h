@@ -3,9 +3,9 @@
 //   "x.npy"                 the array of a NumPy file
 //   "x.npz:images"          an array of a NumPy archive
 //   "x.safetensors:images"  a tensor of a safetensors file
-//   "x.csv"                 all columns of a CSV file: float32 [rows, columns]
+//   "x.csv"                 all columns of a CSV file: float64 [rows, columns]
 //   "x.csv:price,size"      these columns, in this order
-//   "x.csv:price"           one column: float32 [rows], or for a column of words their codes, int64 [rows]
+//   "x.csv:price"           one column: float64 [rows], or for a column of words their codes, int64 [rows]
 //
 // All functions throw Error::Kind::configuration with the source, where possible the sample, and what is wrong.
 #pragma once
@@ -26,7 +26,7 @@ namespace vernier {
 
 struct Source {
   std::string name;  // as in the TOML
-  // On the CPU, dimension 0 the sample. Floating-point numbers are float32, unsigned integers above 8 bits int64.
+  // On the CPU, dimension 0 the sample. Decimal numbers are float32 or float64, unsigned integers above 8 bits int64.
   torch::Tensor tensor;
   std::vector<std::string> columns;  // of a CSV file: their names
   std::vector<std::string> words;    // of a column of words: the code i stands for words[i]

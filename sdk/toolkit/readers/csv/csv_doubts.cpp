@@ -10,8 +10,6 @@ namespace vernier {
 
 namespace {
 
-using CsvNumber = float;  // of parse_number()
-
 bool digit(char c) {
   return c >= '0' && c <= '9';
 }
@@ -21,7 +19,7 @@ bool only_digits(std::string_view text) {
 }
 
 bool reads_as_number(std::string_view text, const Notation& notation) {
-  CsvNumber value = 0;
+  double value = 0;
   return parse_number(text, notation, value);
 }
 
@@ -214,7 +212,7 @@ bool looks_like_record(const std::vector<std::string>& names, const std::vector<
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto& column = seen[i];
     if (missing.has(names[i]) || column.numbers + column.texts == 0) continue;
-    CsvNumber value = 0;
+    double value = 0;
     const bool is_number = parse_number(names[i], notation, value);
     if (column.texts == 0) {
       if (!is_number) return false;

@@ -18,8 +18,8 @@ namespace vernier {
 
 namespace {
 
-std::optional<float> number_of(const std::string& word) {
-  float value = 0;
+std::optional<double> number_of(const std::string& word) {
+  double value = 0;
   if (!parse_number(word, {}, value)) return {};
   return value;
 }
@@ -59,16 +59,16 @@ std::vector<double> means_of(const torch::Tensor& numbers, const torch::Tensor& 
   return means;
 }
 
-void fill(torch::Tensor numbers, float value) {
+void fill(torch::Tensor numbers, double value) {
   numbers.masked_fill_(numbers.isnan(), value);
 }
 
 // The number of the row before; in the first rows, the next number.
 void fill_by_previous(torch::Tensor numbers, const CsvColumn& column, const MappedFile& file) {
   auto filled = numbers.contiguous();
-  auto* begin = filled.mutable_data_ptr<float>();
+  auto* begin = filled.mutable_data_ptr<double>();
   auto* end = begin + filled.numel();
-  const auto* first = std::find_if(begin, end, [](float number) { return !std::isnan(number); });
+  const auto* first = std::find_if(begin, end, [](double number) { return !std::isnan(number); });
   if (first == end && begin != end) file.refuse("column '" + shortened(column.name) + "' has no value");
   for (auto* number = begin; number != end; ++number) {
     if (std::isnan(*number)) *number = number < first ? *first : number[-1];
@@ -138,7 +138,7 @@ void use_options(CsvColumn& column, const CsvOptions& options, const MappedFile&
     if (given->second == month_first) form.order = DateForm::Order::month_first;
     if (is_date) column.form = form.text();
   }
-  const std::vector<float> zeros(column.type == category ? 0 : numbers_of(column).size(), 0.0F);
+  const std::vector<double> zeros(column.type == category ? 0 : numbers_of(column).size(), 0.0);
   const auto& fills = options.fill == CsvFill::zero ? zeros : column.means;
   if (column.type == category || fills.empty()) return;
   if (options.fill != CsvFill::zero && options.fill != CsvFill::mean) return;

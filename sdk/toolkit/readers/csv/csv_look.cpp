@@ -184,7 +184,7 @@ std::int64_t SeenColumn::count(TextKind kind) const {
 }
 
 void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& notation) {
-  float value = 0;
+  double value = 0;
   if (parse_number(text, notation, value)) {
     ++numbers;
     if (notation.decimal == '.' && notation.thousands == 0) written.add(text, value, line);

@@ -106,7 +106,7 @@ void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd) {
     } else if (there.numel() == 0) {
       odd.push_back(name + " has no value" + remedy);
     } else if (rows > 1 && there.min().equal(there.max())) {
-      odd.push_back(c10::str(name, " is always ", there[0].item<float>(), remedy));
+      odd.push_back(c10::str(name, " is always ", there[0].item<double>(), remedy));
     } else if (column.name.empty() || column.name.starts_with("Unnamed:")) {
       odd.push_back(name + " has no name, and is an input" + remedy);
     }
@@ -149,19 +149,23 @@ void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool
   }
 }
 
-void note_merged(const std::string& column, std::vector<double>& numbers, std::vector<std::string>& odd) {
+void note_merged(const std::string& column, std::vector<std::int64_t>& numbers, std::vector<std::string>& odd) {
   std::ranges::sort(numbers);
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-  double example = 0;
+  std::int64_t example = 0;
   std::size_t merged = 0;
+  double mean = 0;
+  for (const auto number : numbers) mean += static_cast<double>(number) / static_cast<double>(numbers.size());
+  const auto centred = [mean](std::int64_t number) { return static_cast<float>(static_cast<double>(number) - mean); };
   for (std::size_t i = 1; i < numbers.size(); ++i) {
-    if (static_cast<float>(numbers[i]) != static_cast<float>(numbers[i - 1])) continue;
+    if (centred(numbers[i]) != centred(numbers[i - 1])) continue;
     if (merged++ == 0) example = numbers[i];
   }
   if (merged == 0) return;
-  odd.push_back(c10::str("column '", shortened(column), "': ", numbers.size(), " whole numbers such as ",
-                         static_cast<std::int64_t>(example), " are ", numbers.size() - merged,
-                         " different ones in float32; if they are names, set ", types_key(column, "category")));
+  odd.push_back(c10::str("column '", shortened(column), "': ", numbers.size(), " whole numbers such as ", example,
+                         " are ", numbers.size() - merged,
+                         " different ones in float32, also without their mean; if they are names, set ",
+                         types_key(column, "category")));
 }
 
 }  // namespace vernier

@@ -52,7 +52,7 @@ void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool
 // Adds sentences on the inputs: constant ones, row numbers, columns without a name, nearly a word a row.
 void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd);
 
-// Adds a sentence if some of the whole numbers of a column become equal in float32.
-void note_merged(const std::string& column, std::vector<double>& numbers, std::vector<std::string>& odd);
+// Adds a sentence if some of the whole numbers of a column become equal in float32 once their mean is taken off.
+void note_merged(const std::string& column, std::vector<std::int64_t>& numbers, std::vector<std::string>& odd);
 
 }  // namespace vernier

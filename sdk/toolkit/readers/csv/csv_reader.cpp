@@ -17,7 +17,8 @@ namespace vernier {
 namespace {
 
 constexpr std::size_t csv_part_bytes = 4 << 20;
-constexpr float exact_whole = 1 << 24;  // float32 has all whole numbers up to here
+constexpr double exact_whole = 1 << 24;               // float32 has all whole numbers up to here
+constexpr double exact_wide = std::int64_t{1} << 53;  // and float64 up to here
 
 }  // namespace
 
@@ -27,9 +28,9 @@ void CsvReader::make_tensors(std::int64_t rows) {
     numbers += std::ssize(numbers_of(column));
     categories += column.type == CsvType::category ? 1 : 0;
   }
-  table_.numbers = at::empty({rows, numbers}, torch::kFloat32);
+  table_.numbers = at::empty({rows, numbers}, torch::kFloat64);
   table_.categories = at::empty({rows, categories}, torch::kInt64);
-  auto* number = numbers > 0 ? table_.numbers.mutable_data_ptr<float>() : nullptr;
+  auto* number = numbers > 0 ? table_.numbers.mutable_data_ptr<double>() : nullptr;
   auto* code = categories > 0 ? table_.categories.mutable_data_ptr<std::int64_t>() : nullptr;
   const auto begin = [this](CsvColumn& column) -> Destination& {
     auto& to = destinations_[place_of(column.name)];
@@ -60,9 +61,9 @@ void CsvReader::make_tensors(std::int64_t rows) {
   auto& target = begin(*table_.schema.target);
   target.is_target = true;
   const bool is_number = target.column->type == CsvType::number;
-  table_.target = at::empty({rows}, is_number ? torch::kFloat32 : torch::kInt64);
+  table_.target = at::empty({rows}, is_number ? torch::kFloat64 : torch::kInt64);
   if (is_number) {
-    target.numbers = table_.target.mutable_data_ptr<float>();
+    target.numbers = table_.target.mutable_data_ptr<double>();
   } else {
     target.codes = table_.target.mutable_data_ptr<std::int64_t>();
   }
@@ -95,7 +96,7 @@ void CsvReader::require_value(const Destination& to, std::string_view text, std:
 
 void CsvReader::put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place,
                            std::int64_t line, PartResult& result) const {
-  float value = 0;
+  double value = 0;
   const bool drops = options_.fill == CsvFill::drop && (to.is_target || table_.schema.target);
   if (words_.has(text)) {
     result.missing[place].add(text);
@@ -103,7 +104,7 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
                   to.is_target  ? options_.fill != CsvFill::refuse
                   : has_schema_ ? to.column->fill.has_value() || drops || options_.fill == CsvFill::previous
                                 : options_.fill != CsvFill::refuse);
-    value = std::numeric_limits<float>::quiet_NaN();
+    value = std::numeric_limits<double>::quiet_NaN();
   } else if (!parse_number(text, to.notation, value)) {
     refuse(line, *to.column,
            "is '" + shortened(std::string(text)) + "', which is not a number; " +
@@ -111,9 +112,11 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
   } else if (!std::isfinite(value)) {
     refuse(line, *to.column, "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number");
   } else if ((value >= exact_whole || value <= -exact_whole) && std::trunc(value) == value) {
-    double exact = 0;
+    std::int64_t exact = 0;  // float64 may round it too
     const auto* end = text.data() + text.size();
-    if (std::from_chars(text.data(), end, exact).ptr == end) result.wide[place].push_back(exact);
+    const bool is_exact = std::from_chars(text.data(), end, exact).ptr == end;
+    if (!is_exact && std::abs(value) < exact_wide) exact = static_cast<std::int64_t>(value);
+    if (is_exact || std::abs(value) < exact_wide) result.wide[place].push_back(exact);
   }
   to.numbers[row * to.stride] = value;
 }
@@ -125,7 +128,7 @@ void CsvReader::put_date(const Destination& to, std::string_view text, std::int6
     const bool drops = options_.fill == CsvFill::drop && table_.schema.target;
     result.missing[place].add(text);
     require_value(to, text, line, has_schema_ ? !to.column->fills.empty() || drops : options_.fill != CsvFill::refuse);
-    numbers.fill(std::numeric_limits<float>::quiet_NaN());
+    numbers.fill(std::numeric_limits<double>::quiet_NaN());
   } else if (!parse_date(text, to.form, numbers) && !(has_schema_ && parse_date(text, {}, numbers))) {
     refuse(line, *to.column,
            "is '" + shortened(std::string(text)) + "', and not a date as in " +
@@ -148,7 +151,7 @@ std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, st
   }
   if (!has_schema_ || to.is_group) return result.vocabularies[place].add(text);
   if (const auto code = given_[place].find(text)) return *code;
-  float value = 0;
+  double value = 0;
   if (to.is_target && parse_number(text, to.notation, value)) {  // 1.0 is 1
     if (const auto code = given_[place].find(c10::str(value))) return *code;
   }
@@ -238,7 +241,7 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
   }
   for (std::size_t place = 0; place < names_.size(); ++place) {
     UnknownWords unknown;
-    std::vector<double> wide;
+    std::vector<std::int64_t> wide;
     for (const auto& result : results) {
       unknown.add(result.unknown[place]);
       wide.insert(wide.end(), result.wide[place].begin(), result.wide[place].end());

@@ -48,7 +48,7 @@ class Vocabulary {
 struct Destination {
   CsvColumn* column = nullptr;  // nullptr: the column is not read
   bool is_target = false, is_group = false;
-  float* numbers = nullptr;
+  double* numbers = nullptr;
   std::int64_t* codes = nullptr;
   std::int64_t stride = 1;
   Notation notation;
@@ -60,7 +60,7 @@ struct PartResult {
   std::vector<Vocabulary> vocabularies;
   std::vector<UnknownWords> unknown;
   std::vector<MissingCells> missing;
-  std::vector<std::vector<double>> wide;                         // whole numbers that float32 may round
+  std::vector<std::vector<std::int64_t>> wide;                   // whole numbers that float32 may round
   std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;  // rows of several lines, and the lines added
 };
 

@@ -40,12 +40,12 @@ CsvColumn column_of(const Json& json) {
   if (json.contains("words")) column.vocabulary = json["words"].get<std::vector<std::string>>();
   column.has_signs = json.value("signs", false);
   column.form = json.value("form", "");
-  if (json.contains("means")) column.means = json["means"].get<std::vector<float>>();
+  if (json.contains("means")) column.means = json["means"].get<std::vector<double>>();
   if (!json.contains("fill")) return column;
   if (json["fill"].is_array()) {
-    column.fills = json["fill"].get<std::vector<float>>();
+    column.fills = json["fill"].get<std::vector<double>>();
   } else {
-    column.fill = json["fill"].get<float>();
+    column.fill = json["fill"].get<double>();
   }
   return column;
 }

@@ -17,19 +17,18 @@ bool is_digit(char c) {
 }
 
 // A number of C++, which has no plus sign.
-bool parse_plain(std::string_view text, float& value) {
+bool parse_plain(std::string_view text, double& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto* end = text.data() + text.size();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc() || stop != end) return error == std::errc() && stop == end;
-  if (error != std::errc::result_out_of_range) return false;
-  double wide = 0;  // has a number that is too small for float32, and mostly also one that is too large
-  const auto outcome = std::from_chars(text.data(), end, wide);
+  if (stop != end || (error != std::errc() && error != std::errc::result_out_of_range)) return false;
+  if (error == std::errc()) {
+    if (std::isinf(static_cast<float>(value))) value = infinity;
+    return true;
+  }
   const auto at = text.find_first_of("eE");
-  const bool is_small = outcome.ec == std::errc()
-                            ? wide < 1 && wide > -1
-                            : at != std::string_view::npos && text.substr(at + 1).starts_with('-');
-  value = is_small ? static_cast<float>(wide) : std::numeric_limits<float>::infinity();
+  value = at != std::string_view::npos && text.substr(at + 1).starts_with('-') ? 0 : infinity;
   return true;
 }
 
@@ -78,7 +77,7 @@ bool join_groups(std::string& text, char between, char decimal) {
   return true;
 }
 
-bool parse_other(std::string_view text, const Notation& notation, float& value) {
+bool parse_other(std::string_view text, const Notation& notation, double& value) {
   std::string plain = notation.has_signs ? without_sign(text) : std::string(text);
   if (notation.thousands != 0 && !join_groups(plain, notation.thousands, notation.decimal)) return false;
   if (notation.decimal != '.') {
@@ -90,13 +89,13 @@ bool parse_other(std::string_view text, const Notation& notation, float& value) 
 
 }  // namespace
 
-bool parse_number(std::string_view text, const Notation& notation, float& value) {
+bool parse_number(std::string_view text, const Notation& notation, double& value) {
   if (notation.decimal == '.' && notation.thousands == 0 && !notation.has_signs) return parse_plain(text, value);
   return parse_other(text, notation, value);
 }
 
 Look look_of_number(std::string_view text, const Notation& notation) {
-  float value = 0;
+  double value = 0;
   if (text.empty() || parse_number(text, notation, value)) return Look::none;
   const auto bare = without_sign(text);
   if (bare.empty() ||
@@ -306,7 +305,7 @@ bool parse_date(std::string_view text, const DateForm& form, DateNumbers& number
   const auto whole = std::floor(moved + 1e-9);
   const std::chrono::sys_days day{std::chrono::days(static_cast<int>(whole))};
   const std::chrono::year_month_day calendar(day);
-  const auto number = [](auto value) { return static_cast<float>(value); };
+  const auto number = [](auto value) { return static_cast<double>(value); };
   const auto new_year = std::chrono::sys_days(calendar.year() / 1 / 1);
   numbers = {number(moved),
              number(static_cast<int>(calendar.year())),

@@ -17,7 +17,7 @@ struct Notation {
 };
 
 // Returns whether the whole text is a number. One that is too large for float32 is infinite.
-bool parse_number(std::string_view text, const Notation& notation, float& value);
+bool parse_number(std::string_view text, const Notation& notation, double& value);
 
 // Returns whether a text is a number in some other notation, such as "3,50", "1.234", "$5" or "12%".
 enum class Look { none, decimal_comma, thousands_comma, comma, thousands_point, thousands_blank, sign, decimal_point };
@@ -34,7 +34,7 @@ struct DateForm {
 };
 
 constexpr std::size_t date_parts = 7;
-using DateNumbers = std::array<float, date_parts>;  // as numbers_of() names them
+using DateNumbers = std::array<double, date_parts>;  // as numbers_of() names them
 
 // Returns whether the whole text is a date: 2024-01-31, 2024/1/31, 20240131, 31.1.2024, 31/01/2024, 31-Jan-2024, Jan
 // 31, 2024, with a time behind a blank or T (12:30, 12:30:15.5) and then a zone (Z, +01:00). Where it does not say the
