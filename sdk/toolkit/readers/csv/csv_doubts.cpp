@@ -93,11 +93,10 @@ std::string_view unit_of(std::string_view text, const Notation& notation) {
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   constexpr std::size_t longest = 12;
   const auto is_sign = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '/' || c == '.' ||
-           static_cast<unsigned char>(c) > 127;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '/' || static_cast<unsigned char>(c) > 127;
   };
   if (unit.empty() || unit.size() > longest || !std::ranges::all_of(unit, is_sign)) return {};
-  for (const std::string_view ordinal : {"st", "nd", "rd", "th", "."}) {
+  for (const std::string_view ordinal : {"st", "nd", "rd", "th"}) {
     if (unit == ordinal) return {};
   }
   return reads_as_number(text.substr(0, last + 1), notation) ? unit : std::string_view();
@@ -189,7 +188,7 @@ std::string WrittenNumbers::sentinel() const {
   for (const auto& [word, times] : sentinels) {
     const auto value = std::atof(word.c_str());
     if (times < 2 || times == count || sentinels.size() > 1) continue;
-    if (value < 0 ? least >= 0 && most < -value : most * far < value && least > -value) return word;
+    if (value < 0 ? least * far > value && most < -value : most * far < value && least > -value) return word;
   }
   return "";
 }
