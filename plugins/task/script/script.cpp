@@ -13,8 +13,9 @@
 // loss = "cross_entropy"  logits, labels; "nll": log-probabilities, labels; "mse", "l1", "huber": numbers;
 //                       "bce": logits, 0 or 1; "output": forward() gets the target last and returns the loss itself
 // metrics = []          of the outputs: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2
-// types = {}, missing = "refuse", missing_words = [], separator = "", decimal = ".", thousands = "", encoding =
-// "utf-8", header = true, skip_lines = 0  of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
+// types = {}, missing = "refuse", separator = "", decimal = ".", thousands = "", encoding = "utf-8", header = true,
+// missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
+// skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
 // recompute = "none"    nothing else is possible here

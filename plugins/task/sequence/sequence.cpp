@@ -14,8 +14,9 @@
 // outputs = []          "forecast": the features that it predicts, by number from 0; none: all
 // model = "lstm"        or "gru", "transformer"
 // width = 64, layers = 1, heads = 4, dropout = 0.0  heads: of the transformer; dropout: between layers or in blocks
-// types = {}, missing = "refuse", missing_words = [], separator = "", decimal = ".", thousands = "", encoding =
-// "utf-8", header = true, skip_lines = 0  of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
+// types = {}, missing = "refuse", separator = "", decimal = ".", thousands = "", encoding = "utf-8", header = true,
+// missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
+// skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //
