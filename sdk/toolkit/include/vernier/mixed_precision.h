@@ -51,7 +51,6 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   std::string emulated() const override;
   State save() const override;  // an override of save() and load() calls these
   void load(const State& state) override;
-
   // Called for the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
   void end_of_recomputation() override;
