@@ -14,7 +14,7 @@ class RequestHandler {
       : parts_(parts), step_(step), validation_(validation), saving_(saving) {}
 
   void swap(TrainerRun& run, const Table& roles);  // see wiring/swap.h
-  void agree(const Run& run);  // throws Error on all ranks if they have asked for different things
+  void agree(const Run& run);                      // throws Error on all ranks if they have asked for different things
   void swap_if_asked(TrainerRun& run);
   void cancel_failure_if_swapped();
   void fail_if_asked();            // throws in the asker's name

@@ -10,6 +10,9 @@ Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
   micro_batch.tensors.reserve(tensors.size());
   for (const auto& tensor : tensors) micro_batch.tensors.push_back(tensor.narrow(0, first, count));
   micro_batch.samples = count;
+  if (std::ssize(indices) == samples) {
+    micro_batch.indices.assign(indices.begin() + first, indices.begin() + first + count);
+  }
   // Rounded at both ends the same way, so that the micro-batches' tokens add up to the batch's.
   micro_batch.tokens = samples == 0 ? 0 : tokens * (first + count) / samples - tokens * first / samples;
   return micro_batch;
@@ -36,8 +39,10 @@ Batch Batch::concatenated(const std::vector<Batch>& batches) {
       throw Error(
           "the task's batches cannot be put together for one update: their tensors differ in number, dtype or shape");
     all.samples += batch.samples;
+    all.indices.insert(all.indices.end(), batch.indices.begin(), batch.indices.end());
     all.tokens += batch.tokens;
   }
+  if (std::ssize(all.indices) != all.samples) all.indices.clear();
   for (std::size_t i = 0; i < first.size(); ++i) {
     std::vector<torch::Tensor> parts;
     for (const auto& batch : batches) parts.push_back(batch.tensors[i]);

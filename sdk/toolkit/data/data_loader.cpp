@@ -201,6 +201,10 @@ struct DataLoader::Workers {
     try {
       if (work.indices.numel() > 0) work.batch = make_batch(work);
       work.batch.is_share = options_.ranks > 1;
+      if (work.batch.samples == work.indices.numel()) {  // a row of packed() has several
+        const auto* indices = work.indices.const_data_ptr<std::int64_t>();
+        work.batch.indices.assign(indices, indices + work.indices.numel());
+      }
       if (options_.pin_memory) {
         for (auto& tensor : work.batch.tensors) tensor = tensor.pin_memory();
       }
@@ -212,7 +216,8 @@ struct DataLoader::Workers {
   Batch make_batch(const Work& work) const {
     if (stacks_) {
       try {
-        if (auto tensors = dataset_->get_batch(work.indices)) return {std::move(*tensors), work.indices.numel()};
+        if (auto tensors = dataset_->get_batch(work.indices))
+          return Batch{.tensors = std::move(*tensors), .samples = work.indices.numel()};
       } catch (...) {
         one_by_one(work);  // throws for the sample that is to blame
         const auto* indices = work.indices.const_data_ptr<std::int64_t>();

@@ -83,6 +83,25 @@ TEST_CASE("the batches are the same for any number of workers") {
   }
 }
 
+TEST_CASE("a batch and its parts know the places of their samples") {
+  for (const std::int64_t ranks : {1, 3}) {
+    auto options = with_workers(2);
+    options.ranks = ranks;
+    options.rank = ranks - 1;
+    DataLoader loader(std::make_shared<Uneven>(50), options);
+    const auto batches = take(loader, 9);
+    for (const auto& batch : batches) CHECK(batch.indices == first_column({batch}));
+    const auto all = Batch::concatenated(batches);
+    CHECK(all.indices == first_column({all}));
+    CHECK(all.narrow(3, 5).indices == first_column({all.narrow(3, 5)}));
+    CHECK(all.share(1, 2).indices == first_column({all.share(1, 2)}));
+  }
+  Batch unknown =
+      Batch::concatenated({{{torch::arange(2)}, 2}, {.tensors = {torch::arange(1)}, .samples = 1, .indices = {8}}});
+  CHECK(unknown.indices.empty());
+  CHECK(unknown.narrow(1, 2).indices.empty());
+}
+
 TEST_CASE("an epoch has each sample once, or without the last batch") {
   DataLoader all(std::make_shared<Uneven>(50), with_workers(2));
   CHECK(all.batches_per_epoch() == 8);
