@@ -116,7 +116,7 @@ class Jsonl final : public vernier::Monitor {
     add(line, metrics);
     line["updates"] = run.updates;
     const bool has_scaler = run.found_inf.defined() || !run.amp.history().empty();  // now, or before a swap
-    if (has_scaler) line["overflows"] = run.amp.overflows();
+    if (has_scaler) line["overflows"] = run.amp.overflow_count();
     if (!notices.empty()) line["notices"] = notices;
     append(line);
   }

@@ -307,7 +307,7 @@ class Progress final : public vernier::Monitor {
       const double share = static_cast<double>(skipped) / static_cast<double>(step);
       add(1, c10::str("skipped ", skipped, " (", percentage(share), ")"));
     }
-    if (const auto overflows = run.amp.overflows(); overflows > 0) {
+    if (const auto overflows = run.amp.overflow_count(); overflows > 0) {
       add(0, c10::str("overflows ", overflows, " (", percentage(run.amp.overflow_ratio()), ")"));
     }
     if (underflow_) add(0, "underflow " + percentage(*underflow_));

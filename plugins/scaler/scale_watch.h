@@ -37,12 +37,12 @@ class OverflowBound {
       : most_(options.get("overflows_in_a_row", 200, "the run ends after so many skipped for it; 0: never",
                           vernier::at_least(0))) {}
 
-  void start(const vernier::Run& run) { seen_ = run.amp.overflows(); }
+  void start(const vernier::Run& run) { seen_ = run.amp.overflow_count(); }
   std::int64_t most() const { return most_; }  // 0: no bound
 
   // Called at each StepEnd. Where results are late, the overflow is that of the step before.
   void count(vernier::Run& run, const vernier::Plugin& scaler) {
-    const auto before = std::exchange(seen_, run.amp.overflows());
+    const auto before = std::exchange(seen_, run.amp.overflow_count());
     in_a_row_ = seen_ > before ? in_a_row_ + 1 : 0;
     if (most_ == 0 || in_a_row_ < most_) return;
     run.control->fail(scaler, c10::str("the gradients of ", in_a_row_,

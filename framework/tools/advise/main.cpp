@@ -128,7 +128,7 @@ void read_summary(const Json& summary, ShortRun& run) {
   run.steps_seconds = number_at(summary, "/this_process/seconds");
   measured.steps = static_cast<std::int64_t>(number_at(summary, "/this_process/steps"));
   measured.peak_memory = number_at(summary, "/this_process/peak_memory_bytes");
-  measured.overflows = static_cast<std::int64_t>(number_at(summary, "/amp/overflows"));
+  measured.overflows = static_cast<std::int64_t>(number_at(summary, "/amp/overflow_count"));
   measured.skipped = static_cast<std::int64_t>(number_at(summary, "/updates_skipped"));
   measured.emulated = summary.value(Json::json_pointer("/this_process/emulated"), "");
   const auto parts = number_at(summary, "/this_process/per_update/micro_batches");

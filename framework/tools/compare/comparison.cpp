@@ -31,7 +31,7 @@ const std::vector<Measure> always = {{"samples_per_second", "/this_process/sampl
                                      {"peak_memory_bytes", "/this_process/peak_memory_bytes", true, 0.02, true},
                                      {"loss", "/loss/final", false, 0.001, true},
                                      {"validation_loss", "/validation_loss/final", false, 0.001, true},
-                                     {"overflows", "/amp/overflows", false, 0, false},
+                                     {"overflows", "/amp/overflow_count", false, 0, false},
                                      {"updates_skipped", "/updates_skipped", false, 0, false}};
 
 constexpr double least_of_metrics = 0.001;

@@ -101,7 +101,7 @@ void Collector::add_step(const Run& run, Record& into) {
   add(into, updates, run.updates);
   add(into, skipped, std::max<std::int64_t>(0, run.step - run.updates - (run.results_are_late ? 1 : 0)));
   if (run.found_inf.defined() || !run.amp.history().empty()) {  // there is a scaler, or there was one before a swap
-    add(into, overflows, run.amp.overflows());
+    add(into, overflows, run.amp.overflow_count());
     add(into, overflow_rate, run.amp.overflow_ratio());
   }
   add_rates(run, into);

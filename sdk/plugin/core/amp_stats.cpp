@@ -33,7 +33,28 @@ void AmpStats::set_scale(std::int64_t step, double scale) {
 void AmpStats::add_underflow(const torch::Tensor& share) {
   last_underflow_ = share.detach().to(torch::kFloat32);
   underflow_sum_ = underflow_sum_.defined() ? underflow_sum_ + last_underflow_ : last_underflow_;
+  const auto has_some = (last_underflow_ > 0).to(torch::kInt64);
+  underflow_count_ = underflow_count_.defined() ? underflow_count_ + has_some : has_some;
   ++measured_;
+}
+
+void AmpStats::add_memory_savings(double gigabytes) {
+  saved_gigabytes_ += gigabytes;
+  ++savings_;
+}
+
+std::optional<double> AmpStats::current_scale() const {
+  if (history_.empty()) return std::nullopt;
+  return history_.back().scale;
+}
+
+std::int64_t AmpStats::underflow_count() const {
+  return measured_ == 0 ? 0 : underflow_count_.item<std::int64_t>();
+}
+
+std::optional<double> AmpStats::avg_memory_savings() const {
+  if (savings_ == 0) return std::nullopt;
+  return saved_gigabytes_ / static_cast<double>(savings_);
 }
 
 std::optional<double> AmpStats::underflow() const {
@@ -59,8 +80,11 @@ std::string AmpStats::json() const {
   const OrderedJson all = {{"total_steps", total_},
                            {"amp_steps", amp_},
                            {"scaler_updates", updates_},
-                           {"overflows", overflows_},
+                           {"amp_usage_ratio", amp_usage_ratio()},
+                           {"current_scale", share(current_scale())},
+                           {"overflow_count", overflow_count()},
                            {"overflow_ratio", overflow_ratio()},
+                           {"underflow_count", underflow_count()},
                            {"mean_step_seconds", mean_step_seconds()},
                            {"underflow", {{"mean", share(underflow())}, {"last", share(last_underflow())}}},
                            {"scale_history", history}};
@@ -90,6 +114,12 @@ State AmpStats::state_dict() const {
   if (measured_ > 0) {
     state.put("underflow_sum", underflow_sum_);
     state.put("last_underflow", last_underflow_);
+    state.put("underflow_count", underflow_count_);
+  }
+  if (growth_tracker_) state.put("growth_tracker", *growth_tracker_);
+  if (savings_ > 0) {
+    state.put("savings", savings_);
+    state.put("saved_gigabytes", saved_gigabytes_);
   }
   return state;
 }
@@ -109,6 +139,12 @@ void AmpStats::load_state_dict(const State& state) {
   if (next.measured_ > 0) {
     next.underflow_sum_ = state.tensor("underflow_sum").clone();
     next.last_underflow_ = state.tensor("last_underflow").clone();
+    next.underflow_count_ = state.tensor("underflow_count").clone();
+  }
+  if (state.has("growth_tracker")) next.growth_tracker_ = state.integer("growth_tracker");
+  if (state.has("savings")) {
+    next.savings_ = state.integer("savings");
+    next.saved_gigabytes_ = state.real("saved_gigabytes");
   }
   next.seconds_ = seconds_;  // the time is that of this process
   next.timed_ = timed_;

@@ -55,6 +55,10 @@ std::optional<double> Task::weight_of(const Batch&) const {
   return std::nullopt;
 }
 
+std::string Task::where(std::int64_t index) const {
+  return "sample " + std::to_string(index);
+}
+
 Batch Task::concatenated(const std::vector<Batch>& batches) const {
   return Batch::concatenated(batches);
 }

@@ -256,6 +256,10 @@ std::int64_t SupervisedTask::batches_per_epoch() const {
   return parts_->loader ? parts_->loader->batches_per_epoch() : 1;
 }
 
+std::string SupervisedTask::where(std::int64_t index) const {
+  return parts_->training ? parts_->training->where(index) : Task::where(index);
+}
+
 std::optional<std::vector<Measure>> SupervisedTask::measures() const {
   if (!parts_->reads_data) return std::nullopt;  // a trained model is used, and nothing is judged
   std::vector<Measure> all;

@@ -47,7 +47,7 @@ struct Compared : RunFolder {
     nlohmann::json summary = {{"ended_by", end},
                               {"seed", seed},
                               {"updates_skipped", seed - 1},
-                              {"amp", {{"overflows", 2}}},
+                              {"amp", {{"overflow_count", 2}}},
                               {"loss", {{"final", loss}}},
                               {"validation_loss", {{"final", loss + 1}}},
                               {"this_process", {{"samples_per_second", speed}, {"peak_memory_bytes", memory}}},

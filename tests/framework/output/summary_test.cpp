@@ -35,7 +35,7 @@ void check_storm(Place& place, int steps) {
   CHECK(summary["updates_applied"] == steps - 3);
   CHECK(summary["updates_skipped"] == 3);
   CHECK(summary["amp"]["total_steps"] == steps);
-  CHECK(summary["amp"]["overflows"] == 3);
+  CHECK(summary["amp"]["overflow_count"] == 3);
   CHECK(summary["digest"].get<std::string>().starts_with("xxh3-128:"));
 }
 

@@ -565,13 +565,13 @@ TEST_CASE("trainer: a monitor sees the counts of the run as it stands, and forge
   toy.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 3, 1));
   std::vector<std::int64_t> overflows;
   toy.look(Event::StepEnd, [&](const Run& run) {
-    overflows.push_back(run.amp.overflows());
+    overflows.push_back(run.amp.overflow_count());
     CHECK(run.amp.total_steps() == run.step);
     CHECK(run.amp.history().back().scale == 65536);  // this step's
   });
   toy.prepare(1).train(toy.run);
   CHECK(overflows == Sizes{0, 0, 0, 1, 0, 0, 0, 0, 0});
-  CHECK(toy.run.amp.overflows() == 0);
+  CHECK(toy.run.amp.overflow_count() == 0);
   CHECK(toy.run.amp.scaler_updates() == 0);
 }
 
@@ -714,7 +714,7 @@ TEST_CASE("trainer: a veto is reported as such, an overflow with the gradients t
   });
   overflows.prepare().train(overflows.run);
   CHECK(told.at(0) == "step_skipped step=3 reason=gradients not finite gradients=first,second");
-  CHECK(overflows.run.amp.overflows() == 1);
+  CHECK(overflows.run.amp.overflow_count() == 1);
 }
 
 TEST_CASE("trainer: a loss that a callback replaces is the one that is differentiated and reported") {

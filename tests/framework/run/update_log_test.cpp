@@ -52,12 +52,12 @@ struct Course : toy::Toy {
     }
     look(Event::StepEnd, [this](const Run& now) {
       updates.push_back(now.updates);
-      overflows.push_back(now.amp.overflows());
+      overflows.push_back(now.amp.overflow_count());
       results.push_back(now.last_update);
       CHECK(now.amp.total_steps() == now.step);
       CHECK(now.amp.amp_steps() == 0);  // a scaler alone is not mixed precision
     });
-    look(Event::RunEnd, [this](const Run& now) { overflows.push_back(now.amp.overflows()); });
+    look(Event::RunEnd, [this](const Run& now) { overflows.push_back(now.amp.overflow_count()); });
     prepare();
   }
   Texts skips() const {
@@ -88,7 +88,7 @@ TEST_CASE("update_log: known a step late it is the same, with reason and gradien
     CHECK(equal(late.weights(), at_once.weights()));
     CHECK(late.skips() == at_once.skips());
     CHECK(then.updates == now.updates);
-    CHECK(late.run.amp.overflows() == at_once.run.amp.overflows());
+    CHECK(late.run.amp.overflow_count() == at_once.run.amp.overflow_count());
     for (std::size_t i = 1; i < steps; ++i) CHECK(late.updates[i] == at_once.updates[i - 1]);
     std::vector<std::int64_t> counted;
     for (const auto kind : at_once.kinds) {

@@ -192,7 +192,7 @@ Course train(const std::string& text, bool results_are_late = false) {
   run.run.results_are_late = results_are_late;
   const auto thrown = thrown_by([&] { run.train(); });
   vernier::set_log_sink(nullptr);
-  return {thrown, run.run.step, run.run.amp.overflows()};
+  return {thrown, run.run.step, run.run.amp.overflow_count()};
 }
 
 Table dynamic_scaler(std::int64_t overflows_in_a_row) {

@@ -691,8 +691,8 @@ TEST_CASE("scaler: the counts in summary.json are those of the whole run, wherev
   const auto expected = amp_of(whole);
   CHECK(expected["total_steps"] == 14);
   CHECK(expected["amp_steps"] == 14);
-  CHECK(expected["overflows"] == 14 - whole.run.updates);
-  CHECK(expected["overflows"] >= 3);
+  CHECK(expected["overflow_count"] == 14 - whole.run.updates);
+  CHECK(expected["overflow_count"] >= 3);
   CHECK(expected["scaler_updates"] >= 4);
   CHECK(expected["underflow"]["mean"].is_number());
   for (const std::int64_t stop : {1, 2, 4, 5, 9, 13}) {

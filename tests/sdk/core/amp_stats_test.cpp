@@ -22,6 +22,10 @@ AmpStats example() {
   stats.add({.is_amp = false});
   stats.add_underflow(torch::scalar_tensor(0.25));
   stats.add_underflow(torch::scalar_tensor(0.75));
+  stats.add_underflow(torch::scalar_tensor(0.0));
+  stats.set_growth_tracker(7);
+  stats.add_memory_savings(1.5);
+  stats.add_memory_savings(2.5);
   return stats;
 }
 
@@ -32,11 +36,16 @@ TEST_CASE("amp_stats: counts steps, overflows, scales and time") {
   CHECK(stats.total_steps() == 4);
   CHECK(stats.amp_steps() == 3);
   CHECK(stats.scaler_updates() == 1);
-  CHECK(stats.overflows() == 1);
+  CHECK(stats.overflow_count() == 1);
   CHECK(stats.overflow_ratio() == doctest::Approx(1.0 / 3));
   CHECK(stats.mean_step_seconds() == 2);
-  CHECK(stats.underflow() == doctest::Approx(0.5));
-  CHECK(stats.last_underflow() == doctest::Approx(0.75));
+  CHECK(stats.amp_usage_ratio() == 0.75);
+  CHECK(stats.current_scale() == 32.0);
+  CHECK(stats.growth_tracker() == 7);
+  CHECK(stats.avg_memory_savings() == 2.0);
+  CHECK(stats.underflow() == doctest::Approx(1.0 / 3));
+  CHECK(stats.last_underflow() == 0.0);
+  CHECK(stats.underflow_count() == 2);
   REQUIRE(stats.history().size() == 2);
   CHECK(stats.history()[0].step == 1);
   CHECK(stats.history()[1].step == 3);
@@ -63,9 +72,11 @@ TEST_CASE("amp_stats: saves JSON that reads back, and refuses a path that is non
   std::ifstream in(path);
   const auto json = nlohmann::json::parse(in);
   CHECK(json["total_steps"] == 4);
-  CHECK(json["overflows"] == 1);
+  CHECK(json["overflow_count"] == 1);
   CHECK(json["scale_history"][1]["scale"] == 32.0);
-  CHECK(json["underflow"]["last"] == 0.75);
+  CHECK(json["underflow"]["last"] == 0.0);
+  CHECK(json["underflow_count"] == 2);
+  CHECK(json["current_scale"] == 32.0);
   CHECK(nlohmann::json::parse(AmpStats().json())["underflow"]["mean"].is_null());
   CHECK_THROWS_AS(example().save(folder / "missing/amp.json"), vernier::Error);
 }
@@ -75,8 +86,11 @@ TEST_CASE("amp_stats: goes on where its state was taken") {
   loaded.load_state_dict(example().state_dict());
   auto whole = example();
   for (auto* stats : {&loaded, &whole}) stats->add({.overflowed = true, .scale = 16});
-  CHECK(loaded.overflows() == 2);
+  CHECK(loaded.overflow_count() == 2);
   CHECK(loaded.total_steps() == whole.total_steps());
+  CHECK(loaded.underflow_count() == 2);
+  CHECK(loaded.growth_tracker() == 7);
+  CHECK(loaded.avg_memory_savings() == 2.0);
   CHECK(loaded.history().size() == whole.history().size());
   CHECK(loaded.history().back().step == 5);
   CHECK(loaded.underflow() == whole.underflow());

@@ -88,7 +88,7 @@ const std::vector<Row>& result_rows() {
       from_summary(lowest_validation_loss, "/validation_loss/best"),
       from_summary("updates applied", "/updates_applied"),
       from_summary("updates skipped", "/updates_skipped"),
-      from_summary("steps with overflow", "/amp/overflows"),
+      from_summary("steps with overflow", "/amp/overflow_count"),
       {"precision", [](const RunFiles& run) { return run.precision; }},
       from_summary("seconds of steps", "/this_process/seconds"),
       from_summary("steps per second", "/this_process/steps_per_second"),

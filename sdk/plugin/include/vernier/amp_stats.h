@@ -36,11 +36,20 @@ class VERNIER_API AmpStats {
   void add_overflow() { ++overflows_; }             // of an earlier step, where it becomes known late
   void set_scale(std::int64_t step, double scale);  // from this step on; the same scale again changes nothing
   void add_underflow(const torch::Tensor& share);   // share of gradients that underflow, 0-dim; stays on its device
+  void set_growth_tracker(std::int64_t steps) { growth_tracker_ = steps; }  // steps since the scale last changed
+  void add_memory_savings(
+      double gigabytes);  // the float32 step's peak less this step's, in 10^9 bytes; once a measurement
 
   std::int64_t total_steps() const { return total_; }
   std::int64_t amp_steps() const { return amp_; }
   std::int64_t scaler_updates() const { return updates_; }  // changes of the scale
-  std::int64_t overflows() const { return overflows_; }
+  // The share of the steps in mixed precision; 0 before the first step.
+  double amp_usage_ratio() const { return total_ > 0 ? static_cast<double>(amp_) / static_cast<double>(total_) : 0; }
+  std::optional<double> current_scale() const;
+  std::optional<std::int64_t> growth_tracker() const { return growth_tracker_; }
+  std::int64_t overflow_count() const { return overflows_; }
+  std::int64_t underflow_count() const;              // measurements in which a gradient underflowed; host sync
+  std::optional<double> avg_memory_savings() const;  // 10^9 bytes, mean over all measurements
   // The share of the steps in mixed precision, or of all steps where a scaler works without it.
   double overflow_ratio() const {
     const auto of = amp_ > 0 ? amp_ : total_;
@@ -60,9 +69,10 @@ class VERNIER_API AmpStats {
   void load_state_dict(const State& state);
 
  private:
-  std::int64_t total_ = 0, amp_ = 0, updates_ = 0, overflows_ = 0, timed_ = 0, measured_ = 0;
-  double seconds_ = 0;
-  torch::Tensor underflow_sum_, last_underflow_;
+  std::int64_t total_ = 0, amp_ = 0, updates_ = 0, overflows_ = 0, timed_ = 0, measured_ = 0, savings_ = 0;
+  double seconds_ = 0, saved_gigabytes_ = 0;
+  std::optional<std::int64_t> growth_tracker_;
+  torch::Tensor underflow_sum_, last_underflow_, underflow_count_;
   std::deque<Scale> history_;
 };
 

@@ -4,6 +4,7 @@
 #include <vernier/plugin.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace vernier {
@@ -20,6 +21,8 @@ class VERNIER_API Task : public Plugin {
   // that are learned; 0: the part is left out. The loss of an update is then one mean over all of them, however it is
   // split. A task that weighs gives a number for an empty batch too.
   virtual std::optional<double> weight_of(const Batch& part) const;
+  // Says where a sample of Batch::indices comes from: "'train.csv' line 17". Default: "sample 17". Any thread may ask.
+  virtual std::string where(std::int64_t index) const;
   virtual Batch concatenated(const std::vector<Batch>& batches) const;  // for gathers(); default: Batch::concatenated
   // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
   // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().

@@ -48,6 +48,7 @@ class VERNIER_API SupervisedTask : public Task {
   Batch next() override;
   std::int64_t batches_per_epoch() const override;
   torch::Tensor loss(const Batch& micro_batch) override;
+  std::string where(std::int64_t index) const override;
   torch::Tensor validate(Run& run) override;
   std::optional<std::vector<Measure>> measures() const override;
   State save() const override;
