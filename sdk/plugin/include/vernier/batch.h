@@ -21,8 +21,8 @@ struct VERNIER_API Batch {
   std::optional<double> weight = {};
   // Set by a task that has loaded only this rank's share of the batch. Otherwise the trainer takes share().
   bool is_share = false;
-  // The place of each sample in the task's data set, in the order of dimension 0: Dataset::where names them. Empty if
-  // the task tells none.
+  // The place of each sample in the task's data set, in the order of dimension 0: Task::where names them. Empty if the
+  // task has none.
   std::vector<std::int64_t> indices = {};
 
   // Returns a view of `count` samples from `first` on. `tokens` is divided in proportion to the samples.
