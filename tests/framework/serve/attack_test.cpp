@@ -64,7 +64,7 @@ void open_when_jobs_have_ended(std::optional<serve::Queue>& queue, const serve::
   for (int i = 0; !queue; ++i) {
     try {
       queue.emplace(settings);
-    } catch (const vernier::Error& error) {
+    } catch (const std::exception& error) {
       if (i == 100 || std::string(error.what()).find("start again when it has") == std::string::npos) throw;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
