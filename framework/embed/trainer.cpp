@@ -43,10 +43,6 @@ Value table_using(const char* name) {
   return {Table{{"use", {std::string(name), ""}}}, ""};
 }
 
-bool is_same(const Value& a, const Value& b) {
-  return to_toml({{"table", a}}) == to_toml({{"table", b}});
-}
-
 void write_to_log_file(Level level, const std::string& who, const std::string& text) {
   write_log_file(static_cast<int>(level), who, printable(text, "\n\t"));
 }
@@ -288,7 +284,12 @@ std::optional<double> Trainer::validate() {
     if (parts_->is_over) parts_->stop = 0;  // there is nothing left to stop
     const Metrics of_step = run.metrics;
     const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
-    const auto loss = parts_->loop().validation().loss(run);
+    std::optional<double> loss;
+    parts_->loop().parts().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
+      HostApi::clear(run.metrics);
+      const auto value = parts_->loop().validation().evaluate(run);
+      if (!run.is_stopping() && value.defined()) loss = value.item<double>();
+    });
     if (!loss) return std::nullopt;
     run.metrics.set("validation_loss", *loss);
     parts_->shown = run.metrics;

@@ -60,17 +60,6 @@ for people who come from other trainers; each is exactly a --set
                          each logs its cost: see docs/accumulation.md
 )";
 
-constexpr const char* check_usage = R"(usage: vernier check FILE… [--set KEY=VALUE]… [--find-lr]
-       vernier check PLUGIN.so [--set KEY=VALUE]…
-
-All of a run but the training: plugins, data, model, device, one batch without an update, its memory, advice. With a
-library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so --help.
-
-  --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
-                         and suggests a rate
-  The options of `vernier train`; see vernier train --help.
-)";
-
 constexpr const char* config_usage = R"(usage: vernier config FILE… [--set KEY=VALUE]…
        vernier config --schema
 
@@ -96,7 +85,6 @@ struct Summary {
 
 constexpr Summary own_verbs[] = {
     {"train", "trains what TOML files say"},
-    {"check", "all of a run but the training; or the laws of plugins, tried on a library"},
     {"config", "prints the merged configuration with the place of each value, or its schema"},
     {"plugins", "lists the plugins, or the options of some"},
     {"version", "prints what this program was built of"},
@@ -109,7 +97,7 @@ constexpr Summary built_verbs[] = {
 
 constexpr const char* program_prefix = "vernier-";
 
-// In the build tree and in an installation.
+// The verbs' programs lie in this folder too, in the build tree and in an installation.
 std::filesystem::path folder_of_this_program() {
   return boost::dll::program_location().parent_path().string();
 }
@@ -198,7 +186,6 @@ std::vector<Verb> verbs() {
   folders.add_options()("plugin-path", po::value<std::vector<std::string>>());
   const auto words = words_of_shorthands();
   return {{"train", train_usage, configuration, train, words},
-          {"check", check_usage, with_flag(configuration, "find-lr"), check, words},
           {"config", config_usage, with_flag(configuration, "schema"), print_config, words},
           {"plugins", plugins_usage, folders, plugins},
           {"version", version_usage, with_flag({}, "json"),
@@ -262,7 +249,6 @@ std::string handed_on(const std::string& verb, std::span<char* const> words) {
   for (const std::string word : words) {
     const bool is_library = word.ends_with(".so") && word.find('=') == std::string::npos;
     if (verb == "check" && is_library) return "check-plugin";
-    if (verb == "check" && (word == "--find-lr" || word == "--find_lr")) return "find-lr";
     if (verb == "config" && word == "--schema") return "schema";
   }
   return verb;

@@ -28,8 +28,8 @@ std::atomic<int> first_signal = 0;
 
 constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-// The first signal ends the run after the step in work, with a checkpoint. After it a SIGINT ends the process at once,
-// and says where it was; another is not a reason to: Slurm sends SIGUSR1, and later SIGTERM.
+// The first signal ends the run after the step in work, with a checkpoint. A SIGINT after it ends the process at once,
+// and a line says where it was. Other signals do not, because Slurm sends SIGUSR1 and later SIGTERM.
 extern "C" void remember_signal(int signal) {
   int none = 0;
   if (first_signal.compare_exchange_strong(none, signal) || signal != SIGINT) return;
@@ -103,7 +103,7 @@ void print_text(const std::string& text, std::size_t indent) {
   std::cout << wrapped(text, screen_of(STDOUT_FILENO).columns, indent);
 }
 
-// Options that do not fit into the line of their plugin continue below the first one.
+// Prints the plugins. Options that do not fit into a plugin's line continue below its first option.
 void print_table(const Wiring& wiring) {
   constexpr std::size_t options_begin = 29;
   print_text(wiring.table(), options_begin);

@@ -36,8 +36,7 @@ void print_text(const std::string& text, std::size_t indent = 2);  // breaks lin
 void print_table(const Wiring& wiring);
 void print_wiring(const Prepared& prepared);
 
-// Runs `vernier train` and `vernier check`; each returns the exit status.
+// Runs `vernier train`. Returns the exit status.
 int train(const po::variables_map& given);
-int check(const po::variables_map& given);
 
 }  // namespace vernier::cli

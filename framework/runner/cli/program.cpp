@@ -21,7 +21,7 @@ namespace {
 // Opens standard input, output and error if they are closed: a file of the run would get the descriptor, and log lines.
 void open_standard_files() {
   for (int file = 0; file <= 2; ++file) {
-    // Gives the lowest free descriptor, which is this one.
+    // open() returns the lowest free descriptor, which is this one.
     if (::fcntl(file, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
   }
 }
@@ -35,8 +35,7 @@ void log_whole_cause(const std::exception_ptr& exception) {
     if (nested != nullptr && nested->nested_ptr()) return log_whole_cause(nested->nested_ptr());
     const std::string text = error.what();
     if (dynamic_cast<const Error*>(&error) != nullptr || text.find('\n') == std::string::npos) return;
-    set_log_level(static_cast<int>(Level::error));
-    write_log(static_cast<int>(Level::info), "vernier", "the whole error: " + printable(text, "\n\t"));
+    write_log_file(static_cast<int>(Level::info), "vernier", "the whole error: " + printable(text, "\n\t"));
   } catch (...) {  // there is no text
   }
 }
@@ -74,7 +73,8 @@ int run_verb_with_hints(Verb verb, int argc, char** argv) {
   return run_verb(verb, argc, argv);
 }
 
-int call_run_verb(const Verb& verb, int argc, char** argv) {
+int call_run_verb(Verb verb, int argc, char** argv) {
+  if (verb.choices.empty()) verb.choices = words_of_shorthands();
   return run_program([&] {
     if (argc > 1 && argv[1] == std::string("complete")) return print_completions(verb, argc - 1, argv + 1);
     return run_verb_with_hints(verb, argc, argv);

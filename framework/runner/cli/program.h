@@ -15,7 +15,7 @@ int run_program(const std::function<int()>& body);
 int run_verb_with_hints(Verb verb, int argc, char** argv);
 
 // call_verb() for a program that uses the runner: errors end it as run_program() says.
-int call_run_verb(const Verb& verb, int argc, char** argv);
+int call_run_verb(Verb verb, int argc, char** argv);
 
 // The options of every verb that reads TOML files: --set, --plugin-path and so on, and the shorthands.
 boost::program_options::options_description configuration_options();

@@ -10,7 +10,6 @@
 #include "output/log.h"
 #include "output/output.h"
 #include "output/recorded_run.h"
-#include "requeue.h"
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
@@ -38,7 +37,8 @@ std::string trained_as() {
   return launched != nullptr ? launched : called_as() + " train";
 }
 
-// The options of one name again, each after a space: " --plugin-path build/plugins". Without those that begin so.
+// Returns the options of one name again, each after a space: " --plugin-path build/plugins". Leaves out those that
+// begin with `without`.
 std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
   std::string text;
   if (given.count(option) == 0) return text;
@@ -48,7 +48,7 @@ std::string said_again(const po::variables_map& given, const std::string& option
   return text;
 }
 
-// For a command that names none of this one's TOML files: the folders beside them too.
+// Returns --plugin-path again, also for the folders beside the TOML files, because the command names no TOML file.
 std::string plugin_paths_again(const po::variables_map& given) {
   auto text = said_again(given, "plugin-path");
   for (const auto& folder : plugin_folders_beside(words_of(given))) {
@@ -58,7 +58,8 @@ std::string plugin_paths_again(const po::variables_map& given) {
   return text;
 }
 
-// The command again, without --resume, the shorthands that are named, and what sets a key that begins so.
+// Returns this command again. Leaves out --resume, the shorthands in `without`, and what sets a key that begins with
+// `without_key`.
 std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
                        const std::string& without_key = "") {
   std::string command = trained_as();
@@ -98,19 +99,26 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
-// Not a person's Ctrl-C.
+// Returns true for a signal of a job scheduler, not for a person's Ctrl-C.
 bool is_preempted(int signal) {
   return signal == SIGTERM || signal == SIGUSR1;
 }
 
+// Puts the job of Slurm that this process is part of back into the queue.
 void requeue() {
-  const auto [is_done, text] = requeue_in_slurm();
-  log(is_done ? Level::info : Level::warning, "requeue", text);
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) {
+    return log(Level::warning, "requeue", "this is not a job of Slurm: there is no SLURM_JOB_ID");
+  }
+  const bool is_done = std::system("scontrol requeue \"$SLURM_JOB_ID\"") == 0;
+  log(is_done ? Level::info : Level::warning, "requeue",
+      is_done ? std::string("job ") + job + " is back in the queue"
+              : "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
 }
 
 // A run without a [[monitor]] would show nothing of its losses. `monitor = []` above all tables leaves it out.
 void show_progress(Table& config) {
-  config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string(standard_monitor), ""}}}, ""}}, ""});
+  config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string("progress"), ""}}}, ""}}, ""});
 }
 
 // Ends a run that a signal stopped before there is anything to save.
@@ -144,7 +152,7 @@ int train(const po::variables_map& given) {
   run.replay_command = called_as() + " replay" + plugin_paths_again(given);
   run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
-    log_to_file(path);
+    open_log_file(path);
     name_crashes_in(path);
   });
   if (has_all_it_needs(*prepared)) {

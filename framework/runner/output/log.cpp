@@ -57,13 +57,6 @@ spdlog::logger& logger() {
   return *instance;
 }
 
-std::shared_ptr<spdlog::sinks::sink> sink_of(const std::string& path) {
-  auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-  file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
-  file->set_level(spdlog::level::info);
-  return file;
-}
-
 std::mutex file_mutex;
 std::shared_ptr<spdlog::logger> file_logger;
 
@@ -71,19 +64,17 @@ std::shared_ptr<spdlog::logger> file_logger;
 
 void write_log(int level, const std::string& who, const std::string& text) {
   logger().log(levels[level], "{}: {}", who, text);
+  write_log_file(level, who, text);
 }
 
 void set_log_level(int level) {
   logger().sinks().front()->set_level(levels[level]);
 }
 
-void log_to_file(const std::string& path) {
-  logger().sinks().push_back(sink_of(path));
-  logger().flush_on(spdlog::level::info);
-}
-
 void open_log_file(const std::string& path) {
-  auto made = std::make_shared<spdlog::logger>("vernier file", sink_of(path));
+  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  sink->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
+  auto made = std::make_shared<spdlog::logger>("vernier file", std::move(sink));
   made->flush_on(spdlog::level::info);
   made->set_error_handler([](const std::string&) {});
   const std::lock_guard lock(file_mutex);

@@ -7,11 +7,11 @@
 namespace vernier {
 
 // level: 0 debug, 1 info, 2 warning, 3 error, as in vernier::Level.
-void write_log(int level, const std::string& who, const std::string& text);  // any thread
-void set_log_level(int level);              // the lowest level for stderr; the file gets all levels from info on
-void log_to_file(const std::string& path);  // appends; throws std::exception if it cannot be opened
+// Any thread. Writes to stderr and to the log file.
+void write_log(int level, const std::string& who, const std::string& text);
+void set_log_level(int level);  // the lowest level for stderr; the file gets all levels from info on
 
-// A log file alone, without stderr; one at a time. Any thread writes; nothing is written where none is open.
+// The log file, one at a time. Any thread may write to it; nothing is written while none is open.
 void open_log_file(const std::string& path);  // appends; throws std::exception if it cannot be opened
 void write_log_file(int level, const std::string& who, const std::string& text);
 void close_log_file();

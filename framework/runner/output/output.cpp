@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* lock_name = ".lock";
 
-// One that cannot be looked into must not be taken for an empty one.
+// Refuses a folder that cannot be read: it must not be taken for an empty one.
 [[noreturn]] void refuse_to_guess(const fs::path& folder, const std::error_code& trouble) {
   refuse(folder.string() + ": cannot be searched for an earlier run: " + trouble.message() +
          "; see that it can be read, and start again");

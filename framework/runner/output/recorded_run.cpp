@@ -41,10 +41,9 @@ void warn_of_swaps(const Prepared& prepared) {
   const auto before = load_config({file}, {});
   for (const auto& [role, table] : prepared.config) {
     const auto old = before.find(role);
-    const bool is_same = old != before.end() && to_toml({{role, old->second}}) == to_toml({{role, table}});
     const bool was_swapped =
         std::ranges::any_of(prepared.wiring->swaps, [&](const auto& each) { return each.role == role; });
-    if (is_same || !was_swapped) continue;
+    if (!was_swapped || (old != before.end() && is_same(old->second, table))) continue;
     log(Level::warning, "resume", "[" + role + "] is not read: its plugin was swapped while the run ran");
   }
 }
@@ -127,7 +126,7 @@ void summarize_failure(const Prepared& prepared, const Outcome& outcome, Error::
   }
 }
 
-// A folder in it has something to look at, such as the capsule of the step that failed.
+// The run's folder stays if a folder in it is not empty, such as that of the capsule of the step that failed.
 bool remove_untrained(const Prepared& prepared, const OutputFolder& folder) {
   const bool is_new = !prepared.resumes && prepared.run.step == 0 && prepared.trainer.outcome().steps == 0;
   if (!is_new || prepared.wiring->distributed->ranks() > 1) return false;

@@ -51,7 +51,7 @@ class TrainerBetweenSteps final : public BetweenSteps {
   }
 
  private:
-  // The asker may catch what body throws, and is called on.
+  // Afterwards the asker's code runs again, even if body throws: the asker may catch that.
   void called(const std::function<void()>& body) const {
     const auto back = c10::make_scope_exit([this] { parts_.calls.note(asker_); });
     body();
@@ -76,7 +76,7 @@ void RequestHandler::swap(TrainerRun& run, const Table& roles) {
     std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step), kind));
   }
   parts_.ranks.refuse_masters_of_others(run);
-  parts_.ranks.share_weights(run, Ranks::Weights::all);  // the precision before has rounded those of others
+  parts_.ranks.share_weights(run, Ranks::Weights::all);  // the old precision has rounded those of other ranks
   parts_.snapshots.clear();
   parts_.transaction.rewire_plugins();
   step_.note_listeners();

@@ -29,7 +29,7 @@ void TrainerControl::require(RunFacts::Moment moment, const char* function, cons
               Error::Kind::plugin);
 }
 
-// Before the request is carried out, the ranks see whether all have it.
+// Before a request is carried out, the ranks compare what each of them has noted.
 void TrainerControl::note(const char* request, const Plugin* asker) {
   parts_.requests.asked = std::string(request) + " by " + id_of(asker);
 }

@@ -30,9 +30,9 @@ class TrainerControl final : public Control {
   bool rerun(const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:
-  const Plugin* caller() const;  // whose code asks
+  const Plugin* caller() const;  // the plugin whose code runs now
   void note(const char* request, const Plugin* asker);
-  // Throws Error unless it is that moment. when: it in words.
+  // Throws Error unless it is this moment. when: the moment in words.
   void require(RunFacts::Moment moment, const char* function, const char* when) const;
 
   Parts& parts_;

@@ -84,7 +84,7 @@ void prepare_task(Parts& parts, Step& step, TrainerRun& run, const InitModel& in
   if (parts.accumulation->gathers()) step.samples_of_batch(run);  // now, because the first batch is a whole one
 }
 
-// Updates of an epoch; the first of them comes after `steps` updates.
+// Counts the updates of an epoch that begins after `steps` updates.
 std::int64_t steps_of_epoch(std::int64_t epoch, std::int64_t steps, Parts& parts, std::int64_t samples) {
   std::int64_t count = 0;
   for (auto left = parts.wiring.task->batches_per_epoch(); left > 0; ++count) {
@@ -99,7 +99,7 @@ std::int64_t steps_of_epoch(std::int64_t epoch, std::int64_t steps, Parts& parts
 std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, TrainerRun& run) {
   const auto batches = parts.task->batches_per_epoch();
   std::int64_t steps = 0;
-  constexpr std::int64_t most = 1'000'000'000;  // that are counted one by one in a few seconds
+  constexpr std::int64_t most = 1'000'000'000;  // can be counted one by one in a few seconds
   const bool is_too_many = __builtin_mul_overflow(epochs, batches, &steps);
   if (is_too_many || (parts.accumulation->gathers() && steps > most)) {
     throw Error(c10::str(epochs, " epochs of ", batches, " steps are more than can be counted; lower [run] epochs"),
@@ -117,7 +117,7 @@ std::int64_t steps_of(std::int64_t epochs, Parts& parts, Step& step, TrainerRun&
 std::int64_t epochs_of(Parts& parts, Step& step, TrainerRun& run) {
   const auto batches = parts.task->batches_per_epoch();
   if (!parts.accumulation->gathers()) return run.steps / batches + (run.steps % batches != 0 ? 1 : 0);
-  constexpr std::int64_t most = 100'000;  // that are counted one by one; nobody needs to know of more
+  constexpr std::int64_t most = 100'000;  // are counted one by one; nobody needs to know of more
   const auto samples = step.samples_of_batch(run);
   std::int64_t epochs = 0;
   for (std::int64_t steps = 0; steps < run.steps && epochs < most; ++epochs) {

@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "run/state/init_weights.h"
+#include "files/weights.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -38,7 +38,7 @@ auto for_option(const Options& run_table, const char* option, const Body& body) 
   run_table.refuse(option, error.what());
 }
 
-// Before the first product, since MKL chooses its path once.
+// Called before the first matrix product, because MKL chooses its path once.
 MatmulChoice choose_kernels(const RunOptions& options, const Options& run_table) {
   at::globalContext().setFloat32MatmulPrecision(options.matmul_precision);
   use_fused_kernels(options.fused);
@@ -52,13 +52,14 @@ MatmulChoice choose_kernels(const RunOptions& options, const Options& run_table)
   }
 }
 
-// OpenMP counts the cores of the affinity, and knows no quota. 0: its number stays.
+// Returns the cores that a quota leaves, if these are fewer than OpenMP counts, which knows no quotas; else 0.
 int fewer_threads() {
   const auto cores = available_cores();
   return std::getenv("OMP_NUM_THREADS") == nullptr && cores < at::get_num_threads() ? static_cast<int>(cores) : 0;
 }
 
-// One that is written out, or an object of the program, is meant.
+// Refuses a run of one process that a launcher started as one of several. A [distributed] that is written out, or an
+// object of the program, is what the user wants.
 void refuse_to_train_alone(const Table& config, const Wiring& wiring) {
   const auto table = config.find(Distributed::role);
   const bool is_written = table != config.end() && !use_of(table->second).empty();
@@ -73,7 +74,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
                                   std::vector<Given> given) {
   auto run_table = run_options_table(config);
   RunOptions options(run_table, default_name);
-  // Before anything asks about CUDA, and before the first tensor, so that all of them count.
+  // The device comes before anything asks about CUDA, and the limit before the first tensor, so that all are counted.
   const auto device = for_option(run_table, "device", [&] { return open_device(options.device); });
   for_option(run_table, "memory_limit", [&, &limit = options.memory_limit] {
     limit_memory(device, limit.empty() ? 0 : bytes_of(limit, device_memory(device)));
@@ -101,7 +102,11 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   prepared->resumes = resumes(wired, prepared->options, run.output);
   const auto init = [&](torch::nn::Module& model) {
     const auto& from = prepared->options;
-    if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
+    try {
+      if (!prepared->resumes) init_weights(model, {from.init_from, from.init_rename, from.init_strict});
+    } catch (const Error& error) {
+      refuse(std::string("[run] init_from: ") + error.what());
+    }
   };
   auto& parts = prepared->trainer.parts();
   parts.transaction.undo_failed_steps(prepared->options.undo_failed_steps);

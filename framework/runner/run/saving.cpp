@@ -18,7 +18,7 @@ namespace vernier {
 
 namespace {
 
-// Puts entries into a snapshot. One with nothing to say is left out.
+// Puts entries into a snapshot. An empty value is left out.
 struct Put {
   State& own;
   void operator()(const char* name, const torch::Tensor& value) const {
@@ -36,7 +36,7 @@ struct Put {
   }
 };
 
-// Takes them from it again. One that is not there has nothing to say.
+// Takes the entries from a snapshot. A value whose entry is missing becomes empty.
 struct Take {
   const State& own;
   c10::Device device;
@@ -70,7 +70,7 @@ void for_each_entry(Parts& parts, TrainerRun& run, const Visit& visit) {
   visit("adapts", adapts);
 }
 
-// The run would be resumed from such a checkpoint, and it would displace older ones.
+// Logs why there is no checkpoint: the run would be resumed from it, and it would displace older ones.
 void warn_of_spoiled(const Run& run, const std::string& weight) {
   log(Level::warning, "trainer",
       c10::str("no checkpoint is made after step ", run.step, ": ", weight, " is not finite"));
@@ -199,8 +199,8 @@ std::string Saving::bad_weight(const Run& run) {
   return weight.empty() ? "a weight of another rank" : weight;
 }
 
-// Bad weights make a bad loss, in the next step at the latest: as long as it is finite nobody looks at them. On a GPU
-// the host would wait for the update, and a save holds it up for its copy alone.
+// Weights that are not finite make the loss not finite, in the next step at the latest, so they are looked at only
+// then. On a GPU they are not looked at, because the host would wait for the update.
 std::string Saving::spoiled_weight(const Run& run) {
   const bool is_suspect = !run.results_are_late && run.loss.defined() && !std::isfinite(run.loss.item<double>());
   return is_suspect ? bad_weight(run) : "";
@@ -211,8 +211,8 @@ void Saving::save_unless_spoiled(TrainerRun& run) {
   save(run);
 }
 
-// Hours of training need not be lost with a step that failed, if its state is whole. Several ranks save together or
-// not at all: one that fails does not know where the others are.
+// Saves a run that failed, if its state is that of finished steps. Several ranks save together or not at all, and one
+// that fails does not know where the others are.
 void Saving::save_what_is_whole(TrainerRun& run) {
   if (parts_.ranks.are_several()) return;
   const bool is_new = run.step > 0 && !is_saved(run);

@@ -23,7 +23,7 @@ class Saving {
   void save_now(TrainerRun& run);
   void save_finite(TrainerRun& run);          // the same, also twice
   void save_unless_spoiled(TrainerRun& run);  // on a CPU, not if loss and weights are not finite
-  // On a CPU, where the loss is not finite: the first weight that is not. The run has diverged then.
+  // Returns the first weight that is not finite, or "". On a CPU, and only if the loss is not finite either.
   std::string spoiled_weight(const Run& run);
   void save_what_is_whole(TrainerRun& run);     // after a failure
   void save_in_memory_if_due(TrainerRun& run);  // Control::keep_savepoints

@@ -33,7 +33,8 @@ void weigh(std::vector<Batch>& micro_batches, const Role<Accumulation>& accumula
     if (!is_given) micro_batch.weight = task->weight_of(micro_batch);
     if (!micro_batch.weight || (std::isfinite(*micro_batch.weight) && *micro_batch.weight >= 0)) continue;
     const auto text = c10::str("the weight of a micro-batch is ", *micro_batch.weight, ", and must be at least 0");
-    (void)(is_given ? accumulation->gathers() : task->batches_per_epoch() > 0);  // who is named
+    (void)(is_given ? accumulation->gathers()
+                    : task->batches_per_epoch() > 0);  // calls the one that gave the weight, which the error names
     throw Error(text, Error::Kind::plugin);
   }
 }
@@ -192,7 +193,7 @@ void Step::all_reduce(TrainerRun& run) {
   clock_.to(part);
 }
 
-// Waits for other ranks. An error here is a rank that is lost, so it is the role distributed's.
+// Waits for other ranks. An error here means that a rank is lost, so it is attributed to the role distributed.
 const WholeBatch& Step::whole_batch() {
   const auto as = calls_.as(wiring_.distributed.get());
   return ranks_.whole();
@@ -314,7 +315,6 @@ void Step::end_epoch(TrainerRun& run) {
   run.epoch += 1;
 }
 
-// An update does not go over the end of an epoch.
 Batch Step::next_batch(TrainerRun& run) {
   auto batch = draw_batch(run);
   clock_.to(Part::trainer);
@@ -322,6 +322,7 @@ Batch Step::next_batch(TrainerRun& run) {
   return batch;
 }
 
+// Draws the batches of an update, which ends with an epoch.
 Batch Step::draw_batch(TrainerRun& run) {
   run.batches = gathered_ = 1;
   if (replayed_) return replayed_();

@@ -47,7 +47,8 @@ std::string divergence(Parts& parts, const Run& run) {
   return "the last loss is not finite";
 }
 
-// The run ends, and saving it must not fail for the same reason. What the step reported stays.
+// Undoes the step that ended the run, so that the run can be saved. Saving must not fail for the same reason, so the
+// memory limit goes. The step's notices stay.
 void undo_failed_step(Parts& parts, Saving& saving, TrainerRun& run) {
   const auto notices = run.notices;
   try {

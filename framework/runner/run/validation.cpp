@@ -60,16 +60,6 @@ void Validation::note_outcome(const Run& run) {
   }
 }
 
-std::optional<double> Validation::loss(TrainerRun& run) {
-  std::optional<double> value;
-  parts_.calls.attributed(run, [&] {
-    HostApi::clear(run.metrics);
-    const auto loss = evaluate(run);
-    if (!run.is_stopping() && loss.defined()) value = loss.item<double>();
-  });
-  return value;
-}
-
 torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::Tensor()>& body) {
   // Modules that a task keeps in evaluation mode (frozen ones) stay so; parents come first in the list.
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;

@@ -19,10 +19,6 @@ class Validation {
   // Validates, and emits Validated. Returns false if a signal cut it short: it is repeated on resume, so that a resumed
   // run is the run that was not stopped.
   bool validate(TrainerRun& run);
-  // Returns the task's validation loss now, between two steps, if it has one. Its other numbers are in run.metrics. No
-  // event is emitted, so the run's numbers do not depend on it.
-  std::optional<double> loss(TrainerRun& run);
-
   // Runs `body` as a validation: the model in evaluation mode, without gradients, in the run's precision, within the
   // callbacks' validate(). body returns a loss, or an undefined tensor.
   torch::Tensor evaluate(TrainerRun& run, const std::function<torch::Tensor()>& body);

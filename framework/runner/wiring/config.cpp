@@ -32,7 +32,7 @@ void refuse_length(const std::string& where, const std::string& text) {
          " are read");
 }
 
-// toml++ takes a text apart by recursion, so what is too deep must not get there.
+// toml++ parses by recursion, so a text that nests too deep is refused before it is parsed.
 toml::table parse(const std::string& text, const std::string& file) {
   if (const int line = line_too_deep(text); line > 0) refuse_depth(file + ":" + std::to_string(line));
   try {
@@ -48,7 +48,7 @@ void refuse_nul(const std::string& text, const std::string& where) {
   refuse(where + ": the text \"" + shortened(text) + "\" has a NUL character (\\u0000), which none may have");
 }
 
-// `where`: a fixed place for --set, else the file whose lines count.
+// Converts a node of toml++. fixed_where: the place of all its values; if it is empty, each has the file and its line.
 Value convert(const toml::node& node, const std::string& file, const std::string& fixed_where) {
   Value value{{}, fixed_where.empty() ? file + ":" + std::to_string(node.source().begin.line) : fixed_where};
   if (const auto* table = node.as_table()) {
@@ -79,12 +79,6 @@ Value convert(const toml::node& node, const std::string& file, const std::string
     refuse(value.where + ": dates and times are not used here; write a number or a string");
   }
   return value;
-}
-
-bool is_list_of_tables(const Value& value) {
-  const auto* list = std::get_if<Array>(&value.data);
-  return list != nullptr &&
-         std::ranges::all_of(*list, [](const Value& each) { return std::holds_alternative<Table>(each.data); });
 }
 
 // Returns true if the entry says `remove = true`. Takes a `remove = false` out of it.
@@ -129,7 +123,7 @@ void merge_entries(Value& into, Value from, const std::string& list) {
   if (!is_list_of_tables(into)) into = {Array{}, from.where};
   auto& entries = std::get<Array>(into.data);
   auto written_before = entries.size();
-  std::map<std::string, std::ptrdiff_t> matched;  // of each `use`: how many of the earlier entries
+  std::map<std::string, std::ptrdiff_t> matched;  // for each `use`: how many of its earlier entries are taken
   for (auto& entry : std::get<Array>(from.data)) {
     if (is_removal(entry)) {
       written_before = remove_entries(entries, written_before, entry, list);
@@ -159,8 +153,7 @@ void merge(Value& into, Value from, int depth) {
   }
   for (auto& [key, value] : *other) {
     const auto found = table->find(key);
-    const auto* list = std::get_if<Array>(&value.data);
-    if (depth == 0 && list != nullptr && !list->empty() && is_list_of_tables(value)) {
+    if (depth == 0 && is_list_of_tables(value)) {
       merge_entries((*table)[key], std::move(value), key);
     } else if (found == table->end()) {
       table->emplace(key, std::move(value));
@@ -293,7 +286,7 @@ Value parse_set(const std::string& set) {
 }
 
 Table merge_sets(Value config, const std::vector<std::string>& sets) {
-  // Strategies first: their options may stand before them on the command line.
+  // `use` is set first, because a plugin's options may stand before its name on the command line.
   auto in_order = sets;
   std::ranges::stable_partition(in_order, [](const std::string& set) {
     const auto key = set.substr(0, set.find('='));
@@ -322,6 +315,12 @@ std::string use_of(const Value& value) {
   return use == nullptr ? "" : *use;
 }
 
+bool is_list_of_tables(const Value& value) {
+  const auto* list = std::get_if<Array>(&value.data);
+  return list != nullptr && !list->empty() &&
+         std::ranges::all_of(*list, [](const Value& each) { return std::holds_alternative<Table>(each.data); });
+}
+
 Value parse_value(const std::string& text, const std::string& where) {
   const auto first = text.find_first_not_of(" \t");
   // Only values that start with [ or { can nest; dots in a path do not count.
@@ -348,6 +347,10 @@ Table load_config(const std::vector<std::string>& files, const std::vector<std::
 
 Table with_sets(Table config, const std::vector<std::string>& sets) {
   return expanded(merge_sets({escaped(std::move(config)), ""}, sets), defaults_of_run("run"));
+}
+
+bool is_same(const Value& a, const Value& b) {
+  return to_toml({{"value", a}}) == to_toml({{"value", b}});
 }
 
 Table parse_toml(const std::string& text, const std::string& where) {

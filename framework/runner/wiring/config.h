@@ -33,6 +33,11 @@ Value parse_value(const std::string& text, const std::string& where);
 // Returns the plugin that a table names, or "" if `value` is not such a table.
 std::string use_of(const Value& value);
 
+// Returns true for a list that TOML writes with headers, [[callback]]: of tables alone, and not empty.
+bool is_list_of_tables(const Value& value);
+
+bool is_same(const Value& a, const Value& b);  // wherever they were written
+
 // Returns the table as TOML that load_config() and parse_toml() can read. with_places: for people, with the place of
 // each value in a comment behind it.
 std::string to_toml(const Table& config, bool with_places = false);

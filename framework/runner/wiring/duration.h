@@ -7,8 +7,8 @@
 
 namespace vernier {
 
-// "2h30m", "90m", "45s", "1d12h": numbers with units, the largest unit first, each at most once. Nothing if the text is
-// none, or if the time is 0 or over ten years.
+// Reads "2h30m", "90m", "45s", "1d12h": numbers with units, the largest unit first, each at most once. Returns nothing
+// if the text is not a duration, or if the time is 0 or over ten years.
 std::optional<std::chrono::seconds> duration_in(const std::string& text);
 
 }  // namespace vernier

@@ -96,7 +96,7 @@ std::vector<Host::Listed> Host::list() const {
   for (const auto& folder : folders_) {
     std::error_code trouble;
     for (fs::directory_iterator entry(folder, trouble), end; !trouble && entry != end; entry.increment(trouble)) {
-      list_role(entry->path(), folder);  // one that is not a folder lists nothing
+      list_role(entry->path(), folder);  // an entry that is not a folder lists nothing
     }
   }
   std::sort(all.begin(), all.end(),

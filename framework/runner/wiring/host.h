@@ -14,7 +14,7 @@
 
 namespace vernier {
 
-// The checksum of the library that a plugin was made from, by id: "callback/ema"; "" for an object of the program.
+// The checksum of the library that a plugin was made from, by id, "callback/mine"; "" for an object of the program.
 std::string build_of(const std::string& id);
 
 class Host {

@@ -132,8 +132,8 @@ bool is_text(const char* begin, std::size_t room) {
   refuse_library(path.string() + ": cannot be opened: " + std::strerror(errno));
 }
 
-// Returns true if a group is the one that Debian makes for each user: it has his name and no other member. With it and
-// a umask of 002, the results of a build are writable by the group, and still by nobody else.
+// Returns true if a group is the one that Debian makes for each user: it has the user's name and no other member. With
+// a umask of 002, the files of a build are writable by this group, and still by nobody else.
 bool is_own_group(gid_t id) {
   const passwd* user = ::getpwuid(::geteuid());
   if (user == nullptr || user->pw_gid != id) return false;
@@ -146,7 +146,7 @@ bool is_own_group(gid_t id) {
   return true;
 }
 
-// The rule of refuse_a_shared_folder(), which is for what Vernier itself writes, but for the user's own group.
+// Refuses a path that another user may write to. Unlike refuse_a_shared_folder(), it allows the user's own group.
 void refuse_other_writers(const fs::path& path, const struct stat& status) {
   if (status.st_uid != ::geteuid() && status.st_uid != 0) {
     refuse_library(path.string() + ": belongs to another user (id " + std::to_string(status.st_uid) +
@@ -162,8 +162,8 @@ bool is_in(const fs::path& file, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first == folder.end();
 }
 
-// The descriptor of a folder, kept for good and once for each folder: the loader knows a library by the path that it
-// was opened with, which has this number in it.
+// Keeps the descriptor of a folder open for the rest of the process, and returns the same one for the same folder. The
+// loader identifies a library by the path that it was opened with, and that path contains the descriptor.
 int kept(int folder) {
   static auto* folders = new std::map<std::pair<dev_t, ino_t>, int>();
   struct stat status = {};
@@ -173,7 +173,7 @@ int kept(int folder) {
   return entry->second;
 }
 
-// dladdr, backtraces and debuggers show the path that a library was opened with; this makes it the real one.
+// Makes dladdr, backtraces and debuggers show a library's real path, not the one that it was opened with.
 void name_by_path(void* library, const std::string& path) {
   link_map* map = nullptr;
   if (::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || path == map->l_name) return;
@@ -181,7 +181,8 @@ void name_by_path(void* library, const std::string& path) {
   map->l_name = names->emplace_back(path, map->l_name).first.data();
 }
 
-// A plugin that needs the address sanitizer's runtime fits too while it is loaded (`vernier check --sanitize`).
+// Returns true if a plugin's build fits this program's. One that was built with the address sanitizer fits too while
+// the sanitizer's runtime is loaded (`vernier check --sanitize`).
 bool fits(const std::string& build) {
   return build == VERNIER_BUILD || (build == VERNIER_BUILD " asan" && ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr);
 }
@@ -309,8 +310,8 @@ std::string PluginFile::sha256() const {
   return text;
 }
 
-// Through the folder's descriptor, so that another folder which has taken its path is not used. The file itself is not
-// opened so: the loader would look for the libraries that it needs in /proc/self/fd, for that is its $ORIGIN then.
+// Opens the library by its folder's descriptor, so that another folder which has taken the path is not used. The file
+// has no descriptor of its own here: its $ORIGIN, where the loader looks for its libraries, would be /proc/self/fd.
 const Descriptor& PluginFile::open(const std::string& id) {
   const int folder = kept(std::exchange(folder_, -1));
   const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + real_.filename().string();

@@ -34,7 +34,7 @@ class PluginFile {
   std::string sha256() const;
   std::string checksum() const;  // a fast one, to see whether it is the same file as before
   // Opens the library for the rest of the process, in the folder that was checked. Returns what it exports. Throws
-  // Error::Kind::plugin with the loader's reason if it cannot be opened. id: the plugin's, "callback/ema".
+  // Error::Kind::plugin with the loader's reason if it cannot be opened. id: the plugin's, "callback/mine".
   const Descriptor& open(const std::string& id);
 
  private:

@@ -6,19 +6,19 @@
 #include <vernier/options.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <sstream>
 
 #include "config.h"
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 
 namespace {
 
-constexpr std::size_t deepest_reference = 64;      // values that one leads through
-constexpr std::size_t most_referred_to = 1 << 20;  // bytes that all of them bring, together
+constexpr std::size_t deepest_reference = 64;      // the most values that a reference may lead through
+constexpr std::size_t most_referred_to = 1 << 20;  // the most bytes that all references may add
 
 struct Reference {
   std::string name;
@@ -49,7 +49,7 @@ Reference read_reference(const std::string& text, std::size_t begin, const std::
   return reference;
 }
 
-// The value at a path: of a list of plugins, that of the first with this `use`; nullptr where there is none.
+// Returns the value at a path, or nullptr. In a list of plugins, a key names the first entry with this `use`.
 const Value* find_value(const Table& config, const std::string& path) {
   const Table* table = &config;
   const Value* found = nullptr;
@@ -70,7 +70,7 @@ const Value* find_value(const Table& config, const std::string& path) {
   return found;
 }
 
-// The paths of all values that a reference may name, for hints.
+// Adds the paths of all values that a reference may name, for hints.
 void add_paths(const Table& table, const std::string& before, std::vector<std::string>& paths) {
   for (const auto& [key, value] : table) {
     if (const auto* inner = std::get_if<Table>(&value.data)) {
@@ -202,10 +202,7 @@ class Expansion {
     if (const auto* text = std::get_if<std::string>(&value.data)) return *text;
     if (const auto* flag = std::get_if<bool>(&value.data)) return *flag ? "true" : "false";
     if (const auto* integer = std::get_if<std::int64_t>(&value.data)) return std::to_string(*integer);
-    if (const auto* real = std::get_if<double>(&value.data)) {
-      char digits[32];
-      return {digits, std::to_chars(digits, digits + sizeof digits, *real).ptr};
-    }
+    if (const auto* real = std::get_if<double>(&value.data)) return shortest_number(*real);
     refuse(where + ": ${" + shortened(reference.name) + "} is a list, which cannot be a part of a text");
   }
 
@@ -229,44 +226,42 @@ class Expansion {
   std::size_t depth_ = 0, spent_ = 0;
 };
 
-// Replaces a text by another in every string.
-void replace_in_strings(Value& value, const std::string& from, const std::string& to) {
+// Calls change(text) for every string in a value.
+template <class Change>
+void for_each_string(Value& value, const Change& change) {
   if (auto* table = std::get_if<Table>(&value.data)) {
-    for (auto& [key, child] : *table) replace_in_strings(child, from, to);
+    for (auto& [key, child] : *table) for_each_string(child, change);
   } else if (auto* list = std::get_if<Array>(&value.data)) {
-    for (auto& child : *list) replace_in_strings(child, from, to);
+    for (auto& child : *list) for_each_string(child, change);
   } else if (auto* text = std::get_if<std::string>(&value.data)) {
-    c10::ReplaceAll(*text, from, to);
+    change(*text);
   }
 }
 
-// The shell's "~/data.csv", which it does not expand in a file, nor in --set KEY=~/data.csv.
-void expand_home(Value& value, const std::string& home) {
-  if (auto* table = std::get_if<Table>(&value.data)) {
-    for (auto& [key, child] : *table) expand_home(child, home);
-  } else if (auto* list = std::get_if<Array>(&value.data)) {
-    for (auto& child : *list) expand_home(child, home);
-  } else if (auto* text = std::get_if<std::string>(&value.data); text != nullptr && text->starts_with("~/")) {
-    text->replace(0, 1, home);
-  }
+Table with_replaced(Table config, const char* from, const char* to) {
+  for (auto& [key, value] : config) for_each_string(value, [&](auto& text) { c10::ReplaceAll(text, from, to); });
+  return config;
 }
 
 }  // namespace
 
 Table expanded(const Table& config, const Table& defaults) {
   auto all = Expansion(config, defaults).expand({config, ""});
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') expand_home(all, home);
+  // A shell expands "~/data.csv" neither in a file nor in --set KEY=~/data.csv.
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    for_each_string(all, [&](auto& text) {
+      if (text.starts_with("~/")) text.replace(0, 1, home);
+    });
+  }
   return std::get<Table>(std::move(all.data));
 }
 
 Table escaped(Table config) {
-  for (auto& [key, value] : config) replace_in_strings(value, "${", "$${");
-  return config;
+  return with_replaced(std::move(config), "${", "$${");
 }
 
 Table unescaped(Table config) {
-  for (auto& [key, value] : config) replace_in_strings(value, "$${", "${");
-  return config;
+  return with_replaced(std::move(config), "$${", "${");
 }
 
 }  // namespace vernier

@@ -52,7 +52,7 @@ class Before {
     for (std::size_t i = 0; i < masters_.size(); ++i) run.parameters[i].master = masters_[i].first;
     for (auto& [tensor, data] : data_) tensor.set_data(data);
   }
-  // The same policy again rounds nothing anew.
+  // For a policy that replaces itself: its weights are not rounded a second time.
   void restore_values() const {
     const torch::NoGradGuard no_grad;
     for (auto [tensor, data] : data_) tensor.copy_(data);
@@ -61,7 +61,7 @@ class Before {
     return std::ranges::any_of(data_,
                                [](const auto& each) { return each.first.scalar_type() != each.second.scalar_type(); });
   }
-  // A precision may put other tensors into the optimizer's hands, or another dtype into the same.
+  // Returns true if the optimizer gets other tensors than before the swap, or other dtypes.
   bool has_other_masters(const Run& run) const {
     return !std::ranges::equal(masters_, run.parameters, [](const auto& before, const Parameter& now) {
       return before.first.is_same(now.master) && before.second == now.master.scalar_type();
@@ -97,10 +97,6 @@ void drop_gradients(TrainerRun& run) {
   }
 }
 
-bool is_same_table(const Value& a, const Value& b) {
-  return to_toml({{"table", a}}) == to_toml({{"table", b}});
-}
-
 // A plugin takes over the entries that its own save() also has, by name, shape and dtype. A plugin from the same table
 // takes all, as on resume. So does an optimizer of the same name, because its state does not exist before its first
 // step.
@@ -117,7 +113,7 @@ void hand_over(const State& saved, Plugin& to, bool all) {
   if (is_any) to.load(state);
 }
 
-// A plugin that takes a role over: made, and at last in the wiring, with the one before in its place here.
+// A plugin that takes over a role. `made` has the new plugin, and the old one while the new one is in the wiring.
 struct Takeover {
   std::string role;
   Made made;
@@ -134,7 +130,7 @@ std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
   return takeovers;
 }
 
-// Into the wiring, or out of it again.
+// Exchanges the plugins of the takeovers with those in the wiring. A second call undoes that.
 void swap_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
   for (auto& takeover : takeovers) wiring.swap_in(takeover.role, takeover.made);
 }
@@ -153,7 +149,7 @@ void take_over(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const T
     takeover.next->check(run);
     const bool takes_all = takeover.role == Optimizer::role
                                ? old.id() == takeover.next->id()
-                               : is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
+                               : is_same(takeover.made.table, wiring.table_of(*takeover.next));
     hand_over(saved, *takeover.next, takes_all);
   } catch (...) {
     const auto& [id, place] = std::pair(takeover.next->id(), takeover.place);
@@ -203,8 +199,8 @@ void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table&
     drop_gradients(run);
     for (const auto& takeover : takeovers) {
       take_over(wiring, run, built, takeover);
-      const bool is_same = is_same_table(takeover.made.table, wiring.table_of(*takeover.next));
-      if (is_same && takeover.role == Precision::role) before.restore_values();
+      const bool is_policy = takeover.role == Precision::role;
+      if (is_policy && is_same(takeover.made.table, wiring.table_of(*takeover.next))) before.restore_values();
     }
     if (roles.count(Scaler::role) == 0 && before.has_other_model()) make_again(Scaler::role, *wiring.scaler);
     if (roles.count(Optimizer::role) == 0 && before.has_other_masters(run)) {

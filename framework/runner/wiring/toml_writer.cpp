@@ -1,12 +1,11 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <sstream>
 
 #include "config.h"
 #include "references.h"
+#include "tools/common/text/numbers.h"
 #include "tools/common/text/quoting.h"
 
 namespace vernier {
@@ -20,11 +19,8 @@ std::string toml_key(const std::string& key) {
   return is_bare ? key : toml_quoted(key);
 }
 
-// The shortest that reads back the same: 0.1, not 0.10000000000000001.
 std::string toml_number(double value) {
-  if (std::isnan(value)) return "nan";
-  char digits[32];
-  const std::string text = {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+  const auto text = shortest_number(value);
   return text.find_first_of(".einf") == std::string::npos ? text + ".0" : text;
 }
 
@@ -47,17 +43,10 @@ std::string toml_text(const Value& value) {
   return toml_quoted(std::get<std::string>(value.data));
 }
 
-// Lists of tables have headers of their own.
-bool has_headers(const Value& value) {
-  const auto* list = std::get_if<Array>(&value.data);
-  return list != nullptr && !list->empty() &&
-         std::ranges::all_of(*list, [](const Value& each) { return std::holds_alternative<Table>(each.data); });
-}
-
 // before: the path of the table with a dot behind it, or "".
 void write_toml(std::ostream& out, const Table& table, const std::string& before, bool with_places) {
   for (const auto& [key, value] : table) {
-    if (std::holds_alternative<Table>(value.data) || has_headers(value)) continue;
+    if (std::holds_alternative<Table>(value.data) || is_list_of_tables(value)) continue;
     out << toml_key(key) << " = " << toml_text(value);
     if (with_places && !value.where.empty()) out << "  # " << printable(value.where);
     out << '\n';
@@ -67,7 +56,7 @@ void write_toml(std::ostream& out, const Table& table, const std::string& before
     if (const auto* inner = std::get_if<Table>(&value.data)) {
       out << "\n[" << path << "]\n";
       write_toml(out, *inner, path + ".", with_places);
-    } else if (has_headers(value)) {
+    } else if (is_list_of_tables(value)) {  // each has a header of its own
       for (const auto& entry : std::get<Array>(value.data)) {
         out << "\n[[" << path << "]]\n";
         write_toml(out, std::get<Table>(entry.data), path + ".", with_places);

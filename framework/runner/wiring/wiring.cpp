@@ -14,7 +14,7 @@ namespace vernier {
 
 namespace {
 
-// The plugin of a role whose table is not given. None for task and optimizer: those are the user's choice.
+// The roles, each with the plugin that fills it by default. Task and optimizer have none: they are the user's choice.
 const std::vector<std::pair<std::string, std::string>>& roles_and_defaults() {
   static const std::vector<std::pair<std::string, std::string>> roles = {{Task::role, ""},
                                                                          {Precision::role, Precision::standard},
@@ -76,12 +76,12 @@ std::unique_ptr<Role> make_one(Wiring& wiring, const Table& config, std::vector<
   return put_into<Role>(wiring, std::move(object->made));
 }
 
-// True: neither a table nor an object of the program names the role's plugin, so another plugin may fill it.
+// Returns true if neither a table nor an object of the program names the role's plugin, so another plugin may fill it.
 bool is_left_out(const std::string& role, const Table& config, const std::vector<Given>& given) {
   return !config.contains(role) && std::ranges::none_of(given, [&](const Given& each) { return each.role == role; });
 }
 
-// Asks the plugins that are there for their part in a role, which is then an object like one of the program.
+// Asks each plugin whether it fills this role too (Plugin::fill). Its part is treated like an object of the program.
 void ask_for_parts(const std::string& role, Wiring& wiring, std::vector<Given>& given) {
   for (auto* whole : wiring.plugins()) {
     if (whole == nullptr) continue;
@@ -141,7 +141,7 @@ std::int64_t validate_every_in(Options& options) {
   auto tried = options;
   try {
     tried.get(key, word, meaning);
-  } catch (const Error&) {  // no word
+  } catch (const Error&) {  // it is not a word
     return options.get(key, 0, meaning, at_least(0));
   }
   options.choose(key, word, {word}, meaning);
@@ -167,7 +167,7 @@ Value table_of(const Table& config, const std::string& role) {
   Value value = found != config.end() ? found->second : Value{Table{}, ""};
   for (const auto& [known, fallback] : roles_and_defaults()) {
     if (known != role || fallback.empty()) continue;
-    // The default serves too where its options are given and its name is not.
+    // A table with options but no name is the default plugin's.
     if (auto* table = std::get_if<Table>(&value.data)) table->try_emplace("use", Value{fallback, ""});
     return value;
   }
@@ -272,7 +272,7 @@ std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<
   refuse_unknown_tables(config);
   auto wiring = std::make_unique<Wiring>();
   wiring->host = host;
-  // Those that are named first: they may fill other roles.
+  // Plugins that are named are made first, because they may fill other roles.
   for (const bool asks : {false, true}) {
     const auto fill = [&]<class Role>(std::unique_ptr<Role>& place) {
       if (place != nullptr || (!asks && is_left_out(Role::role, config, given))) return;

@@ -14,12 +14,9 @@
 
 namespace vernier {
 
-// The words of [run] validate_every, which is a number of steps else. The default is each_epoch for a task that says
-// that it holds data out, and 0 for others.
+// The words of [run] validate_every, which is otherwise a number of steps. The default is each_epoch for a task that
+// says that it holds data out, and 0 for others.
 constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
-
-// The monitor that `vernier train` adds where the configuration has none.
-constexpr const char* standard_monitor = "progress";
 
 // The [run] table.
 struct RunOptions {
@@ -91,7 +88,7 @@ struct Wiring {
   Bus bus;
 
   std::vector<Plugin*> plugins() const;                 // in the order of attach() and prepare()
-  const Origin& origin_of(const Plugin& plugin) const;  // of an object of a test, an empty one
+  const Origin& origin_of(const Plugin& plugin) const;  // an empty one if a test made the plugin
   const Value& table_of(const Plugin& plugin) const { return origin_of(plugin).table; }
   std::string table() const;  // for people: roles, plugins, options that are not defaults, swaps
 

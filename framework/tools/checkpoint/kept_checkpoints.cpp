@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "files/weights.h"
 #include "output/recorded_run.h"
-#include "run/state/init_weights.h"
 #include "wiring/config.h"
 
 namespace vernier {

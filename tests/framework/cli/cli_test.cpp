@@ -787,7 +787,7 @@ TEST_CASE("cli: a new run takes its weights from a file or a checkpoint, by name
   CHECK(is_one_line(place.err));
   CHECK(says(place.err, " in the model"));
   CHECK(init({set("run.init_from=none.safetensors")}) == 2);
-  CHECK(says(place.err, "none.safetensors: cannot be opened"));
+  CHECK(says(place.err, "[run] init_from: none.safetensors: cannot be opened"));
 }
 
 TEST_CASE("cli: a run's folder that is a link, or that others may write to, is refused") {

@@ -1,4 +1,4 @@
-#include "cli/check/dry_run.h"
+#include "tools/check/dry_run.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/layer_norm.h>

@@ -1,4 +1,4 @@
-#include "tools/find_lr/find_lr.h"
+#include "tools/check/find_lr.h"
 
 #include <doctest/doctest.h>
 

@@ -5,10 +5,10 @@
 #include <functional>
 #include <utility>
 
-#include "cli/check/dry_run.h"
 #include "log_lines.h"
 #include "run/training_loop.h"
 #include "thrown.h"
+#include "tools/check/dry_run.h"
 #include "toy_run.h"
 
 namespace plugin_mistakes_test {

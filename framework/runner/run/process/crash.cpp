@@ -79,12 +79,12 @@ bool is_main_thread() {
   return ::syscall(SYS_gettid) == ::getpid();
 }
 
-// Returns whether a plugin, perhaps the second of its kind, as "callback/ema#2", is of this library or of none.
+// Returns whether a plugin, perhaps the second of its kind, as "callback/mine#2", is of this library or of none.
 bool is_of(std::string_view id, const char* library) {
   return library == nullptr || id.substr(0, id.find('#')) == library;
 }
 
-// "callback/ema at StepEnd of step 3", "task/gpt in step 3", or "" where no plugin is called.
+// Adds "callback/mine at StepEnd of step 3: " or "task/mine in step 3: "; nothing if no plugin is called.
 void add_caller(Line& line) {
   const char* running = running_plugin();
   const auto* calls = watched.load();
@@ -129,7 +129,7 @@ extern "C" void report_crash(int signal, siginfo_t* info, void*) {
   const auto* found = fatal;
   while (found->signal != signal) ++found;
   depth = depth + 1;
-  if (depth > 1) ::sigaction(signal, &found->before, nullptr);  // the line could not be written, or without the stack
+  if (depth > 1) ::sigaction(signal, &found->before, nullptr);  // the handler itself crashed
   const int error = errno;
   if (depth <= 2) write_last_line("crashed with ", found->name, signal == SIGABRT ? uncaught.load() : "");
   ::sigaction(signal, &found->before, nullptr);
@@ -182,8 +182,8 @@ void report_interrupt() {
   write_last_line("interrupted by a second Ctrl-C");
 }
 
-// At exit, before the objects go that were there when the last ExitRefused was made. After the last one is gone, only
-// the end of a plugin's library can call exit() again.
+// Called at exit, before the static objects are destroyed that existed when the last ExitRefused was made. Once all
+// ExitRefused are gone, only the end of a plugin's library can call exit() again.
 void ExitRefused::refuse() {
   const auto* refused = std::exchange(exit_refused, nullptr);
   if (refused == nullptr && running_plugin() == nullptr) return;

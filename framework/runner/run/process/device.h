@@ -22,7 +22,7 @@ std::int64_t peak_memory(c10::Device device);
 // True if a flag (float32 0-dim) on the CPU is not 0.
 bool is_set(const at::Tensor& flag);
 
-// Waits until the device has done what it was given; nothing on a CPU.
+// Waits until the device has finished its work. Does nothing on a CPU.
 void synchronize(c10::Device device);
 
 // Brings numbers from a device to the host one step late, so that the host never waits for the device.
@@ -33,7 +33,7 @@ class LateNumbers {
 
  private:
   at::Tensor host_;
-  std::optional<c10::Event> copied_;  // not where they were on the host before
+  std::optional<c10::Event> copied_;  // empty if the numbers were on the host
 };
 
 }  // namespace vernier

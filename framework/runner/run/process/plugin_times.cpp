@@ -8,8 +8,8 @@ namespace vernier {
 
 namespace {
 
-// A prime: what a plugin does each second or each hundredth step is not met each time, or never. The first steps of a
-// process are slow for other reasons.
+// One step in `period` is timed, from step `first` on, because the first steps are slow for other reasons. A prime
+// meets what a plugin does in every second or hundredth step neither always nor never.
 constexpr std::int64_t period = 17, first = 8;
 constexpr std::int64_t fewest_steps = 4;
 constexpr double slow_share = 0.1, slow_seconds = 1e-3;

@@ -9,9 +9,10 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
+
+#include "tools/common/text/numbers.h"
 
 namespace vernier {
 
@@ -27,12 +28,6 @@ enum Slot { stop_slot, time_slot, seconds_slot, slots };
 
 torch::Tensor numbers_of(std::int64_t count) {
   return at::zeros({count}, torch::kFloat64);
-}
-
-// The shortest text of this number and no other.
-std::string exact(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
 }
 
 // A hash that a float64 holds without loss.
@@ -196,7 +191,7 @@ void Ranks::agree(const Run& run, const std::string& doing, Compared compared) {
 
 void Ranks::note_alike(const Facts& facts) {
   alike_ = facts;
-  alike_digest_ = exact(digest_of(facts));
+  alike_digest_ = shortest_number(digest_of(facts));
 }
 
 void Ranks::send(const Run& run, const std::string& doing, Compared compared, const WholeBatch& share) {
@@ -205,8 +200,8 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
               {"the number of steps", std::to_string(run.step)},
               {"the number of updates", std::to_string(run.updates)},
               {"the plugins", alike_digest_},
-              {"the learning rate factor", exact(run.learning_rate_factor)},
-              {"the learning rate factor of the step before", exact(last_factor_)},
+              {"the learning rate factor", shortest_number(run.learning_rate_factor)},
+              {"the learning rate factor of the step before", shortest_number(last_factor_)},
               {"the batches of an update", std::to_string(run.batches)},
               {"the batches drawn", std::to_string(run.batches_drawn)},
               {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all_weights)}};
@@ -219,7 +214,7 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
-// All ranks see the same digests, so all come here, and exchange what is behind them.
+// All ranks see the same digests. If these differ, all ranks exchange the facts behind them.
 void Ranks::refuse_apart(const double* digests) const {
   if (std::all_of(digests, digests + ranks(), [&](double each) { return each == digests[0]; })) return;
   auto facts = message_;
@@ -258,7 +253,7 @@ const WholeBatch& Ranks::whole() {
   return whole_;
 }
 
-// A buffer counts from the first step on in which any rank has written it.
+// A buffer counts as changed from the first step on in which any rank wrote it.
 void Ranks::find_changed_buffers() {
   for (auto& buffer : buffers_) {
     buffer.has_changed = buffer.has_changed || buffer.tensor._version() != buffer.version;

@@ -34,7 +34,7 @@ class Ranks {
 
   // Throws Error::Kind::configuration on every rank if a fact differs; the text names it and both values.
   void refuse_differences(const Facts& facts) const;
-  // Rank 0's parameters and buffers, into those of the others.
+  // Copies rank 0's parameters and buffers to the other ranks.
   void share_model(TrainerRun& run);
 
   // True: each parameter has a rank that owns it, see Parameter::owned. Chosen once, before the precision is prepared.
@@ -42,7 +42,7 @@ class Ranks {
   void choose_owners(TrainerRun& run);
   // Throws Error if a precision keeps masters of parameters that other ranks own.
   void refuse_masters_of_others(const Run& run) const;
-  // The owners' values of `model`, into those of the other ranks. trained: those that are not frozen.
+  // Copies the owners' values of `model` to the other ranks. trained: those that are not frozen.
   enum class Weights { trained, all };
   void share_weights(TrainerRun& run, Weights which);
   bool any(bool here);  // returns whether it is so on any rank
@@ -56,22 +56,22 @@ class Ranks {
   const WholeBatch& whole();  // waits for the sum; throws Error on every rank if they have come apart
   bool is_within_gradients() const { return is_weighed_ && !is_reduced_; }
 
-  // The same message on its own, before all ranks do something else together. doing: "a checkpoint". A rank that comes
-  // here alone meets the message of the others' next step. compared: a step looks at a part of the weights.
+  // Sends the same message on its own, before all ranks do something else together. doing: "a checkpoint". A rank that
+  // calls this alone receives the message of the others' next step. compared: a step compares a part of the weights.
   enum class Compared { part, all_weights };
   void agree(const Run& run, const std::string& doing, Compared compared = Compared::part);
-  // After prepare, and after each swap: what the plugins are.
+  // Notes what the plugins are, for the digest. Called after prepare, and after each swap.
   void note_alike(const Facts& facts);
 
-  // After backward: the gradients and the loss of the whole batch, on every rank; the buffers that have changed are
-  // rank 0's.
+  // Called after backward: gives every rank the gradients and the loss of the whole batch, and rank 0's buffers if they
+  // have changed.
   struct Own {
-    int stop;             // the signal that this rank has got
+    int stop;             // the signal that this rank received
     bool is_out_of_time;  // whether the time limit has passed here
     double seconds;       // that it has computed in this step
   };
   void all_reduce(TrainerRun& run, const Own& own);
-  // Those of any rank in the last all_reduce().
+  // The signal, and whether the time was over, of any rank in the last all_reduce().
   const std::atomic<int>& stop() const { return stop_; }
   bool is_out_of_time() const { return is_out_of_time_; }
   // Adds a notice where a rank has computed longer than the others for the last hundred steps.

@@ -13,7 +13,7 @@ constexpr std::array<const char*, 7> metric_names = {
 
 }  // namespace
 
-// Ranges lie within each other, and a listener that has the step computed again has one around it.
+// Ranges nest, so no part is named within a listener that has the step computed again: it has a range around it.
 void StepClock::name(Part part) {
   if (listening_now() != nullptr) return;
   range_.reset();

@@ -21,14 +21,13 @@ struct KnownUpdate {
 // The log of all steps in turn. Main thread only.
 class UpdateLog {
  public:
-  // When the gradients are computed, before a listener clips them, which spreads a NaN.
+  // Called when the gradients are computed, and before a listener clips them: clipping spreads a NaN.
   void look(const Run& run);
-  // At the end of the step: counts it, and the updates that are known now, into run.updates, run.last_update and
-  // run.amp. Writes the notice `step_skipped`; and `non_finite` where no scaler looks at the gradients, the loss is not
-  // finite, and no callback has reported it. The latter not where results are late. is_mixed: the step ran in mixed
-  // precision.
+  // Called at the end of the step: counts it, and the updates that are known now, in run.updates, run.last_update and
+  // run.amp. Writes the notice `step_skipped`. Where results are not late, also writes `non_finite` if the loss is not
+  // finite, no scaler looks at the gradients, and no callback has reported it. is_mixed: it ran in mixed precision.
   void count(TrainerRun& run, bool is_mixed);
-  // The update of the step before, where it was not known then and count() has not counted it. Waits for the device.
+  // Returns the update of the step before, if count() has not counted it because it was late. Waits for the device.
   std::optional<KnownUpdate> last();
   // Counts last() after the last step of a run.
   void conclude(TrainerRun& run);

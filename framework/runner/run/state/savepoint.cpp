@@ -8,7 +8,8 @@ namespace vernier {
 
 namespace {
 
-// Made by State::put, or by the plugin for the State alone: not over memory that something else owns (from_blob).
+// Returns true if only the State holds the tensor's memory, as after State::put: it needs no copy. Memory that
+// something else owns (from_blob) does.
 bool is_of_nobody_else(const torch::Tensor& tensor) {
   if (tensor.use_count() != 1 || !tensor.has_storage() || tensor.storage().use_count() != 1) return false;
   const auto& memory = tensor.storage().data_ptr();

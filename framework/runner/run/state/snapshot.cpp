@@ -47,7 +47,7 @@ std::string builds_of(const std::vector<Plugin*>& plugins) {
   return lines;
 }
 
-// A plugin may compute other numbers under the same version.
+// Warns of plugins that were built anew: they may compute other numbers under the same version.
 void warn_of_rebuilt(const State& snapshot, const std::vector<Plugin*>& plugins) {
   if (!snapshot.has("run/builds")) return;
   const auto before = "\n" + snapshot.text("run/builds");
@@ -224,7 +224,8 @@ Tensors take_model(State& snapshot, const Tensors& live) {
   return taken;
 }
 
-// Nothing can compare what was never saved. A task whose batches follow from run.step needs no state.
+// Warns of a task that saved nothing, since nothing can be compared then. One whose batches follow from run.step needs
+// no state.
 void warn_of_a_task_without_state(const State& snapshot, const std::vector<Plugin*>& plugins) {
   for (const auto* plugin : plugins) {
     const bool is_task = plugin->id().starts_with(std::string(Task::role) + "/");
@@ -248,13 +249,6 @@ void named(const Plugin& plugin, const std::string& doing, const Body& body) {
 }
 
 }  // namespace
-
-Tensors model_tensors(const torch::nn::Module& model) {
-  Tensors tensors;
-  for (const auto& entry : model.named_parameters()) tensors[entry.key()] = entry.value();
-  for (const auto& entry : model.named_buffers()) tensors[entry.key()] = entry.value();
-  return tensors;
-}
 
 State take_snapshot(const TrainerRun& run, const std::vector<Plugin*>& plugins, const std::string& configuration) {
   State state;

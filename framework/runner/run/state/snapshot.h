@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "files/weights.h"
+
 namespace vernier {
 
 // Shares the live tensors; whoever keeps it longer than the moment copies. configuration: as resolved, a JSON object;
@@ -27,9 +29,6 @@ void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>
 // The differences that make resuming inexact: "threads was 1 and is 2; …"; "" if there are none.
 std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
                        const std::string& configuration);
-
-// Parameters and buffers by their dotted names, a tied one under each of its names.
-Tensors model_tensors(const torch::nn::Module& model);
 
 // XXH3-128 over names, dtypes, shapes and bytes, in hexadecimal: equal digests, equal tensors.
 std::string digest(const Tensors& tensors);

@@ -50,7 +50,7 @@ class Transaction {
   Phase phase_ = Phase::between;
   Savepoint points_[2];
   Scope scopes_[2];
-  std::vector<Parameter> parameters_;   // the list as it is to be
+  std::vector<Parameter> parameters_;   // run.parameters, which roll_back() restores
   std::set<const Plugin*> askers_;      // of want_rerun()
   std::vector<std::int64_t> versions_;  // of the gradients, when they were computed
 };

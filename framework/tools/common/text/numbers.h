@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -19,6 +20,12 @@ std::string printed(const char* format, Values... values) {
 // One number in a format of printf: print_number("%.4g", 0.5). A NaN has no sign.
 inline std::string print_number(const char* format, double value) {
   return std::isnan(value) ? "nan" : printed(format, value);
+}
+
+// The shortest text that reads back as this number and no other: "0.1", "inf". A NaN has no sign.
+inline std::string shortest_number(double value) {
+  char text[32];
+  return std::isnan(value) ? "nan" : std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
 // The smallest and the largest of the finite numbers that it was given; low > high before the first.

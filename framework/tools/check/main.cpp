@@ -1,17 +1,34 @@
-// `vernier check`: all but the training.
+// `vernier check`: all of a run but its training, and a learning-rate range test.
+#include <vernier/error.h>
+
 #include <iostream>
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/program.h"
 #include "dry_run.h"
+#include "find_lr.h"
 #include "output/log.h"
 #include "tools/common/text/numbers.h"
 
-namespace vernier::cli {
+namespace vernier {
+
+using namespace cli;
 
 namespace {
 
-// The same run in float32, to compare a policy with. It is optional: nothing if it fails.
+constexpr const char* usage = R"(usage: vernier check FILE… [--set KEY=VALUE]… [--find-lr]
+       vernier check PLUGIN.so [--set KEY=VALUE]…
+
+All of a run but the training: plugins, data, model, device, one batch without an update, its memory, advice. With a
+library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so --help.
+
+  --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
+                         and suggests a rate
+  The options of `vernier train`; see vernier train --help.
+)";
+
+// Returns the dry run of the same run in float32, to compare a policy with; nothing, with a warning, if it fails.
 std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
   set_log_level(static_cast<int>(Level::error));  // all of it is logged already
   std::optional<DryRun> seen;
@@ -61,9 +78,7 @@ std::string memory_of_ranks(TrainerRun& run, const MemoryUse& here) {
   return text;
 }
 
-}  // namespace
-
-int check(const po::variables_map& given) {
+void check_run(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
   auto prepared = prepare(given);
   print_wiring(*prepared);
@@ -86,7 +101,33 @@ int check(const po::variables_map& given) {
                         "what cannot be read\n"));
   }
   std::cout << "ready: nothing was trained or written\n";
+}
+
+// Changes a run to one that trains a few steps and leaves nothing.
+void keep_nothing(Table& config) {
+  config.erase(Monitor::role);
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+}
+
+void find_learning_rate(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));  // all of it is logged already
+  const auto prepared = prepare(given, keep_nothing);
+  if (prepared->run.control->ranks() > 1) refuse("--find-lr trains a copy of the model in one process only");
+  std::cout << plot(test_rates(prepared->trainer, *prepared->wiring, prepared->run));
+}
+
+int check(const po::variables_map& given) {
+  check_run(given);
+  if (given.count("find-lr") != 0) find_learning_rate(given);
   return 0;
 }
 
-}  // namespace vernier::cli
+}  // namespace
+
+}  // namespace vernier
+
+int main(int argc, char** argv) {
+  auto options = vernier::configuration_options();
+  options.add_options()("find-lr", "");
+  return vernier::call_run_verb({"check", vernier::usage, options, vernier::check}, argc, argv);
+}

@@ -1,22 +1,31 @@
-#include "run/state/init_weights.h"
+#include "files/weights.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <torch/nn/module.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
 
-#include "run/state/snapshot.h"
 #include "temporary_folder.h"
 #include "thrown.h"
-#include "toy_run.h"
 
-namespace init_weights_test {
+namespace weights_test {
 
 using vernier::InitOptions;
 using vernier::Tensors;
 
 namespace {
+
+class Model final : public torch::nn::Module {
+ public:
+  Model() {
+    first = register_parameter("first", torch::full({4, 3}, 0.5));
+    second = register_parameter("second", torch::full({2, 4}, 0.25));
+    seen = register_buffer("seen", torch::zeros({1}));
+  }
+  torch::Tensor first, second, seen;
+};
 
 Tensors other_weights(const std::string& prefix = "") {
   return {{prefix + "first", torch::full({4, 3}, 7.0)},
@@ -31,17 +40,17 @@ struct Fixture {
     return thrown_by([&] { vernier::init_weights(model, {file, std::move(rename), strict}); });
   }
   bool is_untouched() {
-    const toy::Model fresh;
+    const Model fresh;
     return model.first.equal(fresh.first) && model.second.equal(fresh.second) && model.seen.equal(fresh.seen);
   }
 
   TemporaryFolder folder;
   std::string file = folder / "weights.safetensors";
-  toy::Model model;
+  Model model;
 };
 
 Thrown refusal(const std::string& text) {
-  return configuration("[run] init_from: " + text);
+  return configuration(text);
 }
 
 }  // namespace
@@ -54,7 +63,7 @@ TEST_CASE("init_weights: parameters and buffers are taken by name, in the model'
   CHECK(fixture.model.second.dtype() == torch::kFloat32);
   CHECK(fixture.model.seen.item<double>() == 9);
 
-  toy::Model from_checkpoint;
+  Model from_checkpoint;
   const auto path = fixture.folder / "step-00000001";
   vernier::write_checkpoint(path, {}, other_weights(), {});
   vernier::init_weights(from_checkpoint, {path, {}, true});
@@ -66,7 +75,7 @@ TEST_CASE("init_weights: a run stands for its newest checkpoint") {
   const auto run = folder / "run";
   std::filesystem::create_directories(run + "/checkpoints");
   const auto init = [&](const std::string& from) {
-    toy::Model model;
+    Model model;
     const auto thrown = thrown_by([&] { vernier::init_weights(model, {from, {}, true}); });
     return std::pair(thrown, model.first[0][0].item<double>());
   };
@@ -146,10 +155,10 @@ TEST_CASE("init_weights: a tied weight is there under one of its names") {
   class Tied final : public torch::nn::Module {
    public:
     Tied() {
-      one = register_module("one", std::make_shared<toy::Model>());
+      one = register_module("one", std::make_shared<Model>());
       two = register_module("two", one);
     }
-    std::shared_ptr<toy::Model> one, two;
+    std::shared_ptr<Model> one, two;
   };
   Fixture fixture(other_weights("two."));
   Tied model;
@@ -157,4 +166,4 @@ TEST_CASE("init_weights: a tied weight is there under one of its names") {
   CHECK(model.one->first.eq(7).all().item<bool>());
 }
 
-}  // namespace init_weights_test
+}  // namespace weights_test

@@ -1,4 +1,4 @@
-#include "init_weights.h"
+#include "weights.h"
 
 #include <torch/nn/module.h>
 #include <vernier/checkpoint_folder.h>
@@ -7,35 +7,25 @@
 #include <vernier/safetensors.h>
 
 #include <algorithm>
+#include <boost/algorithm/string/trim.hpp>
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <span>
 #include <utility>
 
-#include "snapshot.h"
-
 namespace vernier {
 
 namespace {
 
-[[noreturn]] void refuse_init(const std::string& text) {
-  throw Error("[run] init_from: " + text, Error::Kind::configuration);
-}
-
-std::string without_spaces(const std::string& text) {
-  const auto first = text.find_first_not_of(' ');
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
-}
-
 std::pair<std::string, std::string> parts_of(const std::string& rule) {
   const auto arrow = rule.find("->");
-  const auto right = arrow == std::string::npos ? "" : without_spaces(rule.substr(arrow + 2));
-  const auto left = without_spaces(rule.substr(0, arrow));
+  const auto right = arrow == std::string::npos ? "" : boost::trim_copy(rule.substr(arrow + 2));
+  const auto left = boost::trim_copy(rule.substr(0, arrow));
   const auto stars = [](const std::string& text) { return std::count(text.begin(), text.end(), '*'); };
   const bool fits = stars(left) <= 1 && (right.empty() || stars(left) == stars(right));
   if (arrow == std::string::npos || left.empty() || !fits) {
-    refuse_init("init_rename = \"" + shortened(rule) + "\": write \"old -> new\", with one * on each side or none");
+    refuse("init_rename = \"" + shortened(rule) + "\": write \"old -> new\", with one * on each side or none");
   }
   return {left, right};
 }
@@ -57,7 +47,7 @@ Tensors read(const InitOptions& options, std::string& path) {
     const auto checkpoints = checkpoints_at(options.from);
     std::error_code none;
     if (checkpoints.empty() && std::filesystem::is_directory(options.from, none)) {
-      refuse_init(options.from + ": is neither a checkpoint nor the folder of a run with one");
+      refuse(options.from + ": is neither a checkpoint nor the folder of a run with one");
     }
     path = checkpoints.empty() ? options.from : checkpoints.front();
     const auto all = checkpoints.empty() ? load_safetensors(path) : read_checkpoint_model(path).model.tensors;
@@ -65,12 +55,12 @@ Tensors read(const InitOptions& options, std::string& path) {
     for (const auto& [name, tensor] : all) {
       const auto to = renamed(name, options.rename);
       if (to.empty()) continue;
-      if (!tensors.emplace(to, tensor).second) refuse_init("two tensors are to be '" + to + "'; '" + name + "' is one");
+      if (!tensors.emplace(to, tensor).second) refuse("two tensors are to be '" + to + "'; '" + name + "' is one");
     }
     return tensors;
   } catch (const Error& error) {
     if (error.kind() == Error::Kind::configuration) throw;
-    refuse_init(error.what());
+    refuse(error.what());
   }
 }
 
@@ -95,6 +85,13 @@ std::vector<std::string> missing_in(const Tensors& tensors, const Tensors& live)
 
 }  // namespace
 
+Tensors model_tensors(const torch::nn::Module& model) {
+  Tensors tensors;
+  for (const auto& entry : model.named_parameters()) tensors[entry.key()] = entry.value();
+  for (const auto& entry : model.named_buffers()) tensors[entry.key()] = entry.value();
+  return tensors;
+}
+
 std::vector<std::string> checkpoints_at(const std::string& path) {
   if (is_checkpoint(path)) return {path};
   const auto inside = std::filesystem::path(path) / "checkpoints";
@@ -115,7 +112,7 @@ std::string renamed(const std::string& name, const std::vector<std::string>& rul
 
 void init_weights(torch::nn::Module& model, const InitOptions& options) {
   if (options.from.empty()) {
-    if (!options.rename.empty()) refuse_init("init_rename needs a file to rename the tensors of");
+    if (!options.rename.empty()) refuse("init_rename needs a file to rename the tensors of");
     return;
   }
   std::string path;
@@ -128,8 +125,7 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
     if (found == live.end()) {
       unexpected.push_back(name);
     } else if (found->second.sizes() != tensor.sizes()) {
-      refuse_init(
-          c10::str(path, ": '", name, "' is ", tensor.sizes(), ", and ", found->second.sizes(), " in the model"));
+      refuse(c10::str(path, ": '", name, "' is ", tensor.sizes(), ", and ", found->second.sizes(), " in the model"));
     } else if (found->second.scalar_type() != tensor.scalar_type()) {
       converted += 1;
     }
@@ -142,8 +138,7 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
   if (!unexpected.empty()) report += "; not in the model: " + list_of(unexpected);
   const bool is_all = missing.empty() && unexpected.empty();
   if (taken == 0 || (!is_all && options.strict)) {
-    refuse_init(report + "; rename with init_rename" +
-                (taken > 0 ? ", or take what fits with init_strict = false" : ""));
+    refuse(report + "; rename with init_rename" + (taken > 0 ? ", or take what fits with init_strict = false" : ""));
   }
   log(is_all ? Level::info : Level::warning, "init_from", report);
   const torch::NoGradGuard no_grad;

@@ -1,0 +1,32 @@
+// The weights of a model by name, and those that a new model takes from a file or a checkpoint.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <vernier/abi.h>
+#include <vernier/state.h>
+
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// Parameters and buffers by their dotted names, a tied one under each of its names.
+VERNIER_API Tensors model_tensors(const torch::nn::Module& model);
+
+struct InitOptions {
+  std::string from;                 // a safetensors file, or the folder of a checkpoint or a run; "": nothing is done
+  std::vector<std::string> rename;  // "old -> new"; one * on each side stands for the same text; no new: left out
+  bool strict = true;               // refuses names that are missing, or not in the model
+};
+
+// Copies the tensors into the model's parameters and buffers, and logs what is missing and what was not expected.
+// Everything is checked before the model is touched; throws Error::Kind::configuration.
+VERNIER_API void init_weights(torch::nn::Module& model, const InitOptions& options);
+
+// Returns the checkpoint at a path, or the checkpoints of the run there, the newest first. Empty if there are none.
+VERNIER_API std::vector<std::string> checkpoints_at(const std::string& path);
+
+// Returns the name after the first rule that fits it: "" if that leaves it out, the name itself if none fits.
+VERNIER_API std::string renamed(const std::string& name, const std::vector<std::string>& rules);
+
+}  // namespace vernier
