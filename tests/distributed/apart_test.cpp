@@ -102,6 +102,13 @@ TEST_CASE("apart: an update of other batches on one rank, and a gather where mic
   CHECK_MESSAGE(says(ends[0], "rank 1 is lost"), ends[0]);
 }
 
+TEST_CASE("apart: a plugin adds numbers of all ranks up, and each rank gets the same") {
+  const TemporaryFolder folder;
+  for (const auto& end : ends_of("[[callback]]\nuse = \"disagrees\"\nwhat = \"sum\"\n", folder)) {
+    CHECK_MESSAGE(says(end, "sums 3 0.75 Long 1099511627776"), end);
+  }
+}
+
 TEST_CASE("apart: ranks that agree end well, with all that they may ask for") {
   const TemporaryFolder folder;
   const auto ends = ends_of(
