@@ -197,8 +197,14 @@ TEST_CASE("check plugin: options come from --set, or with --task from the plugin
   CHECK_MESSAGE(says(forgets.out, "resumes: FAILED: stopped after step 1 and resumed"), forgets.out);
   CHECK(says(forgets.out, "samples = 40"));
   CHECK(says(forgets.out, "clip_norm"));
-  const auto set = check(fixture("callback/lawless"), {"--law", "resumes", "--task", run, "--set", "how=nothing"});
-  CHECK_MESSAGE(set.status == 0, set.out);
+  for (const char* how : {"how=nothing", "callback.lawless.how = nothing"}) {
+    const auto set = check(fixture("callback/lawless"), {"--law", "resumes", "--task", run, "--set", how});
+    CHECK_MESSAGE(set.status == 0, set.out);
+  }
+  const auto others = check(fixture("callback/lawless"), {"--law", "resumes", "--task", run, "--set=task.samples=50",
+                                                          "--set=callback.clip_norm.max_norm=3"});
+  CHECK(says(others.out, "samples = 50"));
+  CHECK(says(others.out, "max_norm = 3"));
 }
 
 TEST_CASE("check plugin: the run that it prints is one for `vernier check`") {
@@ -224,7 +230,12 @@ TEST_CASE("check plugin: wrong usage ends with 2, and a law that is misspelt wit
   CHECK(says(law.err, "there is no law \"resume\"; did you mean \"resumes\"?"));
   const auto set = check(fixture("callback/fits"), {"--set", "strength"});
   CHECK(set.status == 2);
-  CHECK(says(set.err, "--set strength: write --set KEY=VALUE"));
+  CHECK(says(set.err, "--set strength: write --set key=value"));
+  for (const std::string key : {"run.steps", "callback.fits.use"}) {
+    const auto chosen = check(fixture("callback/fits"), {"--law", "loads", "--set", key + "=3"});
+    CHECK(chosen.status == 2);
+    CHECK_MESSAGE(says(chosen.err, "--set " + key + ": the check chooses it; leave it out"), chosen.err);
+  }
   CHECK(check(fixture("callback/fits"), {"--colour"}).status == 2);
   const auto help = check(fixture("callback/fits"), {"--help"});
   CHECK(help.status == 0);

@@ -180,9 +180,11 @@ ShortRun train_for(int seconds, const Common& common, const Candidate& candidate
                    Children& children) {
   const auto begin = std::chrono::steady_clock::now();
   auto words = command_of("train", common, candidate);
-  words.insert(words.end(), {"--quiet", "--set=run.output=" + toml_quoted(folder.string()), "--set=run.resume=never",
+  // The name that is set first replaces a table whose options, such as `every`, checkpoint/none does not take.
+  words.insert(words.end(), {"--quiet", "--set=checkpoint.use=rolling",
+                             "--set=run.output=" + toml_quoted(folder.string()), "--set=run.resume=never",
                              "--set=run.requeue=false", "--set=run.time_limit=" + std::to_string(seconds) + "s",
-                             "--set=checkpoint.use=none", "--set=monitor=[]", "--set=monitor.csv.every=1"});
+                             "--set=checkpoint={use = \"none\"}", "--set=monitor=[]", "--set=monitor.csv.every=1"});
   const auto ended = children.run(words);
   ShortRun run;
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -37,7 +37,7 @@ constexpr const char* usage =
 Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
 "ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
 
-  --set KEY=VALUE    an option of the plugin, as in --set max_norm=1
+  --set KEY=VALUE    as in vernier train, for the plugin and the run; an option of the plugin needs no table: max_norm=1
   --task FILE.toml   the run to try it in, instead of a small network; for 20 steps on the CPU
   --law NAME         this law alone
   --sanitize         with the address sanitizer, for a plugin that was built with -fsanitize=address
@@ -130,24 +130,13 @@ Host host_of_installation() {
   return Host({program / "plugins", program.parent_path() / "lib" / "vernier" / "plugins"});
 }
 
-Table options_of(const po::variables_map& given) {
-  Table options;
-  for (const auto& set : words_in(given, "set")) {
-    const auto equals = set.find('=');
-    if (equals == 0 || equals == std::string::npos) refuse("--set " + shortened(set) + ": write --set KEY=VALUE");
-    const auto key = set.substr(0, equals);
-    options.insert_or_assign(key, parse_value(set.substr(equals + 1), "--set " + key));
-  }
-  return options;
-}
-
 Subject subject_of(const fs::path& file, const po::variables_map& given) {
   const auto descriptor = PluginFile(file, "").descriptor();
   Subject subject{host_of_installation(), descriptor.role, descriptor.name, fs::absolute(file).string(), {}, {}};
   subject.base = given.count("task") != 0
                      ? base_of_file(given["task"].as<std::string>(), subject.role, subject.name, subject.options)
                      : small_base();
-  for (auto& [key, value] : options_of(given)) subject.options.insert_or_assign(key, std::move(value));
+  change(subject, words_in(given, "set"));
   return subject;
 }
 

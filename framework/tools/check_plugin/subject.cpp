@@ -79,6 +79,29 @@ use = "adamw"
                     "check");
 }
 
+void change(Subject& subject, const std::vector<std::string>& sets) {
+  const auto own_table = subject.role + (is_list(subject.role) ? "." + subject.name : "") + ".";
+  auto small = small_base();
+  std::vector<std::string> of_plugin, of_run;
+  for (const auto& set : sets) {
+    const auto equals = set.find('=');
+    auto key = set.substr(0, equals);
+    key.erase(key.find_last_not_of(' ') + 1);
+    const bool needs_table = equals != std::string::npos && !key.empty() && key.find('.') == std::string::npos;
+    const auto whole = needs_table ? own_table + key : key;
+    const bool is_chosen = whole.starts_with("run.") && table_in(small, "run").contains(whole.substr(4));
+    if (is_chosen || whole == own_table + "use") refuse("--set " + whole + ": the check chooses it; leave it out");
+    auto& part = whole.starts_with(own_table) ? of_plugin : of_run;
+    part.push_back(needs_table ? own_table + set : set);
+  }
+  const auto changed = with_sets({}, of_plugin);
+  if (const auto found = changed.find(subject.role); found != changed.end()) {
+    const auto& table = is_list(subject.role) ? std::get<Array>(found->second.data).front() : found->second;
+    for (const auto& [key, value] : take(table)) subject.options.insert_or_assign(key, value);
+  }
+  subject.base = with_sets(std::move(subject.base), of_run);
+}
+
 Table base_of_file(const std::string& file, const std::string& role, const std::string& name, Table& options) {
   Table base = load_config({file}, {});
   auto& run = table_in(base, "run");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "wiring/config.h"
 #include "wiring/host.h"
@@ -25,6 +26,11 @@ struct Subject {
 // The run in which a plugin is checked if the user names none: 20 steps of a small network on the CPU, with a
 // validation after each fifth, a dynamic loss scale and AdamW.
 Table small_base();
+
+// Changes the plugin's options and the run by --set. A key without a table is an option of the plugin: "max_norm=1" is
+// "callback.clip_norm.max_norm=1". Throws Error::Kind::configuration, as load_config() does, and for what the check
+// chooses itself: the plugin, and the steps, device and threads of small_base().
+void change(Subject& subject, const std::vector<std::string>& sets);
 
 // The run of a user's TOML file for the same steps on the CPU. Takes the options of the plugin's own table out of it.
 Table base_of_file(const std::string& file, const std::string& role, const std::string& name, Table& options);

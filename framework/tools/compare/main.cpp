@@ -74,7 +74,8 @@ Plan read_plan(const po::variables_map& given) {
     Words all = plan.common.sets;
     all.insert(all.end(), candidate.sets.begin(), candidate.sets.end());
     for (const char* own : {"run.seed", "run.output"}) {
-      if (std::ranges::any_of(all, [&](const auto& set) { return set.starts_with(std::string(own) + "="); })) {
+      const auto sets_own = [&](const auto& set) { return set.substr(0, set.find_first_of(" =")) == own; };
+      if (std::ranges::any_of(all, sets_own)) {
         throw Refused(std::string(own) + " is set by compare itself; see --seeds and --output");
       }
     }

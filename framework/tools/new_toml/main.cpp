@@ -43,10 +43,11 @@ std::string name_of(const std::string& data) {
 using Keys = std::vector<std::pair<std::string, std::string>>;
 Given options_of(const po::variables_map& words, Keys& keys) {
   const std::string task = "task.";
+  const auto merged = load_config({}, words_in(words, "set"));  // refuses what is not a --set
   for (const auto& set : words_in(words, "set")) {
     const auto equals = set.find('=');
-    const auto key = set.substr(0, equals);
-    if (!key.starts_with(task) || equals == std::string::npos) {
+    const auto key = set.substr(0, set.find_last_not_of(' ', equals - 1) + 1);
+    if (!key.starts_with(task)) {
       refuse("--set " + shortened(set) + ": here it is for options of the task, as in --set 'task.decimal=\",\"'");
     }
     const auto name = key.substr(task.size());
@@ -60,7 +61,6 @@ Given options_of(const po::variables_map& words, Keys& keys) {
     keys.emplace_back(name, word == nullptr ? text : toml_value(*word));
   }
   Given given{word_or(words, "target", ""), {}};
-  const auto merged = merge_config({}, words_in(words, "set"));
   if (merged.contains("task")) given.task = std::get<Table>(merged.at("task").data);
   return given;
 }

@@ -39,7 +39,7 @@ Value number(std::int64_t value) {
 // Reduces a configuration to the run's steps, and adds callback/profiler. The run's own callbacks stay, because their
 // listeners are a part of its steps.
 void add_profiler(Table& config, std::int64_t steps, const std::string& trace) {
-  config.erase(Monitor::role);
+  for (const std::string role : {Monitor::role, Checkpoint::role}) leave_out(config, role);
   config.insert_or_assign(Checkpoint::role, Value{Table{{"use", word("none")}}, "vernier profile"});
   auto& run = std::get<Table>(config.try_emplace("run", Value{Table{}, ""}).first->second.data);
   run.insert_or_assign("validate_every", number(0));
