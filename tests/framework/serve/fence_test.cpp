@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <optional>
 #include <set>
 
 #include "job_server.h"
@@ -19,9 +20,10 @@ using namespace job_server;
 
 namespace {
 
+using Attempts = std::vector<std::pair<std::string, std::function<bool()>>>;
+
 // Runs each attempt in a child inside the fence. Returns the names of those that were not refused.
-std::vector<std::string> not_refused(const serve::Fence& fence,
-                                     const std::vector<std::pair<std::string, std::function<bool()>>>& attempts) {
+std::vector<std::string> not_refused(const serve::Fence& fence, const Attempts& attempts) {
   std::vector<std::string> through;
   for (const auto& [name, attempt] : attempts) {
     const pid_t child = ::fork();
@@ -35,6 +37,84 @@ std::vector<std::string> not_refused(const serve::Fence& fence,
 
 bool opens(const std::string& file, int flags) {
   return ::open(file.c_str(), flags, 0600) >= 0;
+}
+
+// A server's folder with two jobs, data, and links out of the data. The fence is that of job 1.
+struct Place {
+  Place() {
+    for (const char* folder : {"data", "server/jobs/1", "server/jobs/2", "out"}) fs::create_directories(here / folder);
+    temporary.write("server/tokens", "admin secret\n");
+    temporary.write("data/text", "text");
+    temporary.write("server/jobs/1/mine", "mine");
+    fs::create_symlink(here / "server/tokens", here / "data/link");
+    fs::create_directory_symlink(here / "server", here / "data/folder");
+    fs::create_directory_symlink(here / "server", here / "late-data");
+    fence.emplace(serve::Reach{.data = {path("data"), path("late-data")},
+                               .readable = serve::places_of_system(),
+                               .writable = {path("server/jobs/1"), path("out")}});
+    fs::create_symlink(here / "server/tokens", here / "data/late");
+  }
+  std::string path(const char* name) const { return (here / name).string(); }
+
+  TemporaryFolder temporary;
+  fs::path here = fs::canonical(temporary.path());
+  std::optional<serve::Fence> fence;
+};
+
+Attempts attempts_at_the_server(const Place& place) {
+  const auto path = [&place](const char* name) { return place.path(name); };
+  const auto tokens = path("server/tokens");
+  return {{"read", [=] { return opens(tokens, O_RDONLY); }},
+          {"write", [=] { return opens(tokens, O_WRONLY); }},
+          {"append", [=] { return opens(tokens, O_WRONLY | O_APPEND); }},
+          {"open and cut", [=] { return opens(tokens, O_WRONLY | O_TRUNC); }},
+          {"truncate", [=] { return ::truncate(tokens.c_str(), 0) == 0; }},
+          {"link in the data", [=] { return opens(path("data/link"), O_RDONLY); }},
+          {"link made later", [=] { return opens(path("data/late"), O_RDONLY); }},
+          {"link to the folder", [=] { return opens(path("data/folder/tokens"), O_RDONLY); }},
+          {"data folder that became a link", [=] { return opens(path("late-data/tokens"), O_RDONLY); }},
+          {"list", [=] { return opens(path("server"), O_RDONLY | O_DIRECTORY); }},
+          {"dots", [=] { return opens(path("server/jobs/1/../../tokens"), O_RDONLY); }},
+          {"other job", [=] { return opens(path("server/jobs/2/x"), O_WRONLY | O_CREAT); }},
+          {"new file", [=] { return opens(path("server/new"), O_WRONLY | O_CREAT); }},
+          {"remove", [=] { return ::unlink(tokens.c_str()) == 0; }},
+          {"rename in", [=] { return ::rename(tokens.c_str(), path("server/jobs/1/x").c_str()) == 0; }},
+          {"rename out", [=] { return ::rename(path("server/jobs/1/mine").c_str(), tokens.c_str()) == 0; }},
+          {"hard link", [=] { return ::link(tokens.c_str(), path("server/jobs/1/x").c_str()) == 0; }},
+          {"folder", [=] { return ::mkdir(path("server/x").c_str(), 0700) == 0; }},
+          {"own link", [=] {
+             const auto link = path("server/jobs/1/link");
+             return ::symlink(tokens.c_str(), link.c_str()) == 0 && opens(link, O_RDONLY);
+           }}};
+}
+
+Attempts attempts_elsewhere(const Place& place) {
+  const auto path = [&place](const char* name) { return place.path(name); };
+  const auto tokens = path("server/tokens"), text = path("data/text"), server = std::to_string(::getpid());
+  return {{"proc", [=] { return opens("/proc/" + server + "/root" + tokens, O_RDONLY); }},
+          {"cwd of the server", [=] { return opens("/proc/" + server + "/cwd/CMakeCache.txt", O_RDONLY); }},
+          {"memory of the server", [=] { return opens("/proc/" + server + "/mem", O_RDONLY); }},
+          {"data, to write", [=] { return opens(text, O_WRONLY); }},
+          {"data, new", [=] { return opens(path("data/new"), O_WRONLY | O_CREAT); }},
+          {"data, removed", [=] { return ::unlink(text.c_str()) == 0; }},
+          {"passwords", [=] { return opens("/etc/shadow", O_RDONLY); }},
+          {"home", [=] { return opens("/root", O_RDONLY | O_DIRECTORY); }},
+          {"temporary folder", [=] { return opens("/tmp", O_RDONLY | O_DIRECTORY); }}};
+}
+
+Attempts work_of_a_job(const Place& place) {
+  const auto path = [&place](const char* name) { return place.path(name); };
+  return {{"read data", [=] { return opens(path("data/text"), O_RDONLY); }},
+          {"list data", [=] { return opens(path("data"), O_RDONLY | O_DIRECTORY); }},
+          {"own file", [=] { return opens(path("server/jobs/1/new"), O_RDWR | O_CREAT); }},
+          {"own folders",
+           [=] {
+             return ::mkdir(path("server/jobs/1/a").c_str(), 0700) == 0 &&
+                    ::mkdir(path("server/jobs/1/b").c_str(), 0700) == 0 &&
+                    ::rename(path("server/jobs/1/new").c_str(), path("server/jobs/1/b/new").c_str()) == 0;
+           }},
+          {"output data", [=] { return opens(path("out/new"), O_WRONLY | O_CREAT); }},
+          {"/dev/null", [=] { return opens("/dev/null", O_RDWR); }}};
 }
 
 // Every option of every plugin, and those of [run], with its table: from the schema that the plugins themselves give.
@@ -85,72 +165,15 @@ TEST_CASE("fence: the kernel refuses a job all but its own folder and its data")
     MESSAGE("skipped: this kernel has no Landlock");
     return;
   }
-  const TemporaryFolder temporary;
-  const auto here = fs::canonical(temporary.path());
-  for (const char* folder : {"data", "server/jobs/1", "server/jobs/2", "out"}) fs::create_directories(here / folder);
-  temporary.write("server/tokens", "admin secret\n");
-  temporary.write("data/text", "text");
-  temporary.write("server/jobs/1/mine", "mine");
-  const auto path = [&](const char* name) { return (here / name).string(); };
-  fs::create_symlink(here / "server/tokens", here / "data/link");
-  fs::create_directory_symlink(here / "server", here / "data/folder");
-  fs::create_directory_symlink(here / "server", here / "late-data");
-  const serve::Fence fence({.data = {path("data"), path("late-data")},
-                            .readable = serve::places_of_system(),
-                            .writable = {path("server/jobs/1"), path("out")}});
-  fs::create_symlink(here / "server/tokens", here / "data/late");
-  const auto tokens = path("server/tokens"), text = path("data/text");
-  const auto server = std::to_string(::getpid());
-  const std::vector<std::pair<std::string, std::function<bool()>>> attempts = {
-      {"read", [&] { return opens(tokens, O_RDONLY); }},
-      {"write", [&] { return opens(tokens, O_WRONLY); }},
-      {"append", [&] { return opens(tokens, O_WRONLY | O_APPEND); }},
-      {"open and cut", [&] { return opens(tokens, O_WRONLY | O_TRUNC); }},
-      {"truncate", [&] { return ::truncate(tokens.c_str(), 0) == 0; }},
-      {"link in the data", [&] { return opens(path("data/link"), O_RDONLY); }},
-      {"link made later", [&] { return opens(path("data/late"), O_RDONLY); }},
-      {"link to the folder", [&] { return opens(path("data/folder/tokens"), O_RDONLY); }},
-      {"data folder that became a link", [&] { return opens(path("late-data/tokens"), O_RDONLY); }},
-      {"list", [&] { return opens(path("server"), O_RDONLY | O_DIRECTORY); }},
-      {"dots", [&] { return opens(path("server/jobs/1/../../tokens"), O_RDONLY); }},
-      {"other job", [&] { return opens(path("server/jobs/2/x"), O_WRONLY | O_CREAT); }},
-      {"new file", [&] { return opens(path("server/new"), O_WRONLY | O_CREAT); }},
-      {"remove", [&] { return ::unlink(tokens.c_str()) == 0; }},
-      {"rename in", [&] { return ::rename(tokens.c_str(), path("server/jobs/1/x").c_str()) == 0; }},
-      {"rename out", [&] { return ::rename(path("server/jobs/1/mine").c_str(), tokens.c_str()) == 0; }},
-      {"hard link", [&] { return ::link(tokens.c_str(), path("server/jobs/1/x").c_str()) == 0; }},
-      {"folder", [&] { return ::mkdir(path("server/x").c_str(), 0700) == 0; }},
-      {"own link",
-       [&] {
-         const auto link = path("server/jobs/1/link");
-         return ::symlink(tokens.c_str(), link.c_str()) == 0 && opens(link, O_RDONLY);
-       }},
-      {"proc", [&] { return opens("/proc/" + server + "/root" + tokens, O_RDONLY); }},
-      {"cwd of the server", [&] { return opens("/proc/" + server + "/cwd/CMakeCache.txt", O_RDONLY); }},
-      {"memory of the server", [&] { return opens("/proc/" + server + "/mem", O_RDONLY); }},
-      {"data, to write", [&] { return opens(text, O_WRONLY); }},
-      {"data, new", [&] { return opens(path("data/new"), O_WRONLY | O_CREAT); }},
-      {"data, removed", [&] { return ::unlink(text.c_str()) == 0; }},
-      {"passwords", [&] { return opens("/etc/shadow", O_RDONLY); }},
-      {"home", [&] { return opens("/root", O_RDONLY | O_DIRECTORY); }},
-      {"temporary folder", [&] { return opens("/tmp", O_RDONLY | O_DIRECTORY); }}};
-  const auto through = not_refused(fence, attempts);
-  CAPTURE(Json(through).dump());
-  CHECK(through.empty());
-  const std::vector<std::pair<std::string, std::function<bool()>>> good = {
-      {"read data", [&] { return opens(text, O_RDONLY); }},
-      {"list data", [&] { return opens(path("data"), O_RDONLY | O_DIRECTORY); }},
-      {"own file", [&] { return opens(path("server/jobs/1/new"), O_RDWR | O_CREAT); }},
-      {"own folders",
-       [&] {
-         return ::mkdir(path("server/jobs/1/a").c_str(), 0700) == 0 &&
-                ::mkdir(path("server/jobs/1/b").c_str(), 0700) == 0 &&
-                ::rename(path("server/jobs/1/new").c_str(), path("server/jobs/1/b/new").c_str()) == 0;
-       }},
-      {"output data", [&] { return opens(path("out/new"), O_WRONLY | O_CREAT); }},
-      {"/dev/null", [&] { return opens("/dev/null", O_RDWR); }}};
-  CHECK(not_refused(fence, good).size() == good.size());
-  CHECK(read_text(here / "server/tokens") == "admin secret\n");
+  const Place place;
+  for (const auto& attempts : {attempts_at_the_server(place), attempts_elsewhere(place)}) {
+    const auto through = not_refused(*place.fence, attempts);
+    CAPTURE(Json(through).dump());
+    CHECK(through.empty());
+  }
+  const auto good = work_of_a_job(place);
+  CHECK(not_refused(*place.fence, good).size() == good.size());
+  CHECK(read_text(place.path("server/tokens")) == "admin secret\n");
 }
 
 TEST_CASE("fence: no option of any plugin can name the server's folder, a link to it, or a link made later") {

@@ -226,6 +226,17 @@ std::vector<Case> cases_of_images() {
        "'/v' has the folder 'cat', which is none of the classes ant,bee",
        "d",
        {{"validation_images", value("v")}}},
+      {"a wish for more classes",
+       [](F f) { plain(f); },
+       "'/d' has 2 classes, and classes = 5",
+       "d",
+       {{"classes", value(5)}}},
+  };
+}
+
+std::vector<Case> cases_of_formats() {
+  using F = const TemporaryFolder&;
+  return {
       {"CMYK",
        beside("d/bee/9.jpg", read_text(oracles + "cmyk.jpg")),
        "'/d/bee/9.jpg' is a JPEG in CMYK; convert it to RGB",
@@ -246,11 +257,6 @@ std::vector<Case> cases_of_images() {
        plain_log,
        "d",
        {{"size", value(8)}}},
-      {"a wish for more classes",
-       [](F f) { plain(f); },
-       "'/d' has 2 classes, and classes = 5",
-       "d",
-       {{"classes", value(5)}}},
   };
 }
 
@@ -325,8 +331,8 @@ std::string outcome(const Case& each) {
 
 TEST_CASE("images: odd folders and lists, and what is said of each") {
   std::size_t count = 0;
-  for (const auto& cases :
-       {cases_of_files(), cases_of_names(), cases_of_folders(), cases_of_images(), cases_of_lists()}) {
+  for (const auto& cases : {cases_of_files(), cases_of_names(), cases_of_folders(), cases_of_images(),
+                            cases_of_formats(), cases_of_lists()}) {
     for (const auto& each : cases) {
       CAPTURE(each.name);
       CHECK(outcome(each) == std::string(each.expected));
