@@ -16,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
-#include "base/parallel.h"
 #include "cpu/kernels/attention_kernel.h"
+#include "cpu/tasks.h"
 #include "processor.h"
 
 namespace vernier {
@@ -125,24 +125,13 @@ template <class Part, class Body>
 void in_parts(const Sizes& sizes, std::int64_t tasks, bool releases, const Body& body) {
   Room measure(0);
   (void)Part(sizes, measure);
-  const auto bytes = measure.at();
-  const auto workers = std::min<std::int64_t>(at::get_num_threads(), tasks);
-  const auto memory = at::empty({workers * static_cast<std::int64_t>(bytes) + 64}, at::kByte);
-  const auto begin = (reinterpret_cast<std::uintptr_t>(memory.mutable_data_ptr()) + 63) / 64 * 64;
-  std::atomic<std::int64_t> next = 0;
-  std::atomic<bool> has_failed = false;
-  std::exception_ptr failure;  // of the first worker that fails: none may throw
-  for_each_chunk(static_cast<std::size_t>(workers), /*chunks_a_thread=*/1, [&](std::size_t worker) {
-    try {
-      Room room(begin + worker * bytes);
-      const Part part(sizes, room);
-      for (auto task = next++; task < tasks; task = next++) body(task, part);
-      blas::brgemm_release(releases);
-    } catch (...) {
-      if (!has_failed.exchange(true)) failure = std::current_exception();
-    }
-  });
-  if (failure) std::rethrow_exception(failure);
+  in_tasks(
+      tasks, static_cast<std::int64_t>(measure.at()),
+      [&](std::int64_t task, std::uintptr_t memory) {
+        Room room(memory);
+        body(task, Part(sizes, room));
+      },
+      [&] { blas::brgemm_release(releases); });
 }
 
 // A block of an added mask, transposed as the scores are; none without a mask.

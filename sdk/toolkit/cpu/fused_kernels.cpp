@@ -93,6 +93,7 @@ void take_the_place_of_libtorchs() {
   register_small_operators(*library);
   register_blocked_attention(*library);
   register_bernoulli(*library);
+  register_max_pool(*library);
 }
 
 }  // namespace

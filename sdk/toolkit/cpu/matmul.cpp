@@ -10,12 +10,15 @@
 #include <atomic>
 #include <cmath>
 
+#include "half_products.h"
+
 namespace vernier {
 
 namespace {
 
 std::atomic<bool> takes_intel_path = false;
 std::atomic<bool> was_asked = false;  // by MKL, which keeps the answer
+std::atomic<bool> is_plain_wanted = false;
 
 bool is_intel() {
   __builtin_cpu_init();
@@ -79,6 +82,7 @@ MatmulChoice use_matmul(const std::string& wanted) {
     throw Error("matmul = \"" + wanted + "\" comes too late: MKL has chosen its path in this process already",
                 Error::Kind::configuration);
   }
+  is_plain_wanted = wanted == "plain";
   takes_intel_path = choice.path == MatmulPath::intel;
   const double error = error_of_a_product();
   if (error > 1e-5) {
@@ -91,6 +95,10 @@ MatmulChoice use_matmul(const std::string& wanted) {
   if (wanted == "auto") return {MatmulPath::plain, "this LibTorch does not ask for a path"};
   throw Error("matmul = \"intel\" has no effect: LibTorch was built without MKL, or is linked before vernier::sdk",
               Error::Kind::configuration);
+}
+
+bool keeps_plain_products() {
+  return is_plain_wanted;
 }
 
 const char* matmul_path() {

@@ -9,6 +9,9 @@ namespace vernier {
 // the same state, so the results are those of LibTorch.
 void register_bernoulli(torch::Library& library);
 
+// max_pool2d_with_indices of contiguous images, with LibTorch's results: its kernel looks at one number after another.
+void register_max_pool(torch::Library& library);
+
 // Operators that take one thread where the work is small. MKL and some of LibTorch's kernels wake all threads however
 // little there is to do, which takes longer than the work. The number of threads depends on shapes alone, so runs stay
 // reproducible.

@@ -1,40 +1,19 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_softmax_backward_data_cpu_dispatch.h>
-#include <ATen/ops/addmm_cpu_dispatch.h>
-#include <ATen/ops/baddbmm_cpu_dispatch.h>
-#include <ATen/ops/bmm_cpu_dispatch.h>
-#include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/nll_loss_backward_cpu_dispatch.h>
 #include <ATen/ops/nll_loss_forward_cpu_dispatch.h>
 #include <vernier/fused_kernels.h>
 
 #include <optional>
 
-#include "base/parallel.h"
+#include "cpu/one_thread.h"
+#include "half_products.h"
 #include "operators.h"
 #include "row_operators.h"
-
-// MKL's own setting of this thread; returns the one before. Weak: LibTorch may have been built without MKL.
-extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int threads);
 
 namespace vernier {
 
 namespace {
-
-// MKL does not look at OpenMP's setting.
-class OneThreadOfMkl {
- public:
-  OneThreadOfMkl() : before_(MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(1) : 0) {}
-  ~OneThreadOfMkl() {
-    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(before_);
-  }
-  OneThreadOfMkl(const OneThreadOfMkl&) = delete;
-  OneThreadOfMkl& operator=(const OneThreadOfMkl&) = delete;
-
- private:
-  OneThread openmp_{true};
-  int before_;
-};
 
 // LibTorch's own grain for work of an element at a time (at::internal::GRAIN_SIZE).
 constexpr auto few_elements = [](const at::Tensor& x, const auto&...) { return x.numel() < 32768; };
@@ -67,10 +46,13 @@ void put(torch::Library& library, const char* name) {
 }  // namespace
 
 void register_small_operators(torch::Library& library) {
-  put<&at::cpu::mm, small_product>(library, "mm");
-  put<&at::cpu::bmm, small_product>(library, "bmm");
-  put<&at::cpu::addmm, small_sum>(library, "addmm");
-  put<&at::cpu::baddbmm, small_sum>(library, "baddbmm");
+  put<&mm, small_product>(library, "mm");
+  put<&bmm, small_product>(library, "bmm");
+  put<&addmm, small_sum>(library, "addmm");
+  put<&baddbmm, small_sum>(library, "baddbmm");
+  library.impl("mv", &mv);
+  library.impl("addmv", &addmv);
+  register_half_layers(library);
   register_rms_norm(library);
   register_cross_entropy(library);
   put<&softmax, few_elements>(library, "_softmax");

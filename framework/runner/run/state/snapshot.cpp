@@ -190,7 +190,8 @@ std::string kernels() {
                      : precision == at::Float32MatmulPrecision::HIGH  ? "high"
                                                                       : "medium";
   return c10::str("matmul = ", matmul_path(), ", matmul_precision = ", name,
-                  ", fused = ", fused_kernels() ? "true" : "false");
+                  ", fused = ", fused_kernels() ? "true" : "false",
+                  multiplies_in_float32(torch::kFloat16) ? ", products of 16 bits in float32" : "");
 }
 
 Differences differences(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,

@@ -37,6 +37,10 @@ struct RowKernels {
   // slope: of the sum of the losses.
   void (*cross_entropy_backward)(Rows, const Element* y, const std::int64_t* targets, std::int64_t ignored, float slope,
                                  Element* dx);
+
+  // y = x in the other dtype.
+  void (*to_floats)(std::int64_t count, const Element* x, float* y);
+  void (*from_floats)(std::int64_t count, const float* x, Element* y);
 };
 
 template <class Element>

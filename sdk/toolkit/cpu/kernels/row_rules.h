@@ -297,6 +297,11 @@ void cross_entropy_rows_backward(Rows rows, const Element* y, const std::int64_t
   }
 }
 
+template <class From, class To>
+void convert(std::int64_t count, const From* x, To* y) {
+  along(count, [&](auto at, auto which, int) VERNIER_BODY { store(load(x + at, which), y + at, which); });
+}
+
 template <class Element>
 constexpr RowKernels<Element> row_kernels = {layer_norm_rows<Element>,
                                              rms_norm_rows<Element>,
@@ -306,7 +311,9 @@ constexpr RowKernels<Element> row_kernels = {layer_norm_rows<Element>,
                                              softmax_rows<Element>,
                                              log_softmax_rows_backward<Element>,
                                              cross_entropy_rows<Element>,
-                                             cross_entropy_rows_backward<Element>};
+                                             cross_entropy_rows_backward<Element>,
+                                             convert<Element, float>,
+                                             convert<float, Element>};
 
 }  // namespace
 

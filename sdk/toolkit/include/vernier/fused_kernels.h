@@ -24,12 +24,17 @@ namespace vernier {
 //   classes. All of them in float32, bfloat16 and float16, with AVX2, computed in float32. Rows of any length have the
 //   digits of LibTorch's, and those whose squares float32 cannot hold are computed in float64, where LibTorch gives the
 //   bias or 0. at::native_layer_norm gives mean and inverse deviation in float32, also of 16 bits.
-// - The random numbers of dropout, with AVX2. They are those of LibTorch.
+// - The random numbers of dropout, and at::max_pool2d of contiguous images, with AVX2. Both are those of LibTorch.
+// - at::mm, addmm, bmm, baddbmm, mv and addmv, and so at::linear and at::matmul, in float16 and bfloat16 where LibTorch
+//   has no fast ones on this processor (vernier/matmul.h): blocks are converted, multiplied in float32, and rounded
+//   once. Convolutions that LibTorch would compute by such products, and LSTM layers that it has no kernel for, are
+//   converted as a whole. Their bits do not depend on the number of threads.
+// - Autocast casts the convolutions of traced models (at::_convolution), which LibTorch's list for a CPU lacks.
 // - Products of matrices, softmax, cross entropy and layer norm with little work take one thread. LibTorch wakes all
 //   threads for them, which takes longer than the work.
 //
 // The bits of a result do not depend on the number of threads, and those of an element-wise one not on the place in a
-// tensor. Products of matrices are LibTorch's, and promise neither.
+// tensor. Other products of matrices are LibTorch's, and promise neither.
 VERNIER_API void use_fused_kernels(bool on = true);
 
 // Returns true if the kernels of this library are in use.

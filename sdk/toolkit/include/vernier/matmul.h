@@ -3,6 +3,7 @@
 // and there it is up to twice as fast, in vector mathematics as well (pytorch/builder#1245).
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <vernier/abi.h>
 
 #include <string>
@@ -27,5 +28,9 @@ VERNIER_API MatmulChoice use_matmul(const std::string& wanted = "auto");
 
 // The path of this process: "plain" or "intel".
 VERNIER_API const char* matmul_path();
+
+// Returns true if products of float16 or bfloat16 are multiplied in float32, and rounded once: where LibTorch has no
+// fast ones on this processor, fused_kernels() is true, and use_matmul("plain") was not asked for.
+VERNIER_API bool multiplies_in_float32(c10::ScalarType dtype);
 
 }  // namespace vernier
