@@ -1,16 +1,18 @@
-// inject: puts a fault into a run, to see how the run reacts. The fault is an inf, a NaN, a spike, an underflow or a
-// slow step, in a layer and at a step of your choice. Each one emits the notice `injected`.
-//   what = "inf"         inf | nan | spike | underflow | slow
+// inject: puts a fault into a run, to see how the run reacts. The fault is an inf, a NaN, a spike, an underflow, a
+// flipped bit or a slow step, in a layer and at a step of your choice. Each one emits the notice `injected`.
+//   what = "inf"         inf | nan | spike | underflow | bit_flip | slow
 //   where = "gradient"   loss | input | activation | gradient | activation_gradient | weight
 //   layer = ""           layers by name, with * and ?, as "h.*.mlp.c_fc"; for gradient and weight parameters too
 //   at_step = 0          the step it comes in, from 1, as monitors number them; it comes again where the run goes back
 //   at_batch = 0         instead: the batch it comes with, from 1; where a batch is passed over, it does not come
 //   every = 0            it comes again after so many; 0: once
 //   times = 0            how often, with `every`; 0: without end
-//   elements = 0         how many are changed, drawn by `seed`; 0: one of inf and nan, all of spike and underflow
+//   elements = 0         how many are changed, drawn by `seed`; 0: one of inf, nan and bit_flip, all of spike and
+//                        underflow
 //   seed = 0             of the elements; the run's own random numbers are left alone
 //   factor = 1000        what a spike multiplies by
 //   exponent = -24       an underflow multiplies by 2 to the power of it; -1000 leaves zeros
+//   bit = -1             which bit of an element is flipped, from 0, the lowest; -1: drawn by `seed`
 //   milliseconds = 100   what a slow step takes longer
 //   transient = false    not again where the same step is run again, as a fault of the hardware would not
 //
@@ -50,7 +52,7 @@ std::uint64_t split_mix(std::uint64_t& state) {
 class Inject final : public vernier::Callback, public vernier::Interceptor {
  public:
   explicit Inject(vernier::Options& options)
-      : what_(options.choose("what", "inf", {"inf", "nan", "spike", "underflow", "slow"}, "kind of fault")),
+      : what_(options.choose("what", "inf", {"inf", "nan", "spike", "underflow", "bit_flip", "slow"}, "kind of fault")),
         where_(options.choose("where", "gradient",
                               {"loss", "input", "activation", "gradient", "activation_gradient", "weight"},
                               "what it is put into")),
@@ -60,12 +62,14 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
             options.get("at_batch", 0, "instead of at_step: the batch it comes with, from 1", vernier::at_least(0))),
         every_(options.get("every", 0, "it comes again after so many; 0: once", vernier::at_least(0))),
         times_(options.get("times", 0, "how often, with `every`; 0: without end", vernier::at_least(0))),
-        elements_(
-            options.get("elements", 0, "how many are changed; 0: one of inf and nan, else all", vernier::at_least(0))),
+        elements_(options.get("elements", 0, "how many are changed; 0: one of inf, nan and bit_flip, else all",
+                              vernier::at_least(0))),
         seed_(options.get("seed", 0, "of the elements that are drawn", vernier::at_least(0))),
         factor_(options.get("factor", 1000.0, "what a spike multiplies by")),
         exponent_(options.get("exponent", -24, "an underflow multiplies by 2 to the power of it",
                               vernier::between(-1000, -1))),
+        bit_(options.get("bit", -1, "which bit of an element is flipped, from the lowest; -1: drawn",
+                         vernier::between(-1, 63))),
         milliseconds_(options.get("milliseconds", 100, "what a slow step takes longer", vernier::between(0, 1e7))),
         transient_(options.get("transient", false, "not again where the same step is run again")) {
     refuse_contradictions(options);
@@ -148,6 +152,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     given("seed", !is_slow && where_ != "loss", "is for tensors with several elements");
     given("factor", what_ == "spike", "is for what = \"spike\"");
     given("exponent", what_ == "underflow", "is for what = \"underflow\"");
+    given("bit", what_ == "bit_flip", "is for what = \"bit_flip\"");
     given("milliseconds", is_slow, "is for what = \"slow\"");
     given("transient", is_slow || where_ != "weight", "does not fit a weight, which stays as it is made");
   }
@@ -287,8 +292,10 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   double multiplier() const { return what_ == "spike" ? factor_ : std::ldexp(1.0, static_cast<int>(exponent_)); }
   double value() const { return what_ == "inf" ? HUGE_VAL : std::nan(""); }
   bool is_value() const { return what_ == "inf" || what_ == "nan"; }
+  bool is_flip() const { return what_ == "bit_flip"; }
 
   std::int64_t change_loss(Run& run) const {
+    if (is_flip()) return change(run.micro_batch_loss.variable_data(), "loss");
     run.micro_batch_loss = run.micro_batch_loss * (is_value() ? value() : multiplier());
     return 1;
   }
@@ -296,22 +303,42 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   // In place. Returns how many elements it was.
   std::int64_t change(torch::Tensor tensor, const std::string& name) const {
     const torch::NoGradGuard no_grad;
-    const auto all = tensor.numel(), wanted = elements_ > 0 ? elements_ : is_value() ? 1 : all;
+    const auto all = tensor.numel(), wanted = elements_ > 0 ? elements_ : is_value() || is_flip() ? 1 : all;
     const auto count = std::min(wanted, all);
     const auto mask = drawn(all, count, name).reshape(tensor.sizes()).to(tensor.device());
     if (is_value()) {
       tensor.masked_fill_(mask, value());
+    } else if (is_flip()) {
+      tensor.masked_scatter_(mask, flipped(tensor.masked_select(mask), name));
     } else {
       tensor.copy_(torch::where(mask, tensor * multiplier(), tensor));
     }
     return count;
   }
 
+  // One bit of each element.
+  torch::Tensor flipped(const torch::Tensor& elements, const std::string& name) const {
+    auto on_host = elements.to(torch::kCPU).contiguous();
+    const auto size = static_cast<std::uint64_t>(on_host.element_size());
+    auto* bytes = static_cast<unsigned char*>(on_host.mutable_data_ptr());
+    auto state = seed_of(name + "/bit");
+    for (std::int64_t i = 0; i < on_host.numel(); ++i, bytes += size) {
+      const auto bit = (bit_ < 0 ? split_mix(state) : static_cast<std::uint64_t>(bit_)) % (8 * size);
+      bytes[bit / 8] = static_cast<unsigned char>(bytes[bit / 8] ^ (1U << (bit % 8)));
+    }
+    return on_host.to(elements.device());
+  }
+
+  std::uint64_t seed_of(const std::string& name) const {
+    auto state = static_cast<std::uint64_t>(seed_) ^ (static_cast<std::uint64_t>(last_) << 32);
+    for (const char c : name) state = split_mix(state) ^ static_cast<unsigned char>(c);
+    return state;
+  }
+
   // The same elements in the same step of any run.
   torch::Tensor drawn(std::int64_t all, std::int64_t count, const std::string& name) const {
     if (count == all) return torch::ones({all}, torch::kBool);
-    auto state = static_cast<std::uint64_t>(seed_) ^ (static_cast<std::uint64_t>(last_) << 32);
-    for (const char c : name) state = split_mix(state) ^ static_cast<unsigned char>(c);
+    auto state = seed_of(name);
     auto mask = torch::zeros({all}, torch::kBool);
     bool* chosen = mask.data_ptr<bool>();
     for (std::int64_t left = count; left > 0;) {
@@ -327,7 +354,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     if (is_again_) return;
     vernier::Notice::Details details{{"what", what_}, {"where", where_}};
     if (!layer.empty()) details.emplace_back(is_of_parameter() ? "parameter" : "layer", layer);
-    if (!is_value()) details.emplace_back("factor", multiplier());
+    if (!is_value() && !is_flip()) details.emplace_back("factor", multiplier());
     if (where_ != "loss") details.emplace_back("elements", count);
     run.notice(
         "injected", std::move(details),
@@ -364,7 +391,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   std::string what_, where_, layer_;
   std::int64_t at_step_, at_batch_, every_, times_, elements_, seed_;
   double factor_;
-  std::int64_t exponent_, milliseconds_;
+  std::int64_t exponent_, bit_, milliseconds_;
   bool transient_;
   std::optional<vernier::Options> options_;
   vernier::Layers layers_;

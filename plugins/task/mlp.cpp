@@ -99,8 +99,11 @@ class Mlp final : public vernier::Task {
     batch.tensors.reserve(2);
     batch.tensors.push_back(points_.index_select(0, numbers));
     batch.tensors.push_back(labels_.index_select(0, numbers));
+    const auto* first = numbers.const_data_ptr<std::int64_t>();
+    batch.indices.assign(first, first + batch.samples);
     return batch;
   }
+  std::string where(std::int64_t index) const override { return c10::str("point ", index); }
 
   std::int64_t batches_per_epoch() const override { return (training() + batch_size_ - 1) / batch_size_; }
 

@@ -56,7 +56,7 @@ inline std::vector<vernier::TensorRange> ranges_of(const vernier::Values& values
   return all;
 }
 
-// The operation that a fault was put into, as it was when it was met last.
+// The operation that a fault was put into, as it was when the whole batch met it last.
 struct Met {
   std::string operation;
   std::vector<vernier::TensorRange> inputs, outputs;
@@ -70,9 +70,9 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
     bus.on(Event::LossReady, [this](Run& run) {
       guard_.reset();
       if (is_on_ && fault_.where == "loss") {
-        met = {"mul", {vernier::range_of(run.micro_batch_loss)}, {}};
+        noted() = {"mul", {vernier::range_of(run.micro_batch_loss)}, {}};
         run.micro_batch_loss = run.micro_batch_loss * fault_.value;
-        met.outputs = {vernier::range_of(run.micro_batch_loss)};
+        noted().outputs = {vernier::range_of(run.micro_batch_loss)};
       }
     });
     bus.on(Event::GradientsReady, [this](Run&) { is_on_ = false; });
@@ -88,7 +88,7 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
     is_met_ = true;
     if (fault_.where == "activation") {
       spoil_by_fault(output);
-      met = {std::string(operation.name()), inputs, ranges_of(results)};
+      noted() = {std::string(operation.name()), inputs, ranges_of(results)};
     }
     if (fault_.where == "activation gradient") {
       output.register_hook([this](const torch::Tensor& g) { return spoiled(g); });
@@ -104,12 +104,12 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
     if (fault_.divides) {
       const torch::NoGradGuard no_grad;
       const auto divisor = ones_and_a_zero(memory);
-      met = {"div_", {vernier::range_of(memory), vernier::range_of(divisor)}, {}};
+      noted() = {"div_", {vernier::range_of(memory), vernier::range_of(divisor)}, {}};
       memory.div_(divisor);
-      met.outputs = {vernier::range_of(memory)};
+      noted().outputs = {vernier::range_of(memory)};
     } else {
       spoil(memory, fault_.value);
-      met = {"fill_", {}, {vernier::range_of(memory.view(-1)[tensor.numel() / 2])}};
+      noted() = {"fill_", {}, {vernier::range_of(memory.view(-1)[tensor.numel() / 2])}};
     }
   }
   torch::Tensor spoiled(const torch::Tensor& gradient) {
@@ -117,16 +117,20 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
     if (fault_.divides) {
       const auto divisor = ones_and_a_zero(gradient);
       const auto other = gradient.detach() / divisor;
-      met = {"div", {vernier::range_of(gradient), vernier::range_of(divisor)}, {vernier::range_of(other)}};
+      noted() = {"div", {vernier::range_of(gradient), vernier::range_of(divisor)}, {vernier::range_of(other)}};
       return other;
     }
     auto other = gradient.detach().clone();
     spoil(other, fault_.value);
-    met = {"fill_", {}, {vernier::range_of(other.view(-1)[other.numel() / 2])}};
+    noted() = {"fill_", {}, {vernier::range_of(other.view(-1)[other.numel() / 2])}};
     return other;
   }
+  // Parts of the batch are run again in the search for its samples.
+  Met& noted() { return is_part_ ? of_part_ : met; }
   void begin(Run& run) {
     is_on_ = false;
+    is_part_ = run.batch.samples < samples_;
+    samples_ = std::max(samples_, run.batch.samples);
     const bool is_first = !run.loss.defined();  // of the micro-batches
     if (!is_first || run.step + 1 != fault_.step || (fault_.once && times_ > 0)) return;
     ++times_;
@@ -148,7 +152,9 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
 
   Fault fault_;
   vernier::Layers layers_;
-  bool is_on_ = false, is_met_ = false;
+  bool is_on_ = false, is_met_ = false, is_part_ = false;
+  std::int64_t samples_ = 0;
+  Met of_part_;
   int times_ = 0;
   std::optional<vernier::Intercept> guard_;
 };

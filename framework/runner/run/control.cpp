@@ -105,6 +105,7 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
 
 bool TrainerControl::rerun(const std::function<void()>& begin, const std::function<void()>& end) {
   const auto as = parts_.calls.as(parts_.calls.called());
+  const auto put_back = parts_.ranks.keep_whole();  // begin may have taken other samples
   return parts_.transaction.rerun(run_, [&] {
     begin();
     {

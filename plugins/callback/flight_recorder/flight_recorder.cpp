@@ -10,10 +10,15 @@
 //   capsules = 3                 faults of a run that are traced and kept; later ones are only skipped and reported
 //   overflows = 1                the same for overflows that a loss scaler finds in gradients of a finite loss; the
 //                                tenth in a row is a fault like any other
+//   samples = "faults"           which of these are searched for the samples of the batch that do it: faults, overflows
+//                                (those too), none. One guilty sample of n takes at most 2 log2(n) + 4 parts of the
+//                                batch, which are computed on the side
 // A step computes the same bits when it runs again (docs/architecture.md), so nothing is traced until it is needed. The
 // idea is that of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005). Megatron-Core's
 // RerunStateMachine also runs a step again, to tell faults of the machine from those of the program.
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
+#include <vernier/culprit.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -48,17 +53,26 @@ class FlightRecorder final : public vernier::Callback {
               options.get("ring", 8, "samples that are kept", vernier::between(1, 1000))},
         most_capsules_(options.get("capsules", 3, "faults that are traced and kept", vernier::at_least(0))),
         most_overflows_(options.get("overflows", 1, "overflows of a scaled loss that are traced and kept as well",
-                                    vernier::at_least(0))) {}
+                                    vernier::at_least(0))),
+        samples_(options.choose("samples", "faults", {"faults", "overflows", "none"},
+                                "which of these are searched for the samples that do it")) {}
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) {
       if (check_parameters_every_ == 0 || sound_at_ >= 0) return;  // a resumed run reports what an unstopped one does
       if (first_bad(run) == run.parameters.size()) sound_at_ = run.step;
     });
-    bus.on(Event::BatchReady, [this](Run& run) { begin_micro_batch(run); });
+    bus.on(Event::BatchReady, [this](Run& run) {
+      if (!is_searching_) begin_micro_batch(run);
+    });
     bus.on(Event::LossReady, [this](Run&) { ring_.end_forward(); });
+    search_.attach(bus);
     bus.on(Event::GradientsReady, [this](Run& run) { look(run); });
     bus.on(Event::StepEnd, [this](Run& run) { look_at_parameters(run); });
+  }
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    search_.meet(other);
+    return {};
   }
   void prepare(Run& run) override {
     run.control->want_rerun(*this);
@@ -281,7 +295,27 @@ class FlightRecorder final : public vernier::Callback {
     }
     tracer_.reset();
     conclude(run, capsule, is_untouched, is_finite_again);
+    const bool is_of_batch = !is_finite_again && capsule.origin && !is_of_state(*capsule.origin);
+    const bool is_asked = what == "gradients" && run.found_inf.defined() ? samples_ == "overflows" : samples_ != "none";
+    if (is_of_batch && is_asked) capsule.samples = search_samples(run);
     tell(run, capsule);
+  }
+
+  // Weights and buffers that are bad make each sample so.
+  static bool is_of_state(const NonFiniteOrigin& origin) {
+    return origin.phase == "update" || origin.phase == "buffer";
+  }
+
+  std::string search_samples(Run& run) {
+    is_searching_ = true;
+    const auto end = c10::make_scope_exit([this] { is_searching_ = false; });
+    try {
+      const auto culprits = search_.find(run, vernier::not_finite(run), /*is_repeated=*/true);
+      search_.forget();
+      return culprits.text();
+    } catch (...) {
+      return "which samples do it is not known, because " + vernier::caught().message;
+    }
   }
 
   void conclude(const Run& run, Capsule& capsule, bool is_untouched, bool is_finite_again) {
@@ -343,14 +377,18 @@ class FlightRecorder final : public vernier::Callback {
                       : capsule.what == "gradients" ? not_finite(capsule.what)
                                                     : capsule.origin->tensor + " is not finite";
     const auto* done = "; the update is skipped";
-    const auto where = capsule.origin ? "; " + capsule.origin->text() : std::string();
+    const auto where = (capsule.origin ? "; " + capsule.origin->text() : std::string()) +
+                       (capsule.samples.empty() ? "" : "; " + capsule.samples);
     warn("step ", capsule.step, ": ", what, where, "; ", capsule.cause, done,
          path.empty() ? "" : "; " + run.replay_command + " " + path);
     Details details{{"step", capsule.step}, {"what", capsule.what}};
     if (capsule.origin) add(*capsule.origin, details);
     details.emplace_back("transient", static_cast<std::int64_t>(capsule.is_transient));
+    if (!capsule.samples.empty()) details.emplace_back("samples", capsule.samples);
     if (!path.empty()) details.emplace_back("capsule", path.substr(run.output.size() + 1));  // in the run's folder
-    report(run, std::move(details), what + (capsule.origin ? "; " + capsule.origin->place() : "") + done);
+    report(run, std::move(details),
+           what + (capsule.origin ? "; " + capsule.origin->place() : "") +
+               (capsule.samples.empty() ? "" : "; " + capsule.samples) + done);
   }
 
   static void add(const NonFiniteOrigin& origin, Details& details) {
@@ -364,6 +402,9 @@ class FlightRecorder final : public vernier::Callback {
   std::int64_t check_every_, check_parameters_every_;
   recorder::Ring ring_;
   std::int64_t most_capsules_, most_overflows_;
+  std::string samples_;  // which faults are searched for samples
+  vernier::CulpritSearch search_;
+  bool is_searching_ = false;
   std::int64_t capsules_ = 0, overflows_ = 0;
   std::int64_t in_a_row_ = 0;   // looks at gradients that were not finite
   std::int64_t step_ = 0;       // that is under way, from 1

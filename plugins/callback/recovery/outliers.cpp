@@ -27,6 +27,11 @@ torch::Tensor Outliers::z_scores(const torch::Tensor& values) const {
   return at::where(judges, (values - mean) / variance.sqrt(), std::nan(""));
 }
 
+torch::Tensor Outliers::means() const {
+  const auto taken = (places_ < count_).to(torch::kDouble);
+  return (values_ * taken).sum(1) / taken.sum();
+}
+
 void Outliers::add(const torch::Tensor& values, const torch::Tensor& keep) {
   const torch::NoGradGuard no_grad;
   const auto place = (places_ == count_.remainder(window_)).logical_and(keep);

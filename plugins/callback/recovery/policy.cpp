@@ -9,10 +9,14 @@ namespace recovery {
 
 namespace {
 
-const std::vector<std::string> known = {"skip", "lower_learning_rate", "rewind", "fallback", "stop"};
+const std::vector<std::string> known = {"skip", "drop_samples", "lower_learning_rate", "rewind", "fallback", "stop"};
 
 bool is_once(const std::string& action) {
   return action == "fallback" || action == "stop";
+}
+
+bool is_of_update(const std::string& action) {
+  return action == "skip" || action == "drop_samples";
 }
 
 Action read_action(const vernier::Options& options, const char* key, const std::string& text) {
@@ -21,9 +25,9 @@ Action read_action(const vernier::Options& options, const char* key, const std::
   if (std::ranges::find(known, action.name) == known.end()) {
     const auto near = vernier::nearest(action.name, known);
     options.refuse(key, "has \"" + text + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") +
-                            " takes skip, lower_learning_rate, rewind, fallback and stop");
+                            " takes skip, drop_samples, lower_learning_rate, rewind, fallback and stop");
   }
-  action.at_most = is_once(action.name) ? 1 : action.name == "skip" ? 10 : 3;
+  action.at_most = is_once(action.name) ? 1 : is_of_update(action.name) ? 10 : 3;
   if (space == std::string::npos) return action;
   const char* end = text.data() + text.size();
   const auto [rest, trouble] = std::from_chars(text.data() + space + 1, end, action.at_most);
@@ -45,8 +49,9 @@ Policy::Policy(vernier::Options& options, const char* key, std::vector<std::stri
     const auto action = read_action(options, key, text);
     if (has("stop")) options.refuse(key, "has \"" + text + "\" behind \"stop\", where the run has ended");
     if (has(action.name)) options.refuse(key, "has \"" + action.name + "\" twice");
-    if (action.name == "skip" && !may_skip)
-      options.refuse(key, "cannot be met by \"skip\": it is about skipped updates");
+    if (is_of_update(action.name) && !may_skip) {
+      options.refuse(key, "cannot be met by \"" + action.name + "\": it is about skipped updates");
+    }
     actions_.push_back(action);
   }
 }
@@ -69,8 +74,9 @@ std::optional<Action> Policy::next(std::int64_t step, std::int64_t batch, std::i
   const bool was_good = std::exchange(calm_, 0) > 0 || step > last_step_ + 1;  // or so it seems, where results are late
   last_step_ = std::max(last_step_, step);
   const auto count = static_cast<std::int64_t>(actions_.size());
-  if (turn_ < count && was_good && !is_in_a_row && actions_[static_cast<std::size_t>(turn_)].name == "skip")
+  if (turn_ < count && was_good && !is_in_a_row && is_of_update(actions_[static_cast<std::size_t>(turn_)].name)) {
     number_ = 0;
+  }
   for (; turn_ < count; ++turn_, number_ = 0) {
     auto action = actions_[static_cast<std::size_t>(turn_)];
     if (number_ == action.at_most || !helps(action.name)) continue;

@@ -13,7 +13,7 @@
 namespace recovery {
 
 struct Action {
-  std::string name;          // skip | lower_learning_rate | rewind | fallback | stop
+  std::string name;          // skip | drop_samples | lower_learning_rate | rewind | fallback | stop
   std::int64_t at_most = 1;  // how often in a row, before it is the next action's turn
   std::int64_t number = 0;   // how often it has come in a row, this time included
 };

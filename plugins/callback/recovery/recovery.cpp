@@ -8,15 +8,19 @@
 //                               update that is applied under a scaler do not count: they are its search for the scale,
 //                               which its option overflows_in_a_row ends
 // Each takes actions, which are tried in turn, with how often at most: "skip 5". By default that is 10 times in a row
-// for skip and 3 times for others, counted anew after calm_steps updates were applied without that trouble. fallback
-// and stop come once. The run ends when no action is left.
+// for skip and drop_samples and 3 times for others, counted anew after calm_steps updates were applied without that
+// trouble. fallback and stop come once. The run ends when no action is left.
 //   "skip"                      the update is not applied
+//   "drop_samples"              parts of the batch are computed on the side until the samples are known that do it; the
+//                               update is made without them. If no sample is to blame it is skipped, and if the same
+//                               batch once more is good, it is made from that
 //   "lower_learning_rate"       by rate_factor for rate_steps steps, then back to the full rate over rate_return steps
 //   "rewind"                    back to the copy in memory from rewind_back steps ago, each further time as many steps
 //                               more; drops the batches of the updates in trouble, at least those of rewind_drop
 //   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
 //   "stop"                      the run ends
-// An update that is not finite is never applied, whatever the action.
+// An update that is not finite is never applied, whatever the action. With drop_samples the run is copied in each step,
+// for Control::rerun; the search is that of vernier/culprit.h. The samples come again in the next epoch.
 //   calm_steps = 100
 //   z_score = 6.0, window = 128
 //   skips = 10
@@ -40,6 +44,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <vernier/culprit.h>
 #include <vernier/grad_norm.h>
 #include <vernier/sdk.h>
 
@@ -119,6 +124,7 @@ class Recovery final : public vernier::Callback {
       if (has_new_scaler_) updates_before_ = run.updates;
       run.learning_rate_factor *= rate(run);
     });
+    if (uses("drop_samples")) search_.attach(bus);
     bus.on(Event::GradientsReady, [this](Run& run) { judge(run); });
     bus.on(Event::StepEnd, [this](Run& run) {
       act_late(run);
@@ -126,7 +132,13 @@ class Recovery final : public vernier::Callback {
     });
   }
 
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    search_.meet(other);
+    return {};
+  }
+
   void prepare(Run& run) override {
+    if (uses("drop_samples")) run.control->want_rerun(*this);
     outliers_.prepare(run.device);
     waits_ = !run.results_are_late || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
     if (uses("rewind")) run.control->keep_savepoints(snapshot_every_, snapshots_);
@@ -328,17 +340,19 @@ class Recovery final : public vernier::Callback {
     details.insert(details.end(), what.begin(), what.end());
     if (!action || action->name == "stop") return end(run, policy, verdict, what, action.has_value(), are_weights);
     const bool was_finite = policy.name() == "spike";
-    if (!was_finite || action->name != "lower_learning_rate") veto_where_it_counts(run);
+    const bool may_go_on = action->name == "drop_samples" || (was_finite && action->name == "lower_learning_rate");
+    if (!may_go_on) veto_where_it_counts(run);
     details.emplace_back("action", action->name);
     auto sentence = in_words(what, verdict.step == step_ ? "" : c10::str(" in step ", verdict.step + 1)) + "; ";
-    sentence += perform(run, *action, std::max(batches, policy.in_a_row()), details);
+    sentence += action->name == "drop_samples" ? drop_samples(run, verdict, was_finite, details)
+                                               : perform(run, *action, std::max(batches, policy.in_a_row()), details);
     if (action->at_most > 1) {
       const auto time = c10::str(action->number, " of ", action->at_most);
       details.emplace_back("time", time);
       sentence += ", time " + time;
     }
     run.notice("recovered", std::move(details), std::move(sentence));
-    has_acted_ = has_acted_ || action->name != "skip";
+    has_acted_ = has_acted_ || (action->name != "skip" && action->name != "drop_samples");
   }
 
   // At StepEnd there is nothing to veto: the update is past, and was skipped where one of these triggers is met.
@@ -368,6 +382,41 @@ class Recovery final : public vernier::Callback {
     run.control->swap(to_);
     has_fallen_back_ = true;
     return "the plugins of `to` take over";
+  }
+
+  // The symptom of the trigger `spike`: a part is bad if it has a fifth of what the whole batch is over the mean.
+  vernier::Symptom spike_of(const Verdict& verdict) const {
+    const bool is_loss = verdict[z_loss] > z_score_;
+    const double value = verdict[is_loss ? loss : norm], z = verdict[is_loss ? z_loss : z_norm];
+    const auto mean = outliers_.means().to(torch::kCPU)[is_loss ? 0 : 1].item<double>();
+    const double most = mean + (value - mean) / z * z_score_;
+    const auto is_bad = [=](Run& run, double share) {
+      const auto part = (is_loss ? run.loss : run.gradient_norm()).item<double>();
+      return !(share == 1 ? part <= most : part - share * mean <= (value - mean) / 5);
+    };
+    return {is_loss ? "the loss a spike" : "the gradient norm a spike", is_bad, "no spike"};
+  }
+
+  // Returns in words what was found and done.
+  std::string drop_samples(Run& run, const Verdict& verdict, bool is_spike, Details& details) {
+    std::string found;
+    try {
+      const auto culprits = search_.find(run, is_spike ? spike_of(verdict) : vernier::not_finite(run));
+      found = culprits.text();
+      details.emplace_back("samples", culprits.numbers());
+      details.emplace_back("reruns", culprits.reruns);
+    } catch (const std::exception&) {
+      found = "which samples do it is not known, because " + vernier::caught().message;
+    }
+    const bool goes_on = search_.leave_out(run);
+    search_.forget();
+    details.emplace_back("applied", static_cast<std::int64_t>(goes_on));
+    if (!goes_on) {
+      veto(run);
+      return found + "; the update is skipped";
+    }
+    if (run.metrics.value("grad_norm")) run.metrics.set("grad_norm", run.gradient_norm());
+    return found + "; the update is made from these";
   }
 
   static std::string in_words(const Details& what, const std::string& in_step) {
@@ -411,6 +460,7 @@ class Recovery final : public vernier::Callback {
   std::int64_t rate_steps_, rate_return_, back_, drop_, snapshot_every_, snapshots_;
   vernier::Table to_;
   recovery::Outliers outliers_;
+  vernier::CulpritSearch search_;
 
   bool waits_ = true;                // for the verdict of the device, in each step
   Verdict now_, known_;              // of this step; of the step before, where it has not been acted on yet

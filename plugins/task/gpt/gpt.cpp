@@ -165,6 +165,10 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     return windows_.gather(training_.index_select(0, sampler_->next(batch_size_)));
   }
 
+  std::string where(std::int64_t index) const override {
+    return text_.where(index * shape_.context, shape_.context + 1);
+  }
+
   std::int64_t batches_per_epoch() const override {
     return sampler_ ? (training_.numel() + batch_size_ - 1) / batch_size_ : 1;
   }
@@ -236,7 +240,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   }
 
   void read_data() {
-    const auto text = gpt::read_text(paths_, max_bytes_);
+    auto text = gpt::read_text(paths_, max_bytes_);
     checksum_ = text.checksum;
     windows_ = gpt::Windows(text.bytes, shape_.context);
     std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
@@ -248,6 +252,8 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
     choose_looked_at();
     info(text.bytes.numel(), " bytes of ", text.files, " files (", text.skipped,
          " binary ones left out): ", training_.numel(), " windows to train on, ", held_out_.numel(), " held out");
+    text.bytes.reset();
+    text_ = std::move(text);
   }
 
   void check_size(std::int64_t bytes) const {
@@ -316,6 +322,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   std::string checksum_;    // of the text
   std::string trained_on_;  // checksum of the text of a trained model; empty: a new one
   bool reads_data_ = true;
+  gpt::Text text_;  // without its bytes, which windows_ has
   gpt::Windows windows_;
   // Numbers of windows.
   torch::Tensor training_ = torch::empty({0}, torch::kInt64), held_out_ = training_, looked_at_ = training_;

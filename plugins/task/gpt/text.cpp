@@ -59,10 +59,12 @@ class Reader {
       }
       text.append(buffer.data(), count);
     }
+    places.emplace_back(static_cast<std::int64_t>(before), path.string());
     return true;
   }
 
   std::string text;
+  std::vector<std::pair<std::int64_t, std::string>> places;
 
  private:
   std::uint64_t most_;
@@ -93,7 +95,15 @@ Text read_text(const std::vector<std::string>& paths, std::int64_t max_bytes) {
   }
   result.checksum = vernier::checksum_of(reader.text);
   result.bytes = as_tensor(std::move(reader.text));
+  result.places = std::move(reader.places);
   return result;
+}
+
+std::string Text::where(std::int64_t first, std::int64_t count) const {
+  const auto after = std::ranges::upper_bound(places, first, {}, &std::pair<std::int64_t, std::string>::first);
+  if (after == places.begin()) return "byte " + std::to_string(first);
+  const auto& [begin, path] = *std::prev(after);
+  return "'" + path + "' bytes " + std::to_string(first - begin) + " to " + std::to_string(first - begin + count - 1);
 }
 
 Windows::Windows(const torch::Tensor& bytes, std::int64_t context) {
@@ -107,6 +117,8 @@ vernier::Batch Windows::gather(const torch::Tensor& numbers) const {
   vernier::Batch batch;
   batch.samples = bytes.size(0);
   batch.tokens = batch.samples * context;
+  const auto* first = numbers.const_data_ptr<std::int64_t>();
+  batch.indices.assign(first, first + batch.samples);
   batch.tensors.reserve(2);
   batch.tensors.push_back(bytes.narrow(1, 0, context).to(torch::kInt64));
   batch.tensors.push_back(bytes.narrow(1, 1, context).to(torch::kInt64));

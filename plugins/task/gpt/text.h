@@ -16,6 +16,11 @@ struct Text {
   std::string checksum;  // of the bytes, to recognise them when a run is resumed
   std::int64_t files = 0;
   std::int64_t skipped = 0;  // files in folders that hold a NUL byte
+  // The paths of the files, each with the place of its first byte.
+  std::vector<std::pair<std::int64_t, std::string>> places = {};
+
+  // "'notes.txt' bytes 640 to 704": the file in which these bytes begin.
+  std::string where(std::int64_t first, std::int64_t count) const;
 };
 
 // Reads files as they are, and all files below folders in sorted order. In folders it leaves out names that begin with
@@ -31,7 +36,7 @@ class Windows {
   Windows() = default;
   Windows(const torch::Tensor& bytes, std::int64_t context);
   std::int64_t count() const { return windows_.defined() ? windows_.size(0) : 0; }
-  // {input, target}, both int64 [n, context], of the windows with these numbers (int64 [n]).
+  // {input, target}, both int64 [n, context], of the windows with these numbers (int64 [n]), which are its indices.
   vernier::Batch gather(const torch::Tensor& numbers) const;
 
  private:

@@ -197,10 +197,15 @@ std::string Capsule::report() const {
                {"what", what},
                {"cause", cause},
                {"transient", is_transient},
+               {"samples", samples},
                {"seen", json_of(seen)},
                {"repeated", json_of(repeated)},
                {"origin", origin ? json_of(*origin) : Json(nullptr)},
-               {"batch", {{"samples", batch.samples}, {"tokens", batch.tokens}, {"tensors", batch.tensors.size()}}},
+               {"batch",
+                {{"samples", batch.samples},
+                 {"tokens", batch.tokens},
+                 {"tensors", batch.tensors.size()},
+                 {"indices", batch.indices}}},
                {"ring", json_of(ring)}};
   for (const char* key : {"run/libtorch", "run/processor", "run/device", "run/versions"}) {
     if (state.has(key)) json["machine"][key + 4] = state.text(key);
@@ -217,6 +222,7 @@ void write_capsule(const std::string& path, const Capsule& capsule, const std::s
   const auto report = capsule.report();
   extra.put("capsule/samples", capsule.batch.samples);
   extra.put("capsule/tokens", capsule.batch.tokens);
+  extra.put("capsule/indices", torch::tensor(capsule.batch.indices, torch::kInt64));
   for (std::size_t i = 0; i < capsule.batch.tensors.size(); ++i) {
     extra.put(c10::str("capsule/batch/", i), capsule.batch.tensors[i]);
   }
@@ -254,6 +260,7 @@ Capsule read_capsule(const std::string& path) {
     capsule.what = report.at("what").get<std::string>();
     capsule.cause = report.at("cause").get<std::string>();
     capsule.is_transient = report.at("transient").get<bool>();
+    capsule.samples = report.value("samples", "");
     capsule.seen = fingerprint_from(report.at("seen"));
     capsule.repeated = fingerprint_from(report.at("repeated"));
     if (const auto& origin = report.at("origin"); !origin.is_null()) capsule.origin = origin_from(origin);
@@ -262,6 +269,11 @@ Capsule read_capsule(const std::string& path) {
   }
   capsule.batch.samples = state.integer("capsule/samples");
   capsule.batch.tokens = state.integer("capsule/tokens");
+  if (state.has("capsule/indices")) {
+    const auto indices = state.tensor("capsule/indices");
+    const auto* first = indices.const_data_ptr<std::int64_t>();
+    capsule.batch.indices.assign(first, first + indices.numel());
+  }
   for (std::size_t i = 0; state.has(c10::str("capsule/batch/", i)); ++i) {
     capsule.batch.tensors.push_back(state.tensor(c10::str("capsule/batch/", i)));
   }

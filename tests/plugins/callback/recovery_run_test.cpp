@@ -264,7 +264,7 @@ TEST_CASE("recovery: what is wrong or contradicts itself is refused") {
     CHECK_MESSAGE(says(thrown.text, "callback/recovery: " + why), thrown.text);
   };
   is_refused("spike = ['rewnd']\n",
-             "`spike` has \"rewnd\"; did you mean \"rewind\"? It takes skip, lower_learning_rate");
+             "`spike` has \"rewnd\"; did you mean \"rewind\"? It takes skip, drop_samples, lower_learning_rate");
   is_refused("spike = ['skip x']\n", "`spike` has \"skip x\"; behind the action stands how often at most");
   is_refused("spike = ['skip 0']\n", "`spike` has \"skip 0\"; behind the action");
   is_refused("spike = ['stop', 'skip']\n", "`spike` has \"skip\" behind \"stop\"");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <c10/util/ScopeExit.h>
 #include <vernier/distributed.h>
 #include <vernier/host.h>
 
@@ -54,6 +55,9 @@ class Ranks {
   void begin_gradients() { is_weighed_ = false; }
   void weigh(const Run& run, const Batch& share);
   const WholeBatch& whole();  // waits for the sum; throws Error on every rank if they have come apart
+  auto keep_whole() {
+    return c10::make_scope_exit([this, kept = whole()] { whole_ = kept; });
+  }
   bool is_within_gradients() const { return is_weighed_ && !is_reduced_; }
 
   // Sends the same message on its own, before all ranks do something else together. doing: "a checkpoint". A rank that

@@ -47,6 +47,7 @@ struct VERNIER_API Capsule {
   std::optional<NonFiniteOrigin> origin;
   Fingerprint seen, repeated;   // of the step itself, and of its rerun
   std::string cause;            // in words
+  std::string samples;          // the same: which of the batch do it; "" if nobody has searched
   std::deque<StepSample> ring;  // of the steps before
   Batch batch;                  // on the host
   State state;                  // of the run when the step began

@@ -1,7 +1,7 @@
 // The toolkit for training loops of your own: mixed precision, optimizers, memory, diagnosis, files. It needs LibTorch
 // and the standard library only, and neither TOML, plugins nor the runner. examples/own_loop shows it. Headers for
 // authors of plugins are included one by one: supervised_task.h, mixed_precision.h, precision_rules.h, unscale.h,
-// capsule.h, checkpoint_split.h, data_source.h, task_options.h.
+// capsule.h, checkpoint_split.h, culprit.h, step_result.h, data_source.h, task_options.h.
 #pragma once
 
 // Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.

@@ -25,6 +25,7 @@ constexpr std::int64_t ignored = -100;  // of cross_entropy_loss()
 struct Chunk {
   std::size_t first;   // in all tokens
   std::int64_t count;  // inputs; one token more is the last target
+  std::size_t line;    // of its text in the file; 0: the text is the whole file
 };
 
 class LanguageDataset final : public Dataset {
@@ -37,7 +38,7 @@ class LanguageDataset final : public Dataset {
     auto positions = at::zeros({length_}, torch::kInt64), segments = at::zeros({length_}, torch::kInt64);
     const auto data = [](torch::Tensor& tensor) { return tensor.mutable_data_ptr<std::int64_t>(); };
     std::int64_t at = 0, segment = 0;
-    for (const auto& [first, count] : rows_[static_cast<std::size_t>(index)]) {
+    for (const auto& [first, count, line] : rows_[static_cast<std::size_t>(index)]) {
       ++segment;
       for (std::int64_t i = 0; i < count; ++i, ++at) {
         const auto token = first + static_cast<std::size_t>(i);
@@ -49,7 +50,18 @@ class LanguageDataset final : public Dataset {
     }
     return {inputs, targets, positions, segments};
   }
-  std::string where(std::int64_t index) const override { return c10::str("'", path_, "' row ", index); }
+  // "'chats.jsonl' lines 17, 3 and 2 more": the texts of the row. Of a file that is one text, its tokens.
+  std::string where(std::int64_t index) const override {
+    const auto& row = rows_[static_cast<std::size_t>(index)];
+    const auto& [first, count, line] = row.front();
+    if (line == 0) return c10::str("'", path_, "' tokens ", first, " to ", first + static_cast<std::size_t>(count));
+    std::vector<std::string> lines;
+    for (const auto& chunk : row) {
+      const auto text = std::to_string(chunk.line);
+      if (lines.empty() || lines.back() != text) lines.push_back(text);
+    }
+    return "'" + path_ + "' line" + (lines.size() > 1 ? "s " : " ") + some_of(lines);
+  }
   std::string fingerprint() const override {
     Checksum checksum;
     checksum.add(all_.ids.data(), all_.ids.size() * sizeof(TokenId));
@@ -106,14 +118,16 @@ LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& p
   LanguageData data;
   TokenizedText all;
   std::vector<Chunk> chunks;
-  for (auto& part : parts) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    auto& part = parts[i];
     const auto inputs = static_cast<std::int64_t>(part.ids.size()) - 1;
     const auto begin = all.ids.size();
     all.ids.insert(all.ids.end(), part.ids.begin(), part.ids.end());
     all.is_learned.insert(all.is_learned.end(), part.is_learned.begin(), part.is_learned.end());
     std::int64_t learned = 0;
     for (std::int64_t first = 0; first < inputs && (first == 0 || part.goes_on); first += options.length) {
-      const Chunk chunk{begin + static_cast<std::size_t>(first), std::min(options.length, inputs - first)};
+      const Chunk chunk{begin + static_cast<std::size_t>(first), std::min(options.length, inputs - first),
+                        texts.line(i)};
       const auto here = learned_in(all, chunk);
       if (here == 0) continue;
       learned += here;

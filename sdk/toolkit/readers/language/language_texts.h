@@ -24,6 +24,9 @@ class LanguageTexts {
   LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options);
   std::size_t size() const { return texts_.size(); }
   TokenizedText tokenized(std::size_t i) const;
+  std::size_t line(std::size_t i) const {
+    return texts_[i].line;
+  }  // in the file, from 1; 0: the text is the whole file
 
  private:
   struct Text {
